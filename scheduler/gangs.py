@@ -155,11 +155,12 @@ def assign_places(gang: Gang, job: Job) -> dict[str, str]:
 
     A member gets a place only in the component for its shape. Two components share no node, so a running member is in
     the component that has its node. The slot of a member in a component is the rank of its slot among those of its
-    shape. The comment of a component does not have its size: the other components have at least one member each.
+    shape. Comments of older releases do not have the size of a component: the others have at least one member each.
     """
     size = _size(gang, job)
     if not job.parts:
         return assign(gang, job.nodes, size)
+    most = size - len(job.parts) + 1
     shapes = {pods.uid(pod): links.shape(pod) for pod in gang.pods}
     assigned: dict[str, str] = {}
     for part in job.parts:
@@ -168,7 +169,7 @@ def assign_places(gang: Gang, job: Job) -> dict[str, str]:
         ranks: dict[int | None, int] = {slot: rank for rank, slot in enumerate(found)}
         slots = {uid: ranks.get(slot) for uid, slot in gang.slots.items()}
         members = tuple([pod for pod in gang.pods if pods.is_bound(pod) or pods.uid(pod) in own])
-        assigned |= assign(replace(gang, pods=members, slots=slots), part.nodes, size - len(job.parts) + 1)
+        assigned |= assign(replace(gang, pods=members, slots=slots), part.nodes, part.members or most)
     return assigned
 
 
@@ -231,13 +232,18 @@ def parts(gang: Gang, job: Job) -> list[tuple[Job | JobPart, list[Pod]]]:
 def sharing(gang: Gang, job: Job, members: Iterable[Pod]) -> dict[str, int]:
     """Return for each of these members how many members may share its node, itself included, by UID.
 
-    Not more than the job or the component has: for an ordinary job, its size is in its comment.
+    Not more than the job or the component was submitted for.
     """
     if not job.parts:
         shared = min(together(gang.waiting), _size(gang, job))
         return {pods.uid(pod): shared for pod in members}
-    alike = {shape: len(found) for shape, found in links.by_shape([*gang.waiting, *gang.running]).items()}
-    return {pods.uid(pod): min(together([pod]), alike[links.shape(pod)]) for pod in members}
+    most = {part.shape: part.members for part in job.parts}
+    present = {shape: len(found) for shape, found in links.by_shape([*gang.waiting, *gang.running]).items()}
+    return {
+        pods.uid(pod): min(together([pod]), most.get(shape) or present[shape])
+        for pod in members
+        for shape in (links.shape(pod),)
+    }
 
 
 def _size(gang: Gang, job: Job) -> int:

@@ -76,8 +76,8 @@ def _joined(group: Mapping[int, Job]) -> Job:
 
 
 def _part(job: Job) -> JobPart:
-    shape = job.link.shape if job.link is not None else ""
-    return JobPart(job.job_id, job.states, job.nodes, shape, job.excluded)
+    shape, members = (job.link.shape, job.link.members) if job.link is not None else ("", 0)
+    return JobPart(job.job_id, job.states, job.nodes, shape, job.excluded, members)
 
 
 def is_over(job: Job) -> bool:

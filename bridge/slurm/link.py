@@ -15,12 +15,12 @@ def encode(link: JobLink) -> str:
 
     For a group: ``{"cluster": ..., "group": {"kind": ..., "namespace": ..., "name": ..., "uid": ..., "index": ...},
     "size": ..., "completed": ..., "shape": ...}``; for a component of a heterogeneous job, also ``"part": 0, "parts":
-    2``. If traces are sent, ``"traceparent": ...`` is the last field. An empty ``shape`` and a ``completed`` of 0 are
-    absent.
+    2, "members": ...``. If traces are sent, ``"traceparent": ...`` is the last field. An empty ``shape`` and a
+    ``completed`` of 0 are absent.
     """
     shape: dict[str, Any] = {"shape": link.shape} if link.shape else {}
     if link.parts > 1:
-        shape |= {"part": link.part, "parts": link.parts}
+        shape |= {"part": link.part, "parts": link.parts} | ({"members": link.members} if link.members else {})
     if link.traceparent:
         shape["traceparent"] = link.traceparent
     if link.group is not None:
@@ -56,12 +56,12 @@ def _read_group(data: Mapping[str, Any]) -> JobLink | None:
         group.uid + group.index + shape, str
     ):
         return None
-    part, parts = data.get("part", 0), data.get("parts", 1)
-    if any(type(number) is not int for number in (size, part, parts, completed)):
+    part, parts, members = data.get("part", 0), data.get("parts", 1), data.get("members", 0)
+    if any(type(number) is not int for number in (size, part, parts, completed, members)):
         return None
-    if size < 1 or completed < 0 or not 0 <= part < parts:
+    if size < 1 or min(completed, members) < 0 or not 0 <= part < parts:
         return None
-    return JobLink(cluster, (), group, size, shape, part, parts, completed)
+    return JobLink(cluster, (), group, size, shape, part, parts, completed, members=members)
 
 
 def _text(data: Mapping[str, Any]) -> str:

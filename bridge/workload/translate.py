@@ -180,8 +180,8 @@ def gang_request(
 def heterogeneous(requests: Sequence[JobRequest], config: Config, version: ApiVersion) -> JobRequest:
     """Return the request for one heterogeneous job, with a component for each of the requests of :func:`gang_request`.
 
-    The comment of each component has its number and the size of the whole group. Slurm ends the whole job with its
-    first component, so all that have a time limit get the largest one. Raises :class:`UntranslatableError` if the
+    The comment of each component has its number, the size of the whole group and its own. Slurm ends the whole job with
+    its first component, so all that have a time limit get the largest one. Raises :class:`UntranslatableError` if the
     version of Slurm has no such jobs, or if the components would be jobs of different users.
     """
     first = requests[0]
@@ -209,7 +209,7 @@ def heterogeneous(requests: Sequence[JobRequest], config: Config, version: ApiVe
             one,
             external=external,
             time_limit=longest if one.time_limit else 0,
-            link=replace(one.link, size=size, part=number, parts=len(requests)),
+            link=replace(one.link, size=size, part=number, parts=len(requests), members=one.link.size),
         )
         for number, one in enumerate(requests)
     ]

@@ -30,10 +30,10 @@ def members(*, size=3, **more):
 
 def known(job_id, states, nodes, pods_of_parts, **more):
     """Return a heterogeneous job; ``states``, ``nodes`` and a pod for each part."""
-    count, size = len(nodes), more.pop("size", 3)
+    count, size, counts = len(nodes), more.pop("size", 3), more.pop("counts", [0] * len(nodes))
     found = []
     for number, (state, given_nodes, pod) in enumerate(zip(states, nodes, pods_of_parts, strict=True)):
-        link = JobLink("c", (), REF, size, links.shape(pod), number, count)
+        link = JobLink("c", (), REF, size, links.shape(pod), number, count, members=counts[number])
         job = Job(job_id + number, frozenset({state}), link, tuple(given_nodes), **more)
         found.append(Component(job_id, number, job))
     return ObservedJob(joined(found)[0])
@@ -45,6 +45,16 @@ def running(job_id, nodes, of, **more):
 
 def places(found):
     return [(action.pod["metadata"]["name"], action.node, action.component) for action in found]
+
+
+def test_a_component_runs_no_more_members_than_it_was_submitted_for():
+    driver, *workers = [sharing_nodes(pod, 4) for pod in members(size=5, job=5)]
+    entries = [(pod, links.membership(pod)) for pod in (driver, *workers)]
+    job = running(5, [["n0"], ["n1"]], [driver, workers[0]], size=5, counts=[1, 2]).job
+    assert gangs.assign_places(gangs.make(entries), job) == {"u0": "n0", "u1": "n1", "u2": "n1"}
+    assert gangs.sharing(gangs.make(entries), job, [driver, *workers]) == {"u0": 1} | dict.fromkeys(
+        ("u1", "u2", "u3", "u4"), 2
+    )
 
 
 def test_members_that_differ_are_submitted_together():

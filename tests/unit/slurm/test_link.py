@@ -35,6 +35,8 @@ def test_the_comment_of_a_component_is_read(link: JobLink) -> None:
     assert found == link
     assert found is not None
     assert (found.shape, found.part, found.parts) == (link.shape, link.part, link.parts)
+    counted = replace(link, members=3)
+    assert (decode(encode(counted)) or link).members == 3
 
 
 @given(LINKS)
@@ -68,6 +70,7 @@ def test_the_form_on_the_wire() -> None:
         GROUP_TEXT % '"part":-1,"parts":2',
         GROUP_TEXT % '"part":"0","parts":2',
         GROUP_TEXT % '"part":0,"parts":true',
+        GROUP_TEXT % '"part":0,"parts":2,"members":"1"',
         "[" * 100_000,
         '{"a":' * 100_000,
     ],

@@ -209,6 +209,7 @@ def test_members_of_different_shapes_get_a_component_each():
     assert (second.cpus, second.min_nodes, second.tasks, second.partition) == (4, 2, 2, "gpu")
     links_of = [(part.link.part, part.link.parts, part.link.size, part.link.shape) for part in (first, second)]
     assert links_of == [(0, 2, 3, links.shape(driver)), (1, 2, 3, links.shape(worker))]
+    assert (first.link.members, second.link.members) == (1, 2)
     assert first.external
     assert second.external
     assert (second.components, len(first.components)) == ((), 1)
