@@ -31,10 +31,12 @@ never_pulled() {
     cannot "$1" 128 ErrImageNeverPull "the image $IMAGE is not at this site, and imagePullPolicy is Never"
 }
 
-# make_key I: KEY is the same for the same image in the same FORMAT, pulled with the same login. A digest is a name.
+# make_key I: KEY is the same for the same image in the same FORMAT, pulled with the same login. A digest is a name
+# where the client of a registry verifies it.
 make_key() {
     local reference=${IMAGE#docker://}
-    [[ ! $reference =~ @(sha256:[0-9a-f]{64})$ ]] || reference=${reference%"${reference#*://}"}${BASH_REMATCH[1]}
+    [[ ($reference == *://* && $reference != oras://*) || ! $reference =~ @(sha256:[0-9a-f]{64})$ ]] ||
+        reference=${reference%"${reference#*://}"}${BASH_REMATCH[1]}
     KEY=$(printf '%s\0' 1 "$FORMAT" "$(uname -m)" "$reference" "${LOGIN[$1]}" | sha256sum)
     KEY=${KEY%% *}
     [[ $KEY =~ ^[0-9a-f]{64}$ ]] || KEY=''

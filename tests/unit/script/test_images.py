@@ -190,3 +190,4 @@ def test_keys_of_the_cache():
     # a digest is the name, wherever the image lies; but not for somebody with another login
     assert key(f"docker://a.example/x:1{digest}") == key(f"b.example/y{digest}") != key(f"oras://b.example/y{digest}")
     assert key(f"a.example/x{digest}") != key(f"a.example/x{digest}", "0" * 64)
+    assert key(f"https://a.example/x.sif{digest}") != key(f"https://b.example/x.sif{digest}")  # nothing verifies it
