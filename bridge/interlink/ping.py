@@ -10,6 +10,8 @@ from bridge.workload import quantity
 
 _PLAIN = ("cpu", "memory", "pods")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_MOST = 2**63 - 1
+"""The largest Kubernetes quantity."""
 
 
 def ping_response(capacity: Mapping[str, str], taints: Iterable[str] | None) -> PingResponse:
@@ -35,7 +37,7 @@ def ping_response(capacity: Mapping[str, str], taints: Iterable[str] | None) -> 
 
 
 def capacity(told: PingResponse) -> dict[str, str]:
-    """Return the resources of an answer as Kubernetes quantities. Invalid and negative values are left out."""
+    """Return the resources of an answer as Kubernetes quantities. Invalid, negative and too large values are left out."""
     resources = told.resources or PingResources()
     stated = {"cpu": resources.cpu, "memory": resources.memory, "pods": resources.pods}
     found = {name: value for name, value in stated.items() if value and _quantity(value) is not None}
@@ -80,10 +82,10 @@ def _quantity(text: str) -> Decimal | None:
         found = quantity.parse(text)
     except ValueError:
         return None
-    return found if found >= 0 else None
+    return found if 0 <= found <= _MOST else None
 
 
 def _count(text: str | None) -> int | None:
-    """Return a quantity as a whole number, rounded down; ``None`` if it is not a quantity or negative."""
+    """Return a quantity as a whole number, rounded down; ``None`` if it is none, negative or too large."""
     found = None if text is None else _quantity(text)
     return None if found is None else int(found)

@@ -6,6 +6,7 @@ The hub passes the pods whose jobs it wants to know of. One request has many of 
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -144,7 +145,8 @@ class PolledPool(abc.ABC):
         """
         job, asked = uid_of(pod), self._clock.monotonic()
         try:
-            found = self._fetch([self.followed.whole(pod)])
+            with self._only_site_errors():
+                found = self._fetch([self.followed.whole(pod)])
             if job not in found:
                 raise SiteNoStateError(f"pool {self.name}: the answer has no valid state of pod {_name(pod)}")
         except SiteError as error:
@@ -209,7 +211,8 @@ class PolledPool(abc.ABC):
         """Ping the site once; return the number of failed pings in a row."""
         asked = self._clock.monotonic()
         try:
-            told = self._ping()
+            with self._only_site_errors():
+                told = self._ping()
         except SiteError as error:
             POOL_REQUESTS.labels(self.name, "ping", "error").inc()
             self._failed_pings += 1
@@ -247,7 +250,8 @@ class PolledPool(abc.ABC):
         """Request the states of some jobs; return the error if the site refuses, raise it if the site is down."""
         asked = self._clock.monotonic()
         try:
-            found = self._fetch(pods)
+            with self._only_site_errors():
+                found = self._fetch(pods)
         except SiteError as error:
             POOL_REQUESTS.labels(self.name, "poll", "error").inc()
             if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
@@ -256,6 +260,17 @@ class PolledPool(abc.ABC):
         POOL_REQUESTS.labels(self.name, "poll", "ok").inc()
         self.followed.apply(found, asked)
         return None
+
+    @contextlib.contextmanager
+    def _only_site_errors(self) -> Iterator[None]:
+        """Log any other error and raise SiteError instead: an answer from outside must not end this process."""
+        try:
+            yield
+        except SiteError:
+            raise
+        except Exception as error:
+            log.exception("an answer of a pool's site could not be handled", extra=kv(pool=self.name))
+            raise SiteError(f"the site's answer could not be handled: {type(error).__name__}") from error
 
     def _count_poll(self, error: SiteError | None) -> int:
         self._failed_polls = 0 if error is None else self._failed_polls + 1

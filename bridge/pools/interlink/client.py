@@ -293,7 +293,7 @@ def _sent(pod: Pod) -> Pod:
 def _bounded(pod: Pod, told: PodStatus) -> PodStatus:
     """Return the answer without init containers that the pod does not have."""
     spec = pod.get("spec") or {}
-    names = {each.get("name") for each in spec.get("initContainers") or ()}
+    names = [each.get("name") for each in spec.get("initContainers") or ()]  # the plugin's name may be no text
     return told.model_copy(update={"init_containers": [e for e in told.init_containers if e.get("name") in names]})
 
 

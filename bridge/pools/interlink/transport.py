@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -88,7 +88,7 @@ def refusal(answer: Answer, *, writes: bool = False) -> SiteError:
     said = f": {answer.text}" if answer.text and not answer.is_page else ""
     if 300 <= status < 400:
         target = answer.headers.get("Location", "")
-        to = f" to {urlsplit(target)._replace(query='', fragment='').geturl()[:200]!r}" if target else ""
+        to = f" to {re.split('[?#]', target)[0][:200]!r}" if target else ""
         hint = LOGIN_HINT
         if target.startswith("https://") and "oauth2" not in target and "login" not in target:
             hint = f"Set url of the pool to an address that begins with https://, or: {LOGIN_HINT}"

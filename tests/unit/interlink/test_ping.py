@@ -43,6 +43,7 @@ def test_values_that_a_virtual_kubelet_skips():
                     {"resourceType": "a.com/gpu", "available": 2},
                     {"resourceType": "b.com/gpu", "available": "-1"},
                     {"resourceType": "", "available": "1"},
+                    {"resourceType": "c.com/gpu", "available": "9" * 5000},
                 ],
             },
             "taints": [{"key": "", "effect": "NoSchedule"}, {"key": "k", "effect": "Never"}],

@@ -33,7 +33,7 @@ class Site(PolledPool):
         super().__init__("far", PollSettings(threads=1, **settings), clock)
         self.jobs_there: dict[str, JobStatus | None] = {}
         self.requests: list[list[str]] = []
-        self.error: SiteError | None = None
+        self.error: Exception | None = None
         self.during = lambda: None
         self.changes: list[str] = []
         self.subscribe(self.changes.append)
@@ -195,6 +195,18 @@ def test_a_refused_batch_does_not_stop_the_others(site):
     site.error = SiteRefusedError("500")
     assert site.poll() == 1
     assert len(site.requests) == 2
+
+
+def test_an_answer_that_cannot_be_handled_is_logged_and_ends_nothing(site, caplog):
+    follow(site, "a", "b", "c")
+    site.error = TypeError("unhashable type: 'list'")
+    assert (site.ping(), site.ping(), site.poll()) == (1, 2, 1)
+    assert len(site.requests) == 2, "the other batches are requested"
+    assert site.announced()[0].problem == "the site's answer could not be handled: TypeError"
+    assert "unhashable type" in caplog.text
+    with pytest.raises(SiteError, match="TypeError") as raised:
+        site.status(pod("a"))
+    assert raised.value.retryable
 
 
 def test_an_unfollowed_job_leaves_the_view(site):

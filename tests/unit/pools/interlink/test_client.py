@@ -220,6 +220,12 @@ def test_the_login_page_of_a_proxy_is_an_error_that_says_what_to_do(wire, answer
     assert "secret" not in str(raised.value)
 
 
+def test_a_redirect_to_no_url_is_a_refusal(wire):
+    wire.get(f"{URL}/status", status=302, headers={"Location": "http://[?token=s3cret"})
+    with pytest.raises(SiteRefusedError, match=r"a redirect to 'http://\['$"):
+        client().ping()
+
+
 def test_a_redirect_to_https_says_so(wire):
     wire.get(f"{URL}/status", status=301, headers={"Location": "https://plugin.test:4000/status"})
     with pytest.raises(SiteRefusedError) as raised:
@@ -372,6 +378,13 @@ def test_init_containers_that_the_pod_does_not_have_are_left_out(wire):
     made = pod("a")
     strangers = [{"name": f"x{number}", "state": RUNNING} for number in range(1000)]
     wire.get(f"{URL}/status", json=[told(made, RUNNING, initContainers=strangers)])
+    assert client().statuses([made])["a"].init_containers == []
+
+
+@pytest.mark.parametrize("name", [[], {}, 7, None])
+def test_a_name_of_an_init_container_that_is_no_text_is_left_out(wire, name):
+    made = pod("a")
+    wire.get(f"{URL}/status", json=[told(made, RUNNING, initContainers=[{"name": name, "state": RUNNING}])])
     assert client().statuses([made])["a"].init_containers == []
 
 
