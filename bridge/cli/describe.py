@@ -37,19 +37,21 @@ def pod(session: CommandSession, namespace: str, name: str) -> dict[str, Any]:
             f"scheduler {scheduler} has no pod {name} in namespace {namespace}", hint="select another with -n"
         )
     (record,) = [each for each in pod_records(session, namespace, "") if each["uid"] == pods.uid(found)]
+    del record["not_read"]
     metadata = found["metadata"]
+    events = session.attempt("Events", lambda: reports.events(session.events(found))) or []
     requests = {key: f"{value.normalize():f}" for key, value in resources.pod_requests(found["spec"]).items()}
     annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if _is_own(key)}
-    return {
+    report = {
         "kubernetes": record,
         "requests": requests,
         "annotations": annotations,
         "finalizers": list(metadata.get("finalizers") or ()),
         "conditions": reports.conditions(found.get("status") or {}),
-        "job": next((each for each in _jobs(session) if each["job"] == record["job"]), {}),
-        "events": reports.events(session.events(found)),
-        "next": f"podbridge explain pod {name} -n {namespace}",
+        "job": next((each for each in _jobs(session, namespace) if each["job"] == record["job"]), {}),
+        "events": events,
     }
+    return report | {"not_read": session.gaps, "next": f"podbridge explain pod {name} -n {namespace}"}
 
 
 def _is_own(key: str) -> bool:
@@ -57,8 +59,9 @@ def _is_own(key: str) -> bool:
     return any(part in key.partition("/")[0] for part in ("vk.io", "slinky.slurm.net", "podbridge"))
 
 
-def _jobs(session: CommandSession) -> list[dict[str, Any]]:
-    return job_records(session, None, ended=True) if session.config.slurm_rest_api else []
+def _jobs(session: CommandSession, namespace: str | None = None) -> list[dict[str, Any]]:
+    known = session.config.slurm_rest_api and session.knows_slurm
+    return job_records(session, namespace, ended=True) if known else []
 
 
 def job(session: CommandSession, name: str) -> dict[str, Any]:

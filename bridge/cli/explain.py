@@ -11,7 +11,7 @@ import yaml
 from bridge import clock, names
 from bridge.cli import output
 from bridge.cli.connection import ConnectionOptions
-from bridge.cli.session import CommandSession
+from bridge.cli.session import SLURM, CommandSession
 from bridge.errors import BridgeError, KubeError, KubeNotFoundError
 from bridge.kube.resources import PODS
 from bridge.script import consent
@@ -38,9 +38,9 @@ def run(connection: ConnectionOptions, namespace: str | None, name: str, form: s
         click.echo(yaml.safe_dump(report, sort_keys=False) if form == "yaml" else output.as_json(report))
         return
     click.echo(f"Pod {namespace}/{name}: {report['summary']}")
-    for title in ("kubernetes", "slurm", "pools", "volumes", "nodes", "events"):
+    for title in ("kubernetes", "slurm", "pools", "volumes", "nodes", "events", "not_read"):
         if report[title]:
-            click.echo(f"\n{title.capitalize()}")
+            click.echo(f"\n{title.replace('_', ' ').capitalize()}")
             for line in report[title]:
                 click.echo(f"  {line}")
     if report["next"]:
@@ -48,7 +48,7 @@ def run(connection: ConnectionOptions, namespace: str | None, name: str, form: s
 
 
 def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
-    """Return the report: a summary, lines for each section, and the next step."""
+    """Return the report: a summary, lines for each section, the parts that could not be read, and the next step."""
     kubernetes = _kubernetes(pod)
     if (pod["spec"].get("schedulerName") or "") != session.config.scheduler_name:
         return {
@@ -59,31 +59,37 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
             "volumes": [],
             "nodes": [],
             "events": [],
+            "not_read": [],
             "next": "create it in a managed namespace, or set spec.schedulerName to " + session.config.scheduler_name,
         }
-    kubernetes += _group(session, pod)
-    job = session.jobs_by_uid.get(links.key(pod))
+    kubernetes += session.attempt("pods of its group", lambda: _group(session, pod)) or []
+    job = (session.attempt(SLURM, lambda: session.jobs_by_uid) or {}).get(links.key(pod))
     if job is None and (labelled := pods.job_id(pod)) is not None:
-        unlisted = ", which Slurm no longer lists" if session.reads_slurm else ""
+        unlisted = ", which Slurm no longer lists" if session.knows_slurm else ""
         kubernetes.append(f"its label names Slurm job {labelled}{unlisted}")
-    summary, advice = _summary(pod, job, session.reads_slurm)
+    summary, advice = _summary(pod, job, session)
     allowed = pool_selection.of(pod)
     waits = not pods.is_bound(pod)
     storage = _storage(session, pod) if allowed.local and waits and volumes.claims(pod) else None
-    return {
+    report = {
         "summary": summary,
         "kubernetes": kubernetes,
         "slurm": slurm_lines(job, session.all_jobs)
         if job
         else ["no job"]
-        if allowed.local and session.reads_slurm
+        if allowed.local and session.knows_slurm
         else [],
-        "pools": _pools(session, pod) if allowed.remote and waits else [],
+        "pools": (session.attempt("pools", lambda: _pools(session, pod)) or []) if allowed.remote and waits else [],
         "volumes": _volumes(pod, storage) if storage is not None else [],
-        "nodes": _nodes(session, pod, storage) if allowed.local and waits else [],
-        "events": [f"{e.get('reason')}: {e.get('note')}" for e in session.events(pod)[-8:]],
-        "next": advice,
+        "nodes": (session.attempt("nodes", lambda: _nodes(session, pod, storage)) or [])
+        if allowed.local and waits
+        else [],
+        "events": [
+            f"{e.get('reason')}: {e.get('note')}"
+            for e in (session.attempt("Events", lambda: session.events(pod)) or [])[-8:]
+        ],
     }
+    return report | {"not_read": session.gaps, "next": advice}
 
 
 def _left(pod: pods.Pod) -> str:
@@ -203,10 +209,12 @@ def _volumes(pod: pods.Pod, storage: Storage) -> list[str]:
 def _nodes(session: CommandSession, pod: pods.Pod, storage: Storage | None) -> list[str]:
     asked = resources.node_requests(pod["spec"])
     allows = NodeFilter(volumes.needs(pod, storage), storage).refusal if storage is not None else lambda _: ""
+    nodes = [node for node in session.nodes() if not pool_selection.is_virtual(node)]
+    slurm_nodes = (session.attempt(SLURM, lambda: session.slurm_nodes) or {}) if session.knows_slurm else {}
     lines, extended = [], session.device_names()
-    for view in eligibility.views((n for n in session.nodes() if not pool_selection.is_virtual(n)), _taken(session)):
-        other = session.slurm_nodes.get(view.slurm_name)
-        if other is None and session.reads_slurm:
+    for view in eligibility.views(nodes, _taken(session)):
+        other = slurm_nodes.get(view.slurm_name)
+        if other is None and session.knows_slurm:
             continue
         if other is not None and states.is_asleep(other.states):
             view = eligibility.once_up(view)
@@ -244,7 +252,7 @@ def _pools(session: CommandSession, pod: pods.Pod) -> list[str]:
     return lines or ["no pool exists"]
 
 
-def _summary(pod: pods.Pod, job: Job | None, reads_slurm: bool) -> tuple[str, str]:
+def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[str, str]:
     waiting = pods.condition(pod, names.POD_SCHEDULED)
     if pods.is_finished(pod):
         held = ", still held by podbridge's finalizer" if pods.is_held(pod) else ""
@@ -253,7 +261,7 @@ def _summary(pod: pods.Pod, job: Job | None, reads_slurm: bool) -> tuple[str, st
     if pods.is_bound(pod) and (remote or not pool_selection.of(pod).local):
         return f"on pool {pod['spec']['nodeName']}" + (f" as job {remote}" if remote else ": not submitted yet"), ""
     if pods.is_bound(pod):
-        number = job.job_id if job else None if reads_slurm else pods.job_id(pod)
+        number = job.job_id if job else None if session.knows_slurm else pods.job_id(pod)
         return f"runs on {pod['spec']['nodeName']} " + (
             f"with Slurm job {number}" if number else "without a Slurm job"
         ), ""
@@ -270,11 +278,10 @@ def _summary(pod: pods.Pod, job: Job | None, reads_slurm: bool) -> tuple[str, st
     if job is not None and states.is_pending(job.states):
         return f"its Slurm job is pending: {job.reason or 'no reason yet'}", f"squeue -j {job.job_id} --start"
     reason = waiting.get("reason", "")
-    if reason == "SlurmPending" and not reads_slurm:
-        return (
-            f"its Slurm job is pending: {waiting.get('message', '')}",
-            f"podbridge explain pod {pod['metadata']['name']} -n {pod['metadata']['namespace']}",
-        )
+    if reason == "SlurmPending" and not session.knows_slurm:
+        explain = f"podbridge explain pod {pod['metadata']['name']} -n {pod['metadata']['namespace']}"
+        queue = f"squeue -j {pods.job_id(pod)} --start" if pods.job_id(pod) is not None else "squeue --me --start"
+        return f"its Slurm job is pending: {waiting.get('message', '')}", queue if session.reads_slurm else explain
     if reason == "Racing":
         return f"pending: {waiting.get('message', '')}", "wait until a job of it starts; the events name the jobs"
     if reason:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+import click
+
 from bridge import names
 from bridge.cli import output, queues, watching
 from bridge.cli.connection import ConnectionOptions
 from bridge.cli.job_records import records
-from bridge.cli.session import CommandSession
+from bridge.cli.session import SLURM, CommandSession
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, node_ownership, pods, pool_selection, resources
 from bridge.workload.eligibility import slurm_name
@@ -70,15 +72,19 @@ def run(
 
         def read() -> list[dict[str, Any]]:
             session.forget()
-            return kinds[kind]()
+            found = kinds[kind]()
+            _print_gaps(session)
+            return found
 
         shown = [*columns, *wide] if form == "wide" else columns
         watching.show(read, shown, form, no_headers=no_headers, name=NAMES[kind])
         return
     place = f" in namespace {namespace}" if kind in ("pods", "jobs") and namespace else ""
+    found = kinds[kind]()
+    _print_gaps(session)
     whose = "" if kind == "queues" else f" of scheduler {session.config.scheduler_name}"
     output.show(
-        kinds[kind](),
+        found,
         [*columns, *wide] if form == "wide" else columns,
         form,
         no_headers=no_headers,
@@ -87,9 +93,16 @@ def run(
     )
 
 
+def _print_gaps(session: CommandSession) -> None:
+    for line in session.gaps:
+        click.echo(f"podbridge: not read: {line}", err=True)
+
+
 def pod_records(session: CommandSession, namespace: str | None, selector: str) -> list[dict[str, Any]]:
-    """Return a record for each pod of the scheduler."""
-    return [_pod(pod, session.jobs_by_uid.get(links.key(pod))) for pod in session.pods(namespace, selector)]
+    """Return a record for each pod of the scheduler; ``not_read`` in it says why the state in Slurm is missing."""
+    jobs = session.attempt(SLURM, lambda: session.jobs_by_uid) or {}
+    gaps = "; ".join(session.gaps)
+    return [_pod(pod, jobs.get(links.key(pod))) | {"not_read": gaps} for pod in session.pods(namespace, selector)]
 
 
 def _pod(pod: pods.Pod, job: Job | None) -> dict[str, Any]:
@@ -114,10 +127,11 @@ def job_records(session: CommandSession, namespace: str | None, *, ended: bool) 
     """Return a record for each placeholder job of this cluster, and for each pod without the job that it needs.
 
     ``namespace`` selects the jobs of its pods; ``None``: all jobs. The jobs are read first: a new pod is never missing.
-    ``ended``: see :func:`bridge.cli.job_records.records`.
+    ``ended``: see :func:`bridge.cli.job_records.records`. Nodes that cannot be read are noted: their names in Slurm are
+    missing then, and not all problems are found.
     """
     jobs = session.jobs
-    nodes = [node for node in session.nodes() if not pool_selection.is_virtual(node)]
+    nodes = [node for node in (session.attempt("nodes", session.nodes) or []) if not pool_selection.is_virtual(node)]
     slurm_names = (
         {node["metadata"]["name"]: slurm_name(node) for node in nodes} if session.config.slurm_rest_api else {}
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from bridge import config as configuration
 from bridge.cli.connection import ConnectionOptions
 from bridge.config import Config, jwt_source
-from bridge.errors import KubeError, KubeForbiddenError
+from bridge.errors import BridgeError, KubeError, KubeForbiddenError
 from bridge.kube import namespaces
 from bridge.kube.access import current_namespace
 from bridge.kube.client import KubeClient
@@ -30,6 +30,10 @@ from bridge.workload import extended_claims, links, pods
 from bridge.workload.pods import Pod, uid
 from scheduler import occupancy
 
+SLURM = "Slurm"
+"""The name of Slurm in ``CommandSession.not_read``."""
+T = TypeVar("T")
+
 
 class CommandSession:
     """The clients and the objects of one command. Properties are read at the first access and kept."""
@@ -43,9 +47,32 @@ class CommandSession:
         self.kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=4)
         self.slurm = SlurmClient(self.config, jwt_source(self.config), pool_size=4)
 
+    @functools.cached_property
+    def not_read(self) -> dict[str, str]:
+        """What :meth:`attempt` could not read, with the error."""
+        return {}
+
+    def attempt(self, what: str, read: Callable[[], T]) -> T | None:
+        """Return what ``read`` returns; if it fails, note the error in ``not_read`` and return ``None``."""
+        try:
+            return read()
+        except BridgeError as error:
+            self.not_read[what] = error.with_hint
+            return None
+
+    @property
+    def knows_slurm(self) -> bool:
+        """Whether the jobs and nodes of Slurm are known, if there is a Slurm."""
+        return self.reads_slurm and SLURM not in self.not_read
+
+    @property
+    def gaps(self) -> list[str]:
+        """A line for each part that could not be read."""
+        return [f"{what}: {error}" for what, error in self.not_read.items()]
+
     def forget(self) -> None:
         """Read jobs and nodes again at the next access."""
-        for name in ("all_jobs", "jobs", "jobs_by_uid", "slurm_nodes"):
+        for name in ("all_jobs", "jobs", "jobs_by_uid", "slurm_nodes", "not_read"):
             self.__dict__.pop(name, None)
 
     @functools.cached_property

@@ -143,6 +143,7 @@ def test_a_report_on_a_job_whose_id_an_earlier_job_had():
         jobs=jobs,
         pods=lambda namespace, selector="": [pod("old"), pod("new")],
         nodes=lambda selector="": [],
+        attempt=lambda what, read: read(),
     )
     report = explain_objects.job_report(session, 7)
     assert report["pods"] == ["hpc/new"] and any("hpc/old has the id of this job" in each for each in report["problem"])

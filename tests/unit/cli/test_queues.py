@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from bridge.cli import completing, describe, get, kubectl, queues
 from bridge.cli.main import cli
+from bridge.cli.session import CommandSession
 from bridge.errors import KubeForbiddenError, KubeNotFoundError
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
@@ -71,7 +72,7 @@ class Kube:
         return found
 
 
-class Session:
+class Session(CommandSession):
     """A session of a command, without its connections."""
 
     namespace = "team"
