@@ -16,6 +16,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 PROGRAMS = [
     "curl",
     "docker",
+    "for",
     "helm",
     "install",
     "journalctl",

@@ -288,9 +288,14 @@ def test_install_without_helm(world, shell):
     assert "node-0" in checked
 
     pod = world.running(world.create())
+    shown = block("TAINTS:.spec.taints")
+    assert names.MANAGED_TAINT in shell.run(shown)
+    world.cluster.stop_podbridge()
+    world.cluster.start_podbridge(config_overrides={"nodes": {"selector": {"matchLabels": {"podbridge": "uninstall"}}}})
+    eventually(lambda: names.MANAGED_TAINT not in shell.run(shown), "the nodes are released", 30)
     world.cluster.stop_podbridge()
     shell.run(block("--unregister"))
-    assert not any(each["key"] == names.MANAGED_TAINT for each in world.kube_node("node-0")["spec"].get("taints") or ())
+    assert f'node "{POOL}" deleted' in shell.run(block("delete nodes"))
 
     def patch(*words):
         world.cluster.kubectl("patch", "pod", pod["metadata"]["name"], "-n", NAMESPACE, *words)
