@@ -59,6 +59,11 @@ _PULL = ["Always", "IfNotPresent", "Never"]
 _REPLICAS = {"type": "integer", "minimum": 0}
 RULES: dict[str, dict[str, Any]] = {
     "sharedConfig.slurmRestApi": {"type": ["string", "null"]},
+    "sharedConfig.slurmJwtSecret": {
+        "type": ["object", "string", "null"],
+        "additionalProperties": False,
+        "properties": {"name": {"type": "string"}, "key": {"type": "string"}},
+    },
     "schedulerConfig.*": {"type": ["string", "null"]},
     "admission.managedNamespaces": {"type": ["array", "null"], "items": {"type": "string"}},
     "admission.managedNamespaceSelector": {"type": ["object", "null"]},

@@ -95,9 +95,10 @@ def convert(text: str, source: str, *, allow_all: bool = False, exclusive: bool 
         A value has the wrong type, or podbridge refuses it.
     """
     data = mapping_of(text, source)
-    is_file = bool(data) and data.keys() <= _FILE.keys()
+    is_file = not data.keys().isdisjoint(_FILE) and data.keys().isdisjoint(SECTIONS)
     if is_file:
         data = _sections_of(data)
+    _name_and_key(data)
     reader = ValuesReader(data, source)
     reader.sections(*SECTIONS)
     values: Object = {}
@@ -128,11 +129,20 @@ def convert(text: str, source: str, *, allow_all: bool = False, exclusive: bool 
 
 
 def _sections_of(data: Mapping[str, Any]) -> Object:
-    """Return the keys of a ``config.yaml`` in the sections of the chart."""
+    """Return the keys of a ``config.yaml`` in the sections of the chart, other keys as they are."""
     sections: Object = {}
     for key, value in data.items():
-        sections.setdefault(_FILE[key], {})[key] = value
+        (sections.setdefault(_FILE[key], {}) if key in _FILE else sections)[key] = value
     return sections
+
+
+def _name_and_key(data: Object) -> None:
+    """Replace the Secret of the token by its name and key: versions 1.0 to 1.2 of the chart have the name alone."""
+    match data:
+        case {"sharedConfig": {"slurmJwtSecret": str(name)}}:
+            data["sharedConfig"]["slurmJwtSecret"] = {"name": name, "key": "auth-token"}
+        case {"sharedConfig": {"slurmJwtSecret": {"name": _} as secret}} if secret.get("key") is None:
+            secret["key"] = "SLURM_JWT"
 
 
 def _component(name: str, reader: ValuesReader, values: Object, notes: list[Note]) -> None:

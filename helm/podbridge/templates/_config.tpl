@@ -101,10 +101,19 @@ then .Values.config, which wins.
 
 {{/* The Secret with the Slurm token as JSON {name, key}; empty: none. */}}
 {{- define "podbridge.jwtSecret" -}}
-{{- $alias := .Values.sharedConfig.slurmJwtSecret -}}
-{{- $name := default .Values.slurm.jwt.existingSecret $alias.name -}}
+{{- $name := .Values.slurm.jwt.existingSecret -}}
+{{- $key := .Values.slurm.jwt.key -}}
+{{- with .Values.sharedConfig.slurmJwtSecret }}
+{{- if kindIs "string" . }}
+{{- $name = . }}
+{{- $key = "auth-token" }}
+{{- else }}
+{{- $name = default $name .name }}
+{{- $key = default "SLURM_JWT" .key }}
+{{- end }}
+{{- end }}
 {{- if and $name (include "podbridge.hasSlurm" .) }}
-{{- toJson (dict "name" $name "key" (default .Values.slurm.jwt.key $alias.key)) }}
+{{- toJson (dict "name" $name "key" $key) }}
 {{- end }}
 {{- end }}
 

@@ -338,6 +338,24 @@ def test_install_upgrade_rollback_and_uninstall(helm: str, kubernetes: Any, name
 
 
 @pytest.mark.parametrize(
+    ("settings", "secret", "key"),
+    [
+        ([], "slurm-bridge-token", "auth-token"),
+        (["sharedConfig.slurmJwtSecret=own"], "own", "auth-token"),
+        (["sharedConfig.slurmJwtSecret.name=own"], "own", "SLURM_JWT"),
+        (["sharedConfig.slurmJwtSecret.name=own", "sharedConfig.slurmJwtSecret.key=x"], "own", "x"),
+    ],
+)
+def test_the_secret_of_the_token_has_the_names_of_each_chart_of_slurm_bridge(
+    helm: str, settings: list[str], secret: str, key: str
+) -> None:
+    found = objects(chart.template("--show-only=templates/scheduler.yaml", *(f"--set={each}" for each in settings)))
+    (pod,) = (each["spec"]["template"]["spec"] for each in found if each["kind"] == "Deployment")
+    (volume,) = (each["secret"] for each in pod["volumes"] if each["name"] == "slurm-jwt")
+    assert (volume["secretName"], volume["items"][0]["key"]) == (secret, key)
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         (["fullnameOverride=Bad"], "the name of the installation is \"Bad\"; allowed: 1 to 27 of a-z, 0-9 and -"),

@@ -88,6 +88,20 @@ def test_the_configuration_file_has_no_defaults_of_the_chart():
     assert values == {"config": {"schedulerName": "slurm", "managedNamespaces": ["a", "b"]}}
 
 
+def test_an_unknown_key_of_the_configuration_file_is_dropped_alone():
+    found = convert("schedulerName: slurm\npartition: gpu\nfooBar: 1\n", "config.yaml")
+    assert found.documents == ({"config": {"schedulerName": "slurm", "partition": "gpu"}},)
+    assert "dropped fooBar" in noted(found)
+
+
+@pytest.mark.parametrize(
+    ("secret", "key"), [("token", "auth-token"), ("{name: token}", "SLURM_JWT"), ("{name: token, key: x}", "x")]
+)
+def test_the_secret_of_the_token_is_a_name_or_a_mapping(secret, key):
+    (values,) = convert(f"sharedConfig: {{slurmJwtSecret: {secret}}}", "values.yaml").documents
+    assert values["slurm"] == {"jwt": {"existingSecret": "token", "key": key}}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
