@@ -37,7 +37,7 @@ def ping_response(capacity: Mapping[str, str], taints: Iterable[str] | None) -> 
 
 
 def capacity(told: PingResponse) -> dict[str, str]:
-    """Return the resources of an answer as Kubernetes quantities. Invalid, negative and too large values are left out."""
+    """Return the resources of an answer as Kubernetes quantities. Invalid, negative and huge values are left out."""
     resources = told.resources or PingResources()
     stated = {"cpu": resources.cpu, "memory": resources.memory, "pods": resources.pods}
     found = {name: value for name, value in stated.items() if value and _quantity(value) is not None}
@@ -86,6 +86,6 @@ def _quantity(text: str) -> Decimal | None:
 
 
 def _count(text: str | None) -> int | None:
-    """Return a quantity as a whole number, rounded down; ``None`` if it is none, negative or too large."""
+    """Return a quantity as a whole number, rounded down; ``None`` if it is none, negative or huge."""
     found = None if text is None else _quantity(text)
     return None if found is None else int(found)

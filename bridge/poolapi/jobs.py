@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from bridge.poolapi.identifiers import Namespace, PodName, Ticket, Uid
 
 _RECORD = ConfigDict(extra="ignore")
 # Data classes: the hub keeps one JobStatus for each job, and a data class takes a fifth of the memory of a model.
+
+LONGEST_TEXT, LONGEST_MESSAGE, MOST_CONTAINERS = 1024, 4096, 256
+"""Characters of a text and of a message, and containers of a list. The rest is cut off: these values limit the memory
+that a faulty site can fill. Kubernetes limits a termination message to 4,096 bytes."""
+Text = Annotated[str, AfterValidator(lambda text: text[:LONGEST_TEXT])]
+LongText = Annotated[str, AfterValidator(lambda text: text[:LONGEST_MESSAGE])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_RECORD)
@@ -20,8 +26,8 @@ class Termination:
 
     exit_code: int
     signal: int = 0
-    reason: str = ""
-    message: str = ""
+    reason: Text = ""
+    message: LongText = ""
     started_at: float | None = None
     finished_at: float | None = None
 
@@ -30,16 +36,19 @@ class Termination:
 class ContainerState:
     """The state of one container, as the job's script recorded it. ``last`` is the run before a restart."""
 
-    name: str
+    name: Text
     state: Literal["waiting", "running", "terminated"] = "waiting"
-    reason: str = ""
-    message: str = ""
+    reason: Text = ""
+    message: LongText = ""
     started_at: float | None = None
     ended: Termination | None = None
     restarts: int = 0
     started: bool = Field(default=False, description="The startup probe has succeeded and postStart has ended.")
     ready: bool = False
     last: Termination | None = None
+
+
+Containers = Annotated[list[ContainerState], AfterValidator(lambda states: states[:MOST_CONTAINERS])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_RECORD)
@@ -73,24 +82,24 @@ class JobStatus:
     """
 
     job: Uid
-    owner: str = ""
+    owner: Text = ""
     namespace: Namespace
     name: PodName
-    job_id: str = ""
+    job_id: Text = ""
     phase: Literal["queued", "running", "ended", "unknown"]
     missing: bool = False
     outcome: Literal["", "Succeeded", "Failed"] = ""
     asks: Ticket | Literal[""] = ""
     unused: bool = False
-    reason: str = ""
-    message: str = ""
-    host: str = ""
-    ip: str = ""
+    reason: Text = ""
+    message: LongText = ""
+    host: Text = ""
+    ip: Text = ""
     submitted_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
-    init_containers: list[ContainerState] = Field(default_factory=list)
-    containers: list[ContainerState] = Field(
+    init_containers: Containers = Field(default_factory=list)
+    containers: Containers = Field(
         default_factory=list, description="May include init containers: the hub takes the kind from the pod."
     )
 

@@ -24,7 +24,7 @@ MOST_QUEUES = 2_000
 MOST_RATE = 3_000
 """Messages of one pool in a second, at most. A site where 10,000 jobs start at once sends 750 a second."""
 MOST_BYTE_RATE = 8 * 2**20
-"""Bytes of one pool in a second, at most."""
+"""Bytes of one pool in a second after decompression, at most."""
 
 Message = tuple[str, bytes]
 """Subject and data."""
@@ -47,7 +47,8 @@ class _Queue:
 class Inbox:
     """The queues of all pools. ``put`` runs on the link's loop and takes microseconds; one thread calls ``get``.
 
-    ``on_flood`` is called on the loop, at most once a second for each pool, with the name of a flooding pool.
+    ``on_flood`` is called on the loop or on this thread, at most once a second for each pool, with the name of a
+    flooding pool.
     """
 
     def __init__(self, on_flood: Callable[[str], None], monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -60,15 +61,9 @@ class Inbox:
     def put(self, pool: str, message: Message) -> None:
         """Add a message of a pool, or drop it."""
         size = len(message[1])
-        now = self._monotonic()
         with self._news:
             queue = self._queues.get(pool) or self._add(pool)
-            if now - queue.began >= 1:
-                queue.began, queue.came, queue.came_bytes = now, 0, 0
-            before = queue.came > MOST_RATE or queue.came_bytes > MOST_BYTE_RATE
-            queue.came += 1
-            queue.came_bytes += size
-            flood = not before and (queue.came > MOST_RATE or queue.came_bytes > MOST_BYTE_RATE)
+            flood = self._count(queue, 1, size)
             fits = len(queue.messages) < MOST_MESSAGES and queue.bytes + size <= MOST_BYTES
             if fits:
                 if not queue.messages:
@@ -80,6 +75,14 @@ class Inbox:
                 queue.lost = True
         if not fits:
             POOL_MESSAGES_DROPPED.labels(pool).inc()
+        if flood:
+            self._on_flood(pool)
+
+    def charge(self, pool: str, size: int) -> None:
+        """Count further bytes of a pool: those by which a message grew when it was decompressed."""
+        with self._news:
+            queue = self._queues.get(pool)
+            flood = queue is not None and self._count(queue, 0, size)
         if flood:
             self._on_flood(pool)
 
@@ -116,6 +119,16 @@ class Inbox:
         with self._news:
             if pool not in self._turns:
                 self._queues.pop(pool, None)
+
+    def _count(self, queue: _Queue, messages: int, size: int) -> bool:
+        """Count what has arrived; return whether the pool exceeds a rate for the first time in this second."""
+        now = self._monotonic()
+        if now - queue.began >= 1:
+            queue.began, queue.came, queue.came_bytes = now, 0, 0
+        before = queue.came > MOST_RATE or queue.came_bytes > MOST_BYTE_RATE
+        queue.came += messages
+        queue.came_bytes += size
+        return not before and (queue.came > MOST_RATE or queue.came_bytes > MOST_BYTE_RATE)
 
     def _add(self, pool: str) -> _Queue:
         if len(self._queues) >= MOST_QUEUES:

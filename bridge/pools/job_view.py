@@ -8,6 +8,7 @@ submit it again.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,7 +18,8 @@ from bridge.wire.messages import Event
 GRACE = 10.0
 """Seconds for which a job stays in the view although a snapshot lacks it: another submitter may have just taken it."""
 MOST_JOBS = 200_000
-"""Jobs of one pool, at most: a limit on the memory that a faulty site can fill."""
+MOST_BYTES = 2**28
+"""Jobs of one pool, and :func:`size` of all of them, at most: limits on the memory that a faulty site can fill."""
 _MOST_SUBMITTERS = 32
 
 
@@ -41,6 +43,17 @@ class Part:
     at: float
 
 
+def size(status: JobStatus) -> int:
+    """Return the memory of the texts of a job in bytes."""
+    texts = [status.job_id, status.reason, status.message, status.host, status.ip]
+    for state in (*status.init_containers, *status.containers):
+        texts += state.name, state.reason, state.message
+        for run in (state.ended, state.last):
+            if run is not None:
+                texts += run.reason, run.message
+    return sum(map(sys.getsizeof, texts))
+
+
 class JobView:
     """The jobs of one pool by UID. ``missing`` has the UIDs of those that the batch system no longer lists."""
 
@@ -48,6 +61,7 @@ class JobView:
         self.jobs: dict[str, JobStatus] = {}
         self.missing: set[str] = set()
         self.complete_at: float | None = None
+        self._bytes = 0
         self._stamps: dict[str, Stamp] = {}
         self._gone: dict[str, float] = {}
         self._seen: dict[str, int] = {}
@@ -77,7 +91,7 @@ class JobView:
         known = self.jobs.get(status.job)
         if known is not None and (status.unused or not known.unused):
             return False
-        self._keep(status, Stamp("", 0, now))
+        self._keep(status, Stamp("", 0, now), self._grown(status))
         return True
 
     def gone(self, job: str, asked: float, now: float) -> bool:
@@ -124,10 +138,20 @@ class JobView:
                     return False
             elif status.phase != "ended" and ((old.phase == "ended" and not old.unused) or known.at > stamp.at):
                 return False
-        self._keep(status, stamp)
-        return old != status
+        changed = old != status
+        grown = self._grown(status) if changed else 0
+        if grown > 0 and self._bytes + grown > MOST_BYTES:
+            return False
+        self._keep(status, stamp, grown)
+        return changed
 
-    def _keep(self, status: JobStatus, stamp: Stamp) -> None:
+    def _grown(self, status: JobStatus) -> int:
+        """Return by how much the size of the view grows with this state."""
+        old = self.jobs.get(status.job)
+        return size(status) - (0 if old is None else size(old))
+
+    def _keep(self, status: JobStatus, stamp: Stamp, grown: int) -> None:
+        self._bytes += grown
         self.jobs[status.job], self._stamps[status.job] = status, stamp
         (self.missing.add if status.missing else self.missing.discard)(status.job)
 
@@ -135,7 +159,9 @@ class JobView:
         """Remove a job; return whether it was known."""
         self._stamps.pop(job, None)
         self.missing.discard(job)
-        return self.jobs.pop(job, None) is not None
+        known = self.jobs.pop(job, None)
+        self._bytes -= 0 if known is None else size(known)
+        return known is not None
 
     def _saw(self, submitter: str, sequence: int) -> None:
         self._seen.pop(submitter, None)

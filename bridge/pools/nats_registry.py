@@ -15,7 +15,7 @@ from bridge.pools.submitter_pool import PERIOD, SubmitterPool
 from bridge.threads import Supervisor
 from bridge.wire.client import SUBMIT_TIMEOUT, PoolClient
 from bridge.wire.connection import Link
-from bridge.wire.envelope import GarbledError, check_pool, parse
+from bridge.wire.envelope import LIMITS, GarbledError, M, check_pool, parse, unpack
 from bridge.wire.messages import Announce, BuildConfigMessage, Event
 from bridge.wire.session import Respond
 from bridge.wire.subjects import ANY, Subjects, kind_of, pool_of
@@ -121,7 +121,7 @@ class NatsPools:
 
     # --- subscriptions ------------------------------------------------------------------------------------------------
     def _on_flood(self, name: str) -> None:
-        """Mute a pool for a while. Called on the link's loop."""
+        """Mute a pool for a while. Called on the link's loop or on the thread of the inbox."""
         if name not in self._muted:
             self._muted[name] = self._clock.monotonic() + MUTE
             POOL_FLOODS.labels(name).inc()
@@ -187,20 +187,30 @@ class NatsPools:
             if count & (count - 1) == 0:
                 log.warning("a message was dropped", extra=kv(subject=subject, count=count, error=error))
 
+    def _parse(self, kind: type[M], name: str, data: bytes) -> M:
+        """Parse a message; its bytes after decompression count for the rate of the pool."""
+        size = LIMITS[kind]
+        try:
+            text = unpack(data, size)
+            size = len(text)
+        finally:
+            self._inbox.charge(name, max(0, size - len(data)))
+        return parse(kind, text)
+
     def _on_announce(self, name: str, data: bytes) -> None:
-        announce = parse(Announce, data)
+        announce = self._parse(Announce, name, data)
         check_pool(name, announce.pool)
         pool = self._pools.get(name) or self._add(name)
         pool.on_announce(announce)
         self._wake_if_due(pool)
 
     def _on_buildconfig(self, name: str, data: bytes) -> None:
-        message = parse(BuildConfigMessage, data)
+        message = self._parse(BuildConfigMessage, name, data)
         check_pool(name, message.pool)
         (self._pools.get(name) or self._add(name)).on_buildconfig(message)
 
     def _on_event(self, name: str, data: bytes) -> None:
-        event = parse(Event, data)
+        event = self._parse(Event, name, data)
         check_pool(name, event.pool)
         if event.status.owner != self._owner:
             raise GarbledError(f"an event of a job of owner {event.status.owner or 'unknown'}")

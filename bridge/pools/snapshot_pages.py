@@ -7,7 +7,7 @@ import logging
 from bridge.clock import Clock
 from bridge.errors import SiteError
 from bridge.logs import kv
-from bridge.pools.job_view import Part
+from bridge.pools.job_view import MOST_BYTES, MOST_JOBS, Part, size
 from bridge.pools.submitter_client import Client
 
 log = logging.getLogger(__name__)
@@ -16,8 +16,9 @@ MOST_PAGES = 1000
 
 
 def request(pool: str, client: Client, clock: Clock) -> list[Part]:
-    """Return the pages of a complete snapshot; raises SiteError, also if the snapshot does not end."""
+    """Return the pages of a complete snapshot; raises SiteError, also if they have too many jobs or texts."""
     parts: list[Part] = []
+    jobs = memory = 0
     after, more = "", True
     while more:
         asked = clock.monotonic()
@@ -25,6 +26,10 @@ def request(pool: str, client: Client, clock: Clock) -> list[Part]:
         parts.append(Part(page.submitter, page.sequence, page.jobs, page.unreadable, asked))
         if page.unreadable:
             log.error("jobs without a valid state", extra=kv(pool=pool, jobs=len(page.unreadable)))
+        jobs += len(page.jobs) + len(page.unreadable)
+        memory += sum(map(size, page.jobs))
+        if jobs > MOST_JOBS or memory > MOST_BYTES:
+            raise SiteError(f"the snapshot of pool {pool} has more than {MOST_JOBS} jobs, or {MOST_BYTES} bytes")
         more = page.more
         if more and (page.last <= after or len(parts) >= MOST_PAGES):
             raise SiteError(f"the snapshot of pool {pool} does not end")

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from bridge.errors import SiteError
-from bridge.wire.messages import VERSION, Announce, BuildConfigMessage, Event, LogAck, LogChunk, Message
+from bridge.wire.messages import VERSION, Announce, BuildConfigMessage, Event, LogAck, LogChunk, Message, Reply
 
 M = TypeVar("M", bound=Message)
 
@@ -20,11 +20,13 @@ MOST = 64 * 1024 * 1024
 LIMITS: dict[type[Message], int] = {
     Announce: 2**20,
     BuildConfigMessage: 4 * 2**20,
-    Event: 2 * 2**20,
+    Event: 2**19,
     LogAck: 2**12,
     LogChunk: 2**16,
+    Reply: 32 * 2**20,
 }
-"""Lower limits for messages that are no answers, or frequent. ``LogChunk``: the line before the bytes of the log."""
+"""Lower limits for messages to the hub. ``Event``: a snapshot makes up for a larger one. ``Reply``: a page of 500 jobs
+with 64 KiB each. ``LogChunk``: the line before the bytes of the log."""
 _LEVEL = 1
 _ZLIB = 0x78
 _PROBLEMS = 3

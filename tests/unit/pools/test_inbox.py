@@ -70,6 +70,22 @@ def test_a_flood_is_told_once_a_second() -> None:
     assert floods[2:] == ["large"]
 
 
+def test_bytes_after_decompression_count_for_the_rate() -> None:
+    box, floods, clock = made()
+    for pool in ("loud", "busy"):
+        box.put(pool, ("s", b"x"))
+    read(box)
+    for _ in range(3):
+        box.charge("loud", inbox.MOST_BYTE_RATE // 2)
+    box.charge("busy", inbox.MOST_BYTE_RATE // 2)
+    clock.now += 1
+    box.charge("busy", inbox.MOST_BYTE_RATE - 1)
+    assert floods == ["loud"]
+    box.forget("loud")
+    box.charge("loud", inbox.MOST_BYTE_RATE * 2)
+    assert floods == ["loud"]
+
+
 def test_a_queue_can_be_emptied_and_forgotten() -> None:
     box, _, _ = made()
     for pool in ("a", "b"):

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.poolapi.jobs import JobStatus
-from bridge.pools.job_view import GRACE, JobView, Part
+from bridge.pools import job_view
+from bridge.pools.job_view import GRACE, JobView, Part, size
 from bridge.wire.messages import Event
 
 
@@ -31,6 +33,24 @@ def test_events_in_order_are_taken_and_nothing_is_missed() -> None:
     assert view.event(event(2, job("a", "running")), 2) == (True, False)
     assert view.jobs["a"].phase == "running"
     assert view.complete_at is None
+
+
+def test_a_site_fills_no_more_than_a_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    large, small = (lambda uid: job(uid, message="x" * 4000)), (lambda uid: job(uid, "ended"))
+    monkeypatch.setattr(job_view, "MOST_BYTES", 2 * size(large("a")))
+    view = JobView()
+    for number, uid in enumerate("abc", 1):
+        view.event(event(number, large(uid)), 1)
+    assert set(view.jobs) == {"a", "b"}
+    view.event(event(4, small("b")), 1)
+    assert view.jobs["b"].phase == "ended"
+    view.event(event(5, small("c")), 1)
+    assert set(view.jobs) == {"a", "b", "c"}
+    assert view.event(event(6, large("c")), 1) == (False, False)
+    view.gone("a", 2, 2)
+    assert view.event(event(7, large("c")), 1) == (True, False)
+    view.snapshot([part(9, large("c"), at=100)], began=100)
+    assert view._bytes == size(large("c"))
 
 
 def test_a_gap_a_new_submitter_and_an_announcement_ahead_are_noticed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import zlib
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +16,7 @@ from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import JobSubmission
 from bridge.pools.nats_registry import MUTE, PERIOD, NatsPools
 from bridge.script import library
-from bridge.wire.envelope import pack, parse
+from bridge.wire.envelope import LIMITS, pack, parse
 from bridge.wire.messages import Announce, BuildConfigMessage, Event, Problem, Reply, Request
 from bridge.wire.subjects import Subjects
 from tests.fakes.nats_link import FakeLink
@@ -228,6 +229,27 @@ def test_garbage_is_dropped_and_counted() -> None:
     hub.link.publish("bridge.v1.UPPER.event.c1", event(1, job("a")))
     assert hub.pools.dropped == {"event": 6}
     assert set(hub.pools.pools()) == {"alpha"}
+
+
+def test_a_large_event_is_dropped_and_a_snapshot_makes_up_for_it() -> None:
+    hub = started()
+    told = json.loads(event(1, job("a")))
+    told["status"]["message"] = "x" * LIMITS[Event]
+    hub.link.publish(SUBJECTS.event, zlib.compress(json.dumps(told).encode()))
+    assert hub.pools.dropped["event"] == 1
+    hub.clock.advance(1)
+    hub.link.publish(SUBJECTS.event, event(2, job("b")))
+    hub.work()
+    assert hub.asked_for("snapshot") == 2
+
+
+@pytest.mark.parametrize("size", [LIMITS[Event] - 1000, LIMITS[Event] * 4])
+def test_small_messages_that_become_large_are_a_flood(size: int) -> None:
+    hub = started()
+    data = zlib.compress(json.dumps({**json.loads(event(1, job("a"))), "x": "x" * size}).encode())
+    for _ in range(20):
+        hub.link.publish(SUBJECTS.event, data)
+    assert "alpha" in hub.pools._muted
 
 
 def test_the_buildconfig_is_the_one_that_the_announcement_names() -> None:

@@ -1,0 +1,55 @@
+"""Snapshots page by page: as many jobs as a site may have, and no more memory than a pool may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from bridge.clock import FakeClock
+from bridge.errors import SiteError
+from bridge.poolapi.jobs import JobStatus
+from bridge.pools import snapshot_pages
+from bridge.pools.submitter_client import Client
+from bridge.wire.client import PAGE, Page
+
+
+def job(number: int, message: str = "") -> JobStatus:
+    return JobStatus(job=f"u-{number:07}", namespace="n", name="p", phase="queued", message=message)
+
+
+class Site:
+    """A site with pages; the last one has no successor."""
+
+    def __init__(self, pages: Iterator[list[JobStatus]], count: int) -> None:
+        self.pages, self.count, self.asked = pages, count, 0
+
+    def snapshot(self, after: str) -> Page:
+        self.asked += 1
+        jobs = next(self.pages)
+        assert not after or after < jobs[0].job
+        return Page("s", 1, jobs, self.asked < self.count, jobs[-1].job)
+
+
+def requested(site: Site) -> int:
+    return sum(len(part.jobs) for part in snapshot_pages.request("far", cast(Client, site), FakeClock()))
+
+
+def pages(count: int, page: int = PAGE, message: str = "") -> Site:
+    return Site(([job(n * page + i, message) for i in range(page)] for n in range(count)), count)
+
+
+def test_a_site_with_ten_thousand_jobs_and_long_messages() -> None:
+    assert requested(pages(20, message="x" * 4096)) == 10_000
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MOST_JOBS", 2_000), ("MOST_BYTES", 3_000_000), ("MOST_PAGES", 4)])
+def test_a_snapshot_beyond_a_limit_is_refused_before_it_is_complete(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(snapshot_pages, limit, value)
+    site = pages(1000, message="x" * 1000)
+    with pytest.raises(SiteError, match="snapshot of pool far"):
+        requested(site)
+    assert site.asked <= 5
