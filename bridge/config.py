@@ -266,10 +266,24 @@ def _named_after(installation: str) -> dict[str, dict[str, str]]:
     }
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a mapping with a duplicate key: YAML forbids it, and PyYAML would drop the first value."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if key.value in lines:
+                raise yaml.YAMLError(f"duplicate key {key.value}: lines {lines[key.value]}, {key.start_mark.line + 1}")
+            if isinstance(key, yaml.ScalarNode):
+                lines[key.value] = key.start_mark.line + 1
+        return node
+
+
 def parse(text: str, source: str = "configuration") -> Config:
     """Parse the YAML ``text``; raises :class:`ConfigError`, which names all wrong keys and values."""
     try:
-        data = yaml.safe_load(text)
+        data = _UniqueKeys(text).get_single_data()
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not YAML: {error}") from error
     if data is None:
@@ -291,9 +305,11 @@ def load(path: Path | None) -> Config:
     if path is None:
         return Config()
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read the configuration {path}: not UTF-8: {error}") from error
     return parse(text, str(path))
 
 

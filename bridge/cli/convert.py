@@ -13,7 +13,7 @@ from bridge.errors import ConfigError
 if TYPE_CHECKING:
     from bridge.conversion.values_reader import Converted
 
-_file = click.argument("file", type=click.File("r"))
+_file = click.argument("file", type=click.File("r", "utf-8"))
 
 
 @click.group("convert", epilog="Example:\n\n  podbridge convert slurm-bridge values.yaml > podbridge.yaml")
@@ -90,7 +90,7 @@ def _text(file: IO[str]) -> str:
     try:
         return file.read()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot read {file.name}: {error}") from error
+        raise ConfigError(f"{file.name}: not UTF-8: {error}") from error
 
 
 def _names(text: str) -> list[str]:

@@ -211,7 +211,11 @@ def explain_queue(name: str, connection: ConnectionOptions, output: str) -> None
 
 @cli.command(epilog="Examples:\n\n  podbridge render -f pod.yaml\n\n  podbridge render -f - --api v0.0.42 < pod.yaml")
 @click.option(
-    "-f", "--filename", required=True, type=click.File("r"), help="Manifest with pods or Jobs; - for standard input."
+    "-f",
+    "--filename",
+    required=True,
+    type=click.File("r", "utf-8"),
+    help="Manifest with pods or Jobs; - for standard input.",
 )
 @click.option(
     "--config",

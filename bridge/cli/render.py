@@ -37,7 +37,12 @@ def run(manifest: IO[str], config_file: Path | None, api: str | None, form: str)
         documents = [document for document in yaml.safe_load_all(manifest) if document]
     except yaml.YAMLError as error:
         raise ConfigError(f"{manifest.name}: not YAML: {error}") from error
-    known = render_pods.objects(documents, next(iter(config.managed_namespaces), "default"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{manifest.name}: not UTF-8: {error}") from error
+    try:
+        known = render_pods.objects(documents, next(iter(config.managed_namespaces), "default"))
+    except ConfigError as error:
+        raise ConfigError(f"{manifest.name}: {error}") from error
     found = list(render_pods.pods(known))
     if not found:
         raise ConfigError(f"{manifest.name}: contains no Pod and no object with a pod template")

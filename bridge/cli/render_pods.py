@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from admission.group_reader import Read
+from bridge.errors import ConfigError
 from bridge.kube.resources import Resource
+from bridge.workload import quantity
 from bridge.workload.annotations import merge
 from bridge.workload.kinds import job, jobset, lws
 
@@ -17,19 +19,74 @@ Found = tuple[Object, Mapping[str, str]]
 """A pod, and the annotations that it inherits from its owners."""
 
 
+_KINDS = ("Pod", "Job", "CronJob", "JobSet", "LeaderWorkerSet")
+_TEXTS = ("labels", "annotations", "nodeSelector")
+_AMOUNTS = ("requests", "limits", "overhead")
+_MAPPINGS = {*_TEXTS, *_AMOUNTS, "metadata", "spec", "template", "jobTemplate", "resources"}
+_MAPPINGS |= {"leaderWorkerTemplate", "leaderTemplate", "workerTemplate"}
+_LISTS = ("containers", "initContainers", "replicatedJobs", "tolerations")
+"""Fields of pods, of templates and of their owners by the type of their value."""
+
+
 def objects(documents: Iterable[Any], namespace: str) -> list[Object]:
-    """Return the objects of the documents, those of Lists too, with the fields that the API server would set."""
+    """Return the objects of the documents, those of Lists too, with the fields that the API server would set.
+
+    Raises :class:`ConfigError` for a field of a pod or of a template that has a value of the wrong type.
+    """
     found: list[Object] = []
     for document in documents:
         if not isinstance(document, dict):
             continue
+        kind, spec = document.get("kind"), document.get("spec")
+        for key in ("metadata", "spec"):
+            if not isinstance(document.get(key), dict | None):
+                raise _wrong(f"{kind}: {key}", document[key], "a mapping")
+        if kind in _KINDS or _is_template((spec or {}).get("template")):
+            _check(document, f"{kind} {(document.get('metadata') or {}).get('name') or 'without a name'}: ")
         if document.get("kind") == "List":
+            _check_list(document.get("items"), "List: items")
             found += objects(document.get("items") or (), namespace)
             continue
         metadata = {"namespace": namespace, "uid": OFFLINE_UID, **(document.get("metadata") or {})}
         metadata.setdefault("name", metadata.get("generateName") or str(document.get("kind") or "pod").lower())
         found.append({**document, "metadata": metadata, "spec": document.get("spec") or {}})
     return found
+
+
+def _check(fields: Mapping[str, Any], prefix: str) -> None:
+    """Check the types of the fields below ``prefix`` that this program reads without a check."""
+    for key, value in fields.items():
+        path = f"{prefix}{key}"
+        if key in _MAPPINGS and not isinstance(value, dict | None):
+            raise _wrong(path, value, "a mapping")
+        if key in _LISTS:
+            _check_list(value, path)
+        for name, text in (value or {}).items() if key in (*_TEXTS, *_AMOUNTS) else ():
+            if key in _TEXTS and not isinstance(text, str):
+                raise _wrong(f"{path}.{name}", text, "a string; put it in quotes")
+            if key in _AMOUNTS and not _is_amount(text):
+                raise _wrong(f"{path}.{name}", text, "a quantity such as 2, 500m or 4Gi")
+        if isinstance(value, dict):
+            _check(value, f"{path}.")
+        for index, one in enumerate(value if isinstance(value, list) else ()):
+            if isinstance(one, dict):
+                _check(one, f"{path}[{index}].")
+
+
+def _check_list(value: Any, path: str) -> None:
+    if not isinstance(value or [], list) or not all(isinstance(one, dict) for one in value or ()):
+        raise _wrong(path, value, "a list of mappings")
+
+
+def _is_amount(text: Any) -> bool:
+    try:
+        return quantity.parse(text) >= 0
+    except ValueError:
+        return False
+
+
+def _wrong(path: str, value: Any, allowed: str) -> ConfigError:
+    return ConfigError(f"{path}: {value!r} is not allowed; allowed: {allowed}")
 
 
 def read_from(found: Iterable[Object]) -> Read:

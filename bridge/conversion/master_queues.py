@@ -56,7 +56,7 @@ def _objects(documents: list[Any], source: str) -> Iterator[Object]:
     for each in documents:
         if each is None:
             continue
-        if not isinstance(each, dict):
+        if not isinstance(each, dict) or not isinstance(each.get("metadata"), dict | None):
             raise ConfigError(f"{source}: {each!r} is no object of Kubernetes")
         if isinstance(each.get("items"), list):
             yield from _objects(each["items"], source)
@@ -72,6 +72,14 @@ def _queue(manifest: Object, source: str, notes: list[Note]) -> Object:
     spec = found.get("spec")
     if not isinstance(spec, dict) or not isinstance(spec.get("flavors"), list):
         raise ConfigError(f"{source}: {where}: spec.flavors is missing; allowed: a list of flavors")
+    given = spec.get("template")
+    for path, value in (
+        ("metadata.annotations", metadata.get("annotations")),
+        ("spec.template", given),
+        ("spec.template.preemption", given.get("preemption") if isinstance(given, dict) else None),
+    ):
+        if not isinstance(value, dict | None):
+            raise ConfigError(f"{source}: {where}: {path}: {value!r} is not allowed; allowed: a mapping")
     _only(spec, ("template", "flavors", "localQueues", "whenSilent"), f"{where}: spec", notes)
     spec["template"] = _template(spec.get("template") or {}, where, notes)
     try:
@@ -126,6 +134,9 @@ def _flavor(listed: Any, where: str, notes: list[Note]) -> Object:
         raise specification.SpecificationError(f"{where}: {listed!r} is not allowed; allowed: a flavor with a name")
     flavor: Object = listed
     _only(flavor, _FLAVOR_FIELDS, where, notes)
+    for key in ("nominalQuota", *specification.KINDS):
+        if not isinstance(flavor.get(key), dict | None):
+            raise specification.SpecificationError(f"{where}.{key}: {flavor[key]!r} is not allowed; allowed: a mapping")
     if isinstance(flavor.get("natsFlavor"), dict):
         flavor = _pool_flavor(flavor, where, notes)
     quota = flavor.get("nominalQuota") or {}

@@ -8,6 +8,7 @@ import yaml
 from click.testing import CliRunner
 
 from bridge.cli.main import cli
+from bridge.errors import ConfigError
 
 POD = {
     "apiVersion": "v1",
@@ -169,6 +170,55 @@ def test_config_check(tmp_path):
     file.write_text("partitio: gpu\n")
     assert "did you mean partition?" in str(run("config", "check", str(file)).exception)
     assert "cannot read" in str(run("config", "check", str(tmp_path / "none")).exception)
+
+
+LATIN = "schedulerName: slurm-ü".encode("latin-1")
+
+
+def test_a_file_that_is_not_utf_8_is_named(tmp_path):
+    file = tmp_path / "latin.yaml"
+    file.write_bytes(LATIN)
+    assert f"{file}: not UTF-8" in str(run("config", "check", str(file)).exception)
+    assert "-: not UTF-8" in str(run("render", "-f", "-", input=LATIN).exception).replace("<stdin>", "-")
+    for kind in ("slurm-bridge", "nats-plugin", "kueue-nats"):
+        assert f"{file}: not UTF-8" in str(run("convert", kind, str(file)).exception)
+
+
+def test_an_anchor_of_the_configuration_is_no_duplicate_key(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("slurm: &slow {readTimeout: 30}\nkubernetes: {qps: 5}\n")
+    assert yaml.safe_load(run("config", "check", str(file)).output)["slurm"]["readTimeout"] == 30
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        ({"kind": "Pod", "metadata": 5}, "Pod: metadata: 5 is not allowed; allowed: a mapping"),
+        ({"kind": "Pod", "spec": [1]}, "Pod: spec: [1] is not allowed; allowed: a mapping"),
+        ({"kind": "Job", "metadata": {"name": "j"}, "spec": {"template": 5}}, "Job j: spec.template: 5 is not allowed"),
+        ({"kind": "CronJob", "spec": {"jobTemplate": 5}}, "CronJob without a name: spec.jobTemplate: 5 is not"),
+        (
+            {"kind": "JobSet", "spec": {"replicatedJobs": [5]}},
+            "spec.replicatedJobs: [5] is not allowed; allowed: a list",
+        ),
+        ({"kind": "Deployment", "spec": {"template": {"spec": 5}}}, "spec.template.spec: 5 is not allowed"),
+        ({"kind": "List", "items": 5}, "items: 5 is not allowed; allowed: a list of mappings"),
+        ({"kind": "Pod", "metadata": {"labels": {"n": 5}}}, "metadata.labels.n: 5 is not allowed; allowed: a string"),
+        (
+            {"kind": "Job", "metadata": {"name": "j"}, "spec": {"template": template(cpu="two")}},
+            "Job j: spec.template.spec.containers[0].resources.requests.cpu: 'two' is not allowed; allowed: a quantity",
+        ),
+    ],
+)
+def test_render_names_a_bad_field(manifest, message):
+    result = render(manifest)
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)
+
+
+def test_render_leaves_other_objects_of_a_manifest_alone():
+    workflow = {"kind": "Workflow", "spec": {"template": "main", "labels": [5]}}
+    assert render({"kind": "List", "items": [workflow, POD]}).exit_code == 0
 
 
 def test_config_schema_is_json():
