@@ -49,6 +49,40 @@
 {{- if and .Values.nats.jetstream.enabled (not .Values.nats.persistence.enabled) }}
 {{- fail "nats.jetstream.enabled: true requires nats.persistence.enabled: true: the store of pools must survive a restart of the server" }}
 {{- end }}
+{{- range $key := list "jetstream" "persistence" }}
+{{- if and (not $.Values.nats.enabled) (index $.Values.nats $key).enabled }}
+{{- fail (printf "nats.%s.enabled: true is not allowed with nats.enabled: false: it is for the server of this release; allowed: false; the store of another server is config.pools.store" $key) }}
+{{- end }}
+{{- end }}
+{{- if ne (len .Values.nats.pools) (len (uniq .Values.nats.pools)) }}
+{{- fail (printf "nats.pools: %s has a pool twice; allowed: different names" (toJson .Values.nats.pools)) }}
+{{- end }}
+{{- $mounts := list "config" "tmp" "webhook-tls" "slurm-jwt" "slurm-tls" "hints" "nats" "nats-ca" "redis" }}
+{{- range .Values.secretMounts }}
+{{- if has .name $mounts }}
+{{- fail (printf "secretMounts: the name %s is reserved or used twice; allowed: another name, not config, tmp, webhook-tls, slurm-jwt, slurm-tls, hints, nats, nats-ca or redis" .name) }}
+{{- end }}
+{{- $mounts = append $mounts .name }}
+{{- end }}
+{{- $own := include "podbridge.labels" (list (dict "Values" dict "Chart" .Chart "Release" .Release) "x") | fromYaml }}
+{{- $labels := dict "commonLabels" .Values.commonLabels "podLabels" .Values.podLabels }}
+{{- range $part := list "admission" "scheduler" "controllers" "dashboard" "plugin" "nats" "redis" }}
+{{- $_ := set $labels (printf "%s.podLabels" $part) (index $.Values $part).podLabels }}
+{{- end }}
+{{- range $field, $given := $labels }}
+{{- range $key, $value := $given }}
+{{- if hasKey $own $key }}
+{{- fail (printf "%s: the label %s is not allowed: the chart sets it, for its selectors too; allowed: other labels" $field $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $part := list "admission" "scheduler" "controllers" "dashboard" }}
+{{- with (index $.Values $part).pdb }}
+{{- if and .enabled (kindIs "invalid" .minAvailable) (kindIs "invalid" .maxUnavailable) }}
+{{- fail (printf "%s.pdb: minAvailable and maxUnavailable are null with enabled: true; allowed: a number or a percentage for one of them" $part) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- with .Values.plugin }}
 {{- if .enabled }}
 {{- if not (($config.pools).nats).servers }}
