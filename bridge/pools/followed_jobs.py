@@ -78,6 +78,11 @@ class FollowedJobs:
         """Return the pod with this UID if it is followed."""
         return self._pods.get(job)
 
+    def pods(self) -> list[Pod]:
+        """Return all followed pods."""
+        with self._lock:
+            return list(self._pods.values())
+
     def whole(self, pod: Pod) -> Pod:
         """Return the followed pod of the same UID, if ``pod`` has only its identity."""
         return pod if "spec" in pod else self._pods.get(uid_of(pod), pod)

@@ -100,13 +100,19 @@ def _service(entry: Mapping[str, Any]) -> Service:
     return Service(job, _text(entry.get("JobStatus")), _text(entry.get("LogURL")), texts)
 
 
-def service_of(found: Iterable[Peer], *, job: str = "", uid: str = "") -> tuple[Peer, Service] | None:
-    """Return the peer and the entry of a job, by the DMS's id or by the ``job_id`` of the request (the pod's UID)."""
+def services_of(found: Iterable[Peer], *, job: str = "", uid: str = "") -> list[tuple[Peer, Service]]:
+    """Return the peers that show a job, each with its first entry of it.
+
+    ``job``: the DMS's id. ``uid``: the ``job_id`` of the request (the pod's UID). A peer states its entries itself, so
+    an entry is no proof that the peer has the job.
+    """
+    shown: list[tuple[Peer, Service]] = []
     for peer in found:
         for service in peer.services:
-            if (job and service.job == job) or (uid and any(uid in text for text in service.texts)):
-                return peer, service
-    return None
+            if (job and service.job == job) or (uid and uid in service.texts):
+                shown.append((peer, service))
+                break
+    return shown
 
 
 # --- a job ------------------------------------------------------------------------------------------------------------

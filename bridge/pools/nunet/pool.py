@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bridge import names
@@ -19,15 +18,12 @@ from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.readiness import READY, Readiness
 from bridge.poolapi.requests import LogOptions
 from bridge.pools.nunet import capacity, choice, dialect, logs, pod_annotations, pod_request, statuses
-from bridge.pools.nunet.capacity import Group
 from bridge.pools.nunet.client import DmsClient
 from bridge.pools.nunet.dialect import JobAnswer
-from bridge.pools.nunet.logs import LogAccess
 from bridge.pools.nunet.peer import Peer, Service
 from bridge.pools.nunet.placement import Placed, Placement
-from bridge.pools.nunet.pod_request import RequestSettings
-from bridge.pools.nunet.statuses import State
-from bridge.pools.polled import PolledPool, PollSettings
+from bridge.pools.nunet.settings import NunetSettings
+from bridge.pools.polled import PolledPool
 from bridge.script import references
 from bridge.script.references import Objects
 from bridge.workload.pods import intent
@@ -37,43 +33,8 @@ log = logging.getLogger(__name__)
 
 Pod = Mapping[str, Any]
 BATCH = "NuNet DMS"
-
-
-@dataclass(frozen=True, slots=True)
-class NunetSettings:
-    """Values of the configuration.
-
-    Parameters
-    ----------
-    groups, index
-        The groups of all virtual nodes of the DMS, and the number of this pool's own.
-    least_free
-        Share of the VRAM of a GPU that must be free.
-    owner
-        Part of the states of jobs: the cluster.
-    lookup
-        ``status``: the DMS answers about a job under the ``job_id`` of its request. ``services``: it does not, and only
-        the entries of the peers show a job whose id is not known.
-    interlink
-        Pods come from an interLink client, not from a hub.
-    """
-
-    polls: PollSettings
-    request: RequestSettings
-    logs: LogAccess
-    groups: tuple[Group, ...] = (Group(),)
-    index: int = 0
-    least_free: float = 0.9
-    words: Mapping[str, State] | None = None
-    lookup: str = "services"
-    peer_field: str = "peer_id"
-    gpu_count_field: str = ""
-    cancel_method: str = "DELETE"
-    cancel_path: str = ""
-    submit_timeout: float = 60.0
-    labels: Mapping[str, str] | None = None
-    taints: tuple[str, ...] = ()
-    interlink: bool = False
+_HINT = f"when the DMS certainly has no job of the pod, annotate it with {pod_annotations.PREFIX}no-job=true"
+_SHOWN, _MOST_NAMED = 100, 5
 
 
 class UnknownJobError(SiteError):
@@ -175,8 +136,10 @@ class NunetPool(PolledPool):
             self._update_peers(self._own.polls.ping_period)
         if not (readiness := self.ready()).ok:
             raise SiteDownError(readiness.message)
-        if (found := dialect.service_of(self._all_peers, uid=uid)) is not None:
+        if (found := self._shown(uid)) is not None:
             return self._found(pod, *found)
+        if dialect.services_of(self._all_peers, uid=uid) and not _no_job(pod):
+            raise UnknownJobError("a peer that is not in the pool shows a job of the pod", hint=_HINT)
         wishes = pod_request.wishes(pod, self._own.request)
         peer = self._placement.place(uid, request.asked, wishes, self._held())
         body = dialect.body(
@@ -254,14 +217,27 @@ class NunetPool(PolledPool):
             answer = self._dms.status(uid)
             return None if answer is None else self._adopt(pod, answer, answer.job or uid)
         self._update_peers(self._own.polls.ping_period / 2)
-        if (found := dialect.service_of(self._all_peers, uid=uid)) is not None:
+        if (found := self._shown(uid)) is not None:
             return self._found(pod, *found)
         if (word := _no_job(pod)) and word != self._used_words.get(uid) and intent(pod) != (self.name, word):
             return None
         raise UnknownJobError(
             "the pod may have been submitted, and the DMS cannot say whether it has a job of it: no peer shows one",
-            hint=f"when it certainly has none, annotate the pod with {pod_annotations.PREFIX}no-job=true",
+            hint=_HINT,
         )
+
+    def _shown(self, uid: str, job: str = "") -> tuple[Peer, Service] | None:
+        """Return the peer that got a pod's job, and its entry with the job's id or else the UID; ``None``: no entry.
+
+        If this peer is not known, it is one of the pool. Any other peer could state the end of a job that it does not
+        have. Raises UnknownJobError if several peers show the job.
+        """
+        placed, known = self._placement.of(uid), self.job(uid)
+        got = placed.peer if placed is not None else known.host if known is not None else ""
+        peers: Iterable[Peer] = self._peers or ()
+        if got and self._own.peer_field:
+            peers = (peer for peer in self._all_peers if peer.id == got)
+        return _only(dialect.services_of(peers, job=job, uid="" if job else uid))
 
     def statement(self, pod: Pod) -> str:
         """Return the word of ``no-job``: it counts for one submission, also of a later process."""
@@ -269,13 +245,18 @@ class NunetPool(PolledPool):
 
     def _found(self, pod: Pod, peer: Peer, service: Service) -> JobStatus:
         """Return the state of a job that a peer shows."""
+        _only(dialect.services_of(self._all_peers, job=service.job))
         answer = self._dms.status(service.job) if service.job else None
         answer = answer or JobAnswer(job=service.job, status=service.status or "running")
         return self._adopt(pod, answer, service.job or uid_of(pod), peer.id)
 
     def _adopt(self, pod: Pod, answer: JobAnswer, job: str, peer: str = "") -> JobStatus:
+        uid = uid_of(pod)
+        others = {uid_of(other): self._job_id(other) for other in self.followed.pods()}
         with self._jobs_lock:
-            self._ids[uid_of(pod)] = job
+            if any(known == job and other != uid for other, known in (others | self._ids).items()):
+                raise UnknownJobError(f"a peer or the DMS states the job of another pod: {job[:_SHOWN]!r}")
+            self._ids[uid] = job
         return self._status(pod, answer, job, peer)
 
     def _status(self, pod: Pod, answer: JobAnswer, job: str, peer: str = "") -> JobStatus:
@@ -320,7 +301,7 @@ class NunetPool(PolledPool):
         if answer is not None and answer.log_url:
             return answer.log_url
         self._update_peers(self._own.polls.ping_period)
-        found = dialect.service_of(self._all_peers, job=job or "", uid=uid_of(pod))
+        found = self._shown(uid_of(pod), job or "") or self._shown(uid_of(pod))
         if found is None or not found[1].log_url:
             raise SiteRefusedError("the DMS shows no log of the job yet", retryable=True)
         return found[1].log_url
@@ -335,6 +316,14 @@ class NunetPool(PolledPool):
             self._ids.pop(job, None)
             self._used_words.pop(job, None)
         self._placement.release(job)
+
+
+def _only(shown: Sequence[tuple[Peer, Service]]) -> tuple[Peer, Service] | None:
+    """Return the only peer that shows a job; raises UnknownJobError if there are several."""
+    if len(shown) > 1:
+        peers = ", ".join(choice.short(peer.id) for peer, _ in shown[:_MOST_NAMED])
+        raise UnknownJobError(f"several peers show the job of the pod, and one at most has it: {peers}")
+    return shown[0] if shown else None
 
 
 @contextlib.contextmanager

@@ -14,7 +14,8 @@ from bridge.pools.nunet.client import Access, DmsClient
 from bridge.pools.nunet.logs import LogAccess
 from bridge.pools.nunet.pod_annotations import KEYS
 from bridge.pools.nunet.pod_request import RequestSettings
-from bridge.pools.nunet.pool import NunetPool, NunetSettings
+from bridge.pools.nunet.pool import NunetPool
+from bridge.pools.nunet.settings import NunetSettings
 from bridge.pools.nunet.statuses import normal
 from bridge.pools.polled import PolledPools, PollSettings
 

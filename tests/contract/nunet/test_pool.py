@@ -300,6 +300,84 @@ def test_a_job_that_nobody_shows_is_not_known_and_not_absent(site):
     assert pool.status(found).phase == "running"  # what a peer shows counts more
 
 
+# --- peers that state jobs of others ----------------------------------------------------------------------------------
+def rogue(site, name="QmRogue", **entry):
+    """Add a peer that states an end of job u-1."""
+    service = {"JobStatus": "finished", "ServiceName": "u-1", **entry}
+    site.peers.insert(0, {"peer_id": name, "is_available": False, "services": [service]})
+
+
+def lost(pool, site, found):
+    """Submit a pod; its answer is lost."""
+    site.drop = 1
+    with pytest.raises(SiteUnknownOutcomeError):
+        submit(pool, found)
+    pool._dms._list = None
+
+
+@pytest.mark.parametrize("entry", [{}, {"ID": "nunet-77"}, {"job_id": ""}])
+def test_a_peer_cannot_state_the_end_of_a_job_that_another_peer_got(site, entry):
+    pool, found = only(site), pod()
+    rogue(site, **entry)
+    lost(pool, site, found)
+    status = pool.status(found)
+    assert (status.job_id, status.phase) == ("nunet-1", "running")
+    assert status.host != "QmRogue"
+
+
+def test_a_peer_of_another_pool_cannot_state_the_end_of_a_job(site):
+    rogue(site)
+    pool = only(site, groups=[{"name": "nunet", "peers": ["QmPeer1", "QmPeer3"]}])
+    with pytest.raises(UnknownJobError, match="no peer shows one"):
+        pool.status(pod())
+    with pytest.raises(UnknownJobError, match="not in the pool"):
+        submit(pool, pod())
+    assert submit(pool, pod(annotations={"nunet.bridge.vk.io/no-job": "true"})).job_id == "nunet-1"
+
+
+def test_a_job_that_several_peers_show_is_not_known(site):
+    lost(only(site), site, pod())
+    rogue(site)
+    with pytest.raises(UnknownJobError, match=r"several peers.*: peer QmRogue, peer QmPeer"):
+        only(site).status(pod())  # a process that does not know which peer got the job
+    with pytest.raises(UnknownJobError, match="several peers"):
+        submit(only(site), pod())
+    assert len(site.jobs) == 1
+
+
+def test_a_peer_cannot_attach_a_pod_to_the_job_of_another_pod(site):
+    pool, first = only(site), pod("u-2")
+    pool.follow(first)
+    assert submit(pool, first).job_id == "nunet-1"
+    site.shows = False
+    lost(pool, site, pod())
+    got = site.jobs["nunet-2"].peer
+    got["services"] = [{"ID": "nunet-1", "JobStatus": "finished", "ServiceName": "u-1"}]
+    with pytest.raises(UnknownJobError, match="the job of another pod: 'nunet-1'"):
+        pool.status(pod())
+    got["services"] = []
+    # another process, which has the id from the annotation
+    other = only(site)
+    other.follow(pod("u-2", annotations={names.REMOTE_JOB: "nunet/nunet-1"}))
+    rogue(site, ID="nunet-1")
+    other._dms._list = None
+    with pytest.raises(UnknownJobError, match="the job of another pod"):
+        other.status(pod())
+
+
+def test_an_id_that_several_peers_show_is_not_adopted(site):
+    rogue(site, ID="nunet-9")
+    rogue(site, name="QmOther", ID="nunet-9", ServiceName="u-9")
+    with pytest.raises(UnknownJobError, match="peer QmOther, peer QmRogue"):
+        only(site).status(pod())
+
+
+def test_without_a_field_for_the_peer_the_dms_chooses_it(site):
+    pool, found = only(site, peerField=""), pod()
+    lost(pool, site, found)
+    assert pool.status(found).job_id == "nunet-1"
+
+
 def test_a_dms_that_keeps_the_id_of_the_request(site):
     pool = only(site, lookup="status")
     assert pool.status(pod()) is None
