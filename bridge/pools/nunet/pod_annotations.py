@@ -7,6 +7,7 @@ table; a test compares them.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from bridge.workload import quantity
 PREFIX = "nunet.bridge.vk.io/"
 Path = tuple[str, ...]
 _CAPABILITY = "requiredCapability"
+_LONGEST, _DEEPEST = 16 * 1024, 16
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._:/+-]{0,127}")
 
 
@@ -86,10 +88,18 @@ def _no_constant(text: str) -> None:
 
 
 def _object(text: str) -> dict[str, Any]:
-    found = json.loads(text, parse_constant=_no_constant)
-    if not isinstance(found, dict):
-        raise ValueError  # noqa: TRY004  (the caller catches one kind)
+    found = json.loads(text, parse_constant=_no_constant) if len(text) <= _LONGEST else None
+    if not isinstance(found, dict) or not _can_be_sent(found, _DEEPEST):
+        raise ValueError
     return found
+
+
+def _can_be_sent(value: object, levels: int) -> bool:
+    """Whether a value has at most so many levels, and no number beyond the range of JSON: 1e999 is infinite."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is None or (levels > 0 and all(_can_be_sent(each, levels - 1) for each in inner))
 
 
 def _bytes(text: str) -> int:
@@ -215,7 +225,13 @@ KEYS: dict[str, Key] = {
         Key("dns-name", ("network", "dnsname"), _word, "a DNS name", "name of the job"),
         Key("ingress-proxy", ("network", "ingressproxyid"), _word, "an id", "proxy for connections to the job"),
         Key("egress-proxy", ("network", "egressproxyid"), _word, "an id", "proxy for connections of the job"),
-        Key("firewall-rules", ("network", "fwrules"), _object, "a JSON object", "sent as it is"),
+        Key(
+            "firewall-rules",
+            ("network", "fwrules"),
+            _object,
+            "a JSON object of at most 16 KiB and 16 levels",
+            "sent as it is",
+        ),
         Key("channels", (), _list(), "a comma list of names", "the peer must be in one of these channels"),
         Key("peers", (), _list(), "a comma list of peer ids", "the job may run only on these peers"),
         Key(

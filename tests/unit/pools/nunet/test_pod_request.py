@@ -95,6 +95,11 @@ def test_what_the_api_server_adds_is_accepted():
         (pod({"storage": "floppy"}), "nunet.bridge.vk.io/storage: 'floppy'"),
         (pod({"max-time": "-1"}), "nunet.bridge.vk.io/max-time"),
         (pod({"firewall-rules": "[1]"}), "nunet.bridge.vk.io/firewall-rules"),
+        (pod({"firewall-rules": '{"a":' * 17 + "1" + "}" * 17}), "at most 16 KiB and 16 levels"),
+        (pod({"firewall-rules": '{"a":' + "[" * 16 + "]" * 16 + "}"}), "at most 16 KiB and 16 levels"),
+        (pod({"firewall-rules": '{"a":' * 990 + "1" + "}" * 990}), "at most 16 KiB and 16 levels"),
+        (pod({"firewall-rules": '{"a":"' + "x" * 16384 + '"}'}), "at most 16 KiB and 16 levels"),
+        (pod({"firewall-rules": '{"a": 1e999}'}), "nunet.bridge.vk.io/firewall-rules"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_by_name(found, field):
@@ -210,6 +215,11 @@ EXAMPLES = {
     "peers": ("QmPeer1", ["QmPeer1"]),
     "no-job": ("true", "true"),
 }
+
+
+def test_an_object_may_have_sixteen_levels():
+    deep = '{"a":' * 15 + "[1.5]" + "}" * 15
+    assert pod_annotations.read(pod({"firewall-rules": deep}))["firewall-rules"]
 
 
 @pytest.mark.parametrize("name", pod_annotations.KEYS)
