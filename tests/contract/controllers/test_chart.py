@@ -34,6 +34,7 @@ OWNED = "--set=crds.install=false"
 """config/crds.yaml is applied already."""
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/masterqueues.vk.io"
 MERGE = "application/merge-patch+json"
+PARTS = ("admission", "scheduler", "controllers")
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +154,33 @@ def test_the_alerts_and_the_dashboards_are_those_of_the_files(helm: str) -> None
     boards = {file.name: json.loads(file.read_text()) for file in (files / "dashboards").glob("*.json")}
     assert {name: json.loads(text) for name, text in found["ConfigMap"]["data"].items()} == boards
     assert len(json.dumps(found["ConfigMap"])) < 2**20, "the API server limits a ConfigMap"
+
+
+def alerts(*settings: str) -> dict[str, str]:
+    """Return the expression of each alert that the chart renders with these values."""
+    switches = ("monitoring.prometheusRule.enabled=true", *settings)
+    where = "--show-only=templates/monitoring.yaml"
+    found = {each["kind"]: each for each in objects(chart.template(where, *(f"--set={each}" for each in switches)))}
+    rules = [rule for group in found["PrometheusRule"]["spec"]["groups"] for rule in group["rules"]]
+    return {rule["alert"]: rule["expr"] for rule in rules}
+
+
+def test_alerts_of_what_the_values_disable_are_left_out(helm: str) -> None:
+    everything = alerts()
+    for setting in ("policies.enabled=false", "config.nodes.taint=false"):
+        assert everything.keys() - alerts(setting).keys() == {"PodbridgeNodesUnguarded"}
+    some = alerts("admission.enabled=false", "controllers.enabled=false")["PodbridgePartDown"]
+    assert re.findall('"part", "([a-z]+)"', some) == ["scheduler"]
+    assert "PodbridgePartDown" not in alerts(*(f"{part}.enabled=false" for part in PARTS))
+
+
+def test_alerts_read_the_metrics_of_their_installation_alone(helm: str) -> None:
+    everything = alerts()
+    for name, expression in alerts("monitoring.serviceMonitor.enabled=true").items():
+        read = re.findall(r"podbridge_[a-z_]+", expression)
+        assert len(re.findall(r'podbridge_[a-z_]+\{namespace="podbridge"[,}]', expression)) == len(read) > 0
+        bare = re.sub(r'\{namespace="podbridge"\}|namespace="podbridge", ', "", expression)
+        assert bare == everything[name]
 
 
 def test_each_alert_names_its_page_of_the_documentation_that_an_administrator_serves(helm: str) -> None:
@@ -371,7 +399,7 @@ def test_the_secret_of_the_token_has_the_names_of_each_chart_of_slurm_bridge(
         (["nats.persistence.enabled=true"], "nats.persistence.enabled: true is not allowed with nats.enabled: false"),
         ([JETSTREAM[0][6:], JETSTREAM[1][6:]], "nats.jetstream.enabled: true is not allowed with nats.enabled: false"),
         (["nats.enabled=true", "nats.pools={a,a}"], 'nats.pools: ["a","a"] has a pool twice'),
-        (["secretMounts[0].name=hints", "secretMounts[0].existingSecret=x"], "secretMounts: the name hints is reserved"),
+        (["secretMounts[0].name=tmp", "secretMounts[0].existingSecret=x"], "secretMounts: the name tmp is reserved"),
         (
             [f"secretMounts[{i}].{key}=x" for i in (0, 1) for key in ("name", "existingSecret")],
             "secretMounts: the name x is reserved or used twice",
