@@ -20,7 +20,8 @@ function nextTheme() {
 
 // --- live updates ----------------------------------------------------------------------------------------------------
 const LONGEST_REST = 30000;
-let wanted = false, updating = false, rest = 1000;
+const REOPEN = 5000;
+let wanted = false, updating = false, rest = 1000, feed = null;
 
 function say(text, good) {
   const live = document.getElementById("live");
@@ -52,17 +53,29 @@ async function update() {
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
     if (answer.redirected || answer.status === 401) { location.reload(); return; }
-    if (answer.ok) { replaceParts(await answer.text()); say("live", true); } else say("not updated: " + answer.status, false);
+    if (!answer.ok) say("not updated: " + answer.status, false);
+    else {
+      replaceParts(await answer.text());
+      if (feed.readyState === EventSource.OPEN) say("live", true);
+    }
   } catch { say("connection lost", false); }
   rest = Math.min(LONGEST_REST, Math.max(1000, 10 * (performance.now() - begun)));
   setTimeout(() => { updating = false; if (wanted) update(); }, rest);
 }
 
-function listen() {
-  const feed = new EventSource("/changes?after=" + document.body.dataset.number);
+// The browser itself opens a broken stream again, but not one that was answered with an error such as 503.
+function openFeed() {
+  feed = new EventSource("/changes?after=" + document.body.dataset.number);
   feed.addEventListener("open", () => say("live", true));
   feed.addEventListener("change", update);
-  feed.addEventListener("error", () => say("connection lost", false));
+  feed.addEventListener("error", () => {
+    say("connection lost", false);
+    if (feed.readyState === EventSource.CLOSED) setTimeout(openFeed, REOPEN);
+  });
+}
+
+function listen() {
+  openFeed();
   document.addEventListener("visibilitychange", () => { if (!document.hidden && wanted) update(); });
   setInterval(update, LONGEST_REST); // ages
 }

@@ -1,0 +1,54 @@
+"""Chromium runs the script of the page against a server that refuses the stream of changes for a while."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from cluster.browser import Browser
+from cluster.places import CHECKOUT
+
+pytestmark = pytest.mark.real
+
+SCRIPT = CHECKOUT / "bridge" / "dashboard" / "static" / "page.js"
+PAGE = '<body data-number="0"><script src="/page.js"></script><p id="live"></p><main data-live="a">{}</main></body>'
+
+
+class Handler(BaseHTTPRequestHandler):
+    refused = 0
+    pages = 0
+
+    def log_message(self, *_):
+        """Print nothing."""
+
+    def do_GET(self):
+        state = type(self)
+        if self.path.startswith("/changes"):
+            state.refused += 1
+            self.send_response(503 if state.refused == 1 else 200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            if state.refused > 1:
+                threading.Event().wait(10)
+            return
+        state.pages += self.path == "/"
+        body = SCRIPT.read_bytes() if self.path == "/page.js" else PAGE.format(state.pages).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/javascript" if self.path == "/page.js" else "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_refused_stream_is_opened_again_and_the_page_is_not_live_before(tmp_path):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with Browser(tmp_path / "browser") as browser:
+        browser.open(f"http://127.0.0.1:{server.server_address[1]}/")
+        browser.wait(lambda page: page.text("#live") == "connection lost", "the refused stream", 4)
+        browser.run("update()")
+        browser.wait(lambda page: page.text("main") == "2", "the update", 4)
+        assert browser.text("#live") == "connection lost"
+        browser.wait(lambda page: page.text("#live") == "live", "the second stream")
+    server.shutdown()
