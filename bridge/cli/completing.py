@@ -10,6 +10,8 @@ from click.shell_completion import CompletionItem
 
 LIMIT = 200
 """Most names that are offered."""
+PATIENCE = 2.0
+"""Seconds that a completion waits for an answer: the shell does nothing else meanwhile."""
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
@@ -42,7 +44,9 @@ def _session(params: dict[str, Any]) -> Any:
     from bridge.cli.connection import ConnectionOptions
     from bridge.cli.session import CommandSession
 
-    return CommandSession(ConnectionOptions(params.get("config"), params.get("kubeconfig"), params.get("context")))
+    session = CommandSession(ConnectionOptions(params.get("config"), params.get("kubeconfig"), params.get("context")))
+    session.hurry(PATIENCE)
+    return session
 
 
 def _records(kind: str, params: dict[str, Any]) -> list[tuple[str, str]]:

@@ -53,7 +53,9 @@ def show(
         click.echo(as_json(list(records)))
     elif output == "name" and records:
         prefix, field = name
-        click.echo("\n".join(f"{prefix}{record[field]}" for record in records if record[field]))
+        for record in records:
+            if record[field]:
+                click.echo(f"{prefix}{record[field]}")
     elif output == "yaml":
         click.echo(yaml.safe_dump(list(records), sort_keys=False), nl=False)
     elif not records:

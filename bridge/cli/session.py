@@ -47,6 +47,13 @@ class CommandSession:
         self.kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=4)
         self.slurm = SlurmClient(self.config, jwt_source(self.config), pool_size=4)
 
+    def hurry(self, seconds: float) -> None:
+        """Wait at most ``seconds`` for each answer of Kubernetes and of Slurm."""
+        self.kube = self.kube.hurried(seconds)
+        limits = self.config.slurm.model_copy(update={"connect_timeout": seconds, "read_timeout": seconds})
+        config = self.config.model_copy(update={"slurm": limits})
+        self.slurm = SlurmClient(config, jwt_source(config), pool_size=4)
+
     @functools.cached_property
     def not_read(self) -> dict[str, str]:
         """What :meth:`attempt` could not read, with the error."""

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import socket
 import subprocess
 import tarfile
+import time
 from itertools import islice
 
 import click
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 import commands
 import krew
 from bridge import __version__
-from bridge.cli import completing, kubectl, reports, top, watching
+from bridge.cli import completing, kubectl, output, reports, top, watching
 from bridge.cli.main import cli
 from bridge.errors import KubeUnavailableError
 
@@ -181,6 +183,25 @@ def test_names_are_completed_without_a_cluster_by_nothing(monkeypatch, tmp_path)
     assert kubectl.completions(["explain", "pod", ""]) == [":4"]
 
 
+@pytest.mark.parametrize("words", [["explain", "pod", ""], ["explain", "job", ""], ["get", "pods", "-n", ""]])
+def test_a_completion_does_not_wait_for_servers_that_hang(monkeypatch, tmp_path, words):
+    monkeypatch.setattr(completing, "PATIENCE", 0.2)
+    monkeypatch.setenv("SLURM_JWT", "token")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        config, kubeconfig = tmp_path / "config.yaml", tmp_path / "kubeconfig"
+        config.write_text(f"slurmRestApi: {url}\n")
+        monkeypatch.setenv("PODBRIDGE_CONFIG", str(config))
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+        clusters, users = [{"name": "c", "cluster": {"server": url}}], [{"name": "u", "user": {}}]
+        known = {"clusters": clusters, "users": users, "contexts": [context], "current-context": "c"}
+        kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **known}))
+        began = time.monotonic()
+        assert kubectl.completions(words) == [":4"]
+        assert time.monotonic() - began < 5
+
+
 def test_the_names_of_a_kind_are_completed(monkeypatch):
     monkeypatch.setattr(completing, "_records", lambda kind, params: [("a-1", kind), ("b", kind)])
     assert kubectl.completions(["describe", "node", "a"]) == ["a-1\tnode", ":4"]
@@ -221,6 +242,11 @@ def test_a_pool_whose_use_changes_is_the_same_pool():
         del read[0]["job"]
     first, second = islice(watching.changes(iter(reads).__next__), 2)
     assert (first, second) == (reads[0], reads[1])
+
+
+def test_records_without_a_name_print_no_line(capsys):
+    output.show([{"job": None}], ["job"], "name", no_headers=False, nothing="", name=("", "job"))
+    assert capsys.readouterr().out == ""
 
 
 def test_a_record_without_a_name_prints_none(capsys):
