@@ -226,7 +226,7 @@ def _allocated(
         return [GiveBack(gang.waiting[0], job.job_id, _OTHERS.format(job.job_id), gang)], state
     if started + len(assigned) < needed:
         text = f"{_count_text(gang, started + len(assigned), needed)}; Slurm job {job.job_id} has its nodes"
-        said = _label(gang, job.job_id) or _tell(view, gang.waiting, INCOMPLETE, text)
+        said = _label(gang, job.job_id) or _tell(view, _placed(gang, assigned), INCOMPLETE, text)
         actions, state = _wait(view, gang, state, job, said, text)
         return told + actions, state
     actions, state = _start(view, gang, state, job, assigned, occupancy)
@@ -242,7 +242,7 @@ def _start(
     missing, state = starting(view, state, sorted(set(assigned.values())))
     if missing:
         text = f"Slurm job {job.job_id} has its nodes: {missing}"
-        return _label(gang, job.job_id) or _tell(view, gang.waiting, "SlurmNodeStarting", text), state
+        return _label(gang, job.job_id) or _tell(view, placed, "SlurmNodeStarting", text), state
     for pod in placed:
         node = assigned[pods.uid(pod)]
         if why := view.placements.refusal(pod, node):
@@ -253,7 +253,7 @@ def _start(
     if full is not None:
         occupancy.withdraw(len(binds))
         text = f"Slurm job {job.job_id} has node {full.node}: {full.message()}"
-        said = _label(gang, job.job_id) or _tell(view, gang.waiting, "NodeBusy", text)
+        said = _label(gang, job.job_id) or _tell(view, placed, "NodeBusy", text)
         return _wait(view, gang, state, job, said, text, full.until)
     waits = volume_waits.of_members(view, placed, assigned, occupancy)
     if waits:

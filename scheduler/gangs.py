@@ -10,7 +10,8 @@ from typing import Any
 
 from bridge import names
 from bridge.kube.cache import Cache
-from bridge.slurm.models import GroupRef, Job, JobPart, ObservedJob
+from bridge.slurm import states
+from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, ObservedJob
 from bridge.workload import groups, links, pods
 from bridge.workload.groups import Membership
 
@@ -116,19 +117,18 @@ def job_of(gang: Gang, live: Sequence[ObservedJob]) -> ObservedJob:
 
 
 def together(members: Iterable[Pod]) -> int:
-    """Return how many of these members may share a node; members of one shape allow the same number."""
+    """Return how many of these members may share a node: the smallest number that one of them states."""
     return min((groups.together(pod["metadata"].get("annotations") or {}) for pod in members), default=1)
 
 
-def assign(gang: Gang, nodes: Sequence[str], size: int) -> dict[str, str]:
+def assign(gang: Gang, nodes: Sequence[str], size: int, shared: int) -> dict[str, str]:
     """Return the Slurm node for each waiting member by UID; a member without a free place is left out.
 
-    The job was submitted for ``size`` members, so the last node may have fewer places than the others.
+    The job was submitted for ``size`` members, of which ``shared`` share a node: the last node may have fewer places.
     A pure function of the pods and the nodes of the job, so that a successor continues after a crash in the middle of
     the bindings: running members keep their places. A member with a slot gets the place of its slot, or any free
     place if that one is taken; the others get the free places in the order of their names.
     """
-    shared = min(together(gang.waiting), size)
     free = {node: min(shared, size - number * shared) for number, node in enumerate(nodes)}
     for pod in gang.running:
         node = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION, "")
@@ -159,7 +159,7 @@ def assign_places(gang: Gang, job: Job) -> dict[str, str]:
     """
     size = _size(gang, job)
     if not job.parts:
-        return assign(gang, job.nodes, size)
+        return assign(gang, job.nodes, size, _shared(job.link, gang.waiting, size))
     most = size - len(job.parts) + 1
     shapes = {pods.uid(pod): links.shape(pod) for pod in gang.pods}
     assigned: dict[str, str] = {}
@@ -169,7 +169,8 @@ def assign_places(gang: Gang, job: Job) -> dict[str, str]:
         ranks: dict[int | None, int] = {slot: rank for rank, slot in enumerate(found)}
         slots = {uid: ranks.get(slot) for uid, slot in gang.slots.items()}
         members = tuple([pod for pod in gang.pods if pods.is_bound(pod) or pods.uid(pod) in own])
-        assigned |= assign(replace(gang, pods=members, slots=slots), part.nodes, part.members or most)
+        shared = _shared(part, [pod for pod in gang.waiting if pods.uid(pod) in own], part.members or most)
+        assigned |= assign(replace(gang, pods=members, slots=slots), part.nodes, part.members or most, shared)
     return assigned
 
 
@@ -229,21 +230,26 @@ def parts(gang: Gang, job: Job) -> list[tuple[Job | JobPart, list[Pod]]]:
     return [(part, [*members.get(part.shape, ())]) for part in job.parts]
 
 
-def sharing(gang: Gang, job: Job, members: Iterable[Pod]) -> dict[str, int]:
+def sharing(gang: Gang, job: Job, members: Sequence[Pod]) -> dict[str, int]:
     """Return for each of these members how many members may share its node, itself included, by UID.
 
     Not more than the job or the component was submitted for.
     """
     if not job.parts:
-        shared = min(together(gang.waiting), _size(gang, job))
-        return {pods.uid(pod): shared for pod in members}
-    most = {part.shape: part.members for part in job.parts}
+        return dict.fromkeys(map(pods.uid, members), _shared(job.link, members, _size(gang, job)))
+    parts = {part.shape: part for part in job.parts}
     present = {shape: len(found) for shape, found in links.by_shape([*gang.waiting, *gang.running]).items()}
-    return {
-        pods.uid(pod): min(together([pod]), most.get(shape) or present[shape])
-        for pod in members
-        for shape in (links.shape(pod),)
-    }
+    shared = {}
+    for pod in members:
+        part, alike = parts.get(shape := links.shape(pod)), present[shape]
+        shared[pods.uid(pod)] = _shared(part, [pod], part.members or alike if part is not None else alike)
+    return shared
+
+
+def _shared(submitted: JobLink | JobPart | None, members: Sequence[Pod], size: int) -> int:
+    """Return how many members share a node; comments of older releases do not say it, and the members do."""
+    stated = submitted.together if submitted is not None else 0
+    return stated or min(together(members), size)
 
 
 def _size(gang: Gang, job: Job) -> int:
@@ -254,12 +260,17 @@ def _size(gang: Gang, job: Job) -> int:
 def without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
     """Return the gang without the waiting pods that are not of a shape of the job, and these pods.
 
-    No pod is a stranger while the shapes of the job are not known.
+    No pod is a stranger while the shapes of the job are not known, and none with the id of a pending job: it got the
+    id as a member, and cannot change any more.
     """
     wanted = {part.shape for part in job.parts}
     if job.link is not None and job.link.parts == 1:
         wanted = {job.link.shape}
-    strangers = [pod for pod in gang.waiting if wanted and "" not in wanted and links.shape(pod) not in wanted]
+    if not wanted or "" in wanted:
+        return gang, []
+    allocated = states.is_allocated(job.states)
+    unknown = [pod for pod in gang.waiting if allocated or pods.job_id(pod) != job.job_id]
+    strangers = [pod for pod in unknown if links.shape(pod) not in wanted]
     if not strangers:
         return gang, []
     return replace(gang, pods=tuple([pod for pod in gang.pods if pod not in strangers])), strangers

@@ -76,8 +76,10 @@ def _joined(group: Mapping[int, Job]) -> Job:
 
 
 def _part(job: Job) -> JobPart:
-    shape, members = (job.link.shape, job.link.members) if job.link is not None else ("", 0)
-    return JobPart(job.job_id, job.states, job.nodes, shape, job.excluded, members)
+    if job.link is None:
+        return JobPart(job.job_id, job.states, job.nodes, excluded=job.excluded)
+    counts = job.link.members, job.link.together
+    return JobPart(job.job_id, job.states, job.nodes, job.link.shape, job.excluded, *counts)
 
 
 def is_over(job: Job) -> bool:

@@ -14,7 +14,7 @@ def encode(link: JobLink) -> str:
     """Return ``{"cluster": ..., "pods": [{"namespace": ..., "name": ..., "uid": ...}], "shape": ...}`` without spaces.
 
     For a group: ``{"cluster": ..., "group": {"kind": ..., "namespace": ..., "name": ..., "uid": ..., "index": ...},
-    "size": ..., "completed": ..., "shape": ...}``; for a component of a heterogeneous job, also ``"part": 0, "parts":
+    "size": ..., "completed": ..., "together": ..., "shape": ...}``; for a component of a heterogeneous job, also ``"part": 0, "parts":
     2, "members": ...``. If traces are sent, ``"traceparent": ...`` is the last field. An empty ``shape`` and a
     ``completed`` of 0 are absent.
     """
@@ -24,8 +24,8 @@ def encode(link: JobLink) -> str:
     if link.traceparent:
         shape["traceparent"] = link.traceparent
     if link.group is not None:
-        completed = {"completed": link.completed} if link.completed else {}
-        return _text({"cluster": link.cluster, "group": asdict(link.group), "size": link.size, **completed, **shape})
+        counts = {name: getattr(link, name) for name in ("completed", "together") if getattr(link, name)}
+        return _text({"cluster": link.cluster, "group": asdict(link.group), "size": link.size, **counts, **shape})
     pods = [{"namespace": pod.namespace, "name": pod.name, "uid": pod.uid} for pod in link.pods]
     return _text({"cluster": link.cluster, "pods": pods, **shape})
 
@@ -56,12 +56,13 @@ def _read_group(data: Mapping[str, Any]) -> JobLink | None:
         group.uid + group.index + shape, str
     ):
         return None
-    part, parts, members = data.get("part", 0), data.get("parts", 1), data.get("members", 0)
-    if any(type(number) is not int for number in (size, part, parts, completed, members)):
+    part, parts = data.get("part", 0), data.get("parts", 1)
+    members, together = data.get("members", 0), data.get("together", 0)
+    if any(type(number) is not int for number in (size, part, parts, completed, members, together)):
         return None
-    if size < 1 or min(completed, members) < 0 or not 0 <= part < parts:
+    if size < 1 or min(completed, members, together) < 0 or not 0 <= part < parts:
         return None
-    return JobLink(cluster, (), group, size, shape, part, parts, completed, members=members)
+    return JobLink(cluster, (), group, size, shape, part, parts, completed, members=members, together=together)
 
 
 def _text(data: Mapping[str, Any]) -> str:

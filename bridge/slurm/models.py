@@ -51,7 +51,7 @@ class JobLink:
     ``size`` is the number of members for which the job was submitted, ``shape`` a digest of what each of them requests
     (:func:`bridge.workload.links.shape`); it is empty in comments of older releases, and is not part of the identity.
     The comment of a component of a heterogeneous job has the ``shape`` of its own members, the number of the component
-    (``part``), of all components (``parts``) and of its ``members`` (0 in comments of older releases). ``completed`` is
+    (``part``), of all components (``parts``) and of its ``members``; ``together`` of them may share a node (both are 0 in comments of older releases). ``completed`` is
     the number of members that had succeeded before the submission: the job starts without them; it is not part of the
     identity. ``traceparent`` is the W3C trace context of the first pod if traces are sent, for the tools of the site:
     podbridge writes it, but does not read it.
@@ -67,6 +67,7 @@ class JobLink:
     completed: int = field(default=0, compare=False)
     traceparent: str = field(default="", compare=False)
     members: int = field(default=0, compare=False)
+    together: int = field(default=0, compare=False)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -128,7 +129,7 @@ class JobRequest:
 class JobPart:
     """A component of a heterogeneous job, with its own id.
 
-    ``shape`` and ``members`` are those of its comment; ``excluded`` is a hostlist.
+    ``shape``, ``members`` and ``together`` are those of its comment; ``excluded`` is a hostlist.
     """
 
     job_id: int
@@ -137,6 +138,7 @@ class JobPart:
     shape: str = ""
     excluded: str = ""
     members: int = 0
+    together: int = 0
 
     @property
     def excluded_nodes(self) -> tuple[str, ...]:

@@ -176,7 +176,8 @@ def is_asleep(states: Set[str]) -> bool:
 
 def is_starting(states: Set[str]) -> bool:
     """Whether the node has jobs that wait for Slurm's power saving to start it. A drain would end these jobs."""
-    return not ASLEEP.isdisjoint(states) and not {"ALLOCATED", "MIXED"}.isdisjoint(states)
+    # POWER_DOWN alone: Slurm stops the node after its jobs have ended, and they run
+    return not (ASLEEP - {"POWER_DOWN"}).isdisjoint(states) and not {"ALLOCATED", "MIXED"}.isdisjoint(states)
 
 
 def is_drained(states: Set[str]) -> bool:

@@ -56,7 +56,7 @@ def on_pods(found: Iterable[Mapping[str, Any]], cluster: str, wanted: Callable[[
 def shape(pod: Mapping[str, Any]) -> str:
     """Return a digest of what the pod requests from Slurm.
 
-    It covers the job annotations, the members on a node, resources, claims, the deadline and the grace period.
+    It covers the job annotations except the name, resources, claims, the pod's own deadline and the grace period.
 
     Any user who may create pods in a namespace may label a pod as a member of a group there. So only pods with the same
     shape as the members for which a job was submitted get a place of the job: no other account, partition or user is
@@ -67,8 +67,7 @@ def shape(pod: Mapping[str, Any]) -> str:
     settings = sorted(
         (name, value)
         for name, value in annotations.items()
-        if (name.startswith(names.JOB_ANNOTATION_PREFIX) and name != names.JOB_NAME)
-        or name in (names.JOB_DEADLINE, names.MEMBERS_PER_NODE)
+        if name.startswith(names.JOB_ANNOTATION_PREFIX) and name != names.JOB_NAME
     )
     requests = sorted((name, str(value.normalize())) for name, value in resources.pod_requests(pod["spec"]).items())
     times = [pod["spec"].get(field) for field in ("activeDeadlineSeconds", "terminationGracePeriodSeconds")]

@@ -149,13 +149,16 @@ def gang_request(
 ) -> JobRequest:
     """Return the request for one job of all members; each node gets the resources of ``shape.together`` members.
 
-    The job has the name of the first member's job. :func:`heterogeneous` makes one request of several, for members that
+    The job has the name of the first member's job, and the largest of their time limits. :func:`heterogeneous` makes one request of several, for members that
     request different resources. Raises as :func:`request`, and :class:`UntranslatableError` if the members differ.
     """
-    link = JobLink(cluster, (), shape.ref, shape.size, links.shape(members[0]), completed=shape.completed)
+    together = min(shape.together, shape.size)  # a job never starts with fewer tasks than it has on each node
+    link = JobLink(
+        cluster, (), shape.ref, shape.size, links.shape(members[0]), completed=shape.completed, together=together
+    )
     requests = [_of_member(pod, link, config, version, cluster, longest) for pod in members]
-    first = requests[0]
-    compared = [field.name for field in fields(first) if field.name != "name"]
+    first, limits = requests[0], [request.time_limit for request in requests]
+    compared = [field.name for field in fields(first) if field.name not in ("name", "time_limit")]
     for pod, other in zip(members, requests, strict=True):
         if differing := [name for name in compared if getattr(first, name) != getattr(other, name)]:
             raise UntranslatableError(
@@ -164,9 +167,9 @@ def gang_request(
             )
     if first.min_nodes != 1 or first.max_nodes != 1:
         raise UntranslatableError(f"{names.MIN_NODES} and {names.MAX_NODES} can't be used for a pod of a group")
-    together = min(shape.together, shape.size)  # a job never starts with fewer tasks than it has on each node
     return replace(
         first,
+        time_limit=max(limits) if all(limits) else 0,
         memory_mib=first.memory_mib * together,
         gres=tuple(gres.times(expression, together) for expression in first.gres),
         min_nodes=shape.fewest,

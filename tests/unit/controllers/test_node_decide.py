@@ -157,6 +157,10 @@ def test_a_node_that_slurm_starts_for_a_job_is_drained_when_it_has_started(waits
     assert look(node(cordoned=True), f"IDLE+CLOUD+{waits}") == ["Drain"]
 
 
+def test_a_node_that_slurm_stops_after_its_jobs_is_drained_at_once():
+    assert look(node(cordoned=True), "MIXED+CLOUD+POWER_DOWN") == ["Drain"]
+
+
 def test_the_drain_of_slurmctld_on_a_resumed_node_is_not_podbridges():
     assert look(node(), "IDLE+DRAIN", external.RESUME_REASON) == ["Cordon"]
     assert look(node(mirrored="disk"), "IDLE+DRAIN", external.RESUME_REASON) == []

@@ -307,7 +307,7 @@ def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
     entries = [(pod, links.membership(pod)) for pod in (sharing(member(slot, job=5, size=size)) for slot in slots)]
     if not with_slots:
         entries = [(pod, replace(place, slot=None)) for pod, place in entries]
-    plan = gangs.assign(gangs.make(entries), nodes, size)
+    plan = gangs.assign(gangs.make(entries), nodes, size, together)
     assert len(plan) == size
     assert all(list(plan.values()).count(node) <= together for node in nodes)
     bound = data.draw(st.sets(st.sampled_from(sorted(plan))))
@@ -317,7 +317,7 @@ def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
         else (pod, place)
         for slot, (pod, place) in zip(slots, entries, strict=True)
     ]
-    rest = gangs.assign(gangs.make(half), nodes, size)
+    rest = gangs.assign(gangs.make(half), nodes, size, together)
     assert set(rest) == plan.keys() - bound
     used = [plan[uid] for uid in bound] + list(rest.values())
     assert all(used.count(node) <= together for node in nodes)
@@ -327,7 +327,7 @@ def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
         (sharing(member(slot, job=5, size=size, uid=f"more{slot}", name=f"more-{slot}")), place)
         for slot, (_, place) in zip(slots, entries, strict=True)
     ]
-    assert len(gangs.assign(gangs.make([*half, *more]), nodes, size)) == size - len(bound)
+    assert len(gangs.assign(gangs.make([*half, *more]), nodes, size, together)) == size - len(bound)
 
 
 def test_an_index_follows_the_cache():

@@ -187,9 +187,15 @@ def test_the_job_has_the_name_of_its_first_member():
     assert ask_gang(members, 2, 2).name == "a"
 
 
-@pytest.mark.parametrize("annotation", [names.JOB_DEADLINE, names.MEMBERS_PER_NODE])
-def test_annotations_that_change_the_job_of_a_group_are_part_of_the_shape(annotation):
-    assert len({links.shape(pod({annotation: text})) for text in ("60", "120")} | {links.shape(pod())}) == 3
+def test_the_deadlines_of_the_members_may_differ():
+    members = [pod({names.JOB_DEADLINE: text}) for text in ("60", "3600")]
+    assert links.shape(members[0]) == links.shape(members[1])
+    assert ask_gang(members, 2, 2).time_limit == 61
+    assert ask_gang([*members, pod()], 3, 3).time_limit == 0
+
+
+def test_the_link_of_a_gang_has_its_members_on_a_node():
+    assert ask_gang([pod()] * 2, 2, 2, together=8).link.together == 2
 
 
 HET = replace(NEW, heterogeneous=True, external_components=True)
