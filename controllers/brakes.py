@@ -42,7 +42,7 @@ class _Entry:
     """The state of one brake.
 
     ``incident`` is the time when it engaged. ``complete_since`` is the monotonic time since when no job was missing,
-    ``None`` if one is or no pod is known. ``read_at`` is ``None`` before a first read.
+    ``None`` if one is or jobs are not listed. ``read_at`` is ``None`` before a first read.
     """
 
     brake: Brake = field(default_factory=Brake)
@@ -80,17 +80,20 @@ class Brakes:
         self._kube, self._events, self._clock, self._workers = kube, events, clock, workers
         self._entries: dict[str, _Entry] = {}
 
-    def judge(self, name: str, known: int, missing: Mapping[str, Pod], settle: float = 0.0) -> Brake:
+    def judge(
+        self, name: str, known: int, missing: Mapping[str, Pod], settle: float = 0.0, *, listed: bool = True
+    ) -> Brake:
         """Return the state of the brake ``name``; ``known`` counts the pods that should have jobs.
 
-        A pod may be terminated for a missing job only if the result allows its UID. ``settle``: see ``Limits``.
+        A pod may be terminated for a missing job only if the result allows its UID. ``settle``: see ``Limits``. The
+        jobs must be ``listed``, else their absence from ``missing`` means nothing.
         """
         entry, now = self._entries.setdefault(name, _Entry()), self._clock.monotonic()
         before = entry.brake
         told = {uid for uid, pod in missing.items() if is_marked(pod)}
         after = step(before, known, missing.keys(), now, replace(self._limits, settle=settle), self._word(entry), told)
         entry.brake = after
-        if missing or not known:
+        if missing or not listed:
             entry.complete_since = None
         elif entry.complete_since is None:
             entry.complete_since = now

@@ -20,7 +20,20 @@ from bridge.script.settings import BuildSettings
 from bridge.script.volumes import may_use
 
 _DOCKER_JSON, _DOCKER_CFG = ".dockerconfigjson", ".dockercfg"
-_Logins = dict[str, dict[str, str]]
+
+
+class _Login(BaseModel):
+    """One login; unknown fields are omitted, as by a kubelet."""
+
+    auth: str | None = None
+    username: str | None = None
+    password: str | None = None
+    email: str | None = None
+    identitytoken: str | None = None
+    registrytoken: str | None = None
+
+
+_Logins = dict[str, _Login | None]
 _LOGINS = TypeAdapter(_Logins)
 
 
@@ -83,7 +96,7 @@ def read(pod: Mapping[str, Any], config: BuildSettings) -> AnnotationOptions:
 
 def pull_secret(pod: Mapping[str, Any], objects: Objects) -> bytes:
     """Return the image pull secrets as one docker ``config.json``; empty: there are none."""
-    auths: _Logins = {}
+    auths: dict[str, dict[str, str]] = {}
     for reference in pod["spec"].get("imagePullSecrets") or ():
         data = (objects.secrets.get(str(reference.get("name"))) or {}).get("data") or {}
         try:
@@ -94,7 +107,7 @@ def pull_secret(pod: Mapping[str, Any], objects: Objects) -> bytes:
             else:
                 continue
             # the first secret that names a registry wins, as for a kubelet
-            auths = {**{registry: _login(entry) for registry, entry in found.items()}, **auths}
+            auths = {**{registry: _login(entry) for registry, entry in found.items() if entry is not None}, **auths}
         except (TypeError, ValueError):  # its text and its cause contain the login
             raise ScriptError(
                 f"spec.imagePullSecrets: Secret {reference.get('name')!r} does not hold a docker configuration"
@@ -102,10 +115,14 @@ def pull_secret(pod: Mapping[str, Any], objects: Objects) -> bytes:
     return json.dumps({"auths": auths}).encode() if auths else b""
 
 
-def _login(entry: dict[str, str]) -> dict[str, str]:
+def _login(entry: _Login) -> dict[str, str]:
     """Return a login with the field ``auth``, which every runtime reads; raises ``ValueError`` if it is not base64."""
-    if "auth" in entry or "username" not in entry:
-        base64.b64decode(entry.get("auth", ""))
-        return entry
-    pair = f"{entry['username']}:{entry.get('password', '')}"
-    return {**entry, "auth": base64.b64encode(pair.encode()).decode()}
+    values: dict[str, str] = entry.model_dump(exclude_none=True)
+    if text := values.get("auth"):
+        padded = text + "=" * (-len(text) % 4)
+        base64.b64decode(padded)
+        return {**values, "auth": padded}
+    if "username" not in values:
+        return values
+    pair = f"{values['username']}:{values.get('password', '')}"
+    return {**values, "auth": base64.b64encode(pair.encode()).decode()}

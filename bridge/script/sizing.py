@@ -41,9 +41,9 @@ def is_gpu(resource: str) -> bool:
 
 
 def grace(spec: Mapping[str, Any]) -> float:
-    """Return ``terminationGracePeriodSeconds``; the default is 30."""
+    """Return ``terminationGracePeriodSeconds``; the default is 30, and a negative value counts as 1."""
     stated = spec.get("terminationGracePeriodSeconds")
-    return DEFAULT_GRACE if stated is None else float(max(0, int(stated)))
+    return DEFAULT_GRACE if stated is None else 1.0 if int(stated) < 0 else float(stated)
 
 
 def measure(pod: Mapping[str, Any], config: BuildSettings) -> Size:

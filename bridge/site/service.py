@@ -92,7 +92,8 @@ class Live:
 class Service:
     """One submitter. :meth:`start` sets ``publisher``, which sends announcements and events.
 
-    ``supervisor``: that of the process, if the submitter is a part of another process.
+    ``supervisor``: that of the process, if the submitter is a part of another process. ``pool``: the pool to which the
+    folder must belong; empty: any, for a process that serves no pool over NATS.
     """
 
     def __init__(
@@ -101,13 +102,14 @@ class Service:
         clock: Clock | None = None,
         batch: BatchSystem | None = None,
         supervisor: Supervisor | None = None,
+        pool: str = "",
     ) -> None:
         config = live.config
         self.live = live
         self.clock = clock or SystemClock()
         self.supervisor = supervisor or Supervisor()
         self.folder = Folder(Path(config.folder), sync=config.sync, since=self.clock.time())
-        self.folder.prepare(config.pool)
+        self.folder.prepare(pool)
         self.images = ImageCache(self.folder.path, lambda: self.live.config.images, self.clock)
         self.images.prepare()
         self.adoption = Adoption(Path(config.adopt_from), self.folder) if config.adopt_from else None
@@ -276,7 +278,7 @@ def run(path: Path, pool: str | None) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL)
     if live.config.one_cpu:
         keep_to_one()
-    service = Service(live)
+    service = Service(live, pool=live.config.pool)
     supervisor = service.supervisor
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.stop())

@@ -14,9 +14,9 @@ def encode(link: JobLink) -> str:
     """Return ``{"cluster": ..., "pods": [{"namespace": ..., "name": ..., "uid": ...}], "shape": ...}`` without spaces.
 
     For a group: ``{"cluster": ..., "group": {"kind": ..., "namespace": ..., "name": ..., "uid": ..., "index": ...},
-    "size": ..., "completed": ..., "together": ..., "shape": ...}``; for a component of a heterogeneous job, also ``"part": 0, "parts":
-    2, "members": ...``. If traces are sent, ``"traceparent": ...`` is the last field. An empty ``shape`` and a
-    ``completed`` of 0 are absent.
+    "size": ..., "completed": ..., "together": ..., "shape": ...}``; for a component of a heterogeneous job, also
+    ``"part": 0, "parts": 2, "members": ...``. If traces are sent, ``"traceparent": ...`` is the last field. An empty
+    ``shape`` and a ``completed`` of 0 are absent.
     """
     shape: dict[str, Any] = {"shape": link.shape} if link.shape else {}
     if link.parts > 1:

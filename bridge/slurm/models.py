@@ -51,10 +51,10 @@ class JobLink:
     ``size`` is the number of members for which the job was submitted, ``shape`` a digest of what each of them requests
     (:func:`bridge.workload.links.shape`); it is empty in comments of older releases, and is not part of the identity.
     The comment of a component of a heterogeneous job has the ``shape`` of its own members, the number of the component
-    (``part``), of all components (``parts``) and of its ``members``; ``together`` of them may share a node (both are 0 in comments of older releases). ``completed`` is
-    the number of members that had succeeded before the submission: the job starts without them; it is not part of the
-    identity. ``traceparent`` is the W3C trace context of the first pod if traces are sent, for the tools of the site:
-    podbridge writes it, but does not read it.
+    (``part``), of all components (``parts``) and of its ``members``; ``together`` of them may share a node (both are 0
+    in comments of older releases). ``completed`` is the number of members that had succeeded before the submission: the
+    job starts without them; it is not part of the identity. ``traceparent`` is the W3C trace context of the first pod
+    if traces are sent, for the tools of the site: podbridge writes it, but does not read it.
     """
 
     cluster: str

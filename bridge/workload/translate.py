@@ -149,8 +149,9 @@ def gang_request(
 ) -> JobRequest:
     """Return the request for one job of all members; each node gets the resources of ``shape.together`` members.
 
-    The job has the name of the first member's job, and the largest of their time limits. :func:`heterogeneous` makes one request of several, for members that
-    request different resources. Raises as :func:`request`, and :class:`UntranslatableError` if the members differ.
+    The job has the name of the first member's job, and the largest of their time limits. :func:`heterogeneous` makes
+    one request of several, for members that request different resources. Raises as :func:`request`, and
+    :class:`UntranslatableError` if the members differ.
     """
     together = min(shape.together, shape.size)  # a job never starts with fewer tasks than it has on each node
     link = JobLink(

@@ -58,7 +58,8 @@ def in_step(
     """
     offered = sum(state.state == "Offered" for state in states)
     share = f"{offered} of {len(states)}"
-    without = f"; without {', '.join(omitted)}: a queue of Kueue has at most 64 resources" if omitted else ""
+    some = ", ".join(name[:100] for name in omitted[:5]) + (f" and {len(omitted) - 5} others" if omitted[5:] else "")
+    without = f"; without {some}: a queue of Kueue has at most 64 resources" if omitted else ""
     reason = ("Conflict" if conflict else "WriteFailed") if problem else "InStep"
     conditions = [
         _condition(READY, not problem, reason, problem or f"ClusterQueues and ResourceFlavors are in step{without}"),

@@ -165,11 +165,8 @@ class Actor:
 
     def _send(self, pod: Pod, objects: Objects, pool: Pool, entry: Entry) -> JobStatus:
         self._check_leadership()
-        try:
+        with entry.sending(self._clock.monotonic, self._submit_timeout + pool.late):
             return pool.submit(pod, objects)
-        except SiteUnknownOutcomeError:
-            entry.sent(self._clock.monotonic() + self._submit_timeout + pool.late)
-            raise
 
     def _record_intent(self, pod: Pod, pool: str, stated: str, cache: Cache) -> bool:
         """Write to the pod that it may have been submitted; return whether the API server accepted it."""

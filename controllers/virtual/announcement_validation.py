@@ -143,8 +143,10 @@ def _resource(name: str, text: str) -> str:
 
 def claimable(valid: ValidAnnouncement, node: Mapping[str, Any]) -> ValidAnnouncement:
     """Omit labels and taints that the node has and that the site has not announced before: others have set them."""
-    metadata, spec = node["metadata"], node.get("spec") or {}
-    old_labels, old_taints = recorded(node)
+    metadata, spec, found = node["metadata"], node.get("spec") or {}, recorded(node)
+    if found is None:
+        return valid
+    old_labels, old_taints = found
     labels_of_others = (metadata.get("labels") or {}).keys() - old_labels
     taints_of_others = {f"{taint.get('key')}:{taint.get('effect')}" for taint in spec.get("taints") or ()} - old_taints
     problems = list(valid.problems)
@@ -159,13 +161,16 @@ def claimable(valid: ValidAnnouncement, node: Mapping[str, Any]) -> ValidAnnounc
     return replace(valid, labels=labels, taints=tuple(taints), problems=tuple(problems))
 
 
-def recorded(node: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """Return the label keys, and the taints as ``key:Effect``, that the node records as those of its site."""
+def recorded(node: Mapping[str, Any]) -> tuple[set[str], set[str]] | None:
+    """Return the label keys, and the taints as ``key:Effect``, that the node records as those of its site.
+
+    ``None``: there is no readable record.
+    """
     text = (node["metadata"].get("annotations") or {}).get(names.SITE_ANNOUNCED)
     try:
-        return from_json(json.loads(text or "{}"))
+        return from_json(json.loads(text)) if text else None
     except (ValueError, TypeError, AttributeError):
-        return set(), set()
+        return None
 
 
 def as_json(valid: ValidAnnouncement) -> dict[str, Any]:

@@ -331,7 +331,9 @@ class VirtualNodes(Loop):
             loop_state.ready = ready
             for uid in record.uids():
                 self._reconciler.add(record.name, uid)
-        record.brake = self._brakes.judge(f"pool.{record.name}", *record.missing(), settle=MISSING_SETTLE)
+        record.brake = self._brakes.judge(
+            f"pool.{record.name}", *record.missing(), settle=MISSING_SETTLE, listed=ready[1]
+        )
         self._sweep(record, loop_state)
 
     def _sweep(self, record: PoolState, loop_state: _LoopState) -> None:

@@ -187,7 +187,7 @@ def _describe(node: Node, state: State, valid: ValidAnnouncement) -> Body | None
     """Return the patch of metadata and taints, if one is needed. Labels and taints of others stay."""
     metadata, pool = node["metadata"], state.name
     told = metadata.get("annotations") or {}
-    old_labels, old_taints = announcement_validation.recorded(node)
+    old_labels, old_taints = announcement_validation.recorded(node) or (set(), set())
     has, wanted_labels = metadata.get("labels") or {}, node_manifest.labels(pool, valid)
     labels: Body = {key: value for key, value in wanted_labels.items() if has.get(key) != value}
     labels |= {key: None for key in old_labels - wanted_labels.keys() if key in has}

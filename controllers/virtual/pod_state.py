@@ -6,10 +6,12 @@ on the API server again. All times are monotonic seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from bridge.errors import BridgeError, SiteUnknownOutcomeError
 from bridge.poolapi.jobs import JobStatus
 
 Pod = Mapping[str, Any]
@@ -126,6 +128,16 @@ class Entry:
         self.sent_until = until
         if isinstance(self.answer, Absent):
             self.answer = None
+
+    @contextmanager
+    def sending(self, now: Callable[[], float], wait: float) -> Iterator[None]:
+        """Record a submit request that fails with an unknown outcome. It may arrive for ``wait`` seconds."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, SiteUnknownOutcomeError) or not isinstance(error, BridgeError):
+                self.sent(now() + wait)
+            raise
 
     def answered(self, job: JobStatus | None, now: float) -> None:
         """Record an answer of the site; ``None``: it does not know the job."""

@@ -13,7 +13,6 @@ from bridge.errors import (
     ScriptError,
     SiteError,
     SiteRefusedError,
-    SiteUnknownOutcomeError,
 )
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
@@ -64,10 +63,8 @@ class RaceActor:
             seen = pool.prepare(pod)
             objects, refresh_in = self._reader.read(seen, pool.name)
             self._check_leadership()
-            answer = pool.offer(seen, objects, self._wait)
-        except SiteUnknownOutcomeError:
-            entry.sent(self._clock.monotonic() + self._submit_timeout + pool.late)
-            raise
+            with entry.sending(self._clock.monotonic, self._submit_timeout + pool.late):
+                answer = pool.offer(seen, objects, self._wait)
         except (ScriptError, MissingReferenceError, SiteError) as error:
             if isinstance(error, SiteError) and error.retryable:
                 raise

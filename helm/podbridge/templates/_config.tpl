@@ -109,7 +109,7 @@ then .Values.config, which wins.
 {{- $key = "auth-token" }}
 {{- else }}
 {{- $name = default $name .name }}
-{{- $key = default "SLURM_JWT" .key }}
+{{- $key = default (ternary $key "SLURM_JWT" (empty .name)) .key }}
 {{- end }}
 {{- end }}
 {{- if and $name (include "podbridge.hasSlurm" .) }}

@@ -369,6 +369,7 @@ def test_install_upgrade_rollback_and_uninstall(helm: str, kubernetes: Any, name
     ("settings", "secret", "key"),
     [
         ([], "slurm-bridge-token", "auth-token"),
+        (["sharedConfig.slurmJwtSecret.name=", "sharedConfig.slurmJwtSecret.key="], "slurm-bridge-token", "auth-token"),
         (["sharedConfig.slurmJwtSecret=own"], "own", "auth-token"),
         (["sharedConfig.slurmJwtSecret.name=own"], "own", "SLURM_JWT"),
         (["sharedConfig.slurmJwtSecret.name=own", "sharedConfig.slurmJwtSecret.key=x"], "own", "x"),

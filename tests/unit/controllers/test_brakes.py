@@ -185,7 +185,6 @@ def test_a_confirmation_counts_for_its_incident_and_a_hold_for_every_leader(cloc
     second.judge("slurm", 12, GONE)
     kube.data["slurm.word"] = "hold"
     third = brakes(kube, clock)  # a new leader, which confirms the missing jobs later
-    third.judge("slurm", 0, {})
     third.judge("slurm", 12, {})
     clock.advance(59)
     third.judge("slurm", 12, {})
@@ -197,14 +196,14 @@ def test_a_confirmation_counts_for_its_incident_and_a_hold_for_every_leader(cloc
 def test_a_new_leader_clears_what_a_former_one_left_behind(clock):
     kube = Kube({"slurm": "{}", "slurm.word": "hold"})
     ours = brakes(kube, clock)
-    ours.judge("slurm", 0, {})
+    ours.judge("slurm", 0, {}, listed=False)
     clock.advance(600)
-    ours.judge("slurm", 12, {})
+    ours.judge("slurm", 0, {})
     clock.advance(59)
-    ours.judge("slurm", 12, {})
+    ours.judge("slurm", 0, {})
     assert kube.data == {"slurm": "{}", "slurm.word": "hold"}
     clock.advance(1)
-    ours.judge("slurm", 12, {})
+    ours.judge("slurm", 0, {})
     assert kube.data == {}
 
 

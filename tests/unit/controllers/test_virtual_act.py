@@ -340,6 +340,14 @@ def test_a_defect_for_one_pod_is_an_error_of_this_pod(world, monkeypatch):
     assert "secret" not in str(caught.value)
     assert world.entry.not_before > world.clock.now
     assert world.events.told[-1][0] == "BridgeWaiting"
+    assert world.entry.sent_until is None
+
+
+def test_a_defect_after_a_request_was_sent_leaves_its_outcome_unknown(world, monkeypatch):
+    monkeypatch.setattr(world.pool, "submit", lambda *_: {}["answer"])
+    with pytest.raises(UnexpectedError):
+        world.act(decide.Submit(pod()))
+    assert world.entry.sent_until == world.clock.now + 35
 
 
 # --- a pool that cannot list its jobs ---------------------------------------------------------------------------------

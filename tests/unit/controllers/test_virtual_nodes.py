@@ -119,6 +119,15 @@ def test_a_site_takes_no_label_and_no_taint_that_others_have_set():
     assert "'quarantine:NoExecute': others have set it" in str(action.status)
 
 
+@pytest.mark.parametrize("record", [None, "", "[", '{"labels": 1}'])
+def test_without_a_readable_record_the_values_of_the_site_are_its_own(record):
+    written, node = settled(labels={"own": "1"}, taints=["own:NoSchedule"])
+    node["metadata"]["annotations"][names.SITE_ANNOUNCED] = record
+    same = state(heard=NOW + 9, labels={"own": "1"}, taints=["own:NoSchedule"])
+    (action,) = decide(view(same, node=node, written=written, now=NOW + 10))
+    assert "own" in action.patch["metadata"]["annotations"][names.SITE_ANNOUNCED]
+
+
 def test_nothing_is_written_when_nothing_differs():
     written, node = settled()
     assert decide(view(state(heard=NOW + 9), node=node, written=written, now=NOW + 10)) == []

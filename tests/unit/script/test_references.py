@@ -105,9 +105,7 @@ def test_pull_secrets_are_merged():
     "auths",
     [
         "5",
-        '{"x": null}',
         '{"x": true}',
-        '{"x": {"auth": null}}',
         '{"x": {"auth": 5}}',
         '{"x": {"auth": "a"}}',
         '{"x": {"auth": "\u00e4"}}',
@@ -121,6 +119,22 @@ def test_what_is_no_pull_secret_is_refused(key, auths):
     objects = Objects(secrets={"a": {"data": {key: base64.b64encode(text.encode()).decode()}}})
     with pytest.raises(ScriptError, match="'a' does not hold a docker configuration"):
         pull_secret(pod({"imagePullSecrets": [{"name": "a"}], "containers": []}), objects)
+
+
+def test_a_pull_secret_is_read_as_by_a_kubelet():
+    """Null and unknown fields are omitted, and the padding of ``auth`` may be missing."""
+    auths = {
+        "none": None,
+        "short": {"auth": "dTpwdw", "email": None, "expires_in": 3600},
+        "pair": {"auth": None, "username": "u", "password": "p"},
+    }
+    text = base64.b64encode(json.dumps({"auths": auths}).encode()).decode()
+    wanted = pod({"imagePullSecrets": [{"name": "a"}], "containers": []})
+    found = json.loads(pull_secret(wanted, Objects(secrets={"a": {"data": {".dockerconfigjson": text}}})))["auths"]
+    assert {name: (entry["auth"], "email" in entry) for name, entry in found.items()} == {
+        "short": ("dTpwdw==", False),
+        "pair": ("dTpw", False),
+    }
 
 
 @pytest.mark.parametrize(

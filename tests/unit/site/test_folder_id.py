@@ -53,11 +53,12 @@ def test_two_pools_do_not_share_a_folder(tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text(f'pool = "b"\nfolder = "{tmp_path}/site"\nbatch.kind = "local"\n')
     Folder(tmp_path / "site").prepare("a")
     with pytest.raises(ConfigError, match=r"pool = \"b\" and folder = .*belongs to pool 'a'") as refused:
-        Service(Live(tmp_path / "b.toml", None))
+        Service(Live(tmp_path / "b.toml", None), pool="b")
     assert f"remove {tmp_path}/site/pool" in str(refused.value.hint)
     Folder(tmp_path / "site").prepare("a")
+    Service(Live(tmp_path / "b.toml", None))  # that of a plugin serves no pool
     (tmp_path / "site" / "pool").unlink()  # the pool is renamed
-    Service(Live(tmp_path / "b.toml", None))
+    Service(Live(tmp_path / "b.toml", None), pool="b")
     assert (tmp_path / "site" / "pool").read_text() == "b\n"
 
 
