@@ -32,6 +32,9 @@ RENEW_PERIOD = 5.0
 RENEW_WAIT = 4.0
 """Seconds for which a call waits for new credentials after 401. A lease is lost in time if an exec plug-in hangs."""
 
+READER_LIFE = 60.0
+"""Seconds after which an exec plug-in that has not answered is given up, and another one may run."""
+
 
 class KubeAccess:
     """The connections to one API server, with credentials that are read again after rotation.
@@ -47,7 +50,7 @@ class KubeAccess:
         self._load = load
         self._pool_size = pool_size
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock, self._reads_since = threading.Lock(), float("-inf")
         self._open()
 
     def _open(self) -> None:
@@ -76,25 +79,32 @@ class KubeAccess:
 
     def authorization(self) -> str | None:
         """Return the ``Authorization`` header; ``None`` with client certificates. After ``HEADER_LIFE``, refresh it."""
-        if self._clock.monotonic() - self._read_at >= HEADER_LIFE and self._lock.acquire(blocking=False):
+        if self._clock.monotonic() - self._read_at >= HEADER_LIFE and self._acquire(0):
             self._read_at = self._clock.monotonic()
-            self._start(self._read)
+            self._start(self._read, 0)
         return self._header
 
     def renew(self, refused: str | None) -> bool:
         """Read all credentials again after the header ``refused`` was answered with 401; return whether to retry."""
         client = self.client
-        if not self._lock.acquire(timeout=RENEW_WAIT):
+        if not self._acquire(RENEW_WAIT):
             return False
         if self._header != refused or self._clock.monotonic() - self._opened_at < RENEW_PERIOD:
             self._lock.release()
         else:
             self._opened_at = self._clock.monotonic()
-            self._start(self._open).join(RENEW_WAIT)
+            self._start(self._open, RENEW_WAIT)
         return self._header != refused or self.client is not client
 
-    def _start(self, read: Callable[[], None]) -> threading.Thread:
-        """Read credentials in a thread, which releases the lock."""
+    def _acquire(self, wait: float) -> bool:
+        now = self._clock.monotonic()
+        if self._lock.locked() and now - self._reads_since > READER_LIFE:
+            self._lock, self._reads_since = threading.Lock(), now
+        return self._lock.acquire(timeout=wait)
+
+    def _start(self, read: Callable[[], None], wait: float) -> None:
+        """Read credentials in a thread, which releases the lock; wait for it for at most ``wait`` seconds."""
+        lock, self._reads_since = self._lock, self._clock.monotonic()
 
         def run() -> None:
             try:
@@ -102,11 +112,16 @@ class KubeAccess:
             except Exception as error:  # the library and plug-ins raise anything; the old ones may still be valid
                 log.warning("credentials not read", extra=kv(error=str(error)))
             finally:
-                self._lock.release()
+                lock.release()
 
         thread = threading.Thread(target=run, name="credentials", daemon=True)
-        thread.start()
-        return thread
+        try:
+            thread.start()
+        except RuntimeError as error:  # the machine has no thread left
+            lock.release()
+            log.warning("credentials not read", extra=kv(error=str(error)))
+            return
+        thread.join(wait)
 
 
 class _Connection(HTTPSConnection):

@@ -485,6 +485,41 @@ def test_a_plugin_that_hangs_holds_up_no_call(api: FakeApi, tmp_path: Path, monk
     client.get(POD)
 
 
+def test_a_plugin_that_hangs_for_ever_and_a_lack_of_threads_end_no_refresh(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "RENEW_WAIT", 0.1)
+    go, loads = threading.Event(), []
+
+    def load() -> Any:
+        loads.append(access.configuration(api.kubeconfig(tmp_path, {"token": f"t{len(loads)}"}), None))
+        if len(loads) == 2:
+            go.wait(30)
+        return loads[-1]
+
+    clock = FakeClock()
+    found = access.KubeAccess(load, pool_size=1, clock=clock)
+    clock.advance(access.RENEW_PERIOD)
+    assert not found.renew("Bearer t0")
+    clock.advance(access.READER_LIFE)
+    assert not found.renew("Bearer t0")
+    clock.advance(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", raises(RuntimeError("can't start new thread")))
+        assert not found.renew("Bearer t0")
+    clock.advance(access.RENEW_PERIOD)
+    assert found.renew("Bearer t0")
+    assert len(loads) == 3
+    go.set()
+
+
+def raises(error: Exception) -> Any:
+    def broken(*_: Any) -> None:
+        raise error
+
+    return broken
+
+
 def test_a_refresh_that_hangs_holds_up_no_call(monkeypatch: pytest.MonkeyPatch, api: FakeApi, tmp_path: Path) -> None:
     clock = FakeClock()
     file = api.kubeconfig(tmp_path, {"token": "one"})
