@@ -37,14 +37,14 @@ def run(connection: ConnectionOptions, namespace: str | None, name: str, form: s
     if form in ("json", "yaml"):
         click.echo(yaml.safe_dump(report, sort_keys=False) if form == "yaml" else output.as_json(report))
         return
-    click.echo(f"Pod {namespace}/{name}: {report['summary']}")
+    click.echo(output.printable(f"Pod {namespace}/{name}: {report['summary']}"))
     for title in ("kubernetes", "slurm", "pools", "volumes", "nodes", "events", "not_read"):
         if report[title]:
             click.echo(f"\n{title.replace('_', ' ').capitalize()}")
             for line in report[title]:
-                click.echo(f"  {line}")
+                click.echo(f"  {output.printable(line)}")
     if report["next"]:
-        click.echo(f"\nNext: {report['next']}")
+        click.echo(f"\nNext: {output.printable(report['next'])}")
 
 
 def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def run(
 
 def _print_gaps(session: CommandSession) -> None:
     for line in session.gaps:
-        click.echo(f"podbridge: not read: {line}", err=True)
+        click.echo(output.printable(f"podbridge: not read: {line}"), err=True)
 
 
 def pod_records(session: CommandSession, namespace: str | None, selector: str) -> list[dict[str, Any]]:

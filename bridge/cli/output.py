@@ -22,9 +22,16 @@ yaml_or_json = click.option(
 )
 
 
+def printable(text: str) -> str:
+    """Return the text in one line, without characters that control a terminal: sites and users of Slurm write it."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, no_headers: bool = False) -> str:
     """Format rows as columns three spaces apart, as kubectl does; an empty cell is ``-``."""
-    lines = [[str(cell) if cell not in ("", None) else "-" for cell in row] for row in rows]
+    lines = [[printable(str(cell)) if cell not in ("", None) else "-" for cell in row] for row in rows]
     if not no_headers:
         lines.insert(0, list(headers))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)] if lines else []

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import yaml
 
+from bridge.cli.output import printable
 from bridge.clock import parse_rfc3339
 
 Report = Mapping[str, Any]
@@ -23,15 +24,15 @@ def show(heading: str, report: Report, form: str) -> None:
     if form == "yaml":
         click.echo(yaml.safe_dump(dict(report), sort_keys=False), nl=False)
         return
-    click.echo(f"{heading}: {report['summary']}" if report.get("summary") else heading)
+    click.echo(printable(f"{heading}: {report['summary']}" if report.get("summary") else heading))
     for title, section in report.items():
         if title in ("summary", "next") or not section:
             continue
         click.echo(f"\n{title.replace('_', ' ').capitalize()}")
         for line in _fields(section) if isinstance(section, Mapping) else section:
-            click.echo(f"  {line}")
+            click.echo(f"  {printable(line)}")
     if report.get("next"):
-        click.echo(f"\nNext: {report['next']}")
+        click.echo(f"\nNext: {printable(report['next'])}")
 
 
 def _fields(section: Mapping[str, Any]) -> list[str]:

@@ -44,7 +44,7 @@ def run(connection: ConnectionOptions, form: str, *, once: bool, interval: float
         try:
             shown = text(read(session))
         except BridgeError as error:
-            shown = f"podbridge: {error}"
+            shown = output.printable(f"podbridge: {error}")
         size = shutil.get_terminal_size()
         lines = [line[: size.columns] for line in shown.splitlines()[: size.lines - 1]]
         click.echo(CLEAR + "\n".join(lines))
@@ -84,7 +84,7 @@ def text(state: dict[str, Any]) -> str:
     summary.append(f"Jobs     {_counts(state['jobs'])}")
     blocks.append("\n".join(summary))
     if state["problems"]:
-        lines = [f"job {each['job'] or '-'}: {each['problem']}" for each in state["problems"]]
+        lines = [output.printable(f"job {each['job'] or '-'}: {each['problem']}") for each in state["problems"]]
         blocks.append("\n".join(["Problems (podbridge get jobs)", *lines]))
     tables = (
         ("nodes", ["name", "ready", "slurm_state", "pods", "cpu", "memory"]),

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import yaml
 
+from bridge.cli.output import printable
 from bridge.errors import BridgeError
 
 PERIOD = 2.0
@@ -111,7 +112,7 @@ class _Table:
     @staticmethod
     def _cell(record: Record, column: str) -> str:
         value = record.get(column)
-        return "-" if value in ("", None) else str(value)
+        return "-" if value in ("", None) else printable(str(value))
 
     def _print(self, cells: Sequence[str]) -> None:
         widths = [*self._widths, 0]

@@ -122,6 +122,15 @@ def test_a_report_leaves_out_what_is_empty(capsys):
     assert yaml.safe_load(capsys.readouterr().out) == report
 
 
+def test_texts_of_sites_do_not_control_the_terminal(capsys):
+    text = "site \x1b]0;owned\x07\x9b2J\nforged row\tend"
+    reports.show(f"Node {text}", {"summary": text, "sections": [text], "next": text}, "text")
+    printed = capsys.readouterr().out + output.table(["A"], [[text]])
+    assert all(character.isprintable() for line in printed.split("\n") for character in line)
+    assert "site ?]0;owned??2J forged row end" in printed
+    assert output.printable("Zürich ✓") == "Zürich ✓"
+
+
 def test_the_last_events_are_in_the_order_of_time():
     events = [
         {"eventTime": f"2026-01-01T00:00:0{second}.000000Z", "reason": "R", "note": str(second)} for second in (2, 1, 3)
