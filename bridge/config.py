@@ -273,10 +273,10 @@ class _UniqueKeys(yaml.SafeLoader):
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         lines: dict[str, int] = {}
         for key, _ in node.value:
-            if key.value in lines:
-                raise yaml.YAMLError(f"duplicate key {key.value}: lines {lines[key.value]}, {key.start_mark.line + 1}")
-            if isinstance(key, yaml.ScalarNode):
-                lines[key.value] = key.start_mark.line + 1
+            name = str(key.value)
+            if name in lines:
+                raise yaml.YAMLError(f"duplicate key {name}: lines {lines[name]}, {key.start_mark.line + 1}")
+            lines[name] = key.start_mark.line + 1
         return node
 
 

@@ -122,9 +122,10 @@ class Controllers(SlurmLoop):
         """Decide. If a pod is to be terminated because its job is missing, apply the brake and decide again."""
         decision = workload_decide.decide(view)
         if now >= self._watched_until and not any(map(workload_decide.is_missing, decision.actions)):
-            self._brakes.judge("slurm", 0, {})
+            self._brakes.judge("slurm", 0, {}, listed=not view.snapshot.error)
             return decision
-        brake = self._brakes.judge("slurm", *missing_jobs.jobs(view.pods, view.snapshot))
+        known, missing = missing_jobs.jobs(view.pods, view.snapshot)
+        brake = self._brakes.judge("slurm", known, missing, listed=not view.snapshot.error)
         if brake.missing:
             self._watched_until = now + WATCHED
         return workload_decide.decide(replace(view, brake=brake))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -13,6 +13,7 @@ from bridge.cli import output, queues, watching
 from bridge.cli.connection import ConnectionOptions
 from bridge.cli.job_records import records
 from bridge.cli.session import SLURM, CommandSession
+from bridge.errors import BridgeError
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, node_ownership, pods, pool_selection, resources
 from bridge.workload.eligibility import slurm_name
@@ -69,11 +70,16 @@ def run(
     }
     columns, wide = COLUMNS[kind]
     if watch:
+        known: list[Sequence[str]] = []
 
         def read() -> list[dict[str, Any]]:
             session.forget()
-            found = kinds[kind]()
-            _print_gaps(session)
+            found, gaps = kinds[kind](), list(session.gaps)
+            if not known:
+                _print_gaps(session)
+                known.append(gaps)
+            elif len(gaps) > len(known[0]):  # what could be read at first will be read again
+                raise BridgeError("; ".join(gaps))
             return found
 
         shown = [*columns, *wide] if form == "wide" else columns

@@ -24,6 +24,8 @@ _TEXTS = ("labels", "annotations", "nodeSelector")
 _AMOUNTS = ("requests", "limits", "overhead")
 _MAPPINGS = {*_TEXTS, *_AMOUNTS, "metadata", "spec", "template", "jobTemplate", "resources"}
 _MAPPINGS |= {"leaderWorkerTemplate", "leaderTemplate", "workerTemplate"}
+_FREE = {*_TEXTS, *_AMOUNTS, "matchLabels", "volumeAttributes"}
+"""Mappings with keys that the user chooses."""
 _LISTS = ("containers", "initContainers", "replicatedJobs", "tolerations")
 """Fields of pods, of templates and of their owners by the type of their value."""
 
@@ -66,7 +68,7 @@ def _check(fields: Mapping[str, Any], prefix: str) -> None:
                 raise _wrong(f"{path}.{name}", text, "a string; put it in quotes")
             if key in _AMOUNTS and not _is_amount(text):
                 raise _wrong(f"{path}.{name}", text, "a quantity such as 2, 500m or 4Gi")
-        if isinstance(value, dict):
+        if isinstance(value, dict) and key not in _FREE:
             _check(value, f"{path}.")
         for index, one in enumerate(value if isinstance(value, list) else ()):
             if isinstance(one, dict):

@@ -31,9 +31,9 @@ RENEW_PERIOD = 5.0
 """Minimum seconds between two reads of the whole configuration after 401."""
 RENEW_WAIT = 4.0
 """Seconds for which a call waits for new credentials after 401. A lease is lost in time if an exec plug-in hangs."""
-
 READER_LIFE = 60.0
-"""Seconds after which an exec plug-in that has not answered is given up, and another one may run."""
+"""Seconds after which an exec plug-in that has not answered is given up, and another one may run. The time doubles
+with each, so that few of them hang."""
 
 
 class KubeAccess:
@@ -50,7 +50,7 @@ class KubeAccess:
         self._load = load
         self._pool_size = pool_size
         self._clock = clock
-        self._lock, self._reads_since = threading.Lock(), float("-inf")
+        self._lock, self._reads_since, self._given_up = threading.Lock(), float("-inf"), 0
         self._open()
 
     def _open(self) -> None:
@@ -98,17 +98,22 @@ class KubeAccess:
 
     def _acquire(self, wait: float) -> bool:
         now = self._clock.monotonic()
-        if self._lock.locked() and now - self._reads_since > READER_LIFE:
+        if self._lock.locked() and now - self._reads_since > READER_LIFE * 2**self._given_up:
             self._lock, self._reads_since = threading.Lock(), now
-        return self._lock.acquire(timeout=wait)
+            self._given_up += 1
+        if not self._lock.acquire(timeout=wait):
+            return False
+        self._reads_since = now
+        return True
 
     def _start(self, read: Callable[[], None], wait: float) -> None:
         """Read credentials in a thread, which releases the lock; wait for it for at most ``wait`` seconds."""
-        lock, self._reads_since = self._lock, self._clock.monotonic()
+        lock = self._lock
 
         def run() -> None:
             try:
                 read()
+                self._given_up = 0
             except Exception as error:  # the library and plug-ins raise anything; the old ones may still be valid
                 log.warning("credentials not read", extra=kv(error=str(error)))
             finally:

@@ -118,7 +118,7 @@ def pull_secret(pod: Mapping[str, Any], objects: Objects) -> bytes:
 def _login(entry: _Login) -> dict[str, str]:
     """Return a login with the field ``auth``, which every runtime reads; raises ``ValueError`` if it is not base64."""
     values: dict[str, str] = entry.model_dump(exclude_none=True)
-    if text := values.get("auth"):
+    if text := "".join(values.get("auth", "").split()):
         padded = text + "=" * (-len(text) % 4)
         base64.b64decode(padded)
         return {**values, "auth": padded}

@@ -43,6 +43,7 @@ def test_an_empty_file_is_the_defaults():
         ("logging: {level: loud}", ["logging.level", "'loud'", "debug"]),
         ("- a\n- b", ["must be a mapping"]),
         ("a: [", ["not YAML"]),
+        ("pools: {{ pools }}", ["not YAML", "unhashable"]),
         ("partition: a\nmcsLabel: x\npartition: b\n", ["duplicate key partition: lines 1, 3"]),
         ("pools: {}\nslurm:\n  readTimeout: 5\n  readTimeout: 6\n", ["duplicate key readTimeout: lines 3, 4"]),
     ],

@@ -95,7 +95,8 @@ def _gpu(card: Mapping[str, Any]) -> Gpu:
 
 
 def _service(entry: Mapping[str, Any]) -> Service:
-    job = next((text for key in (*_JOB_KEYS[:5], "ID") if (text := _text(entry.get(key)))), "")
+    row = _text(entry.get("ID"))  # a number alone is that of a row in the peer's own database
+    job = next((text for key in _JOB_KEYS[:5] if (text := _text(entry.get(key)))), "" if row.isdigit() else row)
     texts = frozenset(value[:_LONGEST] for value in entry.values() if isinstance(value, str) and value)
     return Service(job, _text(entry.get("JobStatus")), _text(entry.get("LogURL")), texts)
 
@@ -109,7 +110,7 @@ def services_of(found: Iterable[Peer], *, job: str = "", uid: str = "") -> list[
     shown: list[tuple[Peer, Service]] = []
     for peer in found:
         for service in peer.services:
-            if (job and service.job == job) or (uid and uid in service.texts):
+            if (job and service.job == job) or (uid and service.names(uid)):
                 shown.append((peer, service))
                 break
     return shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,11 @@ class Service:
     status: str
     log_url: str = ""
     texts: frozenset[str] = frozenset()
+
+    def names(self, uid: str) -> bool:
+        """Whether a text contains the UID as a whole word."""
+        word = re.compile(rf"(?<![0-9A-Za-z]){re.escape(uid)}(?![0-9A-Za-z])")
+        return any(uid in text and word.search(text) for text in self.texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,14 +57,18 @@
 {{- if ne (len .Values.nats.pools) (len (uniq .Values.nats.pools)) }}
 {{- fail (printf "nats.pools: %s has a pool twice; allowed: different names" (toJson .Values.nats.pools)) }}
 {{- end }}
-{{- $mounts := list "config" "tmp" "webhook-tls" "slurm-jwt" "slurm-tls" "hints" "nats" "nats-ca" "redis" }}
+{{- $mounts := list "config" "tmp" "webhook-tls" "slurm-jwt" }}
+{{- if .Values.slurm.tls.existingSecret }}{{ $mounts = append $mounts "slurm-tls" }}{{ end }}
+{{- if .Values.hints.enabled }}{{ $mounts = append $mounts "hints" }}{{ end }}
+{{- if or .Values.nats.enabled .Values.nats.client.existingSecret }}{{ $mounts = concat $mounts (list "nats" "nats-ca") }}{{ end }}
+{{- if .Values.redis.enabled }}{{ $mounts = append $mounts "redis" }}{{ end }}
 {{- range .Values.secretMounts }}
 {{- if has .name $mounts }}
-{{- fail (printf "secretMounts: the name %s is reserved or used twice; allowed: another name, not config, tmp, webhook-tls, slurm-jwt, slurm-tls, hints, nats, nats-ca or redis" .name) }}
+{{- fail (printf "secretMounts: the name %s is reserved or used twice; allowed: a name that is not among %s" .name (join ", " $mounts)) }}
 {{- end }}
 {{- $mounts = append $mounts .name }}
 {{- end }}
-{{- $own := include "podbridge.labels" (list (dict "Values" dict "Chart" .Chart "Release" .Release) "x") | fromYaml }}
+{{- $own := include "podbridge.selectorLabels" (list . "x") | fromYaml }}
 {{- $labels := dict "commonLabels" .Values.commonLabels "podLabels" .Values.podLabels }}
 {{- range $part := list "admission" "scheduler" "controllers" "dashboard" "plugin" "nats" "redis" }}
 {{- $_ := set $labels (printf "%s.podLabels" $part) (index $.Values $part).podLabels }}
@@ -72,7 +76,7 @@
 {{- range $field, $given := $labels }}
 {{- range $key, $value := $given }}
 {{- if hasKey $own $key }}
-{{- fail (printf "%s: the label %s is not allowed: the chart sets it, for its selectors too; allowed: other labels" $field $key) }}
+{{- fail (printf "%s: the label %s is not allowed: the selectors of the chart use it; allowed: other labels" $field $key) }}
 {{- end }}
 {{- end }}
 {{- end }}

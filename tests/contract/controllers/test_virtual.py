@@ -392,7 +392,7 @@ def test_9_3_a_job_that_the_site_has_lost(place):
     place.pool.problem = None
     found = place.seen(pod, lambda p: p.status["phase"] == "Failed", "lost", 45)
     assert found["status"]["reason"] == "JobLost"
-    assert place.events(pod, "BridgeJobLost")
+    eventually(lambda: place.events(pod, "BridgeJobLost"), "the Event")
 
 
 def test_a_site_that_loses_all_its_jobs_at_once_ends_no_pod_while_the_brake_holds(place):

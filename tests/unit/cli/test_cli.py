@@ -216,6 +216,13 @@ def test_render_names_a_bad_field(manifest, message):
     assert message in str(result.exception)
 
 
+def test_render_takes_no_label_for_a_field():
+    free = {"template": "llama", "spec": "x", "containers": "2"}
+    spec = {"selector": {"matchLabels": free}, "template": template(cpu="1")}
+    manifest = {"kind": "Deployment", "metadata": {"name": "d", "labels": free, "annotations": free}, "spec": spec}
+    assert render(manifest).exit_code == 0
+
+
 def test_render_leaves_other_objects_of_a_manifest_alone():
     workflow = {"kind": "Workflow", "spec": {"template": "main", "labels": [5]}}
     assert render({"kind": "List", "items": [workflow, POD]}).exit_code == 0

@@ -6,11 +6,11 @@ import pytest
 from click.testing import CliRunner
 
 from bridge import names
-from bridge.cli import describe, explain, get
+from bridge.cli import describe, explain, get, watching
 from bridge.cli.main import cli
 from bridge.cli.session import CommandSession
 from bridge.config import Config
-from bridge.errors import KubeForbiddenError, SlurmUnavailableError
+from bridge.errors import BridgeError, KubeForbiddenError, SlurmUnavailableError
 from bridge.slurm.models import Job, JobLink, PodRef
 
 NAME, UID = "/api/v1/namespaces/hpc/pods/p", "u1"
@@ -108,3 +108,17 @@ def test_the_job_of_a_described_pod_needs_no_right_to_list_nodes(run):
     report = json.loads(run("describe", "pod", "p", "-o", "json").stdout)
     assert report["job"]["state"] == "PENDING"
     assert [line.partition(":")[0] for line in report["not_read"]] == ["Events", "nodes"]
+
+
+def test_a_watch_waits_for_what_could_be_read_before(monkeypatch):
+    slurm, shown = Slurm(answers=True), []
+    monkeypatch.setattr(get, "CommandSession", lambda _: Session(slurm, "c"))
+    monkeypatch.setattr(watching, "show", lambda read, *_, **__: shown.append(read))
+    assert CliRunner().invoke(cli, ["get", "pods", "--watch", "-n", "hpc"]).exit_code == 0
+    (read,) = shown
+    (first,) = read()
+    slurm.answers = False
+    with pytest.raises(BridgeError, match="no answer"):
+        read()
+    slurm.answers = True
+    assert read() == [first]

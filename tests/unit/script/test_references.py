@@ -126,6 +126,7 @@ def test_a_pull_secret_is_read_as_by_a_kubelet():
     auths = {
         "none": None,
         "short": {"auth": "dTpwdw", "email": None, "expires_in": 3600},
+        "wrapped": {"auth": base64.encodebytes(b"u:" + b"p" * 100).decode()},
         "pair": {"auth": None, "username": "u", "password": "p"},
     }
     text = base64.b64encode(json.dumps({"auths": auths}).encode()).decode()
@@ -133,6 +134,7 @@ def test_a_pull_secret_is_read_as_by_a_kubelet():
     found = json.loads(pull_secret(wanted, Objects(secrets={"a": {"data": {".dockerconfigjson": text}}})))["auths"]
     assert {name: (entry["auth"], "email" in entry) for name, entry in found.items()} == {
         "short": ("dTpwdw==", False),
+        "wrapped": (base64.b64encode(b"u:" + b"p" * 100).decode(), False),
         "pair": ("dTpw", False),
     }
 

@@ -181,18 +181,23 @@ def test_ids_cannot_change_a_path():
 
 def test_a_service_is_found_by_id_and_by_uid():
     told = dms.published_peers()
-    told[2]["services"] = [{"ID": 5, "ServiceName": "x"}, {"ID": 6, "ServiceName": "u-1", "LogURL": "http://x/"}]
+    told[2]["services"] = [
+        {"ID": "n5", "ServiceName": "x"},
+        {"ID": 6, "job_id": "n6", "ServiceName": "job-u-1", "LogURL": "http://x/"},
+        {"ID": 7, "ServiceName": "u-3"},
+    ]
     found = dialect.peers(told)
     ((peer, service),) = dialect.services_of(found, uid="u-1")
-    assert (peer.id, service.job, service.log_url) == ("QmPeer3", "6", "http://x/")
-    assert dialect.services_of(found, job="5")[0][1].job == "5"
+    assert (peer.id, service.job, service.log_url) == ("QmPeer3", "n6", "http://x/")
+    assert dialect.services_of(found, job="n5")[0][1].job == "n5"
+    assert dialect.services_of(found, uid="u-3")[0][1].job == "", "each peer counts its rows itself"
     assert dialect.services_of(found, uid="u-2") == []
     assert dialect.services_of(found) == []
 
 
-def test_only_a_whole_text_is_a_uid_and_every_claim_is_returned():
+def test_only_a_whole_word_is_a_uid_and_every_claim_is_returned():
     told = dms.published_peers()
     told[0]["services"] = [{"ServiceName": "u-1"}]
-    told[1]["services"] = [{"ServiceName": "u-10"}, {"ServiceName": "a u-1 b"}]
+    told[1]["services"] = [{"ServiceName": "u-10"}, {"ServiceName": "au-1 u-1b"}]
     told[2]["services"] = [{"note": "u-1"}]
     assert [peer.id for peer, _ in dialect.services_of(dialect.peers(told), uid="u-1")] == ["QmPeer1", "QmPeer3"]
