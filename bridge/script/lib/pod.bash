@@ -65,7 +65,7 @@ prepare() {
     POD_MESSAGE='a volume could not be made'
     make_scratch && write_volumes && host_paths || return 1
     # 0755 as with a kubelet, because podman's containers may have other users; the job's directory is private
-    find volumes -type d -exec chmod 755 {} +
+    find volumes -mindepth 1 -type d -exec chmod 755 {} +
     mount_fuse || return 1
     REFUSED=RuntimeNotFound POD_MESSAGE='the container runtime is not there'
     runtime_check || return 1
