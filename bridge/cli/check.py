@@ -51,7 +51,7 @@ def _text(found: Sequence[Finding]) -> str:
     header, *lines = output.table(("RESULT", "WHAT", "FOUND"), rows).splitlines()
     text = [header]
     for finding, line in zip(found, lines, strict=True):
-        text += [line, *([f"         fix: {finding.fix}"] if finding.fix else [])]
+        text += [line, *([output.printable(f"         fix: {finding.fix}")] if finding.fix else [])]
     count = Counter(finding.result for finding in found)
     warnings = f"{count['warn']} warning{'' if count['warn'] == 1 else 's'}"
     return "\n".join([*text, "", f"{count['ok']} ok, {warnings}, {count['FAIL']} failed"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -70,16 +70,16 @@ def run(
     }
     columns, wide = COLUMNS[kind]
     if watch:
-        known: list[Sequence[str]] = []
+        known: list[set[str]] = []
 
         def read() -> list[dict[str, Any]]:
             session.forget()
-            found, gaps = kinds[kind](), list(session.gaps)
+            found, gaps = kinds[kind](), set(session.not_read)
             if not known:
                 _print_gaps(session)
-                known.append(gaps)
-            elif len(gaps) > len(known[0]):  # what could be read at first will be read again
-                raise BridgeError("; ".join(gaps))
+            elif not gaps <= known[-1]:  # what could be read before will be read again
+                raise BridgeError("; ".join(session.gaps))
+            known[:] = [gaps]
             return found
 
         shown = [*columns, *wide] if form == "wide" else columns

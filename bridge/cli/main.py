@@ -17,7 +17,7 @@ from bridge.cli.extras import missing_extra
 from bridge.cli.kinds import KindGroup
 from bridge.cli.nats import nats
 from bridge.cli.observe import describe, explain_job, explain_pool, top, version
-from bridge.cli.output import yaml_or_json
+from bridge.cli.output import printable, yaml_or_json
 from bridge.cli.plugin import plugin
 from bridge.cli.rbac import rbac
 from bridge.cli.submitter import submitter
@@ -342,7 +342,6 @@ def main(name: str = "podbridge") -> None:
 
 def _fail(error: BridgeError) -> NoReturn:
     """Print an error and its hint to standard error, and exit with status 1."""
-    click.echo(f"podbridge: {error}", err=True)
-    if error.hint:
-        click.echo(f"podbridge: {error.hint}", err=True)
+    for text in filter(None, (str(error), error.hint)):
+        click.echo("podbridge: " + "\n".join(map(printable, text.splitlines())), err=True)
     sys.exit(1)

@@ -70,7 +70,7 @@ def show(
             except BridgeError as error:
                 if first:
                     raise
-                click.echo(f"podbridge: {error}", err=True)
+                click.echo(printable(f"podbridge: {error}"), err=True)
                 sleep(PERIOD)
 
     for records in changes(patient):

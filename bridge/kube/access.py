@@ -50,7 +50,8 @@ class KubeAccess:
         self._load = load
         self._pool_size = pool_size
         self._clock = clock
-        self._lock, self._reads_since, self._given_up = threading.Lock(), float("-inf"), 0
+        self._lock, self._reads_since = threading.Lock(), float("-inf")
+        self._giving_up, self._given_up = threading.Lock(), 0
         self._open()
 
     def _open(self) -> None:
@@ -79,36 +80,38 @@ class KubeAccess:
 
     def authorization(self) -> str | None:
         """Return the ``Authorization`` header; ``None`` with client certificates. After ``HEADER_LIFE``, refresh it."""
-        if self._clock.monotonic() - self._read_at >= HEADER_LIFE and self._acquire(0):
+        if self._clock.monotonic() - self._read_at >= HEADER_LIFE and (lock := self._acquire(0)) is not None:
             self._read_at = self._clock.monotonic()
-            self._start(self._read, 0)
+            self._start(self._read, 0, lock)
         return self._header
 
     def renew(self, refused: str | None) -> bool:
         """Read all credentials again after the header ``refused`` was answered with 401; return whether to retry."""
-        client = self.client
-        if not self._acquire(RENEW_WAIT):
+        client, lock = self.client, self._acquire(RENEW_WAIT)
+        if lock is None:
             return False
         if self._header != refused or self._clock.monotonic() - self._opened_at < RENEW_PERIOD:
-            self._lock.release()
+            lock.release()
         else:
             self._opened_at = self._clock.monotonic()
-            self._start(self._open, RENEW_WAIT)
+            self._start(self._open, RENEW_WAIT, lock)
         return self._header != refused or self.client is not client
 
-    def _acquire(self, wait: float) -> bool:
+    def _acquire(self, wait: float) -> threading.Lock | None:
+        """Return the lock, held; ``None`` if a reader holds it for ``wait`` seconds. Give up a reader that hangs."""
         now = self._clock.monotonic()
-        if self._lock.locked() and now - self._reads_since > READER_LIFE * 2**self._given_up:
-            self._lock, self._reads_since = threading.Lock(), now
-            self._given_up += 1
-        if not self._lock.acquire(timeout=wait):
-            return False
+        with self._giving_up:
+            if self._lock.locked() and now - self._reads_since > READER_LIFE * 2**self._given_up:
+                self._lock, self._reads_since = threading.Lock(), now
+                self._given_up += 1
+            lock = self._lock
+        if not lock.acquire(timeout=wait):
+            return None
         self._reads_since = now
-        return True
+        return lock
 
-    def _start(self, read: Callable[[], None], wait: float) -> None:
+    def _start(self, read: Callable[[], None], wait: float, lock: threading.Lock) -> None:
         """Read credentials in a thread, which releases the lock; wait for it for at most ``wait`` seconds."""
-        lock = self._lock
 
         def run() -> None:
             try:

@@ -143,12 +143,15 @@ def _resource(name: str, text: str) -> str:
 
 def claimable(valid: ValidAnnouncement, node: Mapping[str, Any]) -> ValidAnnouncement:
     """Omit labels and taints that the node has and that the site has not announced before: others have set them."""
-    metadata, spec, found = node["metadata"], node.get("spec") or {}, recorded(node)
-    if found is None:
-        return valid
-    old_labels, old_taints = found
-    labels_of_others = (metadata.get("labels") or {}).keys() - old_labels
-    taints_of_others = {f"{taint.get('key')}:{taint.get('effect')}" for taint in spec.get("taints") or ()} - old_taints
+    found, has = recorded(node), node["metadata"].get("labels") or {}
+    taints_there = (node.get("spec") or {}).get("taints") or ()
+    if found is None:  # equal values may be the site's own
+        found = (
+            {key for key, value in valid.labels.items() if has.get(key) == value},
+            {_name(taint) for taint in taints_there if _value(taint) in map(_value, valid.taints)},
+        )
+    labels_of_others = has.keys() - found[0]
+    taints_of_others = {_name(taint) for taint in taints_there} - found[1]
     problems = list(valid.problems)
 
     def is_claimable(what: str, which: str, taken: Set[str]) -> bool:
@@ -159,6 +162,14 @@ def claimable(valid: ValidAnnouncement, node: Mapping[str, Any]) -> ValidAnnounc
         taint for taint in valid.taints if is_claimable("taint", f"{taint['key']}:{taint['effect']}", taints_of_others)
     ]
     return replace(valid, labels=labels, taints=tuple(taints), problems=tuple(problems))
+
+
+def _name(taint: Mapping[str, Any]) -> str:
+    return f"{taint.get('key')}:{taint.get('effect')}"
+
+
+def _value(taint: Mapping[str, Any]) -> tuple[str, str]:
+    return _name(taint), taint.get("value") or ""
 
 
 def recorded(node: Mapping[str, Any]) -> tuple[set[str], set[str]] | None:

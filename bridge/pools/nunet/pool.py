@@ -177,6 +177,13 @@ class NunetPool(PolledPool):
             return None
         if status is None or status.phase == "ended":
             return status
+        if status.job_id == uid and self._own.lookup != "status":
+            raise SiteRefusedError(
+                "the job cannot be cancelled: a peer shows it without the id that the DMS needs; the pod stays until "
+                "the job has ended",
+                reason="NoJobId",
+                retryable=True,
+            )
         if not self._own.cancel_path:
             limit = f": {status.message}" if status.message else ""
             raise SiteRefusedError(
@@ -273,15 +280,17 @@ class NunetPool(PolledPool):
         return status
 
     def _job_id(self, pod: Pod) -> str | None:
-        """Return the DMS's id of the pod's job: from this process, the view, or the pod's annotation."""
-        uid = uid_of(pod)
-        if job := self._ids.get(uid):
-            return job
-        if (known := self.job(uid)) is not None and known.job_id:
-            return known.job_id
+        """Return the DMS's id of the pod's job: from this process, the view, or the pod's annotation.
+
+        The UID stands for the id of a job that only a peer shows; the DMS knows it with the lookup ``status`` alone.
+        """
+        uid, known = uid_of(pod), self.job(uid_of(pod))
         recorded = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB, "")
-        pool, _, job = recorded.partition("/")
-        return job if job and pool == self.name else None
+        pool, _, stated = recorded.partition("/")
+        for job in (self._ids.get(uid), known.job_id if known is not None else "", stated if pool == self.name else ""):
+            if job and (job != uid or self._own.lookup == "status"):
+                return job
+        return None
 
     def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
         """Return the log of the job, from the URL that the DMS or the peer publishes."""

@@ -54,8 +54,10 @@
 {{- fail (printf "nats.%s.enabled: true is not allowed with nats.enabled: false: it is for the server of this release; allowed: false; the store of another server is config.pools.store" $key) }}
 {{- end }}
 {{- end }}
-{{- if ne (len .Values.nats.pools) (len (uniq .Values.nats.pools)) }}
-{{- fail (printf "nats.pools: %s has a pool twice; allowed: different names" (toJson .Values.nats.pools)) }}
+{{- with .Values.nats.pools }}
+{{- if ne (len .) (len (uniq .)) }}
+{{- fail (printf "nats.pools: %s has a pool twice; allowed: different names" (toJson .)) }}
+{{- end }}
 {{- end }}
 {{- $mounts := list "config" "tmp" "webhook-tls" "slurm-jwt" }}
 {{- if .Values.slurm.tls.existingSecret }}{{ $mounts = append $mounts "slurm-tls" }}{{ end }}

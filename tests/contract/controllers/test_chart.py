@@ -365,6 +365,10 @@ def test_install_upgrade_rollback_and_uninstall(helm: str, kubernetes: Any, name
     assert "clusterrole.rbac.authorization.k8s.io/podbridge-scheduler" in own
 
 
+def test_an_empty_list_of_pools_is_allowed(helm: str) -> None:
+    assert objects(chart.template("--set=nats.pools=null"))
+
+
 @pytest.mark.parametrize(
     ("settings", "secret", "key"),
     [

@@ -345,6 +345,20 @@ def test_a_job_that_several_peers_show_is_not_known(site):
     assert len(site.jobs) == 1
 
 
+def test_the_number_of_a_row_is_no_id_of_a_job(site):
+    pool, found = only(site, cancelPath="/cancel/{job}"), pod()
+    site.shows = False
+    lost(pool, site, found)
+    site.jobs["nunet-1"].peer["services"] = [{"ID": 12, "JobStatus": "running", "ServiceName": "u-1"}]
+    for _ in range(3):
+        pool._dms._list = None
+        assert pool.status(found).phase == "running"
+    with pytest.raises(SiteRefusedError, match="without the id that the DMS needs"):
+        pool.cancel(found, 0)
+    found["metadata"]["annotations"] = {names.REMOTE_JOB: f"{pool.name}/u-1"}
+    assert only(site).status(found).phase == "running"  # another process
+
+
 def test_a_peer_cannot_attach_a_pod_to_the_job_of_another_pod(site):
     pool, first = only(site), pod("u-2")
     pool.follow(first)

@@ -122,3 +122,17 @@ def test_a_watch_waits_for_what_could_be_read_before(monkeypatch):
         read()
     slurm.answers = True
     assert read() == [first]
+
+
+def test_a_watch_that_begins_without_slurm_notices_the_next_failure_too(monkeypatch):
+    slurm, shown = Slurm(answers=False), []
+    monkeypatch.setattr(get, "CommandSession", lambda _: Session(slurm, "c"))
+    monkeypatch.setattr(watching, "show", lambda read, *_, **__: shown.append(read))
+    CliRunner().invoke(cli, ["get", "pods", "--watch", "-n", "hpc"])
+    (read,) = shown
+    read()
+    slurm.answers = True
+    read()
+    slurm.answers = False
+    with pytest.raises(BridgeError, match="no answer"):
+        read()

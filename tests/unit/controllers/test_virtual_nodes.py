@@ -123,9 +123,13 @@ def test_a_site_takes_no_label_and_no_taint_that_others_have_set():
 def test_without_a_readable_record_the_values_of_the_site_are_its_own(record):
     written, node = settled(labels={"own": "1"}, taints=["own:NoSchedule"])
     node["metadata"]["annotations"][names.SITE_ANNOUNCED] = record
-    same = state(heard=NOW + 9, labels={"own": "1"}, taints=["own:NoSchedule"])
-    (action,) = decide(view(same, node=node, written=written, now=NOW + 10))
-    assert "own" in action.patch["metadata"]["annotations"][names.SITE_ANNOUNCED]
+    node["metadata"]["labels"] |= {"trust": "low"}
+    node["spec"]["taints"].append({"key": "quarantine", "value": "admin", "effect": "NoExecute"})
+    taken = {"labels": {"own": "1", "trust": "high"}, "taints": ["own:NoSchedule", "quarantine=none:NoExecute"]}
+    (action,) = decide(view(state(heard=NOW + 9, **taken), node=node, written=written, now=NOW + 10))
+    recorded = action.patch["metadata"]["annotations"][names.SITE_ANNOUNCED]
+    assert recorded == '{"labels":["own"],"taints":["own:NoSchedule"]}'
+    assert "spec" not in action.patch and "labels" not in action.patch["metadata"]
 
 
 def test_nothing_is_written_when_nothing_differs():

@@ -511,6 +511,8 @@ def test_a_plugin_that_hangs_for_ever_and_a_lack_of_threads_end_no_refresh(
     assert found.renew("Bearer t0")
     assert len(loads) == 3
     go.set()
+    clock.advance(access.RENEW_PERIOD)
+    assert found.renew("Bearer t2")  # the late end of the first reader has released its own lock only
 
 
 def raises(error: Exception) -> Any:
