@@ -37,7 +37,7 @@ class Filters:
             node=query.get("node", "")[:TEXT],
             owner=query.get("owner", "")[: 2 * TEXT],
             text=query.get("q", "").strip()[:TEXT],
-            number=int(number) if number.isascii() and number.isdigit() and 0 < len(number) < 7 else 1,
+            number=max(1, int(number)) if number.isascii() and number.isdigit() and len(number) < 7 else 1,
         )
 
     def url(self, **changes: str | int) -> str:

@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bridge.dashboard import formats, overview, selection, timeline
@@ -123,6 +123,7 @@ class TestSelection:
         assert selection.page(rows, selection.Filters(text="p0007")).total == 1
         assert selection.page(rows, selection.Filters(state="running")).total == 0
 
+    @example({"page": "0"})
     @given(st.dictionaries(st.sampled_from(["namespace", "state", "reason", "node", "q", "page"]), st.text()))
     def test_any_query_is_read_and_its_url_leads_to_the_same_filters(self, query):
         filters = selection.Filters.of(query)
