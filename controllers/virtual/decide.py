@@ -13,6 +13,7 @@ from bridge import names
 from bridge.poolapi import pod_status as statuses
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.pod_status import Status
+from bridge.script import sizing
 from bridge.workload import pods
 from controllers.virtual import race, status_patch, synthetic_status
 from controllers.virtual.pod_state import Absent, Known, Pod
@@ -258,8 +259,7 @@ def _grace(view: PodView, pod: Pod) -> float:
     metadata, deletion = pod["metadata"], view.entry.deletion
     text = metadata.get("deletionTimestamp")
     if not text:
-        wanted = pod["spec"].get("terminationGracePeriodSeconds") or 0
-        return 1.0 if wanted < 0 else float(wanted)  # as a kubelet: the API server accepts a negative value
+        return sizing.grace(pod["spec"])
     allowed = float(metadata.get("deletionGracePeriodSeconds") or 0)
     if deletion is None or deletion.timestamp != text:
         return allowed
