@@ -455,19 +455,24 @@ def test_exec_plugin(api: FakeApi, tmp_path: Path) -> None:
     assert counter.read_text().count("x") == 2
 
 
-def test_a_plugin_that_hangs_holds_up_no_call(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "RENEW_WAIT", 0.1)
+def hanging(api: FakeApi, folder: Path, clock: FakeClock) -> tuple[access.KubeAccess, list[Any], threading.Event]:
+    """Return credentials t0, t1, ..., the configurations read so far, and the event that ends the second read."""
+    loads: list[Any] = []
     go = threading.Event()
-    loads = []
 
     def load() -> Any:
-        loads.append(access.configuration(api.kubeconfig(tmp_path, {"token": f"t{len(loads)}"}), None))
+        loads.append(access.configuration(api.kubeconfig(folder, {"token": f"t{len(loads)}"}), None))
         if len(loads) == 2:
             go.wait(30)
         return loads[-1]
 
+    return access.KubeAccess(load, pool_size=1, clock=clock), loads, go
+
+
+def test_a_plugin_that_hangs_holds_up_no_call(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "RENEW_WAIT", 0.1)
     clock = FakeClock()
-    found = access.KubeAccess(load, pool_size=1, clock=clock)
+    found, loads, go = hanging(api, tmp_path, clock)
     client = KubeClient(found, clock=clock)
     only_with(api, "t0")
     client.create(PODS.path("ns"), BODY)
@@ -489,16 +494,8 @@ def test_a_plugin_that_hangs_for_ever_and_a_lack_of_threads_end_no_refresh(
     api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access, "RENEW_WAIT", 0.1)
-    go, loads = threading.Event(), []
-
-    def load() -> Any:
-        loads.append(access.configuration(api.kubeconfig(tmp_path, {"token": f"t{len(loads)}"}), None))
-        if len(loads) == 2:
-            go.wait(30)
-        return loads[-1]
-
     clock = FakeClock()
-    found = access.KubeAccess(load, pool_size=1, clock=clock)
+    found, loads, go = hanging(api, tmp_path, clock)
     clock.advance(access.RENEW_PERIOD)
     assert not found.renew("Bearer t0")
     clock.advance(access.READER_LIFE)
