@@ -25,6 +25,7 @@ from bridge.slurm.parsers import job_body
 from bridge.slurm.versions import VERSIONS
 from bridge.workload import links, pool_selection, translate
 from bridge.workload.groups import Membership
+from scheduler import gangs
 
 
 def run(manifest: IO[str], config_file: Path | None, api: str | None, form: str) -> int:
@@ -161,7 +162,7 @@ def _of_group(
     requests = []
     for part in parts:
         count = sum([counts.get(_slot(pod), 1) for pod in part])
-        asked = replace(shape, size=count, minimum=count)
+        asked = replace(shape, size=count, minimum=count, together=gangs.together(part))
         requests.append(translate.gang_request(part, asked, config, version, "offline"))
     return translate.heterogeneous(requests, config, _newest_release(version))
 

@@ -111,7 +111,7 @@ def read(queue: Object) -> Specification:
     """Read a MasterQueue. Raises :class:`SpecificationError`."""
     spec = queue.get("spec") or {}
     template = spec.get("template") or {}
-    entries = spec.get("flavors") or []
+    entries = _entries("spec.flavors", spec.get("flavors"))
     flavors = tuple(_flavor(f"spec.flavors[{number}]", entry) for number, entry in enumerate(entries))
     names = [flavor.name for flavor in flavors]
     for name in names:
@@ -131,8 +131,14 @@ def read(queue: Object) -> Specification:
         _policy("spec.template.stopPolicy", template.get("stopPolicy", "None")),
         _policy("spec.whenSilent", spec.get("whenSilent", "Hold")),
         tuple(ignored),
-        _local_queues(spec.get("localQueues") or [], own),
+        _local_queues(_entries("spec.localQueues", spec.get("localQueues")), own),
     )
+
+
+def _entries(where: str, value: Any) -> list[Object]:
+    if not isinstance(value or [], list) or not all(isinstance(entry, dict) for entry in value or ()):
+        raise SpecificationError(f"{where}: {value!r} is not allowed; allowed: a list of mappings")
+    return value or []
 
 
 def _local_queues(entries: Sequence[Object], own: str) -> tuple[tuple[str, str], ...]:
@@ -167,7 +173,7 @@ def _flavor(where: str, entry: Object) -> Flavor:
             _name(f"{where}.canLendTo[{number}].queue", item.get("queue")),
             _quantities(f"{where}.canLendTo[{number}].lendingLimit", item.get("lendingLimit")),
         )
-        for number, item in enumerate(entry.get("canLendTo") or ())
+        for number, item in enumerate(_entries(f"{where}.canLendTo", entry.get("canLendTo")))
     )
     cap = _quantities(f"{where}.nominalQuota", entry.get("nominalQuota"))
     if nodes and labels is None and not cap:

@@ -129,6 +129,10 @@ def test_render_shows_the_groups_of_a_job_set(gang, cpu):
         assert leader["slurm"]["body"] == worker["slurm"]["body"]
         parts = worker["slurm"]["body"]["jobs"]
         assert [(part["minimum_nodes"], part["cpus_per_task"]) for part in parts] == [(1, 1), (6, 2)]
+        pods = spec["replicatedJobs"][1]["template"]["spec"]["template"]
+        pods["metadata"] = {"annotations": {"bridge.vk.io/members-per-node": "2"}}
+        parts = json.loads(render(document).output)[0]["slurm"]["body"]["jobs"]
+        assert [part["minimum_nodes"] for part in parts] == [1, 3], "each component has its own members per node"
 
 
 def test_render_shows_a_replica_of_a_leader_worker_set():
