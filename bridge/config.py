@@ -5,18 +5,16 @@ The six keys of slurm-bridge (``schedulerName`` to ``partition``) work unchanged
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from bridge import names, namespace_policies
-from bridge.config_base import DnsName, LabelKey, LabelSelector, Seconds, Section, known_keys
+from bridge.config_base import DnsName, LabelKey, LabelSelector, Seconds, Section, explain
 from bridge.config_controllers import NodesSection, QueuesSection
 from bridge.config_pools import PoolsSection
 from bridge.errors import ConfigError
@@ -296,7 +294,7 @@ def parse(text: str, source: str = "configuration") -> Config:
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        problems = [_explain(dict(problem)) for problem in error.errors()]
+        problems = [explain(dict(problem), Config) for problem in error.errors()]
         raise ConfigError(f"{source}: " + "; ".join(problems)) from error
 
 
@@ -320,31 +318,3 @@ def jwt_source(config: Config) -> Path | str | None:
     if os.environ.get("SLURM_JWT_FILE"):
         return Path(os.environ["SLURM_JWT_FILE"])
     return os.environ.get("SLURM_JWT")
-
-
-def _section_at(path: tuple[Any, ...]) -> type[BaseModel]:
-    model: type[BaseModel] = Config
-    for step in path:
-        for name, field in model.model_fields.items():
-            if step in (name, field.alias):
-                model = _model_in(field.annotation) or model
-    return model
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the section in the type of a field: the type itself, optional, or in a list."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(filter(None, map(_model_in, get_args(annotation))), None)
-
-
-def _explain(problem: dict[str, Any]) -> str:
-    path = tuple(problem["loc"])
-    key = ".".join(str(step) for step in path)
-    if problem["type"] == "extra_forbidden":
-        keys = known_keys(_section_at(path[:-1]))
-        near = difflib.get_close_matches(str(path[-1]), keys, n=1, cutoff=0.5)
-        return f"unknown key {key}" + (f" (did you mean {near[0]}?)" if near else f" (known keys: {', '.join(keys)})")
-    value = problem.get("input")
-    shown = re.sub(r"://.*@", "://***@", repr(value))  # the value may contain a password
-    return f"{key}: {problem['msg']} (value: {shown})" if key else problem["msg"]

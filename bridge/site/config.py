@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from bridge import names
 from bridge.clock import Clock
+from bridge.config_base import explain
 from bridge.errors import ConfigError
 from bridge.poolapi.identifiers import POOL_PATTERN
 from bridge.script.buildconfig import BuildConfig
@@ -292,7 +292,7 @@ def validated(data: Mapping[str, Any], source: str) -> SiteConfig:
     try:
         return SiteConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"{source}: " + "; ".join(_explain(dict(p)) for p in error.errors())) from error
+        raise ConfigError(f"{source}: " + "; ".join(explain(dict(p), SiteConfig) for p in error.errors())) from error
 
 
 def load(path: Path, pool: str | None = None) -> SiteConfig:
@@ -309,26 +309,3 @@ def read_text(path: Path, hint: str) -> str:
         raise ConfigError(f"{path} is not UTF-8 text") from error
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}", hint=hint) from error
-
-
-def section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the model that a field holds, alone, in a list or optional; ``None``: it holds a plain value."""
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    return None
-
-
-def _explain(problem: dict[str, Any]) -> str:
-    path = tuple(problem["loc"])
-    key = ".".join(str(step) for step in path)
-    if problem["type"] == "extra_forbidden":
-        model: type[BaseModel] = SiteConfig
-        for step in path[:-1]:
-            field = model.model_fields.get(str(step))
-            model = (section_of(field.annotation) if field else None) or model
-        keys = list(model.model_fields)
-        near = difflib.get_close_matches(str(path[-1]), keys, n=1, cutoff=0.5)
-        return f"unknown key {key}" + (f" (did you mean {near[0]}?)" if near else f" (known keys: {', '.join(keys)})")
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    return f"{key}: {message} (value: {problem.get('input')!r})" if key else message

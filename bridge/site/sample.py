@@ -11,7 +11,8 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from bridge.site.config import SiteConfig, section_of
+from bridge.config_base import section_in
+from bridge.site.config import SiteConfig
 
 _FIRST = ("pool", "folder", "adopt_from", "sync", "one_cpu", "default_flavor", "header", "footer")
 _FLAVOR = """\
@@ -85,7 +86,7 @@ def sample() -> str:
             lines.append(f"# {text}")
         lines += [_line(name, field, default), ""]
     for name, (field, default) in fields.items():
-        model = section_of(field.annotation)
+        model = section_in(field.annotation)
         if name in _FIRST or model is None or name == "flavors":
             continue
         about = (model.__doc__ or "").replace("``", "").partition(": ")[2].strip()
@@ -108,7 +109,7 @@ def documented(values: Mapping[str, Any], notes: Sequence[str]) -> str:
     for name, field, _ in _fields(SiteConfig):
         if name not in values:
             continue
-        model = section_of(field.annotation)
+        model = section_in(field.annotation)
         if model is None:
             lines += ["", *_comment(field), f"{name} = {_lines(values[name])}"]
             continue
@@ -136,7 +137,7 @@ def reference() -> str:
         rows.append(f"| `{key}` | {shown} | {_described(field)} |".replace("  |", " |"))
 
     for name, field, default in _fields(SiteConfig):
-        model = section_of(field.annotation)
+        model = section_in(field.annotation)
         if model is None:
             row(name, field, default)
             continue

@@ -56,6 +56,27 @@ def test_bad_files_are_refused_by_name(text, words):
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("slurmRestApi: 'ftp://user:secret@host'", "must begin with http://"),
+        (
+            "pools: {store: {kind: redis, redis: {url: 'redis://user:secret@host/0'}}}",
+            "must be redis://host:port/database",
+        ),
+        ("pools: {nats: {servers: ['user:secret@host']}}", "user:***@host"),
+        ("pools: {nats: {servers: 'nats://user:secret@host'}}", "nats://***@host"),
+    ],
+)
+def test_a_password_in_a_value_is_masked(text, shown):
+    with pytest.raises(ConfigError) as refused:
+        config.parse(text)
+    assert shown in str(refused.value)
+    assert "***@host" in str(refused.value)
+    assert "secret" not in str(refused.value)
+    assert "Value error" not in str(refused.value)
+
+
 def test_the_token_comes_from_file_then_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("SLURM_JWT", "value")
     assert config.jwt_source(config.Config()) == "value"

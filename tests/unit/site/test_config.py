@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.cli.submitter import submitter
+from bridge.config_base import section_in
 from bridge.errors import ConfigError
 from bridge.script.buildconfig import BuildConfig
 from bridge.site import config, sample
@@ -25,7 +26,7 @@ def test_section_2_the_sample_is_valid_and_says_only_defaults() -> None:
 def test_the_sample_names_every_key() -> None:
     text = sample.sample()
     for name, field in config.SiteConfig.model_fields.items():
-        model = config.section_of(field.annotation)
+        model = section_in(field.annotation)
         for key in [name] if model is None else list(model.model_fields):
             assert f"\n{key} = " in text or f"\n# {key} = " in text, (name, key)
 
@@ -83,6 +84,14 @@ def test_what_is_wrong_is_named(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         config.parse(text)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["wss://user:secret@host", "http://user:secret@host", "user:s:secr@secret@host"])
+def test_a_password_in_a_value_is_masked(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config.parse(f'pool = "p"\n[nats]\nservers = ["{url}"]')
+    assert "***@host']" in str(refused.value)
+    assert "secret" not in str(refused.value)
 
 
 def test_the_command_line_says_the_pool() -> None:
