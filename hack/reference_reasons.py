@@ -195,7 +195,7 @@ REASONS = (
     ),
     ("MasterQueue, Event", "QueueInStep", "the ClusterQueues and ResourceFlavors of the MasterQueue are in step"),
     ("MasterQueue, Event", "QueueInvalid", "the MasterQueue cannot be used; the message has the field and its value"),
-    ("MasterQueue, Event", "QueueConflict", "an object with the name of a ClusterQueue belongs to somebody else"),
+    ("MasterQueue, Event", "QueueConflict", "an object with the name of a ClusterQueue has another owner"),
     ("MasterQueue, Event", "QueueWriteFailed", "the API server or Kueue has refused an object; podbridge retries"),
     (
         "MasterQueue, Event",

@@ -19,7 +19,7 @@ unit, contract, e2e and chaos stand for the directories of that name in tests/. 
 
 examples: ./hack/test.sh unit -k hostlist
           ./hack/test.sh e2e -k 'test_story and 26.05' --keep
-          ./hack/test.sh tests/contract/script/test_mpi.py"
+          ./hack/test.sh tests/contract/script/test_logs.py"
 long=()
 other=
 suites=(unit contract e2e chaos)

@@ -24,7 +24,7 @@ FEW = 5
 """Pending workloads that ``explain`` lists; all with ``-o wide``."""
 _NEXT = {
     "Invalid": "correct the field, then kubectl apply the MasterQueue",
-    "Conflict": "delete or rename the object of somebody else, or rename the MasterQueue",
+    "Conflict": "delete or rename the object that podbridge does not own, or rename the MasterQueue",
     "WriteFailed": "podbridge retries; read Kueue's message above",
 }
 

@@ -26,7 +26,7 @@ class FlavorState:
         Its pool; empty for a local flavor.
     state
         ``Offered``: it has quota. ``Held``: it has none for now. ``Missing``: there is no pool or ResourceFlavor.
-        ``Conflict``: the ResourceFlavor belongs to somebody else. ``Leaving``: the pool is gone, workloads are not.
+        ``Conflict``: the ResourceFlavor has another owner. ``Leaving``: the pool is gone, workloads are not.
         ``Excess``: the queue has as many flavors as Kueue allows.
     reason
         Why it is not ``Offered``.
@@ -45,7 +45,7 @@ def invalid(message: str) -> Object:
 
 
 def conflict(objects: Sequence[str]) -> str:
-    """Return the message about objects of somebody else."""
+    """Return the message about objects that have another owner."""
     return f"{', '.join(objects)} exists and does not belong to this MasterQueue: delete or rename it"
 
 

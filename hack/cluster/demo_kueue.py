@@ -1,4 +1,4 @@
-"""One queue with three places, on real systems: ``./hack/demo.sh --kueue``."""
+"""One Kueue queue with three flavors, on real systems: ``./hack/demo.sh --kueue``."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class KueueStory(Story):
 
     def play(self) -> None:
         """Play all scenes."""
-        self.scene("One queue has three places", self.queue)
+        self.scene("One queue has three flavors", self.queue)
         self.scene("Six Jobs run at three places", self.spread)
         self.scene("A Job without the toleration stays, and waits for its quota", self.waits)
         self.scene("A site goes: its quota is 0, and its workload is admitted elsewhere", self.leaves)
