@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -12,6 +13,11 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 log = logging.getLogger(__name__)
+
+SWITCH_INTERVAL = 0.001
+"""Seconds after which a computing thread yields the interpreter lock to a thread with an answer or a request."""
+GC_THRESHOLD = 50_000
+"""New objects between two collections of cycles: a collection visits all objects, and caches and bodies have many."""
 
 
 def at_once(threads: int, call: Callable[[K], V], items: Iterable[K]) -> dict[K, V]:
@@ -114,6 +120,11 @@ class Supervisor:
         if self._parent is not None:
             self._parent.fail(why)
         self.stop()
+
+    def stop_on_signals(self) -> None:
+        """Stop at SIGTERM or SIGINT; only the main thread may call this."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.stop())
 
     def stop(self) -> None:
         """Make all threads end."""

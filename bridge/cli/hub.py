@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import secrets
-import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -32,12 +31,11 @@ from bridge.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VO
 from bridge.logs import kv
 from bridge.loop import Dependencies, Loop
 from bridge.metrics import BUILD_INFO, LEADER
-from bridge.serving.health import Health, metrics_app
-from bridge.serving.https import Server
+from bridge.serving.health import Health, start_servers
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Snapshot
 from bridge.slurm.snapshot import Poller
-from bridge.threads import Supervisor
+from bridge.threads import GC_THRESHOLD, SWITCH_INTERVAL, Supervisor
 from bridge.workload import links
 from bridge.workload.pods import is_open
 from controllers.guarded_nodes import GuardedNodes
@@ -49,10 +47,6 @@ from scheduler.pools.loop import PoolScheduler
 log = logging.getLogger(__name__)
 
 PARTS = ("admission", "scheduler", "controllers")
-SWITCH_INTERVAL = 0.001
-"""Seconds after which a computing thread yields the interpreter lock to a thread with an answer from a socket."""
-GC_THRESHOLD = 50_000
-"""New objects between two collections of cycles: a collection visits all objects, and caches hold many."""
 EVENT_RATE = 15.0
 """Events per second: bindings, which have priority, use the same API server."""
 LAST_WRITES = 10.0
@@ -85,37 +79,23 @@ class Hub:
             burst=50,
             busy=lambda: any(loop.busy for loop in self.loops),
         )
-        self._servers: list[Server] = []
 
     def run(self) -> int:
         """Run until a signal arrives or a thread dies; return the exit status."""
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.set_threshold(GC_THRESHOLD, 50, 50)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.supervisor.stop())
+        self.supervisor.stop_on_signals()
         BUILD_INFO.labels(__version__).set(1)
         tracing.setup(self.config.installation)
         log.info("starting", extra=kv(version=__version__, parts="+".join(self.parts), identity=self.identity))
         self.health.ready("hub", lambda: "not started yet")  # before the health server starts
-        self._serve()
+        start_servers(self.health, self.config.serving, self.supervisor)
         try:
             self._start()
         except BridgeError as error:
             self.supervisor.fail(error.with_hint)
         self.supervisor.stopping.wait()
         return self._stop()
-
-    def _serve(self) -> None:
-        serving = self.config.serving
-        for port, app, name in (
-            (serving.health_port, self.health.app(), "health"),
-            (serving.metrics_port, metrics_app(), "metrics"),
-        ):
-            if port is not None:
-                server = Server(app, serving.host, port, threads=2, name=name)
-                server.start()
-                self._servers.append(server)
-                self.supervisor.spawn(f"{name}-server", lambda s=server: s.run(self.supervisor.stopping))  # type: ignore[misc]
 
     def _start(self) -> None:
         if "admission" in self.parts:
@@ -182,10 +162,14 @@ class Hub:
             self.loops.append(loop)
             self.health.live(loop.name, loop.stuck)
             loop.start(self.supervisor)
-        for cache in (pods, self.nodes):
-            self.health.ready(f"cache-{cache.name}", lambda c=cache: _cache_problem(c))  # type: ignore[misc]
-        self.supervisor.spawn("cache-pods", lambda: pods.run(self.supervisor.stopping))
+        self._run_cache(pods)  # the loops have subscribed
+        self.health.ready("cache-nodes", lambda: _cache_problem(self.nodes))
         self.health.ready("hub", lambda: None)
+
+    def _run_cache(self, cache: Cache) -> None:
+        """Run a cache in a thread; the process is ready while it is current."""
+        self.health.ready(f"cache-{cache.name}", lambda: _cache_problem(cache))
+        self.supervisor.spawn(f"cache-{cache.name}", lambda: cache.run(self.supervisor.stopping))
 
     def _slurm_dependencies(
         self, kube: KubeClient, pods: Cache, cluster: str, electors: Mapping[str, Elector | None]
@@ -208,8 +192,7 @@ class Hub:
             others, storage = self._other_pods(), self._storage()
             loops.append(Scheduler(dependencies, electors["scheduler"], local, others, storage))
             for cache in (others, *storage):
-                self.health.ready(f"cache-{cache.name}", lambda c=cache: _cache_problem(c))  # type: ignore[misc]
-                spawn(f"cache-{cache.name}", lambda c=cache: c.run(stopping))  # type: ignore[misc]
+                self._run_cache(cache)
         if "controllers" in electors:
             loops.append(Controllers(dependencies, electors["controllers"]))
         HintServers(self.config.hints, [*electors], dependencies.poller.hint).start(self.supervisor)

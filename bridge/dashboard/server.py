@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -24,7 +23,7 @@ from bridge.kube.user_client import UserClients
 from bridge.logs import kv
 from bridge.metrics import BUILD_INFO
 from bridge.serving import access as serving_access
-from bridge.serving.health import Health, metrics_app
+from bridge.serving.health import Health, start_servers
 from bridge.serving.https import Server
 from bridge.serving.streaming import Streams
 from bridge.threads import Supervisor
@@ -109,8 +108,7 @@ class Dashboard:
 
     def run(self, ready: Callable[[str], object]) -> int:
         """Serve until a signal arrives or a thread dies; return the exit status. ``ready`` gets the URL."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._supervisor.stop())
+        self._supervisor.stop_on_signals()
         BUILD_INFO.labels(__version__).set(1)
         self._server.start()
         stopping, spawn = self._supervisor.stopping, self._supervisor.spawn
@@ -174,12 +172,4 @@ class Dashboard:
     def _serve_health(self) -> None:
         health = Health()
         health.ready("caches", lambda: self.problem() or None)
-        serving = self._config.serving
-        for port, app, name in (
-            (serving.health_port, health.app(), "health"),
-            (serving.metrics_port, metrics_app(), "metrics"),
-        ):
-            if port is not None:
-                server = Server(app, serving.host, port, threads=2, name=name)
-                server.start()
-                self._supervisor.spawn(f"{name}-server", lambda s=server: s.run(self._supervisor.stopping))  # type: ignore[misc]
+        start_servers(health, self._config.serving, self._supervisor)

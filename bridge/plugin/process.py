@@ -7,7 +7,6 @@ import ctypes
 import gc
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,16 +29,12 @@ from bridge.serving.access import Access, Files
 from bridge.serving.health import Health, metrics_app
 from bridge.serving.https import BODY_LIMIT, WSGI, Server
 from bridge.serving.streaming import Streams
-from bridge.threads import Supervisor
+from bridge.threads import GC_THRESHOLD, SWITCH_INTERVAL, Supervisor
 
 log = logging.getLogger(__name__)
 
 THREADS = MOST_WAITING + 16
 """Requests in progress, followed logs not counted: most of them wait for a site."""
-SWITCH_INTERVAL = 0.001
-"""Seconds after which a computing thread yields the interpreter to a request."""
-GC_THRESHOLD = 50_000
-"""New objects between two collections of cycles: a body of 1,000 pods has more than 100,000 objects."""
 FILES_PERIOD = 10.0
 """Seconds between two checks of the certificate files."""
 REPEAT_PERIOD = 5.0
@@ -158,8 +153,7 @@ def run(source: Source, options: Options, supervisor: Supervisor) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.set_threshold(GC_THRESHOLD, 50, 50)
     _limit_arenas()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: supervisor.stop())
+    supervisor.stop_on_signals()
     BUILD_INFO.labels(__version__).set(1)
     plugin = Plugin(source, options, supervisor)
     try:

@@ -1,12 +1,19 @@
-"""The web applications for health (``/livez``, ``/readyz``) and metrics."""
+"""The web applications for health (``/livez``, ``/readyz``) and metrics, and their servers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import flask
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+
+from bridge.serving.https import Server
+from bridge.threads import Supervisor
+
+if TYPE_CHECKING:
+    from bridge.config import ServingSection
 
 Check = Callable[[], str | None]
 """Returns None if the check passes, else the reason in a few words."""
@@ -70,6 +77,18 @@ def metrics_app(registry: CollectorRegistry = REGISTRY) -> flask.Flask:
         return flask.Response(encode(registry), content_type=content_type)
 
     return app
+
+
+def start_servers(health: Health, serving: ServingSection, supervisor: Supervisor) -> None:
+    """Start the servers of health and metrics on the ports of the configuration, each in a thread of ``supervisor``."""
+    for port, app, name in (
+        (serving.health_port, health.app(), "health"),
+        (serving.metrics_port, metrics_app(), "metrics"),
+    ):
+        if port is not None:
+            server = Server(app, serving.host, port, threads=2, name=name)
+            server.start()
+            supervisor.spawn(f"{name}-server", lambda s=server: s.run(supervisor.stopping))  # type: ignore[misc]
 
 
 def _results(checks: dict[str, Check]) -> dict[str, str | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import signal
 import socket
 import stat
 import sys
@@ -30,7 +29,7 @@ from bridge.site.images import ImageCache
 from bridge.site.interlink_slurm.adoption import Adoption
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Delays, Watcher
-from bridge.threads import Supervisor
+from bridge.threads import SWITCH_INTERVAL, Supervisor
 from bridge.wire.connection import Link, Settings
 from bridge.wire.messages import Event
 from bridge.wire.server import Announcer as WireAnnouncer
@@ -40,8 +39,6 @@ log = logging.getLogger(__name__)
 
 LOOK_PERIOD = 0.1
 """Seconds between two reads of ``changed/``."""
-SWITCH_INTERVAL = 0.001
-"""Seconds after which a computing thread yields the interpreter to requests and events."""
 EAGER_PAUSE = 0.05
 """Seconds between two lists of the batch system's jobs, at least."""
 LEADERSHIP_PERIOD = 0.5
@@ -280,8 +277,7 @@ def run(path: Path, pool: str | None) -> int:
         keep_to_one()
     service = Service(live, pool=live.config.pool)
     supervisor = service.supervisor
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: supervisor.stop())
+    supervisor.stop_on_signals()
     config = service.config
     log.info(
         "starting",

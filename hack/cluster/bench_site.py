@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bridge.cli.hub import SWITCH_INTERVAL
 from bridge.config_pools import PoolsSection
 from bridge.poolapi.requests import JobSubmission
 from bridge.pools import submission
 from bridge.script import build, library
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.runtimes import table as runtimes
-from bridge.threads import Supervisor
+from bridge.threads import SWITCH_INTERVAL, Supervisor
 from bridge.wire.client import PoolClient
 from bridge.wire.connection import Link, Settings
 from bridge.wire.messages import Cancel, Submit

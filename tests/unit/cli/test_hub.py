@@ -55,7 +55,7 @@ def test_a_hub_is_not_ready_from_its_first_answer_on(
     def fail() -> None:
         raise BridgeError("far enough")
 
-    monkeypatch.setattr(hub, "_serve", lambda: told.append(hub.health.failures()))
+    monkeypatch.setattr("bridge.cli.hub.start_servers", lambda health, *_: told.append(health.failures()))
     monkeypatch.setattr(hub, "_start", fail)
     assert hub.run() == 1
     assert told == [{"hub": "not started yet"}]
