@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
@@ -29,6 +30,8 @@ from bridge.wire.messages import (
     Submit,
     Submitted,
 )
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -92,7 +95,10 @@ class _Log:
     def __next__(self) -> bytes:
         if self._closed.is_set():
             raise StopIteration
-        return _called(lambda: next(self._pieces))
+        piece = _called(lambda: next(self._pieces, None))
+        if piece is None:
+            raise StopIteration
+        return piece
 
     def close(self) -> None:
         """End the log, and close its files unless a thread is reading, which then closes them."""
@@ -156,10 +162,17 @@ class InProcessSite:
 
 
 def _called(call: Callable[[], T]) -> T:
-    """Return the submitter's answer; its errors become those of a client."""
+    """Return the submitter's answer; its errors become those of a client, as over NATS.
+
+    The submitter raises OSError if its folder cannot be written, for example because the disk is full.
+    """
     try:
         return call()
     except SiteError:
         raise
     except BridgeError as error:
         raise SiteRefusedError(str(error), reason=error.reason, retryable=error.retryable, hint=error.hint) from error
+    except Exception as error:
+        log.exception("a request to the submitter failed")
+        text = f"the request failed at the site: {type(error).__name__}; see the plugin's log"
+        raise SiteRefusedError(text, reason="InternalError", retryable=True) from error
