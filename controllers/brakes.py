@@ -90,7 +90,7 @@ class Brakes:
         """
         entry, now = self._entries.setdefault(name, _Entry()), self._clock.monotonic()
         before = entry.brake
-        told = {uid for uid, pod in missing.items() if is_marked(pod)}
+        told = {uid for uid, pod in missing.items() if pods.is_marked_missing(pod)}
         after = step(before, known, missing.keys(), now, replace(self._limits, settle=settle), self._word(entry), told)
         entry.brake = after
         if missing or not listed:
@@ -165,11 +165,6 @@ class Brakes:
         finally:
             entry.read_at = self._clock.monotonic()
             entry.dirty = entry.dirty or not done
-
-
-def is_marked(pod: Pod) -> bool:
-    """Whether the condition of the pod reports its job as missing."""
-    return pods.condition(pod, names.JOB_MISSING).get("status") == "True"
 
 
 def mark_patch(pod: Pod, missing: bool, now: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from controllers.node import external
 from controllers.node.actions import NodeSyncView
 from controllers.node.device_reader import DeviceReader
 from controllers.workload import act as workload_act
+from controllers.workload import actions as workload_actions
 from controllers.workload import decide as workload_decide
 from controllers.workload import pod_groups
 
@@ -71,11 +72,11 @@ class Controllers(SlurmLoop):
         decision = self._decide_workload(workload, now)
         self._displaced = decision.displaced
         for action in decision.actions:
-            if isinstance(action, workload_decide.Orphan | workload_decide.Rest):
+            if isinstance(action, workload_actions.Orphan | workload_actions.Rest):
                 key = f"job/{action.job_id}"
             else:
                 key = pods.uid(action.pod)
-            if isinstance(action, workload_decide.Release):
+            if isinstance(action, workload_actions.Release):
                 # the pod may be gone before the view shows the job as cancelled: the job is not an orphan then
                 with self._lock:
                     self._resting |= {f"job/{job_id}": now + ORPHAN_AFTER for job_id in action.job_ids}

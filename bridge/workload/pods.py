@@ -130,6 +130,11 @@ def condition(pod: Pod, kind: str) -> Mapping[str, Any]:
     return {}
 
 
+def is_marked_missing(pod: Pod) -> bool:
+    """Whether the condition of the pod reports its job as missing."""
+    return condition(pod, names.JOB_MISSING).get("status") == "True"
+
+
 def hold_patch(pod: Pod, job: int, scheduler_name: str) -> dict[str, Any]:
     """Return the strategic patch that sets the job on a pod: label, finalizer, and the toleration if it is missing.
 

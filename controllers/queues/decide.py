@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 from bridge import names
 from controllers.queues import leaving, manifests, offers, specification, status
+from controllers.queues.actions import Action, Apply, Delete, Evict, Kind, Object, SetStatus
 from controllers.queues.leaving import Leaving
 from controllers.queues.manifests import Quota
 from controllers.queues.offers import Offer
 from controllers.queues.specification import Flavor, Specification, SpecificationError
 from controllers.queues.status import FlavorState
-
-Object = dict[str, Any]
-Kind = Literal["ResourceFlavor", "ClusterQueue", "LocalQueue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,44 +61,6 @@ class View:
     weights: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """Write an object by server-side apply; ``observed_uid`` is that of the object, empty if there is none."""
-
-    owner: Object
-    body: Object
-    observed_uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    """Delete an object that belongs to a MasterQueue, and that nothing uses."""
-
-    owner: Object
-    kind: Kind
-    namespace: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class Evict:
-    """Evict the workloads of a flavor, whose pool is silent; ``message`` is for users."""
-
-    owner: Object
-    flavor: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetStatus:
-    """Write the status of a MasterQueue."""
-
-    queue: Object
-    status: Object
-
-
-Action = Apply | Delete | Evict | SetStatus
 _ANY_PODS = Fraction(100_000)
 """Quota of pods of a local flavor that has none: its other resources limit it."""
 _STRICTNESS = ("None", "Hold", "HoldAndDrain")

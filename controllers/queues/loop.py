@@ -19,7 +19,8 @@ from bridge.kube.resources import MASTER_QUEUES, Resource
 from bridge.loop import Loop
 from bridge.metrics import QUEUE_FLAVORS, QUEUE_WRITES, counted
 from controllers.queues import eviction, status
-from controllers.queues.decide import Action, Apply, Delete, Evict, SetStatus, View, decide
+from controllers.queues.actions import Action, Apply, Delete, Evict, SetStatus
+from controllers.queues.decide import View, decide
 from controllers.queues.manifests import GROUP
 
 Object = dict[str, Any]

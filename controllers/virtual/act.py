@@ -37,7 +37,7 @@ from bridge.script import build
 from bridge.script.references import Objects
 from bridge.workload import places, pods
 from controllers.brakes import mark_patch
-from controllers.virtual import decide, race, status_patch, synthetic_status
+from controllers.virtual import actions, decide, race, status_patch, synthetic_status
 from controllers.virtual.pod_state import Cancellation, Entry, Pod
 from controllers.virtual.race_act import RaceActor
 from controllers.virtual.reference_reader import ReferenceReader
@@ -77,7 +77,7 @@ class Actor:
         self._address = address
         self._submit_timeout = submit_timeout
 
-    def act(self, action: decide.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
+    def act(self, action: actions.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
         """Carry out one action. A failure sets the entry's back-off, and becomes an Event of the pod once."""
         try:
             with isolated():
@@ -93,30 +93,30 @@ class Actor:
             raise
         entry.failures = 0
 
-    def _do(self, action: decide.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
+    def _do(self, action: actions.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
         match action:
-            case decide.Write():
+            case actions.Write():
                 self._write(action, entry, cache)
-            case decide.Remove():
+            case actions.Remove():
                 self._remove(action, cache)
-            case decide.Fail():
+            case actions.Fail():
                 if action.unknown and pool is not None:  # the batch system may still have it
                     self._forget(action.pod, pool, entry)
                 self._fail(action.pod, cache, "BridgeJobLost", action.reason, action.message)
-            case decide.Mark():
+            case actions.Mark():
                 patch = mark_patch(action.pod, action.missing, rfc3339(self._clock.time()))
                 self._patch(action.pod, cache, patch["status"])
-            case decide.Submit() if pool is not None:
+            case actions.Submit() if pool is not None:
                 self._submit(action.pod, pool, entry, cache)
-            case decide.Look() if pool is not None:
+            case actions.Look() if pool is not None:
                 entry.answered(pool.status(action.pod), self._clock.monotonic())
-            case decide.Cancel() if pool is not None:
+            case actions.Cancel() if pool is not None:
                 self._cancel(action, pool, entry)
-            case decide.Forget() if pool is not None:
+            case actions.Forget() if pool is not None:
                 self._forget(action.pod, pool, entry)
-            case decide.Orphan() if pool is not None:
+            case actions.Orphan() if pool is not None:
                 self._orphan(action.job, pool, entry)
-            case decide.Refresh() if pool is not None:
+            case actions.Refresh() if pool is not None:
                 self._refresh(action.pod, pool, entry)
             case race.Offer() if pool is not None:
                 self._race.offer(action.pod, pool, entry)
@@ -184,7 +184,7 @@ class Actor:
         pool.cancel(pod, 0, forget=True)
         entry.forgotten = True
 
-    def _cancel(self, action: decide.Cancel, pool: Pool, entry: Entry) -> None:
+    def _cancel(self, action: actions.Cancel, pool: Pool, entry: Entry) -> None:
         pod = action.pod
         self._check_leadership()
         job, now = pool.cancel(pod, action.grace), self._clock.monotonic()
@@ -233,7 +233,7 @@ class Actor:
         entry.refresh_at = None if tokens.refresh_in is None else self._clock.monotonic() + tokens.refresh_in
 
     # --- on the pod ---------------------------------------------------------------------------------------------------
-    def _write(self, action: decide.Write, entry: Entry, cache: Cache) -> None:
+    def _write(self, action: actions.Write, entry: Entry, cache: Cache) -> None:
         """Write status and job id in one patch: the API server accepts annotations with a status."""
         pod, job = action.pod, action.job
         written = self._patch(pod, cache, action.patch, action.job_id)
@@ -269,7 +269,7 @@ class Actor:
         cache.apply(answer)
         return True
 
-    def _remove(self, action: decide.Remove, cache: Cache) -> None:
+    def _remove(self, action: actions.Remove, cache: Cache) -> None:
         """Write the final status, then delete the pod: the site has confirmed its end."""
         pod = action.pod
         if self._patch(pod, cache, action.patch) and tracing.tracer is not None:

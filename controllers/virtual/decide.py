@@ -7,15 +7,26 @@ ends no pod.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bridge import names
 from bridge.poolapi import pod_status as statuses
 from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.pod_status import Status
 from bridge.script import sizing
 from bridge.workload import pods
 from controllers.virtual import race, status_patch, synthetic_status
+from controllers.virtual.actions import (
+    Action,
+    Cancel,
+    Fail,
+    Forget,
+    Look,
+    Mark,
+    Orphan,
+    Refresh,
+    Remove,
+    Submit,
+    Wait,
+    Write,
+)
 from controllers.virtual.pod_state import Absent, Known, Pod
 from controllers.virtual.pod_view import PodView
 
@@ -35,111 +46,6 @@ MISSING_TEXT = "the batch system of {pool} does not know job {job} any more, and
 _CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
-    """Submit the pod's job to the site."""
-
-    pod: Pod
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Request the state of the job from the site."""
-
-    pod: Pod
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Write the job's state to the pod. ``job_id``: the id to write, if the pod has another one or none."""
-
-    pod: Pod
-    job: JobStatus
-    status: Status
-    patch: Status
-    job_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """Set the pod to Failed: its job is lost. ``unknown``: the site has no record of the job."""
-
-    pod: Pod
-    reason: str
-    message: str
-    unknown: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Set the pod's condition for a missing job, while the brake holds the pod, or clear it."""
-
-    pod: Pod
-    missing: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """Cancel the job, with ``grace`` seconds to end. The pod stays until the site has confirmed the end."""
-
-    pod: Pod
-    grace: float
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Delete the job and its files at a pool that cannot list its jobs, because no later snapshot shows them."""
-
-    pod: Pod
-
-
-@dataclass(frozen=True, slots=True)
-class Remove:
-    """Write the final status of a deleted pod, and remove it: the site has confirmed its end."""
-
-    pod: Pod
-    status: Status
-    patch: Status
-    job: JobStatus | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Orphan:
-    """Request the pod of this job from the API server. If it is gone, cancel the job, or delete it if it has ended."""
-
-    job: JobStatus
-
-
-@dataclass(frozen=True, slots=True)
-class Refresh:
-    """Send fresh service account tokens to the site."""
-
-    pod: Pod
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Decide again after ``seconds`` seconds."""
-
-    seconds: float
-
-
-Action = (
-    Submit
-    | Look
-    | Write
-    | Fail
-    | Mark
-    | Cancel
-    | Forget
-    | Remove
-    | Orphan
-    | Refresh
-    | Wait
-    | race.Offer
-    | race.Claim
-    | race.Grant
-)
 _PAUSED = Submit | Look | Fail | Cancel | Forget | Remove | Orphan | Refresh | race.Offer | race.Claim | race.Grant
 """Actions that wait for the back-off after a failure."""
 
@@ -266,21 +172,17 @@ def _grace(view: PodView, pod: Pod) -> float:
     return max(0.0, allowed - (view.now - deletion.seen_at))
 
 
-def _is_marked(pod: Pod) -> bool:
-    return pods.condition(pod, names.JOB_MISSING).get("status") == "True"
-
-
 def _running(view: PodView, pod: Pod, job: JobStatus) -> Action | None:
     if job.missing and view.may_fail:
         return Fail(pod, LOST, MISSING_TEXT.format(pool=view.pool.name, job=job.job_id))
-    if _is_marked(pod) and not job.missing:
+    if pods.is_marked_missing(pod) and not job.missing:
         return Mark(pod, missing=False)
     if job.unused:
         return Submit(pod)  # its script has ended without the grant
     granted = race.grant(pod, view.pool.name, job, view.entry, view.now)
     if granted is not None:
         return _write(view, pod, job) or Wait(granted) if isinstance(granted, float) else granted
-    if job.missing and view.held and not _is_marked(pod):
+    if job.missing and view.held and not pods.is_marked_missing(pod):
         return Mark(pod, missing=True)
     write = _write(view, pod, job)
     if write is not None:
@@ -315,7 +217,7 @@ def _missing(view: PodView, pod: Pod) -> Action | None:
     if view.pool.complete_at is None:
         return None
     if view.entry.absences >= 2 and not view.may_fail:
-        return Mark(pod, missing=True) if view.held and not _is_marked(pod) else Wait(BRAKED_AGAIN)
+        return Mark(pod, missing=True) if view.held and not pods.is_marked_missing(pod) else Wait(BRAKED_AGAIN)
     if view.entry.absences >= 2:
         text = LOST_TEXT.format(pool=view.pool.name, job=remote_job(pod).partition("/")[2])
         return Fail(pod, LOST, text, unknown=view.pool.lists)

@@ -25,7 +25,7 @@ from bridge.script import references
 from bridge.threads import Supervisor
 from bridge.workers import Workers
 from bridge.workload import pods
-from controllers.virtual import decide, race
+from controllers.virtual import actions, decide, race
 from controllers.virtual.act import Actor
 from controllers.virtual.pod_state import Entry, Pod
 from controllers.virtual.pod_view import PodView, PoolView
@@ -38,15 +38,15 @@ LATE = 60.0
 """Seconds after its time-out for which an unknown pool may still carry out a submission."""
 TOKENS_WITHIN = 300.0
 """Seconds within which a new leader refreshes tokens, because it does not know their age."""
-_URGENCY: dict[type[decide.Action], int] = {
+_URGENCY: dict[type[actions.Action], int] = {
     race.Grant: 0,
-    decide.Cancel: 1,
-    decide.Look: 2,
-    decide.Refresh: 3,
-    decide.Forget: 4,
-    decide.Submit: 5,
+    actions.Cancel: 1,
+    actions.Look: 2,
+    actions.Refresh: 3,
+    actions.Forget: 4,
+    actions.Submit: 5,
     race.Offer: 6,
-    decide.Orphan: 8,
+    actions.Orphan: 8,
 }
 """Priority of the actions that run on the pool's workers; smaller first. Other actions run at once."""
 
@@ -192,7 +192,7 @@ class PodReconciler:
         if uid in record.calls or entry.is_settled(pod, job):
             return False
         view = self._view(record, uid, pod, job, entry)
-        return not isinstance(decide.decide(view), decide.Wait | None)
+        return not isinstance(decide.decide(view), actions.Wait | None)
 
     def _work(self, stopping: threading.Event) -> None:
         while not stopping.is_set():
@@ -237,13 +237,13 @@ class PodReconciler:
         if action is None:
             entry.settled = None if pod is None or job is None else (pod["metadata"]["resourceVersion"], job)
             return
-        if isinstance(action, decide.Wait):
+        if isinstance(action, actions.Wait):
             self._queue.add_after((name, uid), max(0.01, action.seconds))
         elif type(action) in _URGENCY:
             self._hand_over(uid, record, action, entry)
         else:
             self._act(uid, record, action, entry)
-            if changed_at is not None and isinstance(action, decide.Write) and not entry.failures:
+            if changed_at is not None and isinstance(action, actions.Write) and not entry.failures:
                 POOL_EVENT_SECONDS.observe(self._clock.monotonic() - changed_at)
 
     def _view(self, record: PoolState, uid: str, pod: Pod | None, job: JobStatus | None, entry: Entry) -> PodView:
@@ -273,7 +273,7 @@ class PodReconciler:
             entry.sent(self._clock.monotonic() + self._submit_timeout + late)
         return entry
 
-    def _hand_over(self, uid: str, record: PoolState, action: decide.Action, entry: Entry) -> None:
+    def _hand_over(self, uid: str, record: PoolState, action: actions.Action, entry: Entry) -> None:
         """Run a request to the site on the pool's workers, and queue the pod again afterwards."""
         with self._lock:
             record.calls.add(uid)
@@ -291,7 +291,7 @@ class PodReconciler:
                 record.calls.discard(uid)
             self._queue.add_after((record.name, uid), GATHER)
 
-    def _act(self, uid: str, record: PoolState, action: decide.Action, entry: Entry) -> None:
+    def _act(self, uid: str, record: PoolState, action: actions.Action, entry: Entry) -> None:
         kind = label_of(type(action))
         try:
             with counted(POOL_ACTIONS, kind):

@@ -16,7 +16,7 @@ from bridge.slurm.cancelling import cancel_if_ours
 from bridge.slurm.models import GroupRef
 from bridge.workload import links, pods, slurm_spans
 from controllers.brakes import mark_patch
-from controllers.workload import decide
+from controllers.workload import actions
 
 log = logging.getLogger(__name__)
 
@@ -35,32 +35,32 @@ class Actor:
         self._clock = dependencies.clock
         self._check_leadership = check_leadership
 
-    def act(self, action: decide.Action) -> None:
+    def act(self, action: actions.Action) -> None:
         """Carry out one action; raises :class:`~bridge.errors.BridgeError`."""
         match action:
-            case decide.Release():
+            case actions.Release():
                 self._release(action)
-            case decide.End():
+            case actions.End():
                 self._end(action)
-            case decide.Ask():
+            case actions.Ask():
                 self._poller.expect(action.job_id, links.link(action.pod, self._cluster), sure=False)
                 self._poller.wake()
-            case decide.Cancel():
+            case actions.Cancel():
                 self._cancel_second(action)
-            case decide.Mark():
+            case actions.Mark():
                 patch = mark_patch(action.pod, action.missing, clocks.rfc3339(self._clock.time()))
                 self._cache.apply(self._kube.patch(_path(action.pod, "status"), patch, kind="strategic"))
-            case decide.Suspension():
+            case actions.Suspension():
                 self._suspension(action)
-            case decide.Label():
+            case actions.Label():
                 self._patch(action.pod, pods.label_patch(action.pod, action.job_id))
-            case decide.Orphan():
+            case actions.Orphan():
                 self._orphan(action)
-            case decide.Rest():
+            case actions.Rest():
                 if self._cancel(action.job_id, action.link.keys):
                     log.info("job cancelled because one of its components has ended", extra=kv(job=action.job_id))
 
-    def _release(self, action: decide.Release) -> None:
+    def _release(self, action: actions.Release) -> None:
         """Cancel the jobs, then remove the finalizer after Slurm has accepted every cancellation."""
         ids = [*action.job_ids, *(() if action.unseen is None else (action.unseen,))]
         for job_id in ids:
@@ -77,11 +77,11 @@ class Actor:
         self._poller.wake()
         return ours
 
-    def _cancel_second(self, action: decide.Cancel) -> None:
+    def _cancel_second(self, action: actions.Cancel) -> None:
         if self._cancel(action.job_id, [links.key(action.pod)]):
             log.warning("cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id))
 
-    def _end(self, action: decide.End) -> None:
+    def _end(self, action: actions.End) -> None:
         """Write the reason to the pod, then delete it with its grace period, unless it has changed meanwhile."""
         pod, now = action.pod, clocks.rfc3339(self._clock.time())
         message = f"Slurm job {action.job_id} {action.text}"
@@ -97,7 +97,7 @@ class Actor:
             return
         log.info("pod ended", extra=kv(pod=pods.key(pod), job=action.job_id, reason=action.reason))
 
-    def _suspension(self, action: decide.Suspension) -> None:
+    def _suspension(self, action: actions.Suspension) -> None:
         """Write the condition and an Event. podbridge does not stop the containers: Kubernetes has no such request."""
         pod, job, now = action.pod, action.job_id, clocks.rfc3339(self._clock.time())
         status, reason, message = "False", "JobResumed", f"Slurm job {job} is no longer suspended"
@@ -108,7 +108,7 @@ class Actor:
         if self._patch(pod, patch, "status") is not None:
             self._events.event(pod, reason, message, warning=action.suspended, action="Suspending")
 
-    def _patch(self, pod: decide.Pod, patch: dict[str, Any], sub: str | None = None) -> dict[str, Any] | None:
+    def _patch(self, pod: actions.Pod, patch: dict[str, Any], sub: str | None = None) -> dict[str, Any] | None:
         """Patch a pod and return it; ``None``: it is gone."""
         try:
             answer = self._kube.patch(_path(pod, sub), patch, kind="strategic")
@@ -118,7 +118,7 @@ class Actor:
         self._cache.apply(answer)
         return answer
 
-    def _orphan(self, action: decide.Orphan) -> None:
+    def _orphan(self, action: actions.Orphan) -> None:
         """Cancel a job without a pod. The API server, not the cache, must confirm that its pods are gone."""
         if action.link.group is not None and self._has_member(action.link.group):
             return
@@ -140,5 +140,5 @@ class Actor:
         return any(links.key(pod) == group.key and not pods.is_finished(pod) for pod in found)
 
 
-def _path(pod: dict[str, Any] | decide.Pod, sub: str | None = None) -> str:
+def _path(pod: dict[str, Any] | actions.Pod, sub: str | None = None) -> str:
     return PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any
 
 from bridge import names
 from bridge.brake import Brake
 from bridge.slurm import states
 from bridge.slurm.components import is_over
-from bridge.slurm.models import JobLink, ObservedJob, Snapshot
+from bridge.slurm.models import ObservedJob, Snapshot
 from bridge.workload import links, pods
-
-Pod = Mapping[str, Any]
+from controllers.workload.actions import Action, Ask, Cancel, End, Label, Mark, Orphan, Pod, Release, Rest, Suspension
 
 GONE_REASON = "JobGone"
 GONE_TEXT = "no longer exists"
@@ -25,89 +23,6 @@ DISPLACED_ANSWERS = 3
 """Number of different snapshots that show a displaced job before its pod is terminated."""
 REQUEUED_REASON = "Requeued"
 REQUEUED_TEXT = "was removed from its node and requeued"
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Cancel the live jobs of the pod, then remove the finalizer. ``unseen``: a job that is not in the snapshot.
-
-    ``remote``: the pod is bound to a pool, so the job id is removed with the finalizer.
-    """
-
-    pod: Pod
-    job_ids: tuple[int, ...]
-    unseen: int | None = None
-    remote: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """Terminate the pod: its job is over. ``text`` is a predicate, to follow ``Slurm job 14``."""
-
-    pod: Pod
-    job_id: int
-    reason: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Let the poller read a job that is on a pod, but not in the snapshot."""
-
-    pod: Pod
-    job_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """Cancel a second job of a pod that is bound to the node of another job."""
-
-    pod: Pod
-    job_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Set the condition of a pod: its job is missing while the brake holds the pod, or it is found again."""
-
-    pod: Pod
-    missing: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Suspension:
-    """Set the condition of a bound pod: Slurm has suspended its job, or the job has left this state."""
-
-    pod: Pod
-    job_id: int
-    suspended: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """Set the label with the job id on a bound pod: API servers before 1.33 do not copy it from the binding."""
-
-    pod: Pod
-    job_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Orphan:
-    """Check with the API server whether the pods of a job are gone, and then cancel the job."""
-
-    job_id: int
-    link: JobLink
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """Cancel what is left of a heterogeneous job after one of its components has ended."""
-
-    job_id: int
-    link: JobLink
-
-
-Action = Release | End | Ask | Cancel | Mark | Suspension | Label | Orphan | Rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +72,11 @@ def decide(view: WorkloadView) -> Decision:
         return Decision([], view.displaced)
     actions: list[Action] = []
     displaced: dict[str, Displaced] = {}
-    open_keys: set[str] = set()
-    all_keys: set[str] = set()
-    everyone = list(view.pods)
-    for pod in everyone:
-        key = links.key(pod)
-        all_keys.add(key)
-        if not _over(view, pod):
-            open_keys.add(key)
-    for pod in everyone:
-        action, moved = _decide_pod(view, pod, open_keys)
+    everyone = [(pod, _over(view, pod)) for pod in view.pods]
+    all_keys = {links.key(pod) for pod, _ in everyone}
+    open_keys = {links.key(pod) for pod, over in everyone if not over}
+    for pod, over in everyone:
+        action, moved = _decide_pod(view, pod, over, open_keys)
         action = _braked(view, pod, action)
         if action is not None:
             actions.append(action)
@@ -194,7 +104,7 @@ def _braked(view: WorkloadView, pod: Pod, action: Action | None) -> Action | Non
     """Replace the end of a pod that the brake does not allow by a condition on the pod."""
     if view.brake is None:
         return action
-    uid, marked = pods.uid(pod), pods.condition(pod, names.JOB_MISSING).get("status") == "True"
+    uid, marked = pods.uid(pod), pods.is_marked_missing(pod)
     if action is not None and is_missing(action) and uid not in view.brake.allowed:
         return None if marked else Mark(pod, missing=True)
     if action is None and marked and uid not in view.brake.missing:
@@ -222,7 +132,7 @@ def _job_is_over(view: WorkloadView, pod: Pod) -> bool:
     labelled = pods.job_id(pod)
     if labelled is None:
         return not any(_lives(view.snapshot.jobs[job_id]) for job_id in view.snapshot.by_uid.get(links.key(pod), ()))
-    known = view.snapshot.jobs.get(labelled) if labelled is not None else None
+    known = view.snapshot.jobs.get(labelled)
     return known is not None and not _lives(known) and known.is_confirmed
 
 
@@ -230,12 +140,12 @@ def _lives(known: ObservedJob) -> bool:
     return not known.missing and states.end_of(known.job.states) is None
 
 
-def _decide_pod(view: WorkloadView, pod: Pod, open_keys: set[str]) -> _Step:
+def _decide_pod(view: WorkloadView, pod: Pod, over: bool, open_keys: set[str]) -> _Step:
     labelled, before = pods.job_id(pod), view.displaced.get(pods.uid(pod))
-    if pods.is_bound(pod) and pod["spec"]["nodeName"] in view.virtual and not _over(view, pod):
-        return _on_pool(view, pod), None
-    if _over(view, pod):
+    if over:
         return _release(view, pod, labelled, open_keys), None
+    if pods.is_bound(pod) and pod["spec"]["nodeName"] in view.virtual:
+        return _on_pool(view, pod), None
     if pods.is_bound(pod) and (extra := _second_job(view, pod, labelled)) is not None:
         return Cancel(pod, extra), before
     if labelled is None or pods.is_deleted(pod):
@@ -309,20 +219,13 @@ def _release(view: WorkloadView, pod: Pod, labelled: int | None, open_keys: set[
 
 
 def _end(pod: Pod, known: ObservedJob) -> Action | None:
-    job = known.job
+    job, bound = known.job, pods.is_bound(pod)
     if known.missing:
-        reason, text = GONE_REASON, GONE_TEXT
-    else:
-        end = states.end_of(job.states)
-        if end is None:
-            return None
-        reason, text = end.reason, end.text
-        if not pods.is_bound(pod) and "CANCELLED" not in job.states:
-            # the pod is not bound yet: the scheduler submits a new job
-            return None
-    if known.missing and not pods.is_bound(pod):
+        return End(pod, job.job_id, GONE_REASON, GONE_TEXT) if bound else None
+    end = states.end_of(job.states)
+    if end is None or not (bound or "CANCELLED" in job.states):  # not bound: the scheduler submits a new job
         return None
-    return End(pod, job.job_id, reason, text)
+    return End(pod, job.job_id, end.reason, end.text)
 
 
 def _suspension(pod: Pod, known: ObservedJob) -> Suspension | None:

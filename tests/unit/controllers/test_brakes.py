@@ -10,7 +10,7 @@ from bridge.errors import KubeNotFoundError
 from bridge.slurm.models import Job, JobLink, ObservedJob, PodRef, Snapshot
 from bridge.workload import missing_jobs
 from controllers.brakes import Brakes, mark_patch
-from controllers.workload import decide
+from controllers.workload import actions, decide
 
 
 def pod(number, *, marked=False, node="n1", phase="Running"):
@@ -76,11 +76,11 @@ def test_a_held_pod_says_so_and_is_not_ended_until_it_is_allowed():
     gone = snapshot([known(number, gone=True, confirmations=2) for number in range(1, 13)])
     limits = Settings()
     brake = step(Brake(), 12, {f"u{n}" for n in range(1, 13)}, 0, limits)
-    assert decided(everyone, gone, brake) == [decide.Mark(each, missing=True) for each in everyone]
+    assert decided(everyone, gone, brake) == [actions.Mark(each, missing=True) for each in everyone]
     marked = [pod(number, marked=True) for number in range(1, 13)]
     assert decided(marked, gone, brake) == []
     after = step(brake, 12, brake.held, 60, limits, told=brake.held)
-    assert [type(action) for action in decided(marked, gone, after)] == [decide.End] * 12
+    assert [type(action) for action in decided(marked, gone, after)] == [actions.End] * 12
 
 
 def test_an_end_that_slurm_tells_is_not_held():
@@ -91,7 +91,7 @@ def test_an_end_that_slurm_tells_is_not_held():
 
 def test_a_pod_whose_job_is_there_again_says_so():
     marked = pod(1, marked=True)
-    assert decided([marked], snapshot([known(1)]), Brake()) == [decide.Mark(marked, missing=False)]
+    assert decided([marked], snapshot([known(1)]), Brake()) == [actions.Mark(marked, missing=False)]
     (entry,) = mark_patch(marked, missing=False, now="now")["status"]["conditions"]
     assert (entry["type"], entry["status"]) == (names.JOB_MISSING, "False")
 

@@ -8,7 +8,7 @@ from bridge.clock import SystemClock
 from bridge.config import parse
 from bridge.errors import KubeConflictError, KubeForbiddenError, KubeNotFoundError
 from controllers.queues import eviction, manifests
-from controllers.queues.decide import Apply, Delete, Evict, SetStatus
+from controllers.queues.actions import Apply, Delete, Evict, SetStatus
 from controllers.queues.loop import PLURALS, Kueue, Queues
 
 OWNER = {"apiVersion": "vk.io/v1", "kind": "MasterQueue", "metadata": {"name": "q", "uid": "u", "resourceVersion": "7"}}

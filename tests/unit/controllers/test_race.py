@@ -21,7 +21,7 @@ from bridge.script.buildconfig import BuildConfig
 from bridge.workload import places
 from controllers.virtual import decide, race
 from controllers.virtual.act import Actor
-from controllers.virtual.decide import Cancel, Orphan, Refresh, Submit, Wait, Write
+from controllers.virtual.actions import Cancel, Look, Orphan, Refresh, Submit, Wait, Write
 from controllers.virtual.pod_state import Absent, Entry
 from controllers.virtual.pod_view import PodView, PoolView
 from controllers.virtual.prune import prune
@@ -66,7 +66,7 @@ def test_a_place_is_offered_once():
 
 def test_an_offer_without_an_answer_is_looked_up_first():
     entry = Entry(sent_until=NOW + 20)
-    assert look(racer=pod(), entry=entry) == decide.Look(pod())
+    assert look(racer=pod(), entry=entry) == Look(pod())
     entry.answer = Absent(1, NOW)
     assert look(racer=pod(), entry=entry) == Wait(20)
 

@@ -42,7 +42,7 @@ from bridge.site.config import parse
 from bridge.site.files import read_line
 from bridge.wire.messages import Cancel, Event, Grant, Snapshot, Submit
 from bridge.workload import places, pods
-from controllers.virtual import decide
+from controllers.virtual import actions, decide
 from controllers.virtual.act import Actor
 from controllers.virtual.pod_state import Entry
 from controllers.virtual.pod_view import PodView, PoolView
@@ -384,7 +384,7 @@ class Hub:
             entry.listed()
         view = PoolView(name, True, pool.view.complete_at, True, self.since, "10.0.0.1")
         action = decide.decide(PodView(bound, job, entry, view, now, now, False, False, racer))
-        if action is None or isinstance(action, decide.Wait):
+        if action is None or isinstance(action, actions.Wait):
             return
         pool.network, self.api.network = network, api
         try:

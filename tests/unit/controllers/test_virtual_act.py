@@ -20,7 +20,7 @@ from bridge.errors import (
 )
 from bridge.poolapi.jobs import JobStatus
 from bridge.script.buildconfig import BuildConfig
-from controllers.virtual import decide
+from controllers.virtual import actions
 from controllers.virtual.act import Actor
 from controllers.virtual.pod_state import Cancellation, Entry
 from controllers.virtual.reference_reader import ReferenceReader
@@ -115,7 +115,7 @@ RUNNING = JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase="runni
 
 
 def test_a_submit_asks_for_what_the_pod_asks_for(world):
-    world.act(decide.Submit(pod(main={"resources": {"limits": {"cpu": "2"}}})))
+    world.act(actions.Submit(pod(main={"resources": {"limits": {"cpu": "2"}}})))
     assert world.pool.submits["u1"].cpus == 2
     assert world.entry.answer.job.phase == "queued"
     assert world.kube.writes == [], "the pod is written by the decision that follows"
@@ -124,7 +124,7 @@ def test_a_submit_asks_for_what_the_pod_asks_for(world):
 def test_an_unknown_outcome_is_remembered_until_the_request_is_surely_dead(world):
     world.pool.swallow = True
     with pytest.raises(SiteUnknownOutcomeError):
-        world.act(decide.Submit(pod()))
+        world.act(actions.Submit(pod()))
     assert world.entry.sent_until == world.clock.now + 35
     assert world.entry.not_before > world.clock.now
 
@@ -134,7 +134,7 @@ def test_a_site_that_is_down_is_asked_again_later_and_said_once(world):
     pauses = []
     for _ in range(8):
         with pytest.raises(SiteDownError):
-            world.act(decide.Submit(pod()))
+            world.act(actions.Submit(pod()))
         pauses.append(world.entry.not_before - world.clock.now)
     assert world.entry.sent_until is None
     assert pauses[0] <= 1
@@ -145,7 +145,7 @@ def test_a_site_that_is_down_is_asked_again_later_and_said_once(world):
 @pytest.mark.parametrize("error", [SiteRefusedError("no", reason="NoSuchPartition"), SiteTooLargeError("9 MB")])
 def test_what_can_never_work_fails_the_pod(world, error):
     world.pool.problem = error
-    world.act(decide.Submit(pod()))
+    world.act(actions.Submit(pod()))
     (body,) = world.patches()
     assert body["status"]["phase"] == "Failed"
     assert body["status"]["reason"] == error.reason
@@ -155,14 +155,14 @@ def test_what_can_never_work_fails_the_pod(world, error):
 
 def test_a_process_that_leads_no_more_asks_nothing(world):
     world.leads = False
-    for action in (decide.Submit(pod()), decide.Cancel(pod(), 30), decide.Orphan(RUNNING)):
+    for action in (actions.Submit(pod()), actions.Cancel(pod(), 30), actions.Orphan(RUNNING)):
         with pytest.raises(LostLeadershipError):
             world.act(action)
     assert world.pool.asked == []
 
 
 def test_status_and_job_go_in_one_write(world):
-    world.act(decide.Write(pod(), RUNNING, {"phase": "Running"}, {"phase": "Running"}, "site/7"))
+    world.act(actions.Write(pod(), RUNNING, {"phase": "Running"}, {"phase": "Running"}, "site/7"))
     ((_, path, body),) = world.kube.writes
     assert path == f"{PATH}/status"
     assert body == {
@@ -173,7 +173,7 @@ def test_status_and_job_go_in_one_write(world):
 
 
 def test_a_removed_pod_is_written_and_then_deleted_for_good(world):
-    world.act(decide.Remove(pod(), {}, {"phase": "Failed"}))
+    world.act(actions.Remove(pod(), {}, {"phase": "Failed"}))
     assert [what for what, _, _ in world.kube.writes] == ["patch", "delete"]
     assert world.kube.writes[1][2] == {"gracePeriodSeconds": 0, "preconditions": {"uid": "u1"}}
 
@@ -181,18 +181,18 @@ def test_a_removed_pod_is_written_and_then_deleted_for_good(world):
 def test_a_cancel_is_remembered_by_the_deletion_that_it_is_for(world):
     the_pod = pod()
     the_pod["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:30Z"
-    world.act(decide.Cancel(the_pod, 30))
+    world.act(actions.Cancel(the_pod, 30))
     assert world.entry.cancellation == Cancellation("2027-01-15T08:00:30Z", world.clock.now)
     assert world.entry.absences == 1, "the site holds nothing of it"
 
 
 @pytest.mark.parametrize("uid", ["u1", "other", None])
 def test_no_job_is_ended_for_want_of_a_pod_that_is_there(world, uid):
-    world.act(decide.Submit(pod()))
+    world.act(actions.Submit(pod()))
     world.pool.run("u1")
     if uid:
         world.kube.objects[PATH] = {"metadata": {"uid": uid}}
-    world.act(decide.Orphan(world.pool.site["u1"]))
+    world.act(actions.Orphan(world.pool.site["u1"]))
     assert world.pool.count("cancel") == (uid != "u1")
     assert (world.entry.not_before > world.clock.now) is (uid == "u1")
 
@@ -203,21 +203,21 @@ def test_no_job_is_ended_when_the_api_server_cannot_be_asked(world):
 
     world.kube.get = broken
     with pytest.raises(KubeUnavailableError):
-        world.act(decide.Orphan(RUNNING))
+        world.act(actions.Orphan(RUNNING))
     assert world.pool.asked == []
 
 
 def test_an_ended_job_without_a_pod_is_forgotten(world):
-    world.act(decide.Submit(pod()))
+    world.act(actions.Submit(pod()))
     world.pool.end("u1")
-    world.act(decide.Orphan(world.pool.site["u1"]))
+    world.act(actions.Orphan(world.pool.site["u1"]))
     assert world.pool.site == {}
 
 
 def test_an_unknown_job_is_cancelled_at_the_site_before_its_pod_fails(world):
-    world.act(decide.Fail(pod(), "JobLost", "gone", unknown=True))
+    world.act(actions.Fail(pod(), "JobLost", "gone", unknown=True))
     assert world.pool.count("forget") == 1
-    world.act(decide.Fail(pod(), "JobLost", "gone"))  # the site still has its record
+    world.act(actions.Fail(pod(), "JobLost", "gone"))  # the site still has its record
     assert world.pool.count("forget") == 1
 
 
@@ -227,7 +227,7 @@ def test_what_is_missing_is_named_on_the_pod(world):
         {"name": "b", "configMap": {"name": "c", "optional": True}},
     ]
     for _ in range(2):
-        world.act(decide.Submit(pod(volumes=volumes)))
+        world.act(actions.Submit(pod(volumes=volumes)))
     assert world.events.told == [("BridgeWaiting", "waiting for Secret s in namespace ns")]
     waiting = world.patches()[0]["status"]["containerStatuses"][0]["state"]["waiting"]
     assert waiting == {"reason": "WaitingForReference", "message": "waiting for Secret s in namespace ns"}
@@ -243,7 +243,7 @@ def test_secrets_and_tokens_go_only_where_their_namespace_lets_them(world):
         world.kube.objects["/api/v1/namespaces/ns"] = {"metadata": {"annotations": annotations}}
         world.clock.advance(60)
         for spec in ({"volumes": volumes}, {"volumes": tokens}, {"imagePullSecrets": pulls}):
-            world.act(decide.Submit(pod(**spec)))
+            world.act(actions.Submit(pod(**spec)))
             reason, message = world.events.told[-1]
             assert reason == "BridgeWaiting"
             assert "namespace ns does not let" in message
@@ -252,7 +252,7 @@ def test_secrets_and_tokens_go_only_where_their_namespace_lets_them(world):
     assert all(what == "patch" for what, _, _ in world.kube.writes), "no token was asked for"
     world.kube.objects["/api/v1/namespaces/ns"] = {"metadata": {"annotations": {names.POOL_SECRETS: "*"}}}
     world.clock.advance(60)
-    world.act(decide.Submit(pod(volumes=volumes)))
+    world.act(actions.Submit(pod(volumes=volumes)))
     assert "u1" in world.pool.submits
 
 
@@ -271,13 +271,13 @@ CA = "-----BEGIN CERTIFICATE-----\nQ0E=\n-----END CERTIFICATE-----\n"
 
 def test_the_automatic_token_is_left_out_where_the_site_names_no_api_server(world):
     the_pod = pod(volumes=[AUTOMATIC], main={"volumeMounts": [MOUNT]})
-    world.act(decide.Submit(the_pod))
+    world.act(actions.Submit(the_pod))
     assert world.kube.writes == [], "no token was asked for"
     script = world.pool.submits["u1"].script
     assert "kube-api-access" not in script
     assert "KUBERNETES_SERVICE" not in script
     status = JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase="queued")
-    world.act(decide.Write(the_pod, status, {}, {}, "site/7"))
+    world.act(actions.Write(the_pod, status, {}, {}, "site/7"))
     ((reason, text),) = world.events.told
     assert reason == "BridgeSubmitted"
     assert text.startswith("pool site has it as job 7; without its service account token")
@@ -285,7 +285,7 @@ def test_the_automatic_token_is_left_out_where_the_site_names_no_api_server(worl
 
 def test_a_token_for_the_api_server_that_the_user_asked_for_is_refused_there(world):
     token = {"serviceAccountToken": {"path": "token"}}
-    world.act(decide.Submit(pod(volumes=[{"name": "t", "projected": {"sources": [token]}}])))
+    world.act(actions.Submit(pod(volumes=[{"name": "t", "projected": {"sources": [token]}}])))
     assert world.kube.writes[-1][2]["status"]["reason"] == "NotPossibleAtSite"
     reason, message = world.events.told[-1]
     assert reason == "BridgeRejected"
@@ -297,7 +297,7 @@ def test_the_token_goes_with_address_and_authorities_where_the_site_has_them(wor
     world.pool.config = BuildConfig.model_validate({"runtime": {"kind": "none"}, "api_server": server})
     path = "/api/v1/namespaces/ns/configmaps/kube-root-ca.crt"
     world.kube.objects[path] = {"data": {"ca.crt": "the cluster's own"}}
-    world.act(decide.Submit(pod(volumes=[AUTOMATIC], main={"volumeMounts": [MOUNT]})))
+    world.act(actions.Submit(pod(volumes=[AUTOMATIC], main={"volumeMounts": [MOUNT]})))
     script = world.pool.submits["u1"].script
     assert base64.b64encode(CA.encode()).decode() in script.replace("\n", "")
     assert base64.b64encode(b"the cluster's own").decode() not in script.replace("\n", "")
@@ -307,28 +307,28 @@ def test_the_token_goes_with_address_and_authorities_where_the_site_has_them(wor
 def test_tokens_are_renewed_at_four_fifths_of_their_life(world):
     token = {"serviceAccountToken": {"path": "token", "audience": "vault", "expirationSeconds": 3600}}
     the_pod = pod(serviceAccountName="sa", volumes=[{"name": "t", "projected": {"sources": [token]}}])
-    world.act(decide.Submit(the_pod))
+    world.act(actions.Submit(the_pod))
     (_, path, body) = world.kube.writes[0]
     assert path == "/api/v1/namespaces/ns/serviceaccounts/sa/token"
     assert body["spec"]["boundObjectRef"] == {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u1"}
     assert world.entry.refresh_at == world.clock.now + 0.8 * 3600
-    world.act(decide.Refresh(the_pod))
+    world.act(actions.Refresh(the_pod))
     assert [file.path for file in world.pool.refreshed["u1"]] == ["t/token"]
     world.pool.down()
     with pytest.raises(SiteDownError):
-        world.act(decide.Refresh(the_pod))
+        world.act(actions.Refresh(the_pod))
     assert world.entry.refresh_at == world.clock.now + 60
 
 
 def test_no_token_goes_to_a_pool_that_the_namespace_does_not_let_have_it_any_more(world):
     token = {"serviceAccountToken": {"path": "token", "audience": "vault"}}
     the_pod = pod(serviceAccountName="sa", volumes=[{"name": "t", "projected": {"sources": [token]}}])
-    world.act(decide.Submit(the_pod))
+    world.act(actions.Submit(the_pod))
     requests = len(world.kube.writes)
     world.kube.objects["/api/v1/namespaces/ns"] = {"metadata": {"annotations": {names.POOL_SECRETS: "other"}}}
     world.clock.advance(60)
     with pytest.raises(MissingReferenceError, match="does not let"):
-        world.act(decide.Refresh(the_pod))
+        world.act(actions.Refresh(the_pod))
     assert (len(world.kube.writes), world.pool.refreshed) == (requests, {})
     assert world.events.told[-1][0] == "BridgeWaiting"
 
@@ -336,7 +336,7 @@ def test_no_token_goes_to_a_pool_that_the_namespace_does_not_let_have_it_any_mor
 def test_a_defect_for_one_pod_is_an_error_of_this_pod(world, monkeypatch):
     monkeypatch.setattr(world.pool, "prepare", lambda _: {}["a secret"])
     with pytest.raises(UnexpectedError, match=r"KeyError at .*test_virtual_act.py:\d+") as caught:
-        world.act(decide.Submit(pod()))
+        world.act(actions.Submit(pod()))
     assert "secret" not in str(caught.value)
     assert world.entry.not_before > world.clock.now
     assert world.events.told[-1][0] == "BridgeWaiting"
@@ -346,7 +346,7 @@ def test_a_defect_for_one_pod_is_an_error_of_this_pod(world, monkeypatch):
 def test_a_defect_after_a_request_was_sent_leaves_its_outcome_unknown(world, monkeypatch):
     monkeypatch.setattr(world.pool, "submit", lambda *_: {}["answer"])
     with pytest.raises(UnexpectedError):
-        world.act(decide.Submit(pod()))
+        world.act(actions.Submit(pod()))
     assert world.entry.sent_until == world.clock.now + 35
 
 
@@ -355,7 +355,7 @@ def test_the_intent_is_on_the_pod_before_the_request_is_sent(world):
     world.pool.lists = False
     world.pool.problem = SiteUnknownOutcomeError("no answer")
     with pytest.raises(SiteUnknownOutcomeError):
-        world.act(decide.Submit(pod()))
+        world.act(actions.Submit(pod()))
     metadata = world.patches()[0]["metadata"]
     assert metadata == {"uid": "u1", "annotations": {names.JOB_INTENT: "site"}, "finalizers": [names.POOL_FINALIZER]}
     assert world.entry.sent_until == world.clock.now + 30 + 5
@@ -364,7 +364,7 @@ def test_the_intent_is_on_the_pod_before_the_request_is_sent(world):
 def test_nothing_is_sent_if_the_intent_cannot_be_written(world):
     world.pool.lists = False
     world.kube.refusal = KubeInvalidError("no new finalizers can be added if the object is being deleted", status=422)
-    world.act(decide.Submit(pod()))
+    world.act(actions.Submit(pod()))
     assert world.pool.asked == []
 
 
@@ -372,7 +372,7 @@ def test_an_intent_is_written_once(world):
     world.pool.lists = False
     the_pod = pod()
     the_pod["metadata"]["annotations"] = {names.JOB_INTENT: "site"}
-    world.act(decide.Submit(the_pod))
+    world.act(actions.Submit(the_pod))
     assert world.pool.count("submit") == 1
     assert not any("finalizers" in body["metadata"] for body in world.patches())
 
@@ -385,7 +385,7 @@ def test_a_statement_of_the_user_counts_again_if_nothing_was_sent(world, problem
     world.pool.lists, world.pool.problem = False, problem
     world.pool.statement = lambda _: "true"
     with pytest.raises(type(problem)):
-        world.act(decide.Submit(pod()))
+        world.act(actions.Submit(pod()))
     assert [body["metadata"]["annotations"][names.JOB_INTENT] for body in world.patches()] == intents
 
 
@@ -395,15 +395,15 @@ def test_a_pool_that_is_not_usable_any_more_is_tried_again(world):
 
     world.pool.prepare = prepare
     with pytest.raises(SiteDownError):
-        world.act(decide.Submit(pod()))
+        world.act(actions.Submit(pod()))
 
 
 def test_a_removed_pod_loses_the_finalizer_before_it_is_deleted(world):
     the_pod = pod()
     the_pod["metadata"]["finalizers"] = [names.POOL_FINALIZER]
-    world.act(decide.Forget(the_pod))
+    world.act(actions.Forget(the_pod))
     assert world.pool.asked == [("forget", "u1")]
     assert world.entry.forgotten
-    world.act(decide.Remove(the_pod, {}, {}))
+    world.act(actions.Remove(the_pod, {}, {}))
     assert [what for what, _, _ in world.kube.writes] == ["patch", "delete"]
     assert world.patches()[0]["metadata"]["$deleteFromPrimitiveList/finalizers"] == [names.POOL_FINALIZER]

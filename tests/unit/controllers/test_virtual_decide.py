@@ -8,11 +8,12 @@ from bridge import names
 from bridge.clock import rfc3339
 from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
 from controllers.virtual import decide
-from controllers.virtual.decide import (
+from controllers.virtual.actions import (
     Cancel,
     Fail,
     Forget,
     Look,
+    Mark,
     Orphan,
     Refresh,
     Remove,
@@ -157,10 +158,10 @@ def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
 
     the_pod = pod()
     assert braked(the_pod, held=False) == Wait(1.0)  # not judged yet
-    assert braked(the_pod, held=True) == decide.Mark(the_pod, missing=True)
+    assert braked(the_pod, held=True) == Mark(the_pod, missing=True)
     marked = pod(status={"phase": "Running", "conditions": [{"type": names.JOB_MISSING, "status": "True"}]})
     assert braked(marked, held=True) == Wait(1.0)
-    assert look(marked, job()) == decide.Mark(marked, missing=False)
+    assert look(marked, job()) == Mark(marked, missing=False)
     assert look(pod(deleted=30), entry=Entry(answer=Absent(2, 0.0))).__class__ is Remove
 
 
@@ -171,15 +172,15 @@ def test_a_job_that_the_batch_system_lost_fails_its_pod_when_the_brake_lets_it()
     lost = job(missing=True)
     the_pod = written(pod(), job())
     assert braked(the_pod, lost, may_fail=False) == Wait(1.0)  # not judged yet
-    assert braked(the_pod, lost, may_fail=False, held=True) == decide.Mark(the_pod, missing=True)
+    assert braked(the_pod, lost, may_fail=False, held=True) == Mark(the_pod, missing=True)
     condition = {"type": names.JOB_MISSING, "status": "True"}
     status = {**the_pod["status"], "conditions": [*the_pod["status"]["conditions"], condition]}
     marked = {**the_pod, "status": status}
     assert braked(marked, lost, may_fail=False, held=True) == Wait(1.0)
     assert braked(marked, lost, may_fail=False) == Wait(1.0)  # a new leader has not judged yet
-    assert braked(marked, job(), may_fail=False) == decide.Mark(marked, missing=False)
+    assert braked(marked, job(), may_fail=False) == Mark(marked, missing=False)
     ready = job(missing=True, containers=[ContainerState(name="main", state="running", ready=True, started_at=TIME)])
-    assert isinstance(braked(marked, ready, may_fail=False, held=True), decide.Write)  # its script still runs
+    assert isinstance(braked(marked, ready, may_fail=False, held=True), Write)  # its script still runs
     action = braked(marked, lost)
     assert isinstance(action, Fail)
     assert (action.reason, "job 7" in action.message) == ("JobLost", True)

@@ -8,6 +8,7 @@ from bridge import names
 from bridge.slurm.components import Component, joined
 from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob, PodRef, Snapshot
 from controllers.workload import decide
+from controllers.workload.actions import Ask, Cancel, End, Label, Orphan, Release, Rest, Suspension
 
 
 def pod(uid="u1", *, job=5, held=True, phase="Running", node="n1", deleted=False, grace=30):
@@ -55,22 +56,22 @@ def test_a_running_pod_with_a_running_job_is_left_alone():
 def test_the_slurm_job_that_lost_to_a_pool_is_cancelled_and_its_end_does_not_end_the_pod():
     the_pod = pod(job=6, node="pool-1")
     for states in ("PENDING", "RUNNING"):
-        assert look([the_pod], snapshot(known(6, states)), virtual={"pool-1"}) == [decide.Cancel(the_pod, 6)]
-    gone = [decide.Release(the_pod, (), remote=True)]
+        assert look([the_pod], snapshot(known(6, states)), virtual={"pool-1"}) == [Cancel(the_pod, 6)]
+    gone = [Release(the_pod, (), remote=True)]
     assert look([the_pod], snapshot(known(6, "CANCELLED")), virtual={"pool-1"}) == gone
     assert look([pod(job=6, node="pool-1", held=False)], snapshot(known(6, "CANCELLED")), virtual={"pool-1"}) == []
 
 
 def test_a_pod_on_a_virtual_node_loses_the_finalizer_of_slurm():
     the_pod = pod(job=None, node="pool-1")
-    assert look([the_pod], snapshot(), virtual={"pool-1"}) == [decide.Release(the_pod, (), remote=True)]
-    assert look([the_pod], snapshot(known(6, "RUNNING")), virtual={"pool-1"}) == [decide.Cancel(the_pod, 6)]
+    assert look([the_pod], snapshot(), virtual={"pool-1"}) == [Release(the_pod, (), remote=True)]
+    assert look([the_pod], snapshot(known(6, "RUNNING")), virtual={"pool-1"}) == [Cancel(the_pod, 6)]
     assert look([pod(job=None, node="pool-1", held=False)], snapshot(), virtual={"pool-1"}) == []
 
 
 def test_a_pod_without_a_job_on_a_lost_node_is_released_after_its_forced_deletion():
     lost = pod(job=None, node="gone", deleted=True, grace=0)
-    assert look([lost], snapshot()) == [decide.Release(lost, ())]
+    assert look([lost], snapshot()) == [Release(lost, ())]
     assert look([pod(job=None, node="n1", deleted=True, grace=0)], snapshot()) == []
 
 
@@ -78,41 +79,41 @@ def test_the_job_of_the_binding_counts_where_the_api_server_copies_no_label():
     the_pod = pod(job=None)
     the_pod["metadata"]["annotations"] = {names.JOB_ID_ANNOTATION: "5"}
     (end,) = look([the_pod], snapshot(known(5, "TIMEOUT", confirmations=2)))
-    assert isinstance(end, decide.End)
+    assert isinstance(end, End)
     for labels in ({}, {names.JOB_ID_LABEL: "4"}):
         the_pod["metadata"]["labels"] = labels
-        assert look([the_pod], snapshot(known(5, "RUNNING"))) == [decide.Label(the_pod, 5)]
+        assert look([the_pod], snapshot(known(5, "RUNNING"))) == [Label(the_pod, 5)]
     the_pod["metadata"]["labels"] = {names.JOB_ID_LABEL: "5"}
     assert look([the_pod], snapshot(known(5, "RUNNING"))) == []
 
 
 def test_a_pod_shows_once_that_its_job_is_suspended_and_once_that_it_is_not():
     the_pod = pod()
-    assert look([the_pod], snapshot(known(5, "SUSPENDED"))) == [decide.Suspension(the_pod, 5, suspended=True)]
+    assert look([the_pod], snapshot(known(5, "SUSPENDED"))) == [Suspension(the_pod, 5, suspended=True)]
     the_pod["status"]["conditions"] = [{"type": names.JOB_SUSPENDED, "status": "True"}]
     assert look([the_pod], snapshot(known(5, "SUSPENDED"))) == []
     assert look([the_pod], snapshot(known(5, "COMPLETING"))) == [], "22.05 hides the state behind this flag"
-    assert look([the_pod], snapshot(known(5, "RUNNING"))) == [decide.Suspension(the_pod, 5, suspended=False)]
+    assert look([the_pod], snapshot(known(5, "RUNNING"))) == [Suspension(the_pod, 5, suspended=False)]
     assert look([pod(deleted=True)], snapshot(known(5, "SUSPENDED"))) == []
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_finished_pod_releases_its_job(phase):
     the_pod = pod(phase=phase)
-    assert look([the_pod], snapshot(known(5, "RUNNING"))) == [decide.Release(the_pod, (5,))]
-    assert look([the_pod], snapshot(known(5, "CANCELLED", confirmations=1))) == [decide.Release(the_pod, ())]
+    assert look([the_pod], snapshot(known(5, "RUNNING"))) == [Release(the_pod, (5,))]
+    assert look([the_pod], snapshot(known(5, "CANCELLED", confirmations=1))) == [Release(the_pod, ())]
     assert look([pod(phase=phase, held=False)], snapshot(known(5, "CANCELLED", confirmations=1))) == []
 
 
 def test_a_finished_pod_whose_job_the_view_lacks_is_looked_up():
     the_pod = pod(phase="Succeeded")
-    assert look([the_pod], snapshot()) == [decide.Release(the_pod, (), unseen=5)]
+    assert look([the_pod], snapshot()) == [Release(the_pod, (), unseen=5)]
 
 
 def test_a_job_of_two_pods_is_kept_until_the_last_one_ends():
     entry = known(5, "RUNNING", "u1", "u2")
     first = pod(phase="Succeeded")
-    assert look([first, pod("u2")], snapshot(entry)) == [decide.Release(first, ())]
+    assert look([first, pod("u2")], snapshot(entry)) == [Release(first, ())]
     both = look([first, pod("u2", phase="Failed")], snapshot(entry))
     assert [a.job_ids for a in both] == [(5,), (5,)]
 
@@ -127,7 +128,7 @@ def test_a_pod_deleted_with_no_grace_keeps_its_job_until_its_containers_have_end
     assert look([going], snapshot(known(5, "RUNNING")), silent=silent) == []
     assert look([going], snapshot(known(5, "RUNNING")), slurm_names={}) == []  # the node is gone
     ended = pod(deleted=True, grace=0, phase="Failed")
-    assert look([ended], snapshot(known(5, "RUNNING")), silent=silent) == [decide.Release(ended, (5,))]
+    assert look([ended], snapshot(known(5, "RUNNING")), silent=silent) == [Release(ended, (5,))]
 
 
 def test_a_pod_deleted_by_force_on_a_silent_node_goes_when_slurm_has_ended_its_job():
@@ -135,8 +136,8 @@ def test_a_pod_deleted_by_force_on_a_silent_node_goes_when_slurm_has_ended_its_j
     over = known(5, "NODE_FAIL", confirmations=2)
     assert look([going], snapshot(over)) == []  # its kubelet answers: it will say when the containers have ended
     assert look([going], snapshot(known(5, "NODE_FAIL", confirmations=1)), silent=["n1"]) == []
-    assert look([going], snapshot(over), silent=["n1"]) == [decide.Release(going, ())]
-    assert look([going], snapshot(over), slurm_names={}) == [decide.Release(going, ())]
+    assert look([going], snapshot(over), silent=["n1"]) == [Release(going, ())]
+    assert look([going], snapshot(over), slurm_names={}) == [Release(going, ())]
     graceful = pod(deleted=True, grace=30)
     assert look([graceful], snapshot(over), silent=["n1"]) == []
 
@@ -168,7 +169,7 @@ def test_a_job_that_is_gone_ends_the_pod_when_said_twice():
 
 
 def test_a_job_the_view_does_not_show_is_asked_for_first():
-    assert look([pod()], snapshot()) == [decide.Ask(pod(), 5)]
+    assert look([pod()], snapshot()) == [Ask(pod(), 5)]
 
 
 def test_nothing_before_the_first_complete_answer():
@@ -184,13 +185,13 @@ def test_a_number_that_has_become_another_pods_job_ends_the_pod_after_three_answ
     pods_of_it = [pod(), pod("u3", node=None, phase="Pending")]
     answers = [look(pods_of_it, snapshot(known(5, "RUNNING", "other"), sequence=n), displaced) for n in (7, 8, 9)]
     assert [len(actions) for actions in answers] == [1, 1, 2]  # and each time the other pod's orphan is looked into
-    assert [a.reason for a in answers[-1] if isinstance(a, decide.End)] == ["JobGone"]
+    assert [a.reason for a in answers[-1] if isinstance(a, End)] == ["JobGone"]
 
 
 def test_a_waiting_pod_ends_only_when_its_job_was_cancelled():
     waiting = pod(node=None, phase="Pending")
     (action,) = look([waiting], snapshot(known(5, "CANCELLED", confirmations=2)))
-    assert isinstance(action, decide.End)
+    assert isinstance(action, End)
     assert look([waiting], snapshot(known(5, "NODE_FAIL", confirmations=2))) == []
 
 
@@ -234,9 +235,9 @@ def test_a_pod_whose_node_lost_its_label_or_was_made_again_is_left_alone(slurm_n
 
 def test_a_second_job_of_a_bound_pod_is_cancelled_and_the_pods_own_is_not():
     two = snapshot(known(5, "RUNNING"), known(9, "PENDING", nodes=()))
-    assert look([pod()], two) == [decide.Cancel(pod(), 9)]
-    assert look([pod(job=9)], snapshot(known(5, "RUNNING"), known(9, "RUNNING"))) == [decide.Cancel(pod(job=9), 5)]
-    assert look([pod(deleted=True)], two) == [decide.Cancel(pod(deleted=True), 9)]
+    assert look([pod()], two) == [Cancel(pod(), 9)]
+    assert look([pod(job=9)], snapshot(known(5, "RUNNING"), known(9, "RUNNING"))) == [Cancel(pod(job=9), 5)]
+    assert look([pod(deleted=True)], two) == [Cancel(pod(deleted=True), 9)]
     assert look([pod()], snapshot(known(5, "RUNNING"), known(9, "CANCELLED", confirmations=1))) == []
     assert look([pod(node=None, phase="Pending")], two) == []  # the scheduler's
 
@@ -251,12 +252,12 @@ def test_no_second_job_is_cancelled_while_the_pods_own_is_in_doubt():
 
 def test_a_job_of_a_pod_that_went_to_a_pool_is_cancelled():
     remote = pod(job=None, node="pool-a")
-    assert look([remote], snapshot(known(9, "RUNNING")), virtual=["pool-a"]) == [decide.Cancel(remote, 9)]
+    assert look([remote], snapshot(known(9, "RUNNING")), virtual=["pool-a"]) == [Cancel(remote, 9)]
 
 
 def test_a_job_whose_pods_are_all_unknown_is_looked_into():
     link = JobLink("c", (PodRef("ns", "pod-u1", "u1"),))
-    assert look([], snapshot(known(5, "RUNNING"))) == [decide.Orphan(5, link)]
+    assert look([], snapshot(known(5, "RUNNING"))) == [Orphan(5, link)]
     assert look([], snapshot(known(5, "COMPLETED", confirmations=1))) == []
     assert look([pod("u2", job=6)], snapshot(known(6, "RUNNING", "u1", "u2"))) == []
 
@@ -281,8 +282,8 @@ def with_group(*entries):
 def test_the_job_of_a_group_is_kept_until_its_last_member_ends():
     first = member("u1", phase="Succeeded")
     snap = with_group(job_of_group(5, "RUNNING"))
-    assert look([first, member("u2")], snap) == [decide.Release(first, ())]
-    assert look([first, member("u2", phase="Pending", node="")], snap) == [decide.Release(first, ())]
+    assert look([first, member("u2")], snap) == [Release(first, ())]
+    assert look([first, member("u2", phase="Pending", node="")], snap) == [Release(first, ())]
     both = look([first, member("u2", phase="Failed")], snap)
     assert [action.job_ids for action in both] == [(5,), (5,)]
 
@@ -290,25 +291,25 @@ def test_the_job_of_a_group_is_kept_until_its_last_member_ends():
 def test_an_unseen_job_of_a_group_is_not_cancelled_while_a_member_runs():
     first = member("u1", phase="Succeeded")
     everything = look([first, member("u2", job=None)], snapshot())
-    assert everything == [decide.Release(first, ())]
+    assert everything == [Release(first, ())]
 
 
 def test_the_end_of_a_job_ends_every_member():
     snap = with_group(job_of_group(5, "TIMEOUT", confirmations=2))
     assert [(a.pod["metadata"]["uid"], type(a)) for a in look([member("u1"), member("u2")], snap)] == [
-        ("u1", decide.End),
-        ("u2", decide.End),
+        ("u1", End),
+        ("u2", End),
     ]
 
 
 def test_a_second_job_of_a_running_group_is_cancelled():
     snap = with_group(job_of_group(5, "RUNNING"), job_of_group(6, "RUNNING"))
-    assert look([member("u1", job=6)], snap) == [decide.Cancel(member("u1", job=6), 5)]
+    assert look([member("u1", job=6)], snap) == [Cancel(member("u1", job=6), 5)]
 
 
 def test_the_job_of_a_group_without_pods_is_looked_into():
     entry = job_of_group(5, "RUNNING")
-    assert look([], with_group(entry)) == [decide.Orphan(5, entry.job.link)]
+    assert look([], with_group(entry)) == [Orphan(5, entry.job.link)]
 
 
 def component(number, state):
@@ -324,9 +325,9 @@ def test_what_is_left_of_a_heterogeneous_job_is_cancelled_when_the_end_of_a_comp
         return Snapshot(sequence=7, jobs={5: ObservedJob(job, **more)}, by_uid={job.link.keys[0]: (5,)})
 
     assert look([], view(confirmations=1)) == []
-    assert look([], view(confirmations=2)) == [decide.Rest(5, job.link)]
+    assert look([], view(confirmations=2)) == [Rest(5, job.link)]
     assert look([], view(confirmations=2, missing=True)) == []
     (over,) = joined(component(number, "CANCELLED") for number in (0, 1))
     assert look([], replace(view(), jobs={5: ObservedJob(over, 2)})) == []
     (lives,) = joined(component(number, "RUNNING") for number in (0, 1))
-    assert look([], replace(view(), jobs={5: ObservedJob(lives)})) == [decide.Orphan(5, lives.link)]
+    assert look([], replace(view(), jobs={5: ObservedJob(lives)})) == [Orphan(5, lives.link)]
