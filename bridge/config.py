@@ -24,11 +24,15 @@ from bridge.namespace_policies import NamespacePolicy
 class AdmissionSection(Section):
     """The webhook."""
 
-    host: str = "0.0.0.0"  # noqa: S104  (the API server connects from another host)
-    port: Annotated[int, Field(ge=0, le=65535)] = names.WEBHOOK_PORT
+    host: str = Field("0.0.0.0", description="Address to listen on.")  # noqa: S104  (the API server is another host)
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        names.WEBHOOK_PORT, description="Port of the webhook; 0 selects a free port."
+    )
     url: str | None = Field(None, description="URL of the webhook for the API server, instead of a Service.")
-    service_name: str = "podbridge-admission"
-    service_namespace: str = names.SYSTEM_NAMESPACE
+    service_name: str = Field("podbridge-admission", description="Service of the webhook, if url is unset.")
+    service_namespace: str = Field(
+        names.SYSTEM_NAMESPACE, description="Namespace of podbridge: of the Service and of the Secret."
+    )
     register_webhooks: bool = Field(
         True, alias="register", description="Create and update the webhook configurations at start."
     )
@@ -36,9 +40,13 @@ class AdmissionSection(Section):
         None, description="Directory with tls.crt, tls.key and ca.crt, for example from cert-manager."
     )
     secret_name: str = Field("podbridge-webhook-tls", description="Secret for the certificates that podbridge creates.")
-    cert_validity: Annotated[float, Field(ge=60, le=3650 * 86400)] = 90 * 86400
-    threads: Annotated[int, Field(ge=1, le=256)] = 16
-    timeout_seconds: Annotated[int, Field(ge=1, le=30)] = 5
+    cert_validity: Annotated[float, Field(ge=60, le=3650 * 86400)] = Field(
+        90 * 86400, description="Validity of the certificates that podbridge creates."
+    )
+    threads: Annotated[int, Field(ge=1, le=256)] = Field(16, description="Concurrent reviews.")
+    timeout_seconds: Annotated[int, Field(ge=1, le=30)] = Field(
+        5, description="Time after which the API server gives up a review (timeoutSeconds of the webhooks)."
+    )
     webhook_name: DnsName = Field(names.COMPONENT, description="Prefix of the names of the two webhook configurations.")
     trusted_users: list[str] = Field(
         [],
@@ -50,11 +58,17 @@ class AdmissionSection(Section):
 class LeaderElectionSection(Section):
     """Leader election: one replica acts at a time."""
 
-    enabled: bool = Field(True, alias="leaderElect")
-    namespace: str = names.SYSTEM_NAMESPACE
-    lease_duration: Seconds = 15
-    renew_deadline: Seconds = 10
-    retry_period: Seconds = 2
+    enabled: bool = Field(
+        True, alias="leaderElect", description="Whether replicas elect a leader; false: for one replica only."
+    )
+    namespace: str = Field(names.SYSTEM_NAMESPACE, description="Namespace of the Leases.")
+    lease_duration: Seconds = Field(
+        15, description="Time after the last renewal until another replica acquires a Lease that was not released."
+    )
+    renew_deadline: Seconds = Field(
+        10, description="Time after the last renewal after which a leader that cannot renew its Lease stops."
+    )
+    retry_period: Seconds = Field(2, description="Time between two attempts to acquire or renew a Lease.")
 
     @model_validator(mode="after")
     def _ordered(self) -> LeaderElectionSection:
@@ -79,11 +93,13 @@ class SlurmSection(Section):
     jwt_file: Path | None = Field(
         None, description="File with the token; default: $SLURM_JWT_FILE, then the token in $SLURM_JWT."
     )
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
-    connect_timeout: Seconds = 3
-    read_timeout: Seconds = 15
+    ca_file: Path | None = Field(None, description="CA certificates for an https address; default: those of certifi.")
+    cert_file: Path | None = Field(None, description="Client certificate, for mutual TLS.")
+    key_file: Path | None = Field(None, description="Private key of the client certificate.")
+    connect_timeout: Seconds = Field(3, description="Time-out of a connection.")
+    read_timeout: Seconds = Field(
+        15, description="Time-out between two parts of an answer. A whole answer may take twice this time."
+    )
     poll_busy: Seconds = Field(0.33, description="Poll period while a job is pending.")
     poll_idle: Seconds = Field(2, description="Poll period while no job is pending.")
     detail_budget: Annotated[int, Field(ge=1, le=100)] = Field(
@@ -99,7 +115,10 @@ class HintsSection(Section):
         description="Directory in which each process with the scheduler or the controllers creates a named pipe with "
         "mode 0620; unset: no pipes.",
     )
-    host: str = "0.0.0.0"  # noqa: S104  (slurmctld connects from another host)
+    host: str = Field(
+        "0.0.0.0",  # noqa: S104  (slurmctld connects from another host)
+        description="Address to listen on for hints over HTTPS.",
+    )
     port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
         None, description="Port for hints over HTTPS; 0 selects a free port, null disables it."
     )
@@ -138,16 +157,22 @@ class BrakeSection(Section):
 class ServingSection(Section):
     """Health and metrics. Port 0 selects a free port, null disables the server."""
 
-    host: str = "0.0.0.0"  # noqa: S104
-    health_port: Annotated[int, Field(ge=0, le=65535)] | None = names.HEALTH_PORT
-    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = names.METRICS_PORT
+    host: str = Field("0.0.0.0", description="Address to listen on.")  # noqa: S104
+    health_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        names.HEALTH_PORT, description="Port of /livez, /readyz and /healthz; 0 selects a free port, null disables it."
+    )
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        names.METRICS_PORT, description="Port of /metrics; 0 selects a free port, null disables it."
+    )
 
 
 class LoggingSection(Section):
     """Logs, written to standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["auto", "json", "text"] = "auto"
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
+    format: Literal["auto", "json", "text"] = Field(
+        "auto", description="Format of a record; auto: text on a terminal, else json."
+    )
 
 
 class Config(Section):
@@ -158,12 +183,17 @@ class Config(Section):
         description="Name of this podbridge among those of the Kubernetes cluster: prefix of its objects, and default "
         "of the keys for namespaces and names of objects. See several-schedulers.md.",
     )
-    scheduler_name: DnsName = names.DEFAULT_SCHEDULER_NAME
+    scheduler_name: DnsName = Field(
+        names.DEFAULT_SCHEDULER_NAME,
+        description="Name of the scheduler in `spec.schedulerName` of pods, and value of the managed-node taint.",
+    )
     slurm_rest_api: str = Field(
         "http://slurm-restapi.slurm:6820",
         description="URL of slurmrestd, or unix:///path/of/socket; empty: no colocated Slurm, only pools.",
     )
-    managed_namespaces: list[DnsName] = Field([names.DEFAULT_NAMESPACE])
+    managed_namespaces: list[DnsName] = Field(
+        [names.DEFAULT_NAMESPACE], description="Namespaces whose pods are reviewed and scheduled by podbridge."
+    )
     managed_namespace_selector: LabelSelector | None = Field(None, description="If set, managedNamespaces is ignored.")
     namespace_policies: list[NamespacePolicy] = Field(
         [],
@@ -174,7 +204,7 @@ class Config(Section):
         description="Labels of nodes of the default scheduler. A new pod of a managed namespace whose node selector "
         "has one of them stays with the default scheduler. See kueue.md.",
     )
-    mcs_label: str = ""
+    mcs_label: str = Field("", description="MCS label of placeholder jobs.")
     partition: str = Field("", description="Slurm partition of pods that name none; empty: Slurm's default partition.")
     partitions: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", max_length=1024)]] = Field(
         [],
@@ -182,8 +212,14 @@ class Config(Section):
         "manages only nodes of these partitions. Empty: all partitions of Slurm.",
     )
 
-    slurm_api_version: Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+$")] | None = None
-    placeholder: Literal["auto", "external", "batch"] = "auto"
+    slurm_api_version: Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+$")] | None = Field(
+        None,
+        description="Version of slurmrestd's API, for example v0.0.42; unset: the newest one that podbridge and "
+        "slurmrestd know.",
+    )
+    placeholder: Literal["auto", "external", "batch"] = Field(
+        "auto", description="Kind of placeholder job; auto: external where Slurm has external jobs, else batch."
+    )
     exclusive: bool = Field(
         False, description="Whether pods without the annotation get whole nodes (slurm-bridge: true)."
     )

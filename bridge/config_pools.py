@@ -20,12 +20,18 @@ _REDIS = r"rediss?://[^\s@/?#]+(/\d{0,4})?|unix:///[^\s?#]+"
 class NatsSection(Section):
     """The NATS server of the pools; without ``servers`` there are no pools."""
 
-    servers: list[Annotated[str, Field(pattern=r"^(nats|tls|ws|wss)://[^\s]+$")]] = Field([])
+    servers: list[Annotated[str, Field(pattern=r"^(nats|tls|ws|wss)://[^\s]+$")]] = Field(
+        [], description="URLs with nats://, tls://, ws:// or wss://; empty: no pools over NATS."
+    )
     seed_file: Path | None = Field(None, description="File with the nkey seed, instead of user and password.")
-    user: str | None = None
-    password_file: Path | None = None
-    ca_file: Path | None = None
-    prefix: Annotated[str, Field(pattern=SUBJECT)] = names.SUBJECT_PREFIX
+    user: str | None = Field(None, description="User name, instead of a seed; requires passwordFile.")
+    password_file: Path | None = Field(None, description="File with the password of the user.")
+    ca_file: Path | None = Field(
+        None, description="CA certificates of the servers, which must have tls:// or wss://; default: the system's."
+    )
+    prefix: Annotated[str, Field(pattern=SUBJECT)] = Field(
+        names.SUBJECT_PREFIX, description="Prefix of all subjects; the sites must have the same one."
+    )
     inbox_prefix: Annotated[str, Field(pattern=SUBJECT)] = Field(
         "_INBOX.hub",
         description="Prefix of the subjects of answers; the server must allow this user to subscribe to it.",
@@ -67,7 +73,9 @@ class RedisStoreSection(Section):
 class NatsStoreSection(Section):
     """A key-value bucket of the pools' NATS server, used over the hub's connection."""
 
-    bucket: Annotated[str, Field(pattern=r"^[0-9A-Za-z_-]{1,64}$")] = "podbridge"
+    bucket: Annotated[str, Field(pattern=r"^[0-9A-Za-z_-]{1,64}$")] = Field(
+        "podbridge", description="Name of the bucket; podbridge creates it if it does not exist."
+    )
     replicas: Annotated[int, Field(ge=1, le=5)] = Field(1, description="Replicas of a bucket that podbridge creates.")
 
 
@@ -129,7 +137,9 @@ class PoolsSection(Section):
     race: RaceSection = RaceSection()
     submit_timeout: Seconds = Field(60, description="Time-out of a submission to a site.")
     workers: Annotated[int, Field(ge=1, le=64)] = Field(32, description="Concurrent calls to one pool.")
-    kubelet_port: Annotated[int, Field(ge=0, le=65535)] = names.KUBELET_PORT
+    kubelet_port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        names.KUBELET_PORT, description="Port of the kubelet API of all virtual nodes; 0 selects a free port."
+    )
     kubelet_cert_dir: Path | None = Field(
         None, description="Directory with tls.crt and tls.key; default: podbridge creates a certificate."
     )

@@ -40,12 +40,16 @@ FIELDS: dict[str, str] = {
 class AllowedValues(Section):
     """Lists of allowed values; ``*`` allows all values."""
 
-    partition: Values = None
-    account: Values = None
-    qos: Values = None
-    licenses: list[Annotated[str, Field(pattern=rf"^({_LICENSE}|\*)$", max_length=1024)]] | None = None
-    reservation: Values = None
-    wckey: Values = None
+    partition: Values = Field(
+        None, description="Slurm partitions; without a default either, the configured partition is allowed."
+    )
+    account: Values = Field(None, description="Slurm accounts.")
+    qos: Values = Field(None, description="QOS.")
+    licenses: list[Annotated[str, Field(pattern=rf"^({_LICENSE}|\*)$", max_length=1024)]] | None = Field(
+        None, description="Names of licenses, without counts."
+    )
+    reservation: Values = Field(None, description="Reservations.")
+    wckey: Values = Field(None, description="Workload characterization keys.")
     user_id: Ids = Field(None, description="Users of Slurm, by number or name, as in the annotation.")
     group_id: Ids = Field(None, description="Groups of the Slurm job, by number or name, as in the annotation.")
 
@@ -53,15 +57,19 @@ class AllowedValues(Section):
 class DefaultValues(Section):
     """Values of the annotations that a pod without them gets."""
 
-    partition: Annotated[str, Field(pattern=rf"^{_WORD}(,{_WORD})*$", max_length=1024)] | None = None
-    account: Default = None
-    qos: Default = None
+    partition: Annotated[str, Field(pattern=rf"^{_WORD}(,{_WORD})*$", max_length=1024)] | None = Field(
+        None, description="Slurm partition, or several separated by commas."
+    )
+    account: Default = Field(None, description="Slurm account.")
+    qos: Default = Field(None, description="QOS.")
     licenses: (
         Annotated[str, Field(pattern=rf"^{_LICENSE}(:\d{{1,6}})?([,;]{_LICENSE}(:\d{{1,6}})?)*$", max_length=1024)]
         | None
-    ) = None
-    reservation: Annotated[str, Field(pattern=rf"^{_WORD}(,{_WORD})*$", max_length=1024)] | None = None
-    wckey: Default = None
+    ) = Field(None, description="Licenses, with counts.")
+    reservation: Annotated[str, Field(pattern=rf"^{_WORD}(,{_WORD})*$", max_length=1024)] | None = Field(
+        None, description="Reservation, or several separated by commas."
+    )
+    wckey: Default = Field(None, description="Workload characterization key.")
     user_id: Annotated[str, Field(pattern=rf"^{_ID}$", max_length=1024)] | None = Field(
         None, description="User of the Slurm job, by number or name: Slurm applies the limits of this user."
     )

@@ -31,7 +31,7 @@ kubectl.
 | Do pods and jobs agree? | `podbridge get jobs`, column PROBLEM |
 | What are all facts about an object? | `podbridge describe KIND NAME` |
 | Which job does this manifest become? | `podbridge render -f pod.yaml` |
-| What become the values of slurm-bridge or of the NATS plugin? | `podbridge convert` |
+| How do I convert the values of slurm-bridge or of the NATS plugin? | `podbridge convert` |
 
 ## Rules for all commands
 | subject | rule |
@@ -67,8 +67,10 @@ or later) is on:
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ("podbridge",)) -> Iterator[tuple[str, click.Command]]:
-    """Return each command that is no group and not hidden, with its full name, in alphabetical order."""
+    """Return each command that runs and is not hidden, with its full name, in alphabetical order."""
     if isinstance(command, click.Group):
+        if command.invoke_without_command:
+            yield " ".join(path), command
         for name in sorted(command.commands):
             if not command.commands[name].hidden:
                 yield from commands(command.commands[name], (*path, name))

@@ -152,18 +152,18 @@ def _getter(kind: str, help_text: str, *examples: str) -> None:
             sys.exit(130)
 
     if kind == "jobs":
-        click.option("--all", "ended", is_flag=True, help="Also ended jobs that disagree with no pod.")(command)
+        click.option("--all", "ended", is_flag=True, help="Also list ended jobs without a problem.")(command)
 
 
 _getter("pods", "List the pods of the scheduler with their Slurm jobs.", " -A", " -n training -l app=train -o wide")
 _getter(
     "jobs",
-    """List the Slurm jobs of this cluster beside their pods, and in the column PROBLEM where both disagree: a job
-    without a pod, a pod without its job, different nodes, or only one of them has ended.
+    """List the Slurm jobs of this cluster with their pods. The column PROBLEM shows inconsistencies: a job without a
+    pod, a pod without its job, different nodes, or an end on one side only.
 
-    Without -n, the jobs of all namespaces of this cluster are listed. Ended jobs are left out, unless they disagree
-    with a pod; --all lists them as long as Slurm does. A problem that lasts longer than a minute is worth a look: a pod
-    and its job are not read at the same moment.""",
+    Without -n, the jobs of all namespaces of this cluster are listed. Ended jobs without a problem are omitted; --all
+    lists them while Slurm does. Investigate only problems that last longer than a minute: a pod and its job are not
+    read at the same moment.""",
     " -n training",
     " -o wide",
     " --all -o json",
@@ -267,7 +267,8 @@ def config_schema() -> None:
     "slurm-hint",
     add_help_option=False,
     context_settings={"ignore_unknown_options": True},
-    epilog="Example:\n\n  podbridge slurm-hint --help",
+    epilog="Examples:\n\n  podbridge slurm-hint --directory /run/podbridge\n\n"
+    "  podbridge slurm-hint --url https://podbridge-hints.example.org:10270 --token-file FILE",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def slurm_hint(arguments: tuple[str, ...]) -> None:

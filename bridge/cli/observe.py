@@ -86,7 +86,7 @@ def version(connection: ConnectionOptions, client: bool, output: str) -> None:
 @connection_options
 @report_option
 def explain_job(job_id: int, connection: ConnectionOptions, output: str) -> None:
-    """Print why Slurm job JOB is pending or where it runs, its pods, where both disagree, and the next step."""
+    """Print why Slurm job JOB is pending or where it runs, its pods, inconsistencies between them, and next steps."""
     from bridge.cli.explain_objects import job
 
     job(connection, job_id, output)

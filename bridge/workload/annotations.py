@@ -136,11 +136,15 @@ KEYS: dict[str, Key] = {
             "name[@server][:count], separated by , or ;",
             _matching(r"[\w.-]+(@[\w.-]+)?(:\d{1,6})?([,;|][\w.-]+(@[\w.-]+)?(:\d{1,6})?)*"),
             "matlab:2",
-            "licences",
+            "licenses",
         ),
-        Key(names.MAX_NODES, "a whole number from 1 to 1000000", _integer(1, 1_000_000), "1", "most nodes"),
+        Key(
+            names.MAX_NODES, "a whole number from 1 to 1000000", _integer(1, 1_000_000), "1", "maximum number of nodes"
+        ),
         Key(names.MEM_PER_NODE, "a quantity of at least 1Mi", _mebibytes, "8Gi", "memory, at least the requests"),
-        Key(names.MIN_NODES, "a whole number from 1 to 1000000", _integer(1, 1_000_000), "1", "fewest nodes"),
+        Key(
+            names.MIN_NODES, "a whole number from 1 to 1000000", _integer(1, 1_000_000), "1", "minimum number of nodes"
+        ),
         Key(names.PARTITION, f"partition names, comma separated ({_NAME_RULE})", _NAMES, "gpu", "Slurm partition"),
         Key(
             names.PRIORITY,
