@@ -11,6 +11,7 @@ from bridge import clock as clocks
 from bridge.kube.lease import Elector
 from bridge.loop import Dependencies, SlurmLoop
 from bridge.metrics import CONTROLLER_ACTIONS, EXTERNAL_NODES, NODES_TAKEN, counted, label_of
+from bridge.slurm.models import Snapshot
 from bridge.workload import missing_jobs, pods, pool_selection
 from bridge.workload.eligibility import readiness, slurm_name
 from controllers.brakes import Brakes, config_map_path
@@ -52,18 +53,24 @@ class Controllers(SlurmLoop):
         self._watched_until = 0.0
         self._resting: dict[str, float] = {}
         self._lock = threading.Lock()
-        """Guards ``_resting`` and ``_told``, to which the workers add."""
+        """Guards ``_resting`` and ``_written_groups``, to which the workers add."""
         self._kube = dependencies.kube.fenced(self.check_leadership)
         self._taken: Mapping[str, str] = {}
-        self._told: dict[str, pod_groups.GroupCondition] = {}
+        self._written_groups: dict[str, pod_groups.GroupCondition] = {}
 
     def reconcile(self) -> None:
         """Decide for all pods, jobs and nodes."""
-        dependencies, now = self.dependencies, self.dependencies.clock.monotonic()
-        snapshot = dependencies.poller.snapshot
+        now = self.clock.monotonic()
+        snapshot = self.dependencies.poller.snapshot
         with self._lock:
             self._resting = {key: until for key, until in self._resting.items() if until > now}
-        nodes = [node for node in dependencies.nodes.items() if not pool_selection.is_virtual(node)]
+        nodes = [node for node in self.dependencies.nodes.items() if not pool_selection.is_virtual(node)]
+        self._reconcile_workload(nodes, snapshot, now)
+        self._reconcile_nodes(nodes, snapshot)
+
+    def _reconcile_workload(self, nodes: list[dict[str, Any]], snapshot: Snapshot, now: float) -> None:
+        """Decide for all pods and jobs."""
+        dependencies = self.dependencies
         slurm_names = {node["metadata"]["name"]: slurm_name(node) for node in nodes}
         silent = frozenset(n["metadata"]["name"] for n in nodes if readiness(n).get("status") != "True")
         virtual = frozenset(n["metadata"]["name"] for n in dependencies.nodes.items() if pool_selection.is_virtual(n))
@@ -81,7 +88,11 @@ class Controllers(SlurmLoop):
                 with self._lock:
                     self._resting |= {f"job/{job_id}": now + ORPHAN_AFTER for job_id in action.job_ids}
             self._dispatch("workload", key, action, lambda a=action: self._workload.act(a))  # type: ignore[misc]
-        self._tell_groups(everyone)
+        self._write_groups(everyone)
+
+    def _reconcile_nodes(self, nodes: list[dict[str, Any]], snapshot: Snapshot) -> None:
+        """Decide for all nodes."""
+        dependencies = self.dependencies
         version, clock = dependencies.slurm.version, dependencies.clock
         self._devices.request([node["metadata"]["name"] for node in nodes if external.is_labelled(node)], self.workers)
         view = NodeSyncView(
@@ -91,21 +102,21 @@ class Controllers(SlurmLoop):
         for state, count in synced.external.items():
             EXTERNAL_NODES.labels(state).set(count)
         if not snapshot.error:  # else nothing is decided about nodes
-            self._tell_taken(nodes, synced.taken)
+            self._report_taken(nodes, synced.taken)
         for step in synced.actions:
             key = f"node/{step.node['metadata']['name']}"
             self._dispatch("node", key, step, lambda s=step: self._node.act(s))  # type: ignore[misc]
 
-    def _tell_groups(self, everyone: list[dict[str, Any]]) -> None:
+    def _write_groups(self, everyone: list[dict[str, Any]]) -> None:
         """Write the conditions of PodGroups that this process has not written yet."""
         current = pod_groups.conditions(everyone)
         with self._lock:
-            self._told = {key: condition for key, condition in self._told.items() if key in current}
+            self._written_groups = {key: condition for key, condition in self._written_groups.items() if key in current}
         for key, condition in current.items():
-            if self._told.get(key) != condition:
-                self._dispatch("workload", f"group/{key}", condition, lambda c=condition: self._tell(c))  # type: ignore[misc]
+            if self._written_groups.get(key) != condition:
+                self._dispatch("workload", f"group/{key}", condition, lambda c=condition: self._write_group(c))  # type: ignore[misc]
 
-    def _tell_taken(self, nodes: list[dict[str, Any]], taken: Mapping[str, str]) -> None:
+    def _report_taken(self, nodes: list[dict[str, Any]], taken: Mapping[str, str]) -> None:
         """Report the nodes that another scheduler has taken, each once."""
         NODES_TAKEN.set(len(taken))
         for node in nodes:
@@ -114,10 +125,10 @@ class Controllers(SlurmLoop):
                 self._node.tell_taken(node, holder)
         self._taken = taken
 
-    def _tell(self, condition: pod_groups.GroupCondition) -> None:
+    def _write_group(self, condition: pod_groups.GroupCondition) -> None:
         pod_groups.write(self._kube, condition, clocks.rfc3339(self.clock.time()))
         with self._lock:
-            self._told[condition.group.key] = condition
+            self._written_groups[condition.group.key] = condition
 
     def _decide_workload(self, view: workload_decide.WorkloadView, now: float) -> workload_decide.Decision:
         """Decide. If a pod is to be terminated because its job is missing, apply the brake and decide again."""

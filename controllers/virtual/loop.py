@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bridge import names
 from bridge.clock import Clock, rfc3339
@@ -57,15 +57,19 @@ class Pools(Protocol):
         """Call ``changed`` after each change, with the pool's name, and the UID of a job or an empty string."""
 
 
+class PoolProgress(NamedTuple):
+    """What the hub has of a pool: its pods are ``synced``, its jobs ``listed``, and it is ``accepting`` submissions."""
+
+    synced: bool = False
+    listed: bool = False
+    accepting: bool = False
+
+
 @dataclass(slots=True)
 class _LoopState:
-    """The loop's state of a pool.
+    """The loop's state of a pool. ``heard``: the monotonic time of the last announcement, and the same time as text."""
 
-    ``ready``: whether the cache and a snapshot exist, and the pool accepts submissions. ``heard``: the monotonic time
-    of the last announcement, and the same time as text.
-    """
-
-    ready: tuple[bool, bool, bool] = (False, False, False)
+    progress: PoolProgress = field(default_factory=PoolProgress)
     heard: tuple[float | None, str] = (None, "")
     folder_problem: str = ""
     renewed_at: float = float("-inf")
@@ -169,7 +173,7 @@ class VirtualNodes(Loop):
         """Discard all state of pods: it is from an earlier term as leader."""
         for record in self._records.values():
             record.forget_all()
-            self._loop_states[record.name].ready = (False, False, False)
+            self._loop_states[record.name].progress = PoolProgress()
 
     def reconcile(self) -> None:
         """Update nodes and leases, and check a part of the pods."""
@@ -214,7 +218,7 @@ class VirtualNodes(Loop):
             record = self._records.get(name) or self._add(name)
             if record.pool is not pools.get(name):
                 record.usable = False  # until the folder of the new pool is chosen
-                self._loop_states[name].ready = (False, False, False)
+                self._loop_states[name].progress = PoolProgress()
             record.pool = pools.get(name)
             node = self._nodes.get("", name)
             ours = node is not None and node_decide.is_ours(node, name)
@@ -294,18 +298,18 @@ class VirtualNodes(Loop):
         announce, heard = announced
         if loop_state.heard[0] != heard:
             loop_state.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
-        not_ready = record.pool.ready() if record.pool is not None else READY
+        readiness = record.pool.ready() if record.pool is not None else READY
         return State(
             record.name,
-            announce,
-            heard,
-            loop_state.heard[1],
-            bound,
-            remembered,
-            folder,
-            loop_state.folder_problem,
-            not_ready,
-            races,
+            announce=announce,
+            heard=heard,
+            heard_at=loop_state.heard[1],
+            bound=bound,
+            remembered=remembered,
+            folder=folder,
+            folder_problem=loop_state.folder_problem,
+            readiness=readiness,
+            races=races,
         )
 
     def _update(self, record: PoolState, state: State, view: node_decide.NodesView) -> None:
@@ -317,22 +321,22 @@ class VirtualNodes(Loop):
             for phase in PHASES:
                 POOL_JOBS.labels(record.name, phase).set(min(announce.jobs.get(phase, 0), MOST_JOBS))
         if not record.usable:
-            loop_state.ready = (False, False, False)
+            loop_state.progress = PoolProgress()
             return
         if view.now - loop_state.renewed_at >= LEASE_PERIOD:
             loop_state.renewed_at = view.now
             self._call(f"lease/{record.name}", lambda: self._node_writer.renew(view.nodes[record.name]))
-        ready = (
-            record.cache.synced,
-            pool is not None and pool.complete_at() is not None,
-            pool is not None and pool.ready().ok,
+        progress = PoolProgress(
+            synced=record.cache.synced,
+            listed=pool is not None and pool.complete_at() is not None,
+            accepting=pool is not None and pool.ready().ok,
         )
-        if ready != loop_state.ready:
-            loop_state.ready = ready
+        if progress != loop_state.progress:
+            loop_state.progress = progress
             for uid in record.uids():
                 self._reconciler.add(record.name, uid)
         record.brake = self._brakes.judge(
-            f"pool.{record.name}", *record.missing(), settle=MISSING_SETTLE, listed=ready[1]
+            f"pool.{record.name}", *record.missing(), settle=MISSING_SETTLE, listed=progress.listed
         )
         self._sweep(record, loop_state)
 
