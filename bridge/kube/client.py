@@ -14,7 +14,7 @@ import copy
 import json
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any, Literal, TypeVar
@@ -25,11 +25,12 @@ import urllib3
 from bridge.clock import Clock, SystemClock
 from bridge.curl_client import Answer, CallError, Limits
 from bridge.fencing import fence
+from bridge.kube import watch_stream
 from bridge.kube.access import KubeAccess, configuration
 from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import is_collection
-from bridge.kube.responses import IDLE, decode, error_of, error_of_status, no_answer, parsed, unavailable
-from bridge.kube.text_stream import BROKEN, PIECE, TextStream, interrupt
+from bridge.kube.responses import error_of, no_answer, parsed, short, unavailable
+from bridge.kube.text_stream import BROKEN, TextStream, interrupt
 from bridge.metrics import KUBE_REQUESTS
 
 Object = dict[str, Any]
@@ -185,15 +186,7 @@ class KubeClient:
         try:
             if self._closed.is_set():
                 return
-            for line in self._lines(what, response, idle_timeout):
-                event: Object = decode(line)
-                if event["type"] == "ERROR":
-                    status = event["object"]
-                    raise error_of_status(what, int(status.get("code") or 500), status)
-                _ = event["object"]["metadata"]["resourceVersion"]  # callers rely on this field
-                yield event
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise unavailable(f"{what}: not an event: {type(error).__name__}") from error
+            yield from watch_stream.events(what, response, idle_timeout, self._clock)
         finally:
             with self._watches_lock:
                 self._watches.discard(response)
@@ -221,30 +214,6 @@ class KubeClient:
         with self._watches_lock:
             for response in self._watches:
                 interrupt(response)
-
-    def _lines(self, what: str, response: urllib3.BaseHTTPResponse, idle_timeout: float) -> Iterator[bytes]:
-        rest = b""
-        heard = self._clock.monotonic()
-        while True:
-            try:
-                piece = response.read1(PIECE)
-            except urllib3.exceptions.ReadTimeoutError as error:
-                raise unavailable(f"{what}: no data for {idle_timeout:g} s", reason=IDLE) from error
-            except BROKEN as error:
-                raise unavailable(f"{what}: connection lost: {_short(error)}", reason="Broken") from error
-            if not piece:
-                if rest:
-                    raise unavailable(f"{what}: connection lost within an event", reason="Broken")
-                return
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                if line:
-                    yield line
-            now = self._clock.monotonic()
-            if lines:
-                heard = now
-            elif now - heard > idle_timeout:
-                raise unavailable(f"{what}: no complete event for {idle_timeout:g} s", reason=IDLE)
 
     def _call(
         self,
@@ -311,7 +280,7 @@ class KubeClient:
             return self._authorized(headers, send)
         except BROKEN as error:
             self._count("GET", None)
-            raise unavailable(f"GET {path}: no answer: {_short(error)}", reason="Broken") from error
+            raise unavailable(f"GET {path}: no answer: {short(error)}", reason="Broken") from error
 
     def _authorized(self, headers: dict[str, str], send: Callable[[], R]) -> R:
         """Set the ``Authorization`` header and send; after 401 and a change of the credentials, send once more."""
@@ -339,7 +308,7 @@ class KubeClient:
         try:
             return bytes(response.read(LARGEST_REFUSAL))
         except BROKEN as error:
-            raise unavailable(f"{what}: no answer: {_short(error)}", reason="Broken") from error
+            raise unavailable(f"{what}: no answer: {short(error)}", reason="Broken") from error
         finally:
             response.close()
 
@@ -353,7 +322,3 @@ def _url(path: str, params: Params | None) -> str:
 
 def _query(params: Params) -> str:
     return urlencode({key: str(value).lower() if isinstance(value, bool) else value for key, value in params.items()})
-
-
-def _short(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:200]

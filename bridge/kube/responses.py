@@ -106,3 +106,8 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return max(0.0, float(headers.get("retry-after") or ""))
     except ValueError:
         return None
+
+
+def short(error: BaseException) -> str:
+    """Return the type and the text of an error, for a message."""
+    return f"{type(error).__name__}: {error}"[:200]
