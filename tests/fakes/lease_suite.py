@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from bridge import errors
-from bridge.clock import FakeClock, parse_rfc3339
+from bridge.clock import parse_rfc3339
 from bridge.kube.client import KubeClient
 from bridge.kube.lease import Elector
 from bridge.kube.resources import LEASES
 from bridge.threads import Supervisor
+from tests.fakes.clock import FakeClock
 
 
 class Steps(Supervisor):

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
-from bridge.clock import FakeClock
 from bridge.config import Config
 from bridge.errors import BridgeError, LostLeadershipError
 from bridge.kube.object_store import Object
@@ -21,6 +20,7 @@ from bridge.loop import Dependencies
 from bridge.workload import pods
 from controllers.loop import Controllers
 from scheduler.loop import Scheduler
+from tests.fakes.clock import FakeClock
 from tests.fakes.memory_kube import Killed, MemoryCache, MemoryKube, Writes
 from tests.fakes.memory_slurm import CLUSTER, MemoryPoller, MemorySlurm
 

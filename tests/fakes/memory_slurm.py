@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from bridge import fencing
-from bridge.clock import FakeClock
 from bridge.errors import SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError, SlurmUnknownOutcomeError
 from bridge.slurm import states
 from bridge.slurm.components import Component, joined
 from bridge.slurm.models import ApiVersion, Job, JobLink, JobRequest, Node, ObservedJob, Snapshot, Submitted
+from tests.fakes.clock import FakeClock
 from tests.fakes.memory_kube import Writes
 
 CLUSTER, OTHER_CLUSTER = "c1", "c2"

@@ -3,9 +3,9 @@
 import pytest
 
 from bridge import config
-from bridge.clock import FakeClock
 from bridge.errors import ConfigError
 from bridge.pools.interlink import source
+from tests.fakes.clock import FakeClock
 
 
 def parse(text):

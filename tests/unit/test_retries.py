@@ -9,11 +9,11 @@ import time
 import pytest
 
 from bridge.backoff import Backoff
-from bridge.clock import FakeClock
 from bridge.errors import LostLeadershipError, SlurmUnavailableError
 from bridge.retries import Reports, Retries
 from bridge.threads import Supervisor
 from bridge.workers import Workers
+from tests.fakes.clock import FakeClock
 
 
 def test_each_failure_in_a_row_doubles_the_rest_up_to_the_limit():

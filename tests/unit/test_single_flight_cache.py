@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.errors import BridgeError
 from bridge.single_flight_cache import SingleFlightCache
+from tests.fakes.clock import FakeClock
 
 
 @pytest.mark.parametrize("value", ["v", None, 0])

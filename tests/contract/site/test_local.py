@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.errors import BatchError, SiteError, SiteRefusedError
 from bridge.site.batch import processes
 from bridge.site.batch.local import LocalBatch
@@ -21,6 +20,7 @@ from bridge.site.batch.port import JobRequest, Site
 from bridge.wire.messages import Cancel
 from cluster.polling import eventually
 from tests.contract.site.jobs import check_replaced_after_unused, submit, uid
+from tests.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.real
 

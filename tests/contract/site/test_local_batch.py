@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.site.batch import local
 from bridge.site.batch.local import LocalBatch
 from bridge.site.batch.local_settings import Local
 from bridge.site.batch.port import BatchJob, JobRequest, Site
 from cluster.polling import eventually
+from tests.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.real
 

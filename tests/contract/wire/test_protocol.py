@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.poolapi.requests import LogOptions
 from bridge.wire import log_streams
@@ -26,6 +25,7 @@ from bridge.wire.server import serve
 from bridge.wire.subjects import Subjects
 from cluster.polling import eventually
 from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, concurrently, status
+from tests.fakes.clock import FakeClock
 
 OWNER = "c1"
 

@@ -17,13 +17,13 @@ from admission.permissions import Permissions
 from admission.reviewer import Reviewer
 from admission.server import make_app
 from bridge import names
-from bridge.clock import FakeClock
 from bridge.config import Config
 from bridge.errors import KubeForbiddenError, KubeNotFoundError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.kube.resources import JOBS, Resource
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.kinds import job, jobset, kueue, lws, podgroup
+from tests.fakes.clock import FakeClock
 
 OURS = names.DEFAULT_SCHEDULER_NAME
 Json = dict[str, Any]

@@ -12,8 +12,8 @@ from admission.node_sizes import NodeSizes
 from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions
 from bridge import names
-from bridge.clock import FakeClock
 from bridge.errors import KubeForbiddenError, KubeNotFoundError, KubeUnavailableError
+from tests.fakes.clock import FakeClock
 
 ALICE = {"username": "alice", "uid": "1", "groups": ["students"]}
 

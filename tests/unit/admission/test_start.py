@@ -8,10 +8,11 @@ import ssl
 import pytest
 
 from admission.server import Admission
-from bridge.clock import FakeClock, SystemClock
+from bridge.clock import SystemClock
 from bridge.config import Config
 from bridge.errors import BridgeError, KubeUnavailableError
 from bridge.threads import Supervisor
+from tests.fakes.clock import FakeClock
 from tests.fakes.objects_api import FakeApi
 
 

@@ -4,13 +4,13 @@ import pytest
 
 from bridge import names
 from bridge.brake import Brake, step
-from bridge.clock import FakeClock
 from bridge.config import BrakeSection as Settings
 from bridge.errors import KubeNotFoundError
 from bridge.slurm.models import Job, JobLink, ObservedJob, PodRef, Snapshot
 from bridge.workload import missing_jobs
 from controllers.brakes import Brakes, mark_patch
 from controllers.workload import actions, decide
+from tests.fakes.clock import FakeClock
 
 
 def pod(number, *, marked=False, node="n1", phase="Running"):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.config import Config
 from bridge.errors import KubeForbiddenError, KubeUnavailableError
 from controllers.node.device_reader import DeviceReader
+from tests.fakes.clock import FakeClock
 from tests.fakes.old_api_server import OldApiServer
 
 

@@ -7,7 +7,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.test import Client, TestResponse
 
-from bridge.clock import FakeClock
 from bridge.errors import (
     BridgeError,
     KubeForbiddenError,
@@ -21,6 +20,7 @@ from controllers.kubelet.app import make_app
 from controllers.kubelet.authentication import TokenAuthenticator, User
 from controllers.kubelet.authorization import KubeletAuthorizer
 from controllers.kubelet.handlers import Found, Sources
+from tests.fakes.clock import FakeClock
 from tests.fakes.log_pool import LogPool, running, terminated
 
 NOW = 1_700_000_000.0

@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from bridge.clock import FakeClock
 from bridge.errors import KubeUnavailableError
 from bridge.serving.answers import AnswerError
 from bridge.single_flight_cache import SingleFlightCache
@@ -25,6 +24,7 @@ from controllers.kubelet.authentication import (
     user_of_certificate,
 )
 from controllers.kubelet.authorization import REMEMBER_NO, REMEMBER_YES, KubeletAuthorizer, subresources
+from tests.fakes.clock import FakeClock
 
 
 def certificate(name: str, *groups: str, days: float = 1) -> bytes:

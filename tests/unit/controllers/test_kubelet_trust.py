@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.errors import CertificateError, KubeUnavailableError
 from bridge.kube.client import KubeClient
 from bridge.serving.certificates import Certificates, make_ca, make_pair
 from controllers.kubelet.trust import VALIDITY, Trust, read_client_ca
+from tests.fakes.clock import FakeClock
 from tests.fakes.kube_api import FakeApi
 
 DAY = 86400.0

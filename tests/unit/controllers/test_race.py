@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from bridge import names
-from bridge.clock import FakeClock
 from bridge.errors import (
     KubeConflictError,
     KubeNotFoundError,
@@ -27,6 +26,7 @@ from controllers.virtual.pod_view import PodView, PoolView
 from controllers.virtual.prune import prune
 from controllers.virtual.race import Claim, Grant, Offer, Racers
 from controllers.virtual.reference_reader import ReferenceReader
+from tests.fakes.clock import FakeClock
 from tests.fakes.pool import FakePool
 
 NOW, TICKET, PATH = 1000.0, "t-1", "/api/v1/namespaces/ns/pods/p"

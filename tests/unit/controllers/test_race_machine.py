@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bridge import names
-from bridge.clock import FakeClock
 from bridge.errors import (
     BridgeError,
     KubeConflictError,
@@ -48,6 +47,7 @@ from controllers.virtual.pod_state import Entry
 from controllers.virtual.pod_view import PodView, PoolView
 from controllers.virtual.race import Racers
 from controllers.virtual.reference_reader import ReferenceReader
+from tests.fakes.clock import FakeClock
 from tests.unit.site.conftest import World as SiteWorld
 
 OWNER, UID, WAIT, TIMEOUT = "c1", "u1", 60.0, 30.0

@@ -5,7 +5,6 @@ import base64
 import pytest
 
 from bridge import names
-from bridge.clock import FakeClock
 from bridge.errors import (
     KubeInvalidError,
     KubeNotFoundError,
@@ -24,6 +23,7 @@ from controllers.virtual import actions
 from controllers.virtual.act import Actor
 from controllers.virtual.pod_state import Cancellation, Entry
 from controllers.virtual.reference_reader import ReferenceReader
+from tests.fakes.clock import FakeClock
 from tests.fakes.pool import FakePool
 
 

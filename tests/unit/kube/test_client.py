@@ -16,12 +16,12 @@ import pytest
 import urllib3
 
 from bridge import errors
-from bridge.clock import FakeClock
 from bridge.kube import access
 from bridge.kube.client import KubeClient
 from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import PODS, SECRETS
 from cluster.polling import eventually
+from tests.fakes.clock import FakeClock
 from tests.fakes.kube_api import FakeApi, Handler, Request
 from tests.fakes.server_certificate import certificates
 

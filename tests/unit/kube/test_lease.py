@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.kube import access
 from bridge.kube.lease import Elector
+from tests.fakes.clock import FakeClock
 from tests.fakes.kube_api import FakeApi, Handler, Request
 from tests.fakes.lease_suite import LeaseSuite, Steps
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from bridge.backoff import Backoff
-from bridge.clock import FakeClock
 from bridge.kube.work_queue import WorkQueue
+from tests.fakes.clock import FakeClock
 
 KEYS = st.sampled_from("abcd")
 DELAYS = st.integers(-1, 5)

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.plugin.app import make_app
 from bridge.plugin.directory import ByToleration, OnePool
 from bridge.plugin.pods import Pods
 from bridge.plugin.reports import Reports
 from bridge.serving.access import Access, Files
+from tests.fakes.clock import FakeClock
 from tests.fakes.pool import FakePool
 
 BODIES = Path(__file__).parents[2] / "contract" / "interlink" / "bodies"

@@ -1,8 +1,8 @@
 from bridge.brake import Limits
-from bridge.clock import FakeClock
 from bridge.plugin.directory import OnePool
 from bridge.plugin.missing import MissingJobs
 from bridge.script.references import Objects
+from tests.fakes.clock import FakeClock
 from tests.fakes.pods import pod
 from tests.fakes.pool import FakePool
 

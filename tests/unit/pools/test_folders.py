@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.errors import SiteError, SiteRefusedError
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import JobSubmission
@@ -17,6 +16,7 @@ from bridge.wire.client import TRIES
 from bridge.wire.envelope import pack, parse
 from bridge.wire.messages import Announce, Event, Request
 from bridge.wire.subjects import Subjects
+from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 from tests.fakes.pods import pod
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.errors import SiteRefusedError
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import JobSubmission
@@ -19,6 +18,7 @@ from bridge.script import library
 from bridge.wire.envelope import LIMITS, pack, parse
 from bridge.wire.messages import Announce, BuildConfigMessage, Event, Problem, Reply, Request
 from bridge.wire.subjects import Subjects
+from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 from tests.fakes.pods import pod
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.metrics import POOL_REMEMBERED
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import JobSubmission
@@ -20,6 +19,7 @@ from bridge.pools.records import JobRecord, PoolRecord, job_key, write
 from bridge.wire.envelope import pack
 from bridge.wire.messages import Announce, BuildConfigMessage, Event
 from bridge.wire.subjects import Subjects
+from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 from tests.fakes.pods import pod
 from tests.fakes.store import FakeStore

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError
 from bridge.poolapi.announcement import Announcement
 from bridge.poolapi.jobs import JobStatus
@@ -16,6 +15,7 @@ from bridge.pools.polled import PolledPool, PolledPools, PollSettings
 from bridge.pools.port import Pod
 from bridge.script.references import Objects
 from bridge.threads import Supervisor
+from tests.fakes.clock import FakeClock
 
 
 def pod(job: str) -> Pod:

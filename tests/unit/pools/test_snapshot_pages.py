@@ -7,12 +7,12 @@ from typing import cast
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.errors import SiteError
 from bridge.poolapi.jobs import JobStatus
 from bridge.pools import snapshot_pages
 from bridge.pools.submitter_client import Client
 from bridge.wire.client import PAGE, Page
+from tests.fakes.clock import FakeClock
 
 
 def job(number: int, message: str = "") -> JobStatus:

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from bridge.clock import FakeClock
 from bridge.config import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
@@ -18,6 +17,7 @@ from scheduler.pod_states import PodState, PodStates
 from scheduler.queue_head import QueueHead
 from scheduler.rules import SchedulerView
 from scheduler.update_pace import BURST, FASTEST, SHARE, SLOWEST, UpdatePace
+from tests.fakes.clock import FakeClock
 
 VERSION = ApiVersion("v0.0.45", external_jobs=True)
 

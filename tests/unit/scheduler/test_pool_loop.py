@@ -7,13 +7,13 @@ from typing import Any, cast
 import pytest
 
 from bridge import names
-from bridge.clock import FakeClock
 from bridge.config import Config
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.workload import pods
 from scheduler.pools.loop import PoolScheduler
+from tests.fakes.clock import FakeClock
 from tests.fakes.memory_hub import Queue, _Events
 from tests.fakes.memory_kube import MemoryCache, MemoryKube, Writes
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from bridge.clock import FakeClock
 from bridge.errors import KubeError, KubeForbiddenError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.workload import eligibility
@@ -18,6 +17,7 @@ from scheduler.pod_states import Bound, PodState
 from scheduler.pools import decide
 from scheduler.pools.loop import namespace_views
 from scheduler.pools.usage import Usage, requests
+from tests.fakes.clock import FakeClock
 
 
 def pod(uid: str = "u1", pools: str = "*", cpu: str = "1", **more: Any) -> dict[str, Any]:

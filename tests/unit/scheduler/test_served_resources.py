@@ -2,12 +2,12 @@
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.config import Config
 from bridge.errors import KubeForbiddenError, KubeUnavailableError
 from bridge.workload.devices import UnsupportedClaimError
 from scheduler.claim_store import ClaimStore
 from scheduler.device_names import SLOW_PERIOD, DeviceNames
+from tests.fakes.clock import FakeClock
 from tests.fakes.old_api_server import OldApiServer
 
 

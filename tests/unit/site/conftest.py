@@ -2,7 +2,6 @@
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.site.batch.port import Amount, BatchJob, Capacity
 from bridge.site.batch_list import BatchList
@@ -11,6 +10,7 @@ from bridge.site.folder import Folder
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Delays, Watcher
 from bridge.wire.messages import Submit
+from tests.fakes.clock import FakeClock
 
 OWNER = "c1"
 UID = "0a1b2c3d-1111-2222-3333-444455556666"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.clock import FakeClock
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.site.batch import condor_text as text
 from bridge.site.batch.htcondor import CondorBatch
 from bridge.site.batch.port import JobRequest
 from bridge.site.config import make_batch_system, parse
+from tests.fakes.clock import FakeClock
 
 
 def ad(**more: Any) -> dict[str, Any]:

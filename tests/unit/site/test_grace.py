@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.site.job_actions import KILL_ALLOWANCE
 from bridge.site.submitter import Submitter
 from bridge.wire.messages import Cancel
+from tests.fakes.clock import FakeClock
 from tests.unit.site.conftest import OWNER, UID
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.clock import FakeClock
 from bridge.errors import ConfigError
 from bridge.site.config import Images, parse
 from bridge.site.images import CachedImage, ImageCache, to_evict
+from tests.fakes.clock import FakeClock
 
 NOW = 10 * 86400.0
 SIZES = st.integers(0, 100)

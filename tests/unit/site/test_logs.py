@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.clock import FakeClock
 from bridge.errors import SiteRefusedError
 from bridge.site.job_record import JobRecord, Meta
 from bridge.site.logs import read_log
 from bridge.wire.messages import Logs
+from tests.fakes.clock import FakeClock
 from tests.unit.site.conftest import OWNER, UID
 
 

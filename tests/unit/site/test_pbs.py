@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.clock import FakeClock
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.script.settings import Flavor
 from bridge.site.batch import pbs
 from bridge.site.batch.port import Amount, JobRequest
 from bridge.site.config import make_batch_system, parse
+from tests.fakes.clock import FakeClock
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
 JOB = {  # as a server of version 23.06 writes it, shortened

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.clock import FakeClock
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.script.settings import Flavor
 from bridge.site.batch import job_user
@@ -21,6 +20,7 @@ from bridge.site.batch.port import JobRequest
 from bridge.site.batch.slurm import SlurmBatch
 from bridge.site.batch.slurm_flags import allowed_flags
 from bridge.site.config import make_batch_system, parse
+from tests.fakes.clock import FakeClock
 
 SQUEUE = """\
 2|FAILED||1795266742|1795266742|pb-a-2|BadConstraints

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from bridge.clock import FakeClock
 from bridge.config import Config, SlurmSection
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.link import encode
 from bridge.slurm.models import JobLink, PodRef, Snapshot
 from bridge.slurm.snapshot import Poller
+from tests.fakes.clock import FakeClock
 from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths
 
 

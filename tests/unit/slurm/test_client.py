@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.config import Config, SlurmSection
 from bridge.errors import SlurmUnavailableError
 from bridge.slurm.client import MOST_PATIENCE, SlurmClient
+from tests.fakes.clock import FakeClock
 
 READ_TIMEOUT = 15.0
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.errors import SlurmUnavailableError
 from bridge.slurm.models import Node, Partition
 from bridge.slurm.node_reader import FULL_PERIOD, NodeReader
 from bridge.slurm.poll_state import Answers
+from tests.fakes.clock import FakeClock
 
 
 class Controller:

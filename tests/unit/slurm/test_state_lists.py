@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from bridge.clock import FakeClock
 from bridge.config import Config, SlurmSection
 from bridge.slurm import client as clients
 from bridge.slurm import query_plan, state_lists
@@ -14,6 +13,7 @@ from bridge.slurm.link import encode
 from bridge.slurm.models import JobLink, PodRef, Snapshot
 from bridge.slurm.snapshot import Poller
 from bridge.slurm.state_lists import SHARE, SHARE_IF_WANTED
+from tests.fakes.clock import FakeClock
 from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths
 
 MANY = state_lists.ALWAYS_CHEAP

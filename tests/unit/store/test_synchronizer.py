@@ -9,10 +9,11 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from bridge.clock import FakeClock, SystemClock
+from bridge.clock import SystemClock
 from bridge.metrics import STORE_UP
 from bridge.store.synchronizer import BATCH, COMPARE, Key, StoreSynchronizer
 from bridge.threads import Supervisor
+from tests.fakes.clock import FakeClock
 from tests.fakes.store import FakeStore
 
 

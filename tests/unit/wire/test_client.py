@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.clock import FakeClock
 from bridge.errors import SiteError, SiteRefusedError
 from bridge.poolapi.requests import LogOptions
 from bridge.pools.submitter_pool import SubmitterPool
 from bridge.wire.client import PoolClient
 from bridge.wire.messages import Cancel, Files, Submit
 from bridge.wire.subjects import Subjects
+from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"

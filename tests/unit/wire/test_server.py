@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.clock import FakeClock
 from bridge.errors import BatchError, SiteTooLargeError
 from bridge.poolapi.jobs import JobStatus
 from bridge.wire.client import PoolClient
@@ -17,6 +16,7 @@ from bridge.wire.envelope import GarbledError, parse_body
 from bridge.wire.messages import Cancel, Grant, Snapshot, SnapshotPage, Status, Submit, Submitted
 from bridge.wire.server import Server, refusal
 from bridge.wire.subjects import Subjects, encode
+from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"

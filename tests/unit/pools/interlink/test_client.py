@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge import tracing
-from bridge.clock import FakeClock
 from bridge.config_interlink import InterlinkSection
 from bridge.errors import (
     ConfigError,
@@ -25,6 +24,7 @@ from bridge.poolapi.requests import LogOptions
 from bridge.pools.interlink.client import PluginClient
 from bridge.pools.interlink.transport import PluginTransport, ServerError
 from bridge.script.references import Objects
+from tests.fakes.clock import FakeClock
 from tests.fakes.pods import pod
 
 BODIES = Path(__file__).parents[3] / "contract" / "interlink" / "bodies"

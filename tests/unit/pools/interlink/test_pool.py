@@ -3,7 +3,6 @@
 import pytest
 
 from bridge import names
-from bridge.clock import FakeClock
 from bridge.config_interlink import InterlinkSection
 from bridge.errors import MissingReferenceError, ScriptError, SiteDownError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.interlink.messages import PingResponse
@@ -12,6 +11,7 @@ from bridge.pools.interlink.client import Ping
 from bridge.pools.interlink.pool import InterlinkPool
 from bridge.pools.interlink.transport import ServerError
 from bridge.script.buildconfig import BuildConfig
+from tests.fakes.clock import FakeClock
 from tests.fakes.pods import NO_OBJECTS, pod
 
 

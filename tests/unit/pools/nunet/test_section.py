@@ -1,9 +1,9 @@
 import pytest
 
 from bridge import config
-from bridge.clock import FakeClock
 from bridge.errors import ConfigError
 from bridge.pools.nunet import source
+from tests.fakes.clock import FakeClock
 
 
 def parse(section):
