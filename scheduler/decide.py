@@ -194,7 +194,7 @@ def _allocated(
         return GiveBack(pod, job.job_id, text), state
     missing, state = starting(view, state, job.nodes[:1])
     if missing:
-        text = f"Slurm job {job.job_id} has its node: {missing}"
+        text = f"Slurm job {job.job_id} is allocated; {missing}"
         return _hold_or_tell(view, pod, state, job.job_id, "SlurmNodeStarting", text), state
     why = view.placements.refusal(pod, job.nodes[0])
     if why:

@@ -65,7 +65,7 @@ INCOMPLETE = "GangIncomplete"
 """Reason of the condition of a member that waits for other members."""
 
 _OTHERS = "Slurm job {} was submitted for pods that request something else than the pods that exist now"
-"""All members of a heterogeneous job are here, but a component has none or too few of them."""
+"""All members of a heterogeneous job are present, but a component has none or too few of them."""
 
 _Steps = tuple[list[Action], PodState]
 """The actions for the members, and the next state of the gang."""
@@ -176,7 +176,7 @@ def _without_job(
 
 
 def _count_text(gang: Gang, count: int, needed: int = 0) -> str:
-    return f"{count} of {needed or gang.minimum} pods of {gang.ref.kind} {gang.ref.name} are here"
+    return f"{count} of {needed or gang.minimum} pods of {gang.ref.kind} {gang.ref.name} are present"
 
 
 def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job, present: int) -> _Steps:
@@ -225,7 +225,7 @@ def _allocated(
     if job.parts and not started and present >= needed > len(assigned):
         return [GiveBack(gang.waiting[0], job.job_id, _OTHERS.format(job.job_id), gang)], state
     if started + len(assigned) < needed:
-        text = f"{_count_text(gang, started + len(assigned), needed)}; Slurm job {job.job_id} has its nodes"
+        text = f"{_count_text(gang, started + len(assigned), needed)}; Slurm job {job.job_id} is allocated"
         said = _label(gang, job.job_id) or _tell(view, _placed(gang, assigned), INCOMPLETE, text)
         actions, state = _wait(view, gang, state, job, said, text)
         return told + actions, state
@@ -241,7 +241,7 @@ def _start(
     failure = failure_of(state.phase)
     missing, state = starting(view, state, sorted(set(assigned.values())))
     if missing:
-        text = f"Slurm job {job.job_id} has its nodes: {missing}"
+        text = f"Slurm job {job.job_id} is allocated; {missing}"
         return _label(gang, job.job_id) or _tell(view, placed, "SlurmNodeStarting", text), state
     for pod in placed:
         node = assigned[pods.uid(pod)]

@@ -52,7 +52,8 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     kubernetes = _kubernetes(pod)
     if (pod["spec"].get("schedulerName") or "") != session.config.scheduler_name:
         return {
-            "summary": f"not managed by podbridge: its scheduler is {pod['spec'].get('schedulerName')}{_left(pod)}",
+            "summary": f"not managed by podbridge: its scheduler is {pod['spec'].get('schedulerName')}"
+            + _default_scheduler_text(pod),
             "kubernetes": kubernetes,
             "slurm": [],
             "pools": [],
@@ -92,7 +93,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     return report | {"not_read": session.gaps, "next": advice}
 
 
-def _left(pod: pods.Pod) -> str:
+def _default_scheduler_text(pod: pods.Pod) -> str:
     """Return why admission has left a pod of a managed namespace to the default scheduler."""
     reason = (pod["metadata"].get("annotations") or {}).get(names.DEFAULT_SCHEDULER_REASON)
     return f", to which admission has left it: {reason}" if reason else ""
@@ -119,11 +120,11 @@ def _race(pod: pods.Pod) -> list[str]:
     if not found:
         return []
     if not pods.is_bound(pod):
-        return [f"races at {', '.join(found)}: the first place whose job starts gets the pod"]
+        return [f"queued at {', '.join(found)}: the first place whose job starts gets the pod"]
     ticket = (pod["metadata"].get("annotations") or {}).get(names.GRANT, "").partition("/")[2]
     if places.is_granted(pod, pod["spec"]["nodeName"], ticket):
-        return [f"raced at {', '.join(found)}: pool {pod['spec']['nodeName']} was the first to start its job"]
-    return [f"raced at {', '.join(found)}: the colocated Slurm was the first to start its job"]
+        return [f"was queued at {', '.join(found)}: pool {pod['spec']['nodeName']} was the first to start its job"]
+    return [f"was queued at {', '.join(found)}: the colocated Slurm was the first to start its job"]
 
 
 def _group(session: CommandSession, pod: pods.Pod) -> list[str]:

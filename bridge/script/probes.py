@@ -58,7 +58,7 @@ def make(
         place = f"{where}.{kind}Probe"
         doing = action(probe, place, ports)
         if doing is None:
-            raise ScriptError(f"{place}: nothing is not allowed; allowed: exec, httpGet, tcpSocket, grpc")
+            raise ScriptError(f"{place}: no handler is set; allowed: exec, httpGet, tcpSocket, grpc")
         if doing.how == "exec":
             doing = Action("exec", [expand(text, variables) for text in doing.words])
         found.append(
@@ -93,7 +93,7 @@ def action(handler: Mapping[str, Any] | None, where: str, ports: Mapping[str, in
     if (inner := handler.get("exec")) is not None:
         command = [clean(str(text), f"{where}.exec.command") for text in inner.get("command") or ()]
         if not command:
-            raise ScriptError(f"{where}.exec.command: nothing is not allowed; allowed: a command")
+            raise ScriptError(f"{where}.exec.command: must not be empty")
         return Action("exec", command)
     if (inner := handler.get("httpGet")) is not None:
         return _http(inner, f"{where}.httpGet", ports)

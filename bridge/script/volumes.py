@@ -215,7 +215,7 @@ def _downward(
                 raise ScriptError(f"{place}.resourceFieldRef.containerName: {wanted!r} is no container of the pod")
             text = environment.resource(container, inner, machine, f"{place}.resourceFieldRef")
         else:
-            raise ScriptError(f"{place}: nothing is not allowed; allowed: fieldRef, resourceFieldRef")
+            raise ScriptError(f"{place}: no source is set; allowed: fieldRef, resourceFieldRef")
         yield path, text.encode(), _mode(item.get("mode"), default)
 
 

@@ -52,7 +52,7 @@ class LogBody:
                 raise StopIteration from error
             self._over = True
             log.warning("log broken off", extra=kv(**self._about, error=error))
-            return f"podbridge: the log breaks off here: {error}\n".encode()
+            return f"podbridge: the log ends here because of an error: {error}\n".encode()
 
     def close(self) -> None:
         """End the log at the site too. Any thread may call it."""

@@ -51,8 +51,8 @@ class BatchList:
                     self._take_again()
         if batch_id := next((found for found in self._living.get(uid, ()) if found not in known), ""):
             raise SiteRefusedError(
-                f"the batch system has a job of this pod already ({batch_id}), of which nothing is in folder"
-                f" {folder.path} ({folder.id})",
+                f"the batch system already has job {batch_id} of this pod, but folder {folder.path} ({folder.id}) has "
+                "no record of it",
                 reason="SubmittedElsewhere",
                 retryable=True,
                 hint="Another submitter uses another folder for this pool, or the folder was replaced. The pod is"

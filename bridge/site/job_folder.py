@@ -126,7 +126,7 @@ class JobFolder:
         """
         if not self.unfinished():
             raise SiteRefusedError(
-                "there is a folder of this job, but what is in it can't be read",
+                "the job directory exists but cannot be read; the job may be running",
                 reason="Unreadable",
                 retryable=True,
                 hint=f"The site's administrator should look at jobs/{self.uid} in the submitter's folder.",

@@ -345,7 +345,7 @@ class Watcher:
             return
         if record.started:  # in case its script still runs
             self.actions.stop(record.uid, 0, job_status.LOST)
-        message = "the batch system no longer knows the job, and its script did not write down an end"
+        message = "the batch system no longer knows the job, and its script recorded no end"
         self.index.observe(record.uid, replace(gone, message=message))
 
     def _reread(self) -> None:

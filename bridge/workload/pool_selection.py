@@ -22,8 +22,8 @@ Pod = Mapping[str, Any]
 _EFFECT = "NoSchedule"
 ALLOWED = f"a comma list of pools, {names.ANY_POOL!r} for any, {names.LOCAL_POOL!r} for the colocated Slurm"
 NO_POOL = (
-    f"the pod asks for no pool, and no Slurm is configured beside the kubelets (slurmRestApi is empty): it waits; to "
-    f"have it run, set the annotation {names.POOLS} on the pod or its namespace before the pod is created"
+    "the pod requests no pool, and no Slurm is configured (slurmRestApi is empty); create the pod again with the "
+    f"annotation {names.POOLS} on it or on its namespace"
 )
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 

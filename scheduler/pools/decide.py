@@ -195,7 +195,7 @@ def _places(
 def _race(
     view: PoolSchedulerView, pod: Pod, state: PodState, kept: tuple[str, ...], found: race.Places
 ) -> Action | None:
-    why = f"races at {', '.join(found.selected) or 'no pool'}" + (
+    why = f"queued at {', '.join(found.selected) or 'no pool'}" + (
         f"; not {_list(found.refused)}" if found.refused else ""
     )
     if found.selected != kept:

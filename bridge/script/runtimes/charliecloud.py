@@ -34,9 +34,7 @@ class CharliecloudRuntime(Runtime):
         images.accept_image(container, where, config, image_root, self.schemes)
         images.accept_lines(container)
         if not container.command:
-            raise ScriptError(
-                f"{where}.command: nothing is not allowed at this site: charliecloud runs no entry points"
-            )
+            raise ScriptError(f"{where}.command: must be set at this site: charliecloud runs no entry points")
         for mount in container.mounts:
             if mount.kind != "own" and mount.path.startswith(_OF_THE_MACHINE):
                 raise ScriptError(

@@ -19,9 +19,7 @@ class NoRuntime(Runtime):
     def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
         """Refuse containers without a command: there is no image whose command could run."""
         if not container.command:
-            raise ScriptError(
-                f"{where}.command: nothing is not allowed at this site, which runs no images: name a command"
-            )
+            raise ScriptError(f"{where}.command: must be set at this site: it runs no images")
 
     def has_network(self, config: BuildSettings) -> bool:
         """Return ``True``: processes of the machine always have its network."""

@@ -79,7 +79,7 @@ class Commands:
                     start_new_session=True,
                 )
         except FileNotFoundError as error:
-            raise CommandNotFoundError(f"{program} is not there", retryable=True) from error
+            raise CommandNotFoundError(f"{program} was not found", retryable=True) from error
         except OSError as error:
             raise BatchError(f"{program} can't be run: {error.strerror}", retryable=True) from error
         with process:

@@ -101,7 +101,7 @@ def test_a_pod_that_a_full_site_would_hold_runs_at_the_other_at_once(world):
         assert (done["status"]["phase"], done["spec"]["nodeName"]) == ("Succeeded", "local-site")
         assert annotation(done, "grant").startswith("local-site/")
         assert set(annotation(done, "places").split(",")) == set(SITES)
-        assert "raced at" in world.explain(done)
+        assert "was queued at" in world.explain(done)
         eventually(lambda: not has_place(world, pod, "slurm-site"), "the other place is withdrawn")
         assert marks.runs(world).get("overtakes") == 1
 

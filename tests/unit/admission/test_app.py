@@ -418,7 +418,7 @@ def test_without_slurm_a_pod_that_asks_for_no_pool_waits_and_says_so_or_stays_wh
     waits = client(world, slurmRestApi="", pools=settings)
     assert "patch" in ask(waits, "/mutate", review(plain))
     (warning,) = ask(waits, "/validate", review(pod()))["warnings"]
-    assert "asks for no pool" in warning
+    assert "requests no pool" in warning
     leaves = client(world, slurmRestApi="", pools={**settings, "otherPods": "default-scheduler"})
     (operation,) = patch_of(ask(leaves, "/mutate", review(plain)))
     assert "it requests no pool" in operation["value"][names.DEFAULT_SCHEDULER_REASON]

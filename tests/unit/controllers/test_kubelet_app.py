@@ -217,7 +217,7 @@ def test_a_log_that_breaks_off_says_so(served: Served) -> None:
     pieces = iter(answer.response)
     assert [next(pieces), next(pieces)] == [b"", b"begin\n"]
     served.pools["one"].fail(SiteDownError("pool one does not answer"))
-    assert b"".join(pieces) == b"podbridge: the log breaks off here: pool one does not answer\n"
+    assert b"".join(pieces) == b"podbridge: the log ends here because of an error: pool one does not answer\n"
     answer.close()
     assert served.pools["one"].wait_open(0)
 

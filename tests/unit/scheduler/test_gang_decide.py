@@ -95,7 +95,7 @@ def kinds(found):
 
 def test_a_gang_short_of_members_waits_and_says_how_many_are_here():
     (first, second) = look([member(0), member(1)], snapshot())
-    assert (first.reason, first.message) == ("GangIncomplete", "2 of 3 pods of jobset train are here")
+    assert (first.reason, first.message) == ("GangIncomplete", "2 of 3 pods of jobset train are present")
     assert second.pod["metadata"]["name"] == "train-1"
 
 

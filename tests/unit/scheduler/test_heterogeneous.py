@@ -194,7 +194,7 @@ def test_a_member_deleted_before_the_bindings_is_waited_for_in_its_component():
     (told, other) = look(found[1:], snapshot(job), states)
     assert (told.reason, told.message) == (
         "GangIncomplete",
-        "2 of 3 pods of jobset train are here; Slurm job 5 has its nodes",
+        "2 of 3 pods of jobset train are present; Slurm job 5 is allocated",
     )
     assert other.reason == "GangIncomplete"
     assert kinds(look(found[1:], snapshot(job), states, now=1000.0 + Config().busy_node_timeout)) == ["GiveBack"]

@@ -86,7 +86,7 @@ def test_a_site_may_refuse():
     action = look(pod(), pool("a"), pool("b", races=False), pool("c"))
     assert isinstance(action, decide.Race)
     assert action.places == ("a", "c")
-    assert action.why == f"races at a, c; not b ({race.NOT_ALLOWED})"
+    assert action.why == f"queued at a, c; not b ({race.NOT_ALLOWED})"
 
 
 def test_one_possible_place_is_no_race():
@@ -97,13 +97,13 @@ def test_recorded_places_are_told_once_and_not_written_again():
     the_pod = pod(recorded="a,b")
     action = look(the_pod, pool("a"), pool("b"))
     assert isinstance(action, decide.Tell)
-    assert (action.reason, action.message) == ("Racing", "races at a, b")
+    assert (action.reason, action.message) == ("Racing", "queued at a, b")
 
 
 def test_a_present_place_is_kept_before_a_new_one_with_room():
     action = look(pod(recorded="b,c"), pool("a"), pool("b"), pool("c"), most=2, full="b c")
     assert isinstance(action, decide.Tell)
-    assert action.message == f"races at b, c; not a ({race.NO_PLACE_LEFT})"
+    assert action.message == f"queued at b, c; not a ({race.NO_PLACE_LEFT})"
 
 
 def test_a_silent_place_gives_its_number_to_another_pool_only():

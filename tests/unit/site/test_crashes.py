@@ -291,7 +291,7 @@ def test_a_job_that_can_not_be_read_is_neither_removed_nor_run_again(world: Any,
         world.begin()
     world.write("job.sh", "nonsense")
     for _ in range(2):
-        with pytest.raises(BridgeError, match="can't be read") as refused:
+        with pytest.raises(BridgeError, match="cannot be read") as refused:
             world.submit()
         assert refused.value.reason == "Unreadable"
         world.look(4000)
@@ -342,7 +342,7 @@ def test_a_shared_folder_that_does_not_answer_for_a_moment_loses_no_job(
         world.folder.touch(UID)
         world.watcher.index.refresh(UID)
         assert [job.job for job in world.submitter.snapshot(OWNER, Snapshot()).jobs] == [UID]
-        with pytest.raises(BridgeError, match="can't be read"):
+        with pytest.raises(BridgeError, match="cannot be read"):
             world.submit()
     world.look(1)
     assert world.status().job_id
@@ -368,7 +368,7 @@ def test_the_end_of_a_job_that_can_not_be_read_is_sought_at_the_batch_system(wor
     world.write("job.sh", "nonsense")
     world.look(1)
     assert world.submitter.snapshot(OWNER, Snapshot()).jobs
-    with pytest.raises(BridgeError, match="can't be read"):  # it is not gone yet
+    with pytest.raises(BridgeError, match="cannot be read"):  # it is not gone yet
         world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
     world.look(4000)
     assert world.batch.cancelled == ["1"]
@@ -400,7 +400,7 @@ def test_a_job_that_can_not_be_read_is_never_reported_as_absent(world: Any, ques
     if not is_leader:
         world.watcher.release_leadership()
     for _ in range(2):
-        with pytest.raises(BridgeError, match="can't be read") as refused:
+        with pytest.raises(BridgeError, match="cannot be read") as refused:
             _ask(world, question)
         assert refused.value.reason == "Unreadable"
         assert refused.value.retryable

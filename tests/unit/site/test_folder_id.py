@@ -12,7 +12,7 @@ import pytest
 from bridge.errors import BatchError, ConfigError, SiteRefusedError
 from bridge.site.batch.port import BatchJob
 from bridge.site.folder import Folder
-from bridge.site.service import Live, Service
+from bridge.site.service import LiveConfig, Service
 from bridge.wire.messages import Cancel
 from tests.unit.site.conftest import OWNER, UID
 
@@ -53,12 +53,12 @@ def test_two_pools_do_not_share_a_folder(tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text(f'pool = "b"\nfolder = "{tmp_path}/site"\nbatch.kind = "local"\n')
     Folder(tmp_path / "site").prepare("a")
     with pytest.raises(ConfigError, match=r"pool = \"b\" and folder = .*belongs to pool 'a'") as refused:
-        Service(Live(tmp_path / "b.toml", None), pool="b")
+        Service(LiveConfig(tmp_path / "b.toml", None), pool="b")
     assert f"remove {tmp_path}/site/pool" in str(refused.value.hint)
     Folder(tmp_path / "site").prepare("a")
-    Service(Live(tmp_path / "b.toml", None))  # that of a plugin serves no pool
+    Service(LiveConfig(tmp_path / "b.toml", None))  # that of a plugin serves no pool
     (tmp_path / "site" / "pool").unlink()  # the pool is renamed
-    Service(Live(tmp_path / "b.toml", None), pool="b")
+    Service(LiveConfig(tmp_path / "b.toml", None), pool="b")
     assert (tmp_path / "site" / "pool").read_text() == "b\n"
 
 
@@ -72,7 +72,7 @@ def test_a_folder_of_an_earlier_version_gets_the_name_of_its_pool(tmp_path: Path
 
 def test_a_pod_that_the_batch_system_has_from_another_folder_is_not_submitted_again(world: Any) -> None:
     world.batch.table["77"] = BatchJob(id="77", uid=UID, phase="running")
-    with pytest.raises(SiteRefusedError, match=r"\(77\)") as refused:
+    with pytest.raises(SiteRefusedError, match="already has job 77 of this pod") as refused:
         world.submit()
     assert (refused.value.reason, refused.value.retryable) == ("SubmittedElsewhere", True)
     assert world.batch.submits == []

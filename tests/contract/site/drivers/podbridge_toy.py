@@ -99,7 +99,7 @@ class ToyRuntime(Runtime):
 
     def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
         if not container.command:
-            raise ScriptError(f"{where}.command: nothing is not allowed at this site, whose runtime is a toy")
+            raise ScriptError(f"{where}.command: must be set at this site: its runtime is a toy")
 
     def options(self, plan: Plan) -> list[str]:
         return [f"GREETING={word(plan.config.section(ToySettings).greeting)}"]
