@@ -1,3 +1,3 @@
-"""What every part of podbridge shares: the vocabulary, and one room for each outside system."""
+"""What every part of podbridge shares: the vocabulary, and one package for each outside system."""
 
 __version__ = "0.1.0"

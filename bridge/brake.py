@@ -52,14 +52,14 @@ class Brake:
         Keys whose jobs are missing, each with the time since when.
     allowed
         The missing keys whose pods may be terminated.
-    believed
+    recently_allowed
         Keys that were allowed while the brake was not engaged, each with the time.
     """
 
     since: float | None = None
     missing: Mapping[str, float] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()
-    believed: Mapping[str, float] = field(default_factory=dict)
+    recently_allowed: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def engaged(self) -> bool:
@@ -87,22 +87,22 @@ def step(
     have the condition for a missing job; the hold time allows no other pods to be terminated.
     """
     since_when = {key: before.missing.get(key, now) for key in missing}
-    believed = {key: at for key, at in before.believed.items() if now < at + limits.hold}
+    recently_allowed = {key: at for key, at in before.recently_allowed.items() if now < at + limits.hold}
     allowed = before.allowed & missing
     fresh = missing - allowed
     since = before.since
     if since is None:
-        lately = fresh | believed.keys()
-        total = known + len(believed.keys() - missing)
+        lately = fresh | recently_allowed.keys()
+        total = known + len(recently_allowed.keys() - missing)
         if fresh and len(lately) >= limits.least and len(lately) > limits.share * total:
             since = now
         else:
             settled = {key for key in fresh if now >= since_when[key] + limits.settle}
-            believed |= dict.fromkeys(settled, now)
+            recently_allowed |= dict.fromkeys(settled, now)
             allowed |= settled
     if since is not None:
         if answer is BrakeAnswer.CONFIRM:
             allowed |= fresh
         elif answer is not BrakeAnswer.HOLD:
             allowed |= {key for key in fresh & told if now >= since_when[key] + limits.hold}
-    return Brake(since if missing - allowed else None, since_when, frozenset(allowed), believed)
+    return Brake(since if missing - allowed else None, since_when, frozenset(allowed), recently_allowed)

@@ -191,7 +191,7 @@ POOL_FLOODS = Counter(
     "Times that a pool was muted because it exceeded the rate limit of messages.",
     ["pool"],
 )
-NATS_OVERRUN = CounterFunction(
+NATS_MESSAGES_DROPPED = CounterFunction(
     "podbridge_nats_messages_dropped_total",
     "Messages from NATS dropped, because too many were queued in this process.",
 )

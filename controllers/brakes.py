@@ -48,7 +48,7 @@ class _Entry:
     brake: Brake = field(default_factory=Brake)
     incident: str = ""
     ends: str = ""
-    word: str = ""
+    answer: str = ""
     complete_since: float | None = None
     read_at: float | None = None
     dirty: bool = False
@@ -91,7 +91,8 @@ class Brakes:
         entry, now = self._entries.setdefault(name, _Entry()), self._clock.monotonic()
         before = entry.brake
         told = {uid for uid, pod in missing.items() if pods.is_marked_missing(pod)}
-        after = step(before, known, missing.keys(), now, replace(self._limits, settle=settle), self._word(entry), told)
+        limits = replace(self._limits, settle=settle)
+        after = step(before, known, missing.keys(), now, limits, self._answer(entry), told)
         entry.brake = after
         if missing or not listed:
             entry.complete_since = None
@@ -102,7 +103,7 @@ class Brakes:
             entry.incident, entry.ends, entry.dirty = rfc3339(moment), rfc3339(moment + self._limits.hold), True
             self._tell(name, known, missing)
         elif before.engaged and not after.engaged:
-            entry.dirty, entry.word, entry.record = True, "", {}
+            entry.dirty, entry.answer, entry.record = True, "", {}
             log.warning("brake on mass ending released", extra=kv(brake=name, ended=len(after.allowed)))
         if after.engaged:
             counts = {"missing": len(after.held), "known": known}
@@ -122,12 +123,12 @@ class Brakes:
             self._events.event(pod, REASON, text, warning=True, action="Holding")
 
     @staticmethod
-    def _word(entry: _Entry) -> BrakeAnswer:
+    def _answer(entry: _Entry) -> BrakeAnswer:
         """Return the administrator's answer; a confirmation counts only for the incident that it names."""
-        word, _, incident = entry.word.partition(" ")
-        if word == BrakeAnswer.HOLD:
+        answer, _, incident = entry.answer.partition(" ")
+        if answer == BrakeAnswer.HOLD:
             return BrakeAnswer.HOLD
-        return BrakeAnswer.CONFIRM if word == BrakeAnswer.CONFIRM and incident == entry.incident else BrakeAnswer.NONE
+        return BrakeAnswer.CONFIRM if answer == BrakeAnswer.CONFIRM and incident == entry.incident else BrakeAnswer.NONE
 
     def _synchronize(self, name: str, entry: _Entry, now: float) -> None:
         """Write the ConfigMap if the state has changed, and read it while the brake is engaged.
@@ -150,7 +151,7 @@ class Brakes:
             keys = (name, name + ANSWER_SUFFIX)
             wanted: dict[str, str | None] = {}
             if engaged:
-                entry.word = data.get(keys[1], "")
+                entry.answer = data.get(keys[1], "")
                 text = json.dumps(record)
                 wanted = {name: text} if data.get(name) != text else {}
             else:  # the incident is over

@@ -15,15 +15,15 @@ from bridge.slurm.models import Snapshot
 from bridge.workload import missing_jobs, pods, pool_selection
 from bridge.workload.eligibility import readiness, slurm_name
 from controllers.brakes import Brakes, config_map_path
-from controllers.node import act as node_act
 from controllers.node import decide as node_decide
 from controllers.node import external
+from controllers.node.act import NodeActor
 from controllers.node.actions import NodeSyncView
 from controllers.node.device_reader import DeviceReader
-from controllers.workload import act as workload_act
 from controllers.workload import actions as workload_actions
 from controllers.workload import decide as workload_decide
 from controllers.workload import pod_groups
+from controllers.workload.act import WorkloadActor
 
 SEEN_AFTER = 0.5
 """Seconds until caches and snapshot show a completed action: it is not repeated before."""
@@ -38,8 +38,8 @@ class Controllers(SlurmLoop):
 
     def __init__(self, dependencies: Dependencies, elector: Elector | None) -> None:
         super().__init__("controllers", dependencies, elector)
-        self._workload = workload_act.Actor(dependencies, self.check_leadership)
-        self._node = node_act.Actor(dependencies, self.check_leadership)
+        self._workload = WorkloadActor(dependencies, self.check_leadership)
+        self._node = NodeActor(dependencies, self.check_leadership)
         self._devices = DeviceReader(dependencies.kube, dependencies.config, self.clock)
         self._displaced: Mapping[str, workload_decide.Displaced] = {}
         self._brakes = Brakes(

@@ -66,7 +66,7 @@ URGENCY: dict[type[actions.Action], int] = {
 }
 
 
-class Actor:
+class SlurmActor:
     """Carries out the actions of :mod:`scheduler.decide`; called by the workers, once at a time for each pod.
 
     ``check_leadership`` raises :class:`~bridge.errors.LostLeadershipError` when this process is not the leader. It is

@@ -16,7 +16,7 @@ from bridge.threads import Supervisor
 from bridge.workload import eligibility, links, missing_jobs, node_ownership, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from scheduler import actions, decide, rules
-from scheduler.act import URGENCY, Actor
+from scheduler.act import URGENCY, SlurmActor
 from scheduler.device_names import DeviceNames
 from scheduler.gangs import Gang, GangIndex
 from scheduler.new_pods import NewPods
@@ -58,7 +58,7 @@ class Scheduler(SlurmLoop):
         self._gangs = GangIndex()
         self._new = NewPods(dependencies.pods)
         self._device_names = DeviceNames(dependencies.kube, dependencies.config, dependencies.clock)
-        self._actor = Actor(dependencies, self._states, self._storage, self._device_names, self.check_leadership)
+        self._actor = SlurmActor(dependencies, self._states, self._storage, self._device_names, self.check_leadership)
         self._node_changes = 0
         self._placed: tuple[object, ...] = ()
         self._node_names: list[str] = []

@@ -11,7 +11,7 @@ from typing import Protocol
 from bridge.config import HintsSection
 from bridge.errors import BridgeError
 from bridge.logs import kv
-from bridge.serving.access import Access, Files, OptionNames
+from bridge.serving.access import Files, OptionNames, ServerAccess
 from bridge.serving.hint_pipe import HintPipe, remove_stale_pipes
 from bridge.serving.hints import BODY_LIMIT, Wake, hint_app
 from bridge.serving.https import Server
@@ -45,9 +45,9 @@ class HintServers:
     def __init__(self, settings: HintsSection, parts: Sequence[str], wake: Wake) -> None:
         self._settings, self._wake = settings, wake
         self._name = f"{PREFIX}{'-'.join(parts)}-{secrets.token_hex(4)}.pipe"
-        self._access: Access | None = None
+        self._access: ServerAccess | None = None
         if settings.port is not None:
-            self._access = Access(Files(settings.token_file, settings.cert_file, settings.key_file), _OPTIONS)
+            self._access = ServerAccess(Files(settings.token_file, settings.cert_file, settings.key_file), _OPTIONS)
         self.port = 0
 
     def start(self, supervisor: Supervisor) -> None:
@@ -65,7 +65,7 @@ class HintServers:
         remove_stale_pipes(directory, PREFIX)
         return HintPipe(directory / self._name, self._wake)
 
-    def _https(self, access: Access) -> Server:
+    def _https(self, access: ServerAccess) -> Server:
         return Server(
             hint_app(self._wake, access.refusal),
             self._settings.host,
@@ -93,6 +93,6 @@ class HintServers:
             server.run(supervisor.stopping)
 
 
-def _refresh(supervisor: Supervisor, access: Access) -> None:
+def _refresh(supervisor: Supervisor, access: ServerAccess) -> None:
     while not supervisor.wait(REFRESH_PERIOD):
         access.refresh()

@@ -15,7 +15,7 @@ from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
-from bridge.metrics import NATS_OVERRUN
+from bridge.metrics import NATS_MESSAGES_DROPPED
 from bridge.pools.nats_registry import NatsPools
 from bridge.pools.persistence import PoolPersistence
 from bridge.pools.registry import PoolRegistry, PoolSource
@@ -29,7 +29,7 @@ from controllers.kubelet.handlers import Found
 from controllers.kubelet.server import Kubelet
 from controllers.kubelet.server import Settings as KubeletSettings
 from controllers.virtual.loop import VirtualNodes
-from controllers.virtual.node_manifest import Settings as NodeSettings
+from controllers.virtual.node_manifest import NodeSettings
 
 
 def link_settings(config: Config, name: str, cluster: str) -> LinkSettings:
@@ -124,7 +124,7 @@ class HubPools:
         sources: list[PoolSource] = list(_configured(config, clock))
         if pools.nats.servers:
             link = self._link = Link(link_settings(config, f"{names.COMPONENT} {identity}", cluster))
-            NATS_OVERRUN.set_function(lambda: link.dropped)
+            NATS_MESSAGES_DROPPED.set_function(lambda: link.dropped)
             nats = NatsPools(link, pools.nats.prefix, cluster, clock, submit_timeout=pools.submit_timeout)
             self._persistence = self._make_persistence(config, link, nats, clock, cluster)
             sources.append(nats)

@@ -15,7 +15,7 @@ from bridge.errors import ConfigError
 if TYPE_CHECKING:
     from bridge.plugin.process import Source
     from bridge.site.live_slurm_config import Opened
-    from bridge.site.service import Live
+    from bridge.site.service import LiveConfig
     from bridge.threads import Supervisor
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -151,9 +151,9 @@ def plugin(
 
 def _site(path: Path, owner: str | None, supervisor: Supervisor, level: str | None, style: str | None) -> Source:
     from bridge import logs
-    from bridge.site.service import Live
+    from bridge.site.service import LiveConfig
 
-    live = Live(path, None)
+    live = LiveConfig(path, None)
     logs.setup(level or live.config.logging.level, style or live.config.logging.format)
     return _in_process(live, owner, supervisor)
 
@@ -169,7 +169,7 @@ def _opened(path: Path, level: str | None, style: str | None) -> Opened:
     return opened
 
 
-def _in_process(live: Live, owner: str | None, supervisor: Supervisor) -> Source:
+def _in_process(live: LiveConfig, owner: str | None, supervisor: Supervisor) -> Source:
     from bridge.plugin.in_process import OWNER, InProcessSite
     from bridge.site.cpus import keep_to_one
     from bridge.site.service import Service

@@ -44,7 +44,7 @@ class Viewer:
         return {name for name in sorted(known)[:MOST_NAMESPACES] if self.may("pods", name)}
 
 
-class Access(Protocol):
+class PageAccess(Protocol):
     """Finds the user of a request."""
 
     cookie: str

@@ -10,7 +10,7 @@ from werkzeug.exceptions import HTTPException
 
 from bridge import __version__
 from bridge.dashboard import formats, headers
-from bridge.dashboard.access import LONGEST_COOKIE, Access
+from bridge.dashboard.access import LONGEST_COOKIE, PageAccess
 from bridge.dashboard.pages import Pages
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
 from bridge.logs import kv
@@ -29,7 +29,7 @@ def is_long(path: str) -> bool:
     return path == CHANGES_PATH or path.startswith(LOG_PATH)
 
 
-def make_app(pages: Pages, access: Access, hosts: Callable[[], Collection[str]]) -> flask.Flask:
+def make_app(pages: Pages, access: PageAccess, hosts: Callable[[], Collection[str]]) -> flask.Flask:
     """Return the application. ``hosts`` returns the allowed values of the header Host; none: all."""
     app = flask.Flask(__name__)
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = 3600
@@ -52,7 +52,7 @@ def make_app(pages: Pages, access: Access, hosts: Callable[[], Collection[str]])
     return app
 
 
-def _add_checks(app: flask.Flask, access: Access, hosts: Callable[[], Collection[str]]) -> None:
+def _add_checks(app: flask.Flask, access: PageAccess, hosts: Callable[[], Collection[str]]) -> None:
     @app.before_request
     def check() -> flask.typing.ResponseReturnValue | None:
         request = flask.request
@@ -80,7 +80,7 @@ def _add_checks(app: flask.Flask, access: Access, hosts: Callable[[], Collection
         return answer
 
 
-def _add_sign_in(app: flask.Flask, access: Access) -> None:
+def _add_sign_in(app: flask.Flask, access: PageAccess) -> None:
     @app.get("/sign-in", endpoint="sign_in_form")
     def form() -> flask.typing.ResponseReturnValue:
         return flask.render_template("sign_in.html", problem="") if access.signs_in else flask.redirect("/", 303)
@@ -105,7 +105,7 @@ def _add_sign_in(app: flask.Flask, access: Access) -> None:
         return answer
 
 
-def _signed_in(access: Access, token: str) -> flask.typing.ResponseReturnValue:
+def _signed_in(access: PageAccess, token: str) -> flask.typing.ResponseReturnValue:
     answer = flask.redirect("/", 303)
     answer.set_cookie(access.cookie, token, httponly=True, samesite="Lax", secure=flask.request.is_secure)
     return answer

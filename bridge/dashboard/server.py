@@ -73,7 +73,7 @@ class Dashboard:
         self._supervisor = Supervisor()
         agent = f"podbridge-dashboard/{__version__}"
         self._kube = KubeClient.load(settings.kubeconfig, settings.context, user_agent=agent, pool_size=16)
-        self._tls = serving_access.Access(settings.files)
+        self._tls = serving_access.ServerAccess(settings.files)
         self._changes = Changes()
         self._pods = Cache(
             self._kube,

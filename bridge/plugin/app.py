@@ -26,7 +26,7 @@ from bridge.plugin import bodies
 from bridge.plugin.answers import answer_of
 from bridge.plugin.pods import Pods
 from bridge.plugin.reports import Reports
-from bridge.serving.access import Access
+from bridge.serving.access import ServerAccess
 from bridge.serving.answers import AnswerError
 from bridge.serving.log_body import log_response
 
@@ -106,7 +106,7 @@ class Handlers:
         return _text("nothing is cached\n")
 
 
-def make_app(pods: Pods, reports: Reports, access: Access, clock: Clock) -> flask.Flask:
+def make_app(pods: Pods, reports: Reports, access: ServerAccess, clock: Clock) -> flask.Flask:
     """Return the application."""
     app = flask.Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False

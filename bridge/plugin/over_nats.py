@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from bridge.clock import Clock, SystemClock
-from bridge.metrics import NATS_OVERRUN
+from bridge.metrics import NATS_MESSAGES_DROPPED
 from bridge.plugin.directory import ByToleration, Directory
 from bridge.pools.nats_registry import NatsPools
 from bridge.threads import Supervisor
@@ -24,7 +24,7 @@ class OverNats:
         self._link = Link(settings)
         self._pools = NatsPools(self._link, prefix, owner, self.clock, submit_timeout=SUBMIT_TIMEOUT)
         self.directory: Directory = ByToleration(self._pools.pools)
-        NATS_OVERRUN.set_function(lambda: self._link.dropped)
+        NATS_MESSAGES_DROPPED.set_function(lambda: self._link.dropped)
 
     def start(self, supervisor: Supervisor) -> None:
         """Connect and follow the pools."""

@@ -25,7 +25,7 @@ from bridge.plugin.listen import Address
 from bridge.plugin.missing import MissingJobs
 from bridge.plugin.pods import MOST_WAITING, Pods
 from bridge.plugin.reports import Reports
-from bridge.serving.access import Access, Files
+from bridge.serving.access import Files, ServerAccess
 from bridge.serving.health import Health, metrics_app
 from bridge.serving.https import BODY_LIMIT, WSGI, Server
 from bridge.serving.streaming import Streams
@@ -78,7 +78,7 @@ class Plugin:
     def __init__(self, source: Source, options: Options, supervisor: Supervisor) -> None:
         files = options.files
         listen.check(options.address, token=files.token is not None, client_ca=files.client_ca is not None)
-        self._access = Access(files)
+        self._access = ServerAccess(files)
         self._source, self._supervisor = source, supervisor
         self._pods = pods = Pods(source.directory, supervisor.wait)
         self._missing = MissingJobs(source.directory, source.clock, pods.requested)

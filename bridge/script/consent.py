@@ -21,7 +21,7 @@ from bridge.workload import pool_selection
 _MOST_NAMED = 3
 
 
-def confidential(needed: references.Needed) -> str:
+def confidential(needed: references.PodReferences) -> str:
     """Return a text with the Secrets and tokens that a script with these references contains; empty: none."""
     secrets = sorted(needed.secrets)
     parts = [f"Secret {name}" for name in secrets[:_MOST_NAMED]]

@@ -37,7 +37,7 @@ FIELDS = (
 _ADDRESSES = ("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs")
 
 
-class Made(NamedTuple):
+class ContainerVariables(NamedTuple):
     """Variables of a container; ``fields`` has the field of the pod for each, for messages."""
 
     values: Environment
@@ -109,7 +109,7 @@ def make(
     node: str,
     machine: Mapping[str, Decimal],
     service: Mapping[str, str] | None = None,
-) -> Made:
+) -> ContainerVariables:
     """Return the variables of ``service``, ``envFrom`` and ``env``, in this order; each may use those before it."""
     environment: Environment = dict(service or {})
     fields: dict[str, str] = {}
@@ -140,7 +140,7 @@ def make(
         found = _from(pod, container, source, place, objects, node, machine)
         if found is not None:
             environment[name], fields[name] = found, f"{place}.name"
-    return Made(environment, fields)
+    return ContainerVariables(environment, fields)
 
 
 def accepted(name: str, where: str) -> str:

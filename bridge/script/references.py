@@ -43,7 +43,7 @@ class TokenRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class PodReferences:
     """Names in the pod's own namespace. ``optional_*`` are optional in each reference."""
 
     configmaps: frozenset[str]
@@ -115,14 +115,14 @@ def _without_mounts(container: Mapping[str, Any], volumes: set[str]) -> Mapping[
     return {**container, "volumeMounts": [mount for mount in mounts if mount.get("name") not in volumes]}
 
 
-def needed(pod: Pod) -> Needed:
+def needed(pod: Pod) -> PodReferences:
     """Return the objects that the script needs. An image pull secret may be missing, as for a kubelet."""
     spec = pod["spec"]
     found: dict[str, dict[str, bool]] = {"configmaps": {}, "secrets": {}}
     for kind, name, optional in (*_of_volumes(spec), *_of_containers(spec)):
         if name:
             found[kind][str(name)] = bool(optional) and found[kind].get(str(name), True)
-    return Needed(
+    return PodReferences(
         configmaps=frozenset(found["configmaps"]),
         secrets=frozenset(found["secrets"]),
         optional_configmaps=frozenset(name for name, optional in found["configmaps"].items() if optional),

@@ -45,7 +45,7 @@ class OptionNames:
     client_ca: str = "--client-ca"
 
 
-class Access:
+class ServerAccess:
     """Checks requests, and keeps the server's certificate current. Raises :class:`ConfigError` for unusable files."""
 
     def __init__(self, files: Files, options: OptionNames = OptionNames()) -> None:

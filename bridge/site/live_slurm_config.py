@@ -10,7 +10,7 @@ from pathlib import Path
 from bridge.logs import kv
 from bridge.site.config import SiteConfig, read_text, validated
 from bridge.site.interlink_slurm.conversion import OPENED, Conversion, convert
-from bridge.site.service import Live
+from bridge.site.service import LiveConfig
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ POOL = "slurm"
 class Opened:
     """A configuration that is read again when its file changes, the server's address, and what has no effect."""
 
-    live: Live
+    live: LiveConfig
     listen: str
     warnings: tuple[str, ...]
 
@@ -29,7 +29,7 @@ class Opened:
 def open_config(path: Path) -> Opened:
     """Read a file; raises :class:`ConfigError`."""
     found = _read(path)
-    return Opened(Live(path, None, _load), found.listen, found.warnings)
+    return Opened(LiveConfig(path, None, _load), found.listen, found.warnings)
 
 
 def report(opened: Opened) -> None:

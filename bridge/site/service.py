@@ -46,7 +46,7 @@ LEADERSHIP_PERIOD = 0.5
 Loader = Callable[[Path, str | None], SiteConfig]
 
 
-class Live:
+class LiveConfig:
     """The configuration, read again when its file changes. A file with an error changes nothing.
 
     ``load`` reads a file; its second argument is the name of the pool, or ``None`` for that of the file.
@@ -95,7 +95,7 @@ class Service:
 
     def __init__(
         self,
-        live: Live,
+        live: LiveConfig,
         clock: Clock | None = None,
         batch: BatchSystem | None = None,
         supervisor: Supervisor | None = None,
@@ -268,7 +268,7 @@ def link_settings(config: SiteConfig, name: str) -> Settings:
 
 def run(path: Path, pool: str | None) -> int:
     """Run until a signal, or until a thread ends; return the exit status."""
-    live = Live(path, pool)
+    live = LiveConfig(path, pool)
     logs.setup(live.config.logging.level, live.config.logging.format)
     tracing.setup("podbridge-submitter")
     os.umask(0o077)

@@ -19,7 +19,7 @@ from controllers.node import actions, external
 log = logging.getLogger(__name__)
 
 
-class Actor:
+class NodeActor:
     """Writes to nodes in Kubernetes and in Slurm.
 
     Each patch of a Kubernetes node has, as precondition, the resourceVersion of the node in the decision.

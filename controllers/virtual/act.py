@@ -54,7 +54,7 @@ REFRESH_AGAIN = 60.0
 """Seconds until a failed refresh of tokens is repeated."""
 
 
-class Actor:
+class PodActor:
     """Carries out actions. ``check_leadership`` raises LostLeadershipError if this process is not the leader."""
 
     def __init__(

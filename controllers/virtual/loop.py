@@ -26,8 +26,8 @@ from bridge.workers import Workers
 from bridge.workload import pods, pool_selection
 from controllers.brakes import Brakes, config_map_path
 from controllers.virtual import node_decide, site_folder
-from controllers.virtual.act import Actor
-from controllers.virtual.node_manifest import Settings, State
+from controllers.virtual.act import PodActor
+from controllers.virtual.node_manifest import NodeSettings, PoolStatus
 from controllers.virtual.node_writer import NodeWriter
 from controllers.virtual.pod_reconciler import PodReconciler, PoolState
 from controllers.virtual.prune import prune
@@ -92,7 +92,7 @@ class VirtualNodes(Loop):
         elector: Elector | None,
         clock: Clock,
         pools: Pools,
-        settings: Settings,
+        settings: NodeSettings,
         link_problem: Callable[[], str | None] = lambda: None,
         remembered: Callable[[str], int] = lambda _: 0,
         forget: Callable[[str], None] = lambda _: None,
@@ -109,7 +109,7 @@ class VirtualNodes(Loop):
         self._node_writer = NodeWriter(
             kube, node_cache, events, clock, self.check_leadership, settings.remove_after, forget
         )
-        actor = Actor(
+        actor = PodActor(
             kube,
             events,
             ReferenceReader(kube, clock),
@@ -283,7 +283,7 @@ class VirtualNodes(Loop):
         threads.spawn(f"cache-pods-{name}", watch)
         return record
 
-    def _state(self, record: PoolState) -> State:
+    def _state(self, record: PoolState) -> PoolStatus:
         announced = record.pool.announced() if record.pool is not None else None
         bound = len(record.cache) if record.cache.synced else None
         remembered, loop_state = self._remembered(record.name), self._loop_states[record.name]
@@ -292,14 +292,14 @@ class VirtualNodes(Loop):
         if self._racers is not None:
             races = record.pool.allows_race() if isinstance(record.pool, RacingPool) else False
         if announced is None:
-            return State(
+            return PoolStatus(
                 record.name, bound=bound, remembered=remembered, folder=folder, folder_problem=loop_state.folder_problem
             )
         announce, heard = announced
         if loop_state.heard[0] != heard:
             loop_state.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
         readiness = record.pool.ready() if record.pool is not None else READY
-        return State(
+        return PoolStatus(
             record.name,
             announce=announce,
             heard=heard,
@@ -312,7 +312,7 @@ class VirtualNodes(Loop):
             races=races,
         )
 
-    def _update(self, record: PoolState, state: State, view: node_decide.NodesView) -> None:
+    def _update(self, record: PoolState, state: PoolStatus, view: node_decide.NodesView) -> None:
         announce, loop_state, pool = state.announce, self._loop_states[record.name], record.pool
         wrong = (announce is not None and announce.problem) or state.folder_problem or state.readiness.problem
         up = announce is not None and not wrong and node_decide.is_heard(view, state)

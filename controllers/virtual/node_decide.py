@@ -17,7 +17,7 @@ from bridge.poolapi.announcement import Announcement
 from bridge.workload import quantity
 from controllers.virtual import announcement_validation, node_manifest
 from controllers.virtual.announcement_validation import ValidAnnouncement
-from controllers.virtual.node_manifest import Body, Settings, State
+from controllers.virtual.node_manifest import Body, NodeSettings, PoolStatus
 
 Node = Mapping[str, Any]
 
@@ -104,9 +104,9 @@ class NodesView:
     ``since``: monotonic time from which this process has received messages.
     """
 
-    pools: Sequence[State]
+    pools: Sequence[PoolStatus]
     nodes: Mapping[str, Node]
-    settings: Settings
+    settings: NodeSettings
     written: Mapping[str, tuple[Body, float]]
     history: History
     link_problem: str
@@ -130,12 +130,12 @@ def decide(view: NodesView) -> tuple[list[Action], History]:
     return [action for action in decided.values() if action is not None], history
 
 
-def _collides(view: NodesView, state: State) -> bool:
+def _collides(view: NodesView, state: PoolStatus) -> bool:
     node = view.nodes.get(state.name)
     return node is not None and not is_ours(node, state.name)
 
 
-def _one(view: NodesView, state: State) -> Action | None:
+def _one(view: NodesView, state: PoolStatus) -> Action | None:
     node = view.nodes.get(state.name)
     if node is not None and _collides(view, state):
         return Collide(node) if state.name not in view.history.collisions else None
@@ -159,7 +159,7 @@ def _one(view: NodesView, state: State) -> Action | None:
     return report or _vanish(view, node, state)
 
 
-def is_silent(view: NodesView, state: State) -> bool:
+def is_silent(view: NodesView, state: PoolStatus) -> bool:
     """Whether no message of the site has arrived for too long."""
     if state.announce is None or state.heard is None:
         return view.now - view.since > view.settings.silent_after
@@ -167,23 +167,23 @@ def is_silent(view: NodesView, state: State) -> bool:
     return view.now - max(state.heard, view.since) > patience(view.settings, state.announce)
 
 
-def patience(settings: Settings, announce: Announcement) -> float:
+def patience(settings: NodeSettings, announce: Announcement) -> float:
     """Return the seconds without an announcement after which the submitter is silent."""
     return max(settings.silent_after, PERIODS * min(announce.period, 120))
 
 
-def is_heard(view: NodesView, state: State) -> bool:
+def is_heard(view: NodesView, state: PoolStatus) -> bool:
     """Whether this process itself has received an announcement, and the site is not silent."""
     return state.heard is not None and state.heard >= view.since and not is_silent(view, state)
 
 
-def _status(view: NodesView, state: State, valid: ValidAnnouncement | None) -> Body:
+def _status(view: NodesView, state: PoolStatus, valid: ValidAnnouncement | None) -> Body:
     silent = is_silent(view, state)
     return node_manifest.status(state, valid, view.settings, silent=silent, link_problem=view.link_problem)
 
 
 # --- differences ------------------------------------------------------------------------------------------------------
-def _describe(node: Node, state: State, valid: ValidAnnouncement) -> Body | None:
+def _describe(node: Node, state: PoolStatus, valid: ValidAnnouncement) -> Body | None:
     """Return the patch of metadata and taints, if one is needed. Labels and taints of others stay."""
     metadata, pool = node["metadata"], state.name
     told = metadata.get("annotations") or {}
@@ -282,7 +282,7 @@ def _quantities(pairs: Mapping[str, Any] | None) -> dict[str, Any]:
     return result
 
 
-def _vanish(view: NodesView, node: Node, state: State) -> Action | None:
+def _vanish(view: NodesView, node: Node, state: PoolStatus) -> Action | None:
     name = state.name
     if (
         state.bound != 0
@@ -294,7 +294,7 @@ def _vanish(view: NodesView, node: Node, state: State) -> Action | None:
     return Vanish(node) if view.now - view.history.checked.get(name, float("-inf")) >= pause else None
 
 
-def _forget(view: NodesView, state: State) -> Action | None:
+def _forget(view: NodesView, state: PoolStatus) -> Action | None:
     """Return the removal of a silent pool without a node, which podbridge or an administrator has deleted."""
     heard = max(state.heard or view.since, view.since)
     return Forget(state.name) if state.bound == 0 and view.now - heard > view.settings.remove_after else None

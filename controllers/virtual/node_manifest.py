@@ -22,7 +22,7 @@ MESSAGE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class PoolStatus:
     """The state of a pool in the hub.
 
     Parameters
@@ -56,7 +56,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class NodeSettings:
     """Values of the configuration. ``address`` and ``port`` are those of the kubelet API."""
 
     silent_after: float
@@ -94,7 +94,7 @@ def record(valid: ValidAnnouncement) -> str:
     return json.dumps(announcement_validation.as_json(valid), sort_keys=True, separators=(",", ":"))
 
 
-def _conditions(state: State, valid: ValidAnnouncement | None, silent: bool, link_problem: str) -> list[Body]:
+def _conditions(state: PoolStatus, valid: ValidAnnouncement | None, silent: bool, link_problem: str) -> list[Body]:
     announce = state.announce
     words = _summary(announce)
     if silent:
@@ -139,7 +139,7 @@ def _summary(announce: Announcement | None) -> str:
 
 
 def status(
-    state: State, valid: ValidAnnouncement | None, settings: Settings, *, silent: bool, link_problem: str
+    state: PoolStatus, valid: ValidAnnouncement | None, settings: NodeSettings, *, silent: bool, link_problem: str
 ) -> Body:
     """Return the status without times. Values that no announcement has given are absent."""
     result: Body = {
@@ -165,14 +165,14 @@ def status(
     return result
 
 
-def node_annotations(state: State, valid: ValidAnnouncement) -> dict[str, str]:
+def node_annotations(state: PoolStatus, valid: ValidAnnouncement) -> dict[str, str]:
     """Return podbridge's annotations of the node."""
     folder = {names.SITE_FOLDER: state.folder} if state.folder else {}
     races = {} if state.races is None else {names.RACE_ALLOWED: "true" if state.races else "false"}
     return {names.SITE_ANNOUNCED: record(valid), **folder, **races}
 
 
-def node(state: State, valid: ValidAnnouncement, wanted: Body, time: float) -> Body:
+def node(state: PoolStatus, valid: ValidAnnouncement, wanted: Body, time: float) -> Body:
     """Return the complete Node for its creation."""
     now, pool = rfc3339(time), state.name
     stamped = [{**c, "lastHeartbeatTime": now, "lastTransitionTime": now} for c in wanted["conditions"]]

@@ -26,7 +26,7 @@ from bridge.threads import Supervisor
 from bridge.workers import Workers
 from bridge.workload import pods
 from controllers.virtual import actions, decide, race
-from controllers.virtual.act import Actor
+from controllers.virtual.act import PodActor
 from controllers.virtual.pod_state import Entry, Pod
 from controllers.virtual.pod_view import PodView, PoolView
 
@@ -138,7 +138,7 @@ class PodReconciler:
 
     def __init__(
         self,
-        actor: Actor,
+        actor: PodActor,
         clock: Clock,
         address: str,
         leading_since: Callable[[], float | None],

@@ -18,7 +18,7 @@ from bridge.errors import KubeForbiddenError, KubeNotFoundError, MissingReferenc
 from bridge.kube.client import KubeClient, Object
 from bridge.kube.resources import CONFIGMAPS, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from bridge.script import consent, references
-from bridge.script.references import Needed, Objects, TokenRequest
+from bridge.script.references import Objects, PodReferences, TokenRequest
 
 Pod = Mapping[str, Any]
 
@@ -74,12 +74,12 @@ class ReferenceReader:
         self._check_consent(pod["metadata"]["namespace"], pool, needed)
         return self._tokens(pod, needed)
 
-    def _check_consent(self, namespace: str, pool: str, needed: Needed) -> None:
+    def _check_consent(self, namespace: str, pool: str, needed: PodReferences) -> None:
         what = consent.confidential(needed)
         if what and not consent.lets_secrets_go(self._annotations(namespace), pool):
             raise MissingReferenceError(consent.refusal(namespace, pool, what))
 
-    def _tokens(self, pod: Pod, needed: Needed) -> Tokens:
+    def _tokens(self, pod: Pod, needed: PodReferences) -> Tokens:
         texts: dict[tuple[str, str], str] = {}
         lives: list[float] = []
         for request in needed.tokens:

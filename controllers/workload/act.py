@@ -21,7 +21,7 @@ from controllers.workload import actions
 log = logging.getLogger(__name__)
 
 
-class Actor:
+class WorkloadActor:
     """Writes to Slurm and to Kubernetes; ``check_leadership`` raises when this process is not the leader."""
 
     def __init__(self, dependencies: Dependencies, check_leadership: Callable[[], None]) -> None:

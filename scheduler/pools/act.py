@@ -16,7 +16,7 @@ from scheduler.pools.usage import Usage
 log = logging.getLogger(__name__)
 
 
-class Actor:
+class PoolActor:
     """Carries out the actions of :mod:`scheduler.pools.decide`; called by the workers, once at a time for each pod.
 
     ``local`` gets the UIDs of the pods that go to the colocated Slurm.

@@ -22,7 +22,7 @@ from bridge.workload import eligibility, node_ownership, places, pods, pool_sele
 from scheduler.pod_states import PodStates
 from scheduler.pod_writer import PodWriter
 from scheduler.pools import decide
-from scheduler.pools.act import Actor
+from scheduler.pools.act import PoolActor
 from scheduler.pools.usage import Usage
 
 NAMESPACE_REMEMBERED = 10.0
@@ -58,7 +58,7 @@ class PoolScheduler(Loop):
         self._remote: dict[str, tuple[Mapping[str, Any], bool]] = {}
         self._namespaces = Namespaces(namespaces.read_from(kube), clock, NAMESPACE_REMEMBERED)
         writer = PodWriter(kube.fenced(self.check_leadership), self._pods, events, clock, self._states)
-        self._actor = Actor(writer, self._usage, local)
+        self._actor = PoolActor(writer, self._usage, local)
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""

@@ -12,7 +12,7 @@ _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class PeerRequirements:
     """What a pod requires of its peer beyond resources; an empty value requires nothing.
 
     Parameters
@@ -72,7 +72,7 @@ def choose(
     free: Mapping[str, Resources],
     own: Mapping[str, Resources],
     asked: Resources,
-    wishes: Wishes,
+    requirements: PeerRequirements,
 ) -> Choice:
     """Return the cheapest peer that has room; of those, the nearest, then the one with the least left over.
 
@@ -83,7 +83,7 @@ def choose(
     later = False
     for peer in sorted(peers, key=lambda peer: peer.id):
         room = free.get(peer.id, Resources())
-        if refused := wishes.refusal(peer):
+        if refused := requirements.refusal(peer):
             reasons.append(f"{short(peer.id)}: {refused}")
             continue
         if not (lacking := room.lacks(asked)):

@@ -28,7 +28,7 @@ _TOKEN_BYTES = 16384
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class DmsAccess:
     """How to reach a DMS. Times in seconds."""
 
     url: str
@@ -57,7 +57,7 @@ class NotFoundError(SiteError):
 class DmsClient:
     """One DMS. Thread-safe. All methods raise :class:`SiteError`."""
 
-    def __init__(self, access: Access, clock: Clock) -> None:
+    def __init__(self, access: DmsAccess, clock: Clock) -> None:
         self._access = access
         self._clock = clock
         self._session = _session()

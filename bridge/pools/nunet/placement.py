@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bridge.clock import Clock
 from bridge.errors import ScriptError, SiteDownError
-from bridge.pools.nunet.choice import Wishes, choose
+from bridge.pools.nunet.choice import PeerRequirements, choose
 from bridge.pools.nunet.peer import Peer, Resources
 
 
@@ -50,7 +50,7 @@ class Placement:
         """Return where a job runs; ``None`` if it is not known."""
         return self._placed.get(job)
 
-    def place(self, job: str, asked: Resources, wishes: Wishes, held: Mapping[str, Placed]) -> Peer:
+    def place(self, job: str, asked: Resources, requirements: PeerRequirements, held: Mapping[str, Placed]) -> Peer:
         """Choose a peer and reserve its resources. ``held``: the jobs of this pool that have not ended.
 
         Raises SiteDownError if the pod fits when such a job has ended, otherwise ScriptError; both name what is free.
@@ -60,7 +60,7 @@ class Placement:
             own[placed.peer] = own.get(placed.peer, Resources(disk=0)) + placed.asked
         with self._lock:
             self._placed.pop(job, None)
-            found = choose(self._peers, self.free(), own, asked, wishes)
+            found = choose(self._peers, self.free(), own, asked, requirements)
             if found.peer is not None:
                 self._placed[job] = Placed(found.peer.id, asked, self._clock.monotonic())
                 return found.peer

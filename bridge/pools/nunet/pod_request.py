@@ -15,7 +15,7 @@ from typing import Any
 from bridge import names
 from bridge.errors import ScriptError
 from bridge.pools.nunet import gpus, pod_annotations
-from bridge.pools.nunet.choice import Wishes
+from bridge.pools.nunet.choice import PeerRequirements
 from bridge.pools.nunet.dialect import JobRequest
 from bridge.pools.nunet.peer import MHZ, Resources
 from bridge.script import environment, site_annotations
@@ -155,10 +155,10 @@ def resources(pod: Pod, settings: RequestSettings) -> tuple[Resources, gpus.Kind
     )
 
 
-def wishes(pod: Pod, settings: RequestSettings) -> Wishes:
+def requirements(pod: Pod, settings: RequestSettings) -> PeerRequirements:
     """Return what the pod requires of its peer beyond resources."""
     values = {**settings.defaults, **pod_annotations.read(pod)}
-    return Wishes(
+    return PeerRequirements(
         frequency=values.get("cpu-frequency", 0),
         max_price=values.get("max-price-per-hour"),
         localities=frozenset(text.lower() for text in values.get("locality", ())),

@@ -140,8 +140,8 @@ class NunetPool(PolledPool):
             return self._found(pod, *found)
         if dialect.services_of(self._all_peers, uid=uid) and not _no_job(pod):
             raise UnknownJobError("a peer that is not in the pool shows a job of the pod", hint=_HINT)
-        wishes = pod_request.wishes(pod, self._own.request)
-        peer = self._placement.place(uid, request.asked, wishes, self._held())
+        requirements = pod_request.requirements(pod, self._own.request)
+        peer = self._placement.place(uid, request.asked, requirements, self._held())
         body = dialect.body(
             request, peer.id, peer_field=self._own.peer_field, gpu_count_field=self._own.gpu_count_field
         )

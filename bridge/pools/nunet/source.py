@@ -10,7 +10,7 @@ from bridge.config import Config
 from bridge.config_nunet import NunetSection
 from bridge.errors import ConfigError
 from bridge.pools.nunet.capacity import Group
-from bridge.pools.nunet.client import Access, DmsClient
+from bridge.pools.nunet.client import DmsAccess, DmsClient
 from bridge.pools.nunet.logs import LogAccess
 from bridge.pools.nunet.pod_annotations import KEYS
 from bridge.pools.nunet.pod_request import RequestSettings
@@ -39,7 +39,7 @@ def pools_of(
     section: NunetSection, submit_timeout: float, clock: Clock, where: str, *, interlink: bool = False
 ) -> list[NunetPool]:
     """Return the pools of one DMS: one for each group of peers. ``where``: the place in the configuration."""
-    access = Access(
+    access = DmsAccess(
         url=section.url,
         token_file=section.token_file,
         ca_file=section.ca_file,

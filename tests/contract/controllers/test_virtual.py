@@ -24,7 +24,7 @@ from bridge.threads import Supervisor
 from cluster.polling import eventually
 from controllers.virtual import decide
 from controllers.virtual.loop import VirtualNodes
-from controllers.virtual.node_manifest import Settings
+from controllers.virtual.node_manifest import NodeSettings
 from tests.fakes.pool import FakePool, FakePools
 
 pytestmark = pytest.mark.real
@@ -43,7 +43,7 @@ class Hub:
         self.kube = KubeClient.load(str(kubernetes.podbridge_kubeconfig))
         nodes = Cache(self.kube, NODES, name="nodes", prune=prune_node)
         self.events = EventRecorder(self.kube, rate=options.get("rate", 100))
-        settings = Settings(2.0, options.get("remove_after", 3600.0), "127.0.0.1", 10250, "v1.0.0-podbridge")
+        settings = NodeSettings(2.0, options.get("remove_after", 3600.0), "127.0.0.1", 10250, "v1.0.0-podbridge")
         self.loop = VirtualNodes(config, self.kube, nodes, self.events, None, SystemClock(), pools, settings)
         self.loop.start(self.supervisor)
         self.supervisor.spawn("nodes", lambda: nodes.run(self.supervisor.stopping))

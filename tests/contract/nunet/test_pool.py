@@ -16,7 +16,7 @@ from bridge.errors import ConfigError, ScriptError, SiteDownError, SiteError, Si
 from bridge.poolapi.jobs import pod_of
 from bridge.poolapi.requests import LogOptions
 from bridge.pools.nunet import client, logs, source
-from bridge.pools.nunet.client import Access, DmsClient
+from bridge.pools.nunet.client import DmsAccess, DmsClient
 from bridge.pools.nunet.pool import UnknownJobError
 from bridge.script.references import Objects
 from bridge.threads import Supervisor
@@ -492,9 +492,9 @@ def answers(*script):
 )
 def test_no_answer_of_another_program_means_that_a_job_is_gone(answer):
     with answers(answer) as url, pytest.raises(SiteError):
-        DmsClient(Access(url), SystemClock()).status("n-1")
+        DmsClient(DmsAccess(url), SystemClock()).status("n-1")
     with answers((404, "application/json", b'{"error": "no such job"}')) as url:
-        assert DmsClient(Access(url), SystemClock()).status("n-1") is None
+        assert DmsClient(DmsAccess(url), SystemClock()).status("n-1") is None
 
 
 def test_an_answer_has_a_limit(monkeypatch):
@@ -503,12 +503,12 @@ def test_an_answer_has_a_limit(monkeypatch):
         answers((200, "application/json", b"[" + b" " * 5000 + b"]")) as url,
         pytest.raises(SiteError, match="1000 bytes"),
     ):
-        DmsClient(Access(url), SystemClock()).peers(0)
+        DmsClient(DmsAccess(url), SystemClock()).peers(0)
 
 
 def test_an_accepted_job_without_an_id_has_an_unknown_outcome():
     with answers((200, "application/json", b"{}")) as url, pytest.raises(SiteUnknownOutcomeError):
-        DmsClient(Access(url), SystemClock()).submit({}, 5)
+        DmsClient(DmsAccess(url), SystemClock()).submit({}, 5)
 
 
 # --- logs -------------------------------------------------------------------------------------------------------------
@@ -634,7 +634,7 @@ def test_an_answer_about_peers_that_cannot_be_used_refuses_no_pod(site, peers):
     pool = only(site, pingPeriod=60)
     pool.ping()
     with answers(peers) as url:
-        pool._dms._access, pool._dms._list = Access(url), None
+        pool._dms._access, pool._dms._list = DmsAccess(url), None
         with pytest.raises(SiteError) as caught:
             submit(pool, pod())
     assert caught.value.retryable
@@ -650,10 +650,10 @@ def test_an_error_of_tls_says_whether_the_request_was_sent(monkeypatch, sent, er
 
     monkeypatch.setattr(requests.Session, "request", fail)
     with pytest.raises(error):
-        DmsClient(Access("https://127.0.0.1:1"), SystemClock()).submit({}, 1)
+        DmsClient(DmsAccess("https://127.0.0.1:1"), SystemClock()).submit({}, 1)
 
 
 def test_a_missing_file_of_tls_sends_nothing(tmp_path):
-    access = Access("https://127.0.0.1:1", ca_file=tmp_path / "ca.crt")
+    access = DmsAccess("https://127.0.0.1:1", ca_file=tmp_path / "ca.crt")
     with pytest.raises(SiteDownError, match="does not exist"):
         DmsClient(access, SystemClock()).submit({}, 1)

@@ -7,7 +7,7 @@ import pytest
 
 from bridge.slurm.models import Node
 from controllers.node import actions, external
-from controllers.node.act import Actor
+from controllers.node.act import NodeActor
 
 OURS = "slurm-bridge: Kubernetes node n1 is cordoned"
 KUBE_NODE = {"metadata": {"name": "n1"}}
@@ -32,7 +32,7 @@ def carry_out(slurm, action):
     dependencies = SimpleNamespace(
         kube=ignore, slurm=slurm, poller=ignore, nodes=None, events=ignore, cluster="c", config=None
     )
-    Actor(dependencies, nullcontext).act(action)
+    NodeActor(dependencies, nullcontext).act(action)
     return slurm.writes
 
 

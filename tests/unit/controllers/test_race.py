@@ -19,7 +19,7 @@ from bridge.poolapi.jobs import JobStatus
 from bridge.script.buildconfig import BuildConfig
 from bridge.workload import places
 from controllers.virtual import decide, race
-from controllers.virtual.act import Actor
+from controllers.virtual.act import PodActor
 from controllers.virtual.actions import Cancel, Look, Orphan, Refresh, Submit, Wait, Write
 from controllers.virtual.pod_state import Absent, Entry
 from controllers.virtual.pod_view import PodView, PoolView
@@ -187,7 +187,7 @@ class World:
         self.pool.config = BuildConfig.model_validate({"runtime": {"kind": "none"}, "limits": {"allow_race": True}})
         self.told: list[str] = []
         reader = ReferenceReader(self.api, self.clock)  # type: ignore[arg-type]
-        self.actor = Actor(self.api, self, reader, self.clock, lambda: None, "10.0.0.1", 30, 60)  # type: ignore[arg-type]
+        self.actor = PodActor(self.api, self, reader, self.clock, lambda: None, "10.0.0.1", 30, 60)  # type: ignore[arg-type]
 
     def event(self, obj: Any, reason: str, message: str, **_: Any) -> None:
         self.told.append(reason)

@@ -42,7 +42,7 @@ from bridge.site.files import read_line
 from bridge.wire.messages import Cancel, Event, Grant, Snapshot, Submit
 from bridge.workload import places, pods
 from controllers.virtual import actions, decide
-from controllers.virtual.act import Actor
+from controllers.virtual.act import PodActor
 from controllers.virtual.pod_state import Entry
 from controllers.virtual.pod_view import PodView, PoolView
 from controllers.virtual.race import Racers
@@ -356,7 +356,7 @@ class Hub:
         self.entries = {name: Entry() for name in self.sites}
         self.racers, self.pod = Racers(lambda *_: None), None
         reader = ReferenceReader(self.api, self.clock)  # type: ignore[arg-type]
-        self.actor = Actor(self.api, self, reader, self.clock, lambda: None, "10.0.0.1", TIMEOUT, WAIT)  # type: ignore[arg-type]
+        self.actor = PodActor(self.api, self, reader, self.clock, lambda: None, "10.0.0.1", TIMEOUT, WAIT)  # type: ignore[arg-type]
         self.since = self.clock.monotonic()
         self.refresh()
 

@@ -20,7 +20,7 @@ from bridge.errors import (
 from bridge.poolapi.jobs import JobStatus
 from bridge.script.buildconfig import BuildConfig
 from controllers.virtual import actions
-from controllers.virtual.act import Actor
+from controllers.virtual.act import PodActor
 from controllers.virtual.pod_state import Cancellation, Entry
 from controllers.virtual.reference_reader import ReferenceReader
 from tests.fakes.clock import FakeClock
@@ -83,7 +83,7 @@ class World:
         self.kube, self.events, self.clock, self.pool = Kube(), Recorder(), FakeClock(1_800_000_000.0), FakePool("site")
         self.leads, self.entry = True, Entry()
         reader = ReferenceReader(self.kube, self.clock)
-        self.actor = Actor(self.kube, self.events, reader, self.clock, self.check_leadership, "10.0.0.1", 30)
+        self.actor = PodActor(self.kube, self.events, reader, self.clock, self.check_leadership, "10.0.0.1", 30)
 
     def check_leadership(self):
         if not self.leads:

@@ -9,10 +9,10 @@ from bridge.clock import rfc3339
 from bridge.wire.messages import Announce
 from controllers.virtual import node_decide, node_manifest
 from controllers.virtual.node_decide import Collide, Create, Describe, History, NodesView, Report, Vanish
-from controllers.virtual.node_manifest import Settings, State
+from controllers.virtual.node_manifest import NodeSettings, PoolStatus
 
 NOW, TIME = 5000.0, 1_800_000_000.0
-SETTINGS = Settings(silent_after=30, remove_after=3600, address="10.0.0.1", port=10250, version="v1.34.0-podbridge")
+SETTINGS = NodeSettings(silent_after=30, remove_after=3600, address="10.0.0.1", port=10250, version="v1.34.0-podbridge")
 
 
 def announce(**values):
@@ -26,7 +26,7 @@ def announce(**values):
 
 
 def state(heard=NOW - 1, bound=0, **values):
-    return State("site", announce(**values), heard, rfc3339(TIME - 1), bound)
+    return PoolStatus("site", announce(**values), heard, rfc3339(TIME - 1), bound)
 
 
 def view(*states, node=None, written=None, history=None, now=NOW, problem="", since=0.0):
@@ -202,7 +202,7 @@ def test_a_site_that_leaves_is_not_ready_at_once():
 
 def test_a_hub_that_has_just_started_changes_nothing_before_it_has_listened():
     _, node = settled()
-    unheard = State("site", bound=3)
+    unheard = PoolStatus("site", bound=3)
     assert decide(view(unheard, node=node, since=NOW - 10)) == []
     (action,) = decide(view(unheard, node=node, since=NOW - 31))
     assert condition(action.patch["status"], "Ready") == ("False", "SiteSilent")

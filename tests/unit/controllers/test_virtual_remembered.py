@@ -3,7 +3,7 @@
 from bridge.clock import rfc3339
 from controllers.virtual import node_decide, node_manifest
 from controllers.virtual.node_decide import Forget, Report, Vanish
-from controllers.virtual.node_manifest import State
+from controllers.virtual.node_manifest import PoolStatus
 from tests.unit.controllers.test_virtual_nodes import (
     NOW,
     SETTINGS,
@@ -20,7 +20,7 @@ HOUR = 3600.0
 
 
 def remembered(heard=NOW - HOUR, jobs=0, bound=0, **values):
-    return State("site", announce(**values), heard, rfc3339(TIME + heard - NOW), bound, jobs)
+    return PoolStatus("site", announce(**values), heard, rfc3339(TIME + heard - NOW), bound, jobs)
 
 
 def test_until_the_site_could_have_spoken_the_node_stays_as_it_is():
@@ -84,5 +84,5 @@ def test_is_heard():
     assert node_decide.is_heard(seen, state(heard=NOW - 5))
     assert not node_decide.is_heard(seen, state(heard=NOW - 50))
     assert not node_decide.is_heard(seen, remembered(NOW - 101))
-    assert not node_decide.is_heard(seen, State("site"))
-    assert node_manifest.State("site").remembered == 0
+    assert not node_decide.is_heard(seen, PoolStatus("site"))
+    assert node_manifest.PoolStatus("site").remembered == 0

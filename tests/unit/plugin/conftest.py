@@ -7,7 +7,7 @@ from bridge.plugin.app import make_app
 from bridge.plugin.directory import ByToleration, OnePool
 from bridge.plugin.pods import Pods
 from bridge.plugin.reports import Reports
-from bridge.serving.access import Access, Files
+from bridge.serving.access import Files, ServerAccess
 from tests.fakes.clock import FakeClock
 from tests.fakes.pool import FakePool
 
@@ -43,7 +43,7 @@ class Api:
         self.app = make_app(
             self.handler,
             Reports(directory, self.clock, wait),
-            Access(Files()),
+            ServerAccess(Files()),
             self.clock,
         )
         self.client = self.app.test_client()

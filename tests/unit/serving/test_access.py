@@ -6,7 +6,7 @@ from bridge.errors import ConfigError
 from bridge.metrics import CERTIFICATE_EXPIRY
 from bridge.plugin import listen
 from bridge.plugin.listen import Address
-from bridge.serving.access import Access, Files
+from bridge.serving.access import Files, ServerAccess
 from bridge.serving.certificates import make_ca, make_pair
 from bridge.serving.connection import PEER_CERTIFICATE
 
@@ -29,18 +29,18 @@ def bearer(text):
 
 
 def test_without_files_every_request_is_allowed():
-    assert Access(Files()).refusal({}) is None
+    assert ServerAccess(Files()).refusal({}) is None
 
 
 @pytest.mark.parametrize("environ", [{}, bearer("wrong"), bearer(""), {"HTTP_AUTHORIZATION": "Basic first-token"}])
 def test_a_request_without_the_token_is_refused(token, environ):
-    refusal = Access(Files(token=token)).refusal(environ)
+    refusal = ServerAccess(Files(token=token)).refusal(environ)
     assert refusal is not None
     assert "first-token" not in refusal
 
 
 def test_a_new_token_is_valid_at_once_and_the_old_one_is_not(token):
-    access = Access(Files(token=token))
+    access = ServerAccess(Files(token=token))
     assert access.refusal(bearer("first-token")) is None
     fresh = private(token.with_name("fresh"), b"second-token")
     os.replace(fresh, token)
@@ -49,13 +49,13 @@ def test_a_new_token_is_valid_at_once_and_the_old_one_is_not(token):
 
 
 def test_while_the_token_file_is_absent_the_last_token_is_valid(token):
-    access = Access(Files(token=token))
+    access = ServerAccess(Files(token=token))
     token.unlink()
     assert access.refusal(bearer("first-token")) is None
 
 
 def test_an_emptied_token_file_allows_nothing(token):
-    access = Access(Files(token=token))
+    access = ServerAccess(Files(token=token))
     token.write_bytes(b"\n")
     assert access.refusal(bearer("")) is not None
     assert access.refusal({}) is not None
@@ -64,14 +64,14 @@ def test_an_emptied_token_file_allows_nothing(token):
 def test_a_token_that_others_can_read_is_refused(token):
     token.chmod(0o644)
     with pytest.raises(ConfigError, match="open to other users"):
-        Access(Files(token=token))
+        ServerAccess(Files(token=token))
 
 
 @pytest.mark.parametrize("content", [b"", b" \n"])
 def test_an_empty_token_is_refused(token, content):
     token.write_bytes(content)
     with pytest.raises(ConfigError, match="is empty"):
-        Access(Files(token=token))
+        ServerAccess(Files(token=token))
 
 
 def tls_files(folder, **more):
@@ -82,10 +82,10 @@ def tls_files(folder, **more):
 
 def test_a_client_without_a_certificate_is_refused(tmp_path, token):
     ca = private(tmp_path / "ca.crt", make_ca(3600, now=NOW).pem)
-    access = Access(tls_files(tmp_path, client_ca=ca))
+    access = ServerAccess(tls_files(tmp_path, client_ca=ca))
     assert access.refusal({}) is not None
     assert access.refusal({PEER_CERTIFICATE: b"der"}) is None
-    both = Access(tls_files(tmp_path, client_ca=ca, token=token))
+    both = ServerAccess(tls_files(tmp_path, client_ca=ca, token=token))
     assert both.refusal({PEER_CERTIFICATE: b"der"}) is not None
     assert both.refusal(bearer("first-token")) is not None
     assert both.refusal({PEER_CERTIFICATE: b"der", **bearer("first-token")}) is None
@@ -93,7 +93,7 @@ def test_a_client_without_a_certificate_is_refused(tmp_path, token):
 
 def test_a_replaced_certificate_is_served(tmp_path):
     files = tls_files(tmp_path)
-    access = Access(files)
+    access = ServerAccess(files)
     before = access.certificates.pair.cert
     access.refresh()
     assert access.certificates.pair.cert == before
@@ -104,7 +104,7 @@ def test_a_replaced_certificate_is_served(tmp_path):
 
 def test_a_bad_certificate_changes_nothing(tmp_path):
     files = tls_files(tmp_path)
-    access = Access(files)
+    access = ServerAccess(files)
     before = access.certificates.pair
     files.cert.write_bytes(b"no certificate")
     access.refresh()
@@ -115,10 +115,10 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     files = tls_files(tmp_path)
     for wrong in (Files(cert=files.cert), Files(key=files.key), Files(client_ca=files.cert)):
         with pytest.raises(ConfigError):
-            Access(wrong)
+            ServerAccess(wrong)
     files.cert.write_bytes(b"no certificate")
     with pytest.raises(ConfigError, match="--tls-cert"):
-        Access(files)
+        ServerAccess(files)
 
 
 # --- the address ------------------------------------------------------------------------------------------------------
@@ -164,5 +164,5 @@ def test_its_certificate_is_not_reported_as_that_of_the_webhook(tmp_path):
     pair = make_pair(["a.example"], 86400, now=NOW)
     cert, key = private(tmp_path / "cert", pair.cert), private(tmp_path / "key", pair.key)
     before = CERTIFICATE_EXPIRY._value.get()
-    assert Access(Files(cert=cert, key=key)).certificates is not None
+    assert ServerAccess(Files(cert=cert, key=key)).certificates is not None
     assert CERTIFICATE_EXPIRY._value.get() == before

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from bridge.serving.access import Access, Files
+from bridge.serving.access import Files, ServerAccess
 from bridge.serving.hints import BODY_LIMIT, hint_app
 from bridge.serving.https import Server
 
@@ -44,7 +44,7 @@ def token_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def port(run_server: Callable[[Server], Server], poller: Poller, token_file: Path) -> int:
-    refusal = Access(Files(token=token_file)).refusal
+    refusal = ServerAccess(Files(token=token_file)).refusal
     return run_server(
         Server(hint_app(poller.hint, refusal), "127.0.0.1", 0, threads=2, drain=0.0, body_limit=BODY_LIMIT)
     ).port

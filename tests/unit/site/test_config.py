@@ -14,7 +14,7 @@ from bridge.config_base import section_in
 from bridge.errors import ConfigError
 from bridge.script.buildconfig import BuildConfig
 from bridge.site import config, sample
-from bridge.site.service import Live, link_settings
+from bridge.site.service import LiveConfig, link_settings
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "sites.md"
 
@@ -121,7 +121,7 @@ def test_the_command_wants_a_configuration() -> None:
 def test_section_2_a_change_of_the_file_is_taken_up_and_a_bad_one_is_not(tmp_path: Path) -> None:
     file = tmp_path / "site.toml"
     file.write_text('pool = "p"\n')
-    live = Live(file, None)
+    live = LiveConfig(file, None)
     before = live.config.buildconfig().digest
     assert not live.refresh()
     file.write_text('pool = "p"\nheader = "module load x"\nfolder = "/other"\n')

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from bridge.pools.nunet import capacity
 from bridge.pools.nunet.capacity import Group
-from bridge.pools.nunet.choice import Wishes, choose
+from bridge.pools.nunet.choice import PeerRequirements, choose
 from bridge.pools.nunet.dialect import peers
 from bridge.pools.nunet.gpus import kind_of
 from bridge.pools.nunet.peer import Gpu, Peer, Resources
@@ -20,9 +20,9 @@ def peer(name, cpus=8, gpus=0, **more):
     return Peer(name, True, Decimal(cpus), Decimal(cpus * 3000), 16 * GIB, gpus=cards, **more)
 
 
-def pick(found, asked, wishes=None, own=None):
+def pick(found, asked, requirements=None, own=None):
     free = {each.id: each.resources(0.9) for each in found}
-    return choose(found, free, own or {}, asked, wishes or Wishes())
+    return choose(found, free, own or {}, asked, requirements or PeerRequirements())
 
 
 ASKED = Resources(Decimal(2), GIB)
@@ -39,20 +39,20 @@ def test_the_cheapest_then_the_nearest_then_the_tightest():
 def test_what_a_pod_requires_of_its_peer():
     here = peer("here", localities=frozenset({"it"}), channels=frozenset({"lab"}), latency=10.0, price=3.0)
     there = peer("there")
-    for wishes, chosen in (
-        (Wishes(localities=frozenset({"it"})), "here"),
-        (Wishes(channels=frozenset({"lab"})), "here"),
-        (Wishes(max_latency=20), "here"),
-        (Wishes(max_price=1), "there"),
-        (Wishes(peers=frozenset({"there"})), "there"),
-        (Wishes(frequency=3000), "here"),
+    for requirements, chosen in (
+        (PeerRequirements(localities=frozenset({"it"})), "here"),
+        (PeerRequirements(channels=frozenset({"lab"})), "here"),
+        (PeerRequirements(max_latency=20), "here"),
+        (PeerRequirements(max_price=1), "there"),
+        (PeerRequirements(peers=frozenset({"there"})), "there"),
+        (PeerRequirements(frequency=3000), "here"),
     ):
-        assert pick([here, there], ASKED, wishes).peer.id == chosen
-    refused = pick([here, there], ASKED, Wishes(localities=frozenset({"fr"}), frequency=1))
+        assert pick([here, there], ASKED, requirements).peer.id == chosen
+    refused = pick([here, there], ASKED, PeerRequirements(localities=frozenset({"fr"}), frequency=1))
     assert refused.peer is None
     assert "peer here: locality it" in refused.why
     assert "peer there: locality not stated" in refused.why
-    assert "CPUs of 3000 MHz" in pick([here], ASKED, Wishes(frequency=4000)).why
+    assert "CPUs of 3000 MHz" in pick([here], ASKED, PeerRequirements(frequency=4000)).why
 
 
 def test_a_refusal_names_what_is_free():
@@ -88,9 +88,9 @@ AMOUNTS = st.builds(
 )
 def test_a_chosen_peer_always_fits_and_none_cheaper_does(found, cpus, gpus, max_price):
     asked = Resources(Decimal(cpus), GIB, gpus={str(CARD): gpus} if gpus else {})
-    wishes = Wishes(max_price=max_price)
-    chosen = pick(found, asked, wishes)
-    fitting = [each for each in found if not wishes.refusal(each) and not each.resources(0.9).lacks(asked)]
+    requirements = PeerRequirements(max_price=max_price)
+    chosen = pick(found, asked, requirements)
+    fitting = [each for each in found if not requirements.refusal(each) and not each.resources(0.9).lacks(asked)]
     assert (chosen.peer is not None) == bool(fitting)
     if chosen.peer is not None:
         assert chosen.peer in fitting

@@ -246,8 +246,8 @@ def test_no_value_of_an_annotation_breaks_the_reader(name, text):
 
 def test_wishes_and_defaults():
     settings = RequestSettings(defaults={"max-price-per-hour": 5, "channels": ["Lab"], "currency": "eur"})
-    wishes = pod_request.wishes(pod({"max-price-per-hour": "7", "locality": "IT"}), settings)
-    assert (wishes.max_price, wishes.localities, wishes.channels) == (7, {"it"}, {"lab"})
+    requirements = pod_request.requirements(pod({"max-price-per-hour": "7", "locality": "IT"}), settings)
+    assert (requirements.max_price, requirements.localities, requirements.channels) == (7, {"it"}, {"lab"})
     assert made(pod(), settings=settings).fields[("requiredCapability", "price", "currency")] == "eur"
     assert made(pod()).fields[("requiredCapability", "price", "currency")] == "ntx"
 
