@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import requests
-from requests.adapters import HTTPAdapter
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
 from bridge.clock import Clock
+from bridge.curl_client import Address, CallError, CurlClient, Limits
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
-from bridge.http_client import was_sent
 from bridge.pools.nunet import dialect
 from bridge.pools.nunet.dialect import JobAnswer
 from bridge.pools.nunet.peer import Peer
+from bridge.single_flight_cache import SingleFlightCache
 
 MOST_BYTES = 32 * 2**20
 """Bytes of one answer, at most."""
@@ -60,21 +58,29 @@ class DmsClient:
     def __init__(self, access: DmsAccess, clock: Clock) -> None:
         self._access = access
         self._clock = clock
-        self._session = _session()
-        self._lock = threading.Lock()
+        # no proxy and no .netrc of the environment
+        self._address = Address(
+            access.url, access.ca_file or DEFAULT_CA_BUNDLE_PATH, cert_file=access.cert_file, key_file=access.key_file
+        )
+        self._reads = CurlClient(self._address, pool_size=_CONNECTIONS)
         self._peer_path = ""
         self._list: PeerList | None = None
+        self._loads: SingleFlightCache[PeerList] = SingleFlightCache(clock)
 
     # --- the API ------------------------------------------------------------------------------------------------------
     def peers(self, at_most: float) -> PeerList:
         """Return the peers; a list that was requested at most ``at_most`` seconds ago is not requested again."""
-        with self._lock:  # the virtual nodes of one DMS share a list
-            known = self._list
-            if known is not None and self._clock.monotonic() - known.asked <= at_most:
-                return known
-            asked = self._clock.monotonic()
-            self._list = PeerList(tuple(dialect.peers(self._peers())), asked)
-            return self._list
+        # the virtual nodes of one DMS share a list, and a request for it with its error
+        return self._recent(at_most) or self._loads.get("peers", lambda: (self._recent(at_most) or self._load(), 0.0))
+
+    def _recent(self, at_most: float) -> PeerList | None:
+        known = self._list
+        return known if known is not None and self._clock.monotonic() - known.asked <= at_most else None
+
+    def _load(self) -> PeerList:
+        asked = self._clock.monotonic()
+        self._list = loaded = PeerList(tuple(dialect.peers(self._peers())), asked)
+        return loaded
 
     def _peers(self) -> object:
         paths = [self._peer_path] if self._peer_path else list(dialect.PEER_PATHS)
@@ -115,45 +121,29 @@ class DmsClient:
     def _call(
         self, method: str, path: str, body: object = None, timeout: float | None = None, *, writes: bool = False
     ) -> object:
-        """Send a request; return the JSON of the answer, or its text."""
+        """Send a request; return the JSON of the answer, or its text. ``timeout``: seconds for the whole answer."""
         access = self._access
         where = f"{method} {access.url}{path}"
-        unclear = SiteUnknownOutcomeError if writes else SiteDownError
         for file in (access.ca_file, access.cert_file, access.key_file):
             if file is not None and not file.is_file():
                 raise SiteDownError(f"{where}: {file} does not exist")
+        kind = "" if body is None else "application/json"
+        headers = {"Accept": "application/json", "Content-Type": kind, **self._authorization()}
+        data = json.dumps(body).encode() if body is not None else b"" if writes else None
+        seconds = timeout or access.timeout
+        # a write has a connection of its own: if the DMS closed an idle one, the outcome would be unknown
+        client = CurlClient(self._address, pool_size=0) if writes else self._reads
         try:
-            # a write has a connection of its own: if the DMS closed an idle one, the outcome would be unknown
-            session = _session() if writes else self._session
-            with session.request(
-                method,
-                access.url + path,
-                json=body,
-                headers={"Accept": "application/json", **self._authorization()},
-                timeout=(access.connect_timeout, timeout or access.timeout),
-                verify=True if access.ca_file is None else str(access.ca_file),
-                cert=self._certificate(),
-                allow_redirects=False,
-                stream=True,
-            ) as answer:
-                data = b"".join(bounded(answer, MOST_BYTES))
-                return self._read(answer, data, where, writes)
-        except requests.ConnectTimeout as error:
-            raise SiteDownError(f"{where}: no connection in {access.connect_timeout:g} s") from error
-        except requests.exceptions.SSLError as error:
-            # a record that cannot be decrypted, or an alert, may come after the DMS has read the request
-            raise (unclear if was_sent(error) else SiteDownError)(f"{where}: TLS: {error}") from error
-        except requests.ConnectionError as error:
-            if "NewConnectionError" in repr(error) or "NameResolutionError" in repr(error):
-                raise SiteDownError(f"{where}: no connection") from error
-            raise unclear(f"{where}: the connection was closed") from error
-        except requests.Timeout as error:
-            raise unclear(f"{where}: no answer in {timeout or access.timeout:g} s") from error
-        except (requests.RequestException, OSError) as error:
-            raise unclear(f"{where}: {type(error).__name__}: {error}") from error
+            answer = client.call(
+                method, path, headers, data, Limits(access.connect_timeout, seconds, seconds, MOST_BYTES)
+            )
+        except ValueError as error:
+            raise SiteDownError(f"{where}: the request cannot be built: {error}") from error
+        except CallError as error:
+            raise (SiteUnknownOutcomeError if writes and error.sent else SiteDownError)(f"{where}: {error}") from error
+        return self._read(answer.status, answer.body, where, writes)
 
-    def _read(self, answer: requests.Response, data: bytes, where: str, writes: bool) -> object:
-        code = answer.status_code
+    def _read(self, code: int, data: bytes, where: str, writes: bool) -> object:
         told: object = data.decode("utf-8", "replace").strip()
         is_json = False
         with contextlib.suppress(ValueError, RecursionError):
@@ -170,7 +160,8 @@ class DmsClient:
             raise SiteRefusedError(text, reason="SiteAuth", retryable=True, hint="check tokenFile of the pool")
         if code == 429:
             raise SiteDownError(text)
-        if code >= 500 and writes:
+        # a proxy may answer 408 to a request that the DMS has got, and a DMS 409 if it has the job already
+        if writes and (code >= 500 or code in (408, 409)):
             raise SiteUnknownOutcomeError(text)
         if code >= 500:
             raise SiteDownError(text)
@@ -188,29 +179,6 @@ class DmsClient:
         except (OSError, UnicodeDecodeError) as error:
             raise SiteRefusedError(f"token file {path}: {error}", reason="SiteAuth", retryable=True) from error
         return {"Authorization": f"Bearer {token}"}
-
-    def _certificate(self) -> str | tuple[str, str] | None:
-        cert, key = self._access.cert_file, self._access.key_file
-        return None if cert is None else str(cert) if key is None else (str(cert), str(key))
-
-
-def _session() -> requests.Session:
-    session = requests.Session()
-    session.trust_env = False  # no proxy and no .netrc of the environment
-    adapter = HTTPAdapter(pool_maxsize=_CONNECTIONS, max_retries=0)
-    session.mount("http://", adapter)
-    session.mount("https://", adapter)
-    return session
-
-
-def bounded(answer: requests.Response, most: int) -> Iterator[bytes]:
-    """Iterate over the body of an answer; raises SiteError beyond ``most`` bytes."""
-    size = 0
-    for piece in answer.iter_content(65536):
-        size += len(piece)
-        if size > most:
-            raise SiteError(f"the answer of the DMS has more than {most} bytes")
-        yield piece
 
 
 def _message(told: object) -> str:

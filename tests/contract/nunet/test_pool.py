@@ -2,16 +2,15 @@
 
 import contextlib
 import http.server
-import ssl
 import threading
 import time
 
 import pytest
-import requests
 
 from bridge import names
 from bridge.clock import SystemClock
 from bridge.config_nunet import NunetSection
+from bridge.curl_client import CallError
 from bridge.errors import ConfigError, ScriptError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.poolapi.jobs import pod_of
 from bridge.poolapi.requests import LogOptions
@@ -634,7 +633,7 @@ def test_an_answer_about_peers_that_cannot_be_used_refuses_no_pod(site, peers):
     pool = only(site, pingPeriod=60)
     pool.ping()
     with answers(peers) as url:
-        pool._dms._access, pool._dms._list = DmsAccess(url), None
+        pool._dms = DmsClient(DmsAccess(url), SystemClock())
         with pytest.raises(SiteError) as caught:
             submit(pool, pod())
     assert caught.value.retryable
@@ -643,12 +642,10 @@ def test_an_answer_about_peers_that_cannot_be_used_refuses_no_pod(site, peers):
 
 @pytest.mark.parametrize(("sent", "error"), [(True, SiteUnknownOutcomeError), (False, SiteDownError)])
 def test_an_error_of_tls_says_whether_the_request_was_sent(monkeypatch, sent, error):
-    cause = ssl.SSLError("bad record mac") if sent else ssl.SSLCertVerificationError("self-signed certificate")
-
     def fail(*_, **__):
-        raise requests.exceptions.SSLError(cause)
+        raise CallError("bad record mac" if sent else "self-signed certificate", sent=sent, late=False)
 
-    monkeypatch.setattr(requests.Session, "request", fail)
+    monkeypatch.setattr(client.CurlClient, "call", fail)
     with pytest.raises(error):
         DmsClient(DmsAccess("https://127.0.0.1:1"), SystemClock()).submit({}, 1)
 
