@@ -6,18 +6,21 @@ without the DMS's token, and up to a number of bytes.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import requests
+from urllib3.exceptions import HTTPError
 
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError
 from bridge.poolapi.requests import LogOptions
 
 FOLLOW_PERIOD = 2.0
 """Seconds between two reads of a log that is followed."""
+_PIECE = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +83,16 @@ def read(url: str, access: LogAccess, skip: int = 0) -> Iterator[bytes]:
         with requests.Session() as session:
             session.trust_env = False
             times = (access.connect_timeout, access.timeout)
-            answer = session.get(url, timeout=times, allow_redirects=False, stream=True)
-            if answer.status_code != 200:
-                raise SiteRefusedError(f"GET {url}: HTTP {answer.status_code}", retryable=True)
-            for piece in answer.iter_content(65536):
-                piece = piece[: max(0, access.most - seen)]
-                if not piece:
-                    return
-                fresh = piece[max(0, skip - seen) :]
-                seen += len(piece)
-                if fresh:
+            # a session does not close the connection of an answer that is not read to its end
+            with session.get(url, timeout=times, allow_redirects=False, stream=True) as answer:
+                if answer.status_code != 200:
+                    raise SiteRefusedError(f"GET {url}: HTTP {answer.status_code}", retryable=True)
+                # the available bytes: iter_content would wait for a whole piece, also after the log was closed
+                while piece := answer.raw.read1(_PIECE, decode_content=True)[: max(0, access.most - seen)]:
+                    fresh = piece[max(0, skip - seen) :]
+                    seen += len(piece)
                     yield fresh
-    except requests.RequestException as error:
+    except (requests.RequestException, HTTPError, OSError) as error:
         raise SiteDownError(f"GET {url}: {type(error).__name__}") from error
 
 
@@ -103,9 +104,9 @@ class Log:
     """
 
     def __init__(self, fetch: Callable[[int], Iterator[bytes]], ended: Callable[[], bool], options: LogOptions) -> None:
-        self._fetch = fetch
         self._ended = ended
         self._closed = threading.Event()
+        self._fetch = lambda skip: itertools.takewhile(lambda _: not self._closed.is_set(), fetch(skip))
         self._pieces = self._all(options)
 
     def __iter__(self) -> Iterator[bytes]:

@@ -1,0 +1,102 @@
+"""Logs of peers: connections that are closed, and readers that leave."""
+
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from bridge.errors import SiteRefusedError
+from bridge.poolapi.requests import LogOptions
+from bridge.pools.nunet import logs
+from bridge.pools.nunet.logs import Log, LogAccess
+
+ACCESS = LogAccess(hosts=("127.0.0.1",), insecure=True, timeout=5.0)
+
+
+@pytest.fixture
+def peer():
+    """Return a function that starts a server with the beginning of an answer; the rest of it never comes."""
+    listeners, connections = [], []
+
+    def start(begin):
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                connections.append(connection)
+                connection.recv(65536)
+                connection.sendall(begin)
+
+        threading.Thread(target=serve, daemon=True).start()
+        return f"http://127.0.0.1:{listener.getsockname()[1]}/log"
+
+    yield start
+    for each in listeners:
+        each.shutdown(socket.SHUT_RDWR)
+    for each in (*listeners, *connections):
+        each.close()
+
+
+def test_the_beginning_of_a_log_does_not_wait_for_its_end(peer):
+    url = peer(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\none\n")
+    began = time.monotonic()
+    assert next(logs.read(url, ACCESS)) == b"one\n"
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("tail", [None, 1])
+def test_a_log_that_was_closed_reads_no_more(tail):
+    read = []
+
+    def fetch(skip):
+        for number in range(100):
+            read.append(number)
+            if number == 2:
+                log.close()
+            yield b"x"
+
+    log = Log(fetch, lambda: True, LogOptions(container="main", tail=tail))
+    list(log)
+    assert read == [0, 1, 2]
+
+
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 403 No\r\nContent-Length: 9\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\none\n"])
+def test_an_answer_that_is_not_read_to_its_end_leaves_no_connection(peer, begin):
+    url = peer(begin)
+    kept = []
+
+    def read():
+        try:
+            kept.append(next(logs.read(url, ACCESS)))
+        except SiteRefusedError as error:
+            kept.append(error)
+
+    read()
+    before = connections_to(url)
+    for _ in range(3):
+        read()
+    assert connections_to(url) == before == 0
+
+
+def connections_to(url):
+    """Return the number of open sockets of this process that a client of this server holds."""
+    port = int(url.split(":")[2].split("/")[0])
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            sock = socket.socket(fileno=os.dup(int(number)))
+        except OSError:
+            continue
+        with sock:
+            try:
+                found += sock.getpeername()[1] == port
+            except OSError:
+                continue
+    return found
