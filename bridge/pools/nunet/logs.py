@@ -106,7 +106,7 @@ class Log:
     def __init__(self, fetch: Callable[[int], Iterator[bytes]], ended: Callable[[], bool], options: LogOptions) -> None:
         self._ended = ended
         self._closed = threading.Event()
-        self._fetch = lambda skip: itertools.takewhile(lambda _: not self._closed.is_set(), fetch(skip))
+        self._fetch = fetch
         self._pieces = self._all(options)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -130,21 +130,24 @@ class Log:
                 if left <= 0:
                     return
 
+    def _pieces_after(self, skip: int) -> Iterator[bytes]:
+        return itertools.takewhile(lambda _: not self._closed.is_set(), self._fetch(skip))
+
     def _lines(self, tail: int | None, *, follow: bool) -> Iterator[bytes]:
         """Iterate over the log, from its last ``tail`` lines."""
         sent, last = 0, not follow or self._ended()
         if tail is not None:
-            text = b"".join(self._fetch(0))
+            text = b"".join(self._pieces_after(0))
             sent = len(text)
             yield b"".join(text.splitlines(keepends=True)[-tail:] if tail else ())
         else:
-            for piece in self._fetch(0):
+            for piece in self._pieces_after(0):
                 sent += len(piece)
                 yield piece
         while not last and not self._closed.wait(FOLLOW_PERIOD):
             last = self._ended()
             try:
-                for piece in self._fetch(sent):
+                for piece in self._pieces_after(sent):
                     sent += len(piece)
                     yield piece
             except SiteError:
