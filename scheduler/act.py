@@ -143,7 +143,7 @@ class SlurmActor:
             return True  # the job of another process's request has appeared since the decision
         lost = sum(entry.missing and states.end_of(entry.job.states) is None for entry in known)
         if lost >= MOST_LOST:
-            self._refused(pod, LostJobsError(f"Slurm lost {lost} jobs of this pod, or their comments"), REFUSED)
+            self._refused(pod, LostJobsError(f"Slurm lost {lost} jobs of this pod, or their comments"))
             return False
         try:
             request = self._requests.of(members, action.gang, self.placements)
@@ -161,7 +161,7 @@ class SlurmActor:
             self._failed(key, UNAVAILABLE, error.reason, str(error))
             raise
         except (SlurmError, translate.UntranslatableError, InvalidAnnotationsError) as error:
-            self._refused(pod, error, REFUSED)
+            self._refused(pod, error)
             return False
         now = self._clock.monotonic()
         excluded = [part.excluded_nodes for part in (request, *request.components)]
@@ -192,12 +192,12 @@ class SlurmActor:
         waiting = [pod for pod in found if pod is not None and not pods.is_deleted(pod) and not pods.is_bound(pod)]
         return [*waiting] if len(waiting) == len(members) else []
 
-    def _refused(self, pod: actions.Pod, error: BridgeError, backoff: Backoff) -> None:
+    def _refused(self, pod: actions.Pod, error: BridgeError) -> None:
         uid, key = pods.uid(pod), links.key(pod)
         failure = failure_of(self._states.of(key).phase)
         again = failure is not None and (failure.reason, failure.message) == (error.reason, str(error))
         soon = isinstance(error, NoNodeError | ClaimMissingError)
-        self._failed(key, NO_NODE if soon else backoff, error.reason, str(error))
+        self._failed(key, NO_NODE if soon else REFUSED, error.reason, str(error))
         self._events.event(pod, error.reason, str(error), warning=True)
         reported = self._states.of(uid).condition
         if reported is None or reported.reason != error.reason:

@@ -39,7 +39,7 @@ _CLOCK = SystemClock()
 
 
 class Cache:
-    """The objects of one kind, optionally of one namespace or selector. The objects are shared and read-only.
+    """The objects of one kind, optionally of one namespace or field selector. The objects are shared and read-only.
 
     ``prune`` gets each object (already without ``metadata.managedFields``) and returns the part to keep. ``pick``
     selects the objects that :meth:`picked` returns.
@@ -55,7 +55,6 @@ class Cache:
         pick: Callable[[Object], bool] = lambda _: False,
         namespace: str | None = None,
         field_selector: str = "",
-        label_selector: str = "",
         idle_timeout: float = 60.0,
         clock: Clock = _CLOCK,
         backoff: Backoff = _BACKOFF,
@@ -65,8 +64,7 @@ class Cache:
         self._client = client
         self._path = resource.path(namespace)
         self._prune = prune
-        self._selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
-        self._selectors = {key: value for key, value in self._selectors.items() if value}
+        self._selectors = {"fieldSelector": field_selector} if field_selector else {}
         self.idle_timeout = idle_timeout
         self._clock = clock
         self._backoff = backoff

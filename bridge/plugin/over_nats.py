@@ -19,8 +19,8 @@ than the 120 s that an API server waits."""
 class OverNats:
     """All pools of a NATS server that the credentials show. ``owner``: the UID that owns the jobs."""
 
-    def __init__(self, settings: Settings, prefix: str, owner: str, clock: Clock | None = None) -> None:
-        self.clock: Clock = clock or SystemClock()
+    def __init__(self, settings: Settings, prefix: str, owner: str) -> None:
+        self.clock: Clock = SystemClock()
         self._link = Link(settings)
         self._pools = NatsPools(self._link, prefix, owner, self.clock, submit_timeout=SUBMIT_TIMEOUT)
         self.directory: Directory = ByToleration(self._pools.pools)

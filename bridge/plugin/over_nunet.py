@@ -15,8 +15,8 @@ from bridge.threads import Supervisor
 class OverNunet:
     """All pools of ``pools.nunet``. Raises :class:`ConfigError` if there are none."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
-        self.clock: Clock = clock or SystemClock()
+    def __init__(self, config: Config) -> None:
+        self.clock: Clock = SystemClock()
         pools = source.make(config, self.clock, interlink=True)
         if pools is None:
             raise ConfigError("pools.nunet has no entry: --nunet requires one")

@@ -69,11 +69,6 @@ def containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
             yield f"spec.{kind}[{index}]", container
 
 
-def has_automatic_token(pod: Pod) -> bool:
-    """Return whether the pod has the volume with the token of its service account that the API server adds."""
-    return any(_is_automatic(volume) for volume in pod["spec"].get("volumes") or ())
-
-
 def at_site(pod: Pod, *, api_server: bool) -> Pod:
     """Return the pod as a site gets it: without a token for the API server, unless the site says where that is.
 

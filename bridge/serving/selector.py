@@ -35,10 +35,10 @@ _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Connections:
     """The waiting connections of ``server``, with the methods that cheroot's server calls on its ConnectionManager."""
 
-    def __init__(self, server: Any, *, limit: int = LIMIT, held_limit: int = HELD_LIMIT) -> None:
+    def __init__(self, server: Any) -> None:
         self._server = server
-        self._limit = limit
-        self._held_limit = held_limit
+        self._limit = LIMIT
+        self._held_limit = HELD_LIMIT
         self._epoll = select.epoll()
         self._listener: socket.socket = server.socket
         self._listener.setblocking(False)

@@ -72,7 +72,6 @@ class Watcher:
         self.name = name
         self.problem = ""
         """Error of the batch system; empty: it answers."""
-        self.looked_at: float | None = None
         self._unwritable: dict[str, str] = {}
         """Errors of the folder by the step that failed."""
         self._folder, self._batch, self._delays, self._clock = folder, batch, delays, clock
@@ -189,7 +188,6 @@ class Watcher:
             self._set_problem("")
             with self._folder_needed("compare the lists of jobs"):
                 self._compare(found, asked_at)
-            self.looked_at = asked_at
         with self._folder_needed("run actions"):
             self._reread()
             self.actions.run()

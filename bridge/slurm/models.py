@@ -166,7 +166,6 @@ class Job:
     user_name: str = ""
     submit_time: float = 0
     start_time: float = 0
-    end_time: float = 0
     time_limit: int = 0
     restarts: int = 0
     exit_code: int = 0

@@ -167,7 +167,6 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
         user_name=user,
         submit_time=_time(obj.get("submit_time")),
         start_time=_time(obj.get("start_time")),
-        end_time=_time(obj.get("end_time")),
         time_limit=int(number(obj.get("time_limit"))),
         restarts=int(number(obj.get("restart_cnt"))),
         exit_code=_exit_code(obj.get("exit_code")),

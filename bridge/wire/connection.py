@@ -72,9 +72,9 @@ class Settings:
 class Link:
     """A connection to NATS that is restored after a failure. All methods are thread-safe."""
 
-    def __init__(self, settings: Settings, on_change: Callable[[bool], None] | None = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._watchers: list[Callable[[bool], None]] = [on_change] if on_change else []
+        self._watchers: list[Callable[[bool], None]] = []
         self._changes: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._subscriptions: list[Subscription] = []

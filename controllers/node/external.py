@@ -30,14 +30,13 @@ class Plan:
     """What is to be done for one node.
 
     ``drain`` is the cause for a drain in Slurm, empty if there is none. ``wanted``: the node is to be in Slurm, so it
-    keeps its taint while Slurm does not have it. ``owned``: the node in Slurm is podbridge's. ``state`` is
+    keeps its taint while Slurm does not have it. ``state`` is
     ``registered``, ``leaving``, ``absent`` or ``refused``; empty for a node that is not and was not external.
     """
 
     drain: str = ""
     actions: tuple[Action, ...] = ()
     wanted: bool = False
-    owned: bool = False
     state: str = ""
 
 
@@ -58,12 +57,12 @@ def plan(view: NodeSyncView, node: KubeNode, found: Node | None, rivals: Iterabl
         if found is None or not owned:
             return Plan(actions=told)
         cause = f"Kubernetes node {name} has lost the label {names.EXTERNAL_NODE_LABEL}"
-        return Plan(cause, (*told, *_unregister(node, found)), owned=True, state="leaving")
+        return Plan(cause, (*told, *_unregister(node, found)), state="leaving")
     if any(rivals):
-        return Plan(owned=owned, state="registered" if owned else "refused")  # told as a dispute
+        return Plan(state="registered" if owned else "refused")  # told as a dispute
     if view.devices is not None and name not in view.devices:  # not read yet: neither registered nor changed
         if found is not None and owned:
-            return Plan(silence(node, view.time, limit), wanted=True, owned=True, state="registered")
+            return Plan(silence(node, view.time, limit), wanted=True, state="registered")
         if found is None and view.version.external_nodes:
             return Plan(wanted=True, state="absent")
     try:
@@ -71,7 +70,7 @@ def plan(view: NodeSyncView, node: KubeNode, found: Node | None, rivals: Iterabl
     except ValueError as error:
         told = _explain(node, str(error))
         if found is not None and owned:  # it stays as it is
-            return Plan(silence(node, view.time, limit), told, wanted=True, owned=True, state="registered")
+            return Plan(silence(node, view.time, limit), told, wanted=True, state="registered")
         return Plan(actions=told, state="refused")
     if found is None:
         register = (Register(node, wanted),) if _may_register(view, node) else ()
@@ -79,9 +78,9 @@ def plan(view: NodeSyncView, node: KubeNode, found: Node | None, rivals: Iterabl
     if not external_nodes.is_current(found, wanted, view.cluster):
         cause = f"the resources, features or topology of external node {name} have changed"
         steps = (*_explain(node, ""), *_unregister(node, found))
-        return Plan(cause, steps, wanted=True, owned=True, state="leaving")
+        return Plan(cause, steps, wanted=True, state="leaving")
     told = _explain(node, _ignored(wanted, found))
-    return Plan(silence(node, view.time, limit), told, wanted=True, owned=True, state="registered")
+    return Plan(silence(node, view.time, limit), told, wanted=True, state="registered")
 
 
 def is_labelled(node: KubeNode) -> bool:
@@ -100,7 +99,7 @@ def orphans(view: NodeSyncView, claimed: Iterable[str]) -> Iterator[tuple[KubeNo
 def orphan_plan(node: KubeNode, found: Node) -> Plan:
     """Plan for an external node in Slurm without a Kubernetes node."""
     cause = f"no node of this installation in Kubernetes is external node {found.name}"
-    return Plan(cause, _unregister(node, found), owned=True, state="leaving")
+    return Plan(cause, _unregister(node, found), state="leaving")
 
 
 def may_delete(found: Node, cluster: str) -> bool:

@@ -38,11 +38,11 @@ def choose(
     if not folder or not others:
         return Choice(folder)
     return Choice(
-        folder, _different(pool, folder, heard[folder], others) if folder in heard else _replaced(pool, folder, others)
+        folder, _different(folder, heard[folder], others) if folder in heard else _replaced(pool, folder, others)
     )
 
 
-def _different(pool: str, folder: str, announce: Announcement, others: Mapping[str, Announcement]) -> str:
+def _different(folder: str, announce: Announcement, others: Mapping[str, Announcement]) -> str:
     return (
         f"submitters of this pool use different folders: {_shown({folder: announce, **others})}; only {folder} is used."
         " Start all with the same folder on a file system that they share, or give each a pool of its own"

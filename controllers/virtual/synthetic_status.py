@@ -23,8 +23,8 @@ def failed(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> Sta
         message=message,
         submitted_at=now,
         ended_at=now,
-        init_containers=_known(pod, "initContainers", "initContainerStatuses"),
-        containers=_known(pod, "containers", "containerStatuses"),
+        init_containers=_known(pod, "initContainerStatuses"),
+        containers=_known(pod, "containerStatuses"),
     )
     return pod_status(pod, job, host_ip, now)
 
@@ -51,10 +51,10 @@ def waiting(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> St
     return pod_status(pod, job, host_ip, now)
 
 
-def _known(pod: Pod, kind: str, told: str) -> list[ContainerState]:
-    """Return the states of the containers in the pod's status."""
+def _known(pod: Pod, kind: str) -> list[ContainerState]:
+    """Return the states of the containers in one list of the pod's status."""
     result = []
-    for entry in (pod.get("status") or {}).get(told) or ():
+    for entry in (pod.get("status") or {}).get(kind) or ():
         state = entry.get("state") or {}
         over = state.get("terminated")
         result.append(
