@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import math
 import random
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +61,6 @@ class Elector:
         self._held_until = -math.inf
         self._seen: dict[str, Any] | None = None  # the newest known state of the lease
         self._seen_at = -math.inf
-        self._acquired = threading.Event()
         self._released = True
         self._gauge = LEADER.labels(name)
         self._gauge.set(0)
@@ -82,13 +80,6 @@ class Elector:
         if not self.held:
             raise LostLeadershipError(f"the lease {self._namespace}/{self._name} is not held by {self._identity}")
 
-    def wait_held(self, stop: threading.Event) -> bool:
-        """Wait until the lease is held; return ``False`` if ``stop`` is set first (checked every half second)."""
-        while not stop.is_set():
-            if self._acquired.wait(0.5) and self.held:
-                return True
-        return False
-
     def run(self, supervisor: Supervisor) -> None:
         """Acquire and renew the lease until the process stops. A lost lease stops the process."""
         while not self._attempt():
@@ -96,7 +87,6 @@ class Elector:
                 return
         log.info("leader lease acquired", extra=kv(lease=self._name, identity=self._identity))
         self._gauge.set(1)
-        self._acquired.set()
         while not supervisor.wait(self._retry_period):
             if not self._renew():
                 self._held_until = -math.inf

@@ -45,7 +45,6 @@ class WorkQueue(Generic[K]):
         self._due: dict[K, float] = {}  # the valid entry of each key in the heap
         self._count = itertools.count()
         self._failures: dict[K, int] = {}
-        self._closed = False
         self._changed = threading.Condition()
         self._depth = QUEUE_DEPTH.labels(name)
         self._retries = QUEUE_RETRIES.labels(name)
@@ -62,7 +61,7 @@ class WorkQueue(Generic[K]):
                 self._add(key)
                 return
             when = self._clock.monotonic() + delay
-            if self._closed or when >= self._due.get(key, float("inf")):
+            if when >= self._due.get(key, float("inf")):
                 return
             self._due[key] = when
             heapq.heappush(self._heap, (when, next(self._count), key))
@@ -81,7 +80,7 @@ class WorkQueue(Generic[K]):
             self._failures.pop(key, None)
 
     def get(self, timeout: float | None = None) -> K | None:
-        """Return a key; ``None`` after ``timeout`` seconds, or if the queue is shut down and empty.
+        """Return a key; ``None`` after ``timeout`` seconds.
 
         The caller must call :meth:`done` for the key in any case.
         """
@@ -98,7 +97,7 @@ class WorkQueue(Generic[K]):
                     if self._heap:
                         self._changed.notify()  # another worker must wait for the delayed keys
                     return key
-                if self._closed or (deadline is not None and now >= deadline):
+                if deadline is not None and now >= deadline:
                     return None
                 ends = [moment for moment in (deadline, self._heap[0][0] if self._heap else None) if moment is not None]
                 self._changed.wait(min(ends) - now if ends else None)
@@ -110,19 +109,11 @@ class WorkQueue(Generic[K]):
             if key in self._dirty:
                 self._push(key)
 
-    def shut_down(self) -> None:
-        """Accept no more keys; workers get the keys that are ready, then ``None``."""
-        with self._changed:
-            self._closed = True
-            self._heap.clear()
-            self._due.clear()
-            self._changed.notify_all()
-
     def __len__(self) -> int:
         return len(self._ready)
 
     def _add(self, key: K) -> None:
-        if self._closed or key in self._dirty:
+        if key in self._dirty:
             return
         self._dirty.add(key)
         if key not in self._held:

@@ -69,11 +69,6 @@ def membership(pod: Mapping[str, Any]) -> Membership:
     return decode(text, str(metadata.get("namespace") or ""), together(annotations))
 
 
-def is_member_of_group(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod belongs to a group that is not just the pod."""
-    return names.GROUP in (pod["metadata"].get("annotations") or {})
-
-
 def together(annotations: Mapping[str, str]) -> int:
     """Return the number of members that may share a node; raises :class:`InvalidGroupError`."""
     text = annotations.get(names.MEMBERS_PER_NODE, "1")

@@ -93,11 +93,6 @@ class Kubelet:
         """The bound port, after :meth:`start`: the port of a node's ``kubeletEndpoint``."""
         return self._server.port
 
-    @property
-    def following(self) -> int:
-        """The number of logs that are being sent."""
-        return len(self._streams)
-
     def start(self, supervisor: Supervisor) -> None:
         """Load a certificate, listen and serve; raise :class:`~bridge.errors.BridgeError` on failure.
 

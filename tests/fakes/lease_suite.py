@@ -5,7 +5,6 @@ The clock moves only when a test moves it.
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -80,7 +79,7 @@ class LeaseSuite:
         assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("one", 15, 0)
         assert parse_rfc3339(spec["acquireTime"]) == pytest.approx(begun, abs=1e-3)
         assert parse_rfc3339(spec["renewTime"]) == pytest.approx(begun + 10, abs=1e-3)
-        assert elector.wait_held(threading.Event())
+        assert elector.held
         elector.release()
         assert not elector.held
         spec = self.spec(client, namespace)
@@ -210,8 +209,3 @@ class LeaseSuite:
         assert steps.failure is None
         assert elector.held
         assert client.get(LEASES.path(namespace, "leader"))["metadata"]["labels"] == {"a": "b"}
-
-    def test_wait_held_ends_with_the_process(self, elector: Elector) -> None:
-        stop = threading.Event()
-        stop.set()
-        assert not elector.wait_held(stop)

@@ -30,7 +30,8 @@ elector = Elector(client, namespace, "leader", name, lease_duration=3, renew_dea
 supervisor = Supervisor()
 supervisor.spawn("elector", lambda: elector.run(supervisor))
 fenced = client.fenced(elector.check)
-elector.wait_held(supervisor.stopping)
+while not elector.held and not supervisor.wait(0.05):
+    pass
 while not supervisor.wait(0.01):
     try:
         fenced.patch(LEASES.path(namespace, "marks"), {"spec": {"holderIdentity": name}})

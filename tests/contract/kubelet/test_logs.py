@@ -163,4 +163,4 @@ def test_200_logs_followed_at_once_and_a_plain_request_beside_them(site: Site) -
         response.close()
         connection.close()
     assert site.pool.wait_open(0)
-    eventually(lambda: site.kubelet.following == 0)
+    eventually(lambda: len(site.kubelet._streams) == 0)

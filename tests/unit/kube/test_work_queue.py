@@ -14,6 +14,8 @@ from tests.fakes.clock import FakeClock
 
 KEYS = st.sampled_from("abcd")
 DELAYS = st.integers(-1, 5)
+END = -1
+"""The key that ends the workers of a test."""
 
 
 class Model(RuleBasedStateMachine):
@@ -27,7 +29,6 @@ class Model(RuleBasedStateMachine):
         self.due: dict[str, float] = {}
         self.held: set[str] = set()
         self.failures: Counter[str] = Counter()
-        self.closed = False
 
     def wake(self) -> None:
         for key in [key for key, when in self.due.items() if when <= self.clock.now]:
@@ -35,8 +36,6 @@ class Model(RuleBasedStateMachine):
             self.wanted.add(key)
 
     def later(self, key: str, delay: float) -> None:
-        if self.closed:
-            return
         if delay <= 0:
             self.wanted.add(key)
         else:
@@ -85,14 +84,6 @@ class Model(RuleBasedStateMachine):
         self.queue.done(key)
         self.held.discard(key)
 
-    @precondition(lambda self: not self.closed)
-    @rule(really=st.integers(0, 9))
-    def shut_down(self, really: int) -> None:
-        if really == 0:
-            self.queue.shut_down()
-            self.closed = True
-            self.due.clear()
-
     @invariant()
     def counts(self) -> None:
         assert len(self.queue) <= len(self.wanted - self.held) + len(self.due)
@@ -111,7 +102,7 @@ def test_many_threads_lose_nothing_and_never_share_a_key() -> None:
     clashes = []
 
     def work() -> None:
-        while (key := queue.get()) is not None:
+        while (key := queue.get()) >= 0:
             with lock:
                 if key in busy:
                     clashes.append(key)
@@ -120,6 +111,8 @@ def test_many_threads_lose_nothing_and_never_share_a_key() -> None:
             with lock:
                 busy.discard(key)
             queue.done(key)
+        queue.done(key)
+        queue.add(END)  # for the next worker
 
     def produce() -> None:
         for number in range(400):
@@ -143,7 +136,7 @@ def test_many_threads_lose_nothing_and_never_share_a_key() -> None:
             if seen == versions and not busy:
                 break
         end.wait(0.01)
-    queue.shut_down()
+    queue.add(END)
     for thread in workers:
         thread.join(5)
         assert not thread.is_alive()
@@ -158,12 +151,14 @@ def test_delay_is_watched_while_the_first_waiter_works() -> None:
     finish = threading.Event()
 
     def work() -> None:
-        while (key := queue.get()) is not None:
+        while (key := queue.get()) != "end":
             got.append(key)
             if key == "long":
                 working.set()
                 finish.wait(5)
             queue.done(key)
+        queue.done(key)
+        queue.add("end")  # for the other worker
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
@@ -179,7 +174,7 @@ def test_delay_is_watched_while_the_first_waiter_works() -> None:
         end.wait(0.01)
     assert "later" in got
     finish.set()
-    queue.shut_down()
+    queue.add("end")
     for thread in threads:
         thread.join(5)
 
@@ -188,9 +183,7 @@ def test_get_gives_up() -> None:
     queue: WorkQueue[str] = WorkQueue("empty")
     assert queue.get(timeout=0.01) is None
     queue.add("a")
-    queue.shut_down()
-    queue.add("b")
-    assert [queue.get(), queue.get()] == ["a", None]
+    assert [queue.get(timeout=0.01), queue.get(timeout=0.01)] == ["a", None]
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 10])

@@ -37,12 +37,10 @@ def test_a_bare_pod_is_a_group_of_one() -> None:
     expected = Membership(GroupRef("pod", "ns", "p", "u"), 1, 1, 0)
     assert membership(pod()) == expected
     assert membership({"metadata": {"namespace": "ns", "name": "p", "uid": "u"}, "spec": {}}) == expected
-    assert not groups.is_member_of_group(pod())
 
 
 def test_a_member_has_its_place_in_the_annotation() -> None:
     assert membership(member()) == Membership(GroupRef("jobset", "ns", "train", "1", "workers"), 8, 4, 3)
-    assert groups.is_member_of_group(member())
     assert membership(member(slot=None)).slot is None
 
 
