@@ -16,6 +16,7 @@ from bridge.plugin.bodies import Creation
 from bridge.plugin.directory import Directory
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import LogOptions
+from bridge.pools.nunet.errors import UntracedJobError
 from bridge.pools.port import Pool
 from bridge.serving.answers import AnswerError
 from bridge.threads import at_once
@@ -46,7 +47,9 @@ class Pods:
         self.requested: set[str] = set()
         """UIDs of the pods that clients have named in requests for their state."""
         self._waiting = threading.BoundedSemaphore(MOST_WAITING)
+        self._creating: set[str] = set()
         self._undelivered: dict[str, Pod] = {}
+        self._ending: dict[str, Pool] = {}
         self._deleted: set[str] = set()  # until their site says that the job is gone: no event reports this
 
     # --- create -------------------------------------------------------------------------------------------------------
@@ -56,6 +59,7 @@ class Pods:
         uid = str(asked.pod["metadata"]["uid"])
         if asked.script:
             log.warning("a job script is ignored: podbridge builds its own", extra=kv(job=uid))
+        self._creating.add(uid)
         try:
             while True:
                 try:
@@ -70,6 +74,7 @@ class Pods:
                         raise
                     log.info("submission is repeated", extra=kv(job=uid, error=error))
         finally:
+            self._creating.discard(uid)
             if waits:
                 self._waiting.release()
 
@@ -164,13 +169,31 @@ class Pods:
     def _cancel(self, pod: Pod) -> None:
         metadata = pod["metadata"]
         pool = self._directory.choose(pod)
-        known = pool.job(metadata["uid"]) or pool.status(pod)
+        try:
+            known = pool.job(metadata["uid"]) or pool.status(pod)
+        except UntracedJobError:
+            # clients also delete pods that were refused, and no user can state no-job for a pod that is gone
+            if metadata["uid"] in self._creating:
+                raise
+            known = None
         if known is not None and _of_this_pod(pod, known) is None:
             raise AnswerError(404, f"pod {metadata['namespace']}/{metadata['name']} has another UID")
         if pool.cancel(pod, _grace(pod), forget=True) is not None:
             if len(self._deleted) >= MOST_DELETED:
                 self._deleted.clear()
             self._deleted.add(metadata["uid"])
+            if not pool.lists and len(self._ending) < MOST_DELETED:
+                pool.follow(pod)
+                self._ending[metadata["uid"]] = pool
+
+    def forget_ended(self) -> None:
+        """Forget the deleted pods whose jobs have ended. A pool that lists its jobs does so itself."""
+        for uid, pool in list(self._ending.items()):
+            job = pool.job(uid)
+            if job is None or job.phase == "ended":
+                pool.unfollow(uid)
+                self._deleted.discard(uid)
+                del self._ending[uid]
 
     # --- logs ---------------------------------------------------------------------------------------------------------
     def logs(self, told: LogStruct, options: LogOptions) -> tuple[str, Iterator[bytes]]:

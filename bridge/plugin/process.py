@@ -38,7 +38,7 @@ THREADS = MOST_WAITING + 16
 FILES_PERIOD = 10.0
 """Seconds between two checks of the certificate files."""
 REPEAT_PERIOD = 5.0
-"""Seconds between two attempts of a cancellation that a site does not answer."""
+"""Seconds between two attempts of a cancellation that a site does not answer, and between two looks at deleted pods."""
 LAST_WRITES = 5.0
 _M_ARENA_MAX = -8
 
@@ -141,6 +141,7 @@ class Plugin:
     def _repeat_cancellations(self) -> None:
         while not self._supervisor.wait(REPEAT_PERIOD):
             self._pods.repeat_cancellations()
+            self._pods.forget_ended()
 
     def _watch_files(self) -> None:
         while not self._supervisor.wait(FILES_PERIOD):

@@ -20,6 +20,7 @@ from bridge.poolapi.requests import LogOptions
 from bridge.pools.nunet import capacity, choice, dialect, logs, pod_annotations, pod_request, statuses
 from bridge.pools.nunet.client import DmsClient
 from bridge.pools.nunet.dialect import JobAnswer
+from bridge.pools.nunet.errors import UnknownJobError, UntracedJobError
 from bridge.pools.nunet.peer import Peer, Service
 from bridge.pools.nunet.placement import Placed, Placement
 from bridge.pools.nunet.settings import NunetSettings
@@ -35,13 +36,6 @@ Pod = Mapping[str, Any]
 BATCH = "NuNet DMS"
 _HINT = f"when the DMS certainly has no job of the pod, annotate it with {pod_annotations.PREFIX}no-job=true"
 _SHOWN, _MOST_NAMED = 100, 5
-
-
-class UnknownJobError(SiteError):
-    """It is not known whether the DMS has a job of a pod."""
-
-    reason = "JobUnknown"
-    retryable = True
 
 
 class NunetPool(PolledPool):
@@ -228,7 +222,7 @@ class NunetPool(PolledPool):
             return self._found(pod, *found)
         if (word := _no_job(pod)) and word != self._used_words.get(uid) and intent(pod) != (self.name, word):
             return None
-        raise UnknownJobError(
+        raise (UnknownJobError if uid in self._used_words else UntracedJobError)(
             "the pod may have been submitted, and the DMS cannot say whether it has a job of it: no peer shows one",
             hint=_HINT,
         )

@@ -16,7 +16,7 @@ from bridge.poolapi.jobs import pod_of
 from bridge.poolapi.requests import LogOptions
 from bridge.pools.nunet import client, logs, source
 from bridge.pools.nunet.client import DmsAccess, DmsClient
-from bridge.pools.nunet.pool import UnknownJobError
+from bridge.pools.nunet.errors import UnknownJobError
 from bridge.script.references import Objects
 from bridge.threads import Supervisor
 from cluster import dms
