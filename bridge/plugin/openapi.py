@@ -33,7 +33,7 @@ _ERRORS = {
     "422": "The pool cannot run this pod, or the pod does not name one of the pools.",
     "429": "Too many logs are being sent.",
     "502": "The site's answer cannot be used.",
-    "503": "The site does not answer.",
+    "503": "The site does not answer, or cannot process the request now.",
     "504": "The site may have processed the request, and did not answer in time.",
 }
 

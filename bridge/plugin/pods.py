@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bridge.errors import BridgeError, MissingReferenceError, SiteDownError, SiteError
+from bridge.errors import BridgeError, MissingReferenceError, SiteDownError, SiteError, SiteUnknownOutcomeError
 from bridge.interlink.messages import LogStruct
 from bridge.interlink.pod_status import pod_status
 from bridge.logs import kv
 from bridge.plugin.bodies import Creation
 from bridge.plugin.directory import Directory
+from bridge.plugin.pool_slots import PoolSlots
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import LogOptions
 from bridge.pools.nunet.errors import UntracedJobError
@@ -32,8 +32,10 @@ PAUSE = 0.5
 ASKERS = 8
 """Concurrent requests to sites for the pods of one request."""
 DEFAULT_GRACE = 30
-MOST_WAITING = 112
-"""Creations that wait for their pool at once; further ones fail, so that threads are left for the other requests."""
+MOST_CREATIONS = 112
+"""Creations at once, divided among the pools. Each holds a thread while it waits for its site."""
+LEAST_SHARE = 8
+"""Creations of one pool at once, at least, and its cancellations at once."""
 MOST_DELETED = 10_000
 """Deleted pods to remember, whose state is requested from the site; beyond it, the view of the pool counts. Also the
 limit of cancellations to repeat."""
@@ -46,7 +48,7 @@ class Pods:
         self._directory, self._wait, self._patience = directory, wait, patience
         self.requested: set[str] = set()
         """UIDs of the pods that clients have named in requests for their state."""
-        self._waiting = threading.BoundedSemaphore(MOST_WAITING)
+        self._creations, self._cancellations = PoolSlots(), PoolSlots()
         self._creating: set[str] = set()
         self._undelivered: dict[str, Pod] = {}
         self._ending: dict[str, Pool] = {}
@@ -55,28 +57,36 @@ class Pods:
     # --- create -------------------------------------------------------------------------------------------------------
     def create(self, asked: Creation) -> tuple[str, str]:
         """Submit a pod; return its UID and the batch system's name of its job, which is never empty."""
-        end, waits = time.monotonic() + self._patience, False
+        end = time.monotonic() + self._patience
         uid = str(asked.pod["metadata"]["uid"])
         if asked.script:
             log.warning("a job script is ignored: podbridge builds its own", extra=kv(job=uid))
+        share = max(LEAST_SHARE, MOST_CREATIONS // max(1, len(self._directory.pools())))
         self._creating.add(uid)
         try:
-            while True:
-                try:
-                    return uid, self._submit(asked).job_id or uid
-                except MissingReferenceError:  # the request has all objects that the client will send
-                    raise
-                except SiteError as error:
-                    if not error.retryable or time.monotonic() + PAUSE >= end:
-                        raise
-                    waits = waits or self._waiting.acquire(blocking=False)
-                    if not waits or self._wait(PAUSE):  # requests for other pools need the other threads
-                        raise
-                    log.info("submission is repeated", extra=kv(job=uid, error=error))
+            with self._creations.hold(self._pool_name(asked.pod), share):
+                return uid, self._submit_patiently(asked, end).job_id or uid
         finally:
             self._creating.discard(uid)
-            if waits:
-                self._waiting.release()
+
+    def _pool_name(self, pod: Pod) -> str:
+        """Return the name of the pod's pool; empty if it has not announced itself yet."""
+        try:
+            return self._directory.choose(pod).name
+        except SiteDownError:
+            return ""
+
+    def _submit_patiently(self, asked: Creation, end: float) -> JobStatus:
+        """Submit a pod, again and again until the monotonic time ``end`` while the site does not answer."""
+        while True:
+            try:
+                return self._submit(asked)
+            except MissingReferenceError:  # the request has all objects that the client will send
+                raise
+            except SiteError as error:
+                if not error.retryable or time.monotonic() + PAUSE >= end or self._wait(PAUSE):
+                    raise
+                log.info("submission is repeated", extra=kv(job=asked.pod["metadata"]["uid"], error=error))
 
     def _submit(self, asked: Creation) -> JobStatus:
         pool = self._directory.choose(asked.pod)
@@ -144,7 +154,8 @@ class Pods:
         """
         metadata = pod["metadata"]
         try:
-            self._cancel(pod)
+            with self._cancellations.hold(self._pool_name(pod), LEAST_SHARE):
+                self._cancel(pod)
         except SiteError as error:
             if error.retryable and len(self._undelivered) < MOST_DELETED:
                 self._undelivered[metadata["uid"]] = pod
@@ -152,12 +163,19 @@ class Pods:
         return f"pod {metadata['namespace']}/{metadata['name']} is cancelled\n"
 
     def repeat_cancellations(self) -> None:
-        """Send the cancellations again that sites have not answered."""
+        """Send the cancellations again that sites have not answered; to a site that does not answer now, only one."""
+        silent: set[str] = set()
         for uid, pod in list(self._undelivered.items()):
             try:
+                name = self._pool_name(pod)
+                if name in silent:
+                    continue
                 self._cancel(pod)
             except SiteError as error:
+                if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
+                    silent.add(name)
                 if error.retryable:
+                    self._undelivered[uid] = self._undelivered.pop(uid)  # the others come first next time
                     continue
                 log.warning("a cancellation is not repeated", extra=kv(job=uid, error=error))
             except AnswerError as error:

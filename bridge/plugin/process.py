@@ -23,7 +23,7 @@ from bridge.plugin.bodies import LIMIT
 from bridge.plugin.directory import Directory
 from bridge.plugin.listen import Address
 from bridge.plugin.missing import MissingJobs
-from bridge.plugin.pods import MOST_WAITING, Pods
+from bridge.plugin.pods import MOST_CREATIONS, Pods
 from bridge.plugin.reports import Reports
 from bridge.serving.access import Files, ServerAccess
 from bridge.serving.health import Health, metrics_app
@@ -33,7 +33,7 @@ from bridge.threads import GC_THRESHOLD, SWITCH_INTERVAL, Supervisor
 
 log = logging.getLogger(__name__)
 
-THREADS = MOST_WAITING + 16
+THREADS = MOST_CREATIONS + 16
 """Requests in progress, followed logs not counted: most of them wait for a site."""
 FILES_PERIOD = 10.0
 """Seconds between two checks of the certificate files."""

@@ -1,18 +1,18 @@
-import contextlib
 import json
 import threading
+import time
 from decimal import Decimal
 
 import pytest
 
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.interlink.pod_spec import Pod
-from bridge.plugin.bodies import LIMIT, Creation
-from bridge.plugin.pods import MOST_WAITING, Pods
-from bridge.script.references import Objects
+from bridge.plugin.bodies import LIMIT
+from bridge.plugin.pods import LEAST_SHARE, MOST_CREATIONS
+from bridge.plugin.pool_slots import PoolSlots
 from cluster.polling import eventually
 from tests.fakes.virtual_kubelet import phase
-from tests.unit.plugin.conftest import Api, LoggingPool, OnePool, body
+from tests.unit.plugin.conftest import Api, LoggingPool, body
 
 POD = body("create_hop_b")["pod"]
 UID = POD["metadata"]["uid"]
@@ -367,23 +367,85 @@ def test_the_limit_of_a_body_holds_a_pod_with_large_objects():
     assert Pod.model_validate(json.loads(json.dumps(POD))).metadata.uid == UID
 
 
-def test_creations_for_a_silent_pool_leave_threads_for_the_others(pool):
-    stop = threading.Event()
-    handler = Pods(OnePool(pool), stop.wait, patience=600.0)
-    pool.config = None  # not ready
-    asked = [Creation(changed(POD, uid=f"u-{number}"), Objects()) for number in range(MOST_WAITING + 1)]
-
-    def create(each):
-        with contextlib.suppress(SiteError):
-            handler.create(each)
-
-    threads = [threading.Thread(target=create, args=(each,), daemon=True) for each in asked[:MOST_WAITING]]
+def test_creations_for_a_silent_pool_leave_threads_for_the_others(two, monkeypatch):
+    two.handler._creations = PoolSlots(stalled_after=0.5)
+    answer = threading.Event()
+    monkeypatch.setattr(two.pools["alpha"], "submit", lambda *_: answer.wait(20) and None)
+    share = MOST_CREATIONS // 2
+    threads = [threading.Thread(target=create_number, args=(two, "alpha", number)) for number in range(share + 10)]
     for thread in threads:
         thread.start()
-    eventually(lambda: handler._waiting._value == 0)
-    with pytest.raises(SiteError):
-        handler.create(asked[-1])
-    stop.set()
+    eventually(lambda: sum(thread.is_alive() for thread in threads) == share)
+    began = time.monotonic()
+    assert create_number(two, "alpha", share + 10) == 503
+    assert time.monotonic() - began < 0.3
+    assert create_number(two, "beta", share + 11) == 200
+    answer.set()
     for thread in threads:
         thread.join(10)
-    assert handler._waiting._value == MOST_WAITING
+
+
+def test_a_burst_of_pods_for_a_pool_that_accepts_them_is_not_refused(pool, monkeypatch):
+    api = Api(pool, patience=0.0)
+    api.handler._creations = PoolSlots(stalled_after=0.5)
+    monkeypatch.setattr("bridge.plugin.pods.MOST_CREATIONS", 2)
+    monkeypatch.setattr("bridge.plugin.pods.LEAST_SHARE", 2)
+    submit = pool.submit
+
+    def slow(*args):
+        time.sleep(0.1)
+        return submit(*args)
+
+    monkeypatch.setattr(pool, "submit", slow)
+    answers = []
+    threads = [threading.Thread(target=lambda n=n: answers.append(create_number(api, "pool", n))) for n in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert answers == [200] * 30
+
+
+def create_number(api, pool, number):
+    told = with_tolerations(toleration(pool))
+    told["pod"]["metadata"]["uid"] = f"{UID[:-4]}{number:04}"
+    return api.create(told).status_code
+
+
+def test_deletions_for_a_silent_pool_are_repeated_without_a_thread_for_each(two, monkeypatch):
+    two.handler._cancellations = PoolSlots(stalled_after=0.2)
+    answer = threading.Event()
+    monkeypatch.setattr(two.pools["alpha"], "cancel", lambda *_, **__: answer.wait(20) and None)
+
+    def delete(number):
+        pod = with_tolerations(toleration("alpha"))["pod"]
+        pod["metadata"]["uid"] = f"{UID[:-4]}{number:04}"
+        return two.call("DELETE", "/delete", pod).status_code
+
+    threads = [threading.Thread(target=delete, args=(number,)) for number in range(LEAST_SHARE)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: two.handler._cancellations._used["alpha"] == LEAST_SHARE)
+    assert delete(99) == 503
+    assert list(two.handler._undelivered) == [f"{UID[:-4]}0099"]
+    answer.set()
+    for thread in threads:
+        thread.join(10)
+
+
+def test_a_silent_pool_does_not_delay_the_repeated_cancellations_of_the_others(two):
+    for name in ("alpha", "beta"):
+        two.pools[name].down()
+        for number in range(3):
+            pod = with_tolerations(toleration(name))["pod"]
+            pod["metadata"]["uid"] = f"{UID[:-4]}{'ab'.index(name[0])}00{number}"
+            assert two.call("DELETE", "/delete", pod).status_code == 503
+    two.pools["beta"].problem = None
+    for pool in two.pools.values():
+        pool.asked.clear()
+    two.handler.repeat_cancellations()
+    assert len(two.pools["alpha"].asked) == 1
+    first = two.pools["alpha"].asked[0]
+    assert two.pools["beta"].count("forget") == 3
+    two.handler.repeat_cancellations()
+    assert two.pools["alpha"].asked[1] != first
