@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
+import time
 import weakref
 from types import TracebackType
 
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.wire.connection import Link
 from bridge.wire.envelope import pack, parse_chunk
-from bridge.wire.log_streams import GIVE_UP, WINDOW
+from bridge.wire.log_streams import CHUNK, GIVE_UP, WINDOW
 from bridge.wire.messages import LogAck, LogChunk
 from bridge.wire.session import Respond
 from bridge.wire.subjects import Subjects
 
 _ACK_EVERY = WINDOW // 4
+_ACK_PERIOD = 1.0
+"""Seconds between two acknowledgements of keep-alives, at least."""
 
 
 class LogReader:
@@ -30,7 +34,8 @@ class LogReader:
         self._ack = subjects.ack(stream)
         self._chunks: queue.SimpleQueue[tuple[LogChunk, bytes] | SiteError | None] = queue.SimpleQueue()
         self._read = self._acknowledged = 0
-        self._over, self._flooded = True, False
+        self._kept_alive_at = -math.inf
+        self._over, self._broken = True, False
         receive = weakref.WeakMethod(self._on_chunk)  # a strong reference would keep an abandoned reader open
 
         def on_chunk(subject: str, data: bytes, respond: Respond | None) -> None:
@@ -102,19 +107,32 @@ class LogReader:
             self._link.publish(self._ack, pack(ack))
 
     def _on_chunk(self, _subject: str, data: bytes, _respond: Respond | None) -> None:
-        """Accept a chunk, on the loop."""
-        if self._over or self._flooded:
+        """Accept a chunk, on the loop. A consumer that does not read must not cost memory without a limit."""
+        if self._over or self._broken:
             return
         try:
             head, rest = parse_chunk(data)
         except SiteError as error:
-            self._chunks.put(error)
+            self._break(error)
             return
         if head.number == 0:
-            self._acknowledge(LogAck(number=self._read))  # even if the consumer of the iterator is slow
-            self._chunks.put(None)
+            self._keep_alive()
+        elif len(rest) > CHUNK:
+            self._break(SiteRefusedError(f"the site sends a chunk of more than {CHUNK} bytes", reason="BadSite"))
         elif self._chunks.qsize() > 4 * WINDOW:
-            self._chunks.put(SiteRefusedError("the site sends chunks without acknowledgement", reason="BadSite"))
-            self._flooded = True
+            self._break(SiteRefusedError("the site sends chunks without acknowledgement", reason="BadSite"))
         else:
             self._chunks.put((head, rest))
+
+    def _keep_alive(self) -> None:
+        """Acknowledge, even if the consumer of the iterator is slow, and restart the time-out of a waiting one."""
+        if time.monotonic() - self._kept_alive_at >= _ACK_PERIOD:
+            self._kept_alive_at = time.monotonic()
+            self._acknowledge(LogAck(number=self._read))
+        if self._chunks.empty():
+            self._chunks.put(None)
+
+    def _break(self, error: SiteError) -> None:
+        """End with an error after the chunks that have arrived, and ignore all further ones."""
+        self._broken = True
+        self._chunks.put(error)
