@@ -112,11 +112,11 @@ class PingResources(Part):
 
 
 class PingTaint(Part):
-    """A taint of the virtual node."""
+    """A taint of the virtual node. As in Go, ``null`` is the same as an empty text."""
 
-    key: str = ""
-    value: str = ""
-    effect: str = "NoSchedule"
+    key: str | None = ""
+    value: str | None = ""
+    effect: str | None = "NoSchedule"
 
 
 class PingResponse(Part):

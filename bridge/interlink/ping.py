@@ -55,7 +55,7 @@ def taints(told: PingResponse) -> list[str] | None:
     if told.taints is None:
         return None
     return [
-        f"{taint.key}={taint.value}:{taint.effect if taint.effect in _EFFECTS else _EFFECTS[0]}"
+        f"{taint.key}={taint.value or ''}:{taint.effect if taint.effect in _EFFECTS else _EFFECTS[0]}"
         for taint in told.taints
         if taint.key
     ]

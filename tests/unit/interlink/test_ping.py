@@ -46,11 +46,16 @@ def test_values_that_a_virtual_kubelet_skips():
                     {"resourceType": "c.com/gpu", "available": "9" * 5000},
                 ],
             },
-            "taints": [{"key": "", "effect": "NoSchedule"}, {"key": "k", "effect": "Never"}],
+            "taints": [
+                {"key": "", "effect": "NoSchedule"},
+                {"key": "k", "effect": "Never"},
+                {"key": None, "value": "v"},
+                {"key": "n", "value": None, "effect": None},
+            ],
         }
     )
     assert capacity(told) == {"cpu": "4", "a.com/gpu": "2"}
-    assert taints(told) == ["k=:NoSchedule"]
+    assert taints(told) == ["k=:NoSchedule", "n=:NoSchedule"]
 
 
 NAMES = st.sampled_from(["cpu", "memory", "pods", "nvidia.com/gpu", "a.io/b"])
