@@ -7,6 +7,7 @@ plugin has accepted.
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 import threading
@@ -74,7 +75,8 @@ _NO_BUILDER: Mapping[str, Any] = {
 class Ping:
     """The answer to a ping. ``told`` is empty if the answer has no resources and taints.
 
-    ``degraded``: the plugin answered with an error. It runs, but its ping does not work.
+    ``degraded``: the plugin answered with an error, or with invalid values, which are left out. It runs, but its ping
+    does not work.
     """
 
     told: PingResponse
@@ -96,9 +98,10 @@ class PluginClient:
     def ping(self) -> Ping:
         """Ping the plugin, through the API server if there is one."""
         if self._section.api == "server":
-            answer = self._transport.request("POST", "/pinglink", operation="PingInterLink")
-        else:
-            answer = self._read("/status", [], "PingInterLink")
+            return self._ping(self._transport.request("POST", "/pinglink", operation="PingInterLink"))
+        return self._ping(self._read("/status", [], "PingInterLink"))
+
+    def _ping(self, answer: Answer) -> Ping:
         if answer.ok:
             return self._pong(answer)
         error = refusal(answer)
@@ -123,7 +126,7 @@ class PluginClient:
             return Ping(PingResponse.model_validate(found))
         except ValidationError as error:
             _unusable("ping")
-            return Ping(PingResponse(), f"invalid values: {_explain(error)}")
+            return Ping(PingResponse.model_validate(_valid(found, error)), f"invalid values: {_explain(error)}")
 
     # --- pods ---------------------------------------------------------------------------------------------------------
     def create(self, body: RetrievedPodData | PodCreateRequests, job: str, timeout: float) -> str:
@@ -187,27 +190,58 @@ class PluginClient:
         """
         answer = self._read("/status", [_sent(pod) for pod in pods], "GetStatus")
         if not answer.ok:
+            if len(pods) == 1 and self._does_not_know(pods[0], answer):
+                return {pods[0]["metadata"]["uid"]: None}
             error = refusal(answer)
             if len(pods) == 1 or isinstance(error, SiteDownError) or answer.status < 400 or answer.status in (401, 403):
                 raise error
             middle = len(pods) // 2
-            return _joined(self._half(half) for half in (pods[:middle], pods[middle:]))
+            return self._in_parts({}, (pods[:middle], pods[middle:]))
         found, valid = self._states(pods, self._told(answer))
         lacking = [pod for pod in pods if pod["metadata"]["uid"] not in found]
         if len(pods) == 1:
             # an answer about another pod says nothing about this one
             return found | {pod["metadata"]["uid"]: None for pod in lacking if valid}
-        return found | _joined(self.statuses([pod]) for pod in lacking)
+        return self._in_parts(found, [[pod] for pod in lacking])
 
-    def _half(self, pods: Sequence[Pod]) -> dict[str, JobStatus | None]:
-        """Return the states of half of a refused request; nothing for a single pod that the plugin refuses."""
+    def _in_parts(
+        self, found: dict[str, JobStatus | None], parts: Iterable[Sequence[Pod]]
+    ) -> dict[str, JobStatus | None]:
+        """Return ``found`` and the states of several requests, without the pods of a request that fails.
+
+        Raises the first error if there is no state at all. Failed requests may take as long as two time-outs together;
+        then the rest waits for the next poll.
+        """
+        found, failed, lost = dict(found), None, 0.0
+        for part in parts:
+            began = self._clock.monotonic()
+            try:
+                found.update(self.statuses(part))
+            except SiteError as error:
+                log.debug("no state", extra=kv(pods=[pod["metadata"]["name"] for pod in part], error=error))
+                failed, lost = failed or error, lost + self._clock.monotonic() - began
+                if lost >= 2 * self._section.timeout:
+                    break
+        if failed is not None and not found:
+            raise failed
+        return found
+
+    def _does_not_know(self, pod: Pod, answer: Answer) -> bool:
+        """Whether an answer with status 404 says that the plugin does not know the pod.
+
+        A proxy without a route, or whose plugin starts, may answer with a 404 too. So the plugin itself has to answer a
+        ping between two such answers. An API server does not pass on a plugin's 404.
+        """
+        if self._section.api == "server" or not (answer.status == 404 and answer.is_json):
+            return False
+        method = answer.where.partition(" ")[0]
         try:
-            return self.statuses(pods)
-        except SiteRefusedError as error:
-            if len(pods) > 1:
-                raise
-            log.debug("state refused", extra=kv(pod=pods[0]["metadata"]["name"], error=error))
-            return {}
+            self._ping(self._transport.request(method, "/status", [], operation="PingInterLink"))
+            again = self._transport.request(method, "/status", [_sent(pod)], operation="GetStatus")
+        except SiteError as error:
+            log.debug("a 404 is not confirmed", extra=kv(pool=self._section.name, error=error))
+            return False
+        return again.status == 404 and again.is_json
 
     def _told(self, answer: Answer) -> list[Any]:
         told = answer.json()
@@ -304,11 +338,21 @@ def _message(model: type[Message], entry: Any) -> Message | None:
         return None
 
 
-def _joined(parts: Iterable[Mapping[str, JobStatus | None]]) -> dict[str, JobStatus | None]:
-    result: dict[str, JobStatus | None] = {}
-    for part in parts:
-        result.update(part)
-    return result
+def _valid(found: Mapping[str, Any], error: ValidationError) -> Any:
+    """Return an answer without the values that the error names; an entry of a list is left out as a whole."""
+    valid = copy.deepcopy(found)
+    entries = {_up_to_index(problem["loc"]) for problem in error.errors()}
+    for *parents, last in sorted(entries, reverse=True):  # from the end of a list: the indexes before it stay
+        part: Any = valid
+        for step in parents:
+            part = part[step]
+        del part[last]
+    return valid
+
+
+def _up_to_index(loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    index = next((at for at, step in enumerate(loc) if isinstance(step, int)), len(loc))
+    return loc[: index + 1]
 
 
 def _explain(error: ValidationError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import random
 import re
@@ -78,8 +79,16 @@ class Answer:
 
     @property
     def is_page(self) -> bool:
-        """Whether the body is a web page."""
-        return "text/html" in self.headers.get("Content-Type", "").lower() or self.content.lstrip()[:1] == b"<"
+        """Whether the body is a web page. The header says nothing: Flask's default type of a text is ``text/html``."""
+        return self.content.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"<"
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the body is a JSON object or list."""
+        try:
+            return isinstance(json.loads(self.content), dict | list)
+        except (ValueError, RecursionError):
+            return False
 
 
 def refusal(answer: Answer, *, writes: bool = False) -> SiteError:

@@ -18,7 +18,7 @@ from bridge.errors import (
     SiteRefusedError,
     SiteUnknownOutcomeError,
 )
-from bridge.interlink import references
+from bridge.interlink import ping, references
 from bridge.interlink.messages import RetrievedPodData
 from bridge.poolapi.requests import LogOptions
 from bridge.pools.interlink.client import PluginClient
@@ -34,9 +34,9 @@ URL = "http://plugin.test:4000"
 CREATED = {"PodUID": "a", "PodJID": "4242"}
 
 
-def client(**fields):
+def client(clock=None, **fields):
     section = InterlinkSection.model_validate({"name": "far", "url": URL, **fields})
-    clock = FakeClock()
+    clock = clock or FakeClock()
     return PluginClient(section, PluginTransport(section, clock), clock)
 
 
@@ -220,6 +220,25 @@ def test_the_login_page_of_a_proxy_is_an_error_that_says_what_to_do(wire, answer
     assert "secret" not in str(raised.value)
 
 
+def test_the_type_of_a_text_does_not_make_it_a_login_page(wire):
+    html = "text/html; charset=utf-8"  # the default of Flask
+    wire.get(f"{URL}/status", body="ok", content_type=html)
+    wire.post(f"{URL}/delete", body="Pod deleted", content_type=html)
+    wire.post(f"{URL}/create", status=400, body="no such flavor", content_type=html)
+    asked = client()
+    assert asked.ping().degraded == ""
+    asked.delete(pod("a"))
+    with pytest.raises(SiteRefusedError, match="no such flavor"):
+        asked.create(data(), "a", 5)
+
+
+@pytest.mark.parametrize("page", ["<html>", " \n<!DOCTYPE html>", "\ufeff<html>"])
+def test_a_page_is_a_login_page_whatever_its_type(wire, page):
+    wire.get(f"{URL}/status", body=page.encode(), content_type="text/plain")
+    with pytest.raises(SiteRefusedError, match="web page"):
+        client().ping()
+
+
 def test_a_redirect_to_no_url_is_a_refusal(wire):
     wire.get(f"{URL}/status", status=302, headers={"Location": "http://[?token=s3cret"})
     with pytest.raises(SiteRefusedError, match=r"a redirect to 'http://\['$"):
@@ -374,6 +393,114 @@ def test_a_pod_that_breaks_the_plugin_does_not_hide_the_others(wire):
     assert len(wire.calls) == 7
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [(503, {}, "the site is silent"), (404, {}, ""), (500, {}, "IndexError"), requests.ConnectionError("reset")],
+)
+def test_a_pod_without_a_state_does_not_hide_the_others(wire, fault):
+    def answer(request):
+        asked = [each["metadata"]["uid"] for each in json.loads(request.body)]
+        if asked == ["b"]:
+            if isinstance(fault, Exception):
+                raise fault
+            return fault
+        return 200, {}, json.dumps([told(pod(uid), RUNNING) for uid in asked if uid not in "bd"])
+
+    wire.add_callback(responses.GET, f"{URL}/status", answer)
+    found = client().statuses([pod(uid) for uid in "abcd"])
+    assert {uid: state and state.phase for uid, state in found.items()} == {"a": "running", "c": "running", "d": None}
+
+
+@pytest.mark.parametrize(("status", "error"), [(503, SiteDownError), (500, SiteRefusedError)])
+def test_an_answer_without_any_state_is_an_error(wire, status, error):
+    wire.add_callback(
+        responses.GET,
+        f"{URL}/status",
+        lambda request: (200, {}, "[]") if len(json.loads(request.body)) > 1 else (status, {}, ""),
+    )
+    with pytest.raises(error, match=f"HTTP {status}"):
+        client().statuses([pod("a"), pod("b")])
+
+
+def test_pods_without_an_answer_do_not_hold_the_poll(wire):
+    clock = FakeClock()
+
+    def answer(request):
+        asked = json.loads(request.body)
+        if len(asked) > 1:
+            return 200, {}, json.dumps([told(asked[0], RUNNING)])
+        clock.advance(30)
+        raise requests.ReadTimeout("timed out")
+
+    wire.add_callback(responses.GET, f"{URL}/status", answer)
+    assert set(client(clock).statuses([pod(uid) for uid in "abcdef"])) == {"a"}
+    assert len(wire.calls) == 3, "after two time-outs the rest waits for the next poll"
+
+
+NOT_FOUND = (404, {}, '{"detail": "No containers found for UUID"}')
+
+
+def answers(wire, pings, states):
+    """Answer pings and requests about pods with these answers, one after the other; the last one is repeated."""
+    left = {True: list(pings), False: list(states)}
+
+    def answer(request):
+        found = left[json.loads(request.body) == []]
+        return found.pop(0) if len(found) > 1 else found[0]
+
+    wire.add_callback(responses.GET, f"{URL}/status", answer)
+    wire.post(f"{URL}/status", status=405)
+
+
+@pytest.mark.parametrize("ping", [(200, {}, "[]"), (500, {}, "IndexError"), (422, {}, "")])
+def test_a_plugin_that_answers_a_ping_does_not_know_a_pod_that_it_does_not_find(wire, ping):
+    answers(wire, [ping], [NOT_FOUND])
+    assert client().statuses([pod("a")]) == {"a": None}
+
+
+@pytest.mark.parametrize("ping", [NOT_FOUND, (502, {}, ""), (503, {}, "{}"), (302, {}, ""), (200, {}, "<html>")])
+def test_a_proxy_does_not_say_that_a_job_is_not_known(wire, ping):
+    answers(wire, [ping], [NOT_FOUND])
+    with pytest.raises(SiteRefusedError, match="HTTP 404"):
+        client().statuses([pod("a")])
+
+
+@pytest.mark.parametrize("body", ["", "404 page not found", "<html>", '"Not found"', "404"])
+def test_a_404_without_an_object_does_not_say_that_a_job_is_not_known(wire, body):
+    answers(wire, [(200, {}, "[]")], [(404, {}, body)])
+    with pytest.raises(SiteRefusedError, match="HTTP 404"):
+        client().statuses([pod("a")])
+
+
+def test_a_plugin_that_starts_behind_its_proxy_is_asked_once_more(wire):
+    running = (200, {}, json.dumps([told(pod("a"), RUNNING)]))
+    answers(wire, [(200, {}, "[]")], [NOT_FOUND, running])
+    asked = client()
+    with pytest.raises(SiteRefusedError, match="HTTP 404"):
+        asked.statuses([pod("a")])
+    assert asked.statuses([pod("a")])["a"].phase == "running"
+
+
+def test_an_api_server_has_no_404_for_a_pod(wire):
+    answers(wire, [(200, {}, "[]")], [NOT_FOUND])
+    wire.post(f"{URL}/pinglink", json={})
+    with pytest.raises(SiteRefusedError, match="HTTP 404"):
+        client(api="server").statuses([pod("a")])
+
+
+def test_a_pod_that_is_not_found_does_not_hide_the_others(wire):
+    def answer(request):
+        asked = json.loads(request.body)
+        if not asked:
+            return 500, {}, "IndexError"
+        return NOT_FOUND if asked[0]["metadata"]["uid"] == "a" else (200, {}, json.dumps([told(asked[0], RUNNING)]))
+
+    wire.add_callback(responses.GET, f"{URL}/status", answer)
+    wire.post(f"{URL}/status", status=405)
+    found = client().statuses([pod(uid) for uid in "abcd"])
+    assert {uid: state and state.phase for uid, state in found.items()} == {"a": None} | dict.fromkeys("bcd", "running")
+
+
 def test_init_containers_that_the_pod_does_not_have_are_left_out(wire):
     made = pod("a")
     strangers = [{"name": f"x{number}", "state": RUNNING} for number in range(1000)]
@@ -461,6 +588,39 @@ def test_any_text_is_an_answer_to_a_ping(wire, answer):
 def test_invalid_values_in_a_ping_make_the_plugin_degraded(wire):
     wire.get(f"{URL}/status", json={"resources": {"cpu": []}})
     assert client().ping().degraded.startswith("invalid values: resources.cpu")
+
+
+def test_an_invalid_value_in_a_ping_leaves_out_nothing_else(wire):
+    gpus = [
+        {"resourceType": "a.com/gpu", "available": "8"},
+        {"resourceType": "b.com/gpu", "available": None},
+        7,
+        {"available": "1"},
+        {"resourceType": "c.com/gpu", "available": 2},
+    ]
+    taints = [None, {"key": "k", "value": "v"}, {"key": "l", "value": 7}]
+    wire.get(f"{URL}/status", json={"resources": {"cpu": "128", "memory": [], "accelerators": gpus}, "taints": taints})
+    found = client().ping()
+    assert ping.capacity(found.told) == {"cpu": "128", "a.com/gpu": "8", "c.com/gpu": "2"}
+    assert ping.taints(found.told) == ["k=v:NoSchedule"]
+    assert found.degraded.startswith("invalid values: resources.memory")
+
+
+@pytest.mark.parametrize("part", ["resources", "taints", "status"])
+def test_a_part_of_a_ping_of_the_wrong_type_is_left_out(wire, part):
+    wire.get(f"{URL}/status", json={"resources": {"cpu": "4"}, "taints": [], "status": "ok", part: 7})
+    found = client().ping()
+    assert found.degraded.startswith(f"invalid values: {part}")
+    assert ping.capacity(found.told) == ({} if part == "resources" else {"cpu": "4"})
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(JSON, JSON, JSON, st.lists(JSON, max_size=4))
+def test_no_ping_raises_anything_but_a_site_error(cpu, resources, gpus, taints):
+    parts = {"cpu": cpu, "accelerators": gpus, **(resources if isinstance(resources, dict) else {})}
+    with responses.RequestsMock() as wire:
+        wire.get(f"{URL}/status", json={"resources": parts, "taints": taints})
+        client().ping()
 
 
 @pytest.mark.parametrize("status", [500, 422])
