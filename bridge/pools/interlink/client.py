@@ -1,8 +1,8 @@
 """The client of interLink's REST API, for a plugin (hop B) and for an API server (hop A).
 
 Plugins differ. Some accept only POST where interLink sends GET, older ones a list as the body of ``/create``, and some
-answer ``/status`` only for the first pod. The client finds out by one more request, and remembers the form that the
-plugin has accepted.
+answer ``/status`` only for the first pod. The client finds out by one more request. It remembers the form that the
+plugin has accepted, and tries the other one again when the plugin, for example a new version of it, refuses that form.
 """
 
 from __future__ import annotations
@@ -48,10 +48,19 @@ LARGEST_STATUS = 64 * MIB
 _NOT_METHOD = frozenset({400, 404, 405, 411, 415, 422, 501})
 """HTTP statuses of a server that accepts only POST."""
 _MALFORMED = frozenset({400, 415, 422})
-_WANTS_LIST = re.compile(
-    r"unmarshal object into Go value of type \[\]|(valid|expected|must be|not) an? (json )?(list|array)|list_type", re.I
-)
-"""Texts with which an older plugin refuses an object as the body of ``/create``. Go plugins do so with status 500."""
+_NO_LONGER = _MALFORMED | {405}
+"""HTTP statuses of a server that has accepted a method and now may accept only another one."""
+_REFUSES = {
+    "object": re.compile(
+        r"unmarshal object into Go value of type \[\]|(valid|expected|must be|not) an? (json )?(list|array)|list_type",
+        re.I,
+    ),
+    "list": re.compile(
+        r"unmarshal array into Go value of type [^\[]|(valid|expected|must be|not) an? (json )?(object|dict)|dict_type",
+        re.I,
+    ),
+}
+"""Texts with which a plugin refuses a form of the body of ``/create``. Go plugins do so with status 500."""
 ANSWERED = "exit status"
 """Part of the text with which an API server passes on that its plugin has answered with an error."""
 _NO_BUILDER: Mapping[str, Any] = {
@@ -92,7 +101,8 @@ class PluginClient:
         self._methods: dict[str, str] = {}
         if section.method != "auto":
             self._methods = dict.fromkeys(("/status", "/getLogs"), str(section.method))
-        self._create_body = "object" if section.api == "server" else section.create_body
+        create_body = "object" if section.api == "server" else section.create_body
+        self._forms = ("object", "list") if create_body == "auto" else (create_body,)
 
     # --- ping ---------------------------------------------------------------------------------------------------------
     def ping(self) -> Ping:
@@ -137,17 +147,17 @@ class PluginClient:
         content = as_json(body)
         if isinstance(body, RetrievedPodData):
             content.setdefault("jobConfig", _NO_BUILDER)
-        form = self._create_body
-        answer = self._create([content] if form == "list" else content, timeout)
-        if form == "auto":
-            if not answer.ok and self._refuses_object(answer):
-                as_list = self._create([content], timeout)
-                form, answer = ("list", as_list) if as_list.ok else (form, answer)
-            else:
-                form = "object"
-            if answer.ok:
-                self._create_body = form
-                log.info("form of the body of /create", extra=kv(pool=self._section.name, form=form))
+        form, *others = self._forms
+        answer = self._create(form, content, timeout)
+        for other in others:
+            if not self._refuses(form, answer):
+                break
+            second = self._create(other, content, timeout)
+            if answer.status == 500 or not self._refuses(other, second):  # otherwise the pod is malformed, not the form
+                answer = second
+            if second.ok:
+                self._forms = other, form
+                log.info("form of the body of /create", extra=kv(pool=self._section.name, form=other))
         if not answer.ok:
             error = refusal(answer, writes=True)
             if isinstance(error, ServerError) and self._section.api == "server":
@@ -165,12 +175,14 @@ class PluginClient:
                 return found.pod_jid
         raise SiteUnknownOutcomeError(f"{answer.where}: the answer does not name pod {job}: {answer.text[:100]!r}")
 
-    def _create(self, content: Any, timeout: float) -> Answer:
-        return self._transport.request("POST", "/create", content, operation="CreatePod", timeout=timeout, writes=True)
+    def _create(self, form: str, content: Any, timeout: float) -> Answer:
+        body = [content] if form == "list" else content
+        return self._transport.request("POST", "/create", body, operation="CreatePod", timeout=timeout, writes=True)
 
     @staticmethod
-    def _refuses_object(answer: Answer) -> bool:
-        return answer.status in _MALFORMED or (answer.status == 500 and bool(_WANTS_LIST.search(answer.text)))
+    def _refuses(form: str, answer: Answer) -> bool:
+        """Whether the plugin has refused this form of the body, and so has certainly not created the pod."""
+        return answer.status in _MALFORMED or (answer.status == 500 and bool(_REFUSES[form].search(answer.text)))
 
     def delete(self, pod: Pod) -> None:
         """Delete a pod: its job and its files."""

@@ -129,6 +129,51 @@ def test_a_malformed_pod_is_refused_with_the_text_of_the_first_answer(wire):
     assert len(wire.calls) == 2, "the list was tried once"
 
 
+@pytest.mark.parametrize("status", [500, 504])
+def test_a_list_that_may_have_been_carried_out_is_no_refusal(wire, status):
+    wire.add_callback(
+        responses.POST,
+        f"{URL}/create",
+        lambda request: (status if request.body.startswith(b"[") else 422, {}, "sbatch timed out"),
+    )
+    with pytest.raises(ServerError, match=f"HTTP {status}"):
+        client().create(data(), "a", 5)
+
+
+def test_a_plugin_that_names_its_form_refuses_the_pod_with_the_second_answer(wire):
+    def answer(request):
+        if request.body.startswith(b"["):
+            return 400, {}, "no such flavor"
+        return 500, {}, "json: cannot unmarshal object into Go value of type []common.RetrievedPodData"
+
+    wire.add_callback(responses.POST, f"{URL}/create", answer)
+    with pytest.raises(SiteRefusedError, match="no such flavor") as raised:
+        client().create(data(), "a", 5)
+    assert not raised.value.retryable
+
+
+def test_a_new_version_of_a_plugin_may_want_the_other_form_of_the_body(wire):
+    wanted = []
+
+    def answer(request):
+        body = json.loads(request.body)
+        if isinstance(body, wanted[-1]):
+            return 200, {}, json.dumps(CREATED)
+        kind = "array" if isinstance(body, list) else "object"
+        form = "[]" if wanted[-1] is list else ""
+        return 500, {}, f"json: cannot unmarshal {kind} into Go value of type {form}types.RetrievedPodData"
+
+    wire.add_callback(responses.POST, f"{URL}/create", answer)
+    asked = client()
+    forms = []
+    for kind in (list, dict, dict, list):
+        wanted.append(kind)
+        assert asked.create(data(), "a", 5) == "4242"
+        forms.append([type(body_of(call)).__name__ for call in wire.calls])
+        wire.calls.reset()
+    assert forms == [["dict", "list"], ["list", "dict"], ["dict"], ["dict", "list"]]
+
+
 def test_a_server_error_is_no_reason_to_send_the_pod_again(wire):
     wire.post(f"{URL}/create", status=500, body="sbatch: error: Batch job submission failed")
     with pytest.raises(ServerError, match="sbatch: error"):
