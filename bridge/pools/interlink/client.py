@@ -7,6 +7,7 @@ plugin has accepted, and tries the other one again when the plugin, for example 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import re
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import requests
 from pydantic import ValidationError
 
 from bridge.clock import Clock
@@ -35,8 +37,9 @@ from bridge.logs import kv
 from bridge.metrics import POOL_MESSAGES_UNUSABLE
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import LogOptions
+from bridge.pools.interlink.exchange import Exchange
 from bridge.pools.interlink.logs import LogPieces
-from bridge.pools.interlink.transport import MIB, Answer, PluginTransport, ServerError, refusal
+from bridge.pools.interlink.transport import MIB, Answer, PluginTransport, ServerError, read_some, refusal
 
 log = logging.getLogger(__name__)
 
@@ -287,38 +290,57 @@ class PluginClient:
 
     # --- logs ---------------------------------------------------------------------------------------------------------
     def logs(self, pod: Pod, options: LogOptions) -> LogPieces:
-        """Open a log. Raises :class:`SiteError` if the plugin refuses it."""
+        """Return a log. Raises :class:`SiteError` if the plugin refuses it.
+
+        A log that is followed is requested with its first piece: some plugins answer only when the container writes,
+        and the caller must be able to close the log until then.
+        """
         body = as_json(sent_options(pod, options, self._clock.time()))
-        timeout = None if options.follow else self._section.timeout
+        exchange = self._transport.exchange(None if options.follow else self._section.timeout)
+        pieces = LogPieces(lambda: self._open_log(body, exchange), exchange, options.limit_bytes)
+        if not options.follow:
+            pieces.open()
+        return pieces
+
+    def _open_log(self, body: Any, exchange: Exchange) -> requests.Response:
         refused: list[Answer] = []
-        for method in self._tried("/getLogs"):
-            response = self._transport.open(method, "/getLogs", body, operation="GetLogs", timeout=timeout)
+        methods, not_method = self._tried("/getLogs")
+        for method in methods:
+            content = b""
+            response = self._transport.open(method, "/getLogs", body, exchange, operation="GetLogs")
             if response.status_code == 200:
                 with self._lock:
                     self._methods["/getLogs"] = method
-                return LogPieces(response, options.limit_bytes)
-            with response:
-                content = response.raw.read(MIB // 4, decode_content=True) or b""
+                exchange.limit_each_read()
+                return response
+            with response, contextlib.suppress(requests.RequestException):
+                content = read_some(response)
             refused.append(Answer(f"{method} /getLogs", response.status_code, response.headers, content))
-            if response.status_code not in _NOT_METHOD:
+            if response.status_code not in not_method:
                 break
         raise refusal(refused[0])
 
     # --- internal -----------------------------------------------------------------------------------------------------
-    def _tried(self, path: str) -> tuple[str, ...]:
+    def _tried(self, path: str) -> tuple[tuple[str, ...], frozenset[int]]:
+        """Return the methods to try, and the HTTP statuses after which the next one is tried."""
         known = self._methods.get(path)
-        return ("GET", "POST") if known is None else (known,)
+        if known is None:
+            return ("GET", "POST"), _NOT_METHOD
+        if self._section.method != "auto":
+            return (known,), frozenset()
+        return (known, "POST" if known == "GET" else "GET"), _NO_LONGER
 
     def _read(self, path: str, body: Any, operation: str) -> Answer:
         """Send a request that reads; remember the method that the plugin accepts."""
         found: list[Answer] = []
-        for method in self._tried(path):
+        methods, not_method = self._tried(path)
+        for method in methods:
             answer = self._transport.request(method, path, body, operation=operation, largest=LARGEST_STATUS)
             found.append(answer)
             if answer.ok:
                 with self._lock:
                     self._methods[path] = method
-            if answer.status not in _NOT_METHOD:
+            if answer.status not in not_method:
                 return answer
         return found[0]
 

@@ -12,13 +12,13 @@ from typing import Any
 from urllib.parse import unquote
 
 import requests
-from requests.adapters import HTTPAdapter
 
 from bridge import tracing
 from bridge.clock import Clock
 from bridge.config_interlink import InterlinkSection
 from bridge.errors import ConfigError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
-from bridge.http_client import UnixAdapter, innermost, was_sent
+from bridge.http_client import innermost, was_sent
+from bridge.pools.interlink.exchange import Exchange, ExchangeAdapter, UnixExchangeAdapter
 
 MIB = 1 << 20
 SHOWN = 500
@@ -125,11 +125,11 @@ class PluginTransport:
 
     def __init__(self, section: InterlinkSection, clock: Clock) -> None:
         self._section, self._clock = section, clock
-        adapter = HTTPAdapter(pool_connections=1, pool_maxsize=_CONNECTIONS, max_retries=0)
+        adapter = ExchangeAdapter(pool_connections=1, pool_maxsize=_CONNECTIONS, max_retries=0)
         self._base = section.url
         self._proxies: Mapping[str, str] = {}
         if section.url.startswith("unix://"):
-            adapter = UnixAdapter(unquote(section.url.removeprefix("unix://")), pool_maxsize=_CONNECTIONS)
+            adapter = UnixExchangeAdapter(unquote(section.url.removeprefix("unix://")), pool_maxsize=_CONNECTIONS)
             self._base = "http://localhost"
         else:
             self._proxies = requests.utils.get_environ_proxies(self._base)
@@ -162,34 +162,38 @@ class PluginTransport:
         Raises SiteDownError if the request was not sent or only reads, SiteUnknownOutcomeError if it may have been
         carried out.
         """
-        limit = self._section.timeout if timeout is None else timeout
-        began = self._clock.monotonic()
-        with self.open(method, path, body, operation=operation, timeout=limit, writes=writes) as response:
+        exchange = self.exchange(self._section.timeout if timeout is None else timeout)
+        with self.open(method, path, body, exchange, operation=operation, writes=writes) as response:
             try:
-                content = self._read(response, began + limit, largest)
+                content = self._read(response, largest)
             except (requests.RequestException, OSError) as error:
                 raise self._no_answer(f"{method} {path}", error, writes) from error
             return Answer(f"{method} {path}", response.status_code, response.headers, content)
 
+    def exchange(self, limit: float | None) -> Exchange:
+        """Return an exchange that begins now. ``limit``: seconds until the end of the answer; ``None``: no limit."""
+        return Exchange(self._clock, limit)
+
     def open(
-        self, method: str, path: str, body: Any, *, operation: str, timeout: float | None, writes: bool = False
+        self, method: str, path: str, body: Any, exchange: Exchange, *, operation: str, writes: bool = False
     ) -> requests.Response:
-        """Send one request; return its answer without the body. ``timeout`` ``None``: wait without a limit."""
-        limits: Any = (self._section.connect_timeout, timeout)
+        """Send one request; return its answer without the body."""
+        limits: Any = (self._section.connect_timeout, None)  # the exchange limits the answer
         try:
             request = requests.PreparedRequest()
             request.prepare_method(method)
             request.prepare_url(self._base + path, None)
             request.prepare_headers(self._headers(operation))
             request.prepare_body(None, None, json=body)
-            return self._adapter.send(
-                request,
-                stream=True,
-                timeout=limits,
-                verify=self._verify,
-                cert=self._cert,
-                proxies=self._proxies,
-            )
+            with exchange.sending():
+                return self._adapter.send(
+                    request,
+                    stream=True,
+                    timeout=limits,
+                    verify=self._verify,
+                    cert=self._cert,
+                    proxies=self._proxies,
+                )
         except (requests.RequestException, OSError, ValueError) as error:
             raise self._no_answer(f"{method} {path}", error, writes) from error
 
@@ -221,16 +225,14 @@ class PluginTransport:
         why = f"{where}: no answer from {self._section.url}: {innermost(error)}"
         return SiteUnknownOutcomeError(why) if writes and was_sent(error) else SiteDownError(why)
 
-    def _read(self, response: requests.Response, until: float, largest: int) -> bytes:
-        """Read the body until the monotonic time ``until``; a time limit of ``requests`` starts again at every byte."""
+    @staticmethod
+    def _read(response: requests.Response, largest: int) -> bytes:
         parts, size = [], 0
         while chunk := read_some(response):
             parts.append(chunk)
             size += len(chunk)
             if size > largest:
                 raise requests.ConnectionError(f"the answer has more than {largest} bytes")
-            if self._clock.monotonic() > until:
-                raise requests.ConnectionError("the answer was not complete in time")
         return b"".join(parts)
 
 

@@ -586,6 +586,32 @@ def test_a_method_that_worked_once_is_kept(wire):
     assert [call.request.method for call in wire.calls] == ["GET", "GET"]
 
 
+@pytest.mark.parametrize("status", [400, 405, 415, 422])
+def test_a_new_version_of_a_plugin_may_want_the_other_method(wire, status):
+    wanted = []
+
+    def answer(request):
+        return (200, {}, json.dumps([told(pod("a"), RUNNING)])) if request.method == wanted[-1] else (status, {}, "")
+
+    for method in (responses.GET, responses.POST):
+        wire.add_callback(method, f"{URL}/status", answer)
+    asked = client()
+    methods = []
+    for method in ("POST", "GET", "GET"):
+        wanted.append(method)
+        assert asked.statuses([pod("a")])["a"].phase == "running"
+        methods.append([call.request.method for call in wire.calls])
+        wire.calls.reset()
+    assert methods == [["GET", "POST"], ["POST", "GET"], ["GET"]]
+
+
+def test_a_configured_method_is_kept(wire):
+    wire.post(f"{URL}/status", status=405)
+    with pytest.raises(SiteRefusedError, match="POST /status: HTTP 405"):
+        client(method="POST").statuses([pod("a")])
+    assert len(wire.calls) == 1
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: (
@@ -721,6 +747,20 @@ def test_a_log_that_is_refused_with_both_methods_is_reported_with_the_first_answ
     wire.post(f"{URL}/getLogs", status=405)
     with pytest.raises(SiteRefusedError, match="GET /getLogs: HTTP 400: container is waiting to start"):
         client().logs(pod("a"), LogOptions(container="main"))
+
+
+def test_a_followed_log_is_requested_with_its_first_piece(wire):
+    wire.get(f"{URL}/getLogs", body=b"one\n")
+    pieces = client().logs(pod("a"), LogOptions(container="main", follow=True))
+    assert len(wire.calls) == 0
+    assert list(pieces) == [b"one\n"]
+
+
+def test_a_followed_log_that_is_refused_is_an_error_at_its_first_piece(wire):
+    wire.get(f"{URL}/getLogs", status=500, body="no such file")
+    pieces = client().logs(pod("a"), LogOptions(container="main", follow=True))
+    with pytest.raises(SiteRefusedError, match="HTTP 500: no such file"):
+        next(pieces)
 
 
 # --- /delete ----------------------------------------------------------------------------------------------------------
