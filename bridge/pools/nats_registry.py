@@ -20,7 +20,6 @@ from bridge.wire.messages import Announce, BuildConfigMessage, Event
 from bridge.wire.session import Respond
 from bridge.wire.subjects import ANY, Subjects, kind_of, pool_of
 from bridge.wire.subscription import Subscription
-from bridge.workers import Workers
 
 __all__ = ["PERIOD", "NatsPools", "SubmitterPool"]
 
@@ -29,8 +28,9 @@ log = logging.getLogger(__name__)
 MOST_POOLS = 1000
 MUTE = 10.0
 """Seconds for which messages of a flooding pool are ignored; shorter than the time after which a site is silent."""
+MOST_ASKED = 100
+"""Pools that are asked for a snapshot at once. Each has a thread until it has answered."""
 _TICK = 0.5
-_WORKERS = 4
 _CLOCK = SystemClock()
 
 
@@ -49,7 +49,8 @@ class NatsPools:
         self._pools: dict[str, SubmitterPool] = {}
         self._subscribers: list[Callable[[str, str], None]] = []
         self._woken = threading.Event()
-        self._workers = Workers("pools", _WORKERS)
+        self._asking: set[SubmitterPool] = set()
+        self._supervisor: Supervisor | None = None
         self.dropped: dict[str, int] = {}
         self._kinds: dict[str, Callable[[str, bytes], None]] = {
             "announce": self._on_announce,
@@ -66,7 +67,7 @@ class NatsPools:
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the requests for snapshots. The caller starts the link."""
-        self._workers.start(supervisor)
+        self._supervisor = supervisor
         supervisor.spawn("pools", lambda: self._run(supervisor.stopping))
         supervisor.spawn("pools-inbox", lambda: self._read(supervisor.stopping))
 
@@ -156,13 +157,24 @@ class NatsPools:
                 self._woken.set()
 
     def tick(self) -> None:
-        """Start the requests that are due, for each pool on a worker."""
+        """Start the requests that are due, each on a thread of its own: a site that is silent delays no other."""
         if not self._link.connected:
             return
         now = self._clock.monotonic()
         for name, pool in self.pools().items():
-            if pool.due(now):
-                self._workers.submit(name, pool.ask)
+            if pool not in self._asking and len(self._asking) < MOST_ASKED and pool.due(now):
+                self._asking.add(pool)
+                threading.Thread(target=self._ask, args=(pool,), name=f"pool-{name}", daemon=True).start()
+
+    def _ask(self, pool: SubmitterPool) -> None:
+        try:
+            pool.ask()
+        except Exception as error:
+            log.exception("the answer of a pool could not be handled", extra=kv(pool=pool.name))
+            if self._supervisor is not None:
+                self._supervisor.fail(f"request to pool {pool.name}: {type(error).__name__}: {error}")
+        finally:
+            self._asking.discard(pool)
 
     def _on_link(self, connected: bool) -> None:
         if connected:  # messages were lost while there was no connection

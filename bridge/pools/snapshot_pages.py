@@ -13,6 +13,8 @@ from bridge.pools.submitter_client import Client
 log = logging.getLogger(__name__)
 
 MOST_PAGES = 1000
+MOST_SECONDS = 120.0
+"""Seconds for all pages: a site that sends each one slowly would keep the hub from the state of its jobs for hours."""
 
 
 def request(pool: str, client: Client, clock: Clock) -> list[Part]:
@@ -20,8 +22,11 @@ def request(pool: str, client: Client, clock: Clock) -> list[Part]:
     parts: list[Part] = []
     jobs = memory = 0
     after, more = "", True
+    end = clock.monotonic() + MOST_SECONDS
     while more:
         asked = clock.monotonic()
+        if asked > end:
+            raise SiteError(f"the snapshot of pool {pool} is not complete after {MOST_SECONDS:g} s")
         page = client.snapshot(after)
         parts.append(Part(page.submitter, page.sequence, page.jobs, page.unreadable, asked))
         if page.unreadable:

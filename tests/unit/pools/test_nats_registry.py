@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +17,7 @@ from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import JobSubmission
 from bridge.pools.nats_registry import MUTE, PERIOD, NatsPools
 from bridge.script import library
+from bridge.threads import Supervisor
 from bridge.wire.envelope import LIMITS, pack, parse
 from bridge.wire.messages import Announce, BuildConfigMessage, Event, Problem, Reply, Request
 from bridge.wire.subjects import Subjects
@@ -422,3 +425,59 @@ def test_a_pool_that_floods_is_left_alone_for_a_while_and_all_others_are_heard()
     hub.link.publish(Subjects("bridge.v1", "loud", OWNER).announce, announce(pool="loud"))
     assert hub.told[-1] == ("loud", "")
     assert len(hub.link.subscriptions) == 1 + len(SUBJECTS.requests())
+
+
+def wait_until(check: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not check():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_sites_that_do_not_answer_delay_no_other_pool() -> None:
+    hub, answer = Hub(), threading.Event()
+    names = [f"hung{number}" for number in range(20)]
+    for name in (*names, "alpha"):
+        hub.link.publish(Subjects("bridge.v1", name, OWNER).announce, announce(pool=name))
+    for name in names:
+        hub.pools.pools()[name].ask = lambda: answer.wait(10)
+    before = threading.active_count()
+    hub.pools.tick()
+    wait_until(lambda: hub.pool.complete_at() is not None)
+    hub.pools.tick()  # each pool is asked once at a time
+    wait_until(lambda: threading.active_count() == before + len(names))
+    answer.set()
+    wait_until(lambda: threading.active_count() == before)
+    assert hub.pools._asking == set()
+
+
+def test_the_number_of_pools_that_are_asked_at_once_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.pools.nats_registry.MOST_ASKED", 3)
+    hub, answer, asked = Hub(), threading.Event(), []
+    for number in range(5):
+        name = f"p{number}"
+        hub.link.publish(Subjects("bridge.v1", name, OWNER).announce, announce(pool=name))
+
+        def ask(name: str = name) -> None:
+            asked.append(name)
+            answer.wait(10)
+
+        hub.pools.pools()[name].ask = ask
+    hub.pools.tick()
+    wait_until(lambda: len(asked) == 3)
+    answer.set()
+    wait_until(lambda: hub.pools._asking == set())
+    for pool in hub.pools.pools().values():
+        pool._asked_at = hub.clock.now if pool.name in asked else pool._asked_at
+    hub.pools.tick()
+    wait_until(lambda: len(asked) == 5)
+
+
+def test_a_defect_in_a_request_ends_the_process() -> None:
+    hub, supervisor = Hub(), Supervisor()
+    hub.pools.start(supervisor)
+    hub.link.publish(SUBJECTS.announce, announce())
+    hub.pool.ask = lambda: 1 / 0
+    hub.pool.request_snapshot()
+    assert supervisor.stopping.wait(10)
+    assert supervisor.failure == "request to pool alpha: ZeroDivisionError: division by zero"

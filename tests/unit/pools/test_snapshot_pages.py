@@ -53,3 +53,17 @@ def test_a_snapshot_beyond_a_limit_is_refused_before_it_is_complete(
     with pytest.raises(SiteError, match="snapshot of pool far"):
         requested(site)
     assert site.asked <= 5
+
+
+def test_a_snapshot_whose_pages_come_slowly_is_refused() -> None:
+    clock = FakeClock()
+
+    class SlowSite(Site):
+        def snapshot(self, after: str) -> Page:
+            clock.advance(29)
+            return super().snapshot(after)
+
+    site = SlowSite(([job(n)] for n in range(1000)), 1000)
+    with pytest.raises(SiteError, match="not complete after 120 s"):
+        snapshot_pages.request("far", cast(Client, site), clock)
+    assert site.asked == 5
