@@ -97,7 +97,7 @@ class KubeNotFoundError(KubeError):
 
 
 class KubeConflictError(KubeError):
-    """409: a precondition (UID, resourceVersion) failed, or the object exists."""
+    """409, or 422 for a patch with another UID: a precondition (UID, resourceVersion) failed, or the object exists."""
 
     reason = "Conflict"
 

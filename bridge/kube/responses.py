@@ -70,7 +70,15 @@ def error_of_status(what: str, status: int, body: Any, wait: float | None = None
         seconds = (body.get("details") or {}).get("retryAfterSeconds")
         wait = float(seconds) if seconds else None
     error = _BY_STATUS.get(status) or (KubeInvalidError if 400 <= status < 500 else KubeUnavailableError)
+    if status == 422 and _has_another_uid(body):
+        error = KubeConflictError
     return error(f"{what}: {reason}: {message} ({status})", status=status, kube_reason=reason, retry_after=wait)
+
+
+def _has_another_uid(body: dict[str, Any]) -> bool:
+    """Whether an object has another UID than the patch: only a PUT and a DELETE get the status 409 then."""
+    causes = (body.get("details") or {}).get("causes") or ()
+    return any(cause.get("field") == "metadata.uid" for cause in causes)
 
 
 def unavailable(message: str, *, status: int = 0, reason: str = "", wait: float | None = None) -> KubeUnavailableError:

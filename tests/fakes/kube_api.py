@@ -44,7 +44,7 @@ Fault = Callable[["Handler", Request], bool]
 
 
 class RefusalError(Exception):
-    def __init__(self, code: int, reason: str, message: str = "") -> None:
+    def __init__(self, code: int, reason: str, message: str = "", field: str = "") -> None:
         super().__init__(message)
         self.status = {
             "kind": "Status",
@@ -52,6 +52,7 @@ class RefusalError(Exception):
             "code": code,
             "reason": reason,
             "message": message or reason,
+            **({"details": {"causes": [{"field": field, "message": message}]}} if field else {}),
         }
 
 
@@ -214,6 +215,8 @@ class FakeApi:
     def _update(self, address: Address, old: Object, new: Object) -> Object:
         if new["metadata"].get("resourceVersion") not in (None, "", old["metadata"]["resourceVersion"]):
             raise RefusalError(409, "Conflict", "the object has been modified")
+        if new["metadata"].get("uid") not in (None, "", old["metadata"]["uid"]):
+            raise RefusalError(422, "Invalid", "metadata.uid: field is immutable", "metadata.uid")
         kept = {k: old["metadata"].get(k) for k in ("uid", "namespace", "managedFields")}
         return self._store(address, {**new, "metadata": {**new["metadata"], **kept}}, "MODIFIED")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from bridge.errors import KubeConflictError, KubeNotFoundError
 from bridge.kube.object_store import Change, Object, ObjectStore, number
+from bridge.kube.responses import error_of_status
 from bridge.workload import pods
 
 
@@ -116,7 +117,7 @@ class MemoryKube:
         del kind
         path, obj = self._of(path)
         wanted = patch.get("metadata", {})
-        _check(obj, wanted)
+        _check(obj, wanted, patched=True)
         meta = obj["metadata"]
         dropped = wanted.get("$deleteFromPrimitiveList/finalizers", [])
         kept = [name for name in meta.get("finalizers", []) if name not in dropped]
@@ -181,9 +182,14 @@ class FencedKube:
         self._kube.delete(path, options)
 
 
-def _check(obj: Object, wanted: Object) -> None:
+def _check(obj: Object, wanted: Object, *, patched: bool = False) -> None:
+    """Refuse a write whose preconditions do not hold; for a patch, another UID is an invalid field."""
     meta = obj["metadata"]
-    if any(name in wanted and wanted[name] != meta[name] for name in ("uid", "resourceVersion")):
+    changed = [name for name in ("resourceVersion", "uid") if name in wanted and wanted[name] != meta[name]]
+    if changed == ["uid"] and patched:
+        details = {"causes": [{"field": "metadata.uid", "message": "field is immutable"}]}
+        raise error_of_status("PATCH", 422, {"kind": "Status", "reason": "Invalid", "details": details})
+    if changed:
         raise KubeConflictError(f"{meta['name']} has changed")
 
 

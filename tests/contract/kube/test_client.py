@@ -136,14 +136,31 @@ def test_bearer_token(client: KubeClient, cluster: Any, tmp_path: Any) -> None:
         KubeClient.load(str(file)).get(PODS.path())
 
 
+def create_pod(client: KubeClient, namespace: str) -> dict[str, Any]:
+    spec = {"schedulerName": "none", "automountServiceAccountToken": False, "containers": [{"name": "c", "image": "i"}]}
+    with suppress(errors.KubeConflictError):  # kube-controller-manager may be first
+        client.create(SERVICE_ACCOUNTS.path(namespace), {"metadata": {"name": "default"}})
+    return client.create(PODS.path(namespace), {"metadata": {"name": "p"}, "spec": spec})
+
+
+@pytest.mark.parametrize("sub", [None, "status"])
+def test_a_patch_for_another_pod_of_the_same_name_is_a_conflict(
+    client: KubeClient, namespace: str, sub: str | None
+) -> None:
+    pod = create_pod(client, namespace)
+    former = {**pod, "metadata": {**pod["metadata"], "uid": "5e3c0000-1111-4222-8333-444455556666"}}
+    patch = pods.condition_patch(former, "PodScheduled", "False", "Late", "", "2026-01-01T00:00:00Z")
+    for body in (patch, pods.unhold_patch(former)):
+        with pytest.raises(errors.KubeConflictError, match=r"metadata\.uid.*\(422\)"):
+            client.patch(PODS.path(namespace, "p", sub), body, kind="strategic")
+    assert client.get(PODS.path(namespace, "p")) == pod
+    client.delete(PODS.path(namespace, "p"), {"gracePeriodSeconds": 0})
+
+
 def test_a_conditional_patch_of_a_pod_that_another_process_has_written_is_refused(
     client: KubeClient, namespace: str
 ) -> None:
-    spec = {"schedulerName": "none", "automountServiceAccountToken": False, "containers": [{"name": "c", "image": "i"}]}
-    body = {"metadata": {"name": "p"}, "spec": spec}
-    with suppress(errors.KubeConflictError):  # kube-controller-manager may be first
-        client.create(SERVICE_ACCOUNTS.path(namespace), {"metadata": {"name": "default"}})
-    before = client.create(PODS.path(namespace), body)
+    before = create_pod(client, namespace)
     path = PODS.path(namespace, "p")
     held = client.patch(path, pods.conditional(pods.hold_patch(before, 1, "slurm"), before), kind="strategic")
     assert pods.job_id(held) == 1

@@ -107,6 +107,13 @@ def test_errors(api: FakeApi, client: KubeClient, status: int, error: type, retr
     assert len(api.requests) == 1
 
 
+def test_a_patch_of_another_object_with_the_same_name_is_a_conflict(api: FakeApi, client: KubeClient) -> None:
+    created = client.create(PODS.path("ns"), BODY)
+    with pytest.raises(errors.KubeConflictError, match=r"metadata\.uid"):
+        client.patch(POD, {"metadata": {"uid": "another"}})
+    client.patch(POD, {"metadata": {"uid": created["metadata"]["uid"]}})
+
+
 @pytest.mark.parametrize("text", ["404 page not found", "<html>not found", '{"error":"no such route"}', ""])
 def test_404_of_a_proxy_does_not_mean_that_the_object_is_gone(api: FakeApi, client: KubeClient, text: str) -> None:
     api.fail(404, text=text)
