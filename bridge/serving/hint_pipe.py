@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 MODE = 0o620
 """The group of the directory may send hints."""
+ASIDE = ".new"
+"""Suffix of the name of a pipe that has no reader yet."""
 READ_SIZE = 1 << 16
 LONGEST_LINE = 64
 """Bytes of an incomplete line that are kept; an id has at most 10 digits."""
@@ -70,11 +72,14 @@ class HintPipe:
         self._file = -1
 
     def start(self) -> None:
-        """Create the pipe and open it."""
+        """Create the pipe and open it; only then give it its name, under which writers find it."""
+        aside = self._path.with_name(f"{self._path.name}{ASIDE}")
         try:
-            os.mkfifo(self._path, 0o600)
-            self._file = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            self._path.chmod(MODE)  # now that it has a reader; the umask does not apply
+            os.mkfifo(aside, 0o600)
+            self._file = os.open(aside, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            aside.chmod(MODE)  # the umask does not apply
+            os.link(aside, self._path)  # unlike a renaming, it replaces no file
+            aside.unlink()
         except OSError as error:
             raise BridgeError(f"the pipe {self._path} cannot be created: {error.strerror}") from error
 
@@ -101,7 +106,7 @@ class HintPipe:
 
 def remove_stale_pipes(directory: Path, prefix: str) -> None:
     """Remove the pipes ``<prefix>*.pipe`` of killed processes: no process reads them, and they are not new."""
-    for path in sorted(directory.glob(f"{prefix}*.pipe")):
+    for path in sorted([*directory.glob(f"{prefix}*.pipe"), *directory.glob(f"{prefix}*.pipe{ASIDE}")]):
         try:
             found = path.lstat()
             if stat.S_ISFIFO(found.st_mode) and time.time() - found.st_mtime > STALE_AFTER and not _has_reader(path):

@@ -71,7 +71,7 @@ def test_each_pipe_of_the_directory_gets_the_hint(
 ) -> None:
     settings = HintsSection(directory=directory)
     (_, first), (_, second) = start(settings), start(settings)
-    eventually(lambda: len(list(directory.iterdir())) == 2)
+    eventually(lambda: len(list(directory.glob("*.pipe"))) == 2)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     assert run(["--directory", str(directory)]) == 0
     eventually(lambda: (first, second) == ([17], [17]))
@@ -193,7 +193,7 @@ def test_a_directory_that_is_missing_does_not_end_the_hub(
     _, hints = start(HintsSection(directory=late))
     time.sleep(0.2)
     late.mkdir()
-    eventually(lambda: any(late.iterdir()))
+    eventually(lambda: any(late.glob("*.pipe")))
     run(["--directory", str(late)])
     eventually(lambda: hints == [None])
 
@@ -202,7 +202,7 @@ def test_the_consumer_of_the_documentation_sends_a_hint_for_each_record(
     directory: Path, start: Callable[[HintsSection], tuple[HintServers, list[int | None]]]
 ) -> None:
     _, hints = start(HintsSection(directory=directory))
-    eventually(lambda: any(directory.iterdir()))
+    eventually(lambda: any(directory.glob("*.pipe")))
     page = (ROOT / "docs" / "slurm-hints.md").read_text()
     [script] = [block for block in page.split("```") if block.startswith("bash\nkcat")]
     consumer, colon, rest = script.removeprefix("bash\n").partition("|")

@@ -77,6 +77,22 @@ def test_the_script_of_the_documentation_sends_a_hint_to_each_process(
     eventually(lambda: first == second == [17, None])
 
 
+def test_a_pipe_has_a_reader_before_writers_find_it(
+    directory: Path, start: Callable[[Path], list[int | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Path] = []
+
+    def mkfifo(path: Path, mode: int, make: Callable[..., None] = os.mkfifo) -> None:
+        make(path, mode)
+        found.extend(directory.glob("*.pipe"))
+
+    monkeypatch.setattr(os, "mkfifo", mkfifo)
+    jobs = start(directory / "podbridge-a.pipe")
+    assert (found, list(directory.iterdir())) == ([], [directory / "podbridge-a.pipe"])
+    assert run_script(directory)[0] == 0
+    eventually(lambda: jobs == [17])
+
+
 def test_hints_are_counted_by_result(directory: Path, start: Callable[[Path], list[int | None]]) -> None:
     before = {result: counted(result) for result in ("accepted", "standby", "invalid")}
     jobs = start(directory / "p")
@@ -145,11 +161,12 @@ def test_the_pipe_is_removed_at_the_end(directory: Path) -> None:
 def test_only_pipes_of_ended_processes_are_removed(directory: Path) -> None:
     alive, dead, young = (directory / f"podbridge-{name}.pipe" for name in ("alive", "dead", "young"))
     other, plain = directory / "other.pipe", directory / "podbridge-plain.pipe"
-    for path in (alive, dead, young, other):
+    unfinished = directory / "podbridge-killed.pipe.new"
+    for path in (alive, dead, young, other, unfinished):
         os.mkfifo(path)
     reader = os.open(alive, os.O_RDWR | os.O_NONBLOCK)
     plain.touch()
-    for path in (alive, dead, other, plain):
+    for path in (alive, dead, other, plain, unfinished):
         os.utime(path, (0, 0))
     remove_stale_pipes(directory, "podbridge-")
     os.close(reader)
