@@ -73,6 +73,19 @@ def test_jobs_that_vanish_a_few_at_a_time_engage_it_as_well():
     assert gone == 8
 
 
+def test_the_brake_stays_engaged_while_fewer_jobs_than_its_limit_are_missing():
+    state = step(Brake(), 12, keys(12), 0, LIMITS)
+    state = step(state, 12, keys(9), 1, LIMITS, told=keys(12))
+    assert (state.engaged, state.held, state.allowed) == (True, keys(9), set())
+
+
+def test_one_lost_job_a_day_never_engages_it():
+    state = Brake()
+    for day in range(3 * LIMITS.least):
+        state = step(state, 40, keys(1, day), day * 86400, LIMITS)
+        assert (state.engaged, state.allowed) == (False, keys(1, day))
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 40), st.frozensets(st.integers(0, 39)), st.sampled_from(["", "hold"])), max_size=25)
 )
