@@ -56,6 +56,7 @@ fi
 
 failed=()
 skipped=()
+trap 'exit 130' INT
 
 check() {
     local name=$1 begun=$SECONDS
@@ -87,14 +88,15 @@ declare -A spread=(
 # Contract and end-to-end tests that fail beside others run again alone, and the last line names the suite. Unit tests
 # need no daemons, and a failure of a chaos test is a finding: neither runs again.
 alone=()
+tests_failed=1 # exit status of pytest; a run that it could not finish (2: interrupted, 3: internal error) has another
 
 run_suite() {
-    local suite=$1
+    local suite=$1 status=0
     # shellcheck disable=SC2086  # words
-    "$python" -m pytest ${spread[$suite]} "${long[@]}" --durations 10 --durations-min 5 "tests/$suite" && return
-    [[ $suite == contract || $suite == e2e ]] || return 1
+    "$python" -m pytest ${spread[$suite]} "${long[@]}" --durations 10 --durations-min 5 "tests/$suite" || status=$?
+    [[ $status -eq $tests_failed && ($suite == contract || $suite == e2e) ]] || return "$status"
     say "    tests that failed beside others run again, alone"
-    "$python" -m pytest -n 0 -ra "${long[@]}" --last-failed --last-failed-no-failures none --maxfail 3 "tests/$suite" || return 1
+    "$python" -m pytest -n 0 -ra "${long[@]}" --last-failed --last-failed-no-failures none --maxfail 3 "tests/$suite" || return
     alone+=("$suite tests")
 }
 

@@ -1,0 +1,100 @@
+"""hack/test.sh: which tests run again, and what the whole run reports, with a pytest that only ends."""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cluster.polling import eventually
+
+HACK = Path(__file__).parents[3] / "hack"
+PYTHON = """#!/bin/sh
+case " $* " in
+*" pytest "*) ;;
+*) exit 0 ;;
+esac
+for suite; do :; done
+again=first
+case " $* " in *" --last-failed "*) again=again ;; esac
+run="${suite#tests/} $again"
+echo "$run" >>"$CHECKOUT/runs"
+action=$(sed -n "s/^$run: //p" "$CHECKOUT/actions")
+eval "${action:-exit 0}"
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout with the script, empty suites, no linters and a Python that does what the file ``actions`` says."""
+    (tmp_path / "hack").mkdir()
+    for name in ("test.sh", "lib.sh"):
+        shutil.copy(HACK / name, tmp_path / "hack")
+    lock = tmp_path / "requirements-dev.lock"
+    lock.touch()
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
+    python = tmp_path / "cache" / f"venv-{digest}" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    (python.parents[1] / ".complete").touch()
+    for program, text in ((python, PYTHON), (tmp_path / "hack" / "lint.sh", "#!/bin/sh\n")):
+        program.write_text(text)
+        program.chmod(0o755)
+    for suite in ("unit", "contract", "e2e", "chaos"):
+        (tmp_path / "tests" / suite).mkdir(parents=True)
+        (tmp_path / "tests" / suite / "test_nothing.py").touch()
+    return tmp_path
+
+
+def start(checkout, **actions):
+    lines = [f"{run.replace('_', ' ')}: {action}\n" for run, action in actions.items()]
+    (checkout / "actions").write_text("".join(lines))
+    env = {**os.environ, "PODBRIDGE_CACHE": str(checkout / "cache"), "CHECKOUT": str(checkout)}
+    return subprocess.Popen([checkout / "hack" / "test.sh"], stderr=subprocess.PIPE, text=True, env=env)
+
+
+def run(checkout, **actions):
+    """Run it; return its exit status, the last line of its output and the runs of pytest."""
+    process = start(checkout, **actions)
+    output = process.communicate(timeout=60)[1]
+    return process.returncode, output.splitlines()[-1], (checkout / "runs").read_text().splitlines()
+
+
+FIRST = ["unit first", "contract first", "e2e first", "chaos first"]
+
+
+def test_a_run_without_failures(checkout):
+    status, line, runs = run(checkout)
+    assert (status, line.split(" in ")[0], runs) == (0, "all passed", FIRST)
+
+
+def test_tests_that_fail_beside_others_run_again_alone(checkout):
+    status, line, runs = run(checkout, contract_first="exit 1", e2e_first="exit 1", e2e_again="exit 1")
+    assert (status, line) == (1, "FAILED: e2e tests")
+    assert runs == ["unit first", "contract first", "contract again", "e2e first", "e2e again", "chaos first"]
+    (checkout / "runs").unlink()
+    status, line, _ = run(checkout, contract_first="exit 1")
+    assert (status, line.split(": ")[-1]) == (0, "contract tests")
+
+
+@pytest.mark.parametrize("suite", ["unit", "chaos"])
+def test_unit_and_chaos_tests_run_once(checkout, suite):
+    assert run(checkout, **{f"{suite}_first": "exit 1"}) == (1, f"FAILED: {suite} tests", FIRST)
+
+
+@pytest.mark.parametrize("action", ["exit 2", "exit 3", "exit 4", "exit 5", "kill -KILL $$"])
+def test_a_run_that_did_not_finish_has_failed(checkout, action):
+    assert run(checkout, contract_first=action) == (1, "FAILED: contract tests", FIRST)
+
+
+def test_an_interrupted_run_ends(checkout):
+    process = start(checkout, contract_first="trap 'exit 2' INT; touch $CHECKOUT/begun; sleep 30 & wait; exit 9")
+    eventually(lambda: (checkout / "begun").exists())
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for pid in (process.pid, *map(int, children)):  # as a terminal does
+        os.kill(pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (checkout / "runs").read_text().splitlines() == FIRST[:2]
