@@ -2,11 +2,12 @@
 
 cheroot reads from the socket in a worker thread, so a client that sends one byte every few seconds occupies a thread.
 Here the selector collects the bytes of a request, a worker gets the complete request, and the selector sends the
-answer. Each stage has one deadline for all of its bytes:
+answer. Each stage has one deadline for all of its bytes, which only the bytes of a request postpone:
 
 ==============  ====================================================================
 handshake       :data:`HANDSHAKE_TIMEOUT` from the start of the connection
-request         :data:`REQUEST_TIMEOUT` from its first byte to its last; then 408
+request         :data:`REQUEST_TIMEOUT` from its first byte, and 1 s more for each :data:`LEAST_RATE` bytes, but not
+                more than :data:`REQUEST_TIMEOUT` after a byte; then 408
 answer          :data:`ANSWER_TIMEOUT` from its creation until all of it is sent
 discard         :data:`DISCARD_TIMEOUT` after the answer to a request that was not read to its end
 idle            :data:`IDLE_TIMEOUT` until the first byte of the next request
@@ -38,6 +39,9 @@ log = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT = 5.0
 REQUEST_TIMEOUT = 10.0
+LEAST_RATE = 2**16
+"""Bytes per second at which a request that takes longer must arrive: a body of some MiB may come over a slow line, and
+a client that stops sending loses its connection as soon as any other."""
 ANSWER_TIMEOUT = 30.0
 DISCARD_TIMEOUT = 2.0
 DISCARD_LIMIT = 16 * 2**20
@@ -138,8 +142,8 @@ class Connection(cheroot.server.HTTPConnection):
                 raise ClosedError(str(error)) from error
             if not data:
                 raise ClosedError("closed by the client")
-            if not self._received:
-                self.deadline = time.monotonic() + REQUEST_TIMEOUT
+            latest = time.monotonic() + REQUEST_TIMEOUT
+            self.deadline = min(latest, self.deadline + len(data) / LEAST_RATE) if self._received else latest
             self._received += data
         return True
 

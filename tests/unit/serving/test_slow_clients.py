@@ -176,6 +176,25 @@ def test_a_client_that_still_sends_gets_its_408(
         assert sock.recv(4096) == b""
 
 
+@pytest.mark.parametrize("tls", [True, False])
+@pytest.mark.parametrize(("rate", "burst", "status"), [(1000, 0, b"200"), (50_000, 0, b"408"), (1000, 20_000, b"408")])
+def test_a_request_that_takes_long_must_arrive_at_a_rate_without_a_stop(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, tls: bool, rate: int, burst: int, status: bytes
+) -> None:
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT", 1.0)
+    monkeypatch.setattr(connection, "LEAST_RATE", rate)
+    server = serve(certificates=Certificates(PAIR) if tls else None)
+    with connect(server.port, tls) as sock:
+        sock.sendall(b"POST /echo HTTP/1.1\r\nContent-Length: 21000\r\n\r\n")
+        if burst:
+            sock.sendall(b"x" * burst)
+            time.sleep(2)  # the bytes before do not pay for a client that stops
+        for _ in range(21 if not burst else 1):
+            sock.sendall(b"x" * 1000)
+            time.sleep(0.1)
+        assert sock.recv(4096).startswith(b"HTTP/1.1 " + status)
+
+
 def test_a_body_above_the_limit_is_discarded_until_its_client_reads_the_413(serve: Callable[..., Server]) -> None:
     server = serve(body_limit=2**16)
     client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
