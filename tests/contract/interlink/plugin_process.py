@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.polling import eventually
+from cluster.ports import free_block
 from tests.fakes.virtual_kubelet import phase
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -181,9 +182,7 @@ class PluginProcess:
 
 
 def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_block(1)}"
 
 
 def write_site(folder: Path, pool: str, text: str = "") -> Path:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from bridge.wire.connection import Link, Settings
 from bridge.wire.envelope import parse
 from bridge.wire.messages import Announce, Cancel, Event, Logs
 from cluster.polling import eventually
+from cluster.ports import free_block, listening
 
 OWNER = "c1"
 
@@ -150,12 +150,16 @@ class Site:
 
 @pytest.fixture(scope="session")
 def nats_url():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_block(1)
     server = Path(sys.executable).parent / "nats-server"
     process = subprocess.Popen([str(server), "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
+
+    def answers():
+        assert process.poll() is None, f"nats-server ended with {process.returncode}"
+        return listening(port)
+
     try:
+        eventually(answers, "nats-server listens")
         yield f"nats://127.0.0.1:{port}"
     finally:
         process.terminate()
