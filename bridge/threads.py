@@ -89,27 +89,32 @@ class Supervisor:
         """Whether ``stop`` was called and all threads have ended."""
         return self.stopping.is_set() and not any(thread.is_alive() for thread in self._threads)
 
-    def spawn(self, name: str, target: Callable[[], object], *, writes: bool = False) -> threading.Thread:
-        """Run ``target`` in a thread. If it returns before ``stopping`` is set, the process ends.
+    def spawn(
+        self, name: str, target: Callable[[], object], *, writes: bool = False, ends: bool = False
+    ) -> threading.Thread:
+        """Run ``target`` in a thread. If it returns before ``stopping`` is set, the process ends, unless ``ends``.
 
         ``writes``: the thread sends writes that only the leader may send; the lease is released after it has ended.
         """
-        thread = threading.Thread(target=self._guard, args=(name, target), name=name, daemon=True)
+        thread = threading.Thread(target=self._guard, args=(name, target, ends), name=name, daemon=True)
         with self._lock:
+            # without an ident, a thread is about to be started
+            self._threads = [other for other in self._threads if other.is_alive() or other.ident is None]
+            self._writers.intersection_update(self._threads)
             self._threads.append(thread)
             if writes:
                 self._writers.add(thread)
         thread.start()
         return thread
 
-    def _guard(self, name: str, target: Callable[[], object]) -> None:
+    def _guard(self, name: str, target: Callable[[], object], ends: bool) -> None:
         try:
             target()
         except BaseException as error:
             log.exception("thread died", extra={"kv": {"thread": name}})
             self.fail(f"thread {name} died: {type(error).__name__}: {error}")
         else:
-            if not self.stopping.is_set():
+            if not ends and not self.stopping.is_set():
                 self.fail(f"thread {name} returned before the process stopped")
 
     def fail(self, why: str) -> None:

@@ -17,10 +17,14 @@ from bridge.threads import Supervisor
 log = logging.getLogger(__name__)
 
 _CLOCK = SystemClock()
+POLL = 0.5
+"""Seconds after which an idle thread looks whether the process stops."""
+IDLE = 10.0
+"""Seconds without a call after which a thread ends, so that a pool at rest costs no CPU time."""
 
 
 class Workers:
-    """Runs calls on at most ``count`` threads, which are started on demand.
+    """Runs calls on at most ``count`` threads, which are started on demand and end after :data:`IDLE` seconds.
 
     ``submit`` refuses a call for a key while another one for it is queued or running, so that two decisions from the
     same view do not act twice. A :class:`BridgeError` of a call is logged, and calls of the same kind for the key are
@@ -33,7 +37,7 @@ class Workers:
     ) -> None:
         self.name = name
         self.count = count
-        self._done = done
+        self._done, self._clock = done, clock
         self._queue: queue.PriorityQueue[tuple[int, int, str, str, Callable[[], None]]] = queue.PriorityQueue()
         self._retries, self._reports = Retries(clock=clock), Reports(clock=clock)
         self._order = itertools.count()
@@ -77,13 +81,16 @@ class Workers:
         with self._lock:
             first, self._started = self._started, max(self._started, min(len(self._busy), self.count))
         for number in range(first, self._started):
-            self._supervisor.spawn(f"{self.name}-{number}", lambda: self._run(stopping), writes=True)
+            self._supervisor.spawn(f"{self.name}-{number}", lambda: self._run(stopping), writes=True, ends=True)
 
     def _run(self, stopping: threading.Event) -> None:
+        idle_since = self._clock.monotonic()
         while not stopping.is_set():
             try:
-                _, _, key, kind, call = self._queue.get(timeout=0.5)
+                _, _, key, kind, call = self._queue.get(timeout=POLL)
             except queue.Empty:
+                if self._clock.monotonic() - idle_since >= IDLE and self._leave():
+                    return
                 continue
             try:
                 call()
@@ -96,6 +103,18 @@ class Workers:
                 with self._lock:
                     self._busy.discard(key)
             self._done(key)
+            idle_since = self._clock.monotonic()
+
+    def _leave(self) -> bool:
+        """Whether an idle thread may end: the others are enough for all calls, and each later call starts what it needs.
+
+        A call is in ``_busy`` before it is in the queue, and :meth:`_grow` runs after that.
+        """
+        with self._lock:
+            if len(self._busy) >= self._started or not self._queue.empty():
+                return False
+            self._started -= 1
+            return True
 
     def _failed(self, key: str, kind: str, error: BridgeError) -> None:
         if kind:

@@ -10,7 +10,8 @@ import pytest
 
 from bridge.errors import BatchError
 from bridge.threads import Supervisor
-from bridge.workers import Workers
+from bridge.workers import IDLE, Workers
+from tests.fakes.clock import FakeClock
 
 
 @pytest.fixture
@@ -54,6 +55,54 @@ def test_a_thread_is_used_again(supervisor: Supervisor) -> None:
         while workers.busy(f"key{number}"):
             time.sleep(0.001)
     assert _threads("again") == 1
+
+
+def test_idle_threads_end_and_a_later_call_starts_one(supervisor: Supervisor) -> None:
+    clock = FakeClock()
+    workers, gate, called = Workers("idle", 4, clock=clock), threading.Event(), threading.Event()
+    workers.start(supervisor)
+    for number in range(4):
+        workers.submit(f"key{number}", lambda: gate.wait(5))
+    first = [thread for thread in threading.enumerate() if thread.name.startswith("idle-")]
+    assert len(first) == 4
+    gate.set()
+    while any(workers.busy(f"key{number}") for number in range(4)):
+        time.sleep(0.001)
+    clock.advance(IDLE)
+    for thread in first:
+        thread.join(5)
+    assert _threads("idle") == 0
+    assert not supervisor.stopping.is_set()
+    assert workers.submit("later", called.set)
+    assert called.wait(5)
+    assert _threads("idle") == 1
+    assert not supervisor._writers & set(first)
+
+
+def test_no_idle_thread_ends_that_a_call_needs(supervisor: Supervisor) -> None:
+    """A thread that has found no call for a long time sees under the lock that one has come."""
+    workers = Workers("needed", 2)
+    workers.submit("running", lambda: None)
+    workers._started = 1
+    assert not workers._leave()
+    workers._started = 2
+    assert not workers._leave(), "the call is still in the queue"
+    workers._queue.get()
+    assert workers._leave()
+    assert not workers._leave(), "it runs on the last thread"
+
+
+def test_no_call_is_lost_while_threads_end(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.workers.IDLE", 0.0)
+    monkeypatch.setattr("bridge.workers.POLL", 0.0005)
+    workers, called = Workers("race", 3), threading.Semaphore(0)
+    workers.start(supervisor)
+    for number in range(300):
+        assert workers.submit(f"key{number}", called.release)
+        if number % 3 == 0:
+            time.sleep(0.0005)
+    for _ in range(300):
+        assert called.acquire(timeout=5)
 
 
 def test_calls_that_came_before_the_start_are_carried_out(supervisor: Supervisor) -> None:
