@@ -166,7 +166,8 @@ class KubeSetup:
         if name == "kube-apiserver":
             return Api(self).ready()
         if name == "kube-controller-manager":
-            return listening(self.first_port + 3)
+            account = "/api/v1/namespaces/default/serviceaccounts/default"
+            return listening(self.first_port + 3) and Api(self).has(account)  # it listens before its controllers run
         if name == "kube-scheduler":
             return listening(self.first_port + 5)
         try:
@@ -252,8 +253,12 @@ class Api:
 
     def ready(self) -> bool:
         """Return whether ``/readyz`` answers 200."""
+        return self.has("/readyz")
+
+    def has(self, path: str) -> bool:
+        """Return whether a path answers 200."""
         try:
-            return self.request("GET", "/readyz")[0] == 200
+            return self.request("GET", path)[0] == 200
         except OSError:
             return False
 

@@ -32,6 +32,8 @@ PORTS = 2
 """Number of ports: the kubelet's API, the kubelet's health."""
 HOLDER, CONTAINERD, KUBELET = f"{NAME}-view", f"{NAME}-containerd", f"{NAME}-kubelet"
 DRA_DRIVER = f"{NAME}-dra-driver"
+NEED_CONTAINERD = (KUBELET, DRA_DRIVER)
+"""Daemons that are started after containerd answers: a kubelet ends if it waits too long for it."""
 DRIVER_NAME = "gpu.example.com"
 GPUS = 4
 """Number of devices of the DRA driver, and of GPUs of the node in Slurm."""
@@ -41,6 +43,8 @@ MAX_PODS = 125
 """As many as addresses."""
 _BLOCKS = list(ipaddress.ip_network("198.18.0.0/15").subnets(new_prefix=25))
 """Addresses of pods, from the range that is reserved for tests: a block for each node on this machine."""
+_ENTER_TRIES = 1200
+"""A minute: mounts take long on a busy machine."""
 _PRIVATE = ("/run", "/var/lib", "/var/log")
 _SETTINGS = (
     "kernel/panic",
@@ -204,7 +208,11 @@ class RealNode:
         path = f"{debian.containerd_folder()}:{views.PATH}"
         return "\n".join(
             [
-                f"tries=0; until [ -s {view} ] || [ $tries = 200 ]; do tries=$((tries + 1)); sleep 0.05; done",
+                "tries=0",
+                f"until [ -s {view} ]; do",
+                f"    if [ $tries = {_ENTER_TRIES} ]; then echo '{HOLDER} has no mount namespace' >&2; exit 1; fi",
+                "    tries=$((tries + 1)); sleep 0.05",
+                "done",
                 f"export PATH={shlex.quote(path)} LC_ALL=C",
                 f'exec nsenter --target "$(cat {view})" --mount -- "$@"',
             ]
