@@ -2,15 +2,13 @@
 
 import os
 import shutil
-import tempfile
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from cluster import Cluster, places
+from cluster import Cluster, orphans, places
 from cluster.gangs import WORKLOAD_API
 from cluster.world import World
 
@@ -76,6 +74,12 @@ def pytest_report_header(config):
     if config.getoption("--long"):
         return None
     return f"short run: some tests run on Slurm {SLURMS[0]} alone, chaos and fuzzing are short; --long runs everything"
+
+
+def pytest_sessionstart(session):
+    """Stop the clusters of runs that were killed; the worker processes of this run do not repeat it."""
+    if not hasattr(session.config, "workerinput"):
+        orphans.stop()
 
 
 def pytest_collection_modifyitems(config, items):
@@ -173,8 +177,7 @@ def state_folder(request):
             pytest.fail(f"{kept} belongs to another user: remove it")
         yield kept
         return
-    folder = Path(tempfile.mkdtemp(prefix="podbridge-"))
-    folder.chmod(0o755)
+    folder = orphans.make_folder()
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 

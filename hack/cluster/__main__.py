@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from cluster import debian, helm, install, kueue, places, pools, prometheus, realnode, shards
+from cluster import debian, helm, install, kueue, orphans, places, pools, prometheus, realnode, shards
 from cluster.core import Cluster
 from cluster.errors import ClusterError
 from cluster.options import FILE as RECORD
@@ -71,9 +71,11 @@ def up(options: argparse.Namespace) -> None:
 
 
 def down(options: argparse.Namespace) -> None:
-    """Stop a cluster, or all that tests have kept."""
+    """Stop a cluster, or all that tests have kept or that were left behind by a killed run."""
     kept = places.kept_state()
     states = [record.parent for record in sorted(kept.glob(f"*/{RECORD}"))] if options.tests else [options.state]
+    for folder in orphans.stop() if options.tests else []:
+        print(f"stopped and removed {folder}, which a killed run left behind")
     if not states:
         print(f"nothing to stop in {kept}")
     for state in states:
@@ -216,7 +218,8 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("--no-podbridge", dest="podbridge", action="store_false", help="leave podbridge out")
     start.set_defaults(act=up)
     stop = commands.add_parser("down", parents=[state], help="stop a cluster, jobs' processes included")
-    stop.add_argument("--tests", action="store_true", help="stop the clusters kept by ./hack/test.sh --keep instead")
+    text = "stop the clusters of tests instead: those of ./hack/test.sh --keep, and those of killed runs"
+    stop.add_argument("--tests", action="store_true", help=text)
     stop.set_defaults(act=down)
     fetch = commands.add_parser("install", help="fetch and build what clusters need, and start none")
     fetch.add_argument("--slurm", nargs="+", choices=versions, default=versions, help="versions of Slurm (all)")

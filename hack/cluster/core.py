@@ -71,7 +71,7 @@ class Cluster(Parts):
                     self.start_daemon(name)
                 return
             self._install()
-            self._end()
+            self._end_recorded()
             try:
                 self._prepare()
                 self._launch()
@@ -85,7 +85,7 @@ class Cluster(Parts):
         if not self.state.exists():
             return
         with self._locked():
-            self._end()
+            self._end_recorded()
 
     def stop_podbridges(self) -> None:
         """Stop podbridge and the submitters, under all their names; the daemons keep running."""
@@ -259,8 +259,9 @@ class Cluster(Parts):
     def _launch(self) -> None:
         """Start the daemons, most of them at once, wait for each, and create nodes and namespaces."""
         commands = self._commands()
+        later = (*kube.NEED_APISERVER, *realnode.NEED_CONTAINERD, *self._controller_daemons())
         for name, command in commands.items():
-            if name not in (*kube.NEED_APISERVER, *self._controller_daemons()):
+            if name not in later:
                 self.processes.start(name, command)
         if self.options.kube:
             self.wait_daemon("etcd")
@@ -283,6 +284,10 @@ class Cluster(Parts):
                     if self.options.real_node and name == realnode.NAME:
                         continue  # its kubelet creates it
                     self.api.ensure("/api/v1/nodes", kube.node_object(name, self.options.size))
+        if self.options.real_node:
+            self.wait_daemon(realnode.CONTAINERD)
+            for name in commands.keys() & set(realnode.NEED_CONTAINERD):
+                self.processes.start(name, commands[name])
         for name in commands:
             self.wait_daemon(name)
         for setup in self._controllers:
@@ -343,6 +348,10 @@ class Cluster(Parts):
         if name in self._pools.daemons():
             return self._pools.answers(name)
         return self._slurm.answers(name)
+
+    def _end_recorded(self) -> None:
+        """Stop everything that belongs to this state folder, with the options of its record."""
+        (self if Record.read(self.state) is None else type(self).load(self.state))._end()
 
     def _end(self) -> None:
         """Stop everything that belongs to this state folder."""

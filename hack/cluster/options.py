@@ -104,12 +104,20 @@ class Record:
 
     @classmethod
     def read(cls, state: Path) -> Record | None:
-        """Read the record of a state folder; ``None`` where there was no cluster."""
+        """Read the record of a state folder; ``None`` where there was no cluster.
+
+        Options of another version of this module are left out. A record that cannot be read counts as an incomplete
+        start with the default options, so that the processes of the folder can be stopped.
+        """
+        known = {option.name for option in dataclasses.fields(Options)}
         try:
             content = json.loads((state / FILE).read_text())
+            options = Options(**{name: value for name, value in content["options"].items() if name in known})
+            return cls(options, content["first_port"], content["complete"])
         except FileNotFoundError:
             return None
-        return cls(Options(**content.pop("options")), **content)
+        except (ValueError, LookupError, TypeError, AttributeError, ClusterError):
+            return cls(Options())
 
     def write(self, state: Path) -> None:
         """Write the record atomically."""

@@ -39,9 +39,13 @@ class Processes:
                 cwd="/",
                 start_new_session=True,
             )
-        self._file(name).write_text(f"{child.pid} {_state_and_start(child.pid)[1]}\n")
+        self.record(name, child.pid)
         child.returncode = 0  # ``pid`` reaps it: no warning when the handle is dropped
         return child.pid
+
+    def record(self, name: str, pid: int) -> None:
+        """Write the pid file of a process that runs."""
+        self._file(name).write_text(f"{pid} {_state_and_start(pid)[1]}\n")
 
     def log(self, name: str) -> Path:
         """Return the file of the daemon's output."""
