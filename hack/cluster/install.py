@@ -252,6 +252,9 @@ def _ensure_binaries(names: Sequence[str]) -> None:
     if not missing:
         return
     folder.mkdir(parents=True, exist_ok=True)
+    if not _is_fresh(stamp, pinned):
+        for name in PACKAGES | KUBELET | DRA_DRIVER | SCHEDULER:  # also those that this cluster does not need
+            (folder / name).unlink(missing_ok=True)
     missing = [name for name in missing if not _from_envtest(name, folder)]
     if missing:
         _build_kubernetes(missing, folder)
@@ -280,9 +283,13 @@ def _pinned(module: Path) -> str:
 
 def _missing(names: Iterable[str], stamp: Path, pinned: str) -> list[str]:
     """Return the programs of the cache that do not exist, or were built from other versions."""
-    fresh = stamp.exists() and stamp.read_text().strip() == pinned
+    fresh = _is_fresh(stamp, pinned)
     paths = binaries(names)
     return [name for name, path in paths.items() if path.parent == stamp.parent and not (fresh and path.exists())]
+
+
+def _is_fresh(stamp: Path, pinned: str) -> bool:
+    return stamp.exists() and stamp.read_text().strip() == pinned
 
 
 def _from_envtest(name: str, folder: Path) -> bool:

@@ -127,6 +127,19 @@ def test_another_pin_builds_again(machine):
     assert len(calls(machine)) == 2
 
 
+def test_another_pin_also_builds_programs_again_that_the_first_cluster_did_not_need(machine):
+    go_that_builds(machine)
+    install.ensure(kube=True, scheduler=True)
+    (machine / "cache" / "bin" / ".pinned").write_text("older\n")
+    install.ensure(kube=True)
+    install.ensure(kube=True, scheduler=True)
+    assert [("cmd/kube-scheduler" in call, "cmd/kube-apiserver" in call) for call in calls(machine)] == [
+        (True, True),
+        (False, True),
+        (True, False),
+    ]
+
+
 def test_what_the_user_has_comes_first(machine, monkeypatch):
     go_that_builds(machine)
     own = machine / "own"
