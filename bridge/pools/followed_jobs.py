@@ -95,8 +95,9 @@ class FollowedJobs:
             if seen is not None and (seen.asked > asked or (seen.status.phase == "ended" and status.phase != "ended")):
                 return  # an older answer, or a change after the end, which is final
             self._absent.pop(status.job, None)
-            self._seen[status.job] = _Seen(status, asked)
             changed = seen is None or seen.status != status
+            # an equal state stays the same object: a decision about it need not be repeated (Entry.is_settled)
+            self._seen[status.job] = _Seen(status if changed or seen is None else seen.status, asked)
         if changed:
             self._notify(status.job)
 

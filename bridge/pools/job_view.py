@@ -142,7 +142,8 @@ class JobView:
         grown = self._grown(status) if changed else 0
         if grown > 0 and self._bytes + grown > MOST_BYTES:
             return False
-        self._keep(status, stamp, grown)
+        # an equal state stays the same object: a decision about it need not be repeated (Entry.is_settled)
+        self._keep(status if changed or old is None else old, stamp, grown)
         return changed
 
     def _grown(self, status: JobStatus) -> int:

@@ -17,7 +17,7 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
 from bridge.kube.resources import PODS
 from bridge.logs import kv
-from bridge.loop import RESYNC_PERIOD, Loop
+from bridge.loop import Loop
 from bridge.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
 from bridge.poolapi.readiness import READY
 from bridge.pools.port import Pool, RacingPool
@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 LEASE_PERIOD = 10.0
 SWEEP = 60.0
 """Seconds in which each pod is checked once, even without an event."""
+SWEEP_RATE = 20.0
+"""Pods of each pool that are checked per second, at least."""
 MISSING_SETTLE = 5.0
 """Seconds for which a job must be missing before its pod fails: a site reports missing jobs one by one."""
 MOST_JOBS = 10**9
@@ -67,8 +69,12 @@ class PoolProgress(NamedTuple):
 
 @dataclass(slots=True)
 class _LoopState:
-    """The loop's state of a pool. ``heard``: the monotonic time of the last announcement, and the same time as text."""
+    """The loop's state of a pool. ``heard``: the monotonic time of the last announcement, and the same time as text.
 
+    ``swept_at``: the monotonic time of the last check of a part of the pods.
+    """
+
+    swept_at: float
     progress: PoolProgress = field(default_factory=PoolProgress)
     heard: tuple[float | None, str] = (None, "")
     folder_problem: str = ""
@@ -272,7 +278,7 @@ class VirtualNodes(Loop):
         cache = Cache(self._kube, PODS, name=f"pods-{name}", prune=prune, field_selector=selector, clock=self.clock)
         cache.subscribe(lambda _, old, new: self._reconciler.add(name, pods.uid(new if new is not None else old or {})))
         record = PoolState(name, cache, Workers(f"pool-{name}", self._pool_threads), threads, racers=self._racers)
-        self._records[name], self._loop_states[name] = record, _LoopState()
+        self._records[name], self._loop_states[name] = record, _LoopState(self.clock.monotonic())
         self._reconciler.add_pool(record)
         record.workers.start(threads)
 
@@ -342,7 +348,12 @@ class VirtualNodes(Loop):
 
     def _sweep(self, record: PoolState, loop_state: _LoopState) -> None:
         """Check a part of the pods, so that each is checked once a minute, even without an event."""
-        portion = max(20, int(2 * len(record.cache) * RESYNC_PERIOD / SWEEP))
+        now = self.clock.monotonic()
+        # by the time, not for each reconciliation: announcements cause many of them
+        portion = int(max(SWEEP_RATE, 2 * len(record.cache) / SWEEP) * min(now - loop_state.swept_at, SWEEP))
+        if portion <= 0:
+            return
+        loop_state.swept_at = now
         batch = list(itertools.islice(loop_state.sweep, portion))
         if not batch:
             loop_state.sweep = iter(record.uids())

@@ -85,6 +85,17 @@ def test_a_snapshot_brings_what_was_missed_and_takes_what_is_gone() -> None:
     assert view.event(event(10, job("c")), 101) == (False, False)
 
 
+def test_an_equal_state_stays_the_same_object() -> None:
+    view = JobView()
+    view.event(event(1, job("a", "running")), 1)
+    view.event(event(2, job("b")), 1)
+    known, other = view.jobs["a"], view.jobs["b"]
+    assert view.snapshot([part(3, job("a", "running"), job("b", "running"), at=10)], began=10) == {"b"}
+    assert view.jobs["a"] is known
+    assert view.jobs["b"] is not other
+    assert view.jobs["b"].phase == "running"
+
+
 def test_events_that_came_during_the_paging_are_newer_than_the_page() -> None:
     view = JobView()
     view.announced("s", 5)

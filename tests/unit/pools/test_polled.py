@@ -97,6 +97,10 @@ def test_a_poll_asks_for_the_followed_pods_in_batches(site):
     assert site.changes == ["a", "b", "c"]
     assert site.poll() == 0
     assert site.changes == ["a", "b", "c"], "an unchanged state is no change"
+    known = site.job("a")
+    site.jobs_there["a"] = state("a")
+    site.poll()
+    assert site.job("a") is known, "an equal state stays the same object"
 
 
 def test_an_ended_job_is_not_polled_and_stays_in_the_view(site):
