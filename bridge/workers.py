@@ -106,9 +106,9 @@ class Workers:
             idle_since = self._clock.monotonic()
 
     def _leave(self) -> bool:
-        """Whether an idle thread may end: the others are enough for all calls, and each later call starts what it needs.
+        """Whether an idle thread may end: the others are enough for all calls.
 
-        A call is in ``_busy`` before it is in the queue, and :meth:`_grow` runs after that.
+        A later call is in ``_busy`` before it is in the queue, and :meth:`_grow` runs after that.
         """
         with self._lock:
             if len(self._busy) >= self._started or not self._queue.empty():
