@@ -93,9 +93,10 @@ class ActionRunner:
             self._batch.cancel(wanted)
         except BatchError as error:
             log.warning("batch jobs not cancelled yet", extra=kv(ids=len(wanted), why=error))
+            failed = set(wanted)
             with self._index.lock:
                 for entry in self._index.entries.values():
-                    if entry.record.job_id in wanted:
+                    if entry.record.job_id in failed:
                         entry.killed_at = None
 
     def _submit_again(self, uid: str) -> None:

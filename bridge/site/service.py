@@ -9,6 +9,7 @@ import socket
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,6 +42,9 @@ LOOK_PERIOD = 0.1
 """Seconds between two reads of ``changed/``."""
 EAGER_PAUSE = 0.05
 """Seconds between two lists of the batch system's jobs, at least."""
+LONGEST_PAUSE = 2.0
+PAUSE_FACTOR = 3.0
+"""The pause after a list (at most ``LONGEST_PAUSE``), as a multiple of its CPU time: a quarter of one core."""
 LEADERSHIP_PERIOD = 0.5
 """Seconds between two attempts to become the leader."""
 Loader = Callable[[Path, str | None], SiteConfig]
@@ -216,8 +220,9 @@ class Service:
             now = self.clock.monotonic()
             if now >= due or (woken and self.batch.eager):
                 due = now + self.period
+                began = time.thread_time()
                 self.watcher.poll_batch_system()
-                stopping.wait(EAGER_PAUSE)
+                stopping.wait(pause_after(time.thread_time() - began))
             elif woken:
                 self.watcher.actions.run_wanted()
 
@@ -241,6 +246,11 @@ class Service:
         while not self.supervisor.wait(1.0):
             if self.live.refresh() and self.announcer is not None:
                 self.announcer.reconnected()
+
+
+def pause_after(took: float) -> float:
+    """Return the seconds of the pause after a list of the batch system's jobs that took so much CPU time."""
+    return min(LONGEST_PAUSE, max(EAGER_PAUSE, PAUSE_FACTOR * took))
 
 
 def link_settings(config: SiteConfig, name: str) -> Settings:

@@ -251,7 +251,7 @@ class Watcher:
                 self.index.observe(uid, found[job_id])
             elif job_id and entry.id_at < asked_at:
                 vanished[job_id] = entry
-        unknown = by_uid.keys() - self.index.entries.keys()
+        unknown = {job.uid for job in found.values() if job.phase != "ended"} - self.index.entries.keys()
         gone = self._folder.all_forgotten() if unknown else set()
         surplus += [
             job.id

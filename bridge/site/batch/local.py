@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from bridge.errors import BatchError
@@ -33,6 +33,8 @@ START_TIME = 10.0
 """Seconds after its start in which a job must create its claim file."""
 MEMORY_SLACK = 64 * 2**20
 GUARD_PERIOD = 2.0
+SWEEP_PERIOD = 60.0
+"""Seconds between two removals of old records, which need one look at the disk for each ended job."""
 UNCLAIMED = 75
 """Exit code of a first process that could not write the claim file, for example because the disk is full."""
 
@@ -65,7 +67,7 @@ class LocalBatch(BatchSystem):
         self._records = Records(site.folder / "local")
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._leftovers = Leftovers(config, site.clock)
-        self._guarded_at = float("-inf")
+        self._guarded_at = self._swept_at = float("-inf")
         self._waits_since: dict[str, float] = {}
         """Monotonic time since which this process waits for a job's claim file, or for its end after SIGTERM."""
         self._failed: OSError | None = None
@@ -115,18 +117,18 @@ class LocalBatch(BatchSystem):
     def jobs(self) -> dict[str, BatchJob]:
         """Record ends, start jobs that fit, and return all jobs."""
         with self._lock, _records_needed():
-            now = self._clock.time()
-            self._records.read_new()
+            now, monotonic = self._clock.time(), self._clock.monotonic()
+            cancelled = self._records.read_new()
             self._failed = None
-            for job in [job for job in self._records.jobs.values() if job.phase == "running"]:
-                with self._one_job():
-                    self._look(job, now)
-            self._mark_cancelled(now)
-            if self._clock.monotonic() - self._guarded_at >= GUARD_PERIOD:
-                self._guarded_at = self._clock.monotonic()
+            self._record_ends(now)
+            self._mark_cancelled(cancelled, now)
+            if monotonic - self._guarded_at >= GUARD_PERIOD:
+                self._guarded_at = monotonic
                 self._guard(now)
             self._start_next(now)
-            self._records.drop_old(now)
+            if monotonic - self._swept_at >= SWEEP_PERIOD:
+                self._swept_at = monotonic
+                self._records.drop_old(now)
             if self._failed is not None:
                 raise self._failed
             return {name: job.as_batch_job() for name, job in self._records.jobs.items()}
@@ -194,22 +196,37 @@ class LocalBatch(BatchSystem):
         except OSError as error:
             self._end(job, "BatchSystemRefused", f"the job can't be started: {error.strerror}")
 
-    def _look(self, job: Record, now: float) -> None:
-        """Record the end of a running job."""
+    def _record_ends(self, now: float) -> None:
+        """Record the ends of running jobs. All sessions of a poll that are over are killed at once."""
+        over: list[tuple[Record, Claim]] = []
+        kill: list[Claim] = []
+        for job in [job for job in self._records.jobs.values() if job.phase == "running"]:
+            with self._one_job():
+                child = self._children.get(job.id)
+                code = child.poll() if child else None  # first: a process that has ended has written its claim
+                claim = self._records.claim(job.id)
+                if claim is None:
+                    self._look_without_claim(job, code, now)
+                    continue
+                if job.ending_at is None:
+                    self._waits_since.pop(job.id, None)
+                pid, started, boot = claim
+                if boot == self._boot and processes.is_running(pid, started):
+                    if self._end_in_time(job, claim, now):
+                        kill.append(claim)
+                    continue
+                over.append((job, claim))
+                if boot == self._boot:
+                    kill.append(claim)
+        with self._one_job():
+            self._kill_sessions(kill)  # if this fails, the next poll repeats it
+            for job, claim in over:
+                with self._one_job():
+                    self._record_end(job, claim[2])
+
+    def _record_end(self, job: Record, boot: str) -> None:
+        """Record the end of a job whose first process has ended and whose session was killed."""
         child = self._children.get(job.id)
-        code = child.poll() if child else None  # first: a process that has ended has written its claim
-        claim = self._records.claim(job.id)
-        if claim is None:
-            self._look_without_claim(job, code, now)
-            return
-        if job.ending_at is None:
-            self._waits_since.pop(job.id, None)
-        pid, started, boot = claim
-        if boot == self._boot:
-            if processes.is_running(pid, started):
-                self._end_in_time(job, claim, now)
-                return
-            self._kill_session(claim)
         code = child.poll() if child else None
         killed = code is None or code < 0
         if killed and not self._records.replaced(job) and not self._leftovers.gone(job.id, job.folder):
@@ -245,19 +262,19 @@ class LocalBatch(BatchSystem):
         now = self._clock.monotonic()
         return now - self._waits_since.setdefault(job.id, now)
 
-    def _end_in_time(self, job: Record, claim: Claim, now: float) -> None:
+    def _end_in_time(self, job: Record, claim: Claim, now: float) -> bool:
+        """Request the end of a job at its time limit; return whether the time after such a request is over."""
         if job.ending_at is not None:
-            if self._waited(job) >= TERM_TIME:
-                self._kill_session(claim)
-        elif job.time_limit is not None and processes.age(claim[1]) >= job.time_limit:
+            return self._waited(job) >= TERM_TIME
+        if job.time_limit is not None and processes.age(claim[1]) >= job.time_limit:
             message = f"the job was terminated because it reached its time limit of {job.time_limit:g} s"
             self._ask_to_end(job, "DeadlineExceeded", message, now)
+        return False
 
-    def _mark_cancelled(self, now: float) -> None:
-        for name in os.listdir(self._records.path):
-            job_id, _, kind = name.rpartition(".")
+    def _mark_cancelled(self, ids: Iterable[str], now: float) -> None:
+        for job_id in ids:
             job = self._records.jobs.get(job_id)
-            if kind != "cancel" or job is None:
+            if job is None:
                 continue
             with self._one_job():
                 if job.phase == "queued":
@@ -266,7 +283,7 @@ class LocalBatch(BatchSystem):
                     self._ask_to_end(job, "Cancelled", "", now)
                 elif job.phase == "running":
                     self._records.write(job)  # the disk may have been full
-                (self._records.path / name).unlink(missing_ok=True)
+                self._records.drop_cancel_mark(job_id)
 
     def _ask_to_end(self, job: Record, reason: str, message: str, now: float) -> None:
         claim = self._records.claim(job.id)
@@ -297,19 +314,23 @@ class LocalBatch(BatchSystem):
             job, used = sessions[pid], sum(process.rss for process in found)
             if used > job.memory * 1.1 + MEMORY_SLACK:
                 message = f"the job was terminated because it used {used} bytes of memory and requested {job.memory}"
-                self._kill_session(claims[pid])
+                self._kill_sessions([claims[pid]])
                 with self._one_job():
                     self._note_ending(replace(job, ending_at=now, reason="OOMKilled", message=message))
 
-    def _kill_session(self, claim: Claim) -> None:
-        """Kill the remaining processes of a job."""
-        pid, started, _ = claim
+    @staticmethod
+    def _kill_sessions(claims: Collection[Claim]) -> None:
+        """Kill the remaining processes of jobs. The list of all processes is read for this call, and only once."""
+        if not claims:
+            return
         found = processes.read_all()
-        if pid in found and found[pid].started != started:
-            return  # the pid was assigned again, so the job's session is gone
-        for process in processes.members(found, [pid])[pid]:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process.pid, signal.SIGKILL)
+        # if another process has the pid now, the job's session is gone
+        pids = {pid for pid, started, _ in claims if pid not in found or found[pid].started == started}
+        for session in processes.members(found, pids).values():
+            for process in session:
+                if processes.is_running(process.pid, process.started):  # else the pid may be another process's by now
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(process.pid, signal.SIGKILL)
 
     def _end(
         self,

@@ -64,13 +64,14 @@ class Record:
             message=self.message if self.phase == "ended" else "",
             exit_code=self.exit_code,
             signal=self.signal,
-            host="" if waiting else os.uname().nodename,
+            host="" if waiting else _HOST,
             started_at=self.started_at,
             ended_at=self.ended_at,
             by_itself=self.phase == "ended" and not self.outside,
         )
 
 
+_HOST = os.uname().nodename
 _RECORD = TypeAdapter(Record)
 _LARGEST = 65536
 _CLAIM = re.compile(rb"(\d+) (\d+) (\S+)\n")
@@ -120,10 +121,16 @@ class Records:
         self.jobs[job.id] = job
         return job
 
-    def read_new(self) -> None:
-        """Read jobs that other submitters have written. A record of another version that can't be read stays."""
+    def read_new(self) -> list[str]:
+        """Read jobs that other submitters have written, and return the ids of jobs that are marked as cancelled.
+
+        A record of another version that can't be read stays.
+        """
+        cancelled: list[str] = []
         for name in os.listdir(self.path):
             job, dot, kind = name.rpartition(".")
+            if kind == "cancel":
+                cancelled.append(job)
             if kind != "json" or not dot or name.startswith(".") or job in self.jobs or job in self._unreadable:
                 continue
             content = read_some(self.path / name, _LARGEST)
@@ -137,12 +144,17 @@ class Records:
             else:
                 self._unreadable.add(job)
                 log.warning("the record of a job can't be read; it is ignored", extra=kv(file=self.path / name))
+        return cancelled
+
+    def drop_cancel_mark(self, job: str) -> None:
+        """Remove the mark that a job is cancelled."""
+        (self.path / f"{job}.cancel").unlink(missing_ok=True)
 
     def drop_old(self, now: float) -> None:
         """Remove jobs that ended more than :data:`KEPT` seconds ago."""
         for name, job in tuple(self.jobs.items()):
             # without its directory, no submitter needs the record
-            if job.phase == "ended" and job.ended_at and now - job.ended_at > KEPT and not Path(job.folder).exists():
+            if job.phase == "ended" and job.ended_at and now - job.ended_at > KEPT and not os.path.exists(job.folder):
                 for kind in ("cancel", "pid", "json"):
                     (self.path / f"{name}.{kind}").unlink(missing_ok=True)
                 del self.jobs[name]
