@@ -130,6 +130,10 @@ def readiness(node: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
+SPEC_FIELDS = ("schedulerName", "nodeSelector", "affinity", "tolerations")
+"""The fields of a pod's spec that :func:`refusal` reads."""
+
+
 def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str:
     """Return the reason why Kubernetes would refuse the node for the pod; empty if it would not.
 

@@ -128,16 +128,97 @@ class Decision:
 
 def decide(view: PoolSchedulerView) -> Decision:
     """Decide for every pod that may go to a pool, in the order of their priority; at most one action for each pod."""
-    usage = PlannedUsage(view.usage)
-    actions = (_decide_pod(view, pod, usage) for pod in sorted(filter(_is_waiting, view.pods), key=pods.urgency))
+    usage, shapes = PlannedUsage(view.usage), _Shapes(view)
+    waiting = sorted(filter(_is_waiting, view.pods), key=pods.urgency)
+    actions = (_decide_pod(view, pod, usage, shapes) for pod in waiting)
     return Decision([action for action in actions if action is not None], usage.planned)
+
+
+class _Shape:
+    """The pools for all pods of one decision that select and request the same.
+
+    A pool that is full stays full during a decision, which only adds pods, unless the decision moves a pod
+    (:meth:`forget_full`).
+    """
+
+    def __init__(
+        self, view: PoolSchedulerView, spec: Mapping[str, Any], asked: Resources, selector: pool_selection.PoolSelector
+    ) -> None:
+        self.ordered = selector.ordered(view.pools)
+        self._view, self._spec, self._asked = view, spec, asked
+        self._refusals: dict[str, str] = {}
+        self._full: dict[str, str] = {}
+        self._local: str | None = None
+        self._fits_local: bool | None = None
+
+    def refusal(self, name: str) -> str:
+        """Return the reason why the virtual node of a pool is refused, whatever is on it; empty if it is not."""
+        why = self._refusals.get(name)
+        if why is None:
+            node = self._view.pools[name].node
+            why = self._refusals[name] = eligibility.refusal(self._spec, self._asked, node)
+        return why
+
+    def full(self, name: str, usage: PlannedUsage) -> str:
+        """Return the reason why a pool has no room now; empty if it has room."""
+        why = self._full.get(name) or _too_full(usage, self._asked, self._view.pools[name].node)
+        if why:
+            self._full[name] = why
+        return why
+
+    def local_full(self, usage: PlannedUsage) -> str:
+        """Return the reason why no node of the colocated Slurm has room now; empty if one has. No decision binds there.
+
+        The reason is that of the last node.
+        """
+        if self._local is None:
+            self._local = "no node"
+            for node in self._view.nodes:
+                refused = eligibility.refusal(self._spec, self._asked, node)
+                self._local = refused or _too_full(usage, self._asked, node)
+                if not self._local:
+                    break
+        return self._local
+
+    def fits_local(self) -> bool:
+        """Whether a node of the colocated Slurm could run the pods, whatever is on it."""
+        if self._fits_local is None:
+            nodes = self._view.nodes
+            self._fits_local = any(not eligibility.refusal(self._spec, self._asked, node) for node in nodes)
+        return self._fits_local
+
+    def forget_full(self) -> None:
+        """Compute again where there is room."""
+        self._full, self._local = {}, None
+
+
+class _Shapes:
+    """The shapes of the pods of one decision: most pods request the same as others."""
+
+    def __init__(self, view: PoolSchedulerView) -> None:
+        self._view = view
+        self._known: dict[tuple[pool_selection.PoolSelector, str], _Shape] = {}
+
+    def of(self, pod: Pod, asked: Resources, selector: pool_selection.PoolSelector) -> _Shape:
+        """Return the shape of a pod."""
+        spec = {name: pod["spec"][name] for name in eligibility.SPEC_FIELDS if name in pod["spec"]}
+        key = selector, repr((sorted(asked.items()), spec))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = _Shape(self._view, spec, asked, selector)
+        return found
+
+    def forget_full(self) -> None:
+        """Compute again where there is room."""
+        for shape in self._known.values():
+            shape.forget_full()
 
 
 def _is_waiting(pod: Pod) -> bool:
     return pods.is_open(pod) and not pods.is_deleted(pod) and not pods.is_gated(pod)
 
 
-def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage) -> Action | None:
+def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage, shapes: _Shapes) -> Action | None:
     selector = pool_selection.of(pod)
     uid = pods.uid(pod)
     state = view.states.get(uid, NEW)
@@ -148,47 +229,46 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage) -> Actio
     if selector.local and view.colocated and links.membership(pod) is not None:
         return Local(pod, "pools do not start the pods of a group together") if uid not in view.left else None
     asked = requests(pod)
+    shape = shapes.of(pod, asked, selector)
     if view.most_places and places.wants_race(pod):
-        kept, found = places.recorded(pod), _places(view, pod, asked, selector, usage)
+        kept, found = places.recorded(pod), _places(view, pod, shape, usage)
         if kept or len(found.selected) > 1:
             return _race(view, pod, state, kept, found)
         if uid in view.left:
             return None
     if selector.local and (pods.job_id(pod) is not None or view.taken(uid)):
         return None
-    refused, open_pools = _candidates(view, pod, asked, selector, usage)
+    refused, open_pools = _candidates(view, pod, shape, usage)
     if open_pools:
         chosen = _choose(view, open_pools, asked, usage)
         why = _explain(view.policy, refused, open_pools)
         if chosen == names.LOCAL_POOL:
             return Local(pod, why)
-        usage.plan(uid, chosen, asked)
+        if usage.plan(uid, chosen, asked):
+            shapes.forget_full()
         return Bind(pod, chosen, why)
-    if selector.local and any(not eligibility.refusal(pod["spec"], asked, node) for node in view.nodes):
+    if selector.local and shape.fits_local():
         return Local(pod, "no pool has room now; Slurm queues the pod")
     message = f"no pool takes the pod now: {_list(refused)}" if refused else _nothing(selector)
     return _tell(view, pod, state, message)
 
 
-def _places(
-    view: PoolSchedulerView, pod: Pod, asked: Resources, selector: pool_selection.PoolSelector, usage: PlannedUsage
-) -> race.Places:
+def _places(view: PoolSchedulerView, pod: Pod, shape: _Shape, usage: PlannedUsage) -> race.Places:
     """Select the places of a pod that races. The colocated Slurm keeps its place: the pod may have a job there."""
     kept = places.recorded(pod)
     confidential = consent.confidential_everywhere(pod)
     candidates: list[race.Candidate] = []
-    for name in selector.ordered(view.pools):
+    for name in shape.ordered:
         if name == names.LOCAL_POOL:
-            full = _no_local_room(view, pod, asked, usage)
-            fits = any(not eligibility.refusal(pod["spec"], asked, node) for node in view.nodes)
-            problem = "" if name in kept or (view.colocated and fits) else full or "no Slurm is configured"
+            full = shape.local_full(usage)
+            problem = "" if name in kept or (view.colocated and shape.fits_local()) else full or "no Slurm is configured"
             candidates.append(race.Candidate(name, problem, full=full))
             continue
         pool = view.pools[name]
-        problem = eligibility.refusal(pod["spec"], asked, pool.node) or ("" if pool.races else race.NOT_ALLOWED)
+        problem = shape.refusal(name) or ("" if pool.races else race.NOT_ALLOWED)
         if confidential and not problem and not pool.problem:
             problem = _no_consent(view, pod["metadata"]["namespace"], confidential, name)
-        candidates.append(race.Candidate(name, problem, pool.problem, _too_full(usage, asked, pool.node)))
+        candidates.append(race.Candidate(name, problem, pool.problem, shape.full(name, usage)))
     return race.select(candidates, kept, view.most_places)
 
 
@@ -212,16 +292,18 @@ def _tell(
 
 
 def _candidates(
-    view: PoolSchedulerView, pod: Pod, asked: Resources, selector: pool_selection.PoolSelector, usage: PlannedUsage
+    view: PoolSchedulerView, pod: Pod, shape: _Shape, usage: PlannedUsage
 ) -> tuple[dict[str, str], list[str]]:
     """Return the pools that do not take the pod now, each with the reason, and those that do, in order of preference.
 
     The namespace comes last: for a pod without room anywhere, its annotations are not read.
     """
-    reasons: dict[str, str] = {}
-    for name in selector.ordered(view.pools):
-        is_local = name == names.LOCAL_POOL
-        reasons[name] = _no_local_room(view, pod, asked, usage) if is_local else _no_room(view, pod, asked, name, usage)
+    reasons = {
+        name: shape.local_full(usage)
+        if name == names.LOCAL_POOL
+        else view.pools[name].problem or shape.refusal(name) or shape.full(name, usage)
+        for name in shape.ordered
+    }
     remote = [name for name, why in reasons.items() if not why and name != names.LOCAL_POOL]
     confidential = consent.confidential_everywhere(pod) if remote else ""
     if confidential:
@@ -231,27 +313,11 @@ def _candidates(
     return refused, [name for name, why in reasons.items() if not why]
 
 
-def _no_room(view: PoolSchedulerView, pod: Pod, asked: Resources, name: str, usage: PlannedUsage) -> str:
-    pool = view.pools[name]
-    if pool.problem:
-        return pool.problem
-    return eligibility.refusal(pod["spec"], asked, pool.node) or _too_full(usage, asked, pool.node)
-
-
 def _no_consent(view: PoolSchedulerView, namespace: str, confidential: str, name: str) -> str:
     known = view.namespace(namespace)
     if known.problem:
         return known.problem
     return "" if consent.lets_secrets_go(known.annotations, name) else consent.exclusion(namespace, confidential)
-
-
-def _no_local_room(view: PoolSchedulerView, pod: Pod, asked: Resources, usage: PlannedUsage) -> str:
-    why = "no node"
-    for node in view.nodes:
-        why = eligibility.refusal(pod["spec"], asked, node) or _too_full(usage, asked, node)
-        if not why:
-            return ""
-    return why
 
 
 def _too_full(usage: PlannedUsage, asked: Resources, node: NodeView) -> str:

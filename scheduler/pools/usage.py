@@ -89,8 +89,8 @@ class PlannedUsage:
             used = self._by_node[node] = self._usage.of(node)
         return used
 
-    def plan(self, uid: str, node: str, asked: Resources) -> None:
-        """Count a pod on the node that the decision binds it to."""
+    def plan(self, uid: str, node: str, asked: Resources) -> bool:
+        """Count a pod on the node that the decision binds it to; return whether this has made room on a node."""
         self.planned.append((uid, node, asked))
         before = self._usage.entry(uid)  # an earlier bind that the workers did not accept
         if before is not None:
@@ -100,6 +100,7 @@ class PlannedUsage:
         used = self.of(node)
         for name, value in asked.items():
             used[name] = used.get(name, Decimal(0)) + value
+        return before is not None
 
 
 def requests(pod: Pod) -> Resources:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from decimal import Decimal
 from typing import Any
 
@@ -95,6 +96,34 @@ def test_pods_of_one_look_share_the_room() -> None:
     assert isinstance(actions[4], decide.Tell)
 
 
+def test_a_pool_is_checked_once_for_all_pods_that_request_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+    original = eligibility.refusal
+
+    def refusal(spec: Any, asked: Any, target: eligibility.NodeView) -> str:
+        checked.append(target.name)
+        return original(spec, asked, target)
+
+    monkeypatch.setattr(eligibility, "refusal", refusal)
+    usage = Usage()
+    usage.assume("other", "n1", {"cpu": Decimal(8)})
+    many = [pod(f"u{n}", cpu="4", pools="*,local") for n in range(20)]
+    actions = look(many, pool("a"), pool("b", cpu="2"), nodes=(node("n1"),), usage=usage)
+    assert [type(action) for action in actions] == [decide.Bind] * 2 + [decide.Local] * 18
+    assert sorted(checked) == ["a", "b", "n1", "n1"], "n1 is checked for its room, and for its size"
+
+
+def test_a_bind_that_the_workers_did_not_accept_makes_room_for_later_pods() -> None:
+    usage = Usage()
+    usage.assume("u2", "a", {"cpu": Decimal(8), "pods": Decimal(1)})
+    first, moved, last = (pod("u1", "a", priority=3), pod("u2", "b", priority=2), pod("u3", "a", priority=1))
+    waits, elsewhere, bound = look([last, moved, first], pool("a"), pool("b"), usage=usage)
+    assert isinstance(waits, decide.Tell)
+    assert (elsewhere.pod, bound.pod) == (moved, last)
+    assert isinstance(bound, decide.Bind)
+    assert bound.pool == "a"
+
+
 def test_the_number_of_pods_counts() -> None:
     actions = look([pod("u1"), pod("u2")], pool("a", pods="1"))
     assert [type(a) for a in actions] == [decide.Bind, decide.Tell]
@@ -120,6 +149,43 @@ SECRET = [{"name": "v", "secret": {"secretName": "s"}}]
 def lets(text: str | None) -> dict[str, Any]:
     view = decide.NamespaceView({} if text is None else {names.POOL_SECRETS: text})
     return {"namespace": {"ns": view}.__getitem__}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b,a", "*", "*,local", "local,*"]),
+            st.sampled_from(["1", "3", "9"]),
+            st.sampled_from([{}, {"gpu": "a100"}]),
+            st.sampled_from([[], SECRET]),
+        ),
+        max_size=12,
+    ),
+    st.sampled_from(["order", "least-loaded", "weight"]),
+    st.booleans(),
+)
+def test_pods_that_request_the_same_are_decided_like_others(
+    requested: list[tuple[str, str, dict[str, str], Any]], policy: str, race: bool
+) -> None:
+    def decisions(distinct: bool) -> list[Any]:
+        many = []
+        for number, (pools, cpu, selector, volumes) in enumerate(requested):
+            made = pod(f"u{number}", pools, cpu, nodeSelector=selector, volumes=volumes)
+            if distinct:  # a toleration of a taint that no node has
+                made["spec"]["tolerations"].append({"key": f"example.com/{number}", "operator": "Exists"})
+            if race and number % 3:
+                made["metadata"]["annotations"][names.PLACEMENT] = names.RACE
+            many.append(made)
+        usage = Usage()
+        usage.assume("u3", "b", {"cpu": Decimal(6)})
+        labelled = dataclasses.replace(pool("c", cpu="16"), races=True)
+        labelled = dataclasses.replace(labelled, node=dataclasses.replace(labelled.node, labels={"gpu": "a100"}))
+        pools_ = (dataclasses.replace(pool("a"), races=True), pool("b"), labelled, pool("d", problem="not ready"))
+        options: dict[str, Any] = {"policy": policy, "most_places": 2 if race else 0, "nodes": (node("n1", cpu="2"),)}
+        actions = look(many, *pools_, usage=usage, **options, **lets("a"))
+        return [(type(a), a.pod["metadata"]["uid"], getattr(a, "pool", ""), getattr(a, "places", ())) for a in actions]
+
+    assert decisions(distinct=False) == decisions(distinct=True)
 
 
 def test_a_pool_where_the_pods_secrets_may_not_go_is_left_out() -> None:
