@@ -156,11 +156,24 @@ class CondorBatch(BatchSystem):
         result: dict[str, BatchJob] = {}
         wanted = sorted(ids)
         for start in range(0, len(wanted), 100):
-            some = wanted[start : start + 100]
-            test = " || ".join(f"(ClusterId == {c} && ProcId == {p})" for c, _, p in (i.partition(".") for i in some))
-            for job in text.jobs(self._history(f"{text.UID} =!= undefined && ({test})")):
-                result.setdefault(job.id, job)
+            self._read_past(wanted[start : start + 100], result)
         return {job.id: job for job in result.values() if job.phase == "ended"}
+
+    def _read_past(self, ids: list[str], result: dict[str, BatchJob]) -> None:
+        """Add the newest record of each job to ``result``.
+
+        With ``-limit``, condor_history ends at the last of the records instead of reading the whole history. If an id
+        has several, they can take the places of other jobs, which are then searched again.
+        """
+        left = ids
+        while left:
+            test = " || ".join(f"(ClusterId == {c} && ProcId == {p})" for c, _, p in (i.partition(".") for i in left))
+            found = text.jobs(self._history(f"{text.UID} =!= undefined && ({test})", "-limit", str(len(left))))
+            for job in found:
+                result.setdefault(job.id, job)
+            asked, left = left, [job_id for job_id in left if job_id not in result]
+            if len(found) < len(asked) or len(left) == len(asked):  # it has read the whole history
+                return
 
     def _query(self, constraint: str) -> str:
         attributes = ",".join(text.ATTRIBUTES)

@@ -181,7 +181,43 @@ def test_the_newest_of_the_jobs_with_an_id_counts(tmp_path: Path) -> None:
     oldest = [ad(PodbridgeUid="b-1", JobStatus=4), ad(ClusterId=13, PodbridgeUid="b-2", JobStatus=4)]
     batch = condor(tmp_path, f"echo '{json.dumps(newest + oldest)}'")
     assert {name: job.uid for name, job in batch.past(["12.0", "13.0"]).items()} == {"12.0": "a-1", "13.0": "a-2"}
-    assert "-limit" not in (tmp_path / "history.words").read_text()
+
+
+def history(batch: CondorBatch, monkeypatch: pytest.MonkeyPatch, ads: list[dict[str, Any]]) -> list[list[str]]:
+    """Replace condor_history by a list of records, the newest first; return the options of its calls."""
+    calls: list[list[str]] = []
+
+    def run(constraint: str, *options: str) -> str:
+        calls.append(list(options))
+        found = [ad for ad in ads if f"(ClusterId == {ad['ClusterId']} && ProcId == 0)" in constraint]
+        return json.dumps(found[: int(options[1])])
+
+    monkeypatch.setattr(batch, "_history", run)
+    return calls
+
+
+def test_the_history_is_read_up_to_the_last_of_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = condor(tmp_path)
+    calls = history(batch, monkeypatch, [ad(ClusterId=number, JobStatus=4) for number in range(150, 0, -1)])
+    assert len(batch.past([f"{number}.0" for number in range(1, 151)])) == 150
+    assert calls == [["-limit", "100"], ["-limit", "50"]]
+
+
+def test_records_of_a_reused_id_hide_no_other_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ads = [ad(ClusterId=number, PodbridgeUid=uid, JobStatus=4) for number, uid in
+           ((13, "a-2"), (13, "a-2"), (13, "b-2"), (12, "a-1"), (14, "a-3"), (12, "b-1"))]  # fmt: skip
+    batch = condor(tmp_path)
+    calls = history(batch, monkeypatch, ads)
+    found = batch.past(["12.0", "13.0", "14.0", "15.0"])
+    assert {name: job.uid for name, job in found.items()} == {"12.0": "a-1", "13.0": "a-2", "14.0": "a-3"}
+    assert calls == [["-limit", "4"], ["-limit", "2"]]
+
+
+def test_a_job_without_a_record_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = condor(tmp_path)
+    calls = history(batch, monkeypatch, [ad(JobStatus=4)])
+    assert set(batch.past(["12.0", "13.0"])) == {"12.0"}
+    assert calls == [["-limit", "2"]]
 
 
 def test_flags_are_refused(tmp_path: Path) -> None:
