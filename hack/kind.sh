@@ -121,6 +121,11 @@ if [[ -z $existing || -n $load ]]; then
     import "$slurm_archive"
 fi
 
+digest() {
+    # the tag of an image stays the same; as an annotation of its pods, the digest replaces them when the image changes
+    [[ -z $1 ]] || sha256sum "$1" | cut -c1-16
+}
+
 # --- Slurm ------------------------------------------------------------------------------------------------------------
 nodes=$(kubectl get nodes --selector "$worker" --output 'jsonpath={.items[*].metadata.name}')
 if [[ -z $nodes && -n $existing ]]; then
@@ -147,7 +152,8 @@ if [[ $(kubectl get nodes --output name | wc -l) -le ${#managed[@]} ]]; then
 fi
 network=false
 [[ -n $services ]] || network=true
-sed "s/@NODES@/$nodes/; s/hostNetwork: false/hostNetwork: $network/" hack/slurm/slurm.yaml | kubectl apply --namespace slurm --filename -
+sed "s/@NODES@/$nodes/; s/@IMAGE@/$(digest "$slurm_archive")/; s/hostNetwork: false/hostNetwork: $network/" hack/slurm/slurm.yaml |
+    kubectl apply --namespace slurm --filename -
 kubectl rollout status --namespace slurm deployment/slurm --timeout 120s
 kubectl wait --namespace slurm --for condition=ready pod --selector app=slurm --timeout 60s
 # not by stdin: a Secret that a command line names is in the list of processes
@@ -162,7 +168,7 @@ fi
 # --- podbridge --------------------------------------------------------------------------------------------------------
 [[ -z $pools ]] || arguments+=(--set nats.enabled=true --set 'nats.pools={alpha}')
 helm upgrade --install podbridge helm/podbridge --namespace podbridge --wait --timeout 180s \
-    --set "image.tag=$version" --set "config.slurmRestApi=$url" --set 'config.managedNamespaces={slurm-bridge}' \
+    --set "image.tag=$version" --set-string "podAnnotations.podbridge/image=$(digest "$image_archive")" --set "config.slurmRestApi=$url" --set 'config.managedNamespaces={slurm-bridge}' \
     "${arguments[@]}" "$@"
 if [[ -n $kueue ]]; then
     kubectl apply --server-side --filename \
@@ -172,6 +178,7 @@ fi
 
 # --- the first Job ----------------------------------------------------------------------------------------------------
 ensure_namespace slurm-bridge
+kubectl delete job hello --namespace slurm-bridge --ignore-not-found --cascade foreground --timeout 60s
 kubectl apply --filename hack/slurm/hello.yaml
 kubectl wait --namespace slurm-bridge --for condition=complete job/hello --timeout 120s
 kubectl logs --namespace slurm-bridge job/hello

@@ -1,6 +1,7 @@
 """hack/kind.sh: options, and the check of its tools. tests/e2e/helm runs it on a cluster."""
 
 import os
+import re
 import subprocess
 
 import pytest
@@ -19,7 +20,7 @@ def run(*args, path):
 @pytest.fixture
 def tools(tmp_path):
     """Return a PATH with the tools of every system, and a function that adds a program that fails or succeeds."""
-    for name in ("dirname", "sha256sum", "cut", "sed", "mktemp", "rm"):
+    for name in ("dirname", "sha256sum", "cut", "sed", "mktemp", "rm", "cat", "wc", "grep", "paste"):
         (tmp_path / name).symlink_to(f"/usr/bin/{name}")
 
     def add(name, code=0):
@@ -59,6 +60,35 @@ def test_an_unknown_option_prints_the_usage(tools):
     path, _ = tools
     done = run("--nothing", path=path)
     assert done.returncode == 2 and "unknown option --nothing" in done.stderr and "--recreate" in done.stderr
+
+
+def test_an_image_that_has_changed_replaces_the_pods_and_the_job_runs_again(tools, tmp_path):
+    path, add = tools
+    for name in ("kubectl", "helm"):
+        add(name)
+        (tmp_path / name).write_text(
+            f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/calls\n'
+            f'case "$*" in *"--filename -") cat >>{tmp_path}/calls ;; *"get nodes"*) echo node-0 ;;'
+            ' *scontrol*) echo "JobId=1 JobState=COMPLETED" ;; esac\n'
+        )
+    archives = [tmp_path / "podbridge.tar", tmp_path / "slurm.tar"]
+    words = ["--existing-cluster", "--load", "true", "--image-archive", archives[0], "--slurm-archive", archives[1]]
+
+    def annotations(*contents):
+        for archive, content in zip(archives, contents, strict=True):
+            archive.write_text(content)
+        (tmp_path / "calls").unlink(missing_ok=True)
+        done = run(*words, path=path)
+        assert done.returncode == 0, done.stderr
+        calls = (tmp_path / "calls").read_text()
+        assert calls.index("kubectl delete job hello") < calls.index("kubectl apply --filename hack/slurm/hello.yaml")
+        hub = re.search(r"podAnnotations\.podbridge/image=(\w+) ", calls)[1]
+        return hub, re.search(r'annotations: \{podbridge/image: "(\w+)"\}', calls)[1]
+
+    hub, slurm = annotations("a", "b")
+    assert annotations("a", "b") == (hub, slurm)
+    assert [new == old for new, old in zip(annotations("new", "b"), (hub, slurm), strict=True)] == [False, True]
+    assert [new == old for new, old in zip(annotations("a", "new"), (hub, slurm), strict=True)] == [True, False]
 
 
 def test_compose_builds_both_images_and_shares_what_slurms_tools_need():
