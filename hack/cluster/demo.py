@@ -145,7 +145,7 @@ class ColocatedStory(Story):
         self.do(f"squeue -j {job}")
         self.world.gone(slow)
         eventually(lambda: job not in self.world.queue(), "its job gone")
-        self.do(f"squeue -j {job}")
+        self.do(f"squeue -j {job}", check=False)  # Slurm may have forgotten it
         self.world.clear()
 
     def drained(self) -> None:

@@ -22,14 +22,19 @@ class Story:
         """Print an explanation."""
         print(f"\033[2m# {text}\033[0m" if sys.stdout.isatty() else f"# {text}", flush=True)
 
-    def do(self, command: str, text: str | None = None, *, show_input: bool = False) -> str:
-        """Run a command as a user would; print it and its output. ``show_input``: also its input ``text``."""
+    def do(self, command: str, text: str | None = None, *, show_input: bool = False, check: bool = True) -> str:
+        """Run a command as a user would; print it and its output. ``show_input``: also its input ``text``.
+
+        Raise AssertionError if it fails, unless ``check`` is false.
+        """
         print(f"$ {command}", flush=True)
         if text is not None and show_input:
             self.show(text)
         env = {**self.world.cluster.env}
         done = subprocess.run(shlex.split(command), input=text, env=env, capture_output=True, text=True, timeout=60)
         self.show(done.stdout + done.stderr)
+        if check and done.returncode:
+            raise AssertionError(f"{command} ended with {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
     def show(self, text: str) -> None:
