@@ -32,6 +32,16 @@ def test_refuses_everything_else(text):
         quantity.parse(text)
 
 
+def test_equal_texts_are_read_once_and_neither_long_ones_nor_errors_are_kept():
+    quantity._cached.cache_clear()
+    assert quantity.parse("263856212Ki") is quantity.parse(" 263856212Ki")
+    assert quantity.parse("0" * 200_000 + "1") == 1
+    for wrong in ("x", [], {}, True, None):
+        with pytest.raises(ValueError, match=f"{wrong!r} is not".replace("[", r"\[")):
+            quantity.parse(wrong)
+    assert quantity._cached.cache_info().currsize == 1
+
+
 @given(st.integers(0, 10**12), st.sampled_from(["Ki", "Mi", "Gi"]))
 def test_mebibytes_never_less_than_asked(number, suffix):
     value = quantity.parse(f"{number}{suffix}")
