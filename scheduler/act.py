@@ -255,6 +255,8 @@ class SlurmActor:
         }
         text = f"bound to node {action.node} of Slurm job {job_id}"
         self._writer.bind(pod, action.node, annotations, text, {names.JOB_ID_LABEL: job_id})
+        if links.membership(pod) is not None:
+            self._states.update(links.key(pod), PodState.bound)
         if tracing.tracer is not None:
             submitted_at, now = self._submitted_at(links.key(pod), action.job_id), self._clock.time()
             slurm_spans.bound(pod, action.job_id, action.node, submitted_at, action.started, now)
@@ -321,7 +323,10 @@ class SlurmActor:
             if pods.job_id(pod) is not None:
                 self._writer.patch(pod, pods.forget_job_patch(pod))
         self._cancel(action.pod, action.job_id)
-        self._failed(links.key(action.pod), NO_NODE if action.soon else REFUSED, "NodeRefused", action.why)
+        now, backoff = self._clock.monotonic(), NO_NODE if action.soon else REFUSED
+        self._states.update(
+            links.key(action.pod), lambda state: state.gave_back(now, backoff, "NodeRefused", action.why)
+        )
         self._events.event(
             action.pod, "NodeRefused", f"Slurm job {action.job_id} was cancelled: {action.why}", warning=True
         )

@@ -58,6 +58,7 @@ from scheduler.rules import (
     tell,
     unsettled,
     with_excluded,
+    without_job,
 )
 from scheduler.volume_waits import VolumeWait
 
@@ -155,7 +156,7 @@ def _without_job(
     if entry is not None and is_cancelled(pod, state, entry):
         # the workload controller terminates a pod that has the id of a cancelled job
         return (Hold(pod, entry.job.job_id) if pods.job_id(pod) is None else None), state
-    state = state.without_job()
+    state = without_job(view, state, known)
     why, state = obstacle(view, state, [pod])
     if why is not None:
         return (tell(view, pod, state, *why) if why[0] else None), state

@@ -58,6 +58,7 @@ from scheduler.rules import (
     tell,
     unsettled,
     with_excluded,
+    without_job,
 )
 from scheduler.volume_waits import VolumeWait
 
@@ -82,17 +83,17 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
         seen = any(entry.job.job_id == phase.job_id for entry in known)
         if not seen and snapshot.began <= phase.since + SETTLE:
             return _hold(gang, phase.job_id), state
-        state = state.seen()
+        state = state if seen else state.seen()
     deleted = [pod for pod in gang.open if pods.is_deleted(pod)]
     if deleted and not gang.waiting and not gang.running and not gang.gated:
-        waits, state = unsettled(view, state, gang.pods)
+        waits, state = unsettled(view, state.seen(), gang.pods)
         held = any(map(pods.is_held, deleted))
         if not live and (waits or not held):
             return [], state
         return [Release(deleted[0], tuple(entry.job.job_id for entry in live), tuple(deleted))], state
     leave: list[Action] = [Release(pod, ()) for pod in deleted if pods.is_held(pod)]
     if not gang.waiting:
-        return leave, state
+        return leave, state.seen()
     actions, state = (
         _with_job(view, gang, state, live, occupancy) if live else _without_job(view, gang, state, known, occupancy)
     )
@@ -109,7 +110,7 @@ def _with_job(
     kept, present = gangs.job_of(gang, live), len(gang.waiting)
     extra: list[Action] = [Cancel(gang.waiting[0], entry.job.job_id) for entry in live if entry is not kept]
     if extra:
-        return extra[:1], state
+        return extra[:1], state.seen()
     job = kept.job
     gang, strangers = gangs.without_strangers(gang, job)
     text = (
@@ -155,10 +156,11 @@ def _without_job(
             return labels, state.without_job()
     if is_doubtful(state, known):
         return [], state
-    state = state.without_job()
     if gang.running:
+        state = state.without_job()
         text = f"{len(gang.running)} pods of the last Slurm job of this group have not ended yet"
         return _tell(view, waiting, "GangEnding", text), state
+    state = without_job(view, state, known)
     if len(waiting) + gang.succeeded() < gang.minimum:
         return _tell(view, waiting, INCOMPLETE, _count_text(gang, len(waiting) + gang.succeeded())), state
     why, state = obstacle(view, state, gang.pods)

@@ -141,8 +141,10 @@ class PodState:
     that this process has cancelled and that the snapshot may still show as live. ``excluded`` are the excluded nodes
     of the job as sent or read last, ``None`` if neither was done; those of the components after the first are in
     ``more_excluded``, by number. The next ones are not sent before ``exclude_retry_at`` (monotonic seconds).
-    ``differ_since`` is the monotonic time since which members without slots differ. ``submitted_at`` is the time of the
-    last submission by this process in seconds since 1970; only set if traces are sent.
+    ``differ_since`` is the monotonic time since which members without slots differ. ``unused_jobs`` is the number of
+    jobs since the last binding that have ended, or that podbridge has cancelled because they could not be used.
+    ``submitted_at`` is the time of the last submission by this process in seconds since 1970; only set if traces are
+    sent.
     """
 
     phase: Phase = NotSubmitted()
@@ -154,6 +156,7 @@ class PodState:
     more_excluded: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     differ_since: float | None = None
     exclude_retry_at: float | None = None
+    unused_jobs: int = 0
     submitted_at: float | None = None
 
     def submitted(self, job_id: int, now: float, *excluded: tuple[str, ...]) -> PodState:
@@ -166,6 +169,7 @@ class PodState:
             cancelled=self.cancelled - {job_id},
             excluded=excluded[0],
             more_excluded=dict(enumerate(excluded[1:], 1)),
+            unused_jobs=self.unused_jobs,
         )
 
     def excluded_of(self, part: int) -> tuple[str, ...] | None:
@@ -179,8 +183,27 @@ class PodState:
         return replace(self, excluded=nodes)
 
     def failed(self, now: float, backoff: Backoff, reason: str, message: str) -> PodState:
-        """Return the state after a failed submission, or after a job was cancelled because it could not be used."""
+        """Return the state after a failed submission."""
         return replace(self, phase=BackingOff(self._failure(now, backoff, reason, message)))
+
+    def gave_back(self, now: float, backoff: Backoff, reason: str, message: str) -> PodState:
+        """Return the state after a job was cancelled because it could not be used."""
+        count = self.unused_jobs + 1
+        failure = Failure(count, now + backoff.delay(count), reason, message)
+        return replace(self, phase=BackingOff(failure), unused_jobs=count)
+
+    def ended(self, now: float, reason: str, message: str) -> PodState:
+        """Return the state after a job has ended before the bind. The first such job is replaced at once."""
+        count = self.unused_jobs + 1
+        state = replace(self.without_job(), unused_jobs=count)
+        if count == 1:
+            return state
+        delay = REFUSED.delay(count - 1, lambda: 0.0)  # decisions are pure: no jitter
+        return replace(state, phase=BackingOff(Failure(count - 1, now + delay, reason, message)))
+
+    def bound(self) -> PodState:
+        """Return the state of a gang after a member was bound."""
+        return replace(self, phase=NEW.phase, unused_jobs=0)
 
     def without_answer(self, now: float, reason: str, message: str) -> PodState:
         """Return the state after a submission whose outcome is unknown."""

@@ -24,6 +24,7 @@ from scheduler.pod_states import (
     Pending,
     PodState,
     Submitted,
+    WithJob,
     failure_of,
 )
 from scheduler.queue_head import QueueHead, start_order
@@ -212,6 +213,24 @@ def is_doubtful(state: PodState, known: Iterable[ObservedJob]) -> bool:
     Jobs that this process has cancelled do not count. The job may be newer than the one on the pod.
     """
     return any(not entry.is_confirmed and entry.job.job_id not in state.cancelled for entry in known)
+
+
+def without_job(view: SchedulerView, state: PodState, known: Iterable[ObservedJob]) -> PodState:
+    """Return the state of a pod or gang whose last job is over; unchanged if no job was known or expected.
+
+    Several jobs in a row that have ended before the bind are replaced after a growing pause: their cause may last, for
+    example a prolog that fails. Jobs that Slurm has lost do not count (:data:`scheduler.act.MOST_LOST`).
+    """
+    if not isinstance(state.phase, Submitted | WithJob):
+        return state
+    first = state.phase.job_id if isinstance(state.phase, Submitted) else 0
+    found = [entry.job for entry in known if entry.job.job_id not in state.cancelled and entry.job.job_id >= first]
+    last = max(found, key=lambda job: job.job_id, default=None)
+    end = states.end_of(last.states) if last is not None else None
+    if last is None or end is None:
+        return state.without_job()
+    text = f"Slurm job {last.job_id} {end.text} before the bind; podbridge waits before it submits another one"
+    return state.ended(view.now, end.reason, text)
 
 
 def is_cancelled(pod: Pod, state: PodState, entry: ObservedJob) -> bool:

@@ -15,6 +15,7 @@ from scheduler.placement import Placements
 from scheduler.pod_states import (
     NEW,
     REFUSED,
+    Allocated,
     Failure,
     OutcomeUnknown,
     PodState,
@@ -272,6 +273,44 @@ def test_an_ended_job_is_asked_for_again_only_after_slurm_said_so_twice():
     assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=2))), actions.Submit)
     assert look([pod(job=5)], snapshot(known(5, "RUNNING", confirmations=1, missing=True))) == []
     assert isinstance(one([pod(job=5)], snapshot(known(5, "RUNNING", confirmations=2, missing=True))), actions.Submit)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("FAILED", "JobFailed"),
+        ("TIMEOUT", "TimeLimit"),
+        ("BOOT_FAIL", "BootFail"),
+        ("DEADLINE", "Deadline"),
+        ("COMPLETED", "JobCompleted"),
+        ("CANCELLED", "Cancelled"),
+    ],
+)
+@pytest.mark.parametrize("phase", [Submitted(5, 999.0), Allocated()])
+def test_jobs_that_end_before_the_bind_are_replaced_after_a_pause_except_the_first(state, reason, phase):
+    if state == "CANCELLED" and isinstance(phase, Submitted):
+        return  # a user has cancelled it: the pod is terminated
+    ended, states = snapshot(known(5, state, confirmations=2)), in_state(phase)
+    assert one([pod()], ended, states) == actions.Submit(pod())
+    assert states.of("u1").unused_jobs == 1
+    states = in_state(phase, unused_jobs=2)
+    told = one([pod()], ended, states)
+    assert (told.reason, told.message.partition(" ")[0]) == (reason, "Slurm")
+    assert "Slurm job 5" in told.message
+    assert isinstance(one([pod()], ended, states, now=1009.0), actions.Tell)
+    assert one([pod()], ended, states, now=1010.0) == actions.Submit(pod())
+    assert states.of("u1").unused_jobs == 3, "an end counts once"
+
+
+def test_jobs_that_podbridge_has_cancelled_or_slurm_has_lost_count_as_no_end():
+    states = in_state(Allocated(), unused_jobs=2, cancelled=frozenset({5}))
+    assert one([pod()], snapshot(known(5, "CANCELLED", confirmations=2)), states) == actions.Submit(pod())
+    lost = known(6, "RUNNING", confirmations=2, missing=True)
+    states = in_state(Allocated(), unused_jobs=2)
+    assert one([pod()], snapshot(known(5, "FAILED", confirmations=2), lost), states) == actions.Submit(pod())
+    states = in_state(Submitted(6, 990.0), unused_jobs=2)
+    assert one([pod()], snapshot(known(5, "FAILED", confirmations=2)), states) == actions.Submit(pod())
+    assert states.of("u1").unused_jobs == 2
 
 
 def test_a_job_cancelled_by_somebody_is_not_asked_for_again():

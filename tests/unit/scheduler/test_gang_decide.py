@@ -296,6 +296,24 @@ def test_a_refused_gang_tells_all_members():
     assert [a.reason for a in look([member(0), member(1), member(2)], snapshot(), states)] == ["SlurmRefused"] * 3
 
 
+def test_jobs_of_a_gang_that_end_before_the_bind_are_replaced_after_a_pause_except_the_first():
+    members, ended = [member(slot) for slot in range(3)], snapshot(replace(known(5, "FAILED"), confirmations=2))
+    for unused, reasons in ((0, []), (1, ["JobFailed"] * 3)):
+        states = PodStates()
+        states.update(REF.key, lambda _, unused=unused: PodState(Submitted(5, 999.0), unused_jobs=unused))
+        found = look(members, ended, states)
+        assert [action.reason for action in found if isinstance(action, actions.Tell)] == reasons
+        assert kinds(look(members, ended, states, now=1005.0)) == ["Submit"]
+        assert states.of(REF.key).unused_jobs == unused + 1
+
+
+def test_a_job_of_a_gang_cancelled_before_the_first_poll_ends_its_members():
+    states, members = PodStates(), [member(slot) for slot in range(3)]
+    states.update(REF.key, lambda _: PodState(Submitted(5, 999.0)))
+    ended = snapshot(replace(known(5, "CANCELLED"), confirmations=2))
+    assert look(members, ended, states) == [actions.Hold(pod, 5) for pod in members]
+
+
 @given(st.data())
 def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
     together = data.draw(st.integers(1, 3))

@@ -14,7 +14,7 @@ from bridge.workload import eligibility
 from scheduler import actions, decide
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
-from scheduler.pod_states import NEW, REFUSED, Bound, Phase, PodState, PodStates, WithJob
+from scheduler.pod_states import NEW, REFUSED, Allocated, BackingOff, Bound, Phase, PodState, PodStates, WithJob
 
 PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
 NODES = {"fits": {}, "cordoned": {"unschedulable": True}, "full": {}}
@@ -71,10 +71,10 @@ def carried_out(action: actions.Action | None, answer: str, state: PodState, now
         case actions.Submit(), "none":
             return state.without_answer(now, "SlurmUnknownOutcome", "no answer")
         case actions.Bind(), "done":
-            return replace(state, phase=Bound(now))
+            return replace(state, phase=Bound(now), unused_jobs=0)
         case actions.GiveBack(), "done":
             cancelled = state.cancelled | {action.job_id}
-            return replace(state, cancelled=cancelled).failed(now, REFUSED, "NodeRefused", "cordoned")
+            return replace(state, cancelled=cancelled).gave_back(now, REFUSED, "NodeRefused", "cordoned")
     return state
 
 
@@ -133,6 +133,17 @@ def test_failures_count_until_a_submission_succeeds():
     state = state.submitted(7, 300.0, ("n1",))
     assert state.failed(400.0, REFUSED, "SlurmRefused", "no").phase.failure.count == 1
     assert (state.excluded, state.exclude_retry_at) == (("n1",), None)
+
+
+def test_jobs_that_end_unused_count_until_a_binding_and_the_first_one_is_replaced_at_once():
+    state, delays = NEW, []
+    for number in range(1, 11):
+        state = state.submitted(number, 100.0, ()).ended(100.0, "JobFailed", "failed")
+        delays.append(state.phase.failure.retry_at - 100 if isinstance(state.phase, BackingOff) else 0)
+    assert delays == [0, 5, 10, 20, 40, 80, 160, 300, 300, 300]
+    state = state.submitted(11, 100.0, ()).gave_back(100.0, REFUSED, "NodeRefused", "cordoned")
+    assert state.phase.failure.retry_at - 100 >= 300 * 0.8
+    assert replace(state, phase=Allocated()).bound().ended(100.0, "JobFailed", "failed").phase == NEW.phase
 
 
 def test_an_id_that_slurm_assigns_again_is_not_one_of_the_cancelled_jobs():
