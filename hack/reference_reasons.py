@@ -78,7 +78,7 @@ REASONS = (
         UNSCHEDULED,
         "GangDiffers",
         "the pod requests other resources or job annotations than any of the members for which the group's job was "
-        "submitted",
+        "or will be submitted",
     ),
     (
         UNSCHEDULED,
@@ -196,7 +196,7 @@ REASONS = (
     ("MasterQueue, Event", "QueueInStep", "the ClusterQueues and ResourceFlavors of the MasterQueue are in step"),
     ("MasterQueue, Event", "QueueInvalid", "the MasterQueue cannot be used; the message has the field and its value"),
     ("MasterQueue, Event", "QueueConflict", "an object with the name of a ClusterQueue has another owner"),
-    ("MasterQueue, Event", "QueueWriteFailed", "the API server or Kueue has refused an object; podbridge retries"),
+    ("MasterQueue, Event", "QueueWriteFailed", "an object of Kueue could not be written; podbridge retries"),
     (
         "MasterQueue, Event",
         "QueueEvicted",

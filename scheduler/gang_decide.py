@@ -65,6 +65,8 @@ from scheduler.volume_waits import VolumeWait
 INCOMPLETE = "GangIncomplete"
 """Reason of the condition of a member that waits for other members."""
 
+_ENDING = "{} pods of the last Slurm job of this group have not ended yet"
+"""Members of two jobs would run at the same time."""
 _OTHERS = "Slurm job {} was submitted for pods that request something else than the pods that exist now"
 """All members of a heterogeneous job are present, but a component has none or too few of them."""
 
@@ -112,6 +114,11 @@ def _with_job(
     if extra:
         return extra[:1], state.seen()
     job = kept.job
+    ending = [pod for pod in gang.running if pods.job_id(pod) not in (None, job.job_id)]
+    if ending:
+        text = _ENDING.format(len(ending))
+        told = _tell(view, gang.waiting, "GangEnding", text)
+        return _wait(view, gang, state, job, told, text) if states.is_allocated(job.states) else (told, state)
     gang, strangers = gangs.without_strangers(gang, job)
     text = (
         f"the pod requests other resources or settings than the members for which Slurm job {job.job_id} was submitted"
@@ -158,23 +165,24 @@ def _without_job(
         return [], state
     if gang.running:
         state = state.without_job()
-        text = f"{len(gang.running)} pods of the last Slurm job of this group have not ended yet"
-        return _tell(view, waiting, "GangEnding", text), state
+        return _tell(view, waiting, "GangEnding", _ENDING.format(len(gang.running))), state
     state = without_job(view, state, known)
     if len(waiting) + gang.succeeded() < gang.minimum:
         return _tell(view, waiting, INCOMPLETE, _count_text(gang, len(waiting) + gang.succeeded())), state
-    why, state = obstacle(view, state, gang.pods)
-    if why is not None:
-        return (_tell(view, waiting, *why) if why[0] else []), state
-    if (wait := volume_waits.before_submission(view, waiting, occupancy)) is not None:
-        return _tell(view, waiting, wait.reason, wait.message), state
+    everyone = gang.pods
     gang, strangers = gangs.chosen(gang)
+    text = "the next Slurm job of the group is for members that request other resources or settings than the pod"
+    differs = _tell(view, strangers, "GangDiffers", text)
+    why, state = obstacle(view, state, everyone)
+    if why is not None:
+        return (_tell(view, gang.waiting, *why) + differs if why[0] else []), state
+    if (wait := volume_waits.before_submission(view, gang.waiting, occupancy)) is not None:
+        return _tell(view, gang.waiting, wait.reason, wait.message) + differs, state
     waits, state = awaits_alike(view, gang, state)
     if waits:
         text = f"the pods request different resources: podbridge waits {ALIKE_AFTER:.0f} s for more pods of the group"
-        return _tell(view, waiting, INCOMPLETE, text), state
-    text = "the pod requests other resources or settings than the other members, for which a Slurm job is submitted"
-    return [Submit(gang.waiting[0], gang), *_tell(view, strangers, "GangDiffers", text)], state
+        return _tell(view, gang.waiting, INCOMPLETE, text) + differs, state
+    return [Submit(gang.waiting[0], gang), *differs], state
 
 
 def _count_text(gang: Gang, count: int, needed: int = 0) -> str:

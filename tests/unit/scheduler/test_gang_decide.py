@@ -280,6 +280,25 @@ def test_members_wait_until_the_pods_of_the_last_job_have_ended():
     assert {action.reason for action in look(pods, snapshot())} == {"GangEnding"}
 
 
+def test_no_member_is_bound_to_a_second_job_while_pods_of_the_first_have_not_ended():
+    """The first job has ended, and slurmctld has carried out another request late."""
+    old = [member(slot, job=5, node=f"n{slot}", phase="Running", deleted=True, name=f"old{slot}") for slot in range(3)]
+    new, states = [member(slot, uid=f"new{slot}") for slot in range(3)], PodStates()
+    ended = replace(known(5, "NODE_FAIL", nodes=NODES[:3]), confirmations=2)
+    for state, nodes in (("PENDING", ()), ("RUNNING", NODES[:3])):
+        found = look([*old, *new], snapshot(ended, known(6, state, nodes=nodes)), states)
+        assert [(action.pod, action.reason) for action in found] == [(pod, "GangEnding") for pod in new]
+    second = snapshot(ended, known(6, "RUNNING", nodes=NODES[:3]))
+    held = [{**pod, "metadata": {**pod["metadata"], "finalizers": [names.FINALIZER]}} for pod in new]
+    assert kinds(look(held, second, states)) == ["Bind"] * 3
+    assert kinds(look([*old, *new], snapshot(known(5, "RUNNING", nodes=NODES[:3]), second.jobs[6]))) == ["Cancel"]
+    # the nodes of the second job are not kept for long
+    states = PodStates()
+    look([*old, *new], second, states)
+    late = look([*old, *new], second, states, now=1000.0 + Config().busy_node_timeout)
+    assert [(type(action), action.job_id) for action in late] == [(actions.GiveBack, 6)]
+
+
 def test_a_member_made_again_after_the_others_have_succeeded_gets_a_job_of_its_own():
     done = [member(slot, job=5, node=f"n{slot}", phase="Succeeded") for slot in range(2)]
     (submit,) = look([*done, member(2)], snapshot())

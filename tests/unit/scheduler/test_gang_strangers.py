@@ -9,7 +9,7 @@ from bridge import names
 from bridge.slurm.models import JobLink
 from bridge.workload import links
 from scheduler import actions, rules
-from scheduler.pod_states import PodStates
+from scheduler.pod_states import BackingOff, Failure, PodState, PodStates
 from tests.unit.scheduler.test_gang_decide import (
     NODES,
     REF,
@@ -123,6 +123,18 @@ def test_a_stranger_among_the_first_members_does_not_keep_the_others_from_their_
     submit, told = look(members, snapshot())
     assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-0", "train-1", "train-2"]
     assert (told.pod, told.reason) == (stranger, "GangDiffers")
+
+
+@pytest.mark.parametrize("refused", [(), NODES])
+def test_a_stranger_has_one_reason_whatever_keeps_the_members_from_their_job(refused):
+    """Two conditions in turn would be written without end."""
+    members = [member(0), member(1), member(2, name="stranger", uid="s", cpu="8"), member(2)]
+    states = PodStates()
+    if refused:
+        states.update(REF.key, lambda _: PodState(BackingOff(Failure(1, 2000.0, "SlurmRefused", "too many nodes"))))
+    told = [action for action in look(members, snapshot(), states) if isinstance(action, actions.Tell)]
+    assert [action.reason for action in told] == ["SlurmRefused"] * len(refused[1:]) + ["GangDiffers"]
+    assert (told[-1].pod, "next Slurm job" in told[-1].message) == (members[2], True)
 
 
 def test_members_that_differ_are_all_requested_if_too_few_are_alike():
