@@ -82,6 +82,11 @@ OWN_NAMES = (
     (names.EXTERNAL_NODE_PROBLEM, "annotation on a node", "why the node is not registered as described"),
     (names.SLURM_REASON, "annotation on a node", "Slurm's state and reason, on a node that podbridge has cordoned"),
     (
+        names.SLURM_ASLEEP,
+        "annotation on a node",
+        "with `queues.enabled`: Slurm's power saving has stopped the node; [queues](kueue.md) count it",
+    ),
+    (
         names.INSTALLATION,
         "annotation of a mutating webhook configuration",
         "scheduler, namespaces and partitions of the installation, by which others detect [collisions]("

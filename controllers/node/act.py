@@ -43,6 +43,9 @@ class NodeActor:
                 self._patch(node, {"spec": {"taints": list(action.taints) or None}})
             case actions.Label():
                 self._patch(node, {"metadata": {"labels": dict(action.labels)}})
+            case actions.MarkAsleep():
+                mark = "true" if action.asleep else None
+                self._patch(node, {"metadata": {"annotations": {names.SLURM_ASLEEP: mark}}})
             case actions.Dispute():
                 self._patch(node, {"metadata": {"annotations": {names.SLURM_NAME_CONFLICT: action.why or None}}})
                 if action.why:

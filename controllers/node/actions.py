@@ -49,6 +49,14 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkAsleep:
+    """Set or remove the annotation that Slurm's power saving has stopped the node, and starts it for a job."""
+
+    node: KubeNode
+    asleep: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Cordon:
     """Mirror a drain in Slurm: cordon the node, with Slurm's reason."""
 
@@ -112,4 +120,4 @@ class Explain:
     problem: str
 
 
-Action = Dispute | Taint | Label | Cordon | Uncordon | Drain | Undrain | Register | Unregister | Explain
+Action = Dispute | Taint | Label | MarkAsleep | Cordon | Uncordon | Drain | Undrain | Register | Unregister | Explain

@@ -31,6 +31,7 @@ from controllers.node.actions import (
     Drain,
     KubeNode,
     Label,
+    MarkAsleep,
     NodeSyncView,
     Taint,
     Uncordon,
@@ -79,6 +80,9 @@ def decide(view: NodeSyncView) -> NodeDecision:
         labels = _label(node, slurm_node if view.config.nodes.partition_labels else None)
         if labels is not None:
             actions.append(labels)
+        mark = _mark_asleep(view, node, slurm_node)
+        if mark is not None:
+            actions.append(mark)
         others = claimants if slurm_node is not None else ()
         dispute = _dispute(node, others)
         if dispute is not None:
@@ -110,6 +114,8 @@ def _release(view: NodeSyncView, node: KubeNode, slurm_node: Node | None) -> Act
         return Uncordon(node)
     if labels := _label(node, None):
         return labels
+    if mark := _mark_asleep(view, node, None):
+        return mark
     taints = (node.get("spec") or {}).get("taints") or ()
     return Taint(node, tuple(taint for taint in taints if taint.get("key") != names.MANAGED_TAINT))
 
@@ -127,6 +133,19 @@ def _label(node: KubeNode, slurm_node: Node | None) -> Label | None:
     labels = node["metadata"].get("labels") or {}
     changes = slurm_partition.label_changes(labels, slurm_node.partitions if slurm_node is not None else ())
     return Label(node, changes) if changes else None
+
+
+def _mark_asleep(view: NodeSyncView, node: KubeNode, slurm_node: Node | None) -> MarkAsleep | None:
+    """Return the change of the mark of a node that Slurm has stopped: without its quota, Kueue admits no job to it.
+
+    A node that Slurm has started keeps the mark until its kubelet is Ready: its quota does not fall in between.
+    """
+    marked = names.SLURM_ASLEEP in (node["metadata"].get("annotations") or {})
+    asleep = False
+    if view.config.queues.enabled and slurm_node is not None:
+        late = marked and eligibility.readiness(node).get("status") != "True"
+        asleep = states.is_asleep(slurm_node.states) or (late and not states.is_drained(slurm_node.states))
+    return MarkAsleep(node, asleep) if asleep != marked else None
 
 
 def _dispute(node: KubeNode, others: tuple[str, ...]) -> Dispute | None:

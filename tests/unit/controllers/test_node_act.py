@@ -47,3 +47,16 @@ def test_the_reason_of_a_resumed_node_is_not_that_of_a_drain():
 def test_a_node_that_has_changed_since_the_decision_is_not_drained(states, reason):
     assert carry_out(Slurm(states, reason), actions.Drain(KUBE_NODE, "n1", OURS)) == []
     assert carry_out(Slurm("ALLOCATED"), actions.Drain(KUBE_NODE, "n1", OURS)) == [("DRAIN", OURS)]
+
+
+@pytest.mark.parametrize(("asleep", "value"), [(True, "true"), (False, None)])
+def test_the_mark_of_a_node_that_slurm_has_stopped_is_an_annotation(asleep, value):
+    sent = []
+    kube = SimpleNamespace(fenced=lambda _: kube, patch=lambda _, body, **__: sent.append(body))
+    dependencies = SimpleNamespace(
+        kube=kube, slurm=None, poller=None, nodes=SimpleNamespace(apply=lambda _: None), events=None, cluster="c"
+    )
+    node = {"metadata": {"name": "n1", "uid": "u", "resourceVersion": "7"}}
+    NodeActor(dependencies, nullcontext).act(actions.MarkAsleep(node, asleep))
+    metadata = {"annotations": {"bridge.vk.io/slurm-asleep": value}, "resourceVersion": "7", "uid": "u"}
+    assert sent == [{"metadata": metadata}]

@@ -7,7 +7,7 @@ from bridge.clock import rfc3339
 from bridge.config import Config, parse
 from bridge.slurm.models import ApiVersion, Node, Snapshot
 from controllers.node import decide, external
-from controllers.node.actions import Label, NodeSyncView
+from controllers.node.actions import Label, MarkAsleep, NodeSyncView
 
 VERSION = ApiVersion("v0.0.45")
 TAINT = {"key": names.MANAGED_TAINT, "value": "slurm-bridge-scheduler", "effect": "NoExecute"}
@@ -40,6 +40,30 @@ def test_in_step_means_no_write():
     assert look(node(cordoned=True), "IDLE+DRAIN", OURS) == []
     assert look(node(cordoned=True), "IDLE+DRAIN", "disk") == []
     assert look(node(cordoned=True, mirrored="disk"), "IDLE+DRAIN", "disk") == []
+
+
+def test_nodes_that_slurm_has_stopped_are_marked_until_they_are_ready_again():
+    config = parse("queues: {enabled: true}")
+
+    def mark(states, *, marked, ready="Unknown", settings=config):
+        body = node()
+        body["metadata"]["annotations"] = {names.SLURM_ASLEEP: "true"} if marked else {}
+        body["status"] = {"conditions": [{"type": "Ready", "status": ready}]}
+        slurm = {"n1": Node("n1", frozenset(states.split("+")))} if states else {"other": Node("o", frozenset())}
+        snapshot = Snapshot(sequence=1, nodes=slurm)
+        actions = decide.decide(NodeSyncView([body], snapshot, VERSION, settings)).actions
+        return [action.asleep for action in actions if isinstance(action, MarkAsleep)]
+
+    for asleep in ("IDLE+POWERED_DOWN", "IDLE+CLOUD+POWERING_DOWN", "ALLOCATED+POWERING_UP"):
+        assert mark(asleep, marked=False) == [True]
+        assert mark(asleep, marked=True) == []
+        assert mark(asleep, marked=False, settings=Config()) == [], "nobody needs the mark"
+        assert mark(asleep, marked=True, settings=Config()) == [False]
+    assert mark("IDLE", marked=False) == []
+    assert mark("ALLOCATED", marked=True) == [], "the kubelet still starts"
+    assert mark("ALLOCATED", marked=True, ready="True") == [False]
+    assert mark("DOWN+POWERED_DOWN", marked=True) == [False]
+    assert mark("", marked=True) == [False]
 
 
 def test_taint_on_and_off():
