@@ -8,7 +8,7 @@ its Secrets must not go to the wrong kubelet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from types import MappingProxyType
@@ -86,9 +86,13 @@ def view(node: Mapping[str, Any], taken: Resources | None = None) -> NodeView:
 
 def views(nodes: Iterable[Mapping[str, Any]], taken: Mapping[str, Resources] = NOTHING) -> list[NodeView]:
     """Return the views of all colocated nodes, with their rivals; ``taken`` is by the name of the node."""
-    listed = [(str(node["metadata"]["name"]), node) for node in nodes]
-    claims = rivals(node for _, node in listed)
-    return [replace(view(node, taken.get(name)), rivals=claims.get(name, ())) for name, node in listed]
+    return with_rivals([view(node, taken.get(str(node["metadata"]["name"]))) for node in nodes])
+
+
+def with_rivals(nodes: Sequence[NodeView]) -> list[NodeView]:
+    """Return the views of all colocated nodes with their rivals, of which they have none yet."""
+    claims = _rivals((node.slurm_name, node.name) for node in nodes)
+    return [replace(node, rivals=claims[node.name]) if node.name in claims else node for node in nodes]
 
 
 def with_devices(node: NodeView, extended: Iterable[str]) -> NodeView:
@@ -99,9 +103,14 @@ def with_devices(node: NodeView, extended: Iterable[str]) -> NodeView:
 
 def rivals(nodes: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
     """Return the Kubernetes nodes that claim the same Slurm node as others: name -> the others, sorted."""
+    return _rivals((slurm_name(node), str(node["metadata"]["name"])) for node in nodes)
+
+
+def _rivals(named: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return the rivals of nodes, from their names in Slurm and in Kubernetes."""
     claims: dict[str, list[str]] = {}
-    for node in nodes:
-        claims.setdefault(slurm_name(node), []).append(node["metadata"]["name"])
+    for in_slurm, name in named:
+        claims.setdefault(in_slurm, []).append(name)
     shared = [sorted(claimants) for claimants in claims.values() if len(claimants) > 1]
     return {name: tuple(n for n in claimants if n != name) for claimants in shared for name in claimants}
 

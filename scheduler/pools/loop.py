@@ -19,11 +19,14 @@ from bridge.kube.namespaces import Namespaces
 from bridge.loop import Loop
 from bridge.threads import Supervisor
 from bridge.workload import eligibility, node_ownership, places, pods, pool_selection
+from bridge.workload.eligibility import NodeView
 from scheduler.pod_states import PodStates
 from scheduler.pod_writer import PodWriter
 from scheduler.pools import decide
 from scheduler.pools.act import PoolActor
 from scheduler.pools.usage import Usage
+
+Node = Mapping[str, Any]
 
 NAMESPACE_REMEMBERED = 10.0
 """Seconds for which the annotations of a namespace are cached."""
@@ -56,6 +59,7 @@ class PoolScheduler(Loop):
         self._local = local
         self._taken = taken
         self._remote: dict[str, tuple[Mapping[str, Any], bool]] = {}
+        self._views: dict[str, tuple[Node, NodeView]] = {}
         self._namespaces = Namespaces(namespaces.read_from(kube), clock, NAMESPACE_REMEMBERED)
         writer = PodWriter(kube.fenced(self.check_leadership), self._pods, events, clock, self._states)
         self._actor = PoolActor(writer, self._usage, local)
@@ -83,13 +87,13 @@ class PoolScheduler(Loop):
         ]
         if not ours:
             return
-        nodes = self._nodes.items()
+        nodes = self._nodes_with_views()
         view = decide.PoolSchedulerView(
             pods=ours,
-            pools={view.node.name: view for view in map(_pool, filter(pool_selection.is_virtual, nodes))}
+            pools={view.name: _pool(node, view) for node, view in nodes if pool_selection.is_virtual(node)}
             if settings.enabled
             else {},  # virtual nodes of another installation
-            nodes=tuple(eligibility.views(n for n in nodes if self._colocated(n))),
+            nodes=tuple(eligibility.with_rivals([view for node, view in nodes if self._colocated(node)])),
             usage=self._usage,
             states=self._states.by_uid,
             policy=settings.policy,
@@ -108,6 +112,16 @@ class PoolScheduler(Loop):
             call, kind = (lambda a=action: self._actor.act(a)), type(action)
             self.workers.submit(pods.uid(action.pod), call, URGENCY[kind], kind=kind.__name__.lower())
 
+    def _nodes_with_views(self) -> list[tuple[Node, NodeView]]:
+        """Return all nodes, each with its view, which is computed once for each state of the node."""
+        before, self._views = self._views, {}
+        for node in self._nodes.items():
+            known = before.get(node["metadata"]["name"])
+            if known is None or known[0] is not node:  # the cache replaces objects and never changes them
+                known = node, eligibility.view(node)
+            self._views[known[1].name] = known
+        return list(self._views.values())
+
     def _may_go_to_a_pool(self, uid: str, pod: Mapping[str, Any]) -> bool:
         """Whether the pod selects a pool, computed once for each state of the pod: most pods never do."""
         known = self._remote.get(uid)
@@ -115,7 +129,7 @@ class PoolScheduler(Loop):
             known = self._remote[uid] = (pod, pool_selection.of(pod).remote)
         return known[1]
 
-    def _colocated(self, node: Mapping[str, Any]) -> bool:
+    def _colocated(self, node: Node) -> bool:
         """Whether the node is one of the colocated Slurm: by its taint, or any free one if ``nodes.taint`` is off."""
         if self._taken is None or pool_selection.is_virtual(node) or not node_ownership.is_selected(self._config, node):
             return False
@@ -123,11 +137,11 @@ class PoolScheduler(Loop):
         return holder == self._config.scheduler_name or (not holder and not self._config.nodes.taint)
 
 
-def _pool(node: Mapping[str, Any]) -> decide.PoolView:
+def _pool(node: Node, view: NodeView) -> decide.PoolView:
     ready = eligibility.readiness(node)
     problem = "" if ready.get("status") == "True" else f"not ready: {ready.get('reason') or 'unknown'}"
     allowed = (node["metadata"].get("annotations") or {}).get(names.RACE_ALLOWED) == "true"
-    return decide.PoolView(eligibility.view(node), problem, allowed)
+    return decide.PoolView(view, problem, allowed)
 
 
 def namespace_views(known: Namespaces) -> Callable[[str], decide.NamespaceView]:

@@ -11,7 +11,7 @@ from bridge.config import Config
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
-from bridge.workload import pods
+from bridge.workload import eligibility, pods
 from scheduler.pools.loop import PoolScheduler
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_hub import Queue, _Events
@@ -94,6 +94,35 @@ def test_a_pod_that_was_left_to_slurm_stays_there_when_a_pool_gets_room() -> Non
     larger["metadata"]["resourceVersion"] = "2"
     world.nodes.deliver(larger, gone=False)
     assert world.look() == 0
+
+
+def test_the_view_of_a_node_is_computed_once_for_each_of_its_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    viewed: list[str] = []
+    original = eligibility.view
+
+    def view(raw: Any, taken: Any = None) -> eligibility.NodeView:
+        viewed.append(raw["metadata"]["name"])
+        return original(raw, taken)
+
+    monkeypatch.setattr(eligibility, "view", view)
+    world = World(race=False, cpu_of_pool="8")
+
+    def decide() -> None:
+        world.queue.calls.clear()
+        world.loop.reconcile()
+        assert len(world.queue.calls) == 1
+
+    for _ in range(3):
+        decide()
+    assert sorted(viewed) == ["site", "w1"]
+    smaller = node("site", "1", virtual=True)
+    smaller["metadata"]["resourceVersion"] = "2"
+    world.nodes.deliver(smaller, gone=False)
+    decide()
+    assert sorted(viewed) == ["site", "site", "w1"]
+    world.nodes.deliver(node("w1", "8", virtual=False), gone=True)
+    decide()
+    assert set(world.loop._views) == {"site"}
 
 
 def test_a_pod_that_no_longer_waits_is_forgotten() -> None:
