@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 RETRY_PERIOD = 10.0
 """Seconds between two looks for the APIs."""
+CHECK_PERIOD = 60.0
+"""Seconds between two looks whether the API server still serves the version of Kueue's API that was found."""
 
 
 class HubQueues:
@@ -46,14 +48,24 @@ class HubQueues:
         supervisor.spawn("queues-start", lambda: self._start(supervisor, health))
 
     def _start(self, supervisor: Supervisor, health: Health) -> None:
-        stopping = supervisor.stopping
+        stopping, version = supervisor.stopping, ""
         while not stopping.is_set():
             version = self._served()
             if version:
                 self._run(version, supervisor, health)
                 break
             stopping.wait(RETRY_PERIOD)
-        stopping.wait()
+        while not stopping.wait(CHECK_PERIOD):
+            self._check(version, supervisor)
+
+    def _check(self, version: str, supervisor: Supervisor) -> None:
+        """End the process if the version is not served any more; the next one finds another."""
+        try:
+            served = is_served(self._kube, _cluster_queues(version))
+        except KubeError:
+            return  # without an answer nothing is known
+        if not served:
+            supervisor.fail(f"{GROUP}/{version} is not served any more: the process ends to look for the APIs again")
 
     def _run(self, version: str, supervisor: Supervisor, health: Health) -> None:
         log.info("MasterQueues are served", extra=kv(kueue=version))
@@ -75,7 +87,7 @@ class HubQueues:
             if not is_served(self._kube, MASTER_QUEUES):
                 return self._say("kubectl apply -f config/crds.yaml")
             for version in VERSIONS:
-                if is_served(self._kube, Resource(GROUP, version, "clusterqueues", False)):
+                if is_served(self._kube, _cluster_queues(version)):
                     return version
             return self._say("install Kueue")
         except KubeError as error:
@@ -86,3 +98,7 @@ class HubQueues:
             log.warning("MasterQueues are not served", extra=kv(hint=what))
         self._told = what
         return ""
+
+
+def _cluster_queues(version: str) -> Resource:
+    return resource(version, "ClusterQueue")
