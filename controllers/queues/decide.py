@@ -40,11 +40,13 @@ class View:
     silent_after
         Seconds of silence after which the node of a pool is not ready.
     failures
-        UID of a MasterQueue -> what the API server has answered to the last write for it.
+        UID of a MasterQueue -> why writes for it have failed.
     scheduler
         Name of podbridge's scheduler, the value of the taint of Slurm's nodes.
     weights
         Weight of each pool (``pools.weights``); 1 for the others.
+    tainted
+        Whether podbridge taints Slurm's nodes (``nodes.taint``).
     """
 
     queues: Sequence[Object]
@@ -59,6 +61,7 @@ class View:
     failures: Mapping[str, str]
     scheduler: str
     weights: Mapping[str, int]
+    tainted: bool = True
 
 
 _ANY_PODS = Fraction(100_000)
@@ -108,11 +111,13 @@ class _Plan:
         for namespace, name in spec.local_queues:
             self._local_queue(namespace, name)
         self._remove({self.name, *lent}, {name for name, _, _ in quotas}, set(spec.local_queues))
+        self._unwritten()
         problem = status.conflict(self.conflicts) if self.conflicts else self.view.failures.get(self.uid, "")
-        self._report(
-            status.in_step(self.states, spec.ignored, manifests.omitted(quotas), problem, bool(self.conflicts))
-        )
-        return self.result
+        if problem or not any(isinstance(action, Apply | Delete) for action in self.result):
+            self._report(
+                status.in_step(self.states, spec.ignored, manifests.omitted(quotas), problem, bool(self.conflicts))
+            )
+        return self.result  # without a status: the next decision reports what has become of the writes
 
     def _flavors(self, spec: Specification) -> tuple[list[Quota], dict[str, list[Quota]]]:
         """Return the quotas of the own queue, and those of the queues that borrow."""
@@ -139,7 +144,7 @@ class _Plan:
             view.nodes, flavor.labels or {}, slurm=flavor.nodes == "slurm", scheduler=view.scheduler
         )
         offered = any(amounts.values())
-        reason = "" if offered else "no node is ready" if amounts else _no_node(flavor)
+        reason = "" if offered else _no_offer(flavor) if amounts else _no_node(flavor, tainted=view.tainted)
         self.states.append(FlavorState(flavor.name, name, "", "Offered" if offered else "Held", reason))
         quotas.append((name, _limited(flavor, amounts), None))
         return [name]
@@ -173,6 +178,10 @@ class _Plan:
                 self.states.append(FlavorState(flavor.name, name, pool, "Missing", "the pool has no virtual node"))
                 continue
             view = self.view
+            if len(name) > specification.LONGEST_NAME:
+                reason = f"{name} is too long for a ResourceFlavor: at most {specification.LONGEST_NAME} characters"
+                self.states.append(FlavorState(flavor.name, "", pool, "Missing", reason))
+                continue
             body = manifests.resource_flavor(view.version, name, self.queue, offer.hostname, offer.taints, pool)
             if problem := self._flavor(name, body):
                 self.states.append(FlavorState(flavor.name, name, pool, "Conflict", problem))
@@ -254,9 +263,24 @@ class _Plan:
             ]
         return excess
 
+    def _unwritten(self) -> None:
+        """Report the flavors whose ResourceFlavor has yet to be written; no ClusterQueue names them."""
+        reason = "its ResourceFlavor has not been written"
+        self.states = [
+            replace(state, state="Missing", reason=reason)
+            if state.state in ("Offered", "Held") and state.flavor not in self.view.flavors
+            else state
+            for state in self.states
+        ]
+
     def _queue(self, name: str, spec: Specification, policy: str, quotas: Sequence[Quota]) -> None:
-        body = manifests.cluster_queue(self.view.version, name, self.queue, spec.template, policy, quotas)
-        if not self._apply(body, self.view.cluster_queues.get(name)):
+        """Plan the write of a ClusterQueue, with the flavors whose ResourceFlavor exists: others would stop the queue."""
+        observed = self.view.cluster_queues.get(name)
+        written = [quota for quota in quotas if quota[0] in self.view.flavors]
+        if observed is None and quotas and not written:
+            return  # without a flavor it would be of no use
+        body = manifests.cluster_queue(self.view.version, name, self.queue, spec.template, policy, written)
+        if not self._apply(body, observed):
             self.conflicts.append(f"ClusterQueue {name}")
 
     def _local_queue(self, namespace: str, name: str) -> None:
@@ -299,8 +323,15 @@ class _Plan:
             self.result.append(SetStatus(self.queue, body))
 
 
-def _no_node(flavor: Flavor) -> str:
+def _no_offer(flavor: Flavor) -> str:
+    """Return why the nodes of a flavor offer nothing."""
+    return "no node is ready" if flavor.nodes == "slurm" else "no node is ready and without taints"
+
+
+def _no_node(flavor: Flavor, *, tainted: bool) -> str:
     """Return why a flavor of nodes has none."""
+    if flavor.nodes == "slurm" and not tainted:
+        return "slurmFlavor needs nodes.taint: true in the configuration: the nodes of Slurm are those with the taint"
     if any(key.startswith(names.PARTITION_LABEL_PREFIX) for key in flavor.labels or ()):
         return "no node has the label of the partition: set nodes.partitionLabels in the configuration"
     return "no node has the labels" if flavor.labels else "there is no such node"

@@ -10,7 +10,14 @@ from typing import Any
 
 from bridge.clock import Clock
 from bridge.config import Config
-from bridge.errors import BridgeError, KubeConflictError, KubeNotFoundError, KubeUnavailableError
+from bridge.errors import (
+    BridgeError,
+    KubeConflictError,
+    KubeInvalidError,
+    KubeNotFoundError,
+    KubeUnavailableError,
+    LostLeadershipError,
+)
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
@@ -21,11 +28,13 @@ from bridge.metrics import QUEUE_FLAVORS, QUEUE_WRITES, counted
 from controllers.queues import eviction, status
 from controllers.queues.actions import Action, Apply, Delete, Evict, SetStatus
 from controllers.queues.decide import View, decide
-from controllers.queues.manifests import GROUP
+from controllers.queues.manifests import GROUP, is_applied
 
 Object = dict[str, Any]
 PLURALS = {"ResourceFlavor": "resourceflavors", "ClusterQueue": "clusterqueues", "LocalQueue": "localqueues"}
 _NAMESPACED = ("LocalQueue",)
+PATIENCE = 5.0
+"""Seconds after which an error that may pass, as that of an unavailable API server, is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +64,8 @@ class Queues(Loop):
         self._config, self._nodes, self._kueue, self._events = config, nodes, kueue, events
         self._kube = kube.fenced(self.check_leadership)
         self._manager = f"{config.installation}-queues"
-        self._failures: dict[str, dict[str, str]] = {}
-        """UID of a MasterQueue -> object -> what the API server answered to the last write of it."""
+        self._failures: dict[str, dict[str, _Failure]] = {}
+        """UID of a MasterQueue -> object -> why the last write of it has failed."""
         self._lock = threading.Lock()
         self._done_for: dict[str, str] = {}
         self._evict_from: dict[str, float] = {}
@@ -79,6 +88,7 @@ class Queues(Loop):
             self._problems(),
             config.scheduler_name,
             config.pools.weights,
+            config.nodes.taint,
         )
         actions = decide(view)
         if self._forget_failures(actions):
@@ -91,17 +101,21 @@ class Queues(Loop):
         self._measure(queues)
 
     def _problems(self) -> dict[str, str]:
+        """Return the failures that are to be reported, by UID of the MasterQueue."""
+        now = self.clock.monotonic()
         with self._lock:
-            return {
-                uid: "; ".join(f"{key}: {text}" for key, text in sorted(f.items())) for uid, f in self._failures.items()
+            found = {
+                uid: [f"{key}: {failure.text}" for key, failure in sorted(items.items()) if failure.report_from <= now]
+                for uid, items in self._failures.items()
             }
+        return {uid: "; ".join(texts) for uid, texts in found.items() if texts}
 
     def _forget_failures(self, actions: list[Action]) -> bool:
         """Forget the failures of writes that are no longer wanted; return whether there were any."""
         wanted = {(a.owner["metadata"]["uid"], _key_of(a)) for a in actions if isinstance(a, Apply | Delete)}
         with self._lock:
             kept = {
-                uid: {key: text for key, text in failures.items() if (uid, key) in wanted}
+                uid: {key: failure for key, failure in failures.items() if (uid, key) in wanted}
                 for uid, failures in self._failures.items()
             }
             changed = kept != self._failures
@@ -120,8 +134,7 @@ class Queues(Loop):
                 return key, lambda: self._write(key, owner, body["kind"], lambda: self._apply(body, observed))
             case Delete(owner, kind, namespace, name, uid):
                 key, path = _key_of(action), self._path(kind, namespace, name)
-                precondition = {"preconditions": {"uid": uid}}
-                return key, lambda: self._write(key, owner, kind, lambda: self._kube.delete(path, precondition))
+                return key, lambda: self._write(key, owner, kind, lambda: self._delete(path, uid))
             case Evict(owner, flavor, message):
                 self._evict_from[flavor] = self.clock.monotonic() + eviction.PERIOD
                 return f"Workloads {flavor}", lambda: self._evict(owner, flavor, message)
@@ -130,16 +143,21 @@ class Queues(Loop):
                 return key, lambda: self._set_status(queue, body)
 
     def _write(self, key: str, owner: Object, kind: str, call: Any) -> None:
-        """Carry out a write; remember the answer of the API server if it refuses."""
+        """Carry out a write; remember why it fails."""
         uid = owner["metadata"]["uid"]
         try:
             with counted(QUEUE_WRITES, kind.lower()):
                 call()
-        except (KubeConflictError, KubeUnavailableError):
+        except LostLeadershipError:
             raise
         except BridgeError as error:
+            passes = isinstance(error, KubeConflictError | KubeUnavailableError)
+            report_from = self.clock.monotonic() + (PATIENCE if passes else 0)
             with self._lock:
-                self._failures.setdefault(uid, {})[key] = str(error)
+                failures = self._failures.setdefault(uid, {})
+                if key in failures:
+                    report_from = min(report_from, failures[key].report_from)
+                failures[key] = _Failure(str(error), report_from)
             raise
         with self._lock:
             if self._failures.get(uid, {}).pop(key, None) is not None and not self._failures[uid]:
@@ -161,7 +179,14 @@ class Queues(Loop):
         uid = {"uid": observed} if observed else {}
         sent = {**body, "metadata": {**body["metadata"], **uid}}
         params: dict[str, str | int | bool] = {"fieldManager": self._manager, "force": bool(observed)}
-        cache.apply(self._kube.patch(path, sent, kind="apply", params=params))
+        stored = self._kube.patch(path, sent, kind="apply", params=params)
+        cache.apply(stored)
+        if not is_applied(body, stored):  # to write it again would not help
+            raise KubeInvalidError(f"PATCH {path}: the API server or Kueue has stored it with other values")
+
+    def _delete(self, path: str, uid: str) -> None:
+        with suppress(KubeNotFoundError):  # somebody else was faster
+            self._kube.delete(path, {"preconditions": {"uid": uid}})
 
     def _evict(self, owner: Object, flavor: str, message: str) -> None:
         """Evict the workloads of a flavor; those that change at the same time are evicted by the next look."""
@@ -203,6 +228,14 @@ class Queues(Loop):
 
     def _path(self, kind: str, namespace: str, name: str) -> str:
         return resource(self._kueue.version, kind).path(namespace or None, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why a write has failed, and the monotonic time from which this is reported."""
+
+    text: str
+    report_from: float
 
 
 def resource(version: str, kind: str) -> Resource:

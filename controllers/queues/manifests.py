@@ -24,7 +24,10 @@ MOST_FLAVORS = 64
 """Kueue's limit for a resource group."""
 MOST_RESOURCES = 64
 """Kueue's limit for a resource group, and for each flavor."""
+MOST_QUOTAS = 512
+"""Kueue's limit for a ClusterQueue: the resources of all flavors together."""
 _BETA1_POLICIES = {"whenCanBorrow": "Borrow", "whenCanPreempt": "Preempt"}
+"""What ``MayStopSearch`` is in ``v1beta1``; Kueue 0.15 accepts both there, older versions only these."""
 _QUANTITIES = ("nominalQuota", "borrowingLimit")
 _FIRST = ("cpu", "memory", "pods")
 
@@ -69,19 +72,20 @@ def cluster_queue(
 def resources(quotas: Sequence[Quota]) -> list[str]:
     """Return the resources of all flavors, in the order in which each flavor of a ClusterQueue must name them.
 
-    Kueue's limit can exclude some of them: :func:`omitted`.
+    Kueue's limits can exclude some of them: :func:`omitted`.
     """
     every = {resource for _, nominal, _ in quotas for resource in nominal}
     first = [name for name in _FIRST if name in every]
     # in turn: the resources of one site must not displace those of the others
     turns = zip_longest(*(sorted(nominal.keys() - set(_FIRST)) for _, nominal, _ in quotas))
     others = dict.fromkeys(name for turn in turns for name in turn if name is not None)
-    found = [*first, *sorted([*others][: MOST_RESOURCES - len(first)])]
+    most = min(MOST_RESOURCES, MOST_QUOTAS // max(1, len(quotas)))
+    found = [*first, *sorted([*others][: max(0, most - len(first))])]
     return found or ["cpu"]  # a resource group of Kueue has at least one
 
 
 def omitted(quotas: Sequence[Quota]) -> list[str]:
-    """Return the resources that exceed Kueue's limit."""
+    """Return the resources that exceed Kueue's limits."""
     return sorted({resource for _, nominal, _ in quotas for resource in nominal}.difference(resources(quotas)))
 
 
@@ -163,10 +167,16 @@ def _template(version: str, template: Mapping[str, Any]) -> Object:
         result["cohortName"] = result.pop("cohort")
     fungibility = result.get("flavorFungibility")
     if isinstance(fungibility, Mapping):
-        result["flavorFungibility"] = {
-            key: "MayStopSearch" if value == _BETA1_POLICIES.get(key) else value for key, value in fungibility.items()
-        }
+        result["flavorFungibility"] = {key: _policy(version, key, value) for key, value in fungibility.items()}
     return result
+
+
+def _policy(version: str, field: str, value: Any) -> Any:
+    """Return a value of ``flavorFungibility`` by its name in a version; manifests may have either name."""
+    older = _BETA1_POLICIES.get(field)
+    if older is None or value not in (older, "MayStopSearch"):
+        return value
+    return older if version == "v1beta1" else "MayStopSearch"
 
 
 def _quota(resource: str, nominal: Amounts, limit: Amounts | None) -> Object:

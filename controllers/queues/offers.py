@@ -17,6 +17,8 @@ SILENT = "SiteSilent"
 _HOSTNAME = "kubernetes.io/hostname"
 _TRANSIENT = "node.kubernetes.io/"
 """Prefix of the taints that Kubernetes sets and removes with the condition of a node."""
+_ZERO = Fraction(0)
+_REPELLENT = ("NoSchedule", "NoExecute")
 MOST_TAINTS = 8
 """Limit of a ResourceFlavor."""
 
@@ -61,25 +63,30 @@ def of_nodes(
 ) -> dict[str, Fraction]:
     """Return what the nodes with these labels offer together: nodes that are not ready or cordoned offer 0.
 
-    ``slurm``: the nodes with the taint of podbridge's ``scheduler``; else those that no podbridge has tainted.
+    ``slurm``: the nodes with the taint of podbridge's ``scheduler``, also those that Slurm has stopped and starts for a
+    job; else those that no podbridge has tainted. Of the latter, those with any taint for pods offer 0: the
+    ResourceFlavor tolerates none.
     """
     total: dict[str, Fraction] = {}
     for node in nodes:
         spec, own = node.get("spec") or {}, node["metadata"].get("labels") or {}
+        if any(own.get(key) != value for key, value in labels.items()):
+            continue
         managers = [taint.get("value") for taint in spec.get("taints") or () if taint["key"] == names.MANAGED_TAINT]
         if is_virtual(node) or managers != ([scheduler] if slurm else []):
             continue
-        ready = _is_ready(node)
-        if all(own.get(key) == value for key, value in labels.items()):
-            for resource, amount in _amounts((node.get("status") or {}).get("allocatable") or {}).items():
-                total[resource] = total.get(resource, Fraction(0)) + (amount if ready else 0)
+        ready = _is_ready(node, asleep=slurm and names.SLURM_ASLEEP in (node["metadata"].get("annotations") or {}))
+        if not slurm:
+            ready &= not any(taint.get("effect") in _REPELLENT for taint in spec.get("taints") or ())
+        for resource, amount in _amounts((node.get("status") or {}).get("allocatable") or {}).items():
+            total[resource] = total.get(resource, _ZERO) + (amount if ready else 0)
     return total
 
 
-def _is_ready(node: Mapping[str, Any]) -> bool:
+def _is_ready(node: Mapping[str, Any], *, asleep: bool) -> bool:
     conditions = (node.get("status") or {}).get("conditions") or ()
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-    return ready and not (node.get("spec") or {}).get("unschedulable")
+    return (ready or asleep) and not (node.get("spec") or {}).get("unschedulable")
 
 
 def _offer(node: Mapping[str, Any]) -> Offer:

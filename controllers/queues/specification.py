@@ -28,7 +28,10 @@ KINDS = ("poolFlavor", "natsFlavor", "slurmFlavor", "localFlavor")
 LARGEST = 2**63 - 1
 """Kubernetes' own limit of quantities."""
 _WEEK = 7 * 86400
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,200}[a-z0-9])?")
+LONGEST_NAME = 253
+"""Kubernetes' limit of the name of an object, in characters."""
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_WORD = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 TEMPLATE = ("cohort", "flavorFungibility", "preemption", "queueingStrategy", "namespaceSelector")
 """Fields of ``spec.template`` that a ClusterQueue gets unchanged."""
 Quantities = Mapping[str, Fraction]
@@ -113,13 +116,21 @@ def read(queue: Object) -> Specification:
     template = spec.get("template") or {}
     entries = _entries("spec.flavors", spec.get("flavors"))
     flavors = tuple(_flavor(f"spec.flavors[{number}]", entry) for number, entry in enumerate(entries))
+    own = queue["metadata"]["name"]
+    for number, flavor in enumerate(flavors):
+        written = flavor.labels is not None or not flavor.nodes
+        for name in [f"{own}-{flavor.name}-{pool}" for pool in flavor.pools] or [f"{own}-{flavor.name}"]:
+            if written and len(name) > LONGEST_NAME:
+                raise SpecificationError(
+                    f"spec.flavors[{number}].name: the ResourceFlavor would have the name {name!r}; "
+                    f"allowed: at most {LONGEST_NAME} characters"
+                )
     names = [flavor.name for flavor in flavors]
     for name in names:
         if names.count(name) > 1:
             raise SpecificationError(f"spec.flavors: name {name!r} occurs more than once; allowed: once")
     if any(flavor.lending for flavor in flavors) and not template.get("cohort"):
         raise SpecificationError("spec.template.cohort: is missing; queues of canLendTo borrow within a cohort")
-    own = queue["metadata"]["name"]
     if any(lending.queue == own for flavor in flavors for lending in flavor.lending):
         raise SpecificationError(f"spec.flavors: canLendTo names {own!r}, the queue of this MasterQueue itself")
     ignored = sorted(
@@ -203,6 +214,15 @@ def _labels(where: str, values: object) -> dict[str, str] | None:
         raise SpecificationError(f"{where}: {values!r} is not allowed; allowed: values by label")
     if len(values) > MOST_LABELS:
         raise SpecificationError(f"{where}: {len(values)} labels are not allowed; allowed: at most {MOST_LABELS}")
+    for key, value in values.items():
+        prefix, slash, word = str(key).rpartition("/")
+        if not _WORD.fullmatch(word) or (slash and not _is_name(prefix)):
+            raise SpecificationError(f"{where}: {key!r} is not allowed; allowed: names of labels, as example.com/rack")
+        if value and not _WORD.fullmatch(value):
+            raise SpecificationError(
+                f"{where}.{key}: {value!r} is not allowed; allowed: at most 63 letters, digits, '-', '_' and '.', "
+                f"which begin and end with a letter or digit"
+            )
     return dict(values)
 
 
@@ -231,9 +251,15 @@ def _selection(where: str, body: Object) -> tuple[tuple[str, ...], re.Pattern[st
 
 
 def _name(where: str, value: object) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise SpecificationError(f"{where}: {value!r} is not allowed; allowed: lower case letters, digits, '-' and '.'")
+    if not isinstance(value, str) or not _is_name(value):
+        raise SpecificationError(
+            f"{where}: {value!r} is not allowed; allowed: a name of an object: lower case letters, digits, '-' and '.'"
+        )
     return value
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= LONGEST_NAME and _NAME.fullmatch(text) is not None
 
 
 def _quantities(where: str, values: object) -> dict[str, Fraction]:

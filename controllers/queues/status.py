@@ -54,12 +54,13 @@ def in_step(
 ) -> Object:
     """Return the status of a MasterQueue that can be used.
 
-    ``omitted`` names resources that exceed Kueue's limit; ``problem`` says what could not be written.
+    ``omitted`` names resources that exceed Kueue's limits; ``problem`` says what could not be written.
     """
     offered = sum(state.state == "Offered" for state in states)
     share = f"{offered} of {len(states)}"
     some = ", ".join(name[:100] for name in omitted[:5]) + (f" and {len(omitted) - 5} others" if omitted[5:] else "")
-    without = f"; without {some}: a queue of Kueue has at most 64 resources" if omitted else ""
+    limits = "at most 64 resources, and 512 quotas of all its flavors: use another MasterQueue"
+    without = f"; without {some}: a queue of Kueue has {limits}" if omitted else ""
     reason = ("Conflict" if conflict else "WriteFailed") if problem else "InStep"
     conditions = [
         _condition(READY, not problem, reason, problem or f"ClusterQueues and ResourceFlavors are in step{without}"),

@@ -49,6 +49,9 @@ class Kube:
     local_queues: dict = field(default_factory=dict)
     weights: dict = field(default_factory=dict)
     kueue_is_up: bool = True
+    tainted: bool = True
+    refused: tuple = ()
+    """Names of objects that Kueue refuses."""
 
     def decide(self):
         return decide(
@@ -65,6 +68,7 @@ class Kube:
                 self.failures,
                 "ours",
                 self.weights,
+                self.tainted,
             )
         )
 
@@ -73,6 +77,8 @@ class Kube:
         actions = self.decide()
         for action in actions:
             match action:
+                case Apply(owner, body, _) if body["metadata"]["name"] in self.refused:
+                    self.failures[owner["metadata"]["uid"]] = f"{body['kind']} {body['metadata']['name']}: 422"
                 case Apply(_, body, _):
                     name, namespace = body["metadata"]["name"], body["metadata"].get("namespace")
                     stored = {**body, "metadata": {**body["metadata"], "uid": f"uid-of-{name}"}}
@@ -323,7 +329,7 @@ def test_the_flavor_of_a_pool_that_is_gone_stays_while_workloads_use_it():
     assert kube.cpus("batch-nats-b") == "0"
     assert kube.states()["batch-nats-b"] == "Leaving"
     kube.used("")
-    assert [type(action) for action in kube.step()] == [Apply, SetStatus], "first the queue names it no longer"
+    assert [type(action) for action in kube.step()] == [Apply], "first the queue names it no longer"
     assert "batch-nats-b" in kube.flavors
     kube.settle()
     assert list(kube.flavors) == ["batch-nats-a"]
@@ -534,6 +540,36 @@ def test_a_flavor_of_nodes_without_an_offer_says_why(flavor, reason):
     assert state["reason"].startswith(reason)
 
 
+def test_a_flavor_of_slurm_needs_the_taint():
+    kube = Kube([master(flavors=[{"name": "n", "slurmFlavor": {}}])], [plain("a")], tainted=False).settle()
+    (state,) = kube.queues[0]["status"]["flavors"]
+    assert (state["state"], kube.cpus("batch-n")) == ("Held", "0")
+    assert "nodes.taint: true" in state["reason"]
+
+
+def test_nodes_that_slurm_has_stopped_have_a_quota_unless_they_are_cordoned():
+    nodes = [plain(name, "ours", ready="Unknown") for name in ("asleep", "down", "cordoned")]
+    for item in (nodes[0], nodes[2]):
+        item["metadata"]["annotations"] = {"bridge.vk.io/slurm-asleep": "true"}
+        item["spec"]["taints"].append({"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"})
+    nodes[2]["spec"]["unschedulable"] = True
+    kube = Kube([master(flavors=[{"name": "n", "slurmFlavor": {}}])], nodes).settle()
+    assert kube.cpus("batch-n") == "4"
+    assert kube.states() == {"batch-n": "Offered"}
+
+
+def test_nodes_with_taints_are_not_counted_for_a_local_flavor():
+    nodes = [plain("worker"), plain("control-plane"), plain("preferred")]
+    nodes[1]["spec"]["taints"] = [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]
+    nodes[2]["spec"]["taints"] = [{"key": "busy", "effect": "PreferNoSchedule"}]
+    kube = Kube([master(flavors=[{"name": "n", "localFlavor": {"nodeLabels": {}}}])], nodes).settle()
+    assert kube.cpus("batch-n") == "8"
+    kube.nodes = nodes[1:2]
+    kube.settle()
+    (state,) = kube.queues[0]["status"]["flavors"]
+    assert (state["state"], state["reason"]) == ("Held", "no node is ready and without taints")
+
+
 def test_a_flavor_without_any_resource_still_covers_one_as_kueue_demands():
     kube = Kube([master(flavors=[{"name": "slurm", "slurmFlavor": {}}])], []).settle()
     assert kube.quota("batch-slurm") == {"name": "cpu", "nominalQuota": "0"}
@@ -566,8 +602,20 @@ def test_the_template_has_the_names_of_the_served_version():
     old = Kube([master(template=template)], [node("a")], version="v1beta1").settle().cluster_queues["batch"]
     assert old["apiVersion"] == "kueue.x-k8s.io/v1beta1"
     assert old["spec"]["cohort"] == "all"
+    assert old["spec"]["flavorFungibility"] == {"whenCanBorrow": "Borrow", "whenCanPreempt": "TryNextFlavor"}
     old_kube = Kube([master(template=template)], [node("a")], version="v1beta1").settle()
     assert old_kube.decide() == []
+
+
+def test_policies_of_a_later_version_have_their_names_in_v1beta1():
+    both = {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "MayStopSearch", "preference": "MayStopSearch"}
+    template = {"flavorFungibility": both}
+    for version, expected in (
+        ("v1beta1", {**both, "whenCanBorrow": "Borrow", "whenCanPreempt": "Preempt"}),
+        ("v1beta2", both),
+    ):
+        kube = Kube([master(template=template)], [node("a")], version=version).settle()
+        assert kube.cluster_queues["batch"]["spec"]["flavorFungibility"] == expected
 
 
 def test_a_removed_field_is_a_change():
@@ -599,6 +647,50 @@ def test_a_bad_pool_spoils_only_itself():
 def test_a_refused_write_is_in_the_status():
     kube = Kube([master()], [node("a")], failures={"uid-batch": "ClusterQueue batch: 403"}).settle()
     assert kube.condition("Ready") == ("False", "WriteFailed")
+
+
+def test_a_queue_whose_objects_are_not_written_is_not_reported_as_in_step():
+    kube = Kube([master()], [node("a")])
+    assert [type(action) for action in kube.decide()] == [Apply]
+    kube.settle()
+    kube.nodes = [node("a", cpu="9")]
+    assert [type(action) for action in kube.decide()] == [Apply]
+    kube.failures = {"uid-batch": "ClusterQueue batch: 500"}
+    kube.step()
+    assert kube.condition("Ready") == ("False", "WriteFailed")
+    kube.failures = {}
+    kube.settle()
+    assert kube.condition("Ready") == ("True", "InStep")
+
+
+def test_a_resource_flavor_that_is_refused_leaves_the_others_in_the_queue():
+    flavors = [{"name": pool, "poolFlavor": {"pools": [pool]}} for pool in ("a", "b")]
+    kube = Kube([master(flavors=flavors)], [node("a"), node("b")], refused=("batch-b-b",))
+    for _ in range(4):
+        kube.step()
+    assert kube.order() == ["batch-a-a"]
+    assert kube.states() == {"batch-a-a": "Offered", "batch-b-b": "Missing"}
+    assert kube.condition("Ready") == ("False", "WriteFailed")
+    kube.nodes = [node("a", cpu="9"), node("b")]
+    kube.step()
+    assert kube.cpus("batch-a-a") == "9", "the quota of the others follows"
+    kube.refused, kube.failures = (), {}
+    kube.settle()
+    assert kube.order() == ["batch-a-a", "batch-b-b"]
+
+
+def test_a_queue_is_not_created_before_a_flavor_of_it():
+    kube = Kube([master()], [node("a")], refused=("batch-nats-a",))
+    for _ in range(4):
+        kube.step()
+    assert kube.cluster_queues == {}
+
+
+def test_a_pool_whose_resource_flavor_would_have_too_long_a_name_is_left_out():
+    name = "x" * 240
+    kube = Kube([master(name)], [node("a"), node("a-pool-with-a-name")]).settle()
+    assert kube.order(name) == [f"{name}-nats-a"]
+    assert [item["state"] for item in kube.queues[0]["status"]["flavors"]] == ["Offered", "Missing"]
 
 
 def test_objects_of_an_older_operator_are_taken_over():
@@ -663,6 +755,15 @@ def test_fields_of_older_manifests_are_accepted_and_explained():
         ({"name": "x", "localFlavor": {}}, r"needs nominalQuota or localFlavor\.nodeLabels"),
         ({"name": "x", "slurmFlavor": {"nodeLabels": {"a": 1}}}, "allowed: values by label"),
         ({"name": "x", "slurmFlavor": {"nodeLabels": dict.fromkeys("abcdefghi", "")}}, "allowed: at most 8"),
+        ({"name": "x", "localFlavor": {"nodeLabels": {"rack": "my rack"}}}, r"nodeLabels\.rack: 'my rack' is not"),
+        ({"name": "x", "localFlavor": {"nodeLabels": {"rack": "x" * 64}}}, "allowed: at most 63"),
+        ({"name": "x", "localFlavor": {"nodeLabels": {"": "x"}}}, "nodeLabels: '' is not allowed"),
+        ({"name": "x", "localFlavor": {"nodeLabels": {"Upper.example/rack": "x"}}}, "allowed: names of labels"),
+        ({"name": "x", "localFlavor": {"nodeLabels": {"a/b/c": "x"}}}, "allowed: names of labels"),
+        ({"name": "x", "localFlavor": {"nodeLabels": {"example.com/" + "x" * 64: "x"}}}, "allowed: names of labels"),
+        ({"name": "x" * 250, "localFlavor": {"nodeLabels": {"a.example/A_b": "1.x"}}}, "at most 253 characters"),
+        ({"name": "x", "poolFlavor": {"pools": ["a" * 250]}}, "at most 253 characters"),
+        ({"name": "a..b", "poolFlavor": {"pools": ["a"]}}, "a name of an object"),
     ],
 )
 def test_each_wrong_field_is_named(flavor, message):
@@ -727,6 +828,15 @@ def test_a_queue_has_as_many_resources_as_kueue_allows():
     assert {"cpu", "memory", "nvidia.com/gpu"} <= set(covered)
     assert len(manifests.omitted(quotas)) == 93 - 64
     assert manifests.omitted(quotas[1:]) == []
+
+
+@pytest.mark.parametrize(("flavors", "most"), [(8, 64), (9, 56), (40, 12), (64, 8)])
+def test_a_queue_has_as_many_quotas_as_kueue_allows(flavors, most):
+    more = {f"a.example/{number}": Fraction(1) for number in range(90)}
+    quotas = [(str(number), {"cpu": Fraction(8), **more}, None) for number in range(flavors)]
+    assert len(manifests.resources(quotas)) == most
+    assert manifests.resources(quotas)[0] == "cpu"
+    assert len(manifests.omitted(quotas)) == 91 - most
 
 
 def test_the_status_names_the_resources_that_are_left_out():

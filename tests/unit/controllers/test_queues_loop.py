@@ -4,12 +4,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from bridge.clock import SystemClock
 from bridge.config import parse
-from bridge.errors import KubeConflictError, KubeForbiddenError, KubeNotFoundError
+from bridge.errors import (
+    KubeConflictError,
+    KubeForbiddenError,
+    KubeInvalidError,
+    KubeNotFoundError,
+    KubeUnavailableError,
+    LostLeadershipError,
+)
 from controllers.queues import eviction, manifests
 from controllers.queues.actions import Apply, Delete, Evict, SetStatus
-from controllers.queues.loop import PLURALS, Kueue, Queues
+from controllers.queues.loop import PATIENCE, PLURALS, Kueue, Queues
+from tests.fakes.clock import FakeClock
 
 OWNER = {"apiVersion": "vk.io/v1", "kind": "MasterQueue", "metadata": {"name": "q", "uid": "u", "resourceVersion": "7"}}
 BODY = manifests.cluster_queue("v1beta2", "q", OWNER, {}, "None", [])
@@ -37,6 +44,8 @@ class Kube:
 
     def delete(self, path, body):
         self.sent.append((path, body))
+        if self.error:
+            raise self.error
 
 
 def loop(kube):
@@ -44,7 +53,7 @@ def loop(kube):
     cache = SimpleNamespace(apply=applied.append, subscribe=lambda _: None, synced=True, items=list)
     recorder = SimpleNamespace(event=lambda *args, **more: events.append((args[1:], more)))
     kueue = Kueue("v1beta2", cache, dict.fromkeys(PLURALS, cache))
-    made = Queues(parse(""), kube, cache, kueue, recorder, None, SystemClock())
+    made = Queues(parse(""), kube, cache, kueue, recorder, None, FakeClock())
     return made, applied, events
 
 
@@ -91,6 +100,47 @@ def test_what_the_api_server_refuses_is_remembered_until_it_is_accepted():
     kube.error = None
     call()
     assert made._problems() == {}
+
+
+@pytest.mark.parametrize("error", [KubeUnavailableError("500"), KubeConflictError("409")])
+def test_an_error_that_may_pass_is_reported_after_some_seconds(error):
+    kube = Kube(error=error)
+    made, _, _ = loop(kube)
+    call = made._call(Apply(OWNER, BODY, "uid-1"))[1]
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            call()
+        assert made._problems() == {}
+        made.clock.advance(PATIENCE / 2)
+    assert made._problems() == {"u": f"ClusterQueue q: {error}"}, "counted from the first error"
+    kube.error = None
+    call()
+    assert made._problems() == {}
+
+
+def test_a_lost_lease_is_not_a_failure_of_the_object():
+    made, _, _ = loop(Kube(error=LostLeadershipError("lost")))
+    with pytest.raises(LostLeadershipError):
+        made._call(Apply(OWNER, BODY, "uid-1"))[1]()
+    made.clock.advance(PATIENCE)
+    assert made._problems() == {}
+
+
+def test_an_object_that_is_gone_already_is_deleted():
+    made, _, _ = loop(Kube(error=KubeNotFoundError("gone")))
+    made._call(Delete(OWNER, "ClusterQueue", "", "q", "uid-1"))[1]()
+    assert made._problems() == {}
+
+
+def test_an_object_that_is_stored_with_other_values_is_a_failure():
+    kube = Kube()
+    made, applied, _ = loop(kube)
+    changed = {**BODY, "spec": {**BODY["spec"], "stopPolicy": "Hold"}}
+    kube.patch = lambda *_, **__: changed
+    with pytest.raises(KubeInvalidError, match="stored it with other values"):
+        made._call(Apply(OWNER, BODY, "uid-1"))[1]()
+    assert applied == [changed]
+    assert "ClusterQueue q" in made._problems()["u"]
 
 
 def test_a_refusal_is_forgotten_when_its_write_is_no_longer_wanted():
