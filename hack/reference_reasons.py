@@ -53,10 +53,10 @@ REASONS = (
     ),
     (UNSCHEDULED, "ResourceClaimMissing", "a resource claim of the pod does not exist yet; podbridge retries"),
     (
-        "Pod, Event",
+        UNSCHEDULED,
         "DevicesNotReady",
         "other resource claims still have the devices that Slurm allocated, or a driver is publishing its devices; the "
-        "bind waits",
+        "bind waits, and podbridge cancels the job after `busyNodeTimeout`",
     ),
     (UNSCHEDULED, "InvalidAnnotation", "an annotation that admission did not check is invalid"),
     (

@@ -284,7 +284,8 @@ class SlurmActor:
     def _allocate_claims(self, binds: list[actions.Bind], gang: Gang | None = None) -> bool:
         """Allocate the ResourceClaims of pods; return false after their job was cancelled because they cannot be.
 
-        The job of a gang with running members is not cancelled: the claim of a successor may not be created yet.
+        The job is kept for a while if devices are not ready, and if other members of the gang may run: the claim of a
+        successor may not be created yet.
         """
         pod, job_id = binds[0].pod, binds[0].job_id
         try:
@@ -292,7 +293,9 @@ class SlurmActor:
         except (WrongDevicesError, UnsupportedClaimError, ClaimMissingError, DevicesNotReadyError) as error:
             late = links.membership(pod) is not None and (gang is None or gang.running)
             if late or isinstance(error, DevicesNotReadyError):
-                self._events.event(pod, error.reason, str(error), warning=True)
+                wait = error.reason, str(error)
+                key = gang.key if gang is not None else pods.uid(pod)
+                self._states.update(key, lambda state: replace(state, claim_wait=wait))
                 raise
             self._give_back(actions.GiveBack(pod, job_id, str(error), gang))
             return False

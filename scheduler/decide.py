@@ -169,7 +169,7 @@ def _pending(view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob)
     job = entry.job
     since = view.now if state.waiting_since is None else state.waiting_since
     if not isinstance(state.phase, Pending) or state.waiting_since is None:
-        state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since)
+        state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since, claim_wait=None)
     if pods.lacks_hold(pod, job.job_id):
         return Hold(pod, job.job_id), state
     if may_exclude(view, state, job.job_id):
@@ -209,9 +209,13 @@ def _allocated(
     wait = volume_waits.before_bind(view, pod, job.nodes[0], occupancy)
     if wait is not None:
         return _wait_for_volumes(view, pod, state, job.job_id, wait)
-    occupancy.plan(occupant)
-    if not isinstance(state.phase, Allocated):
+    if state.claim_wait is not None:
+        action, state = _wait_for_claims(view, pod, state, job.job_id, *state.claim_wait)
+        if action is not None:
+            return action, state
+    elif not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure))
+    occupancy.plan(occupant)
     return Bind(pod, job.job_id, node.name, job.start_time, job.nodes[0]), state
 
 
@@ -233,6 +237,14 @@ def _wait_for_volumes(view: SchedulerView, pod: Pod, state: PodState, job_id: in
     if wait.writes and not pods.lacks_hold(pod, job_id):
         return BindVolumes(pod, wait.writes), state
     return _hold_or_tell(view, pod, state, job_id, wait.reason, f"Slurm job {job_id}: {wait.message}"), state
+
+
+def _wait_for_claims(view: SchedulerView, pod: Pod, state: PodState, job_id: int, reason: str, message: str) -> _Step:
+    """Keep the job until its devices can be allocated, for a limited time; without an action if the bind is due."""
+    over, state = busy(view, state)
+    if over:
+        return GiveBack(pod, job_id, f"after {view.config.busy_node_timeout:.0f} s: {message}"), state
+    return _hold_or_tell(view, pod, state, job_id, reason, f"Slurm job {job_id}: {message}"), state
 
 
 def _hold_or_tell(

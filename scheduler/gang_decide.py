@@ -192,7 +192,7 @@ def _count_text(gang: Gang, count: int, needed: int = 0) -> str:
 def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job, present: int) -> _Steps:
     since = state.waiting_since if state.waiting_since is not None else view.now
     if not isinstance(state.phase, Pending) or state.waiting_since is None:
-        state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since)
+        state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since, claim_wait=None)
     parts = gangs.parts(gang, job)
     if job.link is not None and present >= job.link.size and not all(members for _, members in parts):
         return [GiveBack(gang.waiting[0], job.job_id, _OTHERS.format(job.job_id), gang)], state
@@ -269,12 +269,19 @@ def _start(
     if waits:
         occupancy.withdraw(len(binds))
         return _wait(view, gang, state, job, _bind_volumes(view, waits), waits[0][1].message)
+    nodes = view.placements.by_slurm_name
+    actions: list[Action] = [*binds]
+    if any(extended_claims.wants_devices(bind.pod, nodes[bind.slurm_node].by_devices()) for bind in binds):
+        actions = [BindTogether(placed[0], gang, tuple(binds))]
+    if state.claim_wait is not None:
+        reason, text = state.claim_wait
+        said = _label(gang, job.job_id) or _tell(view, placed, reason, text)
+        if said:
+            occupancy.withdraw(len(binds))
+        return _wait(view, gang, state, job, said or actions, text)
     if not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure))
-    nodes = view.placements.by_slurm_name
-    if any(extended_claims.wants_devices(bind.pod, nodes[bind.slurm_node].by_devices()) for bind in binds):
-        return [BindTogether(placed[0], gang, tuple(binds))], state
-    return list(binds), state
+    return actions, state
 
 
 def _replacements(
@@ -285,7 +292,7 @@ def _replacements(
     The job is given back if no member runs and none can be bound for a while.
     """
     actions: list[Action] = []
-    text, until = "", 0.0
+    text, until, binds_some = "", 0.0, False
     for pod in _placed(gang, assigned):
         node = assigned[pods.uid(pod)]
         if why := view.placements.refusal(pod, node):
@@ -300,9 +307,13 @@ def _replacements(
             occupancy.withdraw(len(binds))
             text = waits[0][1].message
             actions += _bind_volumes(view, waits)
+        elif (claims := view.states.get(pods.uid(pod), NEW).claim_wait) is not None:
+            text = claims[1]
+            actions += _tell(view, [pod], *claims) or binds
         else:
             actions += binds
-    if text and not gang.running and not any(isinstance(action, Bind) for action in actions):
+            binds_some = True
+    if text and not gang.running and not binds_some:
         return _wait(view, gang, state, job, actions, text, until)
     if not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure_of(state.phase)))

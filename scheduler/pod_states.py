@@ -90,7 +90,7 @@ class NodeStarting(_WithJob):
 
 @dataclass(frozen=True, slots=True)
 class NodeBusy(_WithJob):
-    """The job is allocated; its node has had no room or no volume for the pod since ``since`` (monotonic seconds)."""
+    """The job is allocated; its node has had no room, volume or device for the pod since ``since`` (monotonic)."""
 
     since: float = field(kw_only=True)
 
@@ -143,6 +143,7 @@ class PodState:
     ``more_excluded``, by number. The next ones are not sent before ``exclude_retry_at`` (monotonic seconds).
     ``differ_since`` is the monotonic time since which members without slots differ. ``unused_jobs`` is the number of
     jobs since the last binding that have ended, or that podbridge has cancelled because they could not be used.
+    ``claim_wait`` is why the last bind to the job could not allocate the resource claims: reason and message.
     ``submitted_at`` is the time of the last submission by this process in seconds since 1970; only set if traces are
     sent.
     """
@@ -157,6 +158,7 @@ class PodState:
     differ_since: float | None = None
     exclude_retry_at: float | None = None
     unused_jobs: int = 0
+    claim_wait: tuple[str, str] | None = None
     submitted_at: float | None = None
 
     def submitted(self, job_id: int, now: float, *excluded: tuple[str, ...]) -> PodState:
@@ -202,8 +204,8 @@ class PodState:
         return replace(state, phase=BackingOff(Failure(count - 1, now + delay, reason, message)))
 
     def bound(self) -> PodState:
-        """Return the state of a gang after a member was bound."""
-        return replace(self, phase=NEW.phase, unused_jobs=0)
+        """Return the state after a binding: that of the gang if the pod is a member of one."""
+        return replace(self, phase=NEW.phase, unused_jobs=0, claim_wait=None)
 
     def without_answer(self, now: float, reason: str, message: str) -> PodState:
         """Return the state after a submission whose outcome is unknown."""

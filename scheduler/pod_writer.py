@@ -56,7 +56,7 @@ class PodWriter:
         body["metadata"]["resourceVersion"] = pod["metadata"].get("resourceVersion", "")
         self._kube.create(path, body)
         now = self._clock.monotonic()
-        self._states.update(pods.uid(pod), lambda state: replace(state, phase=Bound(now), unused_jobs=0))
+        self._states.update(pods.uid(pod), lambda state: replace(state.bound(), phase=Bound(now)))
         self._events.event(pod, "Scheduled", message, action="Binding")
 
     def tell(self, pod: Pod, reason: str, message: str) -> None:

@@ -15,7 +15,17 @@ from bridge.workload import eligibility, links
 from scheduler import actions, decide, gangs, rules
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
-from scheduler.pod_states import BackingOff, Failure, NodeBusy, Pending, PodState, PodStates, Submitted
+from scheduler.pod_states import (
+    Allocated,
+    BackingOff,
+    Failure,
+    NodeBusy,
+    Pending,
+    PodState,
+    PodStates,
+    ReportedCondition,
+    Submitted,
+)
 
 REF = GroupRef("jobset", "ns", "train", "o1", "workers")
 VERSION = ApiVersion("v0.0.45", external_jobs=True)
@@ -123,6 +133,30 @@ def test_members_with_claims_are_bound_by_one_action_that_allocates_first():
         "Bind",
         "Bind",
     ]
+
+
+def test_a_job_of_a_gang_is_kept_for_a_limited_time_while_its_devices_are_not_ready():
+    members, states = [with_claim(member(slot, job=5)) for slot in range(3)], PodStates()
+    job = snapshot(known(5, "RUNNING", nodes=NODES[:3]))
+    states.update(REF.key, lambda _: PodState(Allocated(), claim_wait=("DevicesNotReady", "card-0 is taken")))
+    assert {action.reason for action in look(members, job, states)} == {"DevicesNotReady"}
+    told = ReportedCondition("DevicesNotReady", "card-0 is taken", 1000.0)
+    states.merge({f"u{slot}": PodState(condition=told) for slot in range(3)})
+    assert kinds(look(members, job, states)) == ["BindTogether"]
+    late = 1000.0 + Config().busy_node_timeout
+    assert kinds(look(members, job, states, now=late)) == ["GiveBack"]
+
+
+def test_a_job_is_kept_for_a_limited_time_for_a_successor_whose_devices_are_not_ready():
+    ended = bound_at(member(1, job=5, node="n1", phase="Succeeded"), 1)
+    again, states = with_claim(member(0, job=5, creationTimestamp="2026-01-01T00:00:07Z")), PodStates()
+    told, late = ReportedCondition("DevicesNotReady", "card-0 is taken", 1000.0), 1000.0 + Config().busy_node_timeout
+    states.merge({"u0": PodState(claim_wait=(told.reason, told.message), condition=told)})
+    job, running = snapshot(known(5, "RUNNING", nodes=NODES[:3])), member(2, job=5, node="n2", phase="Running")
+    for now in (1000.0, late):
+        assert kinds(look([again, ended, running], job, states, now)) == ["Bind"], "another one runs"
+    assert kinds(look([again, ended], job, states, late)) == ["Bind"]
+    assert kinds(look([again, ended], job, states, late + Config().busy_node_timeout)) == ["GiveBack"]
 
 
 def test_a_pod_with_other_claims_is_not_of_the_shape_of_the_job():

@@ -4,7 +4,7 @@ import pytest
 
 from bridge import names
 from bridge.workload import pods
-from bridge.workload.devices import WrongDevicesError
+from bridge.workload.devices import DevicesNotReadyError, WrongDevicesError
 from tests.fakes.memory_world import MemoryWorld, path_of
 
 STEP = 0.5
@@ -87,3 +87,30 @@ def test_jobs_that_podbridge_cancels_because_they_cannot_be_used_are_few():
         start(world)
     assert len(world.hub.slurm.jobs) in (7, 8)  # after 5, 10, 20, 40, 80, 160 and 300 s, less the jitter
     assert conditions(world) == {"NodeRefused"}
+
+
+def test_a_job_keeps_its_node_for_a_limited_time_while_its_devices_are_not_ready():
+    tries, taken = [], True
+
+    def allocate(binds):
+        tries.append(binds)
+        if taken:
+            raise DevicesNotReadyError("device gpu-0 is allocated to ResourceClaim other/x")
+
+    world = world_of("alone")
+    world.hub.scheduler._actor._claims.allocate = allocate
+    for _ in range(int(world.hub.config.busy_node_timeout) - 5):
+        look(world, 1)
+        start(world)
+    assert [job.state for job in world.hub.slurm.jobs.values()] == ["RUNNING"]
+    assert conditions(world) == {"DevicesNotReady"}
+    assert len(tries) > 100
+    for _ in range(20):
+        look(world, 1)
+        start(world)
+    first, second = world.hub.slurm.jobs.values()
+    assert (first.state, second.state) == ("CANCELLED", "RUNNING")
+    taken = False
+    look(world)
+    look(world)
+    assert [pods.job_id(pod) for pod in world.running()] == [second.job_id]
