@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections import Counter
 from collections.abc import Callable, Collection
 
 import flask
@@ -22,6 +24,8 @@ CHANGES_PATH = "/changes"
 LOG_PATH = "/log/"
 _OPEN = frozenset({"static", "sign_in", "sign_in_form"})
 """The endpoints without a check of access."""
+STREAMS_PER_USER = 16
+"""Open pages and followed logs of one user at once: one user cannot use up those of all users."""
 
 
 def is_long(path: str) -> bool:
@@ -44,6 +48,7 @@ def make_app(pages: Pages, access: PageAccess, hosts: Callable[[], Collection[st
     _add_sign_in(app, access)
     route = app.add_url_rule
     route("/", "overview", pages.overview)
+    route("/nodes", "nodes", pages.nodes)
     route("/pods", "pods", pages.pods)
     route("/pods/<namespace>/<name>", "pod", pages.pod)
     route("/pods/<namespace>/<name>/logs", "logs", pages.logs)
@@ -52,7 +57,31 @@ def make_app(pages: Pages, access: PageAccess, hosts: Callable[[], Collection[st
     return app
 
 
+class _UserStreams:
+    """Counts the long answers of each user."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def enter(self, user: str) -> None:
+        """Count one more answer. Raises :class:`AnswerError` 429 above :data:`STREAMS_PER_USER`."""
+        with self._lock:
+            if self._open[user] >= STREAMS_PER_USER:
+                raise AnswerError(429, f"you have {STREAMS_PER_USER} open pages and logs: close one of them")
+            self._open[user] += 1
+
+    def leave(self, user: str) -> None:
+        """Count one answer less."""
+        with self._lock:
+            self._open[user] -= 1
+            if not self._open[user]:
+                del self._open[user]
+
+
 def _add_checks(app: flask.Flask, access: PageAccess, hosts: Callable[[], Collection[str]]) -> None:
+    streams = _UserStreams()
+
     @app.before_request
     def check() -> flask.typing.ResponseReturnValue | None:
         request = flask.request
@@ -65,6 +94,9 @@ def _add_checks(app: flask.Flask, access: PageAccess, hosts: Callable[[], Collec
         viewer = access.viewer(request.headers.get("Authorization", ""), request.cookies.get(access.cookie, ""))
         if viewer is not None:
             flask.g.viewer = viewer
+            if is_long(request.path):
+                streams.enter(viewer.name)
+                flask.g.stream = viewer.name
             return None
         if access.signs_in:
             return flask.redirect("/sign-in", 303)
@@ -74,6 +106,8 @@ def _add_checks(app: flask.Flask, access: PageAccess, hosts: Callable[[], Collec
 
     @app.after_request
     def secure(answer: flask.Response) -> flask.Response:
+        if (user := flask.g.pop("stream", None)) is not None:
+            answer.call_on_close(lambda: streams.leave(user))
         answer.headers.update(headers.SECURITY)
         if flask.request.endpoint != "static":
             answer.headers["Cache-Control"] = "no-store"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+from bridge.clock import Clock, SystemClock
+
 PERIOD = 1.0
 """Seconds between two messages, at least."""
 KEEP_ALIVE = 15.0
@@ -12,11 +14,14 @@ KEEP_ALIVE = 15.0
 LIFE = 600.0
 """Seconds after which a stream ends; the browser connects again, and its access is checked again."""
 
+_SYSTEM_CLOCK = SystemClock()
+
 
 class Changes:
     """Counts the seconds in which an object has changed. Any number of changes in a second is one message."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = _SYSTEM_CLOCK) -> None:
+        self.clock = clock
         self._changed = False
         self._ended = False
         self._number = 0
@@ -69,15 +74,15 @@ class Feed(Iterator[bytes]):
         self._changes = changes
         self._seen = seen
         self._begun = False
-        self._left = LIFE / KEEP_ALIVE
+        self._end = changes.clock.monotonic() + LIFE
 
     def __next__(self) -> bytes:
         if not self._begun:
             self._begun = True
             return b"retry: 2000\n\n"
-        number = self._changes.wait(self._seen, self, KEEP_ALIVE)
-        self._left -= 1 if number == self._seen else 1 / KEEP_ALIVE
-        if self.closed or self._left <= 0:
+        left = self._end - self._changes.clock.monotonic()
+        number = self._changes.wait(self._seen, self, max(0.0, min(KEEP_ALIVE, left)))
+        if self.closed or self._changes.clock.monotonic() >= self._end:
             raise StopIteration
         if number == self._seen:
             return b": keep-alive\n\n"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bridge import names
 from bridge.dashboard.rows import STATES, WAITING, PodRow
 from bridge.workload import eligibility, pool_selection, resources
+
+READY, CORDONED, NOT_READY = NODE_STATES = ("ready", "cordoned", "not ready")
+MOST_NODES = 50
+"""Nodes on the overview, and pools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,25 @@ class NodeUse:
     problem: str
     slurm: str
     amounts: tuple[Amount, ...]
+
+    @property
+    def state(self) -> str:
+        """One of :data:`NODE_STATES`."""
+        return NOT_READY if not self.ready else CORDONED if self.problem else READY
+
+    @property
+    def share(self) -> float:
+        """The largest share of its resources."""
+        return max((amount.share for amount in self.amounts), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes of the overview. ``total`` counts all, ``states`` those of each of :data:`NODE_STATES`."""
+
+    shown: list[NodeUse]
+    total: int
+    states: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -95,6 +118,16 @@ def nodes(objects: Iterable[Mapping[str, Any]], rows: Iterable[PodRow]) -> tuple
         use = _use(node, sums.get(node["metadata"]["name"], _Sum()))
         (pools if pool_selection.is_virtual(node) else others).append(use)
     return pools, others
+
+
+def foremost(uses: Sequence[NodeUse]) -> Nodes:
+    """Return the nodes of the overview: those with a problem, then the busiest of the others, each sorted by name."""
+    found = dict.fromkeys(NODE_STATES, 0)
+    for use in uses:
+        found[use.state] += 1
+    good = {use.name: not (use.problem or use.slurm) for use in uses}
+    chosen = sorted(uses, key=lambda use: (good[use.name], -use.share, use.name))[:MOST_NODES]
+    return Nodes(sorted(chosen, key=lambda use: (good[use.name], use.name)), len(uses), found)
 
 
 def _use(node: Mapping[str, Any], total: _Sum) -> NodeUse:

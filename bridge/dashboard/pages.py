@@ -59,7 +59,7 @@ class Pages:
         self._sources, self._changes, self._clock, self._scope = sources, changes, clock, scope
 
     def overview(self) -> str:
-        """Render the numbers of all pods, pools and nodes."""
+        """Render the numbers of all pods, and the pools and nodes with a problem or much use."""
         number = self._changes.number
         everything = self._rows()
         seen, limited = self._seen(everything)
@@ -71,10 +71,27 @@ class Pages:
             title="Overview",
             counts=overview.counts(seen),
             reasons=overview.reasons(seen),
-            pools=pools,
-            nodes=nodes,
+            pools=overview.foremost(pools),
+            nodes=overview.foremost(nodes),
             may_nodes=may_nodes,
             limited=limited,
+        )
+
+    def nodes(self) -> str:
+        """Render one page of the selected pools and nodes."""
+        number = self._changes.number
+        filters = selection.NodeFilters.of(flask.request.args)
+        may_nodes = self._viewer().may("nodes", None)
+        pools, nodes = overview.nodes(self._sources.nodes() if may_nodes else [], self._rows())
+        return self._render(
+            "nodes.html",
+            number,
+            title="Nodes",
+            filters=filters,
+            page=selection.node_page(pools, nodes, filters),
+            states=overview.NODE_STATES,
+            kinds=selection.KINDS,
+            may_nodes=may_nodes,
         )
 
     def pods(self) -> str:
@@ -160,7 +177,14 @@ class Pages:
         return answer
 
     def changes(self) -> flask.Response:
-        """Return the stream of changes, from the number that the page has on."""
+        """Return the stream of changes, from the number that the page has on, to a user who may list any object."""
+        viewer, namespace = self._viewer(), flask.request.args.get("namespace", "")
+        if not (
+            viewer.may("nodes", None)
+            or (namespace and viewer.may("pods", namespace))
+            or viewer.namespaces({entry.namespace for entry in self._rows()}) != set()
+        ):
+            raise AnswerError(403, "you may list neither pods nor nodes")
         after = flask.request.headers.get("Last-Event-ID") or flask.request.args.get("after", "")
         feed = Feed(self._changes, int(after) if after.isascii() and after.isdigit() and len(after) < 10 else -1)
         flask.request.environ.get(ON_HANG_UP, lambda _: None)(feed.close)

@@ -41,6 +41,7 @@ function replaceParts(text) {
     const fresh = page.querySelector(`[data-live="${part.dataset.live}"]`);
     if (fresh && !fresh.isEqualNode(part)) part.replaceWith(document.importNode(fresh, true));
   }
+  document.body.dataset.number = page.body.dataset.number ?? document.body.dataset.number;
   if (focused) document.querySelector(`[data-live] ${focused}`)?.focus({ preventScroll: true });
 }
 
@@ -56,7 +57,7 @@ async function update() {
     if (!answer.ok) say("not updated: " + answer.status, false);
     else {
       replaceParts(await answer.text());
-      if (feed.readyState === EventSource.OPEN) say("live", true);
+      if (feed?.readyState === EventSource.OPEN) say("live", true);
     }
   } catch { say("connection lost", false); }
   rest = Math.min(LONGEST_REST, Math.max(1000, 10 * (performance.now() - begun)));
@@ -64,8 +65,13 @@ async function update() {
 }
 
 // The browser itself opens a broken stream again, but not one that was answered with an error such as 503.
+// A hidden page has no stream: browsers allow six connections to a host with HTTP/1.1, for all tabs together.
 function openFeed() {
-  feed = new EventSource("/changes?after=" + document.body.dataset.number);
+  if (document.hidden || (feed && feed.readyState !== EventSource.CLOSED)) return;
+  const namespace = new URLSearchParams(location.search).get("namespace") || location.pathname.split("/")[2] || "";
+  feed = new EventSource("/changes?" + new URLSearchParams({
+    after: document.body.dataset.number, namespace: decodeURIComponent(namespace)
+  }));
   feed.addEventListener("open", () => say("live", true));
   feed.addEventListener("change", update);
   feed.addEventListener("error", () => {
@@ -76,7 +82,11 @@ function openFeed() {
 
 function listen() {
   openFeed();
-  document.addEventListener("visibilitychange", () => { if (!document.hidden && wanted) update(); });
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) { feed?.close(); return; }
+    openFeed();
+    update();
+  });
   setInterval(update, LONGEST_REST); // ages
 }
 

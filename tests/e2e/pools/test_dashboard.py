@@ -122,6 +122,8 @@ class TestLocal:
         browser.open(page)
         text = browser.run("return document.querySelector('[data-live=pools]').innerText")
         assert POOL in text and "ready" in text and "cpu" in text
+        browser.open(f"{page}/nodes?kind=pool")
+        assert POOL in browser.text("tbody")
 
     def test_keyboard_colors_and_a_phone(self, browser, page):
         browser.open(page)
@@ -146,7 +148,7 @@ class TestLocal:
         browser.click("#theme")
         browser.click("#theme")
         browser.size(360, 740)
-        for path in ("/", "/pods"):
+        for path in ("/", "/pods", "/nodes"):
             browser.open(page + path)
             assert browser.run("return document.documentElement.scrollWidth") <= 360, path
         browser.size(1280, 900)
@@ -174,6 +176,8 @@ class TestSignIn:
             assert urlsplit(url).hostname == "127.0.0.1"
             self._sign_in(browser, url, reader)
             browser.wait(lambda b: "You may not list nodes" in b.text(), "no nodes")
+            browser.open(f"{url}nodes")
+            assert "You may not list nodes" in browser.text()
             browser.open(f"{url}pods?q=shared")
             browser.wait(lambda b: "shared" in b.text("tbody"), "the pod")
             browser.open(f"{url}pods/{NAMESPACE}/shared/logs")

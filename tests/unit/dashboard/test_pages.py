@@ -54,7 +54,8 @@ def pages_of(text, name="p"):
     site.events = [{"reason": text, "note": text, "eventTime": "2026-11-23T10:01:30Z", "metadata": {}}]
     found = [site.get("/"), site.get("/pods", query_string={"q": "p", "owner": ""}), site.get(f"/pods/hpc/{name}")]
     found.append(site.get("/pods", query_string={"q": text, "namespace": text, "reason": text, "node": text}))
-    assert [answer.status_code for answer in found] == [200] * 4
+    found += [site.get("/nodes"), site.get("/nodes", query_string={"q": text, "kind": text, "state": text})]
+    assert [answer.status_code for answer in found] == [200] * 6
     return [answer.text for answer in found]
 
 
@@ -105,6 +106,8 @@ class TestPages:
         opened = site([pod(node="secret-node")], [node("secret-node")], may=lambda plural, _: plural == "pods")
         opened.report = {**opened.report, "nodes": ["secret-node: fits"], "pools": ["secret-pool: fits"]}
         assert "You may not list nodes" in opened.get("/").text
+        listed = opened.get("/nodes").text
+        assert "You may not list nodes" in listed and "secret-node" not in listed
         text = opened.get("/pods/hpc/p").text
         assert "secret-node: fits" not in text and "secret-pool" not in text
 
@@ -121,6 +124,55 @@ class TestPages:
         answer = site().get("/pods/hpc/nobody")
         assert answer.status_code == 404
         assert "NotFound" in answer.text
+
+
+def ready(name, unschedulable=False, **labels):
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"unschedulable": unschedulable},
+        "status": {
+            "allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+class TestNodes:
+    def many(self, site):
+        nodes = [ready(f"n{number:04}") for number in range(1100)]
+        nodes[900] = node("n0900", "KubeletNotReady", "the kubelet is down")
+        nodes[901] = ready("n0901", unschedulable=True)
+        pools = [ready(f"site{number:03}", **{"bridge.vk.io/pool": "x"}) for number in range(80)]
+        return site([pod("a", node="n0902")], [*nodes, *pools])
+
+    def test_the_overview_shows_the_nodes_with_a_problem_and_the_busiest(self, site):
+        text = self.many(site).get("/").text
+        pools, nodes = text.split('<section aria-labelledby="nodes">')
+        assert "1,100 nodes, " in nodes and ">1 not ready</a>" in nodes and ">1 cordoned</a>" in nodes
+        assert "50 are shown" in nodes and '<a href="/nodes?kind=node">All nodes</a>' in nodes
+        assert re.findall(r">(n\d{4})</a>", nodes)[:3] == ["n0900", "n0901", "n0000"]
+        assert ">n0902</a>" in nodes and ">n0048</a>" not in nodes
+        assert nodes.count("<tr>") == 51
+        assert "80 pools" in pools and '<a href="/nodes?kind=pool">All pools</a>' in pools
+        assert pools.count("site0") // 2 == 50
+        assert len(text) < 200_000
+
+    def test_few_nodes_are_all_shown_without_a_link_to_others(self, site):
+        text = site([], [ready("n1"), ready("n2")]).get("/").text
+        assert "2 nodes</p>" in text and "There is no pool" in text and "are shown" not in text
+
+    def test_the_list_has_pages_and_filters(self, site):
+        opened = self.many(site)
+        text = opened.get("/nodes?kind=node&page=22").text
+        assert "1,100 nodes, page 22 of 22" in text and ">n1099</a>" in text and text.count("<tr>") == 51
+        assert '<a rel="prev" href="/nodes?kind=node&amp;page=21">Previous</a>' in text
+        assert "1,180 nodes and pools, page 1 of 24" in opened.get("/nodes").text
+        assert "80 pools, page 1 of 2" in opened.get("/nodes?kind=pool").text
+        assert "1 node or pool</p>" in opened.get("/nodes?state=cordoned").text
+        assert "1 node</p>" in opened.get("/nodes?kind=node&state=not+ready").text
+        assert re.findall(r">(n\d{4})</a>", opened.get("/nodes?q=901").text) == ["n0901"]
+        assert "No node matches" in opened.get("/nodes?q=nobody").text
+        assert "page 24 of 24" in opened.get("/nodes?page=999&kind=other&state=other").text
 
 
 class TestLogs:
