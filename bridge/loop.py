@@ -31,8 +31,12 @@ FIRST_DELAY = 0.01
 """Seconds to collect changes after a pause: a snapshot and the caches change together."""
 RESYNC_PERIOD = 1.0
 """Seconds between two reconciliations without changes: the end of a back-off causes no event."""
+LONGEST_RESYNC_PERIOD = 5.0
+"""The same, after a reconciliation of which more would use more than 5 % of one core."""
 PAUSE_FACTOR = 19.0
-"""The pause after a reconciliation (at most ``RESYNC_PERIOD``), as a multiple of its CPU time: 5 % of one core.
+"""The pause after a reconciliation, as a multiple of its CPU time: 5 % of one core.
+
+It is at most ``RESYNC_PERIOD`` if something has changed, and at most ``LONGEST_RESYNC_PERIOD`` otherwise.
 
 Whole and partial reconciliations have a pause each, so that a partial one does not wait for that of a whole one.
 """
@@ -151,6 +155,7 @@ class Loop(ABC):
             begin = self._next()
             if begin > now:
                 self._changed.wait(min(begin - now, RESYNC_PERIOD))
+                self._leads()  # during a longer pause, this process may lose the lease and get it again
                 continue
             if not self._urgent and supervisor.wait(FIRST_DELAY):
                 return
@@ -191,7 +196,8 @@ class Loop(ABC):
         ended = self.clock.monotonic()
         pause = ended + min(RESYNC_PERIOD, max(BATCH_DELAY, PAUSE_FACTOR * took)) - FIRST_DELAY
         if whole:
-            self._whole_from, self._resync_at = pause, ended + RESYNC_PERIOD
+            self._whole_from = pause
+            self._resync_at = ended + min(LONGEST_RESYNC_PERIOD, max(RESYNC_PERIOD, PAUSE_FACTOR * took))
             self._some_from = max(self._some_from, ended + BATCH_DELAY - FIRST_DELAY)
         else:
             self._some_from = pause

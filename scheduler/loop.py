@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from typing import Any
 
 from bridge.brake import Brake, Limits, step
 from bridge.kube.cache import Cache
@@ -25,6 +26,8 @@ from scheduler.placement import Placements
 from scheduler.pod_states import WAITING_FOR, Bound, PodStates
 from scheduler.queue_head import QueueHead
 from scheduler.storage import Storage
+
+Node = Mapping[str, Any]
 
 _OF_THE_JOB = (actions.Submit, actions.BindTogether, actions.Cancel, actions.GiveBack, actions.Exclude)
 """The actions that write the state of the job: for a gang, one at a time for all members."""
@@ -112,9 +115,10 @@ class Scheduler(SlurmLoop):
         confirmed = self.dependencies.clock.monotonic() - self.dependencies.pods.age()
         self._states.forget_bindings(confirmed, self.workers.busy)
         updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
-        counts = self._decide_for(waiting, self._seen, updates)
+        ours = {uid for uid, pod in waiting.items() if self._ours(uid, pod, self._seen)}
+        counts = self._decide_for(waiting, ours, self._seen, updates)
         self._actor.update_pace.sent(counts[label_of(actions.Exclude)])
-        waits = Counter(self._waiting_for(uid, pod) for uid, pod in waiting.items() if self._ours(uid, pod, self._seen))
+        waits = Counter(self._waiting_for(uid, pod) for uid, pod in waiting.items() if uid in ours)
         for name in {*WAITING_FOR.values(), "gate", "release"}:
             SCHEDULER_PODS.labels(name).set(waits[name])
 
@@ -127,7 +131,8 @@ class Scheduler(SlurmLoop):
         some = {uid: pod for uid, pod in waiting.items() if uid in chosen or gangs.get(uid) in chosen}
         if some:
             # updates of pending jobs are left to whole reconciliations: those of the most urgent jobs come first
-            self._decide_for(some, self._seen, updates=0)
+            ours = {uid for uid, pod in some.items() if self._ours(uid, pod, self._seen)}
+            self._decide_for(some, ours, self._seen, updates=0)
 
     def _waiting_for(self, uid: str, pod: actions.Pod) -> str:
         """Return what a pod waits for: the value of the label ``waiting_for``."""
@@ -137,8 +142,13 @@ class Scheduler(SlurmLoop):
             return "gate"
         return WAITING_FOR[type(self._states.of(self._gangs.uids.get(uid, uid)).phase)]
 
-    def _decide_for(self, waiting: Mapping[str, actions.Pod], snapshot: Snapshot, updates: int) -> Counter[str]:
-        """Decide for waiting pods and for the gangs that have one of them; return the number of actions by kind."""
+    def _decide_for(
+        self, waiting: Mapping[str, actions.Pod], ours: Set[str], snapshot: Snapshot, updates: int
+    ) -> Counter[str]:
+        """Decide for waiting pods and for the gangs that have one of them; return the number of actions by kind.
+
+        ``ours`` are the UIDs of those that run on the colocated Slurm.
+        """
         if self._inherited_at and rules.is_settled(snapshot, self._inherited_at):
             self._inherited_at = 0.0
         # a list that shows the requests of a former leader may still have to be read, but not another one
@@ -151,7 +161,7 @@ class Scheduler(SlurmLoop):
         idle = [
             pod
             for uid, pod in waiting.items()
-            if uid not in in_gangs and not self.workers.busy(uid) and self._ours(uid, pod, snapshot)
+            if uid in ours and uid not in in_gangs and not self.workers.busy(uid)
         ]
         self._device_names.request(self.workers)
         self._occupancy.correct(self.dependencies.pods.picked(), self._is_binding)
@@ -224,8 +234,14 @@ class Scheduler(SlurmLoop):
         self.touch(())
         self.wake()
 
-    def _node_changed(self, *_: object) -> None:
-        self._node_changes += 1
+    def _node_changed(self, _: str, old: Node | None, new: Node | None) -> None:
+        """Count a change. A kubelet that only reports that it lives also writes the node, with no other change.
+
+        A list may skip a state that this process has written, and that decisions have seen.
+        """
+        listing = self.dependencies.nodes.listing
+        if listing or old is None or new is None or _without_version(old) != _without_version(new):
+            self._node_changes += 1
 
     def _dispatch(self, action: actions.Action) -> None:
         kind = type(action)
@@ -258,6 +274,10 @@ class Scheduler(SlurmLoop):
             )
             self._placed = mark
         return self._actor.placements
+
+
+def _without_version(node: Node) -> Node:
+    return {**node, "metadata": {**node["metadata"], "resourceVersion": ""}}
 
 
 def changed_keys(before: Snapshot, after: Snapshot) -> set[str]:

@@ -6,11 +6,16 @@ import time
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import cast
+
+import pytest
 
 from bridge.clock import SystemClock
-from bridge.loop import BATCH_DELAY, FIRST_DELAY, PAUSE_FACTOR, RESYNC_PERIOD, Loop
+from bridge.kube.lease import Elector
+from bridge.loop import BATCH_DELAY, FIRST_DELAY, LONGEST_RESYNC_PERIOD, PAUSE_FACTOR, RESYNC_PERIOD, Loop
 from bridge.threads import Supervisor
 from cluster.polling import eventually
+from tests.fakes.clock import FakeClock
 
 
 class Recorder(Loop):
@@ -128,6 +133,48 @@ def test_touched_objects_do_not_keep_a_whole_reconciliation_from_its_turn() -> N
             time.sleep(0.001)
     assert len(loop.times) >= 3
     assert loop.parts
+
+
+@pytest.mark.parametrize(
+    ("took", "whole_after", "resync_after"),
+    [
+        (0.0, BATCH_DELAY, RESYNC_PERIOD),
+        (0.04, 0.76, RESYNC_PERIOD),
+        (0.1, RESYNC_PERIOD, 1.9),
+        (1.0, RESYNC_PERIOD, LONGEST_RESYNC_PERIOD),
+    ],
+)
+def test_the_pause_after_a_whole_reconciliation(took: float, whole_after: float, resync_after: float) -> None:
+    loop = Recorder()
+    loop.clock = FakeClock()
+    loop._pause(whole=True, took=took)
+    now = loop.clock.monotonic()
+    assert loop._resync_at - now == pytest.approx(resync_after)
+    loop.wake()
+    assert loop._next() - now == pytest.approx(whole_after - FIRST_DELAY), "after a change"
+
+
+class Lease:
+    """A lease that a test takes away."""
+
+    held, inherited = True, False
+
+    def check(self) -> None:
+        raise NotImplementedError
+
+
+def test_a_lease_that_was_lost_during_a_long_pause_is_noticed() -> None:
+    lease, started = Lease(), list[float]()
+    loop = Recorder(cost=LONGEST_RESYNC_PERIOD / PAUSE_FACTOR)
+    loop._elector = cast(Elector, lease)
+    loop.on_started_leading = lambda: started.append(time.monotonic())  # type: ignore[method-assign]
+    with running(loop):
+        eventually(lambda: loop.times, "the first reconciliation")
+        lease.held = False
+        eventually(lambda: loop.leading_since is None, "the loss", 3 * RESYNC_PERIOD)
+        lease.held = True
+        eventually(lambda: len(loop.times) == 2, "a reconciliation of the new term", 3 * RESYNC_PERIOD)
+    assert len(started) == 2
 
 
 def test_the_first_reconciliation_is_whole() -> None:

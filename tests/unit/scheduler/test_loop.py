@@ -1,5 +1,7 @@
 """The numbers that the loop of the scheduler exports: what pods wait for, and the results of its actions."""
 
+import copy
+
 import pytest
 from prometheus_client import REGISTRY
 
@@ -77,6 +79,43 @@ def test_a_gated_pod_waits_for_its_gate_and_a_pod_for_pools_is_not_counted():
     create(hub, "gated", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
     create(hub, "far", tolerations=[{"key": names.POOL_TAINT, "value": "site", "effect": "NoSchedule"}])
     assert waiting(hub) == {"gate": 1}
+
+
+def placed(hub, **changes):
+    """Decide after a write of the node n1; return the placements that the decision uses."""
+    node = copy.deepcopy(hub.nodes.get("", "n1"))
+    node["spec"].update(changes)
+    node["metadata"]["resourceVersion"] = str(int(node["metadata"]["resourceVersion"]) + 1)
+    hub.nodes.deliver(node, gone=False)
+    hub.scheduler.reconcile()
+    return hub.scheduler._actor.placements
+
+
+def test_only_a_change_of_a_node_makes_new_placements():
+    hub = MemoryHub(("n1",))
+    create(hub, "p")
+    waiting(hub)
+    first = placed(hub)
+    assert placed(hub) is first, "the kubelet has reported that it lives"
+    hub.nodes.listing = True
+    listed = placed(hub)
+    assert listed is not first, "a list may skip a state"
+    hub.nodes.listing = False
+    cordoned = placed(hub, unschedulable=True)
+    assert cordoned is not listed
+    assert cordoned.by_slurm_name["n1"].cordoned
+
+
+def test_it_is_found_out_once_in_a_decision_whether_a_pod_runs_on_slurm(monkeypatch):
+    hub = MemoryHub(("n1",))
+    create(hub, "p")
+    create(hub, "q")
+    waiting(hub)
+    asked = []
+    original = hub.scheduler._ours
+    monkeypatch.setattr(hub.scheduler, "_ours", lambda uid, *rest: asked.append(uid) or original(uid, *rest))
+    hub.scheduler.reconcile()
+    assert sorted(asked) == ["p", "q"]
 
 
 def test_each_phase_has_a_value():
