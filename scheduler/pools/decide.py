@@ -261,7 +261,8 @@ def _places(view: PoolSchedulerView, pod: Pod, shape: _Shape, usage: PlannedUsag
     for name in shape.ordered:
         if name == names.LOCAL_POOL:
             full = shape.local_full(usage)
-            problem = "" if name in kept or (view.colocated and shape.fits_local()) else full or "no Slurm is configured"
+            fits = view.colocated and shape.fits_local()
+            problem = "" if name in kept or fits else full or "no Slurm is configured"
             candidates.append(race.Candidate(name, problem, full=full))
             continue
         pool = view.pools[name]
