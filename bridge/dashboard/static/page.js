@@ -69,9 +69,7 @@ async function update() {
 function openFeed() {
   if (document.hidden || (feed && feed.readyState !== EventSource.CLOSED)) return;
   const namespace = new URLSearchParams(location.search).get("namespace") || location.pathname.split("/")[2] || "";
-  feed = new EventSource("/changes?" + new URLSearchParams({
-    after: document.body.dataset.number, namespace: decodeURIComponent(namespace)
-  }));
+  feed = new EventSource("/changes?" + new URLSearchParams({ after: document.body.dataset.number, namespace }));
   feed.addEventListener("open", () => say("live", true));
   feed.addEventListener("change", update);
   feed.addEventListener("error", () => {
