@@ -16,6 +16,7 @@ from bridge.poolapi.jobs import JobStatus
 from bridge.pools.port import Pool
 from bridge.serving.answers import AnswerError
 from bridge.serving.log_body import log_response
+from bridge.single_flight_cache import SingleFlightCache
 from controllers.kubelet import stats
 from controllers.kubelet.authorization import KubeletAuthorizer
 from controllers.kubelet.containers import check_log
@@ -23,6 +24,8 @@ from controllers.kubelet.options import log_options
 
 log = logging.getLogger(__name__)
 
+SCRAPE_CACHED = 5.0
+"""Seconds for which the resource metrics are cached."""
 NOT_POSSIBLE = {
     "exec": "kubectl exec is not possible in pods on pool {pool} yet: see what a container does with kubectl logs, or "
     "have its command write there what you want to know",
@@ -67,6 +70,7 @@ class Handlers:
     def __init__(self, sources: Sources, authorizer: KubeletAuthorizer, clock: Clock) -> None:
         self._sources, self._authorizer, self._clock = sources, authorizer, clock
         self._started = clock.time()
+        self._scrapes: SingleFlightCache[bytes] = SingleFlightCache(clock, limit=16)
 
     def check(self, node: str) -> None:
         """Raise :class:`AnswerError` 403 unless the user may send this request to the node (empty: to any node)."""
@@ -115,10 +119,18 @@ class Handlers:
         return _json(stats.summary(nodes.pop(), self._started, found, self._status_of()))
 
     def resource_metrics(self) -> flask.Response:
-        """Return the resource metrics, in the format that the client accepts."""
+        """Return the resource metrics, in the format that the client accepts.
+
+        A scraper sends the same request once for each virtual node, and each answer has the pods of all of them.
+        """
         encode, content_type = choose_encoder(flask.request.headers.get("Accept", ""))
-        registry = stats.resource_metrics(self._selected()[1], self._status_of())
-        return flask.Response(encode(registry), content_type=content_type)
+        allowed = self._allowed()
+
+        def load() -> tuple[bytes, float]:
+            return encode(stats.resource_metrics(self._pods_on(allowed), self._status_of())), SCRAPE_CACHED
+
+        content = self._scrapes.get((frozenset(allowed), content_type), load)
+        return flask.Response(content, content_type=content_type)
 
     def healthz(self) -> flask.Response:
         """Return ``ok``."""
@@ -126,14 +138,25 @@ class Handlers:
         return flask.Response("ok", content_type="text/plain; charset=utf-8")
 
     def _selected(self) -> tuple[set[str], list[Mapping[str, Any]]]:
-        """Return the nodes of the request that the user may read (``?node=``; without it all), and their pods."""
+        """Return the nodes of the request that the user may read, and their pods."""
+        allowed = self._allowed()
+        return allowed, self._pods_on(allowed)
+
+    def _pods_on(self, nodes: set[str]) -> list[Mapping[str, Any]]:
+        return [pod for pod in self._sources.pods() if (pod.get("spec") or {}).get("nodeName") in nodes]
+
+    def _allowed(self) -> set[str]:
+        """Return the nodes of the request (``?node=``; without it all) that the user may read.
+
+        Raises :class:`AnswerError` if there are none.
+        """
         nodes = set(self._sources.pools())
         only = flask.request.args.get("node")
         wanted = nodes if only is None else nodes & {only}
         allowed = self._authorizer.nodes(flask.g.user, flask.request.method, flask.request.path, wanted)
         if only is not None and not wanted:
             raise AnswerError(404, f"no virtual node {only!r} is served here")
-        return allowed, [pod for pod in self._sources.pods() if (pod.get("spec") or {}).get("nodeName") in allowed]
+        return allowed
 
     def _status_of(self) -> stats.StatusOf:
         jobs = {name: pool.jobs() for name, pool in self._sources.pools().items()}

@@ -19,7 +19,7 @@ from bridge.poolapi.jobs import Termination
 from controllers.kubelet.app import make_app
 from controllers.kubelet.authentication import TokenAuthenticator, User
 from controllers.kubelet.authorization import KubeletAuthorizer
-from controllers.kubelet.handlers import Found, Sources
+from controllers.kubelet.handlers import SCRAPE_CACHED, Found, Sources
 from tests.fakes.clock import FakeClock
 from tests.fakes.log_pool import LogPool, running, terminated
 
@@ -324,6 +324,30 @@ def test_interlink_2_5_resource_metrics_are_there_and_real(served: Served) -> No
         for sample in family.samples
     ]
     assert samples == [("container_start_time_seconds", {"container": "main", "namespace": "ns", "pod": "b"}, NOW - 60)]
+
+
+def test_resource_metrics_are_cached_for_those_who_may_read_the_same_nodes(served: Served) -> None:
+    read: list[str] = []
+    pools = served.pools["one"]
+    jobs = pools.jobs
+    pools.jobs = lambda: read.append("one") or jobs()  # type: ignore[func-returns-value, method-assign]
+    served.rights |= {"bob get metrics two", "eve get pods "}
+    first = served.get("/metrics/resource")
+    assert 'pod="a"' in first.text
+    served.pods.append(served._pod("one", "c", "main"))
+    again = served.get("/metrics/resource")
+    assert (again.data, again.content_type) == (first.data, first.content_type)
+    assert read == ["one"]
+    assert served.get("/metrics/resource", "eve").status_code == 403, "permissions are checked for each request"
+    assert served.get("/metrics/resource", "nobody").status_code == 401
+    for _ in range(2):
+        assert 'pod="a"' not in served.get("/metrics/resource", "bob").text
+    assert read == ["one"] * 2
+    other = served.get("/metrics/resource", Accept="application/openmetrics-text; version=1.0.0")
+    assert other.content_type != first.content_type
+    assert other.text.endswith("# EOF\n")
+    served.clock.advance(SCRAPE_CACHED)
+    assert 'pod="c"' in served.get("/metrics/resource").text
 
 
 def test_health(served: Served) -> None:
