@@ -9,6 +9,7 @@ from typing import Any
 from bridge import clock as clocks
 from bridge import names, tracing
 from bridge.errors import KubeConflictError, KubeNotFoundError
+from bridge.kube.cache import PAGE
 from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.loop import Dependencies
@@ -133,11 +134,21 @@ class WorkloadActor:
             log.warning("job without a pod released", extra=kv(job=action.job_id, pods=action.link.keys))
 
     def _has_member(self, group: GroupRef) -> bool:
-        """Whether the API server has a pod of the group that has not ended."""
-        found = self._kube.get(
-            PODS.path(group.namespace), {"fieldSelector": f"spec.schedulerName={self._scheduler_name}"}
-        )["items"]
-        return any(links.key(pod) == group.key and not pods.is_finished(pod) for pod in found)
+        """Whether the API server has a pod of the group that has not ended.
+
+        A namespace may have thousands of pods: their metadata is read in pages, up to the first member.
+        """
+        unfinished = [f"status.phase!={phase}" for phase in pods.FINISHED]
+        selector = ",".join((f"spec.schedulerName={self._scheduler_name}", *unfinished))
+        params: dict[str, str | int | bool] = {"fieldSelector": selector, "limit": PAGE}
+        while True:
+            page = self._kube.get(PODS.path(group.namespace), params, metadata_only=True)
+            if any(links.key(pod) == group.key for pod in page["items"]):
+                return True
+            token = page["metadata"].get("continue")
+            if not token:
+                return False
+            params["continue"] = token
 
 
 def _path(pod: dict[str, Any] | actions.Pod, sub: str | None = None) -> str:

@@ -97,14 +97,20 @@ class MemoryKube:
     def pods(self) -> list[Object]:
         return [obj for path, obj in self.objects.items() if "/pods/" in path]
 
-    def get(self, path: str, query: object = None) -> Object:
-        del query
+    def get(self, path: str, params: Object | None = None, *, metadata_only: bool = False) -> Object:
+        """Return an object or a list, of pods with the field selectors and the paging of the API server."""
         if path in self.objects:
             return copy.deepcopy(self.objects[path])
         if path.endswith("/deviceclasses"):
             return {"items": []}
         if path.endswith("/pods"):
-            return {"items": copy.deepcopy([o for p, o in self.objects.items() if p.startswith(path + "/")])}
+            params, found = params or {}, [o for p, o in self.objects.items() if p.startswith(path + "/")]
+            found = [o for o in found if _is_selected(o, params.get("fieldSelector", ""))]
+            begin = int(params.get("continue", 0))
+            end = begin + params.get("limit", len(found))
+            items = [{"metadata": o["metadata"]} if metadata_only else o for o in found[begin:end]]
+            metadata = {"continue": str(end)} if end < len(found) else {}
+            return {"metadata": metadata, "items": copy.deepcopy(items)}
         raise KubeNotFoundError(path)
 
     def _of(self, path: str) -> tuple[str, Object]:
@@ -180,6 +186,15 @@ class FencedKube:
     def delete(self, path: str, options: Object | None = None) -> None:
         self._check()
         self._kube.delete(path, options)
+
+
+def _is_selected(obj: Object, selector: str) -> bool:
+    for term in filter(None, selector.split(",")):
+        field, _, value = term.partition("=")
+        part, name = field.removesuffix("!").split(".")
+        if (obj[part].get(name, "") == value) == field.endswith("!"):
+            return False
+    return True
 
 
 def _check(obj: Object, wanted: Object, *, patched: bool = False) -> None:

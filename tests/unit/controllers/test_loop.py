@@ -6,8 +6,15 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
+from bridge import names
+from bridge.slurm.models import GroupRef, JobLink
 from cluster.polling import eventually
+from controllers.workload import act
+from controllers.workload.actions import Orphan
 from tests.fakes.memory_hub import MemoryHub
+from tests.fakes.memory_slurm import CLUSTER
 
 
 class Shared(dict[str, float]):
@@ -35,3 +42,36 @@ def test_a_worker_that_ends_while_the_loop_decides() -> None:
     controllers.reconcile()
     eventually(lambda: "key" in controllers._resting)
     assert set(controllers._resting) == {"a", "b", "key"}
+
+
+@pytest.mark.parametrize(("phase", "finds"), [("Pending", True), ("Failed", False)])
+def test_a_member_of_a_group_is_searched_in_pages_of_metadata(
+    phase: str, finds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(act, "PAGE", 2)
+    hub = MemoryHub(("n1",))
+    group = '{"kind":"job","name":"train","uid":"o1","size":2,"minimum":2}'
+    for number in range(6):
+        metadata = {"name": f"p{number}", "namespace": "ns", "uid": f"u{number}", "annotations": {}}
+        if number == 3:
+            metadata["annotations"] = {names.GROUP: group}
+        spec = {"schedulerName": "another" if number == 0 else hub.config.scheduler_name}
+        status = {"phase": phase if number == 3 else "Running"}
+        pod = {"kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
+        hub.kube.put(f"/api/v1/namespaces/ns/pods/p{number}", pod)
+    pages: list[list[Any]] = []
+    original = hub.kube.get
+
+    def get(path: str, params: Any = None, *, metadata_only: bool = False) -> Any:
+        assert metadata_only
+        answer = original(path, params, metadata_only=metadata_only)
+        pages.append([pod["metadata"]["name"] for pod in answer["items"]])
+        return answer
+
+    monkeypatch.setattr(hub.kube, "get", get)
+    cancelled: list[int] = []
+    actor = act.WorkloadActor(hub.scheduler.dependencies, lambda: None)
+    monkeypatch.setattr(actor, "_cancel", lambda job, _: cancelled.append(job))
+    actor.act(Orphan(7, JobLink(CLUSTER, (), GroupRef("job", "ns", "train", "o1"), 2)))
+    assert cancelled == ([] if finds else [7])
+    assert pages == ([["p1", "p2"], ["p3", "p4"]] if finds else [["p1", "p2"], ["p4", "p5"]])
