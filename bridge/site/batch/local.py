@@ -194,6 +194,9 @@ class LocalBatch(BatchSystem):
         try:
             self._children[job.id] = processes.start(words, job.folder, variables)
         except OSError as error:
+            if error.errno in processes.SHORTAGES:
+                self._records.keep(replace(job, phase="queued", started_at=None, devices=()))
+                raise
             self._end(job, "BatchSystemRefused", f"the job can't be started: {error.strerror}")
 
     def _record_ends(self, now: float) -> None:

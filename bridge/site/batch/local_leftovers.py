@@ -36,8 +36,10 @@ class Leftovers:
         if uid not in self._running:
             try:
                 child = self._begin(folder)
-            except OSError:  # without the directory, nothing can be found
-                return True
+            except OSError as error:
+                if error.errno in processes.SHORTAGES:
+                    raise
+                return True  # without the directory, nothing can be found
             self._running[uid] = (child, self._clock.monotonic())
         child, began = self._running[uid]
         code = child.poll()

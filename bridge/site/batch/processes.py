@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import time
@@ -12,6 +13,9 @@ from bridge.site.cpus import all_given
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+SHORTAGES = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Errors of :func:`start` that may not occur at the next attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +46,14 @@ def start(words: Sequence[str], folder: str, environment: Mapping[str, str]) -> 
 
 
 def read(pid: int) -> Process | None:
-    """Read one process; ``None``: it does not exist."""
+    """Read one process; ``None``: it does not exist.
+
+    Raises :class:`OSError` if that is not known, for example without a free file descriptor.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     # pid (command, which may hold anything) state ppid pgrp session ...: see proc(5)
     fields = text[text.rindex(b")") + 2 :].split()

@@ -1,14 +1,16 @@
-"""What a poll of the batch system does once for all jobs, or not in each poll."""
+"""Polls of the batch system `local`: what they do once for all jobs or not each time, and shortages of the machine."""
 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bridge.errors import BatchError
 from bridge.site.batch import local, local_records, processes
 from bridge.site.batch.local import LocalBatch
 from bridge.site.batch.local_records import Record
@@ -75,6 +77,40 @@ def test_the_processes_are_read_once_for_all_jobs_that_end(machine: Machine) -> 
     assert found[alive].phase == "running"
     assert sorted(machine.killed) == [1000 + number for number in range(20)]
     assert machine.listed == 1
+
+
+@pytest.mark.parametrize("number", sorted(processes.SHORTAGES))
+def test_a_shortage_of_the_machine_ends_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    machine = Machine(tmp_path, monkeypatch)
+    running = machine.add(0)
+    machine.process(FIRST, session=FIRST)
+    folder = tmp_path / "new"
+    folder.mkdir()
+    queued = Record("new", str(folder), 1.0, 1, 2**20, 0, None)
+    machine.batch._records.keep(queued)
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "read", fail)
+        patch.setattr(processes, "start", fail)
+        with pytest.raises(BatchError, match=os.strerror(number)) as caught:
+            machine.batch.jobs()
+        assert caught.value.retryable
+    jobs = machine.batch._records.jobs
+    assert (jobs[running].phase, jobs[queued.id].phase) == ("running", "queued")
+
+
+def test_a_process_exists_or_not_or_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert processes.read(FIRST) is None
+    assert (found := processes.read(os.getpid())) is not None and found.pid == os.getpid()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("builtins.open", fail)
+    with pytest.raises(OSError, match="Too many"):
+        processes.read(os.getpid())
 
 
 def test_a_poll_without_an_end_reads_no_other_process(machine: Machine) -> None:
