@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bridge.clock import Clock
+from bridge.dashboard.cookie_seal import CookieSeal
 from bridge.kube import access_review
 from bridge.kube.client import KubeClient
 from bridge.kube.user_client import UserClients
@@ -22,8 +23,8 @@ REMEMBER_NO = 15.0
 """Seconds for which a refusal is cached: a new role is effective after this time."""
 MOST_NAMESPACES = 100
 """Namespaces that are reviewed for a user who may not list the pods of all namespaces; others need the filter."""
-LONGEST_COOKIE = 3800
-"""Characters of a token in a cookie: browsers refuse cookies above 4,096 bytes."""
+LONGEST_COOKIE = 4000
+"""Characters of the value of a cookie: browsers refuse cookies above 4,096 bytes."""
 
 May = Callable[[str, str | None], bool]
 """``may(plural, namespace)`` returns whether the user may list the resource; ``None``: in all namespaces."""
@@ -58,6 +59,9 @@ class PageAccess(Protocol):
     def accepts(self, token: str) -> bool:
         """Whether a token that a user has sent is valid. Raises ``Kube*`` errors."""
 
+    def value(self, token: str) -> str:
+        """Return the value of the cookie for a valid token."""
+
 
 class LocalAccess:
     """One secret for the user who has started the command; the page has the rights of the kubeconfig.
@@ -80,23 +84,29 @@ class LocalAccess:
         """Whether this is the token of the URL."""
         return hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
 
+    def value(self, token: str) -> str:
+        """Return the token of the URL itself: it is valid for this process only."""
+        return token
+
 
 class ReviewedAccess:
     """Tokens of the API server: from the header ``Authorization`` of a proxy, else from the cookie of the page.
 
-    TokenReviews say who the user is, and SubjectAccessReviews what the user may list.
+    TokenReviews say who the user is, and SubjectAccessReviews what the user may list. The cookie is encrypted.
     """
 
     signs_in = True
 
-    def __init__(self, client: KubeClient, users: UserClients, tokens: TokenAuthenticator, clock: Clock) -> None:
+    def __init__(
+        self, client: KubeClient, users: UserClients, tokens: TokenAuthenticator, seal: CookieSeal, clock: Clock
+    ) -> None:
         self.cookie = "podbridge-token"
-        self._client, self._users, self._tokens = client, users, tokens
+        self._client, self._users, self._tokens, self._seal = client, users, tokens, seal
         self._known: SingleFlightCache[bool] = SingleFlightCache(clock)
 
     def viewer(self, authorization: str, cookie: str) -> Viewer | None:
         """Return the user of the token of a request."""
-        token = bearer(authorization) or self._plain(cookie)
+        token = bearer(authorization) or self._plain(self._seal.open(cookie) or "")
         user = self._tokens.user(token) if token else None
         if token is None or user is None:
             return None
@@ -108,6 +118,10 @@ class ReviewedAccess:
         """Whether the API server knows the user of the token."""
         plain = self._plain(token)
         return plain is not None and self._tokens.user(plain) is not None
+
+    def value(self, token: str) -> str:
+        """Return the encrypted token."""
+        return self._seal.close(token)
 
     @staticmethod
     def _plain(token: str) -> str | None:

@@ -122,14 +122,12 @@ def _add_sign_in(app: flask.Flask, access: PageAccess) -> None:
     @app.post("/sign-in", endpoint="sign_in")
     def sign_in() -> flask.typing.ResponseReturnValue:
         token = flask.request.form.get("token", "").strip()
-        if len(token) > LONGEST_COOKIE:
-            problem = (
-                f"The token has {len(token)} characters; a cookie takes {LONGEST_COOKIE}. Use a proxy that sends it."
-            )
-        elif access.accepts(token):
-            return _signed_in(access, token)
-        else:
+        if not access.accepts(token):
             problem = "The API server does not accept this token. It may have expired: create another one."
+        elif len(access.value(token)) > LONGEST_COOKIE:
+            problem = f"The token has {len(token)} characters, too many for a cookie. Use a proxy that sends it."
+        else:
+            return _signed_in(access, token)
         return flask.render_template("sign_in.html", problem=problem), 401
 
     @app.post("/sign-out", endpoint="sign_out")
@@ -141,7 +139,7 @@ def _add_sign_in(app: flask.Flask, access: PageAccess) -> None:
 
 def _signed_in(access: PageAccess, token: str) -> flask.typing.ResponseReturnValue:
     answer = flask.redirect("/", 303)
-    answer.set_cookie(access.cookie, token, httponly=True, samesite="Lax", secure=flask.request.is_secure)
+    answer.set_cookie(access.cookie, access.value(token), httponly=True, samesite="Lax", secure=flask.request.is_secure)
     return answer
 
 

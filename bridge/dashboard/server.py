@@ -12,6 +12,7 @@ from bridge.config import Config
 from bridge.dashboard.access import LocalAccess, ReviewedAccess
 from bridge.dashboard.app import is_long, make_app
 from bridge.dashboard.changes import Changes
+from bridge.dashboard.cookie_seal import CookieSeal
 from bridge.dashboard.headers import loopback_names
 from bridge.dashboard.pages import Explain, Pages, Sources
 from bridge.dashboard.rows import keep, keep_node
@@ -157,7 +158,9 @@ class Dashboard:
         self._may_nodes = True
         quick = self._kube.hurried(REVIEW_TIMEOUT)
         users = UserClients(self._settings.kubeconfig, self._settings.context, user_agent=agent, clock=self._clock)
-        return ReviewedAccess(quick, users, TokenAuthenticator(ask_api_server(quick), self._clock), self._clock)
+        tokens = TokenAuthenticator(ask_api_server(quick), self._clock)
+        seal = CookieSeal(self._clock, self._settings.files.key)
+        return ReviewedAccess(quick, users, tokens, seal, self._clock)
 
     def _hosts(self) -> frozenset[str]:
         """Return the accepted values of the header Host; none: all, because a token of another host is not sent."""

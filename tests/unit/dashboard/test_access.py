@@ -1,21 +1,27 @@
 """Who sees the page."""
 
+import base64
+import random
 import threading
 import time
+import zlib
 from types import SimpleNamespace
 
 import pytest
 
-from bridge.clock import SystemClock
 from bridge.config import Config
-from bridge.dashboard.access import ReviewedAccess
+from bridge.dashboard.access import LONGEST_COOKIE, ReviewedAccess
 from bridge.dashboard.changes import Changes, Feed
+from bridge.dashboard.cookie_seal import LIFE, CookieSeal
 from bridge.dashboard.server import Dashboard, Settings
 from bridge.errors import ConfigError
 from bridge.kube.user_client import without_credentials
 from controllers.kubelet.authentication import TokenAuthenticator
+from tests.fakes.clock import FakeClock
 from tests.unit.dashboard.conftest import HOST, Site
 from tests.unit.dashboard.test_rows import pod
+
+LONG = random.Random(7).randbytes(3 * 2**10).hex()
 
 
 class Users:
@@ -32,7 +38,7 @@ class Reviews:
         self.asked = []
 
     def review(self, token):
-        known = token == "anns-token"
+        known = token in ("anns-token", LONG)
         return {"authenticated": known, "user": {"username": "ann", "groups": ["physics"]}} if known else {}
 
     def create(self, path, body):
@@ -44,11 +50,13 @@ class Reviews:
 @pytest.fixture
 def reviewed():
     reviews = Reviews()
-    access = ReviewedAccess(reviews, Users(), TokenAuthenticator(reviews.review, SystemClock()), SystemClock())
+    clock = FakeClock()
+    tokens = TokenAuthenticator(reviews.review, clock)
+    access = ReviewedAccess(reviews, Users(), tokens, CookieSeal(clock), clock)
     site = Site(
         [pod("seen"), {**pod("x"), "metadata": {**pod("closed")["metadata"], "namespace": "other"}}], access=access
     )
-    site.reviews = reviews
+    site.reviews, site.clock = reviews, clock
     return site
 
 
@@ -106,8 +114,9 @@ class TestSignIn:
         answer = reviewed.browser.post("/sign-in", data={"token": " anns-token "}, base_url=f"https://{HOST}")
         assert answer.status_code == 303
         cookie = answer.headers["Set-Cookie"]
-        assert "HttpOnly" in cookie and "Secure" in cookie
-        reviewed.browser.set_cookie(reviewed.access.cookie, "anns-token", domain="127.0.0.1")
+        assert "HttpOnly" in cookie and "Secure" in cookie and "SameSite=Lax" in cookie
+        value = cookie.partition("=")[2].partition(";")[0]
+        reviewed.browser.set_cookie(reviewed.access.cookie, value, domain="127.0.0.1")
         text = reviewed.get("/pods").text
         assert "seen</a>" in text and "closed</a>" not in text
         assert "You may not list nodes" in reviewed.get("/").text
@@ -125,8 +134,49 @@ class TestSignIn:
         assert answer.status_code == 403
 
     def test_a_token_that_no_cookie_takes(self, reviewed):
-        answer = reviewed.browser.post("/sign-in", data={"token": "x" * 4000}, base_url=f"http://{HOST}")
-        assert "4000 characters" in answer.text
+        answer = reviewed.browser.post("/sign-in", data={"token": LONG}, base_url=f"http://{HOST}")
+        assert answer.status_code == 401
+        assert f"{len(LONG)} characters" in answer.text
+        assert "Set-Cookie" not in answer.headers
+
+    def test_the_cookie_does_not_contain_the_token(self, reviewed):
+        reviewed.browser.post("/sign-in", data={"token": "anns-token"}, base_url=f"http://{HOST}")
+        value = reviewed.browser.get_cookie("podbridge-token", domain="127.0.0.1").value
+        assert "anns-token" not in value
+        body = base64.urlsafe_b64decode(value)
+        assert b"anns-token" not in body and zlib.compress(b"anns-token", 9) not in body
+        assert reviewed.get("/pods").status_code == 200
+
+    def test_a_cookie_that_expired_or_is_no_cookie_of_this_page_means_to_sign_in_again(self, reviewed):
+        other = CookieSeal(reviewed.clock).close("anns-token")
+        for value in ("anns-token", other, other[:-4], "", "é", "a" * 3000):
+            reviewed.browser.set_cookie("podbridge-token", value, domain="127.0.0.1")
+            answer = reviewed.get("/pods")
+            assert (answer.status_code, answer.headers["Location"]) == (303, "/sign-in"), value
+        reviewed.browser.set_cookie("podbridge-token", reviewed.access.value("anns-token"), domain="127.0.0.1")
+        reviewed.clock.advance(LIFE)
+        assert reviewed.get("/pods").status_code == 200
+        reviewed.clock.advance(1)
+        assert reviewed.get("/pods").headers["Location"] == "/sign-in"
+
+
+class TestSeal:
+    def test_replicas_with_the_same_private_key_open_each_others_cookies(self, tmp_path):
+        clock, file = FakeClock(), tmp_path / "tls.key"
+        file.write_bytes(b"private key 1")
+        first, second = CookieSeal(clock, file), CookieSeal(clock, file)
+        cookie = first.close("anns-token")
+        assert second.open(cookie) == "anns-token"
+        file.write_bytes(b"private key 2")
+        assert second.open(cookie) is None
+        renewed = first.close("anns-token")
+        file.unlink()
+        assert first.open(renewed) == second.open(renewed) == "anns-token"
+
+    def test_a_token_of_3800_characters_fits_in_a_cookie(self):
+        token = base64.urlsafe_b64encode(random.Random(7).randbytes(2850)).decode()
+        assert len(token) == 3800
+        assert len(CookieSeal(FakeClock()).close(token)) <= LONGEST_COOKIE
 
 
 class TestSettings:
