@@ -114,7 +114,8 @@ def times(pod: Mapping[str, Any]) -> Times:
     status = pod.get("status") or {}
     scheduled = pods.condition(pod, names.POD_SCHEDULED)
     states = list(_states(status))
-    begun = [at for state in states if (at := _begun(state)) is not None]
+    runs = (*states, *_states(status, "lastState"))  # after a restart, the first start is in lastState
+    begun = [at for state in runs if (at := _begun(state)) is not None]
     ended = None
     if status.get("phase") in pods.FINISHED:
         finished = [seconds((state.get("terminated") or {}).get("finishedAt")) for state in states]
@@ -164,15 +165,14 @@ def _reason(pod: Mapping[str, Any], state: str) -> tuple[str, str]:
             gates = ", ".join(str(gate.get("name")) for gate in pod["spec"]["schedulingGates"])
             return GATED, f"scheduling gates: {gates}"
         return str(waiting.get("reason") or NO_REASON), str(waiting.get("message") or "")
-    if state == STARTING:
-        found: Mapping[str, Any] = next((s["waiting"] for s in _states(status) if s.get("waiting")), {})
-        return str(found.get("reason") or ""), str(found.get("message") or "")
     if state == RUNNING:
         for kind in (names.JOB_MISSING, names.JOB_SUSPENDED):
             held = pods.condition(pod, kind)
             if held.get("status") == "True":
                 return str(held.get("reason") or ""), str(held.get("message") or "")
-        return "", ""
+    if state in (STARTING, RUNNING):
+        found: Mapping[str, Any] = next((s["waiting"] for s in _states(status) if s.get("waiting")), {})
+        return str(found.get("reason") or ""), str(found.get("message") or "")
     if status.get("reason") or state == SUCCEEDED:
         return str(status.get("reason") or ""), str(status.get("message") or "")
     ends = (s["terminated"] for s in _states(status) if s.get("terminated"))
@@ -180,10 +180,10 @@ def _reason(pod: Mapping[str, Any], state: str) -> tuple[str, str]:
     return str(end.get("reason") or ""), f"exit code {end['exitCode']}" if end else ""
 
 
-def _states(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _states(status: Mapping[str, Any], key: str = "state") -> Iterator[Mapping[str, Any]]:
     for kind in ("containerStatuses", "initContainerStatuses"):
         for entry in status.get(kind) or ():
-            yield entry.get("state") or {}
+            yield entry.get(key) or {}
 
 
 def _begun(state: Mapping[str, Any]) -> float | None:

@@ -72,6 +72,26 @@ class TestRows:
         assert (found.state, found.reason, found.message) == ("failed", "Error", "exit code 7")
         assert found.times == Times(ZERO, ZERO + 60, ZERO + 120, ZERO + 3600)
 
+    def test_a_restarted_pod_runs_since_its_first_known_start(self):
+        running = {"running": {"startedAt": "2026-11-23T11:00:10Z"}}
+        restarted = {"name": "main", "state": running, "lastState": terminated(7)["state"], "restartCount": 1}
+        found = row(pod(phase="Running", node="n", conditions=[scheduled()], containers=[restarted]))
+        assert (found.state, found.reason) == ("running", "")
+        assert found.times == Times(ZERO, ZERO + 60, ZERO + 120)
+        bar = timeline.segments(found.times, found.state, timeline.axis([found], ZERO + 7200), ZERO + 7200)
+        assert [(part.state, part.duration) for part in bar] == [("waiting", 60), ("starting", 60), ("running", 7080)]
+
+    def test_a_running_pod_whose_container_waits_has_its_reason(self):
+        waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}
+        crashed = {"name": "main", "state": waiting, "lastState": terminated(7)["state"], "restartCount": 9}
+        raw = pod(phase="Running", node="n", conditions=[scheduled()], containers=[{"name": "other"}, crashed])
+        found = row(raw)
+        assert (found.state, found.reason, found.message) == ("running", "CrashLoopBackOff", "back-off 5m0s")
+        assert found.times == Times(ZERO, ZERO + 60, ZERO + 120)
+        suspended = {"type": "bridge.vk.io/JobSuspended", "status": "True", "reason": "JobSuspended"}
+        raw["status"]["conditions"].append(suspended)
+        assert row(raw).reason == "JobSuspended"
+
     def test_the_cache_keeps_no_environment(self):
         kept = keep(pod())
         assert "hunter2" not in repr(kept)
