@@ -35,13 +35,17 @@ READER_LIFE = 60.0
 """Seconds after which an exec plug-in that has not answered is given up, and another one may run. The time doubles
 with each, so that few of them hang."""
 
+WATCHES = 1024
+"""Connections of watches that are kept for the next watch, at most: each pool has a watch."""
+
 
 class KubeAccess:
     """The connections to one API server, with credentials that are read again after rotation.
 
-    ``client`` is for calls, ``pool`` for watches. The library reads an in-cluster token every minute and runs an exec
-    plug-in again before its token expires. It does not do so for ``tokenFile``, for certificates on disk and for
-    plug-ins without an expiry; :meth:`renew` reads these again after an answer 401.
+    ``client`` is for calls and keeps ``pool_size`` idle connections at most, ``pool`` is for watches. The library reads
+    an in-cluster token every minute and runs an exec plug-in again before its token expires. It does not do so for
+    ``tokenFile``, for certificates on disk and for plug-ins without an expiry; :meth:`renew` reads these again after an
+    answer 401.
 
     A thread reads them, which holds the lock meanwhile: an exec plug-in may hang, and other calls use the old ones.
     """
@@ -58,7 +62,7 @@ class KubeAccess:
         from kubernetes.client.rest import RESTClientObject
 
         configuration = self._load()
-        configuration.connection_pool_maxsize = self._pool_size
+        configuration.connection_pool_maxsize = WATCHES
         configuration.retries = False
         self.server: str = configuration.host.rstrip("/")
         manager: urllib3.PoolManager = RESTClientObject(configuration).pool_manager

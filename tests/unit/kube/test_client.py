@@ -425,6 +425,7 @@ def test_a_watch_trusts_an_authority_without_key_identifiers(
         file.write_text(json.dumps(content))
         found = access.KubeAccess(lambda: access.configuration(str(file), None), pool_size=1, clock=FakeClock())
         if trusted:
+            assert found.pool.pool.maxsize == access.WATCHES
             for _ in range(2):
                 assert found.pool.request("GET", "/", retries=False, headers={"Connection": "close"}).status == 501
             # each connection loads certificates: two threads that do so in one context crash the process
