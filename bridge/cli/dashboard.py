@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 
@@ -12,32 +12,60 @@ from bridge import logs
 from bridge.cli import explain
 from bridge.cli.connection import ConnectionOptions
 from bridge.cli.session import CommandSession
+from bridge.clock import SystemClock
 from bridge.config import Config
+from bridge.dashboard.access import Viewer
 from bridge.dashboard.pages import Explanation
 from bridge.dashboard.rows import PodRow
 from bridge.dashboard.server import Dashboard, Settings
 from bridge.errors import KubeForbiddenError
-from bridge.kube.client import KubeClient
 from bridge.kube.object_store import Object
+from bridge.single_flight_cache import SingleFlightCache
 from bridge.slurm.models import Job, Node
 from bridge.workload import links
 from bridge.workload.pods import Pod
+
+REMEMBER = 10.0
+"""Seconds for which a user sees the same volumes, DeviceClasses and requests of other pods: an open page of a waiting
+pod asks for them up to once a second."""
+MOST_READS = 256
+"""Cached reads of all users, at most."""
+T = TypeVar("T")
+SharedReads = SingleFlightCache[Any]
 
 
 class PageSession(CommandSession):
     """The session of one page, without a connection to Slurm.
 
     It has the client of the user, the nodes that the user may see, and the rows of the page for the counts of a group.
+    ``reads`` are those of all sessions; each is only for the user who made it.
     """
 
     reads_slurm = False
     all_jobs: list[Job]
     slurm_nodes: dict[str, Node]
 
-    def __init__(self, config: Config, kube: KubeClient, nodes: Sequence[Object], rows: Sequence[PodRow]) -> None:
-        self.config, self.kube, self._nodes, self._rows = config, kube, nodes, rows
+    def __init__(
+        self, config: Config, viewer: Viewer, nodes: Sequence[Object], rows: Sequence[PodRow], reads: SharedReads
+    ) -> None:
+        self.config, self.kube, self._nodes, self._rows = config, viewer.client, nodes, rows
+        self._identity, self._reads = viewer.identity, reads
         self.all_jobs, self.slurm_nodes = [], {}
         self._events: dict[str, list[dict[str, Any]]] = {}
+
+    def shared(self, what: Hashable, read: Callable[[], T]) -> T:
+        """Return what ``read`` has returned to this user in the last seconds. A refusal is cached too."""
+
+        def load() -> tuple[T | KubeForbiddenError, float]:
+            try:
+                return read(), REMEMBER
+            except KubeForbiddenError as error:
+                return error, REMEMBER
+
+        found: T | KubeForbiddenError = self._reads.get((self._identity, what), load)
+        if isinstance(found, KubeForbiddenError):
+            raise found.with_traceback(None)
+        return found
 
     def nodes(self, selector: str = "") -> list[dict[str, Any]]:
         """Return the nodes that the user may see."""
@@ -64,8 +92,10 @@ def run(connection: ConnectionOptions, settings: Mapping[str, Any]) -> int:
     config = configuration.load(connection.config)
     logs.setup(config.logging.level if settings["sign_in"] else "WARNING", config.logging.format)
 
-    def explained(client: KubeClient, pod: Object, nodes: Sequence[Object], rows: Sequence[PodRow]) -> Explanation:
-        session = PageSession(config, client, nodes, rows)
+    reads = SharedReads(SystemClock(), MOST_READS)
+
+    def explained(viewer: Viewer, pod: Object, nodes: Sequence[Object], rows: Sequence[PodRow]) -> Explanation:
+        session = PageSession(config, viewer, nodes, rows, reads)
         return Explanation(explain.describe(session, pod), session.events(pod))
 
     chosen = Settings(**settings, kubeconfig=connection.kubeconfig, context=connection.context)

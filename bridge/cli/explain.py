@@ -228,13 +228,17 @@ def _nodes(session: CommandSession, pod: pods.Pod, storage: Storage | None) -> l
 
 def _taken(session: CommandSession) -> dict[str, resources.Resources]:
     """Return by node the requests of other schedulers' pods; empty if the user may not list these pods."""
-    there = occupancy.Occupancy(session.config.scheduler_name)
-    try:
+
+    def count() -> dict[str, resources.Resources]:
+        there = occupancy.Occupancy(session.config.scheduler_name)
         for pod in session.other_pods():
             there.changed("add", None, pod)
+        return there.lasting(0)
+
+    try:
+        return session.shared("requests of other pods", count)
     except KubeError:
         return {}
-    return there.lasting(0)
 
 
 def _pools(session: CommandSession, pod: pods.Pod) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 from bridge import config as configuration
@@ -66,6 +66,10 @@ class CommandSession:
         except BridgeError as error:
             self.not_read[what] = error.with_hint
             return None
+
+    def shared(self, what: Hashable, read: Callable[[], T]) -> T:
+        """Return what ``read`` returns: large objects that do not depend on one pod, which a subclass may cache."""
+        return read()
 
     @property
     def knows_slurm(self) -> bool:
@@ -149,12 +153,15 @@ class CommandSession:
             (PERSISTENT_VOLUMES.path(), prune_volume),
             (STORAGE_CLASSES.path(), prune_storage_class),
         )
-        return [prune(item) for path, prune in kinds for item in self.kube.get(path)["items"]]
+        found: list[dict[str, Any]] = []
+        for path, prune in kinds:
+            found += self.shared(path, lambda p=path, f=prune: [f(item) for item in self.kube.get(p)["items"]])  # type: ignore[misc]
+        return found
 
     def device_names(self) -> Mapping[str, str]:
         """Return the DeviceClass of each extended resource; empty if the user may not list the classes."""
         try:
-            classes = self.kube.get(DEVICE_CLASSES.path())["items"]
+            classes = self.shared(DEVICE_CLASSES.path(), lambda: self.kube.get(DEVICE_CLASSES.path())["items"])
         except KubeError:
             return {}
         return extended_claims.names(classes, self.config.gres, self.config.device_classes)

@@ -32,9 +32,13 @@ May = Callable[[str, str | None], bool]
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A user of the page. ``client`` has the rights of this user; the page of a pod and logs are read with it."""
+    """A user of the page. ``client`` has the rights of this user; the page of a pod and logs are read with it.
+
+    ``identity`` is another one for each token: what one has read, another may not see.
+    """
 
     name: str
+    identity: str
     client: KubeClient
     may: May
 
@@ -74,7 +78,7 @@ class LocalAccess:
     def __init__(self, client: KubeClient, *, nodes: bool) -> None:
         self.token = secrets.token_urlsafe(32)
         self.cookie = f"podbridge-{secrets.token_hex(4)}"  # cookies of other ports of this host have other names
-        self._viewer = Viewer("", client, lambda plural, _: plural != "nodes" or nodes)
+        self._viewer = Viewer("", "", client, lambda plural, _: plural != "nodes" or nodes)
 
     def viewer(self, authorization: str, cookie: str) -> Viewer | None:
         """Return the user of the kubeconfig if the cookie has the token."""
@@ -111,7 +115,10 @@ class ReviewedAccess:
         if token is None or user is None:
             return None
         return Viewer(
-            user.name, self._users.client(token), lambda plural, namespace: self._may(user, plural, namespace)
+            user.name,
+            hashlib.sha256(token.encode()).hexdigest(),
+            self._users.client(token),
+            lambda plural, namespace: self._may(user, plural, namespace),
         )
 
     def accepts(self, token: str) -> bool:

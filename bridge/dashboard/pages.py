@@ -13,7 +13,6 @@ from bridge.dashboard import overview, selection, timeline
 from bridge.dashboard.access import Viewer
 from bridge.dashboard.changes import Changes, Feed
 from bridge.dashboard.rows import STATES, PodRow, containers, row
-from bridge.kube.client import KubeClient
 from bridge.kube.object_store import Object
 from bridge.kube.resources import PODS
 from bridge.serving.answers import AnswerError
@@ -37,8 +36,8 @@ class Explanation:
     events: Sequence[Mapping[str, Any]]
 
 
-Explain = Callable[[KubeClient, Object, Sequence[Object], Sequence[PodRow]], Explanation]
-"""``explain(client, pod, nodes, rows)``: ``client`` has the rights of the user, ``rows`` are those of all pods."""
+Explain = Callable[[Viewer, Object, Sequence[Object], Sequence[PodRow]], Explanation]
+"""``explain(viewer, pod, nodes, rows)``: the client of ``viewer`` reads, ``rows`` are those of all pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ class Pages:
         entry = row(pod)
         viewer = self._viewer()
         may_nodes = viewer.may("nodes", None)
-        found = self._sources.explain(viewer.client, pod, self._sources.nodes() if may_nodes else [], self._rows())
+        found = self._sources.explain(viewer, pod, self._sources.nodes() if may_nodes else [], self._rows())
         report = found.report if may_nodes else {**found.report, "pools": [], "nodes": []}
         over = timeline.axis([entry], now)
         return self._render(

@@ -37,7 +37,7 @@ class Site:
         self.client = TableClient(paths, logs)
         self.access = access or LocalAccess(self.client, nodes=True)
         if may is not None:
-            self.access._viewer = Viewer("ann", self.client, may)
+            self.access._viewer = Viewer("ann", "ann", self.client, may)
         self.changes = Changes()
         self.report = {
             "summary": "pending",

@@ -128,6 +128,11 @@ class TestSignIn:
         headers["Authorization"] = "Bearer other"
         assert reviewed.browser.get("/pods", headers=headers).status_code == 303
 
+    def test_each_token_is_another_identity(self, reviewed):
+        found = [reviewed.access.viewer(f"Bearer {token}", "") for token in ("anns-token", "anns-token", LONG)]
+        assert [viewer.name for viewer in found] == ["ann"] * 3
+        assert found[0].identity == found[1].identity != found[2].identity
+
     def test_a_form_of_another_site_is_refused(self, reviewed):
         headers = {"Host": HOST, "Origin": "https://evil.example"}
         answer = reviewed.browser.post("/sign-in", data={"token": "anns-token"}, headers=headers)

@@ -10,7 +10,7 @@ from tests.unit.dashboard.test_rows import pod
 
 
 def be(opened, name):
-    opened.access._viewer = Viewer(name, opened.client, lambda *_: True)
+    opened.access._viewer = Viewer(name, name, opened.client, lambda *_: True)
 
 
 class TestLimit:
