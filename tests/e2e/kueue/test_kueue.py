@@ -267,3 +267,21 @@ def test_a_flavor_of_slurm_follows_its_nodes_and_takes_jobs_to_them(world):
     world.delete_gang(job)
     world.api("DELETE", path)
     eventually(lambda: not world.offered(name), "its queue is garbage", 60)
+
+
+def test_a_queue_that_cannot_be_written_is_reported_until_it_is_mended(world):
+    name = f"master-{next(world.counts)}"
+    flavors = [{"name": "local", "localFlavor": {"nodeLabels": {"kubernetes.io/hostname": kueue.LOCAL_NODE}}}]
+    unknown = {"preemption": {"withinClusterqueue": "LowerPriority"}}
+    path = world.master_queue(name, flavors, template=unknown)
+    eventually(lambda: world.queue_state(path)[0] == "WriteFailed", "the API server does not know the field", 30)
+    assert world.api.request("GET", f"{kueue.API}/clusterqueues/{name}")[0] == 404
+    merge = "application/merge-patch+json"
+    world.api("PATCH", path, {"spec": {"template": None}}, merge)
+    eventually(lambda: world.queue_state(path) == ("InStep", {"local": "Offered"}), "written", 40)
+    assert world.offered(name)[f"{name}-local"] != "0"
+    refused = [*flavors, {"name": "rack", "localFlavor": {"nodeLabels": {"rack": "my rack"}}}]
+    world.api("PATCH", path, {"spec": {"flavors": refused}}, merge)
+    eventually(lambda: world.queue_state(path)[0] == "Invalid", "the value of the label is refused")
+    world.api("DELETE", path)
+    eventually(lambda: not world.offered(name), "its queue is garbage", 60)
