@@ -274,7 +274,7 @@ class _Plan:
         ]
 
     def _queue(self, name: str, spec: Specification, policy: str, quotas: Sequence[Quota]) -> None:
-        """Plan the write of a ClusterQueue, with the flavors whose ResourceFlavor exists: others would stop the queue."""
+        """Plan the write of a ClusterQueue. It has only flavors whose ResourceFlavor exists: others would stop it."""
         observed = self.view.cluster_queues.get(name)
         written = [quota for quota in quotas if quota[0] in self.view.flavors]
         if observed is None and quotas and not written:
