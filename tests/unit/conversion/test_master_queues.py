@@ -79,7 +79,7 @@ def test_a_converted_manifest_stays_as_it_is():
         (queue({"flavors": [{"name": "a", "natsFlavor": 5}]}), r"spec.flavors\[0\].natsFlavor: 5 is not allowed"),
         (queue({}), "q.yaml: MasterQueue/q: spec.flavors is missing"),
         (queue({"flavors": ["a"]}), r"q.yaml: MasterQueue/q: spec.flavors\[0\]: 'a' is not allowed"),
-        (queue({"flavors": [{"name": "A_"}]}), r"spec.flavors\[0\].name: 'A_' is not allowed; allowed: a name of an object"),
+        (queue({"flavors": [{"name": "A_"}]}), r"spec.flavors\[0\].name: 'A_' is not allowed; allowed: a name"),
         (queue({"template": {"stopPolicy": "Never"}, "flavors": []}), "stopPolicy: 'Never' is not allowed"),
         (queue({"flavors": [], "localQueues": 5}), "spec.localQueues: 5 is not allowed; allowed: a list of mappings"),
         (queue({"flavors": [], "localQueues": ["a"]}), r"spec.localQueues: \['a'\] is not allowed"),
