@@ -159,9 +159,7 @@ class Scheduler(SlurmLoop):
             self.dependencies.poller.list_all()
         in_gangs = self._gangs.uids
         idle = [
-            pod
-            for uid, pod in waiting.items()
-            if uid in ours and uid not in in_gangs and not self.workers.busy(uid)
+            pod for uid, pod in waiting.items() if uid in ours and uid not in in_gangs and not self.workers.busy(uid)
         ]
         self._device_names.request(self.workers)
         self._occupancy.correct(self.dependencies.pods.picked(), self._is_binding)
