@@ -174,6 +174,10 @@ spec:
             httpGet: {path: /readyz, port: health}
             {{- toYaml $values.readinessProbe | nindent 12 }}
           {{- end }}
+          {{- if eq $part "admission" }}
+          # the API server calls this replica until it knows the addresses without it
+          lifecycle: {preStop: {sleep: {seconds: 5}}}
+          {{- end }}
           {{- with $values.resources }}
           resources:
             {{- toYaml . | nindent 12 }}

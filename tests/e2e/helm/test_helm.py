@@ -2,6 +2,9 @@
 
 import json
 import subprocess
+import threading
+import time
+from contextlib import contextmanager
 
 import pytest
 import requests
@@ -100,13 +103,39 @@ def test_a_user_signs_in_to_the_web_page_of_the_release(clean):
     world.delete(seen, 0)
 
 
-def test_upgrade_rollback_and_uninstall_leave_running_pods_alone(clean, long):
+@contextmanager
+def admitting(world):
+    """Create pods without pause, as a dry run, and fail if the webhook did not admit one; yield nothing."""
+    path, probe = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All", world.manifest("probe")
+    stop, admitted, refused = threading.Event(), [], []
+
+    def ask():
+        while not stop.wait(0.1):
+            try:
+                scheduler = world.api("POST", path, probe)["spec"]["schedulerName"]
+            except requests.RequestException as error:
+                refused.append(str(error))
+            else:
+                (refused if scheduler == "default-scheduler" else admitted).append(scheduler)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        asking.join()
+    assert admitted and not refused
+
+
+def test_upgrade_rollback_and_uninstall_leave_running_pods_alone(clean, report, long):
     world, release, _ = clean
     count = 100 if long else 10
     before = running_pods(world, count)
     first, old = release.revision(), names(release)
 
-    release.install({"config": {"busyNodeTimeout": 77}})
+    with admitting(world):
+        upgrade = release.install({"config": {"busyNodeTimeout": 77}})
     changed = names(release)
     assert all(not set(old[part]) & set(changed[part]) for part in helm.PARTS), "a changed configuration rolls all pods"
     maps = world.api("GET", f"/api/v1/namespaces/{helm.NAMESPACE}/configmaps")["items"]
@@ -117,7 +146,10 @@ def test_upgrade_rollback_and_uninstall_leave_running_pods_alone(clean, long):
     world.delete(another)
     world.gone(another)
 
-    release.rollback(first)
+    begun = time.monotonic()
+    with admitting(world):
+        release.rollback(first)
+    rollback = time.monotonic() - begun
     assert release.revision() == first + 2
     assert alive(world) == before
 
@@ -130,7 +162,8 @@ def test_upgrade_rollback_and_uninstall_leave_running_pods_alone(clean, long):
     probe = world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All", world.manifest("probe"))
     assert probe["spec"]["schedulerName"] == "default-scheduler", "no webhook is left"
 
-    release.install()
+    install_again = release.install()
+    report(f"{count} pods run: upgrade {upgrade:.0f} s, rollback {rollback:.0f} s, installation {install_again:.0f} s")
     admitted = world.create(cpu="5m", memory="8Mi", script=FOREVER, terminationGracePeriodSeconds=1)
     world.running(admitted, 90)
     world.delete(admitted)
