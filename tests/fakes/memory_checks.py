@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from bridge.kube.object_store import Object
+from bridge.slurm import states
 from bridge.slurm.models import JobLink, JobRequest
 from bridge.workload import links, pods
 from tests.fakes.memory_hub import MemoryHub
@@ -15,11 +17,13 @@ class WriteChecks:
     """Assertions that the API server and slurmctld in memory make when the hub writes.
 
     ``fresh``: the hub decides from the present state of both, so that its decision has no excuse. ``minimum`` returns
-    the number of members that start together, by the link of their job.
+    the number of members that start together, by the link of their job. ``submissions`` counts the requests for a job
+    of each pod or gang, by key.
     """
 
     def __init__(self, hub: MemoryHub, minimum: Callable[[JobLink], int]) -> None:
         self.fresh = False
+        self.submissions: Counter[str] = Counter()
         self._hub, self._minimum = hub, minimum
         hub.kube.on_bind, hub.kube.on_delete = self._bind, self._delete
         hub.slurm.on_submit, hub.slurm.on_cancel = self._submit, self._cancel
@@ -53,6 +57,7 @@ class WriteChecks:
         part = next((part for part in job.all if node in part.nodes), None)
         assert part is not None, f"{name} is bound to {node}, job {job_id} has {[part.nodes for part in job.all]}"
         if self.fresh:
+            assert states.is_allocated(job.shown().states), f"{name} is bound, and its job is {job.shown().states}"
             assert links.shape(pod) == part.request.link.shape, f"{name} requests something else than its job {job_id}"
             spec = self._hub.kube.get(f"/api/v1/nodes/{node}")["spec"]
             assert not spec.get("unschedulable"), f"{name} is bound to {node}, which is cordoned"
@@ -67,6 +72,7 @@ class WriteChecks:
         assert ended, f"{pod['metadata']['name']} is terminated, and its job {job_id} has not ended"
 
     def _submit(self, request: JobRequest) -> None:
+        self.submissions.update(request.link.keys)
         if not self.fresh or request.link.group is None:
             return
         members = [pod for pod in self.members(request.link) if not pods.is_deleted(pod)]

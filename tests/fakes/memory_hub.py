@@ -75,7 +75,7 @@ class MemoryHub:
 
     def __init__(self, node_names: tuple[str, ...]) -> None:
         self.clock, self.writes = FakeClock(), Writes()
-        self.kube = MemoryKube(self.writes)
+        self.kube = MemoryKube(self.writes, self.clock)
         self.slurm = MemorySlurm(self.writes, node_names)
         self.config = Config()
         for name in node_names:

@@ -9,10 +9,16 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bridge import clock as clocks
+from bridge import names
 from bridge.errors import KubeConflictError, KubeNotFoundError
 from bridge.kube.object_store import Change, Object, ObjectStore, number
 from bridge.kube.responses import error_of_status
 from bridge.workload import pods
+from tests.fakes.clock import FakeClock
+
+GRACE = 30
+"""Seconds that a deleted pod has to end."""
 
 
 class Killed(BaseException):
@@ -67,7 +73,7 @@ class MemoryCache(ObjectStore):
 class MemoryKube:
     """Pods and nodes by path, with resource versions, finalizers and preconditions; deletions as the API server's."""
 
-    def __init__(self, writes: Writes) -> None:
+    def __init__(self, writes: Writes, clock: FakeClock | None = None) -> None:
         self.objects: dict[str, Object] = {}
         self.changes: list[tuple[Object, bool]] = []
         self.copies_labels = True
@@ -75,10 +81,14 @@ class MemoryKube:
         self.on_bind: Callable[[Object, str], None] = lambda pod, node: None
         self.on_delete: Callable[[Object], None] = lambda pod: None
         """Called with the pod right before the hub binds or deletes it."""
-        self._writes, self._version = writes, 0
+        self._writes, self._version, self._clock = writes, 0, clock or FakeClock()
 
     def fenced(self, check: Callable[[], None]) -> FencedKube:
         return FencedKube(self, check)
+
+    def stamp(self, later: float = 0) -> str:
+        """Return the time of the API server, which has a clock of its own."""
+        return clocks.rfc3339(self._clock.monotonic() + later)
 
     def put(self, path: str, obj: Object) -> Object:
         """Store an object without counting a write of the hub; remove it if it is deleted and nothing keeps it."""
@@ -150,6 +160,9 @@ class MemoryKube:
             obj["metadata"]["labels"] = _merged(obj["metadata"].get("labels"), body["metadata"].get("labels"))
         self.on_bind(obj, body["target"]["name"])
         obj["spec"]["nodeName"] = body["target"]["name"]
+        scheduled = {"type": names.POD_SCHEDULED, "status": "True", "lastTransitionTime": self.stamp()}
+        others = [entry for entry in obj["status"].get("conditions", ()) if entry["type"] != names.POD_SCHEDULED]
+        obj["status"]["conditions"] = [*others, scheduled]
         answer = self.put(path, obj)
         self._writes.done()
         return answer
@@ -164,7 +177,7 @@ class MemoryKube:
     def request_deletion(self, path: str) -> None:
         """Delete a pod as a user does: not a write of the hub."""
         path, obj = self._of(path)
-        obj["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:01Z")
+        obj["metadata"].setdefault("deletionTimestamp", self.stamp(GRACE))
         self.put(path, obj)
 
 

@@ -15,17 +15,20 @@ from tests.fakes.memory_kube import Writes
 
 CLUSTER, OTHER_CLUSTER = "c1", "c2"
 VERSION = ApiVersion("v0.0.45", external_jobs=True, heterogeneous=True, external_components=True)
-LIVE = ("PENDING", "RUNNING")
+LIVE = ("PENDING", "RUNNING", "SUSPENDED")
+HOLDS = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "COMPLETING"})
+"""Flags of a pending job that does not start."""
 _NEW = ObservedJob(Job(0, frozenset()))
 
 
 @dataclass
 class MemoryJob:
-    """A job: its request, state and nodes; ``components`` are those of a heterogeneous job after the first."""
+    """A job: its request, states and nodes; ``components`` are those of a heterogeneous job after the first."""
 
     job_id: int
     request: JobRequest
     state: str = "PENDING"
+    flags: frozenset[str] = frozenset()
     nodes: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     components: list[MemoryJob] = field(default_factory=list)
@@ -40,11 +43,12 @@ class MemoryJob:
         """Whether the job or any of its components is pending or runs."""
         return any(part.state in LIVE for part in self.all)
 
-    def set(self, state: str) -> None:
-        """Set the state of all components that live; a pending job has no nodes."""
+    def set(self, state: str, *flags: str) -> None:
+        """Set the state and flags of all components that live; a pending job has no nodes."""
         for part in self.all:
             if part.state in LIVE:
                 part.state, part.nodes = state, () if state == "PENDING" else part.nodes
+                part.flags = frozenset(flags)
 
     @property
     def ours(self) -> bool:
@@ -55,8 +59,8 @@ class MemoryJob:
         return joined(Component(leader, number, part._shown()) for number, part in enumerate(self.all))[0]
 
     def _shown(self) -> Job:
-        request = self.request
-        return Job(self.job_id, frozenset({self.state}), request.link, self.nodes, excluded=",".join(self.excluded))
+        found = frozenset({self.state, *self.flags})
+        return Job(self.job_id, found, self.request.link, self.nodes, excluded=",".join(self.excluded))
 
 
 @dataclass
@@ -72,6 +76,8 @@ class MemorySlurm:
     node_names: tuple[str, ...]
     jobs: dict[int, MemoryJob] = field(default_factory=dict)
     drained: dict[str, str] = field(default_factory=dict)
+    asleep: dict[str, str] = field(default_factory=dict)
+    """The state of the nodes that power saving stops or starts, by name."""
     late: list[JobRequest] = field(default_factory=list)
     fault: str = ""
     version: ApiVersion = VERSION
@@ -109,9 +115,9 @@ class MemorySlurm:
         return made[0]
 
     def _next_id(self) -> int:
-        """Return the next id that no live job of this cluster and no job of another one has."""
+        """Return the next id that no job has: slurmctld assigns that of a job again only after it has lost the job."""
         self._last += 1
-        while (found := self.find(self._last)) is not None and (found.state in LIVE or not found.ours):
+        while self.find(self._last) is not None:
             self._last += 1
         return self._last
 
@@ -152,22 +158,30 @@ class MemorySlurm:
         self.writes.done()
 
     def node(self, name: str) -> Node:
-        reason = self.drained.get(name)
-        return Node(name, frozenset({"IDLE"} if reason is None else {"IDLE", "DRAIN"}), reason or "")
+        reason, shown = self.drained.get(name), {"IDLE"}
+        if reason is not None:
+            shown |= {"DRAIN"}
+        if name in self.asleep:
+            used = any(name in part.nodes for part in self._running())
+            shown = (shown - {"IDLE"}) | {"ALLOCATED" if used else "IDLE", "CLOUD", self.asleep[name]}
+        return Node(name, frozenset(shown), reason or "")
+
+    def _running(self) -> list[MemoryJob]:
+        parts = (part for job in self.jobs.values() for part in job.all)
+        return [part for part in parts if part.state in ("RUNNING", "SUSPENDED")]
 
     def start(self, job: MemoryJob) -> bool:
         """Start a pending job if enough nodes are free, each component on nodes of its own; return whether it runs."""
-        running = [part for other in self.jobs.values() for part in other.all if part.state == "RUNNING"]
-        taken = {node for part in running for node in part.nodes} | self.drained.keys()
+        taken = {node for part in self._running() for node in part.nodes} | self.drained.keys()
         given = []
         for part in job.all:
             free = [name for name in self.node_names if name not in taken and name not in part.excluded]
-            if part.state != "PENDING" or len(free) < part.request.min_nodes:
+            if part.state != "PENDING" or not HOLDS.isdisjoint(part.flags) or len(free) < part.request.min_nodes:
                 return False
             given.append(tuple(free[: part.request.max_nodes or part.request.min_nodes]))
             taken |= {*given[-1]}
         for part, nodes in zip(job.all, given, strict=True):
-            part.state, part.nodes = "RUNNING", nodes
+            part.state, part.nodes, part.flags = "RUNNING", nodes, frozenset()
         return True
 
     def live(self) -> list[MemoryJob]:
@@ -222,7 +236,7 @@ class MemoryPoller:
 
     def poll(self) -> None:
         before, found = self.snapshot.jobs, {}
-        hidden, self.hidden = self.hidden if self.hidden in before else 0, 0
+        hidden, self.hidden = self.hidden if self._is_known(self.hidden) else 0, 0
         shown = [job for job in self.slurm.jobs.values() if job.ours and job.job_id != hidden]
         for job in shown:
             found[job.job_id] = self._observed(job.shown(), before.get(job.job_id), missing=False)
@@ -242,6 +256,12 @@ class MemoryPoller:
         nodes = {name: self.slurm.node(name) for name in self.slurm.node_names}
         now = self.clock.monotonic()
         self.snapshot = Snapshot(self.snapshot.sequence + 1, now, 0, found, by_uid, nodes)
+
+    def _is_known(self, job_id: int) -> bool:
+        """Whether the last answer had this job, and not an earlier one with the same id."""
+        known, job = self.snapshot.jobs.get(job_id, _NEW), self.slurm.jobs.get(job_id)
+        link = known.job.link
+        return link is not None and job is not None and not known.missing and link.keys == job.request.link.keys
 
     def _observed(self, job: Job, before: ObservedJob | None, *, missing: bool) -> ObservedJob:
         if not missing and states.end_of(job.states) is None:

@@ -15,11 +15,17 @@ UNITS = {
     "ring": {"kind": "podgroup", "size": 4, "minimum": 2, "slots": False},
     "alone": {"size": 1},
 }
+UNREACHABLE = "node.kubernetes.io/unreachable"
 PLACES = [(name, slot) for name, unit in UNITS.items() for slot in range(unit["size"])]
 
 
 def minimum(link):
     return UNITS[link.group.name]["minimum"] if link.group else 1
+
+
+def places(job, shape=None):
+    """Return the id of a job with each of its nodes, or with those of the components for a shape."""
+    return {(job.job_id, node) for part in job.all if shape in (None, part.request.link.shape) for node in part.nodes}
 
 
 def path_of(pod):
@@ -55,7 +61,7 @@ class MemoryWorld:
         meta |= {
             "finalizers": [*self.finalizers],
             "annotations": annotations,
-            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "creationTimestamp": self.hub.kube.stamp(),
         }
         spec = {
             "containers": [{"resources": {"requests": {"cpu": "5"}}}],
@@ -96,26 +102,37 @@ class MemoryWorld:
         jobs = self.hub.slurm.live()
         return jobs[number % len(jobs)]
 
+    def power(self, name, state, ready):
+        """Set the state of power saving of a node, and whether its kubelet is ready."""
+        self.hub.slurm.asleep.pop(name, None)
+        if state:
+            self.hub.slurm.asleep[name] = state
+        path = f"/api/v1/nodes/{name}"
+        node = self.hub.kube.get(path)
+        node["status"]["conditions"] = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
+        taints = [taint for taint in node["spec"]["taints"] if taint["key"] != UNREACHABLE]
+        node["spec"]["taints"] = taints if ready else [*taints, {"key": UNREACHABLE, "effect": "NoSchedule"}]
+        self.hub.kube.put(path, node)
+
     def every_pod_has_a_place(self):
-        """Whether each index has a pod, each pod is bound or its group's job is full, and each group has one job."""
+        """Whether each index has a pod, each pod is bound or its group's job is full, and each group has one job.
+
+        A member of a heterogeneous job has a place in the component of its shape only; a pod of another shape waits for
+        the next job.
+        """
         hub, running = self.hub, {}
         everyone = hub.kube.pods()
         for pod in everyone:
             if pods.is_bound(pod) and not pods.is_finished(pod):
                 running.setdefault(links.key(pod), set()).add((pods.job_id(pod), pod["spec"]["nodeName"]))
-        jobs = {
-            job.request.link.keys[0]: {(job.job_id, node) for part in job.all for node in part.nodes}
-            for job in hub.slurm.live()
-        }
-        shapes = {job.request.link.keys[0]: {part.request.link.shape for part in job.all} for job in hub.slurm.live()}
+        jobs = {job.request.link.keys[0]: job for job in hub.slurm.live()}
         if len(jobs) != len(hub.slurm.live()) or any(pods.is_deleted(pod) for pod in everyone):
             return False
-        if jobs.keys() != running.keys() or any(not running[key] <= jobs[key] for key in jobs):
+        if jobs.keys() != running.keys() or any(not running[key] <= places(job) for key, job in jobs.items()):
             return False
         for pod in filter(pods.is_open, everyone):
             key = links.key(pod)
-            differs = links.shape(pod) not in shapes.get(key, ())  # it waits for the next job
-            if key not in jobs or (running[key] != jobs[key] and not differs):
+            if key not in jobs or not places(jobs[key], links.shape(pod)) <= running[key]:
                 return False
         have = {pod["metadata"]["name"] for pod in everyone}
         return all("{}-{}".format(*place) in have or place in self.done for place in PLACES)

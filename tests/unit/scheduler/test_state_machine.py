@@ -13,6 +13,15 @@ from bridge.workload import links, pods
 from tests.fakes.memory_world import NODES, PLACES, UNITS, MemoryWorld, path_of
 
 ROUNDS = 60
+REST = 31
+"""Seconds between two looks at a hub that must not write any more."""
+ENDS = [
+    *[(state,) for state in ("CANCELLED", "NODE_FAIL", "TIMEOUT", "FAILED", "PREEMPTED", "PENDING")],
+    *[("FAILED", "COMPLETING"), ("CANCELLED", "COMPLETING"), ("PENDING", "COMPLETING", "REQUEUED")],
+    *[("PENDING", "REQUEUE_HOLD"), ("PENDING", "SPECIAL_EXIT")],
+]
+CHANGES = [("RUNNING",), ("SUSPENDED",), ("RUNNING", "COMPLETING"), ("RUNNING", "CONFIGURING"), ("RUNNING", "NEW_FLAG")]
+"""States of a job that keeps its nodes."""
 THEN = ("", "wait", "kill")
 NUMBER = st.integers(0, 7)
 
@@ -91,6 +100,23 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
         pod = self.running()[number % len(self.running())]
         self.finish(pod, "Failed" if pods.is_deleted(pod) else phase)
 
+    @precondition(lambda self: self.running())
+    @rule(number=NUMBER, ends=st.booleans(), starts=st.booleans())
+    def successor(self, number, ends, starts):
+        """A pod fails and is created again later; the others of its group run, or have succeeded."""
+        pod = self.running()[number % len(self.running())]
+        self.wait(2)
+        self.finish(pod, "Failed")
+        self.hub.kube.request_deletion(path_of(pod))
+        self.look()
+        for other in self.running() if ends else ():
+            if links.key(other) == links.key(pod) and not pods.is_deleted(other):
+                self.finish(other, "Succeeded")
+        name, _, slot = pod["metadata"]["name"].rpartition("-")
+        if (name, int(slot)) in self.absent():
+            self.create((name, int(slot)))
+        self.may_start(starts)
+
     # --- Slurm --------------------------------------------------------------------------------------------------------
     @precondition(lambda self: self.jobs("PENDING"))
     @rule(number=NUMBER)
@@ -99,12 +125,54 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
         self.hub.slurm.start(jobs[number % len(jobs)])
 
     @precondition(lambda self: self.hub.slurm.live())
-    @rule(number=NUMBER, state=st.sampled_from(["CANCELLED", "NODE_FAIL", "TIMEOUT", "PENDING"]))
-    def end(self, number, state):
+    @rule(number=NUMBER, states=st.sampled_from(ENDS))
+    def end(self, number, states):
         """A job ends, or is requeued."""
-        job = self.live_job(number)
+        self.end_job(self.live_job(number), *states)
+
+    def end_job(self, job, *states):
         self.hub.slurm.moved.add(job.job_id)
-        job.set(state)
+        job.set(*states)
+
+    @precondition(lambda self: self.hub.slurm.live())
+    @rule(state=st.sampled_from(["FAILED", "NODE_FAIL", "COMPLETED"]))
+    def end_again_and_again(self, state):
+        """Each job without a pod ends: after the first one, podbridge waits before it submits others."""
+        before, restarts = self.checks.submissions.copy(), self.hub.restarts
+        for _ in range(6):
+            self.look()
+            for job in self.hub.slurm.live():
+                if not self.checks.started(job):
+                    self.end_job(job, state)
+        if self.hub.restarts == restarts:
+            assert all(count <= 3 for count in (self.checks.submissions - before).values()), self.story()
+
+    @precondition(lambda self: self.jobs("RUNNING") + self.jobs("SUSPENDED"))
+    @rule(number=NUMBER, states=st.sampled_from(CHANGES))
+    def change_states(self, number, states):
+        """A job is suspended or resumed, its nodes are configured, or it is about to end."""
+        jobs = self.jobs("RUNNING") + self.jobs("SUSPENDED")
+        jobs[number % len(jobs)].set(*states)
+
+    @rule(number=NUMBER, state=st.sampled_from(["", "POWERED_DOWN", "POWERING_UP"]), ready=st.booleans())
+    def power_saving(self, number, state, ready):
+        """Power saving stops or starts a node; its kubelet is ready or not."""
+        self.power(NODES[number], state, ready)
+
+    @precondition(lambda self: self.jobs("PENDING"))
+    @rule(number=NUMBER, seconds=st.sampled_from([1, 65, 130]), ends=st.booleans())
+    def squeeze(self, number, seconds, ends):
+        """Pods of another scheduler fill the nodes of a job that starts, for a time in which it may be given back."""
+        job = self.jobs("PENDING")[number % len(self.jobs("PENDING"))]
+        if self.hub.slurm.start(job):
+            for node in job.nodes:
+                if node not in self.hub.blockers:
+                    self.hub.block(node)
+            for _ in range(2):
+                self.look()
+                self.wait(seconds)
+            for node in [*self.hub.blockers] if ends else ():
+                self.hub.block(node)
 
     @precondition(lambda self: self.hub.slurm.live())
     @rule(number=NUMBER, reuse=st.booleans())
@@ -112,7 +180,7 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
         """slurmctld loses a job, and assigns its id again: at once to another cluster, or to the next submission."""
         self.hub.slurm.lose(self.live_job(number), reuse=reuse)
 
-    @precondition(lambda self: self.hub.slurm.live())
+    @precondition(lambda self: 0 < len(self.hub.slurm.live()) < 2 * len(UNITS))
     @rule(number=NUMBER)
     def copy(self, number):
         """A request that was delayed for longer than podbridge waits becomes a second job."""
@@ -147,6 +215,11 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
             self.hub.slurm.add(self.hub.slurm.late.pop())
 
     # --- the hub ------------------------------------------------------------------------------------------------------
+    @rule(offset=st.sampled_from([0, 7200, -7200, 400 * 86400]))
+    def set_time(self, offset):
+        """A user sets the time of day of the hub's machine."""
+        self.hub.clock.offset = offset
+
     @rule(seconds=st.sampled_from([6, 1, 130]))
     def wait(self, seconds):
         self.unheard += seconds
@@ -257,6 +330,11 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
         hub = self.hub
         hub.writes.kill_after, hub.slurm.fault = None, ""
         for name in NODES:
+            self.power(name, "", True)
+        for job in hub.slurm.live():
+            job.set("RUNNING" if job.state == "SUSPENDED" else job.state)
+        self.come_to_rest()
+        for name in NODES:
             node = hub.kube.get(f"/api/v1/nodes/{name}")
             node["spec"]["unschedulable"] = False
             hub.kube.put(f"/api/v1/nodes/{name}", node)
@@ -276,6 +354,22 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
         for pod in hub.kube.pods():
             hub.kube.request_deletion(path_of(pod))
         self.settle(lambda: not hub.kube.pods() and not hub.slurm.live())
+
+    def come_to_rest(self):
+        """Without events, writes end: a condition that changes again and again would be one of a hundred thousand."""
+        for _ in self.hub.slurm.live():  # each look cancels one second job
+            self.look()
+        for _ in range(8):
+            self.wait(130)
+            self.look()
+            for pod in self.running():
+                if pods.is_deleted(pod):
+                    self.finish(pod, "Failed")
+        before = self.hub.writes.count
+        for _ in range(3):
+            self.wait(REST)
+            self.look()
+        assert self.hub.writes.count == before, self.story()
 
     def settle(self, good, owners=False):
         for number in range(ROUNDS):
