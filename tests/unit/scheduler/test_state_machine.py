@@ -139,7 +139,7 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
     def end_again_and_again(self, state):
         """Each job without a pod ends: after the first one, podbridge waits before it submits others."""
         before, restarts = self.checks.submissions.copy(), self.hub.restarts
-        for _ in range(6):
+        for _ in range(10):  # two answers of Slurm confirm an end
             self.look()
             for job in self.hub.slurm.live():
                 if not self.checks.started(job):
@@ -356,7 +356,7 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
         self.settle(lambda: not hub.kube.pods() and not hub.slurm.live())
 
     def come_to_rest(self):
-        """Without events, writes end: a condition that changes again and again would be one of a hundred thousand."""
+        """Without events, writes end, and no job keeps nodes on which no pod was started."""
         for _ in self.hub.slurm.live():  # each look cancels one second job
             self.look()
         for _ in range(8):
@@ -370,6 +370,7 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
             self.wait(REST)
             self.look()
         assert self.hub.writes.count == before, self.story()
+        assert all(self.checks.started(job) for job in self.hub.slurm.live() if job.nodes), self.story()
 
     def settle(self, good, owners=False):
         for number in range(ROUNDS):
