@@ -87,15 +87,16 @@ def test_a_cancellation_reaches_a_site_that_was_down(over_nats: PluginProcess) -
     eventually(over_nats.answers, "the site's announcement", 10)
 
 
-def test_a_job_survives_a_restart_of_the_plugin(plugin: PluginProcess) -> None:
-    client = plugin.client
-    pod = make_pod("echo begun; sleep 6; echo done")
+def test_a_job_survives_a_restart_of_the_plugin(plugin: PluginProcess, tmp_path: Path) -> None:
+    client, end = plugin.client, tmp_path / "end"
+    pod = make_pod(f"echo begun; until [ -e {end} ]; do sleep 0.1; done; echo done")
     created = client.create(pod)
     client.wait(pod, "Running")
     plugin.stop(signal.SIGKILL)
     plugin.start()
     assert client.create(pod) == created
     assert phase(client.status(pod)) == "Running"
+    end.touch()
     client.wait(pod, "Succeeded")
     assert client.log(pod) == "begun\ndone\n"
     client.delete(pod)

@@ -1,5 +1,6 @@
 """Logs of peers: connections that are closed, and readers that leave."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -95,8 +96,7 @@ def connections_to(url):
         except OSError:
             continue
         with sock:
-            try:
-                found += sock.getpeername()[1] == port
-            except OSError:
-                continue
+            if sock.family == socket.AF_INET:
+                with contextlib.suppress(OSError):
+                    found += sock.getpeername()[1] == port
     return found
