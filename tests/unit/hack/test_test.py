@@ -90,7 +90,8 @@ def test_a_run_that_did_not_finish_has_failed(checkout, action):
 
 
 def test_an_interrupted_run_ends(checkout):
-    process = start(checkout, contract_first="trap 'kill $!; exit 2' INT; touch $CHECKOUT/begun; sleep 9 & wait; exit 9")
+    action = "trap 'kill $!; exit 2' INT; touch $CHECKOUT/begun; sleep 60 & wait; exit 9"
+    process = start(checkout, contract_first=action)
     eventually(lambda: (checkout / "begun").exists())
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     for pid in (process.pid, *map(int, children)):  # as a terminal does
