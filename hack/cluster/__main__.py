@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from cluster import debian, helm, install, kueue, orphans, places, pools, prometheus, realnode, shards
+from cluster import debian, helm, image, install, kueue, orphans, places, pools, prometheus, realnode, shards
 from cluster.core import Cluster
 from cluster.errors import ClusterError
 from cluster.options import FILE as RECORD
@@ -112,6 +112,7 @@ def get_all(options: argparse.Namespace) -> None:
         ],
     )
     prometheus.ensure()
+    image.build()  # the first build takes longer than a test may
 
 
 def _chosen(options: argparse.Namespace) -> Cluster:
