@@ -239,7 +239,8 @@ def request(subjects, job="", body=None, **changes):
 
 class TestGarbage:
     def test_malformed_and_oversized_requests_are_answered_and_disturb_nothing(self, world):
-        running = world.run("sleep 20; echo undisturbed; exit 4", POOL)
+        gate = f"/srv/home/gate-{time.monotonic_ns()}"
+        running = world.run(f"until [ -e {gate} ]; do sleep 0.1; done; echo undisturbed; exit 4", POOL)
         world.running(running)
         name = f"{POOL}-submitter"
         pid, jobs = world.cluster.pid(name), world.jobs_at(POOL)
@@ -258,9 +259,11 @@ class TestGarbage:
         site = world.cluster.sites[POOL]
         assert not list(site.folder.rglob("*escaped*"))
         assert world.ended(world.run("echo next", POOL))["status"]["phase"] == "Succeeded"
+        site.run("touch", gate)
         found = world.ended(running)
         assert found["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 4
         assert world.logs(running) == "undisturbed\n"
+        site.run("rm", gate)
 
     @staticmethod
     def misfits(own, other, uid):
