@@ -204,6 +204,17 @@ class SiteNoStateError(SiteError):
     retryable = True
 
 
+class UnknownJobError(SiteError):
+    """It is not known whether the site has a job of a pod."""
+
+    reason = "JobUnknown"
+    retryable = True
+
+
+class UntracedJobError(UnknownJobError):
+    """No job of a pod can be found at the site, and no submission by this process has an unknown outcome."""
+
+
 class SiteTooLargeError(SiteError):
     """The message exceeds the maximum payload of the NATS server and was not sent."""
 

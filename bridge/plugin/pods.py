@@ -7,7 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bridge.errors import BridgeError, MissingReferenceError, SiteDownError, SiteError, SiteUnknownOutcomeError
+from bridge.errors import (
+    BridgeError,
+    MissingReferenceError,
+    SiteDownError,
+    SiteError,
+    SiteUnknownOutcomeError,
+    UntracedJobError,
+)
 from bridge.interlink.messages import LogStruct
 from bridge.interlink.pod_status import pod_status
 from bridge.logs import kv
@@ -16,7 +23,6 @@ from bridge.plugin.directory import Directory
 from bridge.plugin.pool_slots import PoolSlots
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import LogOptions
-from bridge.pools.nunet.errors import UntracedJobError
 from bridge.pools.port import Pool
 from bridge.serving.answers import AnswerError
 from bridge.threads import at_once

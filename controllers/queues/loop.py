@@ -185,7 +185,7 @@ class Queues(Loop):
             raise KubeInvalidError(f"PATCH {path}: the API server or Kueue has stored it with other values")
 
     def _delete(self, path: str, uid: str) -> None:
-        with suppress(KubeNotFoundError):  # somebody else was faster
+        with suppress(KubeNotFoundError):  # it is gone already
             self._kube.delete(path, {"preconditions": {"uid": uid}})
 
     def _evict(self, owner: Object, flavor: str, message: str) -> None:

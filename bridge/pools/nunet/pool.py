@@ -10,7 +10,15 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import Clock
-from bridge.errors import ScriptError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.errors import (
+    ScriptError,
+    SiteDownError,
+    SiteError,
+    SiteRefusedError,
+    SiteUnknownOutcomeError,
+    UnknownJobError,
+    UntracedJobError,
+)
 from bridge.logs import kv
 from bridge.metrics import POOL_REQUESTS
 from bridge.poolapi.announcement import Announcement
@@ -20,7 +28,6 @@ from bridge.poolapi.requests import LogOptions
 from bridge.pools.nunet import capacity, choice, dialect, logs, pod_annotations, pod_request, statuses
 from bridge.pools.nunet.client import DmsClient
 from bridge.pools.nunet.dialect import JobAnswer
-from bridge.pools.nunet.errors import UnknownJobError, UntracedJobError
 from bridge.pools.nunet.peer import Peer, Service
 from bridge.pools.nunet.placement import Placed, Placement
 from bridge.pools.nunet.settings import NunetSettings

@@ -11,12 +11,19 @@ from bridge import names
 from bridge.clock import SystemClock
 from bridge.config_nunet import NunetSection
 from bridge.curl_client import CallError
-from bridge.errors import ConfigError, ScriptError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.errors import (
+    ConfigError,
+    ScriptError,
+    SiteDownError,
+    SiteError,
+    SiteRefusedError,
+    SiteUnknownOutcomeError,
+    UnknownJobError,
+)
 from bridge.poolapi.jobs import pod_of
 from bridge.poolapi.requests import LogOptions
 from bridge.pools.nunet import client, logs, source
 from bridge.pools.nunet.client import DmsAccess, DmsClient
-from bridge.pools.nunet.errors import UnknownJobError
 from bridge.script.references import Objects
 from bridge.threads import Supervisor
 from cluster import dms

@@ -7,12 +7,11 @@ import pytest
 
 from bridge.clock import SystemClock
 from bridge.config import Config
-from bridge.errors import ScriptError, SiteError
+from bridge.errors import ScriptError, SiteError, UnknownJobError
 from bridge.plugin.bodies import Creation
 from bridge.plugin.directory import OnePool
 from bridge.plugin.pods import Pods
 from bridge.pools.nunet import source
-from bridge.pools.nunet.errors import UnknownJobError
 from bridge.script.references import Objects
 from cluster.dms import SECONDS, FakeDms
 
