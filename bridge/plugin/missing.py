@@ -8,20 +8,22 @@ the same owner, and decides about those itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bridge import brake
 from bridge.clock import Clock
-from bridge.errors import SiteError
+from bridge.errors import SiteDownError, SiteError
 from bridge.logs import kv
 from bridge.plugin.directory import Directory
 from bridge.poolapi.jobs import pod_of
-from bridge.pools.port import Pool
-from bridge.threads import Supervisor
+from bridge.pools.port import Pod, Pool
+from bridge.threads import Supervisor, at_once
 
 log = logging.getLogger(__name__)
 
 PERIOD = 10.0
+CANCELLERS = 8
+"""Sites at which missing jobs are cancelled at once."""
 LIMITS = brake.Limits(settle=PERIOD)
 
 
@@ -45,6 +47,7 @@ class MissingJobs:
         pools: Mapping[str, Pool] = self._directory.pools()
         views = {name: pool.jobs() for name, pool in pools.items()}
         self._requested.intersection_update(uid for view in views.values() for uid in list(view))
+        allowed: dict[str, list[Pod]] = {}
         for name, pool in pools.items():
             jobs = {uid: status for uid, status in views[name].items() if uid in self._requested}
             missing = pool.missing() & jobs.keys()
@@ -56,10 +59,20 @@ class MissingJobs:
                     "many jobs are missing at once; none is cancelled yet", extra=kv(pool=name, jobs=len(missing))
                 )
             self._brakes[name] = after
-            for job in sorted(after.allowed & jobs.keys()):
-                log.warning("the batch system no longer lists a job; it is cancelled", extra=kv(pool=name, job=job))
-                try:
-                    pool.cancel(pod_of(jobs[job]), 0)
-                except SiteError as error:
-                    log.warning("a missing job was not cancelled", extra=kv(pool=name, job=job, error=error))
+            allowed[name] = [pod_of(jobs[uid]) for uid in sorted(after.allowed & jobs.keys())]
+        # a site that does not answer must not delay the cancellations at others
+        at_once(CANCELLERS, lambda name: _cancel(pools[name], allowed[name]), filter(allowed.get, pools))
         self._brakes = {name: state for name, state in self._brakes.items() if name in pools}
+
+
+def _cancel(pool: Pool, pods: Sequence[Pod]) -> None:
+    """Cancel the jobs of pods at one site; the next check repeats those that the site did not answer."""
+    for pod in pods:
+        job = pod["metadata"]["uid"]
+        log.warning("the batch system no longer lists a job; it is cancelled", extra=kv(pool=pool.name, job=job))
+        try:
+            pool.cancel(pod, 0)
+        except SiteError as error:
+            log.warning("a missing job was not cancelled", extra=kv(pool=pool.name, job=job, error=error))
+            if isinstance(error, SiteDownError):
+                return

@@ -170,25 +170,33 @@ class Pods:
 
     def repeat_cancellations(self) -> None:
         """Send the cancellations again that sites have not answered; to a site that does not answer now, only one."""
-        silent: set[str] = set()
+        pods_of: dict[str, dict[str, Pod]] = {}
         for uid, pod in list(self._undelivered.items()):
             try:
-                name = self._pool_name(pod)
-                if name in silent:
-                    continue
+                pods_of.setdefault(self._pool_name(pod), {})[uid] = pod
+            except (SiteError, AnswerError) as error:
+                self._give_up(uid, error)
+        # a site that does not answer must not delay the cancellations at others
+        at_once(ASKERS, lambda name: self._repeat_at_site(pods_of[name]), pods_of)
+
+    def _repeat_at_site(self, pods: Mapping[str, Pod]) -> None:
+        for uid, pod in pods.items():
+            try:
                 self._cancel(pod)
-            except SiteError as error:
-                if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
-                    silent.add(name)
-                if error.retryable:
-                    self._undelivered[uid] = self._undelivered.pop(uid)  # the others come first next time
+            except (SiteError, AnswerError) as error:
+                if not isinstance(error, SiteError) or not error.retryable:
+                    self._give_up(uid, error)
                     continue
-                log.warning("a cancellation is not repeated", extra=kv(job=uid, error=error))
-            except AnswerError as error:
-                log.warning("a cancellation is not repeated", extra=kv(job=uid, error=error))
+                self._undelivered[uid] = self._undelivered.pop(uid)  # the others come first next time
+                if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
+                    return
             else:
                 log.info("a repeated cancellation was accepted", extra=kv(job=uid))
-            self._undelivered.pop(uid, None)
+                self._undelivered.pop(uid, None)
+
+    def _give_up(self, uid: str, error: Exception) -> None:
+        log.warning("a cancellation is not repeated", extra=kv(job=uid, error=error))
+        self._undelivered.pop(uid, None)
 
     def _cancel(self, pod: Pod) -> None:
         metadata = pod["metadata"]

@@ -443,7 +443,12 @@ def test_a_silent_pool_does_not_delay_the_repeated_cancellations_of_the_others(t
     two.pools["beta"].problem = None
     for pool in two.pools.values():
         pool.asked.clear()
+    reached, heard = threading.Event(), []
+    ask_alpha, ask_beta = two.pools["alpha"].status, two.pools["beta"].status
+    two.pools["alpha"].status = lambda pod: heard.append(reached.wait(10)) or ask_alpha(pod)
+    two.pools["beta"].status = lambda pod: reached.set() or ask_beta(pod)
     two.handler.repeat_cancellations()
+    assert heard == [True]
     assert len(two.pools["alpha"].asked) == 1
     first = two.pools["alpha"].asked[0]
     assert two.pools["beta"].count("forget") == 3

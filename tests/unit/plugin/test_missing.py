@@ -1,3 +1,6 @@
+import threading
+from types import SimpleNamespace
+
 from bridge.brake import Limits
 from bridge.plugin.directory import OnePool
 from bridge.plugin.missing import MissingJobs
@@ -82,3 +85,17 @@ def test_a_job_that_no_client_has_named_is_left_alone():
     clock.advance(11)
     checks.step()
     assert pool.count("cancel", "u3") == 1
+
+
+def test_a_silent_site_does_not_delay_the_cancellations_at_the_others(monkeypatch):
+    pools, clock, cancelled = {"alpha": pool_with(5), "beta": pool_with(5)}, FakeClock(), threading.Event()
+    heard = []
+    monkeypatch.setattr(pools["alpha"], "cancel", lambda *_, **__: heard.append(cancelled.wait(10)))
+    monkeypatch.setattr(pools["beta"], "cancel", lambda *_, **__: cancelled.set())
+    checks = MissingJobs(SimpleNamespace(pools=lambda: pools), clock, {f"u{index}" for index in range(5)}, LIMITS)
+    for pool in pools.values():
+        pool.set("u3", missing=True)
+    checks.step()
+    clock.advance(11)
+    checks.step()
+    assert heard == [True]
