@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -61,21 +61,26 @@ class Controllers(SlurmLoop):
     def reconcile(self) -> None:
         """Decide for all pods, jobs and nodes."""
         now = self.clock.monotonic()
+        expected = self.dependencies.poller.expected  # before the snapshot, which lacks none of those read since then
         snapshot = self.dependencies.poller.snapshot
         with self._lock:
             self._resting = {key: until for key, until in self._resting.items() if until > now}
         nodes = [node for node in self.dependencies.nodes.items() if not pool_selection.is_virtual(node)]
-        self._reconcile_workload(nodes, snapshot, now)
+        self._reconcile_workload(nodes, snapshot, expected, now)
         self._reconcile_nodes(nodes, snapshot)
 
-    def _reconcile_workload(self, nodes: list[dict[str, Any]], snapshot: Snapshot, now: float) -> None:
+    def _reconcile_workload(
+        self, nodes: list[dict[str, Any]], snapshot: Snapshot, expected: Set[int], now: float
+    ) -> None:
         """Decide for all pods and jobs."""
         dependencies = self.dependencies
         slurm_names = {node["metadata"]["name"]: slurm_name(node) for node in nodes}
         silent = frozenset(n["metadata"]["name"] for n in nodes if readiness(n).get("status") != "True")
         virtual = frozenset(n["metadata"]["name"] for n in dependencies.nodes.items() if pool_selection.is_virtual(n))
         everyone = dependencies.pods.items()
-        workload = workload_decide.WorkloadView(everyone, snapshot, slurm_names, self._displaced, silent, virtual)
+        workload = workload_decide.WorkloadView(
+            everyone, snapshot, slurm_names, self._displaced, silent, virtual, expected=expected
+        )
         decision = self._decide_workload(workload, now)
         self._displaced = decision.displaced
         for action in decision.actions:

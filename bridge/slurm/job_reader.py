@@ -67,6 +67,8 @@ class JobReader:
         self._listed_at = self._checked_at = -math.inf
         self._spent = 0
         self._rate = FIRST_RATE
+        self._backlog = False
+        self._ended = 0.0  # when the last poll had read jobs alone
 
     def ask(
         self,
@@ -111,7 +113,8 @@ class JobReader:
     ) -> JobAnswers:
         """Read the details that are needed after a list of states, then the witnesses."""
         states = found.states
-        most = most_singles(len(states), self._rate, cheap=found.cheap)
+        rest = self._clock.monotonic() - self._ended if self._backlog else 0.0
+        most = most_singles(len(states), self._rate, rest, cheap=found.cheap)
         allocations = self._client.version.allocations
         known = witnesses(last, found.listed, expected)
         needed = plan_queries(last, states, expected, began, budget, allocations=allocations, witnessed=known)
@@ -125,7 +128,7 @@ class JobReader:
             asked = set(needed.jobs)
             details = {job.job_id: job for job in self._client.jobs() if job.job_id in asked}
             singles = needed.jobs[:0]
-        backlog = len(needed.started) > most or 0 < len(singles) < len(needed.jobs)
+        self._backlog = len(needed.started) > most or 0 < len(singles) < len(needed.jobs)
         answers = Answers(
             began, states, details, started=first_nodes, complete=found.complete, list_began=found.list_began
         )
@@ -139,7 +142,7 @@ class JobReader:
                 return JobAnswers(answers, reused=job_id)
             if job is not None:
                 answers = replace(answers, details={**answers.details, job_id: job})
-        return JobAnswers(answers, backlog=backlog, list_seconds=found.seconds)
+        return JobAnswers(answers, backlog=self._backlog, list_seconds=found.seconds)
 
     def _budget_now(self, began: float) -> int:
         if began - self._checked_at < CHECK_PERIOD:
@@ -166,8 +169,9 @@ class JobReader:
     def _singles(self, answers: Answers, needed: QueryPlan, singles: tuple[int, ...]) -> Answers:
         began = self._clock.monotonic()
         found = at_once(ASKERS, self._job, (*singles, *needed.absent))
+        self._ended = self._clock.monotonic()
         if len(found) >= MEASURED:
-            self._rate = len(found) / max(self._clock.monotonic() - began, 1e-3)
+            self._rate = len(found) / max(self._ended - began, 1e-3)
         unknown = {job_id for job_id, job in found.items() if job is None}
         details = {job_id: job for job_id, job in found.items() if job is not None}
         return replace(answers, details={**answers.details, **details}, unknown=unknown)

@@ -33,7 +33,9 @@ MOST_SINGLES = 64
 LARGEST_SINGLES = 500
 """Largest number of jobs that one poll reads alone: their answers are in memory until the poll ends."""
 SINGLES_SECONDS = 1.0
-"""Seconds for which one poll reads jobs alone: until it ends, podbridge sees no start of a job."""
+"""Least seconds for which one poll reads jobs alone: until it ends, podbridge sees no start of a job."""
+LONGEST_SINGLES = 5.0
+"""Most seconds for which one poll reads jobs alone."""
 SINGLES_SHARE = 50
 """One poll reads alone one in this many jobs of the list, if this is more than ``MOST_SINGLES``."""
 
@@ -57,14 +59,16 @@ class QueryPlan:
         return len(self.jobs) > 1 and len(self.jobs) * BULK_FACTOR > total and total * job_bytes <= LARGEST_BULK
 
 
-def most_singles(total: int, rate: float, *, cheap: bool) -> int:
+def most_singles(total: int, rate: float, rest: float, *, cheap: bool) -> int:
     """Return how many jobs one poll reads alone: in about a second, and few if the list of ``total`` states is cheap.
 
-    ``rate`` is the number of jobs that slurmrestd has returned per second. The jobs that are left are read by the next
-    polls. While the list is expensive, these need no other list.
+    ``rate`` is the number of jobs that slurmrestd has returned per second. ``rest`` is the time that the poll needs for
+    everything else, in seconds: at least half of the time is used to read jobs. The jobs that are left are read by the
+    next polls. While the list is expensive, these need no other list.
     """
     limit = min(total // SINGLES_SHARE, LARGEST_SINGLES) if cheap else LARGEST_SINGLES
-    return max(MOST_SINGLES, min(limit, int(rate * SINGLES_SECONDS)))
+    seconds = min(max(SINGLES_SECONDS, rest), LONGEST_SINGLES)
+    return max(MOST_SINGLES, min(limit, int(rate * seconds)))
 
 
 def plan_queries(

@@ -112,6 +112,12 @@ class Poller:
         """The number of jobs read so far; empty after the first complete reading."""
         return self._progress.text
 
+    @property
+    def expected(self) -> frozenset[int]:
+        """The jobs of :meth:`expect` that no poll has read yet."""
+        with self._expecting:
+            return frozenset(self._expected)
+
     def subscribe(self, fn: Callable[[Snapshot], None]) -> None:
         """Call ``fn`` after each new snapshot, in the thread that has published it."""
         self._subscribers.append(fn)
@@ -296,7 +302,7 @@ class Poller:
         with self._expecting:
             last = self._state
             self._alone.clear()
-        for job_id, link in self._job_reader.lists.on_pods(last).items():
+        for job_id, link in self._job_reader.lists.on_pods(last, self.expected).items():
             self.expect(job_id, link, sure=False)
         began = self._clock.monotonic()
         forget = began - last.snapshot.began > FORGET_OTHERS and bool(last.snapshot.sequence)

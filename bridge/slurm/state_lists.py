@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 from bridge.clock import Clock
@@ -86,12 +86,15 @@ class StateLists:
         """Whether the list of all jobs is to be read soon."""
         return self._wanted
 
-    def on_pods(self, last: PollState) -> Mapping[int, JobLink]:
-        """Return the jobs on pods that the snapshot lacks, while polls do not read the list of all jobs."""
+    def on_pods(self, last: PollState, expected: Set[int]) -> Mapping[int, JobLink]:
+        """Return the jobs on pods that are new to the poller, while polls do not read the list of all jobs.
+
+        Those are in neither the snapshot nor ``expected``.
+        """
         if self._known is None or self._is_cheap(last):
             return {}
         jobs, foreign = last.snapshot.jobs, last.foreign
-        return self._known(lambda job_id: job_id not in jobs and job_id not in foreign)
+        return self._known(lambda job_id: not (job_id in jobs or job_id in foreign or job_id in expected))
 
     def read(self, last: PollState, expected: Mapping[int, Expected]) -> StateList:
         """Read the states that a poll needs. Raises the errors of the client."""

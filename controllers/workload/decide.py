@@ -42,7 +42,8 @@ class WorkloadView:
 
     ``slurm_names`` maps the names of all Kubernetes nodes except virtual ones to their names in Slurm. ``silent`` holds
     the nodes that are not Ready, ``virtual`` the virtual nodes. ``displaced`` is that of the last decision, by UID. No
-    pod is terminated for a missing job unless ``brake`` allows it; ``None``: there is no brake.
+    pod is terminated for a missing job unless ``brake`` allows it; ``None``: there is no brake. ``expected`` holds the
+    jobs that the poller will read in any case.
     """
 
     pods: Iterable[Pod]
@@ -52,6 +53,7 @@ class WorkloadView:
     silent: Set[str] = frozenset()
     virtual: Set[str] = frozenset()
     brake: Brake | None = None
+    expected: Set[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ def _decide_pod(view: WorkloadView, pod: Pod, over: bool, open_keys: set[str]) -
         return None, before
     known = view.snapshot.jobs.get(labelled)
     if known is None:
-        return Ask(pod, labelled), before
+        return (None if labelled in view.expected else Ask(pod, labelled)), before
     if known.job.link is not None and links.key(pod) not in known.job.link.keys:
         # a slurmctld that has lost its state assigns job ids from 1 again
         if not pods.is_bound(pod):

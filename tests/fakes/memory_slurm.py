@@ -227,6 +227,10 @@ class MemoryPoller:
     def list_all(self, at: float = 0) -> None:
         """Do nothing: each poll lists all jobs."""
 
+    @property
+    def expected(self) -> frozenset[int]:
+        return frozenset(self._expected)
+
     def subscribe(self, fn: Callable[..., None]) -> None:
         """Do nothing: the test wakes the loops."""
 

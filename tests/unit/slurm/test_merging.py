@@ -76,11 +76,13 @@ def test_running_jobs_of_podbridge_are_read_first_then_the_newest() -> None:
 
 
 def test_one_poll_reads_jobs_alone_for_about_a_second() -> None:
-    assert most_singles(60_000, rate=300, cheap=False) == 300
-    assert most_singles(60_000, rate=9000, cheap=False) == LARGEST_SINGLES
-    assert most_singles(60_000, rate=3, cheap=False) == MOST_SINGLES
-    assert most_singles(1000, rate=300, cheap=True) == MOST_SINGLES
-    assert most_singles(6000, rate=300, cheap=True) == 120
+    assert most_singles(60_000, 300, 0, cheap=False) == 300
+    assert most_singles(60_000, 9000, 0, cheap=False) == LARGEST_SINGLES
+    assert most_singles(60_000, 3, 0, cheap=False) == MOST_SINGLES
+    assert most_singles(1000, 300, 0, cheap=True) == MOST_SINGLES
+    assert most_singles(6000, 300, 0, cheap=True) == 120
+    assert most_singles(60_000, 50, 4, cheap=False) == 200
+    assert most_singles(60_000, 50, 60, cheap=False) == 250
 
 
 def test_a_job_of_others_is_asked_for_once() -> None:

@@ -49,11 +49,16 @@ class Scene:
         client = SlowClient(config, TOKEN)
         client.fake = self.clock
         self.on_pods: dict[int, JobLink] = {}
-        known = lambda wanted: {i: found for i, found in self.on_pods.items() if wanted(i)}  # noqa: E731
+        self.returned: list[int] = []
         self.started: list[Callable[[], None]] = []
-        self.poller = Poller(client, "here", config, clock=self.clock, known=known, start=self.started.append)
+        self.poller = Poller(client, "here", config, clock=self.clock, known=self.known, start=self.started.append)
         for _ in range(5):
             slurm.add(user="alice")
+
+    def known(self, wanted: Callable[[int], bool]) -> dict[int, JobLink]:
+        found = {job_id: link for job_id, link in self.on_pods.items() if wanted(job_id)}
+        self.returned += found
+        return found
 
     def add(self, uid: str, *, labelled: bool = True) -> int:
         job_id = self.slurm.add({"name": uid, "admin_comment": encode(link(uid))}).job_id
@@ -93,6 +98,14 @@ def test_the_first_snapshot_has_the_jobs_on_pods_before_the_list_of_all_jobs(sce
     second = scene.read_list()
     assert second.jobs.keys() == {ours, unlabelled}
     assert second.listed_at == first.began
+
+
+def test_the_comment_of_a_pod_is_computed_once_while_its_job_waits_to_be_read(scene: Scene) -> None:
+    ours = {scene.add(f"p{number}") for number in range(query_plan.MOST_SINGLES + 1)}
+    scene.poller.list_all()
+    assert len(scene.poll().jobs) == query_plan.MOST_SINGLES
+    assert scene.poll().jobs.keys() == ours
+    assert sorted(scene.returned) == sorted(ours)
 
 
 def test_polls_go_on_while_the_list_of_all_jobs_is_read(scene: Scene) -> None:
