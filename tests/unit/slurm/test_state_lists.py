@@ -100,7 +100,11 @@ def test_the_first_snapshot_has_the_jobs_on_pods_before_the_list_of_all_jobs(sce
     assert second.listed_at == first.began
 
 
-def test_the_comment_of_a_pod_is_computed_once_while_its_job_waits_to_be_read(scene: Scene) -> None:
+def test_the_comment_of_a_pod_is_computed_once_while_its_job_waits_to_be_read(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_plan, "LARGEST_BULK", 0)
+    monkeypatch.setattr(query_plan, "LARGEST_SINGLES", query_plan.MOST_SINGLES)
     ours = {scene.add(f"p{number}") for number in range(query_plan.MOST_SINGLES + 1)}
     scene.poller.list_all()
     assert len(scene.poll().jobs) == query_plan.MOST_SINGLES
