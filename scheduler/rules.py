@@ -10,13 +10,14 @@ from bridge import clock
 from bridge.config import Config
 from bridge.slurm import states
 from bridge.slurm.models import ApiVersion, Job, JobPart, ObservedJob, Snapshot
-from bridge.workload import pods
+from bridge.workload import links, pods
 from scheduler.actions import Action, Exclude, Pod, Tell
 from scheduler.conditions import is_due
 from scheduler.gangs import Gang, differ_without_slots
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 from scheduler.pod_states import (
+    NEW,
     BackingOff,
     NodeBusy,
     NodeStarting,
@@ -119,6 +120,20 @@ def unsettled(view: SchedulerView, state: PodState, members: Sequence[Pod]) -> t
     if not is_settled(snapshot, phase.since, _earliest_submission(snapshot, members)):
         return True, state
     return False, replace(state, phase=BackingOff(phase.failure))
+
+
+def waits_for_jobs(view: SchedulerView, waiting: Mapping[str, Pod]) -> bool:
+    """Whether a decision about one of these pods, by UID, waits until the jobs of others have been read."""
+    if view.snapshot.listed_at >= max(view.leading_since, view.inherited_at):
+        return False
+    known = view.snapshot.by_uid
+    return any(
+        uid not in view.new
+        and links.key(pod) not in known
+        and (pods.is_deleted(pod) or not pods.is_gated(pod))
+        and unsettled(view, NEW, [pod])[0]
+        for uid, pod in waiting.items()
+    )
 
 
 def _earliest_submission(snapshot: Snapshot, members: Iterable[Pod]) -> float:

@@ -36,6 +36,13 @@ FIRST_RATE = 200.0
 """Jobs per second that are assumed before any were read."""
 MEASURED = 20
 """Least number of jobs whose reading shows the rate."""
+OTHERS_RATE = 5.0
+"""Jobs of others per second that are read while no decision waits for them: the outcome is only whether a job whose pod
+is gone belongs to podbridge."""
+MOST_OTHERS = 64
+"""Largest number of them in one poll."""
+FEW_OTHERS = 500
+"""Number of unread jobs of others that are read without a pause: it takes a few seconds."""
 ASKERS = 3
 """Parallel requests about single jobs: slurmrestd has four threads by default."""
 
@@ -59,7 +66,10 @@ class JobAnswers:
 
 
 class JobReader:
-    """Sends the requests about jobs. Any error fails the whole poll."""
+    """Sends the requests about jobs. Any error fails the whole poll.
+
+    ``slowly``: no decision waits for many unread jobs of others.
+    """
 
     def __init__(self, client: SlurmClient, detail_budget: int, clock: Clock, lists: StateLists) -> None:
         self._client, self._budget, self._clock = client, detail_budget, clock
@@ -67,6 +77,8 @@ class JobReader:
         self._listed_at = self._checked_at = -math.inf
         self._spent = 0
         self._rate = FIRST_RATE
+        self.slowly = False
+        self._others_at = -math.inf
         self._backlog = False
         self._ended = 0.0  # when the last poll had read jobs alone
 
@@ -123,12 +135,13 @@ class JobReader:
         first_nodes = self._started(last, states, expected, tuple(starts[:most]))
         room = max(0, most - len(needed.started))
         details: dict[int, Job] = {}
-        singles = needed.jobs[:room]
+        wanted = self._paced(needed.jobs, last, expected, began)
+        singles = wanted[:room]
         if found.complete and needed.in_bulk(len(states), self._client.job_bytes):
             asked = set(needed.jobs)
             details = {job.job_id: job for job in self._client.jobs() if job.job_id in asked}
             singles = needed.jobs[:0]
-        self._backlog = len(needed.started) > most or 0 < len(singles) < len(needed.jobs)
+        self._backlog = len(needed.started) > most or 0 < len(singles) < len(wanted)
         answers = Answers(
             began, states, details, started=first_nodes, complete=found.complete, list_began=found.list_began
         )
@@ -143,6 +156,20 @@ class JobReader:
             if job is not None:
                 answers = replace(answers, details={**answers.details, job_id: job})
         return JobAnswers(answers, backlog=self._backlog, list_seconds=found.seconds)
+
+    def _paced(
+        self, jobs: tuple[int, ...], last: PollState, expected: Mapping[int, Expected], now: float
+    ) -> tuple[int, ...]:
+        """Return the jobs without those of others that later polls read; none before the first snapshot is left out."""
+        ours = last.snapshot.jobs
+        others = [job_id for job_id in jobs if job_id not in ours and job_id not in expected]
+        if not self.slowly or len(others) <= FEW_OTHERS or not last.snapshot.sequence:
+            return jobs
+        allowed = min(MOST_OTHERS, int((now - max(self._others_at, now - MOST_OTHERS)) * OTHERS_RATE))
+        if allowed:
+            self._others_at = now
+        left = {*others[allowed:]}
+        return tuple(job_id for job_id in jobs if job_id not in left)
 
     def _budget_now(self, began: float) -> int:
         if began - self._checked_at < CHECK_PERIOD:

@@ -15,7 +15,7 @@ from bridge.slurm.states import Phase, phase
 
 log = logging.getLogger(__name__)
 
-PERIOD = 5.0
+PERIOD = 30.0
 """Seconds between two log lines."""
 
 

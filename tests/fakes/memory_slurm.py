@@ -224,6 +224,9 @@ class MemoryPoller:
     def wake(self, nodes: bool = False) -> None:
         """Do nothing: the test polls."""
 
+    def hurry(self) -> None:
+        """Do nothing: each poll reads all jobs."""
+
     def list_all(self, at: float = 0) -> None:
         """Do nothing: each poll lists all jobs."""
 

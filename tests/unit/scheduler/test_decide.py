@@ -68,12 +68,17 @@ def kube_node(name, **spec):
     return eligibility.view(raw | {"status": {"allocatable": {"cpu": "8"}}})
 
 
-def look(pods, snap, states=None, now=1000.0, nodes=None, version=VERSION, occupancy=None, **more):
+def view(pods, snap, states=None, now=1000.0, nodes=None, version=VERSION, occupancy=None, **more):
     nodes = nodes if nodes is not None else [kube_node("n1"), kube_node("n2")]
     placements = Placements(nodes, {n.slurm_name: Node(n.slurm_name, frozenset({"IDLE"})) for n in nodes}, {})
     states = states if states is not None else PodStates()
     more |= {"now": now, "time": now, "occupancy": occupancy or Occupancy("ours")}
-    decision = decide.decide(decide.SchedulerView(pods, snap, placements, states.by_uid, version, Config(), **more))
+    return decide.SchedulerView(pods, snap, placements, states.by_uid, version, Config(), **more)
+
+
+def look(pods, snap, states=None, **more):
+    states = states if states is not None else PodStates()
+    decision = decide.decide(view(pods, snap, states, **more))
     states.merge(decision.states)
     return decision.actions
 
@@ -114,6 +119,10 @@ def test_nothing_is_submitted_before_all_jobs_are_listed_under_this_leadership()
 CREATED = clock.parse_rfc3339("2026-01-01T00:00:00Z")
 
 
+def waits(found, snap, **more):
+    return rules.waits_for_jobs(view(found, snap, **more), {each["metadata"]["uid"]: each for each in found})
+
+
 def partly_read(since, *entries, age=900.0, **more):
     """A snapshot of which only the jobs submitted after ``since`` have been read; the list is from 100.0."""
     return replace(snapshot(*entries, **more), list_age=math.inf, partial_age=age, partial_since=since)
@@ -125,6 +134,13 @@ def test_a_pod_is_submitted_when_the_jobs_as_new_as_it_have_been_read():
     assert one([pod()], late, leading_since=100.0) == actions.Submit(pod())
     assert look([pod(deleted=True, held=True)], early, leading_since=100.0) == []
     assert isinstance(one([pod(deleted=True, held=True)], late, leading_since=100.0), actions.Release)
+    assert waits([pod()], early, leading_since=100.0)
+    assert not waits([pod()], late, leading_since=100.0)
+    assert not waits([pod()], early, leading_since=100.0, new={"u1"})
+    assert not waits([pod("u5")], partly_read(math.inf, known(5, "PENDING", uid="u5")), leading_since=100.0)
+    gated = pod(schedulingGates=[{"name": "hold"}])
+    assert not waits([gated], early, leading_since=100.0)
+    assert not waits([pod()], snapshot(), leading_since=100.0)
     # the list must be from this leadership, and as late as the requests of a former leader may take effect
     assert look([pod()], late, leading_since=101.0) == []
     settled = partly_read(CREATED - rules.CLOCKS - 1, age=900.0 - rules.SETTLE)

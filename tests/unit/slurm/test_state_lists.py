@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from bridge.config import Config, SlurmSection
 from bridge.slurm import client as clients
-from bridge.slurm import query_plan, state_lists
+from bridge.slurm import job_reader, query_plan, state_lists
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.link import encode
 from bridge.slurm.models import JobLink, PodRef, Snapshot
@@ -110,6 +111,38 @@ def test_the_comment_of_a_pod_is_computed_once_while_its_job_waits_to_be_read(
     assert len(scene.poll().jobs) == query_plan.MOST_SINGLES
     assert scene.poll().jobs.keys() == ours
     assert sorted(scene.returned) == sorted(ours)
+
+
+def test_jobs_of_others_are_read_slowly_unless_a_decision_waits_for_them(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_plan, "LARGEST_BULK", 0)
+    monkeypatch.setattr(job_reader, "FEW_OTHERS", 50)
+    others = [scene.slurm.add(user="alice").job_id for _ in range(995)]
+    ours, unlabelled = scene.add("a"), scene.add("b", labelled=False)
+    scene.poller.list_all()
+    scene.poll()
+    first = scene.read_list()
+    assert len(job_reads(scene) - {ours}) == job_reader.MOST_OTHERS
+    assert first.jobs.keys() == {ours, unlabelled}, "the newest are read first"
+    scene.poll(10)
+    assert len(job_reads(scene) - {ours, unlabelled}) == 10 * job_reader.OTHERS_RATE
+    scene.poll(0.1)
+    assert job_reads(scene) <= {ours, unlabelled}
+    scene.slurm.end(ours, "COMPLETED")
+    scene.poll(0.1)
+    assert ours in job_reads(scene), "a job of podbridge has no pause"
+    assert scene.poller.snapshot.listed_at == -math.inf
+    scene.poller.hurry()
+    for _ in range(len(others) // query_plan.MOST_SINGLES):
+        scene.poll(0.1)
+    assert scene.poller.snapshot.listed_at > -math.inf
+
+
+def job_reads(scene: Scene) -> set[int]:
+    """Return the jobs that the last poll has read alone."""
+    found = (re.match(r"GET job/(\d+)", call) for call in paths(scene.slurm.calls))
+    return {int(match[1]) for match in found if match}
 
 
 def test_polls_go_on_while_the_list_of_all_jobs_is_read(scene: Scene) -> None:
