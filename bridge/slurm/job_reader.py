@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
@@ -39,10 +39,12 @@ MEASURED = 20
 OTHERS_RATE = 5.0
 """Jobs of others per second that are read while no decision waits for them: the outcome is only whether a job whose pod
 is gone belongs to podbridge."""
-MOST_OTHERS = 64
-"""Largest number of them in one poll."""
-FEW_OTHERS = 500
-"""Number of unread jobs of others that are read without a pause: it takes a few seconds."""
+STANDBY_RATE = 0.5
+"""Jobs per second that a standby reads, which decides nothing: a new leader reads the jobs on pods without a pause."""
+LONGEST_PAUSE = 12.0
+"""Seconds without such reads that count at most, so that one poll does not read many."""
+FEW_JOBS = 500
+"""Number of unread jobs that are read without a pause in any case: it takes a few seconds."""
 ASKERS = 3
 """Parallel requests about single jobs: slurmrestd has four threads by default."""
 
@@ -68,7 +70,7 @@ class JobAnswers:
 class JobReader:
     """Sends the requests about jobs. Any error fails the whole poll.
 
-    ``slowly``: no decision waits for many unread jobs of others.
+    ``slowly``: no decision waits for unread jobs of others.
     """
 
     def __init__(self, client: SlurmClient, detail_budget: int, clock: Clock, lists: StateLists) -> None:
@@ -78,7 +80,7 @@ class JobReader:
         self._spent = 0
         self._rate = FIRST_RATE
         self.slowly = False
-        self._others_at = -math.inf
+        self._paced_at = -math.inf
         self._backlog = False
         self._ended = 0.0  # when the last poll had read jobs alone
 
@@ -88,17 +90,17 @@ class JobReader:
         expected: Mapping[int, Expected],
         began: float,
         *,
-        reasons: bool = True,
+        leads: bool = True,
         alone: bool = False,
     ) -> JobAnswers:
-        """Read everything about jobs that one poll needs; with ``reasons``, also why some jobs are pending.
+        """Read everything about jobs that one poll needs; a leader also reads why some jobs are pending.
 
         ``alone``: if the only news is that some of podbridge's jobs have started, read these alone, without a witness.
         At least one poll in ``CHECK_PERIOD`` has a witness.
         """
         if not self._client.version.job_states:
             return self._by_lists(last, expected, began)
-        if not reasons or self.lists.wanted or began - self._checked_at >= CHECK_PERIOD:
+        if not leads or self.lists.wanted or began - self._checked_at >= CHECK_PERIOD:
             alone = False
         found = self.lists.read(last, expected)
         starts = (
@@ -110,7 +112,7 @@ class JobReader:
             self.spend(len(starts))
             answers = self._singles(Answers(began, found.states), QueryPlan(), starts)
             return JobAnswers(answers, list_seconds=found.seconds, alone=True)
-        return self._by_states(last, expected, began, found, self._budget_now(began) if reasons else 0)
+        return self._by_states(last, expected, began, found, leads)
 
     def require_check(self) -> None:
         """Read a witness in the next poll: a job was not as expected. For any thread."""
@@ -121,10 +123,10 @@ class JobReader:
         self._spent += jobs
 
     def _by_states(
-        self, last: PollState, expected: Mapping[int, Expected], began: float, found: StateList, budget: int
+        self, last: PollState, expected: Mapping[int, Expected], began: float, found: StateList, leads: bool
     ) -> JobAnswers:
         """Read the details that are needed after a list of states, then the witnesses."""
-        states = found.states
+        states, budget = found.states, self._budget_now(began) if leads else 0
         rest = self._clock.monotonic() - self._ended if self._backlog else 0.0
         most = most_singles(len(states), self._rate, rest, cheap=found.cheap)
         allocations = self._client.version.allocations
@@ -135,7 +137,10 @@ class JobReader:
         first_nodes = self._started(last, states, expected, tuple(starts[:most]))
         room = max(0, most - len(needed.started))
         details: dict[int, Job] = {}
-        wanted = self._paced(needed.jobs, last, expected, began)
+        wanted = needed.jobs
+        if last.snapshot.sequence and (self.slowly or not leads):
+            urgent = last.snapshot.jobs.keys() | expected.keys() if leads else set()
+            wanted = self._paced(wanted, urgent, began, OTHERS_RATE if leads else STANDBY_RATE)
         singles = wanted[:room]
         if found.complete and needed.in_bulk(len(states), self._client.job_bytes):
             asked = set(needed.jobs)
@@ -157,17 +162,14 @@ class JobReader:
                 answers = replace(answers, details={**answers.details, job_id: job})
         return JobAnswers(answers, backlog=self._backlog, list_seconds=found.seconds)
 
-    def _paced(
-        self, jobs: tuple[int, ...], last: PollState, expected: Mapping[int, Expected], now: float
-    ) -> tuple[int, ...]:
-        """Return the jobs without those of others that later polls read; none before the first snapshot is left out."""
-        ours = last.snapshot.jobs
-        others = [job_id for job_id in jobs if job_id not in ours and job_id not in expected]
-        if not self.slowly or len(others) <= FEW_OTHERS or not last.snapshot.sequence:
+    def _paced(self, jobs: tuple[int, ...], urgent: Set[int], now: float, rate: float) -> tuple[int, ...]:
+        """Return the jobs without those that later polls read: all but the urgent ones are read at a limited rate."""
+        others = [job_id for job_id in jobs if job_id not in urgent]
+        if len(others) <= FEW_JOBS:
             return jobs
-        allowed = min(MOST_OTHERS, int((now - max(self._others_at, now - MOST_OTHERS)) * OTHERS_RATE))
+        allowed = int(min(now - self._paced_at, LONGEST_PAUSE) * rate)
         if allowed:
-            self._others_at = now
+            self._paced_at = now
         left = {*others[allowed:]}
         return tuple(job_id for job_id in jobs if job_id not in left)
 

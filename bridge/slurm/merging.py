@@ -79,7 +79,7 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
     for job_id in {*before.jobs, *expected} - states.keys():
         if carried := _absent(job_id, before.jobs.get(job_id), expected.get(job_id), answers, cluster):
             jobs[job_id] = carried
-    settled = bool(before.sequence) and not before.error and not unheard
+    settled = bool(before.sequence) and not before.error
     snapshot = replace(
         _snapshot(before, answers, jobs, sequence, settled),
         list_age=answers.began - listed_at if listed_at > -math.inf else math.inf,

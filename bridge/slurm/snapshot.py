@@ -318,7 +318,7 @@ class Poller:
         with self._expecting:
             expected = dict(self._expected)
         self._job_reader.slowly = began >= self._hurried_until
-        asked = self._job_reader.ask(last, expected, began, reasons=self._leads(), alone=not forget)
+        asked = self._job_reader.ask(last, expected, began, leads=self._leads(), alone=not forget)
         if asked.alone:
             different = self._merge_alone(self._node_reader.add(asked.answers))
             if different is None:
@@ -332,7 +332,7 @@ class Poller:
             with self._expecting:
                 self._alone.clear()
             began = self._clock.monotonic()
-            asked = self._job_reader.ask(last, expected, began, reasons=self._leads())
+            asked = self._job_reader.ask(last, expected, began, leads=self._leads())
             if asked.reused is not None:
                 raise SlurmUnavailableError(f"job {asked.reused} became another job twice within one poll")
         self._backlog, self._list_seconds = asked.backlog, asked.list_seconds

@@ -117,13 +117,13 @@ def test_jobs_of_others_are_read_slowly_unless_a_decision_waits_for_them(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(query_plan, "LARGEST_BULK", 0)
-    monkeypatch.setattr(job_reader, "FEW_OTHERS", 50)
+    monkeypatch.setattr(job_reader, "FEW_JOBS", 50)
     others = [scene.slurm.add(user="alice").job_id for _ in range(995)]
     ours, unlabelled = scene.add("a"), scene.add("b", labelled=False)
     scene.poller.list_all()
     scene.poll()
     first = scene.read_list()
-    assert len(job_reads(scene) - {ours}) == job_reader.MOST_OTHERS
+    assert len(job_reads(scene) - {ours}) == job_reader.LONGEST_PAUSE * job_reader.OTHERS_RATE
     assert first.jobs.keys() == {ours, unlabelled}, "the newest are read first"
     scene.poll(10)
     assert len(job_reads(scene) - {ours, unlabelled}) == 10 * job_reader.OTHERS_RATE
@@ -133,10 +133,26 @@ def test_jobs_of_others_are_read_slowly_unless_a_decision_waits_for_them(
     scene.poll(0.1)
     assert ours in job_reads(scene), "a job of podbridge has no pause"
     assert scene.poller.snapshot.listed_at == -math.inf
+    assert scene.poller.snapshot.settled_since == first.settled_since, "slurmctld has answered every poll"
     scene.poller.hurry()
     for _ in range(len(others) // query_plan.MOST_SINGLES):
         scene.poll(0.1)
     assert scene.poller.snapshot.listed_at > -math.inf
+
+
+def test_a_standby_reads_many_jobs_slowly(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_plan, "LARGEST_BULK", 0)
+    monkeypatch.setattr(job_reader, "FEW_JOBS", 50)
+    leads = False
+    monkeypatch.setattr(scene.poller, "_leads", lambda: leads)
+    ours = {scene.add(f"p{number}") for number in range(300)}
+    first = scene.poll().jobs.keys()
+    assert 0 < len(first) < len(ours) - job_reader.FEW_JOBS
+    assert len(scene.poll(8).jobs.keys() - first) < 10
+    leads = True
+    for _ in range(2):
+        scene.poll(0.1)
+    assert scene.poller.snapshot.jobs.keys() == ours
 
 
 def job_reads(scene: Scene) -> set[int]:
