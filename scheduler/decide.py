@@ -121,7 +121,7 @@ def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: Plann
         return None, state.seen()
     if not live:
         return _without_job(view, pod, state, known, occupancy)
-    job = _keep(pod, live)
+    job = live[0] if len(live) == 1 else _keep(pod, live)
     for entry in live:
         if entry is not job:
             return Cancel(pod, entry.job.job_id), state.seen()

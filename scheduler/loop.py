@@ -183,7 +183,7 @@ class Scheduler(SlurmLoop):
             head=QueueHead(snapshot.jobs),
         )
         deciding = {uid: pod for uid, pod in waiting.items() if uid in ours}
-        if self._inherited_at or self._states.unsettled or rules.waits_for_jobs(view, deciding):
+        if self._states.unsettled or rules.waits_for_jobs(view, deciding):
             self.dependencies.poller.hurry()
         decision = decide.decide(view)
         self._states.merge(decision.states)
