@@ -257,11 +257,6 @@ def _restarts(aims: Aims, world: World) -> None:
     eventually(lambda: len(set(_burst_jobs(world))) == BURST, "the pods of the burst have jobs", LIMIT, 1)
     jobs = _burst_jobs(world)
     aims.add("second jobs of pods after a kill", len(jobs) - len(set(jobs)), "jobs", 0, f"of {BURST} pods")
-    eventually(lambda: bare.said(world, "all jobs are read", "leader"), "all jobs are read", LIMIT, 1)
-    seconds = bare.said(world, "all jobs are read", "leader")[0] - epoch
-    aims.table.add(
-        "leader: all jobs read after a kill", f"{seconds:.0f} s", "jobs of others are read in the background"
-    )
 
 
 def _closings(aims: Aims, world: World, size: Size) -> None:
