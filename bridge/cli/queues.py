@@ -26,6 +26,7 @@ _NEXT = {
     "Invalid": "correct the field, then kubectl apply the MasterQueue",
     "Conflict": "delete or rename the object that podbridge does not own, or rename the MasterQueue",
     "WriteFailed": "podbridge retries; read Kueue's message above",
+    "BeingDeleted": "wait until its workloads have ended, or delete the MasterQueue too",
 }
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from bridge import names
 from controllers.queues import leaving, manifests, offers, specification, status
 from controllers.queues.actions import Action, Apply, Delete, Evict, Kind, Object, SetStatus
 from controllers.queues.leaving import Leaving
@@ -87,6 +86,7 @@ class _Plan:
         self.name, self.uid = queue["metadata"]["name"], queue["metadata"]["uid"]
         self.states: list[FlavorState] = []
         self.conflicts: list[str] = []
+        self.deleted: list[str] = []
         self.names: set[str] = set()
         """The names of the ResourceFlavors so far."""
         self.result: list[Action] = []
@@ -112,12 +112,17 @@ class _Plan:
             self._local_queue(namespace, name)
         self._remove({self.name, *lent}, {name for name, _, _ in quotas}, set(spec.local_queues))
         self._unwritten()
-        problem = status.conflict(self.conflicts) if self.conflicts else self.view.failures.get(self.uid, "")
+        reason, problem = self._problem()
         if problem or not any(isinstance(action, Apply | Delete) for action in self.result):
-            self._report(
-                status.in_step(self.states, spec.ignored, manifests.omitted(quotas), problem, bool(self.conflicts))
-            )
+            self._report(status.usable(self.states, spec.ignored, manifests.omitted(quotas), reason, problem))
         return self.result  # without a status: the next decision reports what has become of the writes
+
+    def _problem(self) -> tuple[str, str]:
+        if self.conflicts:
+            return "Conflict", status.conflict(self.conflicts)
+        if failure := self.view.failures.get(self.uid):
+            return "WriteFailed", failure
+        return ("BeingDeleted", status.deleting(self.deleted)) if self.deleted else ("InStep", "")
 
     def _flavors(self, spec: Specification) -> tuple[list[Quota], dict[str, list[Quota]]]:
         """Return the quotas of the own queue, and those of the queues that borrow."""
@@ -144,7 +149,7 @@ class _Plan:
             view.nodes, flavor.labels or {}, slurm=flavor.nodes == "slurm", scheduler=view.scheduler
         )
         offered = any(amounts.values())
-        reason = "" if offered else _no_offer(flavor) if amounts else _no_node(flavor, tainted=view.tainted)
+        reason = "" if offered else status.no_offer(flavor) if amounts else status.no_node(flavor, tainted=view.tainted)
         self.states.append(FlavorState(flavor.name, name, "", "Offered" if offered else "Held", reason))
         quotas.append((name, _limited(flavor, amounts), None))
         return [name]
@@ -295,7 +300,11 @@ class _Plan:
             return True
         if not manifests.is_owned(observed, self.uid):
             return False
-        if not observed["metadata"].get("deletionTimestamp") and not manifests.is_applied(body, observed):
+        metadata = observed["metadata"]
+        if metadata.get("deletionTimestamp"):
+            path = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
+            self.deleted.append(f"{body['kind']} {path}")
+        elif not manifests.is_applied(body, observed):
             self.result.append(Apply(self.queue, body, observed["metadata"]["uid"]))
         return True
 
@@ -321,20 +330,6 @@ class _Plan:
         body = status.dated(wanted, self.queue, self.view.now)
         if body != (self.queue.get("status") or {}):
             self.result.append(SetStatus(self.queue, body))
-
-
-def _no_offer(flavor: Flavor) -> str:
-    """Return why the nodes of a flavor offer nothing."""
-    return "no node is ready" if flavor.nodes == "slurm" else "no node is ready and without taints"
-
-
-def _no_node(flavor: Flavor, *, tainted: bool) -> str:
-    """Return why a flavor of nodes has none."""
-    if flavor.nodes == "slurm" and not tainted:
-        return "slurmFlavor needs nodes.taint: true in the configuration: the nodes of Slurm are those with the taint"
-    if any(key.startswith(names.PARTITION_LABEL_PREFIX) for key in flavor.labels or ()):
-        return "no node has the label of the partition: set nodes.partitionLabels in the configuration"
-    return "no node has the labels" if flavor.labels else "there is no such node"
 
 
 def _quota(flavor: Flavor, offer: Offer, held: bool) -> dict[str, Fraction]:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bridge import names
 from bridge.clock import rfc3339
+from controllers.queues.specification import Flavor
 
 Object = dict[str, Any]
 READY, OFFERING, IGNORED = "Ready", "Offering", "FieldsIgnored"
@@ -49,19 +51,41 @@ def conflict(objects: Sequence[str]) -> str:
     return f"{', '.join(objects)} exists and does not belong to this MasterQueue: delete or rename it"
 
 
-def in_step(
-    states: Sequence[FlavorState], ignored: Sequence[str], omitted: Sequence[str], problem: str, conflict: bool
+def no_offer(flavor: Flavor) -> str:
+    """Return why the nodes of a flavor offer nothing."""
+    return "no node is ready" if flavor.nodes == "slurm" else "no node is ready and without taints"
+
+
+def no_node(flavor: Flavor, *, tainted: bool) -> str:
+    """Return why a flavor of nodes has none."""
+    if flavor.nodes == "slurm" and not tainted:
+        return "slurmFlavor needs nodes.taint: true in the configuration: the nodes of Slurm are those with the taint"
+    if any(key.startswith(names.PARTITION_LABEL_PREFIX) for key in flavor.labels or ()):
+        return "no node has the label of the partition: set nodes.partitionLabels in the configuration"
+    return "no node has the labels" if flavor.labels else "there is no such node"
+
+
+def deleting(objects: Sequence[str]) -> str:
+    """Return the message about objects that somebody has deleted."""
+    return (
+        f"{', '.join(objects)} is being deleted: Kueue admits nothing, and removes it when no workload uses it; "
+        "podbridge then creates it again"
+    )
+
+
+def usable(
+    states: Sequence[FlavorState], ignored: Sequence[str], omitted: Sequence[str], reason: str, problem: str
 ) -> Object:
     """Return the status of a MasterQueue that can be used.
 
-    ``omitted`` names resources that exceed Kueue's limits; ``problem`` says what could not be written.
+    ``omitted`` names resources that exceed Kueue's limits; ``problem`` says what keeps the objects from being in step,
+    and is empty with the reason ``InStep``.
     """
     offered = sum(state.state == "Offered" for state in states)
     share = f"{offered} of {len(states)}"
     some = ", ".join(name[:100] for name in omitted[:5]) + (f" and {len(omitted) - 5} others" if omitted[5:] else "")
     limits = "at most 64 resources, and 512 quotas of all its flavors: use another MasterQueue"
     without = f"; without {some}: a queue of Kueue has {limits}" if omitted else ""
-    reason = ("Conflict" if conflict else "WriteFailed") if problem else "InStep"
     conditions = [
         _condition(READY, not problem, reason, problem or f"ClusterQueues and ResourceFlavors are in step{without}"),
         _condition(OFFERING, offered > 0, "Offered" if offered else "NoOffer", f"{share} flavors are offered"),

@@ -379,6 +379,23 @@ def test_what_belongs_to_somebody_else_is_not_changed(kind):
         assert kube.condition("Ready") == ("False", "Conflict")
 
 
+@pytest.mark.parametrize("kind", ["ClusterQueue", "ResourceFlavor", "LocalQueue"])
+def test_an_object_that_is_being_deleted_is_reported_until_it_is_created_again(kind):
+    kube = Kube([master(localQueues=[{"namespace": "team", "name": "q"}])], [node("a")]).settle()
+    store = {"ClusterQueue": kube.cluster_queues, "ResourceFlavor": kube.flavors, "LocalQueue": kube.local_queues}[kind]
+    (key,) = store
+    store[key]["metadata"]["deletionTimestamp"] = rfc3339(NOW)
+    kube.settle()
+    assert kube.condition("Ready") == ("False", "BeingDeleted")
+    (ready,) = [c for c in kube.queues[0]["status"]["conditions"] if c["type"] == "Ready"]
+    name = "/".join(key) if isinstance(key, tuple) else key
+    assert f"{kind} {name} is being deleted" in ready["message"]
+    del store[key]
+    kube.settle()
+    assert kube.condition("Ready") == ("True", "InStep")
+    assert key in store
+
+
 def test_two_masters_keep_to_their_own():
     kube = Kube([master("a"), master("b")], [node("x")]).settle()
     assert set(kube.flavors) == {"a-nats-x", "b-nats-x"}
