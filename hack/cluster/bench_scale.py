@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 from cluster import bare, drains, latency, scrapes
 from cluster.core import Cluster
@@ -154,9 +152,9 @@ def _idle(aims: Aims, world: World) -> None:
     cluster.start_podbridge(("scheduler",), name="leader", config_overrides=DEBUG)
     time.sleep(20)
     port = cluster.podbridge_port("metrics", "leader")
-    before, jobs = latency.counters(port)[0], _requests(port, "job")
+    before, jobs = latency.counters(port)[0], latency.counters(port, "job")[0]
     time.sleep(IDLE_WATCH)
-    others = (_requests(port, "job") - jobs) / IDLE_WATCH
+    others = (latency.counters(port, "job")[0] - jobs) / IDLE_WATCH
     rate = (latency.counters(port)[0] - before) / IDLE_WATCH - others
     cluster.stop_podbridge("leader")
     aims.add("slurmrestd asked by a leader without pods", rate, "requests/s", 1)
@@ -264,29 +262,16 @@ def _closings(aims: Aims, world: World, size: Size) -> None:
     port = world.cluster.podbridge_port("metrics", "standby")  # it leads now
     numbers = range(int(size.nodes * size.closed), size.nodes, 2)
     aims.step(f"{len(numbers)} nodes are tainted")
-    before, requests, began = _updates(port), latency.counters(port)[0], time.monotonic()
+    before, requests, began = latency.counters(port, "set_job")[0], latency.counters(port)[0], time.monotonic()
     for number in numbers:
         node = f"/api/v1/nodes/{drains.PREFIX}{number}"
         taints = [*world.api("GET", node)["spec"].get("taints", []), {"key": CLOSED, "effect": "NoSchedule"}]
         world.api("PATCH", node, {"spec": {"taints": taints}}, bare.STRATEGIC)
     expected = min(size.pods, HEAD)
-    eventually(lambda: _updates(port) - before >= expected, "the first jobs are updated", LIMIT, 0.5)
+    eventually(lambda: latency.counters(port, "set_job")[0] - before >= expected, "the first jobs are updated", LIMIT, 0.5)
     seconds = time.monotonic() - began
     rate = (latency.counters(port)[0] - requests) / seconds
     aims.add(f"the first {expected} jobs exclude them after", seconds, "s", 120, f"{rate:.1f} requests/s meanwhile")
-
-
-def _updates(port: int) -> float:
-    """Return the number of updates of pending jobs since the start of a process."""
-    return _requests(port, "set_job")
-
-
-def _requests(port: int, endpoint: str) -> float:
-    """Return the number of requests to an endpoint of slurmrestd since the start of a process."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    found = re.findall(rf'^podbridge_slurm_requests_total\{{.*endpoint="{endpoint}".*\}} (\S+)$', text, re.MULTILINE)
-    return sum(map(float, found))
 
 
 def _create_burst(world: World) -> None:
