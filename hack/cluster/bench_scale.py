@@ -262,13 +262,17 @@ def _closings(aims: Aims, world: World, size: Size) -> None:
     port = world.cluster.podbridge_port("metrics", "standby")  # it leads now
     numbers = range(int(size.nodes * size.closed), size.nodes, 2)
     aims.step(f"{len(numbers)} nodes are tainted")
-    before, requests, began = latency.counters(port, "set_job")[0], latency.counters(port)[0], time.monotonic()
+
+    def updates() -> float:
+        return latency.counters(port, "set_job")[0]
+
+    before, requests, began = updates(), latency.counters(port)[0], time.monotonic()
     for number in numbers:
         node = f"/api/v1/nodes/{drains.PREFIX}{number}"
         taints = [*world.api("GET", node)["spec"].get("taints", []), {"key": CLOSED, "effect": "NoSchedule"}]
         world.api("PATCH", node, {"spec": {"taints": taints}}, bare.STRATEGIC)
     expected = min(size.pods, HEAD)
-    eventually(lambda: latency.counters(port, "set_job")[0] - before >= expected, "the first jobs are updated", LIMIT, 0.5)
+    eventually(lambda: updates() - before >= expected, "the first jobs are updated", LIMIT, 0.5)
     seconds = time.monotonic() - began
     rate = (latency.counters(port)[0] - requests) / seconds
     aims.add(f"the first {expected} jobs exclude them after", seconds, "s", 120, f"{rate:.1f} requests/s meanwhile")

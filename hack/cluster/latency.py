@@ -133,7 +133,7 @@ def by_endpoint(port: int) -> Counter[str]:
     return requests
 
 
-def counters(port: int, endpoint: str = "[^\"]*") -> tuple[float, float]:
+def counters(port: int, endpoint: str = '[^"]*') -> tuple[float, float]:
     """Return the requests to slurmrestd, and the bytes of all its answers, since the start of a process."""
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
