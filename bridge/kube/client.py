@@ -135,7 +135,10 @@ class KubeClient:
         if metadata_only:
             kind = "PartialObjectMetadataList" if is_collection(path) else "PartialObjectMetadata"
             accept = f"{JSON};as={kind};g=meta.k8s.io;v=v1"
-        return self._call("GET", path, params, accept=accept)
+        answer = self._call("GET", path, params, accept=accept)
+        if "items" in answer and answer["items"] is None:  # an empty list of metadata
+            answer["items"] = []
+        return answer
 
     def server_time(self) -> float:
         """Return the time of the API server (epoch, whole seconds), from the header ``Date`` of an answer."""

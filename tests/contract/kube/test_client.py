@@ -71,6 +71,11 @@ def test_errors_of_the_real_server(client: KubeClient, namespace: str, cluster: 
         nobody.get(PODS.path(namespace))
 
 
+def test_an_empty_list_of_metadata_has_items(client: KubeClient, namespace: str) -> None:
+    assert client.get(PODS.path(namespace), {"limit": 2}, metadata_only=True)["items"] == []
+    assert client.get(PODS.path(namespace))["items"] == []
+
+
 def test_metadata_only(client: KubeClient, namespace: str) -> None:
     client.create(SECRETS.path(namespace), secret("s", a="1"))
     one = client.get(SECRETS.path(namespace, "s"), metadata_only=True)
