@@ -14,9 +14,9 @@ import pytest
 from bridge import names
 from bridge.clock import SystemClock
 from bridge.config import Config
-from bridge.errors import KubeNotFoundError, LostLeadershipError
+from bridge.errors import LostLeadershipError
 from bridge.kube.client import KubeClient
-from bridge.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, SERVICE_ACCOUNTS
+from bridge.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from bridge.slurm.job_resources import GresIndices, NodeResources
 from bridge.workload import device_selectors, devices, extended_claims
 from bridge.workload.devices import DevicesNotReadyError, WrongDevicesError
@@ -83,14 +83,6 @@ def drivers(client: KubeClient) -> Iterator[None]:
 
 @pytest.fixture
 def make_pod(client: KubeClient, namespace: str, drivers: None) -> Iterator[Any]:
-    def account() -> bool:
-        try:
-            return bool(client.get(SERVICE_ACCOUNTS.path(namespace, "default")))
-        except KubeNotFoundError:
-            return False
-
-    eventually(account, "the service account")
-
     def make(name: str, claim: int, extended: int, *, slot: int | None = None, shared: str = "") -> dict[str, Any]:
         """Create a pod with a claim of its own and with an extended resource, each of a number of GPUs.
 

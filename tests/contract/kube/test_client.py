@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from bridge.kube.resources import (
     NODES,
     PODS,
     SECRETS,
-    SERVICE_ACCOUNTS,
     Resource,
     resource_of,
 )
@@ -143,8 +141,6 @@ def test_bearer_token(client: KubeClient, cluster: Any, tmp_path: Any) -> None:
 
 def create_pod(client: KubeClient, namespace: str) -> dict[str, Any]:
     spec = {"schedulerName": "none", "automountServiceAccountToken": False, "containers": [{"name": "c", "image": "i"}]}
-    with suppress(errors.KubeConflictError):  # kube-controller-manager may be first
-        client.create(SERVICE_ACCOUNTS.path(namespace), {"metadata": {"name": "default"}})
     return client.create(PODS.path(namespace), {"metadata": {"name": "p"}, "spec": spec})
 
 

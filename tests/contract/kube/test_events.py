@@ -7,7 +7,6 @@ import pytest
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.resources import EVENTS, NODES, PODS
-from cluster.polling import eventually
 
 pytestmark = pytest.mark.real
 
@@ -20,19 +19,7 @@ def pod(client: KubeClient, namespace: str) -> dict[str, Any]:
         "metadata": {"name": "p"},
         "spec": {"containers": [{"name": "c", "image": "i"}], "schedulerName": "nobody"},
     }
-    created: list[dict[str, Any]] = []
-
-    def create() -> bool:
-        from bridge.errors import KubeForbiddenError
-
-        try:
-            created.append(client.create(PODS.path(namespace), body))
-        except KubeForbiddenError:  # the namespace's service account is created later
-            return False
-        return True
-
-    eventually(create)
-    return created[0]
+    return client.create(PODS.path(namespace), body)
 
 
 def test_describe_shows_events_of_pods(client: KubeClient, namespace: str, cluster: Any, pod: dict[str, Any]) -> None:
