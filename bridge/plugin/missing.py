@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from bridge import brake
 from bridge.clock import Clock
-from bridge.errors import SiteDownError, SiteError
+from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.plugin.directory import Directory
 from bridge.poolapi.jobs import pod_of
@@ -74,5 +74,5 @@ def _cancel(pool: Pool, pods: Sequence[Pod]) -> None:
             pool.cancel(pod, 0)
         except SiteError as error:
             log.warning("a missing job was not cancelled", extra=kv(pool=pool.name, job=job, error=error))
-            if isinstance(error, SiteDownError):
+            if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
                 return
