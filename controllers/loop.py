@@ -61,7 +61,7 @@ class Controllers(SlurmLoop):
     def reconcile(self) -> None:
         """Decide for all pods, jobs and nodes."""
         now = self.clock.monotonic()
-        expected = self.dependencies.poller.expected  # before the snapshot, which lacks none of those read since then
+        expected = self.dependencies.poller.expected  # before the snapshot: the next one has those that are read
         snapshot = self.dependencies.poller.snapshot
         with self._lock:
             self._resting = {key: until for key, until in self._resting.items() if until > now}

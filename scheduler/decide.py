@@ -121,7 +121,7 @@ def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: Plann
         return None, state.seen()
     if not live:
         return _without_job(view, pod, state, known, occupancy)
-    job = live[0] if len(live) == 1 else _keep(pod, live)
+    job = _keep(pod, live)
     for entry in live:
         if entry is not job:
             return Cancel(pod, entry.job.job_id), state.seen()
@@ -131,6 +131,8 @@ def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: Plann
 
 
 def _keep(pod: Pod, live: list[ObservedJob]) -> ObservedJob:
+    if len(live) == 1:
+        return live[0]
     labelled = pods.job_id(pod)
     return next((entry for entry in live if entry.job.job_id == labelled), live[0])
 

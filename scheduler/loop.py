@@ -182,8 +182,7 @@ class Scheduler(SlurmLoop):
             new=self._new.uids,
             head=QueueHead(snapshot.jobs),
         )
-        deciding = {uid: pod for uid, pod in waiting.items() if uid in ours}
-        if self._states.unsettled or rules.waits_for_jobs(view, deciding):
+        if self._states.unsettled or rules.waits_for_jobs(view, (pod for uid, pod in waiting.items() if uid in ours)):
             self.dependencies.poller.hurry()
         decision = decide.decide(view)
         self._states.merge(decision.states)

@@ -122,17 +122,16 @@ def unsettled(view: SchedulerView, state: PodState, members: Sequence[Pod]) -> t
     return False, replace(state, phase=BackingOff(phase.failure))
 
 
-def waits_for_jobs(view: SchedulerView, waiting: Mapping[str, Pod]) -> bool:
-    """Whether a decision about one of these pods, by UID, waits until the jobs of others have been read."""
+def waits_for_jobs(view: SchedulerView, waiting: Iterable[Pod]) -> bool:
+    """Whether a decision about one of these pods waits until the jobs of others have been read."""
     if view.snapshot.listed_at >= max(view.leading_since, view.inherited_at):
         return False
     known = view.snapshot.by_uid
     return any(
-        uid not in view.new
-        and links.key(pod) not in known
+        links.key(pod) not in known
         and (pods.is_deleted(pod) or not pods.is_gated(pod))
         and unsettled(view, NEW, [pod])[0]
-        for uid, pod in waiting.items()
+        for pod in waiting
     )
 
 

@@ -36,6 +36,8 @@ FIRST_RATE = 200.0
 """Jobs per second that are assumed before any were read."""
 MEASURED = 20
 """Least number of jobs whose reading shows the rate."""
+HURRY = 10.0
+"""Seconds for which jobs of others are read without a pause; longer than the period of whole reconciliations."""
 OTHERS_RATE = 5.0
 """Jobs of others per second that are read while no decision waits for them: the outcome is only whether a job whose pod
 is gone belongs to podbridge."""
@@ -68,10 +70,7 @@ class JobAnswers:
 
 
 class JobReader:
-    """Sends the requests about jobs. Any error fails the whole poll.
-
-    ``slowly``: no decision waits for unread jobs of others.
-    """
+    """Sends the requests about jobs. Any error fails the whole poll."""
 
     def __init__(self, client: SlurmClient, detail_budget: int, clock: Clock, lists: StateLists) -> None:
         self._client, self._budget, self._clock = client, detail_budget, clock
@@ -79,8 +78,7 @@ class JobReader:
         self._listed_at = self._checked_at = -math.inf
         self._spent = 0
         self._rate = FIRST_RATE
-        self.slowly = False
-        self._paced_at = -math.inf
+        self._hurried_until = self._paced_at = -math.inf
         self._backlog = False
         self._ended = 0.0  # when the last poll had read jobs alone
 
@@ -118,6 +116,10 @@ class JobReader:
         """Read a witness in the next poll: a job was not as expected. For any thread."""
         self._checked_at = -math.inf
 
+    def hurry(self) -> None:
+        """Read all jobs without a pause for the next ``HURRY`` seconds: a decision waits for them. For any thread."""
+        self._hurried_until = self._clock.monotonic() + HURRY
+
     def spend(self, jobs: int) -> None:
         """Record that ``jobs`` jobs were read: fewer reasons are read then, at least one in ``CHECK_PERIOD``."""
         self._spent += jobs
@@ -138,14 +140,14 @@ class JobReader:
         room = max(0, most - len(needed.started))
         details: dict[int, Job] = {}
         wanted = needed.jobs
-        if last.snapshot.sequence and (self.slowly or not leads):
-            urgent = last.snapshot.jobs.keys() | expected.keys() if leads else set()
-            wanted = self._paced(wanted, urgent, began, OTHERS_RATE if leads else STANDBY_RATE)
-        singles = wanted[:room]
         if found.complete and needed.in_bulk(len(states), self._client.job_bytes):
             asked = set(needed.jobs)
             details = {job.job_id: job for job in self._client.jobs() if job.job_id in asked}
-            singles = needed.jobs[:0]
+            wanted = ()
+        elif last.snapshot.sequence and not (leads and began < self._hurried_until):
+            urgent = last.snapshot.jobs.keys() | expected.keys() if leads else set()
+            wanted = self._paced(wanted, urgent, began, OTHERS_RATE if leads else STANDBY_RATE)
+        singles = wanted[:room]
         self._backlog = len(needed.started) > most or 0 < len(singles) < len(wanted)
         answers = Answers(
             began, states, details, started=first_nodes, complete=found.complete, list_began=found.list_began

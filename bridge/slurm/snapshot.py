@@ -46,8 +46,6 @@ and slurmctld spend a quarter of one core on thousands of pending jobs."""
 STANDBY_PERIOD = 8.0
 """Least seconds between two polls of a standby: it sends less than one request per second about 10,000 waiting pods,
 and polls at once when it becomes the leader."""
-HURRY = 10.0
-"""Seconds for which jobs of others are read without a pause; longer than the period of whole reconciliations."""
 EMPTY_PERIOD = 4.0
 """Least seconds between two polls of a leader while podbridge has no job in Slurm; a submission ends the pause."""
 _STOP_CHECK = 0.25
@@ -98,7 +96,6 @@ class Poller:
         lists = StateLists(client, self._clock, known, start)
         self._job_reader = JobReader(client, config.slurm.detail_budget, self._clock, lists)
         self._list_seconds = 0.0
-        self._hurried_until = -math.inf
         self._backlog = False
         self._progress = Progress(self._clock)
         self._failures = 0
@@ -134,8 +131,8 @@ class Poller:
         self._job_reader.lists.want_all(at)
 
     def hurry(self) -> None:
-        """Read all jobs without a pause for the next ``HURRY`` seconds: a decision waits for them."""
-        self._hurried_until = self._clock.monotonic() + HURRY
+        """Read all jobs without a pause for the next seconds: a decision waits for them."""
+        self._job_reader.hurry()
 
     def wake(self, nodes: bool = False) -> None:
         """Poll soon; with ``nodes``, read nodes and partitions too."""
@@ -317,7 +314,6 @@ class Poller:
             last = forgotten(last)
         with self._expecting:
             expected = dict(self._expected)
-        self._job_reader.slowly = began >= self._hurried_until
         asked = self._job_reader.ask(last, expected, began, leads=self._leads(), alone=not forget)
         if asked.alone:
             different = self._merge_alone(self._node_reader.add(asked.answers))

@@ -152,10 +152,11 @@ def _idle(aims: Aims, world: World) -> None:
     cluster.start_podbridge(("scheduler",), name="leader", config_overrides=DEBUG)
     time.sleep(20)
     port = cluster.podbridge_port("metrics", "leader")
-    before, jobs = latency.counters(port)[0], latency.counters(port, "job")[0]
+    before = latency.by_endpoint(port)
     time.sleep(IDLE_WATCH)
-    others = (latency.counters(port, "job")[0] - jobs) / IDLE_WATCH
-    rate = (latency.counters(port)[0] - before) / IDLE_WATCH - others
+    asked = latency.by_endpoint(port) - before
+    others = asked.pop("job", 0) / IDLE_WATCH
+    rate = asked.total() / IDLE_WATCH
     cluster.stop_podbridge("leader")
     aims.add("slurmrestd asked by a leader without pods", rate, "requests/s", 1)
     aims.add("the same, about single jobs of others, until all are read", others, "requests/s", 6)
@@ -262,19 +263,16 @@ def _closings(aims: Aims, world: World, size: Size) -> None:
     port = world.cluster.podbridge_port("metrics", "standby")  # it leads now
     numbers = range(int(size.nodes * size.closed), size.nodes, 2)
     aims.step(f"{len(numbers)} nodes are tainted")
-
-    def updates() -> float:
-        return latency.counters(port, "set_job")[0]
-
-    before, requests, began = updates(), latency.counters(port)[0], time.monotonic()
+    before, began = latency.by_endpoint(port), time.monotonic()
     for number in numbers:
         node = f"/api/v1/nodes/{drains.PREFIX}{number}"
         taints = [*world.api("GET", node)["spec"].get("taints", []), {"key": CLOSED, "effect": "NoSchedule"}]
         world.api("PATCH", node, {"spec": {"taints": taints}}, bare.STRATEGIC)
     expected = min(size.pods, HEAD)
-    eventually(lambda: updates() - before >= expected, "the first jobs are updated", LIMIT, 0.5)
+    updated = lambda: latency.by_endpoint(port)["set_job"] - before["set_job"] >= expected  # noqa: E731
+    eventually(updated, "the first jobs are updated", LIMIT, 0.5)
     seconds = time.monotonic() - began
-    rate = (latency.counters(port)[0] - requests) / seconds
+    rate = (latency.by_endpoint(port) - before).total() / seconds
     aims.add(f"the first {expected} jobs exclude them after", seconds, "s", 120, f"{rate:.1f} requests/s meanwhile")
 
 

@@ -120,7 +120,7 @@ CREATED = clock.parse_rfc3339("2026-01-01T00:00:00Z")
 
 
 def waits(found, snap, **more):
-    return rules.waits_for_jobs(view(found, snap, **more), {each["metadata"]["uid"]: each for each in found})
+    return rules.waits_for_jobs(view(found, snap, **more), found)
 
 
 def partly_read(since, *entries, age=900.0, **more):
