@@ -197,7 +197,7 @@ REASONS = (
     ("MasterQueue, Event", "QueueInvalid", "the MasterQueue cannot be used; the message has the field and its value"),
     ("MasterQueue, Event", "QueueConflict", "an object with the name of a ClusterQueue has another owner"),
     ("MasterQueue, Event", "QueueWriteFailed", "an object of Kueue could not be written; podbridge retries"),
-    ("MasterQueue, Event", "QueueBeingDeleted", "somebody has deleted an object of the MasterQueue that is in use"),
+    ("MasterQueue, Event", "QueueBeingDeleted", "somebody has deleted a queue of the MasterQueue that is in use"),
     (
         "MasterQueue, Event",
         "QueueEvicted",

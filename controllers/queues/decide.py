@@ -302,6 +302,8 @@ class _Plan:
             return False
         metadata = observed["metadata"]
         if metadata.get("deletionTimestamp"):
+            if body["kind"] == "ResourceFlavor":
+                return True  # Kueue keeps it while the ClusterQueue names it, and workloads are admitted to it
             path = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
             self.deleted.append(f"{body['kind']} {path}")
         elif not manifests.is_applied(body, observed):

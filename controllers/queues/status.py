@@ -66,10 +66,10 @@ def no_node(flavor: Flavor, *, tainted: bool) -> str:
 
 
 def deleting(objects: Sequence[str]) -> str:
-    """Return the message about objects that somebody has deleted."""
+    """Return the message about queues that somebody has deleted."""
     return (
-        f"{', '.join(objects)} is being deleted: Kueue admits nothing, and removes it when no workload uses it; "
-        "podbridge then creates it again"
+        f"{', '.join(objects)} is being deleted: Kueue admits nothing there, and a ClusterQueue stays while workloads "
+        "use it; podbridge then creates it again"
     )
 
 

@@ -285,3 +285,28 @@ def test_a_queue_that_cannot_be_written_is_reported_until_it_is_mended(world):
     eventually(lambda: world.queue_state(path)[0] == "Invalid", "the value of the label is refused")
     world.api("DELETE", path)
     eventually(lambda: not world.offered(name), "its queue is garbage", 60)
+
+
+def test_a_deleted_queue_is_reported_until_its_workloads_have_ended_and_it_exists_again(world):
+    name = f"master-{next(world.counts)}"
+    path = world.master_queue(name, [{"name": "site", "poolFlavor": {"poolRegExp": "slurm"}}])
+    flavor = f"{name}-site-slurm-site"
+    eventually(lambda: world.queue_state(path) == ("InStep", {"siteslurm-site": "Offered"}), "written", 40)
+    job = world.queued(name, namespace=pools.NAMESPACE, script=SCRIPT, tolerations=[kueue.TOLERATION])
+    world.running_members(job, 1, 60)
+    flavor_path, queue_path = f"{kueue.API}/resourceflavors/{flavor}", f"{kueue.API}/clusterqueues/{name}"
+    world.api("DELETE", flavor_path)
+    assert world.api("GET", flavor_path)["metadata"]["deletionTimestamp"], "Kueue keeps it"
+    second = world.queued(name, namespace=pools.NAMESPACE, script=SCRIPT, tolerations=[kueue.TOLERATION])
+    assert world.admitted(second) == flavor
+    assert world.queue_state(path)[0] == "InStep"
+    uid = world.api("GET", queue_path)["metadata"]["uid"]
+    world.api("DELETE", queue_path)
+    eventually(lambda: world.queue_state(path)[0] == "BeingDeleted", "the deletion is reported")
+    world.let_go("kueue-go")
+    for each in (job, second):
+        world.completed(each, 60)
+    eventually(lambda: world.queue_state(path) == ("InStep", {"siteslurm-site": "Offered"}), "written again", 60)
+    assert world.api("GET", queue_path)["metadata"]["uid"] != uid
+    world.api("DELETE", path)
+    eventually(lambda: not world.offered(name), "its queue is garbage", 60)

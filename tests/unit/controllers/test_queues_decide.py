@@ -379,10 +379,10 @@ def test_what_belongs_to_somebody_else_is_not_changed(kind):
         assert kube.condition("Ready") == ("False", "Conflict")
 
 
-@pytest.mark.parametrize("kind", ["ClusterQueue", "ResourceFlavor", "LocalQueue"])
-def test_an_object_that_is_being_deleted_is_reported_until_it_is_created_again(kind):
+@pytest.mark.parametrize("kind", ["ClusterQueue", "LocalQueue"])
+def test_a_queue_that_is_being_deleted_is_reported_until_it_is_created_again(kind):
     kube = Kube([master(localQueues=[{"namespace": "team", "name": "q"}])], [node("a")]).settle()
-    store = {"ClusterQueue": kube.cluster_queues, "ResourceFlavor": kube.flavors, "LocalQueue": kube.local_queues}[kind]
+    store = {"ClusterQueue": kube.cluster_queues, "LocalQueue": kube.local_queues}[kind]
     (key,) = store
     store[key]["metadata"]["deletionTimestamp"] = rfc3339(NOW)
     kube.settle()
@@ -394,6 +394,14 @@ def test_an_object_that_is_being_deleted_is_reported_until_it_is_created_again(k
     kube.settle()
     assert kube.condition("Ready") == ("True", "InStep")
     assert key in store
+
+
+def test_a_deleted_flavor_that_its_queue_names_is_in_step():
+    kube = Kube([master()], [node("a")]).settle()
+    (flavor,) = kube.flavors.values()
+    flavor["metadata"]["deletionTimestamp"] = rfc3339(NOW)
+    assert kube.settle().condition("Ready") == ("True", "InStep")
+    assert kube.decide() == []
 
 
 def test_two_masters_keep_to_their_own():
