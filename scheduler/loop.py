@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
@@ -66,7 +67,7 @@ class Scheduler(SlurmLoop):
         self._placed: tuple[object, ...] = ()
         self._node_names: list[str] = []
         self._remembered: dict[str, NodeView] = {}
-        self._inherited_at = 0.0
+        self._inherited_at = self._inherited_until = 0.0
         self._seen = Snapshot()
         self._brake, self._braked = Brake(), 0
         limits = dependencies.config.brake
@@ -93,6 +94,7 @@ class Scheduler(SlurmLoop):
     def on_started_leading(self) -> None:
         """Request a poll and a list of all jobs, and note until when a former leader may have sent requests."""
         self._inherited_at = (self.leading_since or 0.0) if self.inherited else 0.0
+        self._inherited_until = 0.0
         if self._inherited_at:  # an earlier list would not show the outcome of all of them
             self.dependencies.poller.list_all(self._inherited_at + rules.SETTLE)
         self._new.begin()
@@ -149,14 +151,18 @@ class Scheduler(SlurmLoop):
 
         ``ours`` are the UIDs of those that run on the colocated Slurm.
         """
-        if self._inherited_at and rules.is_settled(snapshot, self._inherited_at):
-            self._inherited_at = 0.0
-        # a list that shows the requests of a former leader may still have to be read, but not another one
-        waits = self._inherited_at and snapshot.requested_at < rules.settled_at(snapshot, self._inherited_at)
-        if waits:
-            self.dependencies.poller.wake()
-        if waits or self._states.unsettled:
-            self.dependencies.poller.list_all()
+        if self._inherited_at:
+            until = rules.settled_at(snapshot, self._inherited_at)
+            if snapshot.error or snapshot.began < until:
+                self.dependencies.poller.wake()
+                self.dependencies.poller.list_all(until)
+            else:  # later errors of slurmctld do not matter
+                self._inherited_at, self._inherited_until = 0.0, until
+        lost_at, needed = self._states.lost_at, self._inherited_until
+        if lost_at < math.inf:
+            needed = max(needed, rules.settled_at(snapshot, lost_at))
+        if snapshot.requested_at < needed:
+            self.dependencies.poller.list_all(needed)
         in_gangs = self._gangs.uids
         idle = [
             pod for uid, pod in waiting.items() if uid in ours and uid not in in_gangs and not self.workers.busy(uid)
@@ -174,7 +180,7 @@ class Scheduler(SlurmLoop):
             now=self.dependencies.clock.monotonic(),
             time=time,
             occupancy=self._occupancy,
-            leading_since=self.leading_since or 0.0,
+            leading_since=max(self.leading_since or 0.0, self._inherited_until),
             inherited_at=self._inherited_at,
             braked=self._is_braked(snapshot),
             gangs=self._idle_gangs(waiting, snapshot),
@@ -182,7 +188,7 @@ class Scheduler(SlurmLoop):
             new=self._new.uids,
             head=QueueHead(snapshot.jobs),
         )
-        if self._states.unsettled or rules.waits_for_jobs(view, (pod for uid, pod in waiting.items() if uid in ours)):
+        if lost_at < math.inf or rules.waits_for_jobs(view):
             self.dependencies.poller.hurry()
         decision = decide.decide(view)
         self._states.merge(decision.states)
@@ -196,7 +202,9 @@ class Scheduler(SlurmLoop):
 
     def _idle_gangs(self, waiting: Mapping[str, actions.Pod], snapshot: Snapshot) -> list[Gang]:
         """Return the gangs with a waiting pod for which the workers have no call."""
-        keys = {key for uid in waiting if (key := self._gangs.uids.get(uid)) is not None}
+        if not (in_gangs := self._gangs.uids):
+            return []
+        keys = {key for uid in waiting if (key := in_gangs.get(uid)) is not None}
         found = self._gangs.gangs(self.dependencies.pods, (key for key in keys if not self.workers.busy(key)))
         return [
             gang
@@ -207,9 +215,9 @@ class Scheduler(SlurmLoop):
 
     def _ours(self, uid: str, pod: actions.Pod, snapshot: Snapshot) -> bool:
         """Whether the pod runs on the colocated Slurm: it selects no pool, was left to Slurm, or has a job already."""
-        if uid in self._local or pods.job_id(pod) is not None or not pool_selection.of(pod).remote:
+        if uid in snapshot.by_uid or uid in self._local or pods.job_id(pod) is not None:
             return True
-        return uid in snapshot.by_uid
+        return not pool_selection.of(pod).remote
 
     def _is_braked(self, snapshot: Snapshot) -> bool:
         """Whether so many jobs are missing that no job is submitted; computed once for each snapshot."""

@@ -10,6 +10,7 @@ decides for a pod only after it has seen that the workers have no call for it, a
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -144,6 +145,7 @@ class PodState:
     ``differ_since`` is the monotonic time since which members without slots differ. ``unused_jobs`` is the number of
     jobs since the last binding that have ended, or that podbridge has cancelled because they could not be used.
     ``claim_wait`` is why the last bind to the job could not allocate the resource claims: reason and message.
+    ``started_job`` is the job to which this process has seen the minimum of the members of a gang bound, 0 without one.
     ``submitted_at`` is the time of the last submission by this process in seconds since 1970; only set if traces are
     sent.
     """
@@ -159,6 +161,7 @@ class PodState:
     exclude_retry_at: float | None = None
     unused_jobs: int = 0
     claim_wait: tuple[str, str] | None = None
+    started_job: int = 0
     submitted_at: float | None = None
 
     def submitted(self, job_id: int, now: float, *excluded: tuple[str, ...]) -> PodState:
@@ -276,7 +279,13 @@ class PodStates:
     @property
     def unsettled(self) -> bool:
         """Whether the outcome of a submission is unknown."""
-        return any(isinstance(state.phase, OutcomeUnknown) for state in list(self.by_uid.values()))
+        return self.lost_at < math.inf
+
+    @property
+    def lost_at(self) -> float:
+        """When the oldest submission was sent whose outcome is unknown (monotonic seconds); infinite without one."""
+        phases = (state.phase for state in list(self.by_uid.values()))
+        return min((phase.since for phase in phases if isinstance(phase, OutcomeUnknown)), default=math.inf)
 
     @property
     def allocated(self) -> set[str]:

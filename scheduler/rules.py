@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from bridge import clock
 from bridge.config import Config
 from bridge.slurm import states
 from bridge.slurm.models import ApiVersion, Job, JobPart, ObservedJob, Snapshot
-from bridge.workload import links, pods
+from bridge.workload import pods
 from scheduler.actions import Action, Exclude, Pod, Tell
 from scheduler.conditions import is_due
 from scheduler.gangs import Gang, differ_without_slots
@@ -53,7 +53,8 @@ class SchedulerView:
 
     ``pods`` are the pods that have a job alone. ``states`` are the states of pods by UID and of gangs by key; one
     without is :data:`~scheduler.pod_states.NEW`. ``inherited_at`` is the time until which a former leader may have
-    sent requests; 0 if there was none, or if the outcome of all its requests is known (:func:`is_settled`).
+    sent requests that slurmctld may still carry out (:func:`settled_at`); 0 if there are none. ``leading_since`` is the
+    time since which this process leads, or at which slurmctld had carried out the requests of a former leader.
     ``braked``: many jobs are missing, so no job is submitted. ``updates`` is the number of pending jobs whose excluded
     nodes the decision may change. ``new`` holds the UIDs of pods that were created under this leadership
     (:mod:`scheduler.new_pods`). ``head`` are the jobs that Slurm probably starts next, ``None`` for all.
@@ -122,17 +123,27 @@ def unsettled(view: SchedulerView, state: PodState, members: Sequence[Pod]) -> t
     return False, replace(state, phase=BackingOff(phase.failure))
 
 
-def waits_for_jobs(view: SchedulerView, waiting: Iterable[Pod]) -> bool:
-    """Whether a decision about one of these pods waits until the jobs of others have been read."""
+def waits_for_jobs(view: SchedulerView) -> bool:
+    """Whether the decision about a pod or gang waits until the jobs of others have been read."""
     if view.snapshot.listed_at >= max(view.leading_since, view.inherited_at):
         return False
-    known = view.snapshot.by_uid
-    return any(
-        links.key(pod) not in known
-        and (pods.is_deleted(pod) or not pods.is_gated(pod))
-        and unsettled(view, NEW, [pod])[0]
-        for pod in waiting
-    )
+    return any(not _has_job(view, key) and unsettled(view, NEW, members)[0] for key, members in _undecided(view))
+
+
+def _undecided(view: SchedulerView) -> Iterator[tuple[str, Sequence[Pod]]]:
+    """Yield the key and the members of the pods and gangs that a decision may submit or release."""
+    for pod in view.pods:
+        if pods.is_open(pod) and (pods.is_deleted(pod) or not pods.is_gated(pod)):
+            yield pods.uid(pod), [pod]
+    for gang in view.gangs:
+        if len(gang.open) > len(gang.gated):
+            yield gang.key, gang.pods
+
+
+def _has_job(view: SchedulerView, key: str) -> bool:
+    """Whether a job of the pod or gang is pending or allocated."""
+    cancelled, jobs = view.states.get(key, NEW).cancelled, view.snapshot.jobs
+    return any(lives(jobs[job_id], cancelled) for job_id in view.snapshot.by_uid.get(key, ()))
 
 
 def _earliest_submission(snapshot: Snapshot, members: Iterable[Pod]) -> float:

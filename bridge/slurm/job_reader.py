@@ -43,6 +43,8 @@ OTHERS_RATE = 5.0
 is gone belongs to podbridge."""
 STANDBY_RATE = 0.5
 """Jobs per second that a standby reads, which decides nothing: a new leader reads the jobs on pods without a pause."""
+LEAST_OTHERS = 2
+"""Number of such jobs that one poll reads, or none: the lowest id and the newest one come first."""
 LONGEST_PAUSE = 12.0
 """Seconds without such reads that count at most, so that one poll does not read many."""
 FEW_JOBS = 500
@@ -169,9 +171,10 @@ class JobReader:
         others = [job_id for job_id in jobs if job_id not in urgent]
         if len(others) <= FEW_JOBS:
             return jobs
-        allowed = int(min(now - self._paced_at, LONGEST_PAUSE) * rate)
-        if allowed:
-            self._paced_at = now
+        since = max(self._paced_at, now - LONGEST_PAUSE)
+        if (allowed := int((now - since) * rate)) < LEAST_OTHERS:
+            allowed = 0
+        self._paced_at = since + allowed / rate
         left = {*others[allowed:]}
         return tuple(job_id for job_id in jobs if job_id not in left)
 

@@ -80,13 +80,14 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
         if carried := _absent(job_id, before.jobs.get(job_id), expected.get(job_id), answers, cluster):
             jobs[job_id] = carried
     settled = bool(before.sequence) and not before.error
+    left = {job_id: states[job_id] for job_id in unread if job_id not in answers.unknown}
     snapshot = replace(
         _snapshot(before, answers, jobs, sequence, settled),
         list_age=answers.began - listed_at if listed_at > -math.inf else math.inf,
         partial_age=answers.began - list_began if list_began else math.inf,
         partial_since=_read_since(unheard, foreign, jobs) if unheard else math.inf,
+        unread=left.keys(),
     )
-    left = {job_id: states[job_id] for job_id in unread if job_id not in answers.unknown}
     return PollState(snapshot, _listed(last, states, unread), detailed, foreign, list_began=list_began, unread=left)
 
 

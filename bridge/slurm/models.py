@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -264,6 +264,8 @@ class Snapshot:
     error: str = ""
     absent: frozenset[int] = frozenset()
     """Ids in ``jobs`` that are missing from the last list of all jobs."""
+    unread: Set[int] = frozenset()
+    """Ids that slurmctld has listed, of jobs whose details have not been read yet."""
     list_age: float = 0
     """Seconds from the request for the last list of all jobs of which every new job has been read until ``began``;
     infinite if there was none."""

@@ -126,8 +126,11 @@ class Poller:
         """Call ``fn`` after each snapshot in which one job is new because of a hint, with the comment of this job."""
         self._hint_subscribers.append(fn)
 
-    def list_all(self, at: float = -math.inf) -> None:
-        """Read the list of all jobs soon, not before the monotonic time ``at``: a job without a known id may exist."""
+    def list_all(self, at: float | None = None) -> None:
+        """Read a list of all jobs that is requested at the monotonic time ``at`` (now) or later, as soon as possible.
+
+        A job without a known id may exist.
+        """
         self._job_reader.lists.want_all(at)
 
     def hurry(self) -> None:

@@ -72,12 +72,18 @@ class StateLists:
     def __init__(self, client: SlurmClient, clock: Clock, known: Known | None, start: Start = in_thread) -> None:
         self._client, self._clock, self._known, self._start = client, clock, known, start
         self._seconds = 0.0
-        self._ended = self._not_before = -math.inf
+        self._began = self._ended = self._not_before = -math.inf
         self._wanted = self._running = False
         self._found: tuple[float, States] | None = None
 
-    def want_all(self, at: float = -math.inf) -> None:
-        """Read the list of all jobs soon, not before the monotonic time ``at``: a job without a known id may exist."""
+    def want_all(self, at: float | None = None) -> None:
+        """Read a list of all jobs that is requested at the monotonic time ``at`` (now) or later, as soon as possible.
+
+        A job without a known id may exist.
+        """
+        at = self._clock.monotonic() if at is None else at
+        if self._began >= at and (self._running or self._found is not None):
+            return
         self._not_before = max(self._not_before, at)
         self._wanted = True
 
@@ -99,7 +105,7 @@ class StateLists:
     def read(self, last: PollState, expected: Mapping[int, Expected]) -> StateList:
         """Read the states that a poll needs. Raises the errors of the client."""
         if self._is_cheap(last):
-            began, self._wanted = self._clock.monotonic(), False
+            began, self._wanted, self._found = self._clock.monotonic(), False, None
             listed = self._all()
             return StateList(listed, listed, complete=True, list_began=began, cheap=True)
         jobs = last.snapshot.jobs.items()
@@ -113,11 +119,11 @@ class StateLists:
             self._client.ping()  # a poll succeeds only if slurmctld answers
         seconds = self._clock.monotonic() - at
         found, self._found = self._found, None
-        earlier = found[1] if found is not None else {**last.listed, **last.unread}
+        earlier = {**last.listed, **last.unread} if found is None else {**found[1], **_ended_since(found[0], last, ids)}
         rest = {job_id: now for job_id, now in earlier.items() if job_id not in ids}
         states = {**rest, **listed}
         if found is None and self._is_due(last, at):
-            self._running, self._wanted = True, False
+            self._running, self._wanted, self._began = True, False, at
             self._start(self._read_beside)
         if found is not None:
             return StateList(states, states, complete=True, list_began=found[0], seconds=seconds)
@@ -148,6 +154,7 @@ class StateLists:
             log.warning("list of all jobs cannot be read", extra=kv(error=error))
             self._ended, self._wanted = self._clock.monotonic(), True
             self._seconds = max(self._seconds, self._ended - began)
+            self._not_before = max(self._not_before, self._ended + self._seconds * SHARE_IF_WANTED)
         finally:
             self._running = False
 
@@ -157,3 +164,13 @@ class StateLists:
         self._ended = self._clock.monotonic()
         self._seconds = self._ended - at if len(listed) > ALWAYS_CHEAP else 0.0
         return listed
+
+
+def _ended_since(at: float, last: PollState, asked: Set[int]) -> States:
+    """Return the states of the jobs that have ended since the monotonic time ``at``, and are no longer ``asked`` for.
+
+    A list that was requested then may show them as they were before.
+    """
+    jobs = last.snapshot.jobs.items()
+    ended = (job_id for job_id, job in jobs if job_id not in asked and job.since >= at)
+    return {job_id: last.listed[job_id] for job_id in ended if job_id in last.listed}

@@ -23,7 +23,7 @@ def jobs(everyone: Iterable[Pod], snapshot: Snapshot) -> tuple[int, dict[str, Po
 
     A job counts as missing as soon as it is not in the list: polls read missing jobs a few at a time, and the loss of
     thousands must show at once. But no job counts before slurmctld itself has reported twice that one of them does not
-    exist, or shows another pod's job with its id.
+    exist, or shows another pod's job with its id. Jobs that are listed and whose details are to be read do not count.
     """
     count, sure = 0, False
     found: dict[str, Pod] = {}
@@ -35,7 +35,8 @@ def jobs(everyone: Iterable[Pod], snapshot: Snapshot) -> tuple[int, dict[str, Po
         uid = pods.uid(pod)
         known = snapshot.jobs.get(labelled)
         if known is None:
-            found[uid] = pod
+            if labelled not in snapshot.unread:
+                found[uid] = pod
         elif known.job.link is not None and links.key(pod) not in known.job.link.keys:
             found[uid] = pod
             sure = True

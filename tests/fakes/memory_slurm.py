@@ -227,7 +227,7 @@ class MemoryPoller:
     def hurry(self) -> None:
         """Do nothing: each poll reads all jobs."""
 
-    def list_all(self, at: float = 0) -> None:
+    def list_all(self, at: float | None = None) -> None:
         """Do nothing: each poll lists all jobs."""
 
     @property

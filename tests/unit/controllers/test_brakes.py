@@ -1,5 +1,7 @@
 """The brake as the workload controller uses it: what counts as missing, what is held, told and answered."""
 
+from dataclasses import replace
+
 import pytest
 
 from bridge import names
@@ -50,6 +52,12 @@ def test_a_job_is_missing_when_slurm_says_so_and_then_all_that_a_list_lacks_coun
         6,
         {f"u{number}": everyone[number - 1] for number in (1, 2, 3, 5, 6)},
     )
+
+
+def test_a_job_that_is_listed_but_not_read_yet_is_not_missing():
+    everyone = [pod(number) for number in range(1, 4)]
+    found = replace(snapshot([known(1, gone=True, confirmations=2)], absent=[1]), unread={2})
+    assert missing_jobs.jobs(everyone, found) == (3, {"u1": everyone[0], "u3": everyone[2]})
 
 
 def test_nothing_is_missing_before_slurm_has_said_so_twice():

@@ -120,7 +120,7 @@ CREATED = clock.parse_rfc3339("2026-01-01T00:00:00Z")
 
 
 def waits(found, snap, **more):
-    return rules.waits_for_jobs(view(found, snap, **more), found)
+    return rules.waits_for_jobs(view(found, snap, **more))
 
 
 def partly_read(since, *entries, age=900.0, **more):
@@ -138,6 +138,8 @@ def test_a_pod_is_submitted_when_the_jobs_as_new_as_it_have_been_read():
     assert not waits([pod()], late, leading_since=100.0)
     assert not waits([pod()], early, leading_since=100.0, new={"u1"})
     assert not waits([pod("u5")], partly_read(math.inf, known(5, "PENDING", uid="u5")), leading_since=100.0)
+    ended = partly_read(math.inf, known(5, "NODE_FAIL", confirmations=2))
+    assert waits([pod()], ended, leading_since=100.0)
     gated = pod(schedulingGates=[{"name": "hold"}])
     assert not waits([gated], early, leading_since=100.0)
     assert not waits([pod()], snapshot(), leading_since=100.0)

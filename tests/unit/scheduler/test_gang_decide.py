@@ -1,6 +1,7 @@
 """The scheduler's decisions for gangs, and a machine that kills the scheduler between any two writes of a gang."""
 
 import json
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -71,7 +72,7 @@ def snapshot(*entries, **more):
     return replace(found, **more)
 
 
-def look(pods, snap, states=None, now=1000.0, refused=(), occupancy=None):
+def view_of(pods, snap, states=None, now=1000.0, refused=(), occupancy=None, **more):
     raw = [
         {
             "metadata": {"name": name, "labels": {names.SLURM_NODENAME_LABEL: name}},
@@ -82,7 +83,7 @@ def look(pods, snap, states=None, now=1000.0, refused=(), occupancy=None):
     ]
     nodes = [eligibility.view(node) for node in raw]
     states = states if states is not None else PodStates()
-    view = rules.SchedulerView(
+    return rules.SchedulerView(
         pods=[],
         snapshot=snap,
         placements=Placements(nodes, {name: Node(name, frozenset({"IDLE"})) for name in NODES}, {}),
@@ -93,8 +94,13 @@ def look(pods, snap, states=None, now=1000.0, refused=(), occupancy=None):
         time=now,
         occupancy=occupancy or Occupancy("ours"),
         gangs=[gang_of(*pods)],
+        **more,
     )
-    decision = decide.decide(view)
+
+
+def look(pods, snap, states=None, *args, **more):
+    states = states if states is not None else PodStates()
+    decision = decide.decide(view_of(pods, snap, states, *args, **more))
     states.merge(decision.states)
     return decision.actions
 
@@ -452,3 +458,14 @@ def test_a_job_cancelled_before_its_id_is_on_the_members_is_put_on_them():
     assert look(waiting, snapshot(known(5, "RUNNING")), states) == []
     (action,) = look(waiting, snapshot(ended), states)
     assert isinstance(action, actions.Submit), "members that are created again after the end of a job get a new one"
+
+
+def test_the_jobs_of_others_are_read_for_new_members_of_a_gang_with_an_old_pod():
+    ended = member(0, job=5, phase="Failed", node="n0")
+    members = [ended, *(member(slot, uid=f"new-{slot}") for slot in range(3))]
+    more = {"leading_since": 500.0, "new": {"new-0", "new-1", "new-2"}}
+    unread = snapshot(list_age=math.inf, partial_age=100.0, partial_since=0.0)
+    assert look(members, unread, **more) == []
+    assert rules.waits_for_jobs(view_of(members, unread, **more))
+    assert not rules.waits_for_jobs(view_of(members, snapshot(known(7, "PENDING"), list_age=math.inf), **more))
+    assert not rules.waits_for_jobs(view_of(members, snapshot(list_age=100.0), **more))

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from bridge import names
+from bridge.config import Config
 from bridge.slurm.models import JobLink
 from bridge.workload import links
 from scheduler import actions, rules
@@ -50,6 +51,20 @@ def test_the_members_on_a_node_are_those_of_the_submission():
     entry = replace(entry, job=replace(entry.job, link=replace(entry.job.link, together=1)))
     found = look(changed, snapshot(entry))
     assert [(action.node, action.sharing) for action in found] == [(node, 1) for node in NODES[:3]]
+
+
+@pytest.mark.parametrize("minimum", [2, 3])
+def test_a_late_member_that_takes_the_place_of_a_deleted_one_does_not_end_the_others(minimum):
+    """The minimum of the group may be raised meanwhile, above the number of nodes with which its job has started."""
+    pods = [member(slot, job=5, node=f"n{slot}", phase="Running", minimum=2) for slot in range(2)]
+    late, states, job = member(2, job=5, minimum=2), PodStates(), known(5, "RUNNING", nodes=NODES[:2])
+    assert kinds(look([*pods, late], snapshot(job), states)) == ["Tell"]
+    pods = [member(1, job=5, node="n1", phase="Running", minimum=minimum, uid="v1"), late]
+    for now in (1000.0, 1000.0 + Config().busy_node_timeout + 1):
+        found = look(pods, snapshot(job), states, now=now, refused=("n0",))
+        assert [(type(action), action.reason) for action in found] == [(actions.Tell, "NodeRefused")]
+    found = look(pods, snapshot(job), states)
+    assert [(type(action), action.node) for action in found] == [(actions.Bind, "n0")]
 
 
 def test_a_surplus_member_gets_one_condition():

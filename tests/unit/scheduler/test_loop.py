@@ -1,12 +1,14 @@
 """The numbers that the loop of the scheduler exports: what pods wait for, and the results of its actions."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 from prometheus_client import REGISTRY
 
 from bridge import names
 from bridge.errors import SlurmRefusedError, SlurmUnavailableError
+from scheduler import rules
 from scheduler.pod_states import WAITING_FOR, Phase
 from tests.fakes.memory_hub import MemoryHub
 
@@ -120,3 +122,18 @@ def test_it_is_found_out_once_in_a_decision_whether_a_pod_runs_on_slurm(monkeypa
 
 def test_each_phase_has_a_value():
     assert WAITING_FOR.keys() == set(Phase.__args__)
+
+
+def test_requests_of_a_former_leader_are_settled_although_polls_fail_later():
+    hub = MemoryHub(("n1",))
+    hub.restart(inherited=True)
+    waiting(hub)
+    assert hub.scheduler.unsettled
+    hub.clock.advance(rules.SETTLE + 1)
+    waiting(hub)
+    assert not hub.scheduler.unsettled
+    needed = hub.scheduler._inherited_until
+    hub.poller.snapshot = replace(hub.poller.snapshot, error="down", settled_since=hub.clock.monotonic() + 60)
+    hub.scheduler.reconcile()
+    assert not hub.scheduler.unsettled
+    assert hub.scheduler._inherited_until == needed

@@ -27,14 +27,21 @@ def link(uid: str) -> JobLink:
 
 
 class SlowClient(SlurmClient):
-    """A client of a slurmrestd whose list of all jobs takes ``LIST`` seconds of a fake clock."""
+    """A client of a slurmrestd whose list of all jobs takes ``LIST`` seconds of a fake clock.
+
+    ``meanwhile`` is called between the answer of slurmctld about all jobs and the end of the request.
+    """
 
     fake: FakeClock
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
 
     def job_states(self, ids: Sequence[int] | None = None) -> dict[int, frozenset[str]]:
         if ids is None:
             self.fake.advance(LIST)
-        return super().job_states(ids)
+        found = super().job_states(ids)
+        if ids is None:
+            self.meanwhile()
+        return found
 
     def estimate_list(self) -> float:
         super().estimate_list()
@@ -47,7 +54,7 @@ class Scene:
     def __init__(self, slurm: FakeSlurm) -> None:
         self.slurm, self.clock = slurm, FakeClock(1000)
         config = Config(slurm_rest_api=slurm.url, slurm=SlurmSection(detail_budget=2))
-        client = SlowClient(config, TOKEN)
+        self.client = client = SlowClient(config, TOKEN)
         client.fake = self.clock
         self.on_pods: dict[int, JobLink] = {}
         self.returned: list[int] = []
@@ -129,6 +136,9 @@ def test_jobs_of_others_are_read_slowly_unless_a_decision_waits_for_them(
     assert len(job_reads(scene) - {ours, unlabelled}) == 10 * job_reader.OTHERS_RATE
     scene.poll(0.1)
     assert job_reads(scene) <= {ours, unlabelled}
+    read = [len((scene.poll(0.3), job_reads(scene) - {ours, unlabelled})[1]) for _ in range(40)]
+    assert 12 * job_reader.OTHERS_RATE - 2 <= sum(read) <= 12 * job_reader.OTHERS_RATE + 2
+    assert 1 not in read, "not only the lowest id"
     scene.slurm.end(ours, "COMPLETED")
     scene.poll(0.1)
     assert ours in job_reads(scene), "a job of podbridge has no pause"
@@ -178,6 +188,63 @@ def test_polls_go_on_while_the_list_of_all_jobs_is_read(scene: Scene) -> None:
     assert snapshot.jobs.keys() == {ours, late, submitted}
     assert snapshot.jobs[ours].confirmations == 1
     assert snapshot.listed_at == began
+    assert len(scene.started) == 1
+
+
+def test_jobs_that_have_ended_while_the_list_of_all_jobs_was_read_stay_ended(scene: Scene) -> None:
+    ours, short = scene.add("a"), 0
+    scene.slurm.start(ours)
+    scene.poller.list_all()
+    scene.poll()
+
+    def meanwhile() -> None:
+        nonlocal short
+        short = scene.add("b", labelled=False)  # later than the list
+        scene.poller.expect(short, link("b"))
+        scene.poll()
+        for job_id in (ours, short):
+            scene.slurm.end(job_id, "COMPLETED")
+        for _ in range(3):
+            scene.poll()
+
+    scene.client.meanwhile = meanwhile
+    snapshot = scene.read_list()
+    for _ in range(2):
+        assert [snapshot.jobs[job_id].is_confirmed for job_id in (ours, short)] == [True, True]
+        assert snapshot.jobs[ours].job.states == {"COMPLETED"}
+        snapshot = scene.poll()
+    assert snapshot.listed_at > -math.inf
+    assert not job_reads(scene) & {ours, short}
+
+
+def test_a_list_that_arrives_after_the_list_has_become_cheap_is_not_used_later(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.add("a")
+    scene.poller.list_all()
+    scene.poll()
+    monkeypatch.setattr(state_lists, "ALWAYS_CHEAP", MANY)
+    scene.started.pop()()
+    cheap = scene.poll(60)
+    assert scene.lists() == ["GET jobs/state"]
+    monkeypatch.setattr(state_lists, "ALWAYS_CHEAP", 0)
+    scene.poll()
+    assert scene.poll().listed_at > cheap.listed_at
+
+
+def test_a_list_that_is_requested_late_enough_is_read_once(scene: Scene) -> None:
+    scene.add("a")
+    scene.poller.list_all()
+    began = scene.poll().began
+    scene.poller.list_all(began)
+    scene.read_list()
+    scene.poll(SHARE_IF_WANTED * LIST)
+    assert not scene.started
+    scene.poller.list_all()
+    began = scene.poll().began
+    scene.poller.list_all(began + 1)
+    scene.read_list()
+    scene.poll(SHARE_IF_WANTED * LIST)
     assert len(scene.started) == 1
 
 
@@ -247,6 +314,7 @@ def test_a_failed_list_of_all_jobs_is_read_again_and_fails_no_poll(scene: Scene)
     scene.started.pop()()
     scene.slurm.down = False
     assert not scene.poll().error
+    assert not scene.started
     scene.poll(SHARE_IF_WANTED * LIST)
     assert scene.read_list().listed_at > -math.inf
 
