@@ -124,8 +124,8 @@ def measure(table: Table, folder: Path, size: Size) -> None:
             peak = f"peak {bare.usage(pid)[1]:.0f} MiB"
             aims.add(f"memory of the {name}", bare.resident(pid), "MiB", limit, peak)
         table.add("memory of slurmrestd", f"{bare.resident(cluster.pid('slurmrestd')):.0f} MiB")
-        _takeover(aims, world)
         _closings(aims, world, size)
+        _takeover(aims, world)
         aims.show()
 
 
@@ -260,7 +260,7 @@ def _restarts(aims: Aims, world: World) -> None:
 
 def _closings(aims: Aims, world: World, size: Size) -> None:
     """Make half of the open nodes unusable for the pods, and count the updates of pending jobs."""
-    port = world.cluster.podbridge_port("metrics", "standby")  # it leads now
+    port = world.cluster.podbridge_port("metrics", "leader")
     numbers = range(int(size.nodes * size.closed), size.nodes, 2)
     aims.step(f"{len(numbers)} nodes are tainted")
     before, began = latency.by_endpoint(port), time.monotonic()

@@ -27,7 +27,6 @@ def nodes_of(world, job):
     return sorted(world.slurm("scontrol", "show", "hostnames", world.job(job)["NodeList"]).split())
 
 
-@pytest.mark.parametrize("bare_world", ["26.05", "24.11"], indirect=True)
 def test_a_stopped_leader_writes_nothing_when_it_goes_on(bare_world):
     world, cluster = bare_world, bare_world.cluster
     cluster.start_podbridge(("controllers",), name="controllers")
