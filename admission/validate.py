@@ -300,6 +300,7 @@ def _reserved(old: pods.Pod, new: pods.Pod) -> list[str]:
         ("metadata.annotations", names.NODE_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
         ("metadata.annotations", names.SLURM_NODE_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
         ("metadata.annotations", names.JOB_ID_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
+        ("metadata.annotations", names.JOB_START_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
         ("metadata.annotations", names.GROUP, pods.annotations_of(old), pods.annotations_of(new)),
         ("metadata.annotations", names.REMOTE_JOB, pods.annotations_of(old), pods.annotations_of(new)),
         ("metadata.annotations", names.JOB_INTENT, pods.annotations_of(old), pods.annotations_of(new)),

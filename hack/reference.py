@@ -65,6 +65,7 @@ OWN_NAMES = (
     (names.NODE_ANNOTATION, "annotation on the pod", "the Kubernetes node that Slurm allocated"),
     (names.SLURM_NODE_ANNOTATION, "annotation on the pod", "Slurm's name of that node"),
     (names.JOB_ID_ANNOTATION, "annotation on the pod", "its Slurm job, from the binding on"),
+    (names.JOB_START_ANNOTATION, "annotation on the pod", "when Slurm allocated that job"),
     (names.GROUP, "annotation on the pod", "its [group](gangs.md): kind, name, UID and index; size, minimum and slot"),
     (names.FINALIZER, "finalizer of the pod", "from the creation of a pod for Slurm until its job is released"),
     (names.MANAGED_TAINT, "taint of nodes", "value: the scheduler's name; effect NoExecute"),

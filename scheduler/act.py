@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from bridge import names, tracing
+from bridge import clock, names, tracing
 from bridge.backoff import Backoff
 from bridge.errors import (
     BridgeError,
@@ -252,6 +252,7 @@ class SlurmActor:
             names.NODE_ANNOTATION: action.node,
             names.SLURM_NODE_ANNOTATION: action.slurm_node,
             names.JOB_ID_ANNOTATION: job_id,
+            names.JOB_START_ANNOTATION: clock.rfc3339(action.started),
         }
         text = f"bound to node {action.node} of Slurm job {job_id}"
         self._writer.bind(pod, action.node, annotations, text, {names.JOB_ID_LABEL: job_id})

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bridge import names
 from bridge.dashboard.rows import FAILED, RUNNING, STARTING, WAITING, PodRow, Times, seconds
 
 LEAST = 0.6
@@ -86,6 +87,9 @@ def steps(pod: Mapping[str, Any], row: PodRow, events: Iterable[Mapping[str, Any
     """
     times = row.times
     found = [Step(KUBERNETES, "Created", times.created, f"by {row.owner}" if row.owner else "", 0)]
+    allocated = seconds((pod["metadata"].get("annotations") or {}).get(names.JOB_START_ANNOTATION))
+    if allocated is not None and allocated >= times.created:  # a member that was made again joins an older job
+        found.append(Step(BATCH, "Allocated", allocated, f"Slurm job {row.job}", 1))
     if times.bound is not None:
         found.append(Step(KUBERNETES, "Bound", times.bound, f"to node {row.node}", 1))
     if times.started is not None:

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -186,6 +187,15 @@ class TestTimeline:
             ("Kubernetes", "Bound"),
             ("Kubernetes", "Pulled"),
         ]
+
+    @pytest.mark.parametrize(("minute", "shown"), [("00", True), ("59", False)])
+    def test_the_start_of_the_job_is_a_step_unless_the_pod_joined_it_later(self, minute, shown):
+        raw = pod(phase="Running", node="n", conditions=[scheduled()])
+        start = f"2026-11-23T{'09' if minute == '59' else '10'}:{minute}:30Z"
+        raw["metadata"].setdefault("annotations", {})["bridge.vk.io/slurm-job-start"] = start
+        found = [(step.side, step.name) for step in timeline.steps(raw, row(raw), [])]
+        allocated = [("batch system", "Allocated")] if shown else []
+        assert found == [("Kubernetes", "Created"), *allocated, ("Kubernetes", "Bound")]
 
 
 class TestFormats:
