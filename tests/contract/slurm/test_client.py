@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from bridge.errors import (
 )
 from bridge.slurm import hostlist, link, query_plan, state_lists, states
 from bridge.slurm.client import MOST_IDS, SlurmClient
-from bridge.slurm.models import JobLink, JobRequest, PodRef
+from bridge.slurm.models import GroupRef, JobLink, JobRequest, PodRef
 from bridge.slurm.query_plan import LARGEST_BULK
 from bridge.slurm.snapshot import Poller
 from cluster.polling import eventually
@@ -176,6 +177,26 @@ def test_others_can_not_forge_a_link(site: RealSite) -> None:
     with pytest.raises(SlurmRefusedError) as told:
         alice.submit(ask(alice, external=False))
     assert told.value.code == 2002
+
+
+def test_a_long_comment_comes_back_whole(site: RealSite, client: SlurmClient) -> None:
+    """Only ``comment``, which 22.05 has instead of ``admin_comment``, has a limit that podbridge could reach."""
+
+    def submit(length: int) -> tuple[int, JobLink]:
+        group = GroupRef("job", "ns", "train", "u")
+        missing = length - len(link.encode(JobLink("here", (), group)))
+        back = JobLink("here", (), replace(group, uid="u" * (missing + 1)))
+        return client.submit(ask(client, link=back)).job_id, back
+
+    job_id, back = submit(1024 if site.version == "22.05" else 70_000)
+    try:
+        assert client.job(job_id).link == back
+    finally:
+        client.cancel(job_id)
+    if site.version == "22.05":
+        with pytest.raises(SlurmRefusedError) as told:
+            submit(1025)
+        assert told.value.code == 2012  # ESLURM_PATHNAME_TOO_LONG
 
 
 def test_a_job_whose_name_is_not_utf8_is_read(site: RealSite, client: SlurmClient) -> None:
