@@ -108,6 +108,7 @@ REASONS = (
     ("Pod, Event", "SlurmWarning", "Slurm accepted the job with a warning"),
     (END, "JobGone", "the job no longer exists in Slurm"),
     (END, "Requeued", "Slurm removed the job from its node and requeued it"),
+    (END, "NodeRemoved", "an administrator removed the pod's node from the running job"),
     (
         "Pod, `bridge.vk.io/JobMissing` and Event",
         "JobsMissing",

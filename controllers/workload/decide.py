@@ -23,6 +23,8 @@ DISPLACED_ANSWERS = 3
 """Number of different snapshots that show a displaced job before its pod is terminated."""
 REQUEUED_REASON = "Requeued"
 REQUEUED_TEXT = "was removed from its node and requeued"
+NODE_REMOVED_REASON = "NodeRemoved"
+NODE_REMOVED_TEXT = "no longer has the node of the pod"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,9 @@ def _decide_pod(view: WorkloadView, pod: Pod, over: bool, open_keys: set[str]) -
     if not _is_displaced(view, pod, known):
         return _suspension(pod, known) or _label(pod, labelled), None
     moved = _count(view, before)
-    return (End(pod, labelled, REQUEUED_REASON, REQUEUED_TEXT) if moved.answers >= DISPLACED_ANSWERS else None), moved
+    shrunk = states.is_allocated(known.job.states) and not known.job.restarts
+    why = (NODE_REMOVED_REASON, NODE_REMOVED_TEXT) if shrunk else (REQUEUED_REASON, REQUEUED_TEXT)
+    return (End(pod, labelled, *why) if moved.answers >= DISPLACED_ANSWERS else None), moved
 
 
 def _on_pool(view: WorkloadView, pod: Pod) -> Action | None:

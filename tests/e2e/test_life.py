@@ -99,3 +99,21 @@ def test_a_pod_waits_while_its_job_is_held_or_depends_on_another(clean):
     world.delete(blockers[0], grace=1)
     world.running(waiting, 40)
     assert world.labelled(waiting) == job
+
+
+@pytest.mark.not_on("24.11", "26.05")  # their slurmctld refuses it: "Job is no longer pending execution"
+def test_a_running_gang_that_loses_a_node_goes_on_with_the_other_members(clean):
+    world = clean
+    gang = world.create_gang("shrunk", 3, run="600")
+    members = eventually(lambda: len(found := world.members(gang)) == 3 and found, "the members")
+    kept = {pod["metadata"]["name"]: pod for pod in map(world.running, members)}
+    job = world.labelled(members[0])
+    update(world, job, "numnodes=2")
+    (removed,) = [pod for pod in kept.values() if pod["spec"]["nodeName"] == "node-2"]
+    eventually(lambda: world.events(removed, "NodeRemoved"), "told", 20)
+    world.gone(removed)
+    del kept[removed["metadata"]["name"]]
+    for pod in kept.values():
+        unharmed(world, pod, job)
+    assert world.job(job)["NodeList"] == "node-[0-1]"
+    world.delete_gang(gang)

@@ -24,9 +24,9 @@ def pod(uid="u1", *, job=5, held=True, phase="Running", node="n1", deleted=False
     return {"metadata": metadata, "spec": {"nodeName": node} if node else {}, "status": {"phase": phase}}
 
 
-def known(job_id, state, *uids, confirmations=0, missing=False, nodes=("n1",)):
+def known(job_id, state, *uids, confirmations=0, missing=False, nodes=("n1",), **more):
     link = JobLink("c", tuple(PodRef("ns", f"pod-{uid}", uid) for uid in uids or ("u1",)))
-    return ObservedJob(Job(job_id, frozenset(state.split("+")), link, tuple(nodes)), confirmations, missing)
+    return ObservedJob(Job(job_id, frozenset(state.split("+")), link, tuple(nodes), **more), confirmations, missing)
 
 
 def snapshot(*entries, sequence=7):
@@ -213,12 +213,14 @@ def test_a_lagging_view_that_catches_up_ends_nothing():
     assert displaced == {}
 
 
-def test_a_job_on_another_node_ends_the_pod_names_mapped():
+@pytest.mark.parametrize(("restarts", "reason"), [(1, "Requeued"), (0, "NodeRemoved")])
+def test_a_job_on_another_node_ends_the_pod_names_mapped(restarts, reason):
     displaced = {}
     assert look([pod()], snapshot(known(5, "RUNNING", nodes=["s1"])), displaced, {"n1": "s1"}) == []
+    elsewhere = known(5, "RUNNING", nodes=["s2"], restarts=restarts)
     for sequence in (7, 8, 9):
-        actions = look([pod()], snapshot(known(5, "RUNNING", nodes=["s2"]), sequence=sequence), displaced, {"n1": "s1"})
-    assert actions[0].reason == "Requeued"
+        actions = look([pod()], snapshot(elsewhere, sequence=sequence), displaced, {"n1": "s1"})
+    assert actions[0].reason == reason
 
 
 @pytest.mark.parametrize("slurm_names", [{}, {"n1": "n1"}, {"n1": "s2"}])
@@ -232,7 +234,7 @@ def test_a_pod_whose_node_lost_its_label_or_was_made_again_is_left_alone(slurm_n
         )
     for sequence in range(12, 15):
         actions = look([bound], snapshot(known(5, "RUNNING", nodes=["s2"]), sequence=sequence), displaced, slurm_names)
-    assert actions[0].reason == "Requeued"
+    assert actions[0].reason == "NodeRemoved"
 
 
 def test_a_second_job_of_a_bound_pod_is_cancelled_and_the_pods_own_is_not():
