@@ -123,7 +123,9 @@ def _write_old(job: JsonObject, request: JobRequest) -> None:
     job["nodes"] = str(request.min_nodes) if highest is None else f"{request.min_nodes}-{highest}"
     if request.priority is not None:
         job["priority"] = str(request.priority)
-    if request.tasks_per_node:
+    if request.tasks_per_node > 1 or (request.tasks_per_node and request.tasks):
+        # with one task on a node and no number of tasks, 22.05 starts on no more than the fewest nodes; without both,
+        # it starts on all free nodes up to the most, and each has the CPUs of one task
         job["tasks_per_node"] = request.tasks_per_node
     if request.gres:
         job["gres"] = ",".join(_bare_gres(request))

@@ -11,7 +11,8 @@ import pytest
 from bridge.config import Config
 from bridge.slurm import states
 from bridge.slurm.client import SlurmClient
-from bridge.slurm.models import ApiVersion
+from bridge.slurm.job_resources import indices
+from bridge.slurm.models import ApiVersion, GroupRef
 from bridge.workload import translate
 from cluster.polling import eventually
 from tests.fakes.slurm_suite import ask
@@ -56,3 +57,41 @@ def test_each_of_several_nodes_has_room_for_the_pod(site: Site) -> None:
     version: ApiVersion = site.client.version
     told = site.given(translate.request(pod, Config(partition="main"), version, "here"))
     assert re.search(r"Nodes=node-\[0-1\] CPU_IDs=0-99 Mem=1024 ", told)
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_a_gang_with_a_minimum_gets_the_nodes_that_are_free_and_room_for_its_members_on_each(
+    site: Site, together: int
+) -> None:
+    """The request has no number of tasks, only the largest one on a node."""
+    pod = {
+        "metadata": {
+            "namespace": "ns",
+            "name": "p",
+            "uid": "u",
+            "annotations": {"slurmjob.slinky.slurm.net/gres": "gpu:2"},
+        },
+        "spec": {"containers": [{"resources": {"requests": {"cpu": "40", "memory": "1Gi"}}}]},
+    }
+
+    def given(least: int, most: int) -> tuple[str, int, int, int]:
+        """Return the nodes of a gang that needs ``least`` to ``most`` of them; CPUs, memory and GPUs on each."""
+        shape = translate.GangShape(GroupRef("podgroup", "ns", "g", "o"), most * together, least * together, together)
+        request = translate.gang_request([pod] * shape.minimum, shape, Config(partition="main"), version, "here")
+        assert (request.min_nodes, request.max_nodes, request.tasks) == (least, most, 0)
+        (found,) = re.findall(r"Nodes=(\S+) CPU_IDs=(\S+) Mem=(\d+) GRES=gpu:(\d+)", site.given(request))
+        nodes, cpus, memory, gpus = found
+        return nodes, len(indices(cpus)), int(memory), int(gpus)
+
+    version: ApiVersion = site.client.version
+    room = 40 * together, 1024 * together, 2 * together
+    for least, most in ((1, 2), (2, 4)):
+        eventually(lambda: set(site.cluster.run_slurm("sinfo", "-h", "-N", "-o", "%T").split()) == {"idle"}, "idle")
+        assert given(least, most) == ("node-[0-1]", *room)
+    blocker = site.client.submit(ask(site.client, cpus=100)).job_id
+    try:
+        (taken,) = eventually(lambda: site.client.job(blocker).nodes)
+        (free,) = {"node-0", "node-1"} - {taken}
+        assert given(1, 2) == (free, *room)
+    finally:
+        site.client.cancel(blocker)

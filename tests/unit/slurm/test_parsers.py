@@ -94,6 +94,15 @@ def test_a_full_request_in_the_oldest_version() -> None:
     }
 
 
+@pytest.mark.parametrize(("tasks", "together", "sent"), [(0, 1, False), (0, 2, True), (3, 1, True)])
+def test_the_oldest_version_gets_no_single_task_of_a_node_for_a_range_of_nodes(
+    tasks: int, together: int, sent: bool
+) -> None:
+    asked = request(min_nodes=2, max_nodes=4, tasks=tasks, tasks_per_node=together)
+    assert parsers.job_body(asked, OLD)["job"].get("tasks_per_node") == (together if sent else None)
+    assert parsers.job_body(asked, NEW)["job"]["tasks_per_node"] == together
+
+
 def test_what_is_not_asked_for_is_left_to_slurm() -> None:
     body = parsers.job_body(request(), VERSIONS["v0.0.42"])["job"]
     assert body.keys() == {
