@@ -78,11 +78,16 @@ class World:
         *,
         namespace: str = NAMESPACE,
         annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
         **more: Any,
     ) -> Object:
-        """Create an indexed Job whose pods start together (``more``: see :meth:`manifest`); return the answer."""
+        """Create an indexed Job whose pods start together; return the answer.
+
+        ``labels`` are those of its pods; ``more``: see :meth:`manifest`.
+        """
         template = self.manifest(name, **{"restartPolicy": "Never", **more})
         del template["metadata"]["name"]
+        template["metadata"]["labels"] = dict(labels or {})
         spec = {"completionMode": "Indexed", "completions": size, "parallelism": size, "template": template}
         body = {
             "metadata": {"name": name, "annotations": {"bridge.vk.io/gang": "true", **(annotations or {})}},

@@ -1,12 +1,19 @@
 """Gangs on real systems: one Slurm job for all pods of a Job, on every version of Slurm."""
 
+import json
+
 import pytest
 
 from cluster.polling import eventually
 from cluster.world import NAMESPACE, NODE
+from tests.fakes import pod_groups
 
 pytestmark = pytest.mark.real
 
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+POD_GROUPS = f"/apis/{pod_groups.API_VERSION}/namespaces/{NAMESPACE}/podgroups"
+MERGE = "application/merge-patch+json"
 SLOT = "batch.kubernetes.io/job-completion-index"
 
 
@@ -22,6 +29,32 @@ def gang(clean):
     yield create
     for one in made:
         clean.delete_gang(one)
+
+
+@pytest.fixture
+def pod_group(clean):
+    """Return a function that creates a PodGroup of scheduler-plugins; their resource is removed afterwards."""
+    clean.api("POST", DEFINITIONS, pod_groups.DEFINITION)
+    eventually(lambda: clean.api.request("GET", POD_GROUPS)[0] == 200, "PodGroups are served")
+
+    def create(name, minimum):
+        body = {"apiVersion": pod_groups.API_VERSION, "kind": "PodGroup", "metadata": {"name": name}}
+        return clean.api("POST", POD_GROUPS, {**body, "spec": {"minMember": minimum}})
+
+    yield create
+    clean.api("DELETE", f"{DEFINITIONS}/{pod_groups.NAME}")
+
+
+def minimum(pod):
+    """Return the minimum of its group that admission has written on a pod."""
+    return json.loads(pod["metadata"]["annotations"]["bridge.vk.io/group"])["minimum"]
+
+
+def minimum_of_new_pods(world, group):
+    """Return the minimum that admission writes on new pods of a PodGroup, which it caches."""
+    body = world.manifest()
+    body["metadata"]["labels"] = {pod_groups.LABEL: group}
+    return minimum(world.api("POST", f"{PODS}?dryRun=All", body))
 
 
 def nodes(world, gang):
@@ -44,7 +77,7 @@ def at_slot(world, gang, slot):
 def finish(world, pod):
     """Let the containers of a pod end with exit code 0."""
     body = {"metadata": {"annotations": {"hack/run-seconds": "0"}}}
-    world.api("PATCH", world.path(pod["metadata"]["name"]), body, "application/merge-patch+json")
+    world.api("PATCH", world.path(pod["metadata"]["name"]), body, MERGE)
 
 
 def succeeded(world, gang):
@@ -142,7 +175,7 @@ class TestGangs:
         for name, cpu in (("stranger", "8"), ("own-0", "1"), ("own-1", "1")):
             body = world.manifest(name, cpu=cpu)
             body["metadata"] |= {"labels": labels, "annotations": annotations}
-            world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
+            world.api("POST", PODS, body)
         pods = {pod["metadata"]["name"]: pod for pod in world.pods(selector="kueue.x-k8s.io/pod-group-name=pair")}
         jobs = {world.labelled(world.running(pods[name])) for name in ("own-0", "own-1")}
         assert len(jobs) == 1
@@ -166,3 +199,63 @@ class TestGangs:
             finish(world, at_slot(world, group, slot))
         eventually(lambda: second not in world.queue(), "the job ends with its last member")
         eventually(lambda: succeeded(world, group) == 3, "the Job is complete")
+
+    def test_08_a_gang_starts_on_as_many_nodes_as_are_free_and_its_last_member_takes_the_first_place_that_is_free(
+        self, clean, gang, pod_group
+    ):
+        """Meanwhile the minimum of its PodGroup changes, which applies to new pods only."""
+        world = clean
+        blockers = [world.running(world.create(cpu="120")) for _ in range(2)]
+        pod_group("least", 2)
+        group = gang("least", 3, cpu="64", run="600", labels={pod_groups.LABEL: "least"})
+        eventually(lambda: len([name for name in nodes(world, group).values() if name]) == 2, "two members are bound")
+        eventually(lambda: len(world.members(group)) == 3, "all members exist")
+        (late,) = [pod for pod in world.members(group) if not pod["spec"].get("nodeName")]
+        first, second = [world.running(pod) for pod in world.members(group) if pod["spec"].get("nodeName")]
+        job = world.job_of(first)
+        assert len(hosts(world, job)) == 2
+        eventually(lambda: world.condition(late, "PodScheduled").get("reason") == "GangFull", "the reason on the other")
+        world.api("PATCH", f"{POD_GROUPS}/least", {"spec": {"minMember": 3}}, MERGE)
+        eventually(lambda: minimum_of_new_pods(world, "least") == 3, "the minimum has changed")
+        for pod in blockers:  # the job stays as it is
+            world.delete(pod, grace=1)
+            world.gone(pod)
+        world.polled()
+        assert world.condition(late, "PodScheduled").get("reason") == "GangFull"
+        finish(world, first)
+        taken = world.running(late)
+        assert (taken["spec"]["nodeName"], world.job_of(taken)) == (first["spec"]["nodeName"], job)
+        world.delete(second, grace=1)
+        world.gone(second)
+        slot = second["metadata"]["annotations"][SLOT]
+        eventually(lambda: nodes(world, group).get(int(slot)), "the successor of a deleted member is bound")
+        successor = at_slot(world, group, slot)
+        assert (successor["spec"]["nodeName"], world.job_of(successor)) == (second["spec"]["nodeName"], job)
+        assert (minimum(taken), minimum(successor)) == (2, 3)
+        for pod in (taken, successor):
+            finish(world, world.running(pod))
+        eventually(lambda: not world.queue(), "the job ends with its last member")
+
+    @pytest.mark.main_version
+    def test_09_the_successor_of_a_member_that_is_deleted_before_the_bind_starts_in_the_same_job(self, clean):
+        world = clean
+
+        def member(name):
+            body = world.manifest(name, cpu="64")
+            body["metadata"]["labels"] = {"kueue.x-k8s.io/pod-group-name": "early"}
+            body["metadata"]["annotations"] = {"kueue.x-k8s.io/pod-group-total-count": "2"}
+            return world.api("POST", PODS, body)
+
+        blockers = [world.running(world.create(cpu="120")) for _ in range(3)]
+        first, second = member("early-0"), member("early-1")
+        (job,) = {world.labelled(pod) for pod in (first, second)}
+        world.delete(second)
+        world.gone(second)
+        world.polled()
+        successor = member("early-2")
+        eventually(lambda: world.job_of(world.get(successor)) == job, "the job id on the successor")
+        assert world.queue()[job] == "PENDING"
+        world.delete(blockers[0], grace=1)
+        members = [world.running(pod) for pod in (first, successor)]
+        assert [world.job_of(pod) for pod in members] == [job, job]
+        assert {pod["spec"]["nodeName"] for pod in members} == {*hosts(world, job)}
