@@ -36,10 +36,11 @@ from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.discovery import is_served
 from bridge.kube.prune import prune_node
-from bridge.kube.resources import MUTATING_WEBHOOKS, NODES, PODS, SECRETS, VALIDATING_WEBHOOKS, Resource
+from bridge.kube.resources import MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from bridge.threads import Supervisor
 from cluster.polling import eventually
 from cluster.ports import free_block
+from tests.fakes.pod_groups import DEFINITION, NAME
 
 pytestmark = pytest.mark.real
 
@@ -324,6 +325,33 @@ def test_the_pods_of_a_job_that_is_a_gang_have_one_group(hub: SimpleNamespace) -
     assert groups_of(hub, "no-gang", 2) == [{}, {}]
 
 
+def test_a_namespace_makes_gangs_of_its_jobs_except_those_that_say_otherwise(hub: SimpleNamespace) -> None:
+    suspended = job_of("suspended", 2)
+    suspended["spec"]["suspend"] = True
+    uid = hub.admin.create(BATCH_JOBS.path(MANAGED), suspended)["metadata"]["uid"]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "suspended", "uid": uid, "controller": True}
+
+    def applies() -> bool:
+        """Return whether admission, which caches namespaces, knows that the namespace makes gangs."""
+        found = hub.admin.create(PODS.path(MANAGED), pod(ownerReferences=[owner]), {"dryRun": "All"})
+        return names.GROUP in (found["metadata"].get("annotations") or {})
+
+    assert not applies()
+    namespace = NAMESPACES.path(name=MANAGED)
+    hub.admin.patch(namespace, {"metadata": {"annotations": {names.GANG: "true"}}})
+    try:
+        eventually(applies)
+        made = hub.admin.create(BATCH_JOBS.path(MANAGED), job_of("by-default", 2))
+        group = {"kind": "job", "name": "by-default", "uid": made["metadata"]["uid"], "size": 2, "minimum": 2}
+        assert groups_of(hub, "by-default", 2) == [{**group, "slot": slot} for slot in range(2)]
+        hub.admin.create(BATCH_JOBS.path(MANAGED), job_of("excepted", 2, {names.GANG: "false"}))
+        assert groups_of(hub, "excepted", 2) == [{}, {}]
+    finally:
+        hub.admin.patch(namespace, {"metadata": {"annotations": {names.GANG: None}}})
+        eventually(lambda: not applies())
+        hub.admin.delete(BATCH_JOBS.path(MANAGED, "suspended"), {"propagationPolicy": "Background"})
+
+
 def test_a_pod_can_not_choose_its_group(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
     forged = json.dumps({"kind": "job", "name": "other", "uid": "1", "size": 2, "minimum": 2})
     assert names.GROUP not in (
@@ -339,26 +367,10 @@ def pod_groups(hub: SimpleNamespace) -> Iterator[Resource]:
     """Install the resource of scheduler-plugins' PodGroups."""
     served = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", True)
     definitions = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", False)
-    schema = {
-        "type": "object",
-        "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-    }
-    name = f"{served.plural}.{served.group}"
-    body: Json = {
-        "metadata": {"name": name, "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"}},
-        "spec": {
-            "group": served.group,
-            "scope": "Namespaced",
-            "names": {"kind": "PodGroup", "plural": served.plural},
-            "versions": [
-                {"name": served.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-            ],
-        },
-    }
-    hub.admin.create(definitions.path(), body)
+    hub.admin.create(definitions.path(), DEFINITION)
     eventually(lambda: _serves(hub.admin, served))
     yield served
-    hub.admin.delete(definitions.path(name=name))
+    hub.admin.delete(definitions.path(name=NAME))
 
 
 def test_pods_wait_for_their_pod_group_and_get_its_minimum(hub: SimpleNamespace, pod_groups: Resource) -> None:
