@@ -54,9 +54,9 @@ The names of pods, jobs, nodes, pools, queues and namespaces are completed, too.
 instead of `bash`.
 
 ## Plugin of kubectl
-`pip install 'podbridge[hub]'` installs the programs `kubectl-podbridge` and `kubectl_complete-podbridge`, which
-kubectl finds in `PATH`. All commands work as `kubectl podbridge`, and are completed if the completion of kubectl (1.26
-or later) is on:
+[The package](releases.md#install-the-package) with the extra `[hub]` installs the programs `kubectl-podbridge` and
+`kubectl_complete-podbridge`, which kubectl finds in `PATH`. All commands work as `kubectl podbridge`, and are completed
+if the completion of kubectl (1.26 or later) is on:
 
     kubectl podbridge get pods -A
     kubectl podbridge explain pod train-7 -n hpc

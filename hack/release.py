@@ -29,9 +29,17 @@ ROOT = Path(__file__).parents[1]
 _VERSION = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}")
 _HEADING = re.compile(r"(?m)^## \[([^\]]+)\] - \d{4}-\d{2}-\d{2}$")
 _IMAGE = r"\bpodbridge:(\d[\w.]*\w)"
+_WHEEL = r"\bpodbridge-(\d[\w.]*)-py3-none-any\.whl"
 _NAMED = (
-    ("docs/image.md", "tag of the image", _IMAGE),
-    ("docs/quick-start.md", "tag of the image", _IMAGE),
+    *(
+        (f"docs/{page}.md", "tag of the image", _IMAGE)
+        for page in ("air-gapped", "image", "install", "local-cluster", "quick-start")
+    ),
+    *(
+        (f"docs/{page}.md", "name of the wheel", _WHEEL)
+        for page in ("interlink-slurm", "plugin", "releases", "sites", "tracing", "users")
+    ),
+    ("compose.yaml", "tag of the image", _IMAGE),
     ("hack/slurm/Dockerfile", "ARG PODBRIDGE", _IMAGE),
     ("config", "tag of the image", _IMAGE),
     ("config", "label app.kubernetes.io/version", r'app\.kubernetes\.io/version: "?([^"\s]+)'),

@@ -30,6 +30,15 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_no_page_installs_podbridge_by_its_name_from_an_index():
+    """No index has podbridge: a page names the wheel."""
+    files = [*PAGES, *sorted((ROOT / "hack/krew").iterdir())]
+    commands = [line for file in files for line in re.findall(r"pip3? install .*", file.read_text())]
+    assert any("podbridge-" in line for line in commands)
+    by_name = [line for line in commands if re.search(r"""[\s'"]podbridge\b(?!-)""", line)]
+    assert not [line for line in by_name if "--no-index" not in line]
+
+
 def test_the_reasons_in_troubleshooting_exist():
     page = (ROOT / "docs/troubleshooting.md").read_text()
     source = "".join(file.read_text() for file in sorted((ROOT / "bridge").rglob("*.py")))

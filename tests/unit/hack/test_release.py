@@ -16,9 +16,7 @@ FILES = (
     "bridge/__init__.py",
     "helm/podbridge/Chart.yaml",
     "CHANGELOG.md",
-    "docs/image.md",
-    "docs/quick-start.md",
-    "hack/slurm/Dockerfile",
+    *sorted({name for name, *_ in release._NAMED} - {"config"}),
 )
 
 
@@ -74,6 +72,20 @@ def test_one_manifest_with_another_version_is_named(checkout, old, new, what):
     file.write_text(file.read_text().replace(old.format(current()), new, 1))
     (line,) = release.problems(current(), release.versions(checkout))
     assert line == f"config: {what} is {current()}, 9.9.9, not {current()}"
+
+
+def test_each_file_that_names_a_version_is_compared():
+    """Another version of a page, or a new page, is not left out."""
+    pattern = re.compile(f"{release._IMAGE}|{release._WHEEL}")
+    places = [ROOT / "README.md", ROOT / "compose.yaml", *ROOT.glob("docs/**/*.md"), *ROOT.glob("hack/**/Dockerfile")]
+    found = {str(place.relative_to(ROOT)) for place in places if pattern.search(place.read_text())}
+    assert found == {name for name, *_ in release._NAMED} - {"config"}
+
+
+def test_the_page_about_releases_has_the_files_that_name_the_version():
+    text = (ROOT / "docs/releases.md").read_text().partition("## Make a release")[2].partition("Then write")[0]
+    for name, *_ in release._NAMED:
+        assert name == "config" or f"`{name.removeprefix('docs/')}`" in text
 
 
 def test_a_changelog_without_the_release_is_named(checkout):
