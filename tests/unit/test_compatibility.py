@@ -152,6 +152,10 @@ def test_images_of_others_are_those_of_the_chart():
 
 
 def test_kind_sh_installs_the_version_of_kueue_that_the_tests_use():
+    (tested,) = versions_of("nats-server")
+    tag = images["nats"]["tag"]
+    assert tested.rpartition(" ")[2].startswith(f"{tag}."), "the chart has the tested nats-server"
+    assert f"nats:{tag} " in read("docs", "air-gapped.md")
     """The script reads the version from the go.mod; this runs its line."""
     (line,) = re.findall(r"^kueue_version=.*$", read("hack", "kind.sh"), re.MULTILINE)
     done = subprocess.run(

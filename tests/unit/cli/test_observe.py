@@ -239,7 +239,7 @@ def test_the_krew_manifest_describes_its_archive(tmp_path):
     assert done.stdout == "podbridge get pods\n"
     missing = subprocess.run([program], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False)
     assert missing.returncode == 1
-    assert "pip install 'podbridge[hub]'" in missing.stderr
+    assert "install the wheel of its release with the extra hub" in missing.stderr
     assert (
         krew.write("https://example.org", "https://example.org/v1/", tmp_path)[0].read_bytes() == archive.read_bytes()
     )
