@@ -32,6 +32,10 @@ from bridge.workload.eligibility import slurm_name
 
 Step = tuple[str, Callable[[CommandSession], Iterator[Finding]]]
 """The name of a check for its errors, and the check."""
+RENEWAL = (
+    "write a new token to the same file, or with Helm to its Secret (slurm-bridge-token by default); podbridge reads "
+    "it again; docs/install.md has the command"
+)
 
 
 def run(connection: ConnectionOptions, form: str) -> int:
@@ -177,12 +181,10 @@ def _token(session: CommandSession) -> Iterator[Finding]:
     if left is None:
         yield Finding("ok", "Slurm token", "has no expiry time")
     elif left <= 0:
-        yield Finding(
-            "FAIL", "Slurm token", f"expired {-left / 60:.0f} minutes ago", "write a new token to the same file"
-        )
+        yield Finding("FAIL", "Slurm token", f"expired {-left / 60:.0f} minutes ago", RENEWAL)
     else:
         soon = left <= 3600
-        fix = "write a new token to the same file; podbridge reads it again" if soon else ""
+        fix = RENEWAL if soon else ""
         yield Finding("warn" if soon else "ok", "Slurm token", f"expires in {left / 3600:.1f} hours", fix)
 
 
