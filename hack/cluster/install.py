@@ -325,7 +325,7 @@ def _envtest_folder() -> Path | None:
 def _build_kubernetes(names: Sequence[str], folder: Path) -> None:
     about = (
         f"building {', '.join(names)} of Kubernetes {KUBERNETES} from source: there is no container engine and no "
-        "release archive to take them from. About 6 minutes for all on 2 cores and 8 GB of Go caches, once."
+        "release archive to take them from. About 8 minutes for all on 2 cores and 8 GB of Go caches, once."
     )
     packages = PACKAGES | KUBELET | DRA_DRIVER | SCHEDULER
     _build("go build", about, TOOLS, {name: packages[name] for name in names}, folder, _version_flags(KUBERNETES))
