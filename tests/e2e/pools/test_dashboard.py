@@ -12,6 +12,7 @@ import yaml
 from cluster import places
 from cluster.browser import Browser
 from cluster.pools import NAMESPACE
+from cluster.world import World
 
 pytestmark = pytest.mark.real
 POOL = "local-site"
@@ -106,6 +107,16 @@ class TestLocal:
         assert browser.problems() == []
         pools_world.delete(pod)
 
+    def test_a_pod_on_slurm_has_the_allocation_of_its_job(self, pools_world, browser, page):
+        world = World(pools_world.cluster)
+        pod = world.running(world.create("allocated"))
+        browser.open(f"{page}/pods/{pod['metadata']['namespace']}/allocated")
+        steps = browser.text(".steps").split()
+        assert {"Created", "Allocated", "Bound"} <= set(steps)
+        assert steps.index("Allocated") < steps.index("Bound")
+        world.delete(pod, grace=1)
+        world.gone(pod)
+
     def test_why_a_pod_waits(self, pools_world, browser, page):
         needs = {"requests": {"cpu": "5000"}}
         container = {"name": "main", "image": "busybox", "resources": needs}
@@ -125,7 +136,7 @@ class TestLocal:
         browser.open(f"{page}/nodes?kind=pool")
         assert POOL in browser.text("tbody")
 
-    def test_keyboard_colors_and_a_phone(self, browser, page):
+    def test_keyboard_colors_and_a_phone(self, browser, page, tmp_path):
         browser.open(page)
         browser.press("Tab")
         assert browser.run("return document.activeElement.className") == "skip"
@@ -141,6 +152,7 @@ class TestLocal:
             grounds.append(browser.run("return getComputedStyle(document.body).backgroundColor"))
             for selector in ("h1", ".count", "header nav a"):
                 assert contrast(browser, selector) >= 4.5, (scheme, selector)
+            browser.screenshot(tmp_path / f"{scheme}.png")
         assert grounds[0] != grounds[1]
         browser.click("#theme")
         assert browser.text("#theme") == "Theme: dark"
@@ -151,7 +163,10 @@ class TestLocal:
         for path in ("/", "/pods", "/nodes"):
             browser.open(page + path)
             assert browser.run("return document.documentElement.scrollWidth") <= 360, path
+        browser.screenshot(tmp_path / "phone.png")
         browser.size(1280, 900)
+        pictures = [(tmp_path / f"{name}.png").read_bytes() for name in ("dark", "light", "phone")]
+        assert all(pictures) and len(set(pictures)) == 3
 
     def test_other_hosts_and_requests_without_the_cookie_are_refused(self, page):
         for headers, status in (({"Host": "rebound.example"}, 421), ({}, 401)):
