@@ -4,6 +4,7 @@ import hashlib
 import json
 import socket
 import subprocess
+import sys
 import tarfile
 import time
 from itertools import islice
@@ -143,6 +144,41 @@ def test_top_shows_counts_and_problems():
     state |= {"problems": [{"job": 7, "problem": "p"}], "nodes": [], "pools": [], "oldest": []}
     lines = top.text(state).splitlines()
     assert lines[2:] == ["Pods     2 Running", "Jobs     none", "", "Problems (podbridge get jobs)", "job 7: p"]
+
+
+def test_top_continues_after_an_api_server_that_does_not_answer(capsys, monkeypatch):
+    state = {"version": "1", "kubernetes": "k", "slurm": None, "pods": {"Running": 2}, "waiting": {}, "jobs": {}}
+    state |= {"problems": [], "nodes": [], "pools": [], "oldest": []}
+    answers, calls = iter([KubeUnavailableError("no answer"), state]), []
+
+    class Session:
+        def __init__(self, connection):
+            pass
+
+        def forget(self):
+            calls.append("forget")
+
+    def read(session):
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def sleep(seconds):
+        calls.append(seconds)
+        if len(calls) > 1:
+            raise EndError
+
+    monkeypatch.setattr(top, "CommandSession", Session)
+    monkeypatch.setattr(top, "read", read)
+    monkeypatch.setattr(top.time, "sleep", sleep)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with pytest.raises(EndError):
+        top.run(None, "table", once=False, interval=3)
+    nothing, first, second = capsys.readouterr().out.split(top.CLEAR)
+    assert (nothing, first) == ("", "podbridge: no answer\n")
+    assert "Pods     2 Running" in second.splitlines()
+    assert calls == [3, "forget", 3]
 
 
 # --- version, completion, kubectl -------------------------------------------------------------------------------------
