@@ -1,4 +1,4 @@
-"""The wheel of a release, installed without extras into a fresh environment, and the refusals of hack/release.sh."""
+"""The wheel of a release in fresh environments, without extras and with the hub's; the refusals of hack/release.sh."""
 
 import importlib.metadata
 import os
@@ -7,23 +7,34 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from bridge import __version__
-from cluster import places
+from bridge.wire.envelope import parse
+from bridge.wire.messages import Announce
+from cluster import Cluster, places, tools
+from cluster.polling import eventually
+from cluster.ports import free_block, http_status
+from tests.contract.wire.servers import NatsServer, World
 
 pytestmark = pytest.mark.real
 ROOT = Path(__file__).parents[3]
 
 
+def clean():
+    """Return the environment variables without those that name this checkout."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PODBRIDGE_CONFIG"))}
+
+
 def run(*command, **changes):
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PODBRIDGE_CONFIG"))}
-    return subprocess.run(command, capture_output=True, text=True, env=environ | changes, cwd="/", check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=clean() | changes, cwd="/", check=False)
 
 
 def successful(*command, **changes):
@@ -72,13 +83,11 @@ def wheels(lock):
     return map(str, sorted(folder.glob("*.whl")))
 
 
-@pytest.fixture(scope="module")
-def programs(wheel, tmp_path_factory):
-    """The folder of programs of a fresh environment with the wheel and the versions of the lock file, no extra."""
-    folder = tmp_path_factory.mktemp("environment")
+def installed(wheel, folder, *extras):
+    """Install the wheel with extras and the versions of the lock file; return the environment's folder of programs."""
     with zipfile.ZipFile(wheel) as archive:
         metadata = archive.read(f"podbridge-{__version__}.dist-info/METADATA").decode()
-    wanted = needed(re.findall(r"(?m)^Requires-Dist: (.*)$", metadata))
+    wanted = needed(re.findall(r"(?m)^Requires-Dist: (.*)$", metadata), ("", *extras))
     entries = re.findall(r"(?m)^[\w.-]+==.*(?:\n +.*)*", (ROOT / "requirements.lock").read_text())
     locked = {canonicalize_name(re.split(r"==|\[", entry)[0]): entry for entry in entries}
     lock = folder / "lock"
@@ -89,6 +98,26 @@ def programs(wheel, tmp_path_factory):
     successful(*install, *wheels(lock), str(wheel))
     assert "No broken requirements" in successful(*pip, "check")
     return folder / "venv/bin"
+
+
+@pytest.fixture(scope="module")
+def programs(wheel, tmp_path_factory):
+    """The folder of programs of an environment without extras."""
+    return installed(wheel, tmp_path_factory.mktemp("environment"))
+
+
+@contextmanager
+def running(program, *arguments, log):
+    """Run a program of an environment until the end of the block; it must then end at once and without an error."""
+    with log.open("wb") as output:
+        process = subprocess.Popen([program, *map(str, arguments)], stderr=output, stdout=output, env=clean(), cwd="/")
+    try:
+        yield process
+        process.terminate()
+        assert process.wait(20) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_the_wheel_has_the_files_of_the_packages_and_nothing_else(wheel):
@@ -125,6 +154,48 @@ def test_a_site_needs_no_extra(programs, tmp_path):
     assert done.returncode == 1
     assert str(seed) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def nats(tmp_path):
+    server = NatsServer(tmp_path).start()
+    yield server
+    server.kill()
+
+
+def test_the_submitter_of_the_wheel_announces_its_pool(programs, nats, tmp_path):
+    site, announced, hub = tmp_path / "site.toml", [], World()
+    site.write_text(
+        f'pool = "site-a"\nfolder = "{tmp_path}/jobs"\n[batch]\nkind = "local"\n[runtime]\nkind = "none"\n'
+        f'[nats]\nservers = ["{nats.url}"]\n'
+    )
+    try:
+        link = hub.link(nats.url)
+        link.subscribe("bridge.v1.site-a.announce", lambda subject, data, respond: announced.append(data))
+        with running(programs / "podbridge", "submitter", "--config", site, log=tmp_path / "log"):
+            eventually(lambda: announced, "an announcement", 30)
+        assert parse(Announce, announced[0]).version == __version__
+    finally:
+        hub.close()
+
+
+def test_the_hub_of_the_wheel_becomes_ready(wheel, nats, state_folder, tmp_path):
+    """All parts, with a pool over NATS and without Slurm."""
+    programs = installed(wheel, tmp_path, "hub")
+    port = free_block(tools.PODBRIDGE_PORTS)
+    config = tools.podbridge_config("", port)
+    config["pools"] = {"nats": {"servers": [nats.url]}, "kubeletPort": port + 3}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    with Cluster(state_folder / "wheel", slurm=None, nodes=0, kcm=False, kwok=False) as cluster:
+        words = ("run", "--config", tmp_path / "config.yaml", "--kubeconfig", cluster.kubeconfig)
+        with running(programs / "podbridge", *words, log=tmp_path / "log") as process:
+
+            def ready():
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                return http_status(f"http://127.0.0.1:{port + 1}/readyz") == 200
+
+            eventually(ready, "the hub is ready", 60)
+            assert "podbridge-mutate" in cluster.kubectl("get", "mutatingwebhookconfigurations", "--output=name")
 
 
 @pytest.mark.parametrize(
