@@ -1,6 +1,9 @@
 """The life of a release of the chart: installed, changed, rolled back and uninstalled while pods run."""
 
+import base64
 import json
+import re
+import ssl
 import subprocess
 import threading
 import time
@@ -8,13 +11,17 @@ from contextlib import contextmanager
 
 import pytest
 import requests
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from cluster import helm, image, install, kube
+from cluster import helm, image, install, kube, places
 from cluster.polling import eventually
 from cluster.world import LABEL, NAMESPACE
+from tests.contract.wire.servers import certificate
 
 pytestmark = pytest.mark.real
 
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.2; done"
 
 
@@ -68,6 +75,25 @@ def test_pods_of_the_image_are_ready_and_a_job_runs_on_slurm(installed, clean, r
         assert world.cluster.kubectl("logs", "-n", NAMESPACE, pod["metadata"]["name"]) == "hello\n"
         assert [job for job, _ in known[pod["metadata"]["uid"]]] == [world.job_of(pod)]
     world.api("DELETE", f"{jobs}/hello?propagationPolicy=Background")
+
+
+def locked(python):
+    """Return the packages of requirements.lock that are for a version of Python: name and version."""
+    lines = re.findall(r"(?m)^([\w.-]+==[^\\\n]*)", (places.CHECKOUT / "requirements.lock").read_text())
+    found = [Requirement(line) for line in lines]
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    wanted = [each for each in found if not each.marker or each.marker.evaluate(environment)]
+    return {f"{canonicalize_name(each.name)}{each.specifier}" for each in wanted}
+
+
+def test_the_bill_of_materials_of_the_image_has_the_packages_of_the_lock_file(installed):
+    *_, built, _ = installed
+    bill = json.loads(built.read(image.SBOM))
+    assert (bill["bomFormat"], bill["metadata"]["component"]["version"]) == ("CycloneDX", image.version())
+    packages = [each for each in bill["components"] if each["purl"].startswith("pkg:pypi/")]
+    python = next(each["version"] for each in bill["components"] if each["name"] == "python3-minimal")
+    found = {f"{canonicalize_name(each['name'])}=={each['version']}" for each in packages}
+    assert found == locked(".".join(python.split(".")[:2]))
 
 
 def test_the_tests_of_the_chart_pass(clean):
@@ -128,15 +154,34 @@ def admitting(world):
     assert admitted and not refused
 
 
-def test_upgrade_rollback_and_uninstall_leave_running_pods_alone(clean, report, long):
+@pytest.fixture
+def own_certificate(installed, tmp_path):
+    """Create the Secret ``own`` with a certificate for the webhook; yield the files of its CA and certificate."""
+    world, release, *_ = installed
+    path = f"/api/v1/namespaces/{helm.NAMESPACE}/secrets"
+    ca, cert, key = certificate(tmp_path, f"{release.name}-admission.{helm.NAMESPACE}.svc")
+    files = {"ca.crt": ca, "tls.crt": cert, "tls.key": key}
+    data = {name: base64.b64encode(file.read_bytes()).decode() for name, file in files.items()}
+    world.api("POST", path, {"metadata": {"name": "own"}, "type": "kubernetes.io/tls", "data": data})
+    yield ca, cert
+    world.api("DELETE", f"{path}/own")
+
+
+def test_upgrade_rollback_and_uninstall_leave_running_pods_alone(clean, own_certificate, report, long):
     world, release, _ = clean
+    authority, cert = own_certificate
     count = 100 if long else 10
     before = running_pods(world, count)
     first, old = release.revision(), names(release)
 
     with admitting(world):
-        upgrade = release.install({"config": {"busyNodeTimeout": 77}})
+        own = {"tls": {"existingSecret": "own"}}
+        upgrade = release.install({"config": {"busyNodeTimeout": 77}, "admission": own})
     changed = names(release)
+    for pod in release.pods("admission"):
+        assert ssl.get_server_certificate((pod["status"]["podIP"], 9443)) == cert.read_text()
+    (webhook, *_) = world.api("GET", f"{WEBHOOKS}/podbridge-mutate")["webhooks"]
+    assert authority.read_text() in base64.b64decode(webhook["clientConfig"]["caBundle"]).decode()
     assert all(not set(old[part]) & set(changed[part]) for part in helm.PARTS), "a changed configuration rolls all pods"
     maps = world.api("GET", f"/api/v1/namespaces/{helm.NAMESPACE}/configmaps")["items"]
     assert any("busyNodeTimeout: 77" in json.dumps(found.get("data")) for found in maps)
