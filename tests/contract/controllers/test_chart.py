@@ -33,6 +33,9 @@ JETSTREAM = ("--set=nats.jetstream.enabled=true", "--set=nats.persistence.enable
 OWNED = "--set=crds.install=false"
 """config/crds.yaml is applied already."""
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/masterqueues.vk.io"
+QUEUES = "/apis/vk.io/v1/masterqueues"
+SHARE = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/flavors/items/properties/share"
+"""A property of the CRD's schema, as a JSON pointer."""
 MERGE = "application/merge-patch+json"
 PARTS = ("admission", "scheduler", "controllers")
 
@@ -223,8 +226,10 @@ def test_policies_let_the_hub_reach_the_servers_of_its_release(helm: str) -> Non
 
 def test_kind_sh_sets_values_that_the_chart_accepts(helm: str) -> None:
     script = (chart.ROOT / "hack" / "kind.sh").read_text()
-    (found,) = re.findall(r"^\[\[ -z \$pools \]\] \|\| arguments\+=\((.*)\)$", script, re.MULTILINE)
-    assert "kind: StatefulSet" in chart.template(*shlex.split(found))
+    found = dict(re.findall(r"^\[\[ -z \$(\w+) \]\] \|\| arguments\+=\((.*)\)$", script, re.MULTILINE))
+    assert found.keys() == {"pools", "kueue"}
+    assert "kind: StatefulSet" in chart.template(*shlex.split(found["pools"]))
+    assert "name: podbridge-queues" in chart.template(*shlex.split(found["kueue"]))
 
 
 def test_the_web_page_gets_nothing_of_the_hub(helm: str) -> None:
@@ -352,12 +357,30 @@ def test_install_upgrade_rollback_and_uninstall(helm: str, kubernetes: Any, name
     owner = {f"meta.helm.sh/release-{key}": value for key, value in (("name", RELEASE), ("namespace", namespace))}
     labels = {"app.kubernetes.io/managed-by": "Helm"}
     kubernetes.api("PATCH", CRD, {"metadata": {"annotations": owner, "labels": labels}}, MERGE)
+    # an older version of the CRD, without one property
+    kubernetes.api("PATCH", CRD, [{"op": "remove", "path": SHARE}], "application/json-patch+json")
+    spec = {"flavors": [{"name": "far", "share": 50}]}
+    queue = {"apiVersion": "vk.io/v1", "kind": "MasterQueue", "metadata": {"name": RELEASE}, "spec": spec}
+
+    def without_share() -> bool:
+        return "share" not in kubernetes.api("POST", f"{QUEUES}?dryRun=All", queue)["spec"]["flavors"][0]
+
+    eventually(without_share, "the older version is served")
+    kubernetes.api("POST", QUEUES, queue)
     run(helm, "upgrade", RELEASE, str(chart.CHART), *there, *nats, "--set=config.partition=other")
     assert kubernetes.api("GET", CRD)["metadata"]["labels"]["app.kubernetes.io/instance"] == RELEASE
+
+    def shared() -> bool:
+        patched = kubernetes.api("PATCH", f"{QUEUES}/{RELEASE}", {"spec": spec}, MERGE)
+        return bool(patched["spec"]["flavors"] == spec["flavors"])
+
+    eventually(shared, "the new version is served")
     run(helm, "rollback", RELEASE, "1", *there)
     assert checksum() == first
     assert kubernetes.api("GET", secret)["data"] == {"tls.crt": "eA=="}
     run(helm, "uninstall", RELEASE, *there)
+    assert kubernetes.api("GET", f"{QUEUES}/{RELEASE}")["spec"]["flavors"] == spec["flavors"]
+    kubernetes.api("DELETE", f"{QUEUES}/{RELEASE}")
     kubernetes.api("PATCH", CRD, {"metadata": {"annotations": dict.fromkeys(owner), "labels": None}}, MERGE)
     eventually(lambda: RELEASE not in kubernetes.kubectl("get", "clusterroles", "-o", "name"), "the end of the release")
     own = kubernetes.kubectl("get", "validatingadmissionpolicies,clusterroles", "-o", "name")
