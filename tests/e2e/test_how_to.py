@@ -4,14 +4,19 @@ What a page tells to edit or to write, its test does. ``tests/docs_blocks.py`` l
 """
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 from urllib.request import urlopen
 
 import pytest
+import yaml
 
+import bridge.config
 from bridge import names
 from cluster import Cluster, kube, places
 from cluster.pods import PoolWorld
@@ -22,7 +27,7 @@ from cluster.slurm import ACCOUNTING, Size
 from cluster.tools import ANYTHING
 from cluster.world import NAMESPACE
 from tests.contract.wire.servers import certificate, listens
-from tests.docs_blocks import Shell, command, commands
+from tests.docs_blocks import DOCS, Block, Shell, command, commands
 
 pytestmark = pytest.mark.real
 
@@ -271,6 +276,34 @@ def test_switching(world, shell):
     assert "slurmRestApi" in (shell.folder / "values.yaml").read_text()
     assert "name: old" in (shell.folder / "queues.yaml").read_text()
     world.api("DELETE", "/apis/vk.io/v1/masterqueues/old")
+
+
+def test_kustomize(shell):
+    """The two files of docs/install.md replace image and configuration of config/."""
+    page = (DOCS / "install.md").read_text().partition("## Install without Helm")[2]
+    files = re.findall(r"(?s)`site/([\w.]+)`.*?```yaml\n(.*?) *```", page)
+    assert [name for name, _ in files] == ["kustomization.yaml", "config.yaml"]
+    shutil.copytree(places.CHECKOUT / "config", shell.folder / "config")
+    (shell.folder / "site").mkdir()
+    for name, text in files:
+        (shell.folder / "site" / name).write_text(dedent(text))
+    block = command("install.md", "kubectl kustomize")
+    shown, applied = (Block(block.page, block.line, line, "") for line in block.text.splitlines())
+    found = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(shell.run(shown))}
+    text = found["ConfigMap", "podbridge-config"]["data"]["config.yaml"]
+    config = bridge.config.parse(text)
+    assert config.managed_namespaces == ["physics"]
+    original = next(
+        each["data"]["config.yaml"]
+        for each in yaml.safe_load_all((places.CHECKOUT / "config" / "podbridge.yaml").read_text())
+        if each["kind"] == "ConfigMap"
+    )
+    assert yaml.safe_load(text).items() >= yaml.safe_load(original).items()
+    deployments = [each for (kind, _), each in found.items() if kind == "Deployment"]
+    containers = [pod for each in deployments for pod in each["spec"]["template"]["spec"]["containers"]]
+    assert {each["image"] for each in containers} == {f"registry.example.org/podbridge:{bridge.__version__}"}
+    made = shell.run(applied, {"apply": "apply --dry-run=server"})
+    assert "deployment.apps/podbridge-scheduler created (server dry run)" in made
 
 
 def test_install_without_helm(world, shell):
