@@ -146,13 +146,8 @@ def _listed(last: PollState, states: States, unread: Set[int]) -> States:
     An unread job (not yet requested, or gone before its details were read) keeps its old state, or is left out. The
     next poll then finds its change again.
     """
-    listed = dict(states)
-    for job_id in unread:
-        if job_id in last.listed:
-            listed[job_id] = last.listed[job_id]
-        else:
-            del listed[job_id]
-    return listed
+    known = {job_id: last.listed[job_id] for job_id in unread if job_id in last.listed}
+    return {job_id: now for job_id, now in states.items() if job_id not in unread} | known
 
 
 def _ours(

@@ -94,7 +94,8 @@ def plan_queries(
     changed = changed_jobs(last, states, expected)
     for job_id in changed:
         now = states[job_id]
-        (started if allocations and is_allocated(now) and _waited(last, job_id, expected) else asked).append(job_id)
+        may_start = allocations and (job_id in ours or job_id in expected)
+        (started if may_start and is_allocated(now) and _waited(last, job_id, expected) else asked).append(job_id)
     asked = _in_order(asked, ours.keys() | expected.keys(), states)
     quiet = _quiet(last, states, expected, set(changed))
     pending = [job_id for job_id in quiet if is_pending(states[job_id])]
@@ -163,12 +164,17 @@ def _quiet(last: PollState, states: States, expected: Mapping[int, Expected], ch
 def changed_jobs(last: PollState, states: States, expected: Mapping[int, Expected]) -> list[int]:
     """Return the listed jobs whose details are needed; a job just submitted is left out while it is pending."""
     before, foreign = last.listed, last.foreign
-    # most states are the same objects as in the last poll: of 60,000 jobs, few are compared
-    changed = [job_id for job_id, now in states.items() if (was := before.get(job_id)) is not now and was != now]
-    changed += [
-        i for i, expectation in expected.items() if expectation.sure and i in foreign and before.get(i) == states.get(i)
-    ]
-    return [job_id for job_id in changed if _matters(last, job_id, states[job_id], expected.get(job_id))]
+    changed = []
+    for job_id, now in states.items():
+        was = before.get(job_id)
+        if was is now:  # most states are the same objects as in the last poll: of 60,000 jobs, few are compared
+            continue
+        is_new = was is None and job_id not in expected
+        if is_new or (was != now and _matters(last, job_id, now, expected.get(job_id))):
+            changed.append(job_id)
+    again = (i for i, expectation in expected.items() if expectation.sure and i in foreign)
+    changed += [i for i in again if before.get(i) == states.get(i) and _matters(last, i, states[i], expected[i])]
+    return changed
 
 
 def _is_configured(last: PollState, job_id: int, now: frozenset[str]) -> bool:
