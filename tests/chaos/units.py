@@ -12,6 +12,8 @@ from typing import Any
 from cluster.world import NAMESPACE, World
 from tests.chaos.storage import Storage
 from tests.fakes.device_drivers import CPU, DRA, GPU, requests
+from tests.fakes.pod_groups import API_VERSION
+from tests.fakes.pod_groups import LABEL as MEMBER_OF
 
 Object = dict[str, Any]
 
@@ -71,6 +73,7 @@ class Workloads:
             "train job": self._train_job,
             "lws": self._lws,
             "podgroup": lambda name: self._pod_group(name, "podgroup"),
+            "smaller podgroup": self._smaller_pod_group,
             "workload": lambda name: self._pod_group(name, "workload"),
             "kueue": self._kueue,
         }
@@ -203,14 +206,25 @@ class Workloads:
     def _pod_group(self, name: str, kind: str) -> Unit:
         labels, spec = {}, {}
         if kind == "podgroup":
-            version, wanted = "scheduling.x-k8s.io/v1alpha1", {"minMember": MEMBERS}
-            labels["scheduling.x-k8s.io/pod-group"] = name
+            version, wanted = API_VERSION, {"minMember": MEMBERS}
+            labels[MEMBER_OF] = name
         else:
             version, wanted = "scheduling.k8s.io/v1alpha2", {"schedulingPolicy": {"gang": {"minCount": MEMBERS}}}
             spec["schedulingGroup"] = {"podGroupName": name}
         body = {"kind": "PodGroup", "metadata": {"name": name}, "spec": wanted}
         path = self._owned(kind, version, "podgroups", name, body).owner
         return Unit(name, kind, pods=self._members(name, labels, {}, **spec), more=(path,))
+
+    def _smaller_pod_group(self, name: str) -> Unit:
+        """Create a PodGroup that starts without one of its members, which a Job creates."""
+        body = {"kind": "PodGroup", "metadata": {"name": name}, "spec": {"minMember": MEMBERS - 1}}
+        group = self._owned("", API_VERSION, "podgroups", name, body).owner
+        spec = self._job_spec(name, MEMBERS)
+        spec["template"]["metadata"]["labels"][MEMBER_OF] = name
+        body = {"kind": "Job", "metadata": {"name": name}, "spec": spec}
+        unit = self._owned("smaller podgroup", "batch/v1", "jobs", name, body)
+        unit.more = (group,)
+        return unit
 
     def _kueue(self, name: str, driver: str = CPUS) -> Unit:
         counted = {"kueue.x-k8s.io/pod-group-total-count": str(MEMBERS)}
