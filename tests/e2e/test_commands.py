@@ -68,12 +68,30 @@ def problems(world, pods):
     return {record["pods"]: record["problem"] for record in found if record["pods"] in pods}
 
 
-def test_jobs_and_pods_that_disagree(clean):
-    """Three jobs and pods that podbridge, which is down, cannot bring together: each one shows why."""
+def members_of(world, gang, size):
+    """Wait until the members of a gang exist; return them, sorted by name."""
+    found = eventually(lambda: len(pods := world.members(gang)) == size and pods, "its members")
+    return sorted(found, key=lambda pod: pod["metadata"]["name"])
+
+
+@pytest.fixture
+def gangs(clean):
+    """A list for the gangs of a test, which are deleted at the end."""
+    created = []
+    yield created
+    for gang in created:
+        clean.delete_gang(gang)
+
+
+def test_jobs_and_pods_that_disagree(clean, gangs):
+    """Jobs and pods, and a gang, that podbridge, which is down, cannot bring together: each one shows why."""
     world = clean
     left, ended, moved, fine = [world.create() for _ in range(4)]
+    gangs.append(world.create_gang("pair", 2, run="600"))
+    pair = [world.running(pod) for pod in members_of(world, gangs[0], 2)]
     jobs = [world.labelled(world.running(pod)) for pod in (left, ended, moved, fine)]
     names = [f"slurm-bridge/{pod['metadata']['name']}" for pod in (left, ended, moved, fine)]
+    names.append("job slurm-bridge/pair")
     assert problems(world, names) == dict.fromkeys(names, "")
     world.cluster.stop_podbridge()
     try:
@@ -85,14 +103,19 @@ def test_jobs_and_pods_that_disagree(clean):
         world.slurm("scancel", str(jobs[1]))
         where = world.get(moved)["spec"]["nodeName"]
         other = next(name for name in ("node-0", "node-1") if name != where)
-        note = ("annotate", "pod", moved["metadata"]["name"], "-n", "slurm-bridge", "--overwrite")
+        given = sorted(pod["spec"]["nodeName"] for pod in pair)
+        free = next(name for name in ("node-0", "node-1", "node-2") if name not in given)
         account = "--as=system:serviceaccount:podbridge:podbridge"  # no other user may change it
-        world.cluster.kubectl(*note, f"bridge.vk.io/slurm-node={other}", account)
+        for pod, node in ((moved, other), (pair[1], free)):
+            note = ("annotate", "pod", pod["metadata"]["name"], "-n", "slurm-bridge", "--overwrite")
+            world.cluster.kubectl(*note, f"bridge.vk.io/slurm-node={node}", account)
+        second = f"slurm-bridge/{pair[1]['metadata']['name']}"
         assert problems(world, names) == {
             names[0]: f"pod {names[0]} does not exist",
             names[1]: f"pod {names[1]} is bound, but its job has ended",
             names[2]: f"pod {names[2]} is on node {other}, its job on {where}",
             names[3]: "",
+            names[4]: f"pod {second} is on node {free}, its job on {','.join(given)}",
         }
         assert "PROBLEM" in podbridge(world, "get", "jobs", "-o", "wide").stdout.splitlines()[0]
     finally:
@@ -101,21 +124,35 @@ def test_jobs_and_pods_that_disagree(clean):
     eventually(lambda: jobs[0] not in world.queue(), "the job without a pod released", 40)
 
 
-def test_explain_shows_the_position_and_the_start_of_a_pending_job(clean):
+def test_explain_shows_the_position_and_the_start_of_a_pending_job(clean, gangs):
     world = clean
     for pod in [world.create(cpu="120", job={"timelimit": "60"}) for _ in range(4)]:
         world.running(pod)
     world.labelled(world.create(cpu="64"))
     second = world.create(cpu="64")
     job = world.labelled(second)
+    gangs.append(world.create_gang("waiting", 2, cpu="64"))
+    member = members_of(world, gangs[0], 2)[1]
+    shared = world.labelled(member)
 
-    def told():
-        text = podbridge(world, "explain", "pod", second["metadata"]["name"], "-n", "slurm-bridge").stdout
+    def told(pod):
+        text = podbridge(world, "explain", "pod", pod["metadata"]["name"], "-n", "slurm-bridge").stdout
         return text if "estimated start: 20" in text else ""
 
-    text = eventually(told, "an estimated start", 40)
+    text = eventually(lambda: told(second), "an estimated start", 40)
     assert f"job {job} is PENDING in partition main" in text
-    assert "position 2 of 2 in partition main" in text
+    assert "position 2 of 3 in partition main" in text
+    text = eventually(lambda: told(member), "an estimated start of the gang", 40)
+    assert "member of job waiting, a group of 2: 2 pods exist, 0 are bound, 0 have ended" in text
+    assert f"job {shared} is PENDING in partition main" in text
+    assert "position 3 of 3 in partition main" in text
+    assert any(f"reason: {reason}" in text for reason in ("Priority", "Resources"))
+    (record,) = [
+        record
+        for record in json.loads(podbridge(world, "get", "jobs", "-o", "json").stdout)
+        if record["pods"] == "job slurm-bridge/waiting"
+    ]
+    assert (record["job"], record["state"], record["phase"], record["problem"]) == (shared, "PENDING", "Pending", "")
     world.slurm("scontrol", "hold", str(job))
     text = podbridge(world, "explain", "pod", second["metadata"]["name"], "-n", "slurm-bridge").stdout
     assert "priority 0: the job is held" in text
