@@ -58,10 +58,16 @@ def _documented_jobcomp() -> str:
     return str(script)
 
 
-def command() -> str:
-    """Return a script that runs ``podbridge slurm-hint``."""
+def command(port: int | None = None) -> str:
+    """Return a script that runs ``podbridge slurm-hint``: for the pipes, or for HTTPS on ``port``.
+
+    Over HTTPS, it needs the files ``token`` and ``ca.pem`` in the folder.
+    """
     code = "import sys; from bridge.cli.entry import main; main()"
-    return f"PYTHONPATH={SEEN}/program python3 -c {shlex.quote(code)} slurm-hint --directory {SEEN}"
+    target = f"--directory {SEEN}"
+    if port is not None:
+        target = f"--url https://127.0.0.1:{port} --token-file {SEEN}/token --ca-file {SEEN}/ca.pem"
+    return f"PYTHONPATH={SEEN}/program python3 -c {shlex.quote(code)} slurm-hint {target}"
 
 
 @contextmanager
