@@ -3,7 +3,7 @@
 Source of the objects: ``resource.k8s.io/v1``. Slurm identifies a gres by its number on the node and a CPU core by
 its socket and its number in the socket. A device of a ResourceSlice has the same identity in its attributes:
 
-- gres: the attribute ``index`` or ``minor`` of the driver's domain, else the number in a name ``<word>-<number>``
+- gres: the attribute ``minor`` of the driver's domain, else ``index``, else the number in a name ``<word>-<number>``
   (``gpu-3``, ``device-03``);
 - CPU: the attributes ``socketID``, ``coreID`` and ``cpuID`` of the driver's domain (driver ``dra.cpu``).
 """
@@ -301,7 +301,8 @@ def _cpus(devices: Sequence[Device], given: NodeResources) -> list[Device]:
 
 def number(device: Device) -> int | None:
     """Return the number by which Slurm identifies the device on its node; ``None`` if it has none."""
-    for key in ("index", "minor"):
+    # versions of NVIDIA's driver that publish both: index is NVML's, gres.conf lists the files /dev/nvidia<minor>
+    for key in ("minor", "index"):
         value = device.attributes.get(f"{device.driver}/{key}")
         if isinstance(value, int) and not isinstance(value, bool):
             return value

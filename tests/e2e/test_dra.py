@@ -4,7 +4,19 @@ import pytest
 
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
-from tests.fakes.device_drivers import CPU, DRA, GPU, GPUS, publish, requests
+from tests.fakes.device_drivers import (
+    BY_INDEX,
+    BY_MINOR,
+    CPU,
+    DRA,
+    GPU,
+    GPUS,
+    NVIDIA,
+    nvidia_name,
+    publish,
+    publish_nvidia,
+    requests,
+)
 
 pytestmark = [
     pytest.mark.real,
@@ -23,6 +35,15 @@ def drivers(world):
     yield
     for path in made:
         world.api("DELETE", path)
+
+
+@pytest.fixture
+def nvidia(dra):
+    """Publish what NVIDIA's driver publishes on two nodes, beside the other drivers."""
+    made = publish_nvidia(dra)
+    yield
+    for path in made:
+        dra.api("DELETE", path)
 
 
 @pytest.fixture
@@ -162,6 +183,17 @@ class TestClaims:
         for pod in pods:
             dra.delete(pod, grace=1)
         eventually(lambda: not dra.api("GET", CLAIMS)["items"], "the claims of the templates deleted")
+
+    @pytest.mark.main_version
+    def test_gpus_of_nvidias_driver_are_those_of_slurm(self, dra, nvidia):
+        """Slurm's index is the number of the file, ``/dev/nvidia<minor>``."""
+        for node in (BY_MINOR, BY_INDEX):
+            pod = dra.running(templated(dra, (NVIDIA, 3), nodeSelector={"kubernetes.io/hostname": node}))
+            (found,) = owned(dra, pod)
+            cards = chosen(dra, pod)[0]
+            assert len(cards) == 3
+            files = {f"card-{7 - n}": n for n in range(GPUS)}
+            assert devices(found, NVIDIA) == {nvidia_name(node, files[card]) for card in cards}
 
     @pytest.mark.main_version
     def test_extended_resources_by_class_get_a_claim(self, dra):

@@ -99,6 +99,8 @@ def test_slurms_index_selects_the_device() -> None:
         assert devices.number(Device("d", "n", name, {})) is None
     minors = [Device("d", "n", "x", {"d/minor": 3})]
     assert devices.chosen(minors, "gpu", given_gpus(3)) == minors
+    both = [Device("d", "n", f"gpu-{n}", {"d/index": n, "d/minor": 3 - n}) for n in range(4)]
+    assert [d.name for d in devices.chosen(both, "gpu", given_gpus(0))] == ["gpu-3"]
     assert devices.chosen([Device("d", "n", "gpu-0-mig-1g", {})], "gpu", given_gpus(0)) == []
     with pytest.raises(WrongDevicesError, match="number 0"):
         devices.chosen([*named, Device("d", "n", "gpu-00", {})], "gpu", given_gpus(0))
