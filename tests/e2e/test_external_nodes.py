@@ -19,17 +19,52 @@ SIZE = Size(cpus=8, memory=16_000, gpus=2)
 MERGE = "application/merge-patch+json"
 
 
+TOPOLOGIES = """
+- topology: default
+  cluster_default: true
+  flat: true
+- topology: racks
+  cluster_default: false
+  tree:
+    switches:
+      - {switch: leaf-1, nodes: node-0}
+      - {switch: leaf-2, nodes: node-1}
+      - {switch: spine, children: "leaf-[1-2]"}
+"""
+
+
 @pytest.fixture
-def node(clean):
-    """The world with a labelled node that has no slurmd; the node is gone afterwards, also in Slurm."""
+def node(clean, request):
+    """The world with a labelled node that has no slurmd; the node is gone afterwards, also in Slurm.
+
+    The parameter has further annotations of the node.
+    """
     found = kube.node_object(NAME, SIZE)
     found["metadata"]["labels"][names.EXTERNAL_NODE_LABEL] = "true"
-    found["metadata"]["annotations"][names.EXTERNAL_NODE_PARTITIONS] = "external"
+    found["metadata"]["annotations"] |= {names.EXTERNAL_NODE_PARTITIONS: "external", **getattr(request, "param", {})}
     clean.api.ensure("/api/v1/nodes", found)
     yield clean
     clean.clear()
     clean.api.request("DELETE", f"/api/v1/nodes/{NAME}")
     eventually(lambda: not slurm(clean), f"{NAME} not in Slurm", 30)
+
+
+@pytest.fixture
+def racks(clean):
+    """A second topology in Slurm, a tree. The default one, of all other nodes, is flat, as without the file."""
+    file = clean.cluster.state / "slurm" / "etc" / "topology.yaml"
+
+    def restart():
+        clean.cluster.stop_daemon("slurmctld")
+        clean.cluster.start_daemon("slurmctld")
+
+    file.write_text(TOPOLOGIES)
+    try:
+        restart()
+        yield
+    finally:
+        file.unlink()
+        restart()
 
 
 def slurm(world):
@@ -144,6 +179,27 @@ def test_a_pod_runs_on_a_node_without_slurmd_that_changes_and_goes_while_busy(no
     eventually(lambda: not slurm(node), f"{NAME} deleted in Slurm", 30)
     eventually(lambda: not tainted(node), f"{NAME} without the taint", 30)
     assert node_events(node, "ExternalNodeDeleted")
+
+
+@on_26_05
+@pytest.mark.parametrize(
+    "node", [{names.EXTERNAL_NODE_FEATURES: "ssd,fast", names.TOPOLOGY_SPEC: "racks:leaf-1"}], indirect=True
+)
+def test_a_node_has_the_features_and_the_topology_of_its_annotations(racks, node):
+    found = registered(node)
+    assert found["AvailableFeatures"].startswith("external,ssd,fast,podbridge-")
+    assert found["Topology"] == "racks:leaf-1"
+    pod = node.running(node.create(job={"partition": "external", "constraints": "ssd&fast"}))
+    assert node.job(node.job_of(pod))["Features"] == "ssd&fast"
+
+    patch(node, {"metadata": {"annotations": {names.TOPOLOGY_SPEC: "racks:leaf-2"}}})
+    drained(node, "have changed")
+    node.polled()
+    assert node.get(pod)["status"]["phase"] == "Running"
+    assert slurm(node)["Topology"] == "racks:leaf-1"
+    node.delete(pod, 0)
+    eventually(lambda: slurm(node).get("Topology") == "racks:leaf-2", f"{NAME} created again", 30)
+    assert registered(node)["AvailableFeatures"].startswith("external,ssd,fast,podbridge-")
 
 
 @on_26_05
