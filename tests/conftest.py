@@ -201,13 +201,11 @@ def pytest_runtest_makereport(item, call):
     """When a test on a cluster fails, show what Slurm, Kubernetes and podbridge have to say."""
     report = yield
     if report.when == "call" and report.failed:
-        for name in ("world", "clean", "bare_world", "pools_world", "interlink_world"):
-            world = getattr(item, "funcargs", {}).get(name)
-            if isinstance(world, World):
-                tools = (("squeue", "-l"), ("sinfo", "-N", "-l")) if world.cluster.options.slurm else ()
-                for tool in tools:
-                    report.sections.append((" ".join(tool), world.cluster.run_slurm(*tool, check=False)))
-                report.sections.append(("pods", world.cluster.kubectl("get", "pods", "-A", "-o", "wide", check=False)))
-                report.sections.append(("podbridge", world.cluster.processes.tail("podbridge", 40)))
-                break
+        world = next((value for value in getattr(item, "funcargs", {}).values() if isinstance(value, World)), None)
+        if world is not None:
+            tools = (("squeue", "-l"), ("sinfo", "-N", "-l")) if world.cluster.options.slurm else ()
+            for tool in tools:
+                report.sections.append((" ".join(tool), world.cluster.run_slurm(*tool, check=False)))
+            report.sections.append(("pods", world.cluster.kubectl("get", "pods", "-A", "-o", "wide", check=False)))
+            report.sections.append(("podbridge", world.cluster.processes.tail("podbridge", 40)))
     return report

@@ -13,6 +13,7 @@ URGENT = (
     "PreemptType=preempt/partition_prio",
     "PreemptMode=CANCEL",
     "PartitionName=urgent Nodes=node-[0-3] PriorityTier=10 MaxTime=INFINITE State=UP",
+    "PartitionName=requeue Nodes=node-[0-3] PreemptMode=REQUEUE MaxTime=INFINITE State=UP",
     "PartitionName=short Nodes=node-[0-3] MaxTime=60 State=UP",
 )
 

@@ -1,10 +1,11 @@
-"""Slurm suspends the jobs of pods for more urgent ones (PreemptMode=SUSPEND,GANG) and resumes them."""
+"""Slurm takes the nodes of pods for an urgent one: it suspends their jobs and resumes them, or it ends them."""
 
 import pytest
 
 from cluster import Cluster
 from cluster.polling import eventually
 from cluster.world import World
+from tests.conftest import SLURMS
 
 pytestmark = [pytest.mark.real, pytest.mark.main_version]
 
@@ -16,16 +17,18 @@ CONF = (
 )
 
 
-@pytest.fixture
-def world(state_folder):
+# the id of the first one has no version: the process of the main version's other tests would start this cluster, too
+@pytest.fixture(params=SLURMS, ids=("main", *SLURMS[1:]))
+def suspending(request, state_folder):
     """A cluster with one node, whose Slurm preempts by suspending."""
     options = {"nodes": 1, "gpus": 0, "slurm_conf": CONF, "podbridge": {"slurm": {"pollIdle": 0.5}}}
-    with Cluster(state_folder / "e2e-suspend", **options) as cluster:
+    with Cluster(state_folder / f"suspend-{request.param}", slurm=request.param, **options) as cluster:
         cluster.start_podbridge()
         yield World(cluster)
 
 
-def test_a_pod_whose_job_is_suspended_for_another_goes_on_when_it_is_resumed(world):
+def test_a_pod_whose_job_is_suspended_for_another_goes_on_when_it_is_resumed(suspending):
+    world = suspending
     pod = world.running(world.create(cpu="100"))
     job = world.labelled(pod)
     urgent = world.create(cpu="100", job={"partition": "urgent"})
@@ -46,3 +49,19 @@ def test_a_pod_whose_job_is_suspended_for_another_goes_on_when_it_is_resumed(wor
     found = world.get(pod)
     assert found["status"]["phase"] == "Running"
     assert not found["metadata"].get("deletionTimestamp")
+
+
+def test_a_pod_whose_job_is_preempted_by_requeue_ends_and_its_job_is_not_requeued(clean):
+    """Placeholder jobs are not requeued, so Slurm cancels them in this mode too. test_story.py has the mode CANCEL."""
+    world = clean
+    assert "PreemptMode=REQUEUE" in world.slurm("scontrol", "show", "partition", "requeue")
+    low = [world.create(cpu="120", job={"partition": "requeue"}) for _ in range(4)]
+    jobs = {pod["metadata"]["name"]: world.job_of(world.running(pod)) for pod in low}
+    urgent = world.running(world.create(cpu="100", job={"partition": "urgent"}))
+    victim = eventually(lambda: next((pod for pod in low if world.events(pod, "Preempted")), None), "one of them told")
+    world.gone(victim)
+    ended = world.job(jobs.pop(victim["metadata"]["name"]))
+    assert (ended["JobState"], ended["Restarts"]) == ("PREEMPTED", "0")
+    world.polled()
+    assert world.queue() == dict.fromkeys([*jobs.values(), world.job_of(urgent)], "RUNNING")
+    assert all(world.get(pod)["status"]["phase"] == "Running" for pod in [*low, urgent] if pod is not victim)
