@@ -336,6 +336,8 @@ class ApiVersion:
             "drain nodes (a cordon stays in Kubernetes)": self.node_updates,
             "admin_comment (comment is used: the job's owner can change it)": self.admin_comment,
             "jobs of other users (user-id and group-id are refused)": self.other_users,
+            "names of groups (group-id must be a number)": self.group_names or not self.other_users,
+            "devices of a job (pods with resource claims stay pending)": self.allocations,
             "heterogeneous jobs (groups whose pods request different resources are refused)": self.heterogeneous,
         }
         return [text for text, able in words.items() if not able]

@@ -34,8 +34,12 @@ def test_none_in_common() -> None:
 
 
 def test_what_the_oldest_can_not_do_is_said() -> None:
-    assert len(VERSIONS["v0.0.38"].missing()) == 7
-    assert len(VERSIONS["v0.0.42"].missing()) == 2
+    assert len(VERSIONS["v0.0.38"].missing()) == 8
+    assert len(VERSIONS["v0.0.42"].missing()) == 4
+    assert [text for text in VERSIONS["v0.0.42"].missing() if "group" in text or "devices" in text] == [
+        "names of groups (group-id must be a number)",
+        "devices of a job (pods with resource claims stay pending)",
+    ]
     assert VERSIONS["v0.0.45"].missing() == []
 
 
