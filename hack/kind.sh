@@ -48,6 +48,7 @@ done
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 kueue_version=$(sed -n 's|^.*sigs.k8s.io/kueue \(v[0-9.]*\).*$|\1|p' hack/tools/kueue/go.mod) # that of the tests
+kueue_manifests=https://github.com/kubernetes-sigs/kueue/releases/download/$kueue_version/manifests.yaml
 worker=scheduler.slinky.slurm.net/slurm-bridge=worker
 missing=()
 
@@ -80,12 +81,19 @@ uninstall() {
     kubectl delete deployment,service slurm --namespace slurm --ignore-not-found
     kubectl taint nodes --all slinky.slurm.net/managed-node- || true # "not found": nodes that Slurm did not manage
     kubectl label namespace slurm podbridge bridge.vk.io/guarded-nodes- || true
+    if kubectl get namespaces --selector "$created" --output name | grep -x namespace/kueue-system; then
+        # queues first: only a Kueue that runs removes their finalizer
+        kubectl delete localqueues,clusterqueues,resourceflavors --all --all-namespaces --timeout 60s || true # no CRDs
+        kubectl delete --ignore-not-found --filename "$kueue_manifests" --timeout 120s
+    fi
     kubectl delete namespace --selector "$created" --wait=false
 }
 
 if [[ -n $delete || -n $recreate ]]; then
     if [[ -n $existing ]]; then uninstall; else kind delete cluster --name "$name"; fi
     [[ -z $delete ]] || exit 0
+    # a namespace that is being deleted accepts no new objects
+    [[ -z $existing ]] || kubectl wait --for delete namespace --selector "$created" --timeout 120s
 fi
 
 # --- the cluster ------------------------------------------------------------------------------------------------------
@@ -167,12 +175,15 @@ fi
 
 # --- podbridge --------------------------------------------------------------------------------------------------------
 [[ -z $pools ]] || arguments+=(--set nats.enabled=true --set 'nats.pools={alpha}')
+[[ -z $kueue ]] || arguments+=(--set config.queues.enabled=true)
 helm upgrade --install podbridge helm/podbridge --namespace podbridge --wait --timeout 180s \
     --set "image.tag=$version" --set-string "podAnnotations.podbridge/image=$(digest "$image_archive")" --set "config.slurmRestApi=$url" --set 'config.managedNamespaces={slurm-bridge}' \
     "${arguments[@]}" "$@"
 if [[ -n $kueue ]]; then
-    kubectl apply --server-side --filename \
-        "https://github.com/kubernetes-sigs/kueue/releases/download/$kueue_version/manifests.yaml"
+    ensure_namespace kueue-system
+    kubectl apply --server-side --filename "$kueue_manifests"
+    # until Kueue runs, its webhook refuses Jobs
+    kubectl rollout status --namespace kueue-system deployment/kueue-controller-manager --timeout 300s
 fi
 [[ -z $core ]] || exit 0
 

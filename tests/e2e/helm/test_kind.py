@@ -1,4 +1,4 @@
-"""hack/kind.sh on a cluster that exists: a test Slurm in a pod, the chart with NATS, a first Job.
+"""hack/kind.sh on a cluster that exists: a test Slurm in a pod and the chart; again with NATS and a first Job.
 
 The local cluster has no kube-proxy: the name of the Service of NATS is a host alias of podbridge's pods, for a relay at
 the pods' gateway. It starts while the script waits for the release.
@@ -55,11 +55,20 @@ def test_kind_sh_on_an_existing_cluster(state_folder, long):
             """Return the address of the pod of NATS, once it is ready."""
             return next((pod["status"]["podIP"] for pod in release.pods("nats") if is_ready(pod)), None)
 
+        def slurm():
+            """Return the UID of the namespace of the test Slurm."""
+            return cluster.api("GET", "/api/v1/namespaces/slurm")["metadata"]["uid"]
+
+        install = ("--load", load, *arguments, "--", "--values", str(values))
+        assert "hello" not in kind("--core", *install)
+        assert release.ready()
+        core = slurm()
         with ThreadPoolExecutor(1) as other:
-            asked = other.submit(kind, "--pools", "--load", load, *arguments, "--", "--values", str(values))
+            asked = other.submit(kind, "--recreate", "--pools", *install)
             relay = Relay((gateway, 4222), (eventually(nats, "the pod of NATS is ready", 300), 4222))
             first = asked.result()
             relay.close()
         assert "hello from hello-" in first and "JobId=1" in first
+        assert slurm() != core
         kind("--delete")
         assert not json.loads(helm.Release(cluster).helm("list", "--output=json"))

@@ -12,8 +12,8 @@ from cluster import places
 SCRIPT = places.CHECKOUT / "hack" / "kind.sh"
 
 
-def run(*args, path):
-    env = {**os.environ, "PATH": path}
+def run(*args, path, **changes):
+    env = {**os.environ, "PATH": path, **changes}
     return subprocess.run(["/bin/bash", SCRIPT, *args], capture_output=True, text=True, env=env, timeout=60)
 
 
@@ -62,25 +62,79 @@ def test_an_unknown_option_prints_the_usage(tools):
     assert done.returncode == 2 and "unknown option --nothing" in done.stderr and "--recreate" in done.stderr
 
 
-def test_an_image_that_has_changed_replaces_the_pods_and_the_job_runs_again(tools, tmp_path):
+@pytest.fixture
+def called(tools, tmp_path):
+    """Return a function that runs the script with stub tools and returns their calls, one a line.
+
+    The namespace ``created`` is one that the script has created, every other one that it asks for exists.
+    """
     path, add = tools
-    for name in ("kubectl", "helm"):
+    for name in ("kubectl", "helm", "kind", "docker"):
         add(name)
         (tmp_path / name).write_text(
             f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/calls\n'
             f'case "$*" in *"--filename -") cat >>{tmp_path}/calls ;; *"get nodes"*) echo node-0 ;;'
+            ' *"get namespaces --selector"*) echo "namespace/$CREATED" ;; "get namespace $CREATED") exit 1 ;;'
             ' *scontrol*) echo "JobId=1 JobState=COMPLETED" ;; esac\n'
         )
     archives = [tmp_path / "podbridge.tar", tmp_path / "slurm.tar"]
-    words = ["--existing-cluster", "--load", "true", "--image-archive", archives[0], "--slurm-archive", archives[1]]
 
-    def annotations(*contents):
+    def call(*words, contents=("", ""), created="slurm"):
         for archive, content in zip(archives, contents, strict=True):
             archive.write_text(content)
         (tmp_path / "calls").unlink(missing_ok=True)
-        done = run(*words, path=path)
+        files = ("--image-archive", archives[0], "--slurm-archive", archives[1])
+        done = run(*files, *words, path=path, CREATED=created)
         assert done.returncode == 0, done.stderr
-        calls = (tmp_path / "calls").read_text()
+        return (tmp_path / "calls").read_text()
+
+    return call
+
+
+EXISTING = ("--existing-cluster", "--load", "true")
+MANIFESTS = r"https://github\.com/kubernetes-sigs/kueue/releases/download/v[0-9.]+/manifests\.yaml"
+
+
+def test_kueue_is_installed_and_ready_before_the_job_and_podbridge_follows_its_queues(called):
+    calls = called(*EXISTING, "--kueue", created="kueue-system")
+    assert "--set config.queues.enabled=true" in re.search(r"^helm upgrade .*$", calls, re.MULTILINE)[0]
+    steps = (
+        "kubectl label namespace kueue-system podbridge/created-by=kind.sh",
+        f"kubectl apply --server-side --filename {MANIFESTS}",
+        "kubectl rollout status --namespace kueue-system ",
+        "kubectl apply --filename hack/slurm/hello.yaml",
+    )
+    found = [re.search(f"^{step}", calls, re.MULTILINE).start() for step in steps]
+    assert found == sorted(found)
+    assert "kueue" not in called(*EXISTING)
+
+
+def test_the_deletion_removes_only_a_kueue_that_the_script_has_installed(called):
+    own = called(*EXISTING, "--delete", created="kueue-system")
+    deleted = re.search(f"^kubectl delete .*--filename {MANIFESTS}", own, re.MULTILINE)
+    assert own.index("helm uninstall") < own.index("kubectl delete localqueues,") < deleted.start()
+    other = called(*EXISTING, "--delete")
+    assert "helm uninstall" in other and "kueue" not in other and "queues" not in other
+
+
+def test_core_ends_after_the_chart(called):
+    calls = called(*EXISTING, "--core")
+    assert "helm upgrade" in calls and "hello" not in calls and "slurm-bridge " not in calls
+
+
+def test_recreate_deletes_first_and_installs_again(called):
+    calls = called(*EXISTING, "--recreate")
+    waits = calls.index("kubectl wait --for delete namespace --selector podbridge/created-by=kind.sh")
+    assert calls.index("helm uninstall") < waits < calls.index("helm upgrade")
+    assert "kind delete" not in calls
+    calls = called("--recreate")
+    assert calls.index("kind delete cluster --name podbridge") < calls.index("kind create cluster --name podbridge")
+    assert "helm uninstall" not in calls and "helm upgrade" in calls
+
+
+def test_an_image_that_has_changed_replaces_the_pods_and_the_job_runs_again(called):
+    def annotations(*contents):
+        calls = called(*EXISTING, contents=contents)
         assert calls.index("kubectl delete job hello") < calls.index("kubectl apply --filename hack/slurm/hello.yaml")
         hub = re.search(r"podAnnotations\.podbridge/image=(\w+) ", calls)[1]
         return hub, re.search(r'annotations: \{podbridge/image: "(\w+)"\}', calls)[1]
