@@ -85,15 +85,9 @@ class Gang:
 
 
 def make(members: Iterable[tuple[Pod, Membership]]) -> Gang:
-    """Return the gang of at least one member.
-
-    If the pods that have not ended differ in size or minimum, the most frequent values count; of equally frequent ones,
-    those of the oldest pod. Any user of the namespace may label a pod as a member and state a size.
-    """
+    """Return the gang of at least one member."""
     found = list(members)
-    present = [entry for entry in found if not pods.is_finished(entry[0])] or found
-    present.sort(key=lambda entry: (entry[0]["metadata"].get("creationTimestamp") or "", entry[0]["metadata"]["name"]))
-    (size, minimum), _ = Counter((member.size, member.minimum) for _, member in present).most_common(1)[0]
+    size, minimum = links.size_and_minimum(found)
     slots = {pods.uid(pod): member.slot for pod, member in found}
     found.sort(key=lambda entry: (entry[1].slot is None, entry[1].slot or 0, entry[0]["metadata"]["name"]))
     first = found[0][1]

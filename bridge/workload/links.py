@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -26,6 +27,18 @@ def membership(pod: Mapping[str, Any]) -> Membership | None:
         return groups.membership(pod)
     except InvalidGroupError:
         return None
+
+
+def size_and_minimum(members: Iterable[tuple[Mapping[str, Any], Membership]]) -> tuple[int, int]:
+    """Return the size and the minimum of a group of at least one pod.
+
+    If the pods that have not ended differ in them, the most frequent values count; of equally frequent ones, those of
+    the oldest pod. Any user of the namespace may label a pod as a member and state a size.
+    """
+    found = list(members)
+    present = [entry for entry in found if not pods.is_finished(entry[0])] or found
+    present.sort(key=lambda entry: (entry[0]["metadata"].get("creationTimestamp") or "", entry[0]["metadata"]["name"]))
+    return Counter((member.size, member.minimum) for _, member in present).most_common(1)[0][0]
 
 
 def key(pod: Mapping[str, Any]) -> str:

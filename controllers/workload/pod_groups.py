@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge import names
@@ -46,8 +46,17 @@ def conditions(everyone: Iterable[Pod]) -> dict[str, GroupCondition]:
         key = links.key(pod)  # cached: reading the memberships of thousands of pods takes longer
         if key.startswith(f"{workload_api.KIND.name}/"):
             members.setdefault(key, []).append(pod)
-    places = {key: links.membership(found[0]) for key, found in members.items()}
+    places = {key: _place(found) for key, found in members.items()}
     return {key: _condition(place, members[key]) for key, place in places.items() if place is not None}
+
+
+def _place(members: list[Pod]) -> Membership | None:
+    """Return the place of a pod in its group, with the size and the minimum that the scheduler uses."""
+    place = links.membership(members[0])
+    if place is None or len({pod["metadata"]["annotations"][names.GROUP] for pod in members}) == 1:
+        return place
+    size, minimum = links.size_and_minimum((pod, links.membership(pod) or place) for pod in members)
+    return replace(place, size=size, minimum=minimum)
 
 
 def _condition(place: Membership, members: list[Pod]) -> GroupCondition:

@@ -8,8 +8,8 @@ from bridge import names
 from controllers.workload import pod_groups
 
 
-def member(number, node=None, message="", kind="workload", phase="Pending"):
-    group = {"kind": kind, "name": "native", "uid": "o1", "size": 3, "minimum": 2}
+def member(number, node=None, message="", kind="workload", phase="Pending", minimum=2):
+    group = {"kind": kind, "name": "native", "uid": "o1", "size": 3, "minimum": minimum}
     metadata = {"namespace": "ns", "name": f"m{number}", "uid": f"u{number}"}
     metadata["annotations"] = {names.GROUP: json.dumps(group)}
     conditions = [{"type": names.POD_SCHEDULED, "status": "False", "message": message}] if message else []
@@ -39,6 +39,13 @@ def test_a_group_stays_scheduled_when_members_that_have_ended_are_deleted():
     assert one(running).scheduled
     assert one(running, new).scheduled
     assert not one(running, old).scheduled
+
+
+def test_a_minimum_that_changes_later_counts_when_most_pods_have_it():
+    pods = [member(0, "n0", minimum=3), member(1, "n1"), member(2)]
+    condition = one(*pods)
+    assert (condition.scheduled, condition.message) == (True, "2 pods are bound to nodes")
+    assert not one(*pods[:2], member(2, minimum=3)).scheduled
 
 
 def test_a_waiting_group_has_the_message_of_its_first_member():
