@@ -59,6 +59,18 @@ def test_a_gang_starts_in_one_slurm_job_and_its_pod_group_says_so(world, version
     eventually(lambda: world.api.request("GET", path)[0] == 404, "the PodGroup is gone")
 
 
+def test_a_gang_that_starts_with_fewer_pods_than_it_has_is_scheduled_as_soon_as_its_minimum_is(world, version):
+    for _ in range(2):
+        world.running(world.create(cpu="120"))
+    path = group(world, version, "least", {"gang": {"minCount": 2}})
+    job = world.create_gang("least", 3, cpu="64", run="600", schedulingGroup={"podGroupName": "least"})
+    eventually(lambda: len(world.members(job)) == 3, "all members exist")
+    eventually(lambda: scheduled(world, path, version) == ("True", "Scheduled"), "scheduled")
+    (late,) = [pod for pod in world.members(job) if not pod["spec"].get("nodeName")]
+    eventually(lambda: world.condition(late, "PodScheduled").get("reason") == "GangFull", "told")
+    assert len({world.job_of(pod) for pod in world.members(job) if pod["spec"].get("nodeName")}) == 1
+
+
 def test_pods_of_a_group_with_the_basic_policy_start_alone(world, version):
     group(world, version, "plain", {"basic": {}})
     pods = [member(world, f"plain-{number}", "plain")[1] for number in range(2)]
