@@ -1,5 +1,6 @@
 """Every command of docs/quick-start.md, read from the page, on a cluster without podbridge; then docs/upgrade.md."""
 
+import base64
 import json
 import os
 
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.real
 
 PAGE = DOCS / "quick-start.md"
 
+TOKEN = ("get", "secret", "slurm-bridge-token", "--namespace=podbridge", "--output=jsonpath={.data.auth-token}")
 
 @pytest.fixture
 def bare(installed):
@@ -69,6 +71,8 @@ def test_the_commands_of_the_quick_start_and_of_an_upgrade(installed, bare, shel
     assert pod.splitlines()[-1] == "hello"
     assert "Slurm" in printed["helm test podbridge --namespace podbridge"]
     upgrade(installed[1], shell, tmp_path / "values.yaml")
+    assert shell.run(command("install.md", "kubectl replace")).strip() == "secret/slurm-bridge-token replaced"
+    assert "SLURM_JWT=" in base64.b64decode(bare.kubectl(*TOKEN)).decode()
 
 
 def upgrade(release, shell, values):
