@@ -130,7 +130,7 @@ NODE_STATES: dict[str, bool] = {
     "DOWN": False,
     "ERROR": False,
     "FUTURE": False,
-    "UNKNOWN": False,
+    "UNKNOWN": True,
     "INVALID": False,
     # flags
     "DRAIN": False,
@@ -162,7 +162,8 @@ NODE_STATES: dict[str, bool] = {
     "RESUME": True,
 }
 """Whether Slurm may allocate the node to a job, now or after starting it. Slurm allocates reserved nodes and nodes in
-maintenance to the jobs of their reservation. NOT_RESPONDING ends by itself, or becomes DOWN."""
+maintenance to the jobs of their reservation. NOT_RESPONDING ends by itself, or becomes DOWN. UNKNOWN is an idle node
+after a restart of slurmctld, for some seconds until its slurmd has registered (seen on 22.05, 24.11 and 26.05)."""
 
 
 ASLEEP = frozenset({"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWER_UP", "POWERING_UP"})

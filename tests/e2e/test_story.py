@@ -161,6 +161,12 @@ class TestStory:
             20,
         )
         assert not world.kube_node("node-2")["spec"].get("unschedulable")
+        # idle nodes are UNKNOWN until they register again, which is no drain
+        world.cluster.stop_daemon("slurmctld")
+        world.cluster.start_daemon("slurmctld")
+        eventually(lambda: all("UNKNOWN" not in world.node(f"node-{n}")[0] for n in range(4)), "registered again")
+        events = world.api("GET", "/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+        assert not [event for event in events if "UNKNOWN" in event["note"]]
 
     def _drain_is_not_possible(self, world):
         """On 22.05 a drain still cordons, and podbridge has logged at start what is not possible."""

@@ -104,6 +104,12 @@ def test_a_node_that_is_down_is_cordoned():
     assert look(node(), "DOWN+NOT_RESPONDING", "Not responding") == ["Cordon"]
 
 
+def test_a_node_that_has_not_registered_since_a_restart_of_slurmctld_is_not_cordoned():
+    assert look(node(), "UNKNOWN") == []
+    assert look(node(), "UNKNOWN+NOT_RESPONDING") == []
+    assert look(node(cordoned=True, mirrored="disk"), "UNKNOWN+DRAIN", "disk") == []
+
+
 def test_switched_off_or_not_possible():
     assert look(node(cordoned=True), config=parse("nodes: {drain: false}")) == []
     assert look(node(cordoned=True), version=ApiVersion("v0.0.38", node_updates=False)) == []

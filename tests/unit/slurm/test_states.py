@@ -107,6 +107,8 @@ def test_reasons_are_told_apart() -> None:
         ("DOWN", True),
         ("DOWN NOT_RESPONDING", True),
         ("IDLE NOT_RESPONDING", False),
+        ("UNKNOWN", False),
+        ("UNKNOWN DRAIN", True),
         ("MIXED PLANNED", False),
         ("IDLE CLOUD POWERED_DOWN", False),
         ("IDLE MAINTENANCE RESERVED", False),
