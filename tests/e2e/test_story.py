@@ -151,7 +151,7 @@ class TestStory:
         world.slurm("scontrol", "update", "nodename=node-2", "state=drain", "reason=disk")
         eventually(lambda: world.kube_node("node-2")["spec"].get("unschedulable"), "cordoned", 20)
         kubectl("uncordon", "node-2")
-        world.polled()
+        world.polled(1)
         assert "DRAIN" in world.node("node-2")[0]
         assert world.node("node-2")[1] == "disk"
         world.slurm("scontrol", "update", "nodename=node-2", "state=resume")
@@ -218,7 +218,7 @@ class TestStory:
         eventually(lambda: world.condition(pod, "PodScheduled").get("reason") == "SlurmRefused", "told", 20)
         assert "partition" in world.condition(pod, "PodScheduled")["message"].lower()
         eventually(lambda: world.events(pod, "SlurmRefused"), "an Event")
-        world.polled()
+        world.polled(2)
         assert [event["type"] for event in world.events(pod, "SlurmRefused")] == ["Warning"]
         world.delete(pod)
         world.gone(pod)
