@@ -49,8 +49,8 @@ if [[ -n $other || $# -gt 0 ]]; then
         *) words+=("$word") ;;
         esac
     done
-    # the first test would wait for the build of the control plane, longer than its time limit
-    [[ -z ${PODBRIDGE_KUBERNETES:-} ]] || "$python" -m cluster install
+    # the first test would wait for the build of the control plane or of Kueue, longer than its time limit
+    [[ -z ${PODBRIDGE_KUBERNETES:-}${PODBRIDGE_KUEUE:-} ]] || "$python" -m cluster install
     exec "$python" -m pytest "${words[@]}"
 fi
 
@@ -117,6 +117,7 @@ if [[ ${#long[@]} -gt 0 ]]; then
             env PODBRIDGE_KUBERNETES="$version" ./hack/test.sh tests/e2e/test_*.py \
             -k "26.05 and not test_dra and not resource_slices"
     done
+    check "tests of Kueue 0.16" env PODBRIDGE_KUEUE=0.16 ./hack/test.sh tests/e2e/kueue
 fi
 
 for item in "${skipped[@]}"; do

@@ -106,7 +106,7 @@ def get_all(options: argparse.Namespace) -> None:
             install.GANGS,
             install.TRAINER,
             install.KUBERAY,
-            install.kueue_module(),
+            install.kueue_module(places.kueue()),
             *(module for version, module in install.CONTROL_PLANES.items() if version in wanted),
             install.HELM,
         ],

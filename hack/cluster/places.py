@@ -39,6 +39,11 @@ def kubernetes() -> str:
     return os.environ.get("PODBRIDGE_KUBERNETES") or DEFAULT_KUBERNETES
 
 
+def kueue() -> str:
+    """Return the version of Kueue of the tests (``$PODBRIDGE_KUEUE``)."""
+    return os.environ.get("PODBRIDGE_KUEUE") or DEFAULT_KUEUE
+
+
 def cache() -> Path:
     """Return the folder of everything that is downloaded or built once (``$PODBRIDGE_CACHE``)."""
     if chosen := os.environ.get("PODBRIDGE_CACHE"):

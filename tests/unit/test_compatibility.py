@@ -88,6 +88,11 @@ def test_versions_of_kubernetes_that_only_a_long_run_needs_are_those_of_the_scri
     assert [tuple(words.split()) for words in looped] == [places.LONG_KUBERNETES]
 
 
+def test_versions_of_kueue_that_only_a_long_run_needs_are_those_of_the_script():
+    run = re.findall(r"PODBRIDGE_KUEUE=(\S+) \./hack/test\.sh tests/e2e/kueue$", read("hack", "test.sh"), re.M)
+    assert run == [version for version in places.KUEUE if version != places.DEFAULT_KUEUE]
+
+
 def test_other_modules_have_the_versions_of_their_go_mod():
     for system, (folder, module) in MODULES.items():
         assert set(versions_of(system)) == {pinned(folder, module)}, system
@@ -147,15 +152,15 @@ def test_images_of_others_are_those_of_the_chart():
         "interlink": values["plugin"]["interlink"]["image"],
         "OAuth2-proxy": values["plugin"]["oauth2Proxy"]["image"],
     }
+    (tested,) = versions_of("nats-server")
+    tag = images["nats"]["tag"]
+    assert tested.rpartition(" ")[2].startswith(f"{tag}."), "the chart has the tested nats-server"
+    assert f"nats:{tag} " in read("docs", "air-gapped.md")
     wanted = ", ".join(f"{name} {image['tag'].removeprefix('v')}" for name, image in images.items())
     assert f"images of others in the chart: {wanted}" in [row[0] for row in rows("Not tested")]
 
 
 def test_kind_sh_installs_the_version_of_kueue_that_the_tests_use():
-    (tested,) = versions_of("nats-server")
-    tag = images["nats"]["tag"]
-    assert tested.rpartition(" ")[2].startswith(f"{tag}."), "the chart has the tested nats-server"
-    assert f"nats:{tag} " in read("docs", "air-gapped.md")
     """The script reads the version from the go.mod; this runs its line."""
     (line,) = re.findall(r"^kueue_version=.*$", read("hack", "kind.sh"), re.MULTILINE)
     done = subprocess.run(

@@ -179,7 +179,7 @@ def world(state_folder):
     partition = f"PartitionName={PARTITION} Nodes={PARTITION_NODE} MaxTime=INFINITE State=UP"
     options = {"nodes": 3, "kueue": True, "gangs": True, "pools": list(SITES), "podbridge": FAST}
     options["slurm_conf"] = [partition]
-    options["kueue_version"] = os.environ.get("PODBRIDGE_KUEUE", places.DEFAULT_KUEUE)
+    options["kueue_version"] = places.kueue()
     with Cluster(state_folder / "kueue", slurm="26.05", **options) as cluster:
         made = KueueWorld.started(cluster)
         for site in SITES:
