@@ -3,10 +3,11 @@
 import base64
 import json
 import os
+import time
 
 import pytest
 
-from cluster import helm, image, install, places, realnode
+from cluster import Cluster, helm, image, install, places, realnode
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
 from tests.docs_blocks import DOCS, Shell, blocks, command
@@ -14,8 +15,8 @@ from tests.docs_blocks import DOCS, Shell, blocks, command
 pytestmark = pytest.mark.real
 
 PAGE = DOCS / "quick-start.md"
-
 TOKEN = ("get", "secret", "slurm-bridge-token", "--namespace=podbridge", "--output=jsonpath={.data.auth-token}")
+
 
 @pytest.fixture
 def bare(installed):
@@ -70,9 +71,30 @@ def test_the_commands_of_the_quick_start_and_of_an_upgrade(installed, bare, shel
     assert "hello from hello-" in job
     assert pod.splitlines()[-1] == "hello"
     assert "Slurm" in printed["helm test podbridge --namespace podbridge"]
-    upgrade(installed[1], shell, tmp_path / "values.yaml")
     assert shell.run(command("install.md", "kubectl replace")).strip() == "secret/slurm-bridge-token replaced"
     assert "SLURM_JWT=" in base64.b64decode(bare.kubectl(*TOKEN)).decode()
+    upgrade(installed[1], shell, tmp_path / "values.yaml")
+
+
+@pytest.mark.timeout(600)  # the build of the image can be a part of it
+def test_the_commands_for_one_debian_machine(state_folder, long, report):
+    """The last section of the page alone, from the start of its own cluster to its end."""
+    if not long:
+        pytest.skip("runs with --long: a cluster of its own")
+    state = state_folder / "quick"
+    env = {**os.environ, "PODBRIDGE_STATE": str(state)}
+    shell = Shell(env, places.CHECKOUT, {"~/.cache/podbridge/state/default": str(state)}, timeout=400)
+    *_, start, pod, stop = blocks(PAGE)
+    begun = time.monotonic()
+    try:
+        shell.run(start)
+        assert shell.run(pod).splitlines()[-1] == "hello"
+        report(f"{start.text}: {time.monotonic() - begun:.0f} s until the first pod on Slurm has ended")
+        cluster = Cluster.load(state)
+        assert any(map(cluster.pid, cluster.daemons))
+    finally:
+        shell.run(stop)
+    assert not any(map(cluster.pid, cluster.daemons))
 
 
 def upgrade(release, shell, values):
