@@ -75,6 +75,7 @@ fi
 created=podbridge/created-by=kind.sh
 
 uninstall() {
+    local failed=''
     # pods first: only a podbridge that runs removes their finalizer
     kubectl delete job hello --namespace slurm-bridge --ignore-not-found --cascade foreground --timeout 60s
     helm uninstall podbridge --namespace podbridge --ignore-not-found --wait
@@ -82,11 +83,16 @@ uninstall() {
     kubectl taint nodes --all slinky.slurm.net/managed-node- || true # "not found": nodes that Slurm did not manage
     kubectl label namespace slurm podbridge bridge.vk.io/guarded-nodes- || true
     if kubectl get namespaces --selector "$created" --output name | grep -x namespace/kueue-system; then
-        # queues first: only a Kueue that runs removes their finalizer
-        kubectl delete localqueues,clusterqueues,resourceflavors --all --all-namespaces --timeout 60s || true # no CRDs
-        kubectl delete --ignore-not-found --filename "$kueue_manifests" --timeout 120s
+        # Kueue's objects first: only a Kueue that runs removes their finalizers
+        kubectl delete workloads.kueue.x-k8s.io,localqueues,clusterqueues,resourceflavors --all --all-namespaces \
+            --timeout 60s || true # no CRDs
+        kubectl delete --ignore-not-found --filename "$kueue_manifests" --timeout 120s || failed=yes
     fi
     kubectl delete namespace --selector "$created" --wait=false
+    if [[ -n $failed ]]; then
+        say "error: Kueue was not deleted completely: remove the finalizers of its objects that are left"
+        return 1
+    fi
 }
 
 if [[ -n $delete || -n $recreate ]]; then

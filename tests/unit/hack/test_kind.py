@@ -66,26 +66,29 @@ def test_an_unknown_option_prints_the_usage(tools):
 def called(tools, tmp_path):
     """Return a function that runs the script with stub tools and returns their calls, one a line.
 
-    The namespace ``created`` is one that the script has created, every other one that it asks for exists.
+    The namespace ``created`` is one that the script has created, every other one that it asks for exists. A call that
+    contains ``failing`` fails; the script must then end with an error.
     """
     path, add = tools
     for name in ("kubectl", "helm", "kind", "docker"):
         add(name)
         (tmp_path / name).write_text(
             f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/calls\n'
+            'case "$*" in *"$FAILING"*) exit 1 ;; esac\n'
             f'case "$*" in *"--filename -") cat >>{tmp_path}/calls ;; *"get nodes"*) echo node-0 ;;'
             ' *"get namespaces --selector"*) echo "namespace/$CREATED" ;; "get namespace $CREATED") exit 1 ;;'
             ' *scontrol*) echo "JobId=1 JobState=COMPLETED" ;; esac\n'
         )
     archives = [tmp_path / "podbridge.tar", tmp_path / "slurm.tar"]
 
-    def call(*words, contents=("", ""), created="slurm"):
+    def call(*words, contents=("", ""), created="slurm", failing=""):
         for archive, content in zip(archives, contents, strict=True):
             archive.write_text(content)
         (tmp_path / "calls").unlink(missing_ok=True)
         files = ("--image-archive", archives[0], "--slurm-archive", archives[1])
-        done = run(*files, *words, path=path, CREATED=created)
-        assert done.returncode == 0, done.stderr
+        done = run(*files, *words, path=path, CREATED=created, FAILING=failing or "no call")
+        assert done.returncode == bool(failing), done.stderr
+        assert ("error: " in done.stderr) == bool(failing)
         return (tmp_path / "calls").read_text()
 
     return call
@@ -112,9 +115,17 @@ def test_kueue_is_installed_and_ready_before_the_job_and_podbridge_follows_its_q
 def test_the_deletion_removes_only_a_kueue_that_the_script_has_installed(called):
     own = called(*EXISTING, "--delete", created="kueue-system")
     deleted = re.search(f"^kubectl delete .*--filename {MANIFESTS}", own, re.MULTILINE)
-    assert own.index("helm uninstall") < own.index("kubectl delete localqueues,") < deleted.start()
+    objects = own.index("kubectl delete workloads.kueue.x-k8s.io,localqueues,")
+    assert own.index("helm uninstall") < objects < deleted.start()
     other = called(*EXISTING, "--delete")
     assert "helm uninstall" in other and "kueue" not in other and "queues" not in other
+
+
+def test_the_deletion_goes_on_after_that_of_kueue_has_failed_and_ends_with_an_error(called):
+    calls = called(*EXISTING, "--delete", created="kueue-system", failing="/manifests.yaml")
+    last = "kubectl delete namespace --selector podbridge/created-by=kind.sh --wait=false\n"
+    assert "/manifests.yaml" in calls and calls.endswith(last)
+    assert called(*EXISTING, "--recreate", created="kueue-system", failing="/manifests.yaml") == calls
 
 
 def test_core_ends_after_the_chart(called):
