@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ import yaml
 
 import bridge.config
 from bridge import names
+from bridge.slurm.auth import claims
 from cluster import Cluster, kube, places
 from cluster.pods import PoolWorld
 from cluster.polling import eventually
@@ -316,7 +318,8 @@ def test_install_without_helm(world, shell):
     assert "unchanged" in shell.run(block("apply -f config/policies.yaml"))
     shell.run(block("nats config"))
     shell.run(block("> /path/to/token"), {"/path/to/token": "token"})
-    assert (shell.folder / "token").read_text().startswith("SLURM_JWT=")
+    assert claims((shell.folder / "token").read_text())["sun"] == "slurm"
+    assert stat.S_IMODE((shell.folder / "token").stat().st_mode) == 0o600
     checked = shell.run(block("podbridge check"), {"config.yaml": str(world.cluster.state / "podbridge.yaml")})
     assert "node-0" in checked
 

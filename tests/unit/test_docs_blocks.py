@@ -1,8 +1,9 @@
+import os
 import re
 
 import pytest
 
-from tests.docs_blocks import DOCS, RUN_BY, blocks
+from tests.docs_blocks import DOCS, RUN_BY, Shell, blocks
 
 PAGE = """\
 Text.
@@ -83,3 +84,33 @@ def test_a_test_runs_the_commands_of_each_page():
 def test_the_test_of_a_page_names_it(page):
     for file in RUN_BY[page]:
         assert page.removeprefix("switch/").removesuffix(".md") in (DOCS.parent / file).read_text()
+
+
+PAGES = ("quick-start.md", "install.md")
+TOKENS = [block for page in PAGES for block in blocks(DOCS / page) if "scontrol token" in block.text]
+STUBS = {
+    "kubectl": 'echo "$*" >>calls; case "$*" in *secret*) cat >>secret ;; *replace*) cat ;; esac',
+    "scontrol": "cat printed",
+}
+
+
+def test_four_blocks_store_a_token():
+    assert len(TOKENS) == 4
+
+
+@pytest.mark.parametrize("block", TOKENS, ids=lambda block: block.where)
+def test_a_token_is_stored_only_if_scontrol_succeeds_and_is_in_no_command_line(tmp_path, block):
+    for name, script in STUBS.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    file, secret, calls = (tmp_path / name for name in ("token", "secret", "calls"))
+    calls.touch()
+    file.write_text("old")
+    shell = Shell({"PATH": f"{tmp_path}:{os.environ['PATH']}"}, tmp_path, {"/path/to/token": "token"})
+    with pytest.raises(AssertionError, match="printed: No such file"):
+        shell.run(block)
+    assert not secret.exists() and "secret" not in calls.read_text() and file.read_text() == "old"
+    (tmp_path / "printed").write_text("SLURM_JWT=a.b.c\n")
+    shell.run(block)
+    assert (secret if "kubectl" in block.text else file).read_text() == "a.b.c"
+    assert "a.b.c" not in calls.read_text()

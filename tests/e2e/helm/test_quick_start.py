@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from bridge.slurm.auth import claims
 from cluster import Cluster, helm, image, install, places, realnode
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
@@ -72,7 +73,7 @@ def test_the_commands_of_the_quick_start_and_of_an_upgrade(installed, bare, shel
     assert pod.splitlines()[-1] == "hello"
     assert "Slurm" in printed["helm test podbridge --namespace podbridge"]
     assert shell.run(command("install.md", "kubectl replace")).strip() == "secret/slurm-bridge-token replaced"
-    assert "SLURM_JWT=" in base64.b64decode(bare.kubectl(*TOKEN)).decode()
+    assert claims(base64.b64decode(bare.kubectl(*TOKEN)).decode())["sun"] == "slurm"
     upgrade(installed[1], shell, tmp_path / "values.yaml")
 
 
