@@ -32,7 +32,7 @@ FIRST = (
     "tests/chaos/test_pool_replicas.py",
     "tests/chaos/test_race.py",
     "tests/chaos/test_nats_cluster.py",
-    "tests/contract/hack/test_release.py",
+    "release",
 )
 """Clusters with few tests that take long. With several processes, a run starts with them, and does not end with one."""
 
@@ -110,7 +110,7 @@ def _cluster_of(nodeid):
     """Return the cluster of a test, by its name.
 
     Tests with a version of Slurm in their parameters share the cluster of that version, or the two of the main version.
-    Those of Kueue share one, those of the chart too; the others share one by file.
+    Those of Kueue share one, those of the chart too; those of a release share a wheel, and the others one by file.
     """
     file = nodeid.split("::")[0]
     if file.startswith("tests/unit/"):
@@ -119,6 +119,8 @@ def _cluster_of(nodeid):
     for folder in ("kueue", "helm"):
         if file.startswith(f"tests/e2e/{folder}/"):
             return folder
+    if file.startswith("tests/contract/hack/test_release"):
+        return "release"
     if file.startswith("tests/e2e/gangs/"):
         return next((f"gangs {version}" for version in WORKLOAD_API if version in parameters), file)
     if SLURMS[0] in parameters and file.startswith("tests/e2e/test_"):

@@ -1,7 +1,6 @@
 """The wheel of a release in fresh environments, without extras and with the hub's; the refusals of hack/release.sh."""
 
 import importlib.metadata
-import os
 import re
 import subprocess
 import sys
@@ -22,25 +21,11 @@ from bridge.wire.messages import Announce
 from cluster import Cluster, places, tools
 from cluster.polling import eventually
 from cluster.ports import free_block, http_status
+from tests.contract.hack.conftest import RELEASE, clean, run, successful
 from tests.contract.wire.servers import NatsServer, World
 
 pytestmark = pytest.mark.real
 ROOT = Path(__file__).parents[3]
-
-
-def clean():
-    """Return the environment variables without those that name this checkout."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PODBRIDGE_CONFIG"))}
-
-
-def run(*command, **changes):
-    return subprocess.run(command, capture_output=True, text=True, env=clean() | changes, cwd="/", check=False)
-
-
-def successful(*command, **changes):
-    done = run(*command, **changes)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def needed(requirements, extras=("",)):
@@ -58,19 +43,6 @@ def needed(requirements, extras=("",)):
         if new:
             pending += [(Requirement(text), tuple(new)) for text in importlib.metadata.requires(name) or ()]
     return set(found)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """Wheel and sdist of this checkout."""
-    folder = tmp_path_factory.mktemp("built")
-    successful(str(ROOT / "hack/release.sh"), "--wheel", str(folder))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def wheel(built):
-    return built / f"podbridge-{__version__}-py3-none-any.whl"
 
 
 def wheels(lock):
@@ -222,12 +194,12 @@ def test_a_command_names_the_extra_that_it_needs(programs, tmp_path, program, ar
 
 
 def test_the_same_source_results_in_the_same_wheel(wheel, tmp_path):
-    successful(str(ROOT / "hack/release.sh"), "--wheel", str(tmp_path))
+    successful(RELEASE, "--wheel", tmp_path)
     assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
 
 
 def test_a_release_with_another_version_is_refused():
-    done = run(str(ROOT / "hack/release.sh"), "--check", "7.0.0")
+    done = run(RELEASE, "--check", "7.0.0")
     assert done.returncode == 1
     assert f"error: pyproject.toml: project.version is {__version__}, not 7.0.0" in done.stderr
     assert f"error: helm/podbridge/Chart.yaml: appVersion is {__version__}, not 7.0.0" in done.stderr

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 
 import pytest
 
 from bridge import __version__
 from cluster import places
+from tests.contract.hack.conftest import clean, successful
 from tests.docs_blocks import DOCS, Shell, blocks, command
 
 pytestmark = pytest.mark.real
-RELEASE = "hack/release.sh"
-
-
-def clean():
-    """Return the environment without the variables that name this checkout."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PODBRIDGE_CONFIG"))}
-
-
-def successful(*command):
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=clean(), check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("built")
-    successful(places.CHECKOUT / RELEASE, "--wheel", folder)
-    return folder / f"podbridge-{__version__}-py3-none-any.whl"
 
 
 @pytest.mark.parametrize("page", ["sites", "plugin", "interlink-slurm"])
@@ -65,7 +45,7 @@ def releasable(tmp_path, long):
 def test_a_signed_release_is_verified_by_the_commands_of_its_page(releasable, tmp_path):
     key = tmp_path / "key"
     successful("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "release@podbridge", "-f", key)
-    successful(releasable / RELEASE, __version__, "--homepage", "https://x.example", "--sign", key)
+    successful(releasable / "hack/release.sh", __version__, "--homepage", "https://x.example", "--sign", key)
     target = releasable / "build/release" / __version__
     files = {file.name for file in target.iterdir()}
     assert files == {
