@@ -229,7 +229,7 @@ def _allocated(
     # a component has places for the members that existed at the submission, so a heterogeneous job needs all of them
     needed = job.link.size if job.parts and job.link is not None else gang.minimum
     started = gang.started(job.job_id) + (0 if job.parts else gang.succeeded(job))
-    if started >= needed:
+    if started >= needed and state.started_job != job.job_id:
         # a member that had no place then may take that of a deleted one, and the minimum of later members may be larger
         state = replace(state, started_job=job.job_id)
     if state.started_job == job.job_id or gang.has_started(job.job_id, _placed(gang, assigned)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
@@ -158,9 +157,9 @@ class Scheduler(SlurmLoop):
                 self.dependencies.poller.list_all(until)
             else:  # later errors of slurmctld do not matter
                 self._inherited_at, self._inherited_until = 0.0, until
-        lost_at, needed = self._states.lost_at, self._inherited_until
-        if lost_at < math.inf:
-            needed = max(needed, rules.settled_at(snapshot, lost_at))
+        needed, unsettled = self._inherited_until, self._states.unsettled
+        if unsettled:
+            needed = max(needed, rules.settled_at(snapshot, self._states.lost_at))
         if snapshot.requested_at < needed:
             self.dependencies.poller.list_all(needed)
         in_gangs = self._gangs.uids
@@ -188,7 +187,7 @@ class Scheduler(SlurmLoop):
             new=self._new.uids,
             head=QueueHead(snapshot.jobs),
         )
-        if lost_at < math.inf or rules.waits_for_jobs(view):
+        if unsettled or rules.waits_for_jobs(view):
             self.dependencies.poller.hurry()
         decision = decide.decide(view)
         self._states.merge(decision.states)

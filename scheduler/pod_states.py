@@ -283,7 +283,7 @@ class PodStates:
 
     @property
     def lost_at(self) -> float:
-        """When the oldest submission was sent whose outcome is unknown (monotonic seconds); infinite without one."""
+        """When the oldest submission failed whose outcome is unknown (monotonic seconds); infinite without one."""
         phases = (state.phase for state in list(self.by_uid.values()))
         return min((phase.since for phase in phases if isinstance(phase, OutcomeUnknown)), default=math.inf)
 

@@ -41,14 +41,13 @@ HURRY = 10.0
 OTHERS_RATE = 5.0
 """Jobs of others per second that are read while no decision waits for them: the outcome is only whether a job whose pod
 is gone belongs to podbridge."""
-STANDBY_RATE = 0.5
-"""Jobs per second that a standby reads, which decides nothing: a new leader reads the jobs on pods without a pause."""
 LEAST_OTHERS = 2
 """Number of such jobs that one poll reads, or none: the lowest id and the newest one come first."""
 LONGEST_PAUSE = 12.0
 """Seconds without such reads that count at most, so that one poll does not read many."""
 FEW_JOBS = 500
-"""Number of unread jobs that are read without a pause in any case: it takes a few seconds."""
+"""Number of unread jobs that are read without a pause in any case: it takes a few seconds. Of more, a standby reads
+none, because it decides nothing: a new leader reads the jobs on pods without a pause."""
 ASKERS = 3
 """Parallel requests about single jobs: slurmrestd has four threads by default."""
 
@@ -147,8 +146,7 @@ class JobReader:
             details = {job.job_id: job for job in self._client.jobs() if job.job_id in asked}
             wanted = ()
         elif last.snapshot.sequence and not (leads and began < self._hurried_until):
-            urgent = last.snapshot.jobs.keys() | expected.keys() if leads else set()
-            wanted = self._paced(wanted, urgent, began, OTHERS_RATE if leads else STANDBY_RATE)
+            wanted = self._paced(wanted, last.snapshot.jobs.keys() | expected.keys(), began, leads)
         singles = wanted[:room]
         self._backlog = len(needed.started) > most or 0 < len(singles) < len(wanted)
         answers = Answers(
@@ -166,15 +164,16 @@ class JobReader:
                 answers = replace(answers, details={**answers.details, job_id: job})
         return JobAnswers(answers, backlog=self._backlog, list_seconds=found.seconds)
 
-    def _paced(self, jobs: tuple[int, ...], urgent: Set[int], now: float, rate: float) -> tuple[int, ...]:
-        """Return the jobs without those that later polls read: all but the urgent ones are read at a limited rate."""
-        others = [job_id for job_id in jobs if job_id not in urgent]
+    def _paced(self, jobs: tuple[int, ...], ours: Set[int], now: float, leads: bool) -> tuple[int, ...]:
+        """Return the jobs without those that later polls read: jobs of others are read at a limited rate."""
+        others = [job_id for job_id in jobs if not (leads and job_id in ours)]
         if len(others) <= FEW_JOBS:
             return jobs
         since = max(self._paced_at, now - LONGEST_PAUSE)
-        if (allowed := int((now - since) * rate)) < LEAST_OTHERS:
+        allowed = int((now - since) * OTHERS_RATE) if leads else 0
+        if allowed < LEAST_OTHERS:
             allowed = 0
-        self._paced_at = since + allowed / rate
+        self._paced_at = since + allowed / OTHERS_RATE
         left = {*others[allowed:]}
         return tuple(job_id for job_id in jobs if job_id not in left)
 

@@ -48,13 +48,14 @@ def count_jobs(snapshot: Snapshot) -> None:
 
 
 COUNTED_STATES = {
-    "down": {"DOWN", "FAIL", "FUTURE", "NOT_RESPONDING", "UNKNOWN", "ERROR"},
+    "down": {"DOWN", "FAIL", "FUTURE", "NOT_RESPONDING", "ERROR"},
     "drained": {"DRAIN"},
     "powered_down": {"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"},
     "allocated": {"ALLOCATED", "MIXED", "COMPLETING"},
-    "idle": {"IDLE"},
+    "idle": {"IDLE", "UNKNOWN"},
 }
-"""Value of the label ``state`` -> Slurm's states of a node; the first one that has one of them counts."""
+"""Value of the label ``state`` -> Slurm's states of a node; the first one that has one of them counts. Idle nodes
+are ``UNKNOWN`` after a restart of slurmctld until they register."""
 
 
 def count_nodes(nodes: Iterable[Node]) -> None:

@@ -232,6 +232,7 @@ class Poller:
                 if not self._failures:
                     log.warning("slurm does not answer", extra=kv(error=error))
                 self._failures += 1
+                self._job_reader.lists.poll_failed()
                 self._doubt_expected()
                 with self._expecting:
                     failed = replace(self._state.snapshot, error=str(error))

@@ -73,7 +73,7 @@ class StateLists:
         self._client, self._clock, self._known, self._start = client, clock, known, start
         self._seconds = 0.0
         self._began = self._ended = self._not_before = -math.inf
-        self._wanted = self._running = False
+        self._wanted = self._running = self._used = False
         self._found: tuple[float, States] | None = None
 
     def want_all(self, at: float | None = None) -> None:
@@ -82,10 +82,15 @@ class StateLists:
         A job without a known id may exist.
         """
         at = self._clock.monotonic() if at is None else at
-        if self._began >= at and (self._running or self._found is not None):
+        if self._began >= at:
             return
         self._not_before = max(self._not_before, at)
         self._wanted = True
+
+    def poll_failed(self) -> None:
+        """Read the list of all jobs again if the poll that has failed was the one to use it."""
+        if self._used:
+            self._began, self._wanted, self._used = -math.inf, True, False
 
     @property
     def wanted(self) -> bool:
@@ -105,7 +110,7 @@ class StateLists:
     def read(self, last: PollState, expected: Mapping[int, Expected]) -> StateList:
         """Read the states that a poll needs. Raises the errors of the client."""
         if self._is_cheap(last):
-            began, self._wanted, self._found = self._clock.monotonic(), False, None
+            began, self._wanted, self._used, self._found = self._clock.monotonic(), False, False, None
             listed = self._all()
             return StateList(listed, listed, complete=True, list_began=began, cheap=True)
         jobs = last.snapshot.jobs.items()
@@ -119,6 +124,7 @@ class StateLists:
             self._client.ping()  # a poll succeeds only if slurmctld answers
         seconds = self._clock.monotonic() - at
         found, self._found = self._found, None
+        self._used = found is not None
         earlier = {**last.listed, **last.unread} if found is None else {**found[1], **_ended_since(found[0], last, ids)}
         rest = {job_id: now for job_id, now in earlier.items() if job_id not in ids}
         states = {**rest, **listed}
@@ -152,7 +158,7 @@ class StateLists:
             self._found = began, self._all()
         except BridgeError as error:
             log.warning("list of all jobs cannot be read", extra=kv(error=error))
-            self._ended, self._wanted = self._clock.monotonic(), True
+            self._began, self._ended, self._wanted = -math.inf, self._clock.monotonic(), True
             self._seconds = max(self._seconds, self._ended - began)
             self._not_before = max(self._not_before, self._ended + self._seconds * SHARE_IF_WANTED)
         finally:

@@ -151,7 +151,7 @@ class TestStory:
         world.slurm("scontrol", "update", "nodename=node-2", "state=drain", "reason=disk")
         eventually(lambda: world.kube_node("node-2")["spec"].get("unschedulable"), "cordoned", 20)
         kubectl("uncordon", "node-2")
-        world.polled(1)
+        world.polled(2)
         assert "DRAIN" in world.node("node-2")[0]
         assert world.node("node-2")[1] == "disk"
         world.slurm("scontrol", "update", "nodename=node-2", "state=resume")
@@ -165,6 +165,7 @@ class TestStory:
         world.cluster.stop_daemon("slurmctld")
         world.cluster.start_daemon("slurmctld")
         eventually(lambda: all("UNKNOWN" not in world.node(f"node-{n}")[0] for n in range(4)), "registered again")
+        world.polled(2)
         events = world.api("GET", "/apis/events.k8s.io/v1/namespaces/default/events")["items"]
         assert not [event for event in events if "UNKNOWN" in event["note"]]
 
