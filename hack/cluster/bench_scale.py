@@ -305,6 +305,10 @@ def _takeover(aims: Aims, world: World) -> None:
 def _load(aims: Aims, world: World, size: Size) -> None:
     """Count requests to slurmrestd, and CPU time, while nothing changes."""
     cluster, table = world.cluster, aims.table
+    for name in ("leader", "controllers"):
+        port = cluster.podbridge_port("metrics", name)
+        read = lambda port=port: latency.sums(port, "podbridge_slurm_jobs")[0] >= size.pods  # noqa: E731
+        eventually(read, f"the {name} has read the jobs of the pods", LIMIT, 1)
     aims.step(f"nothing changes for {20 + WATCH} s")
     time.sleep(20)
     names = ("leader", "standby", "controllers")

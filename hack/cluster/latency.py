@@ -135,11 +135,16 @@ def by_endpoint(port: int) -> Counter[str]:
 
 def counters(port: int) -> tuple[float, float]:
     """Return the requests to slurmrestd and the bytes of its answers since the start of a process."""
+    requests, size = sums(port, "podbridge_slurm_requests_total", "podbridge_slurm_response_bytes_total")
+    return requests, size
+
+
+def sums(port: int, *names: str) -> list[float]:
+    """Return the sum of all samples of each metric."""
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    requests = sum(float(n) for n in re.findall(r"^podbridge_slurm_requests_total\{.*\} (\S+)$", text, re.MULTILINE))
-    size = sum(float(n) for n in re.findall(r"^podbridge_slurm_response_bytes_total (\S+)$", text, re.MULTILINE))
-    return requests, size
+    found = (re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE) for name in names)
+    return [sum(map(float, values)) for values in found]
 
 
 def _probe(world: World, prefix: str = "probe") -> tuple[list[float], list[Any]]:
