@@ -46,26 +46,26 @@ def conditions(everyone: Iterable[Pod]) -> dict[str, GroupCondition]:
         key = links.key(pod)  # cached: reading the memberships of thousands of pods takes longer
         if key.startswith(f"{workload_api.KIND.name}/"):
             members.setdefault(key, []).append(pod)
-    places = {key: _place(found) for key, found in members.items()}
-    return {key: _condition(place, members[key]) for key, place in places.items() if place is not None}
+    memberships = {key: _membership(found) for key, found in members.items()}
+    return {key: _condition(member, members[key]) for key, member in memberships.items() if member is not None}
 
 
-def _place(members: list[Pod]) -> Membership | None:
-    """Return the place of a pod in its group, with the size and the minimum that the scheduler uses."""
-    place = links.membership(members[0])
-    if place is None or len({pod["metadata"]["annotations"][names.GROUP] for pod in members}) == 1:
-        return place
-    size, minimum = links.size_and_minimum((pod, links.membership(pod) or place) for pod in members)
-    return replace(place, size=size, minimum=minimum)
+def _membership(members: list[Pod]) -> Membership | None:
+    """Return the membership of a pod in its group, with the size and the minimum that the scheduler uses."""
+    first = links.membership(members[0])
+    if first is None or len({pod["metadata"]["annotations"][names.GROUP] for pod in members}) == 1:
+        return first
+    size, minimum = links.size_and_minimum((pod, links.membership(pod) or first) for pod in members)
+    return replace(first, size=size, minimum=minimum)
 
 
-def _condition(place: Membership, members: list[Pod]) -> GroupCondition:
+def _condition(member: Membership, members: list[Pod]) -> GroupCondition:
     members = sorted(members, key=lambda pod: str(pod["metadata"]["name"]))
     bound = [pod for pod in members if pods.is_bound(pod)]
-    if len(bound) >= place.minimum or pods.bound_before(bound, filter(pods.is_open, members)):
-        return GroupCondition(place.key, True, "Scheduled", f"{place.minimum} pods are bound to nodes")
+    if len(bound) >= member.minimum or pods.bound_before(bound, filter(pods.is_open, members)):
+        return GroupCondition(member.key, True, "Scheduled", f"{member.minimum} pods are bound to nodes")
     told = (str(pods.condition(pod, names.POD_SCHEDULED).get("message", "")) for pod in members)
-    return GroupCondition(place.key, False, "Unschedulable", next(filter(None, told), "the pods wait for Slurm"))
+    return GroupCondition(member.key, False, "Unschedulable", next(filter(None, told), "the pods wait for Slurm"))
 
 
 def write(kube: KubeClient, condition: GroupCondition, now: str) -> None:
