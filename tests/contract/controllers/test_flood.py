@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.cli.nats import nats as nats_command
-from bridge.errors import KubeUnavailableError
+from bridge.errors import KubeUnavailableError, SiteDownError
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import NODES, PODS
 from bridge.metrics import POOL_FLOODS
@@ -132,8 +132,9 @@ def place(kubernetes: Any, world: Any, folder: Any) -> Iterator[SimpleNamespace]
 
 def _announce(site: Site, supervisor: Any) -> None:
     while not supervisor.wait(0.5):
-        site.say_hello()
-        site.announcer.publish_buildconfig(site.buildconfig())
+        with contextlib.suppress(SiteDownError):  # the server ends before the supervisor
+            site.say_hello()
+            site.announcer.publish_buildconfig(site.buildconfig())
 
 
 def pod(number: int) -> dict[str, Any]:
