@@ -177,11 +177,6 @@ def test_a_pod_wakes_a_node_and_is_bound_when_its_kubelet_is_ready(saving, node,
         found = world.get(pod)
         assert not found["spec"].get("nodeName")
         assert world.job_of(found) == job
-        deleted = world.create(job={"partition": "saving"})
-        world.seen(deleted, "told why it waits", lambda p: reason(p) == "SlurmNodeStarting")
-        world.delete(deleted)
-        world.gone(deleted)
-        eventually(lambda job=job: world.queue().keys() == {job}, "the job of the deleted pod gone", 10)
         machines.kubelets.set()
         found = world.running(world.bound(pod))
         assert found["spec"]["nodeName"] == node

@@ -162,12 +162,21 @@ class TestStory:
         )
         assert not world.kube_node("node-2")["spec"].get("unschedulable")
         # idle nodes are UNKNOWN until they register again, which is no drain
+        before = self._events_with(world, "UNKNOWN")
         world.cluster.stop_daemon("slurmctld")
         world.cluster.start_daemon("slurmctld")
         eventually(lambda: all("UNKNOWN" not in world.node(f"node-{n}")[0] for n in range(4)), "registered again")
         world.polled(2)
+        assert self._events_with(world, "UNKNOWN") == before
+
+    def _events_with(self, world, word):
+        """Return the notes of the Events of nodes that have a word, and how often each was sent."""
         events = world.api("GET", "/apis/events.k8s.io/v1/namespaces/default/events")["items"]
-        assert not [event for event in events if "UNKNOWN" in event["note"]]
+        return {
+            (event["metadata"]["name"], event["note"], (event.get("series") or {}).get("count", 1))
+            for event in events
+            if word in event["note"]
+        }
 
     def _drain_is_not_possible(self, world):
         """On 22.05 a drain still cordons, and podbridge has logged at start what is not possible."""
