@@ -40,20 +40,21 @@ def site(slurm_cluster: Any) -> Iterator[Site]:
     yield Site(slurm_cluster)
 
 
+def requesting(cpu: str, setting: str, value: str) -> dict[str, Any]:
+    """Return a pod with 1 GiB of memory and one setting of its job."""
+    annotations = {f"slurmjob.slinky.slurm.net/{setting}": value}
+    return {
+        "metadata": {"namespace": "ns", "name": "p", "uid": "u", "annotations": annotations},
+        "spec": {"containers": [{"resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}]},
+    }
+
+
 def test_of_a_gres_that_is_named_twice_the_last_counts(site: Site) -> None:
     assert "GRES=gpu:1(" in site.given(ask(site.client, gres=("gpu:3", "gpu:1")))
 
 
 def test_each_of_several_nodes_has_room_for_the_pod(site: Site) -> None:
-    pod = {
-        "metadata": {
-            "namespace": "ns",
-            "name": "p",
-            "uid": "u",
-            "annotations": {"slurmjob.slinky.slurm.net/min-nodes": "2"},
-        },
-        "spec": {"containers": [{"resources": {"requests": {"cpu": "100", "memory": "1Gi"}}}]},
-    }
+    pod = requesting("100", "min-nodes", "2")
     version: ApiVersion = site.client.version
     told = site.given(translate.request(pod, Config(partition="main"), version, "here"))
     assert re.search(r"Nodes=node-\[0-1\] CPU_IDs=0-99 Mem=1024 ", told)
@@ -64,15 +65,7 @@ def test_a_gang_with_a_minimum_gets_the_nodes_that_are_free_and_room_for_its_mem
     site: Site, together: int
 ) -> None:
     """The request has no number of tasks, only the largest one on a node."""
-    pod = {
-        "metadata": {
-            "namespace": "ns",
-            "name": "p",
-            "uid": "u",
-            "annotations": {"slurmjob.slinky.slurm.net/gres": "gpu:2"},
-        },
-        "spec": {"containers": [{"resources": {"requests": {"cpu": "40", "memory": "1Gi"}}}]},
-    }
+    pod = requesting("40", "gres", "gpu:2")
 
     def given(least: int, most: int) -> tuple[str, int, int, int]:
         """Return the nodes of a gang that needs ``least`` to ``most`` of them; CPUs, memory and GPUs on each."""
