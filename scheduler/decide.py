@@ -47,6 +47,7 @@ from scheduler.rules import (
     SchedulerView,
     busy,
     is_cancelled,
+    is_current,
     is_doubtful,
     last_job,
     lives,
@@ -82,7 +83,7 @@ _Step = tuple[Action | None, PodState]
 
 def decide(view: SchedulerView) -> Decision:
     """Decide for every pod and gang of the view, in the order of their priority; at most one action for each pod."""
-    if not view.snapshot.sequence or view.snapshot.began < view.leading_since:
+    if not is_current(view):
         return Decision([], {}, [])
     actions: list[Action] = []
     changed: dict[str, PodState] = {}

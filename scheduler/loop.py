@@ -26,6 +26,7 @@ from scheduler.placement import Placements
 from scheduler.pod_states import WAITING_FOR, Bound, PodStates
 from scheduler.queue_head import QueueHead
 from scheduler.storage import Storage
+from scheduler.unchanged_pods import UnchangedPods
 
 Node = Mapping[str, Any]
 
@@ -60,6 +61,7 @@ class Scheduler(SlurmLoop):
         self._states = PodStates()
         self._gangs = GangIndex()
         self._new = NewPods(dependencies.pods)
+        self._unchanged = UnchangedPods()
         self._device_names = DeviceNames(dependencies.kube, dependencies.config, dependencies.clock)
         self._actor = SlurmActor(dependencies, self._states, self._storage, self._device_names, self.check_leadership)
         self._node_changes = 0
@@ -113,6 +115,7 @@ class Scheduler(SlurmLoop):
         """Decide for all waiting pods."""
         waiting, self._seen = self.dependencies.pods.picked(), self.dependencies.poller.snapshot
         self._states.forget_all_but(waiting.keys() | self._gangs.keys())
+        self._unchanged.forget_all_but(waiting.keys())
         confirmed = self.dependencies.clock.monotonic() - self.dependencies.pods.age()
         self._states.forget_bindings(confirmed, self.workers.busy)
         updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
@@ -187,9 +190,11 @@ class Scheduler(SlurmLoop):
             new=self._new.uids,
             head=QueueHead(snapshot.jobs),
         )
+        view = self._unchanged.without(view)
         if unsettled or rules.waits_for_jobs(view):
             self.dependencies.poller.hurry()
         decision = decide.decide(view)
+        self._unchanged.keep(view, decision)
         self._states.merge(decision.states)
         for occupant in decision.planned:
             self._occupancy.assume(occupant)

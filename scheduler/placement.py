@@ -82,6 +82,11 @@ class Placements:
             found = known[uid] = volumes.needs(pod, self._storage)
         return found
 
+    @property
+    def storage_version(self) -> int:
+        """The version of the storage objects: placements of pods with claims may change with it."""
+        return self._storage.version
+
     def volume_writes(self, pod: Mapping[str, Any], slurm_node: str) -> tuple[Write, ...]:
         """Return the writes that bind the claims of a pod on a node that :meth:`refusal` accepts; empty if none is due.
 

@@ -78,6 +78,11 @@ class SchedulerView:
     head: QueueHead | None = None
 
 
+def is_current(view: SchedulerView) -> bool:
+    """Whether the snapshot was read under this leadership; no decision is made before."""
+    return bool(view.snapshot.sequence) and view.snapshot.began >= view.leading_since
+
+
 def lives(entry: ObservedJob, cancelled: Set[int]) -> bool:
     """Whether a job is pending or allocated, and is not one of the jobs that this process has ``cancelled``."""
     over = entry.missing or states.end_of(entry.job.states) is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge import names
@@ -19,7 +19,10 @@ from bridge.kube.object_store import Object
 from bridge.loop import Dependencies
 from bridge.workload import pods
 from controllers.loop import Controllers
+from scheduler import decide
 from scheduler.loop import Scheduler
+from scheduler.rules import SchedulerView
+from scheduler.unchanged_pods import UnchangedPods
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_kube import Killed, MemoryCache, MemoryKube, Writes
 from tests.fakes.memory_slurm import CLUSTER, MemoryPoller, MemorySlurm
@@ -70,6 +73,22 @@ class _Events:
         """Drop the Event."""
 
 
+class _CheckedUnchangedPods(UnchangedPods):
+    """Decides for the pods that are left out: the decision must have no result."""
+
+    left_out = 0
+
+    def without(self, view: SchedulerView) -> SchedulerView:
+        changed = super().without(view)
+        kept = {id(pod) for pod in changed.pods}
+        left_out = [pod for pod in view.pods if id(pod) not in kept]
+        decision = decide.decide(replace(view, pods=left_out, gangs=()))
+        assert not decision.actions, decision.actions
+        assert not decision.states, decision.states
+        self.left_out = len(left_out)
+        return changed
+
+
 class MemoryHub:
     """One process with scheduler and controllers; :meth:`restart` replaces it by a new one."""
 
@@ -109,6 +128,7 @@ class MemoryHub:
         self._elector: _Elector = elector
         self.others: Any = MemoryCache([*self.blockers.values()])
         self.scheduler = Scheduler(dependencies, elector, set(), self.others, [])
+        self.unchanged = self.scheduler._unchanged = _CheckedUnchangedPods()
         self.controllers = Controllers(dependencies, elector)
         self.pods.subscribe(self.scheduler._gangs.changed)
         self.pods.subscribe(self.scheduler._new.changed)

@@ -272,6 +272,7 @@ class MemoryPoller:
 
     def _observed(self, job: Job, before: ObservedJob | None, *, missing: bool) -> ObservedJob:
         if not missing and states.end_of(job.states) is None:
-            return ObservedJob(job)
+            live = before is not None and not before.missing and not before.confirmations
+            return before if before is not None and live and before.job == job else ObservedJob(job)
         same = before is not None and before.missing == missing and before.job.states == job.states
         return ObservedJob(job, before.confirmations + 1 if same and before else 1, missing, self.clock.monotonic())
