@@ -38,7 +38,7 @@ MEASURED = 20
 """Least number of jobs whose reading shows the rate."""
 HURRY = 10.0
 """Seconds for which jobs of others are read without a pause; longer than the period of whole reconciliations."""
-OTHERS_RATE = 5.0
+OTHERS_RATE = 3.0
 """Jobs of others per second that are read while no decision waits for them: the outcome is only whether a job whose pod
 is gone belongs to podbridge."""
 LEAST_OTHERS = 2
