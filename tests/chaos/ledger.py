@@ -90,14 +90,16 @@ class Ledger:
 
     def existing(self, unit: str) -> list[Life]:
         """Return the pods of a unit that exist."""
-        with self._lock:
-            return [life for life in self.lives.values() if life.unit == unit and not life.gone]
+        return [life for life in self._of(unit) if not life.gone]
 
     def succeeded(self, unit: str) -> set[str]:
         """Return the names of the pods of a unit that have succeeded."""
+        return {life.name for life in self._of(unit) if life.pod["status"]["phase"] == "Succeeded"}
+
+    def _of(self, unit: str) -> list[Life]:
+        """Return all pods of a unit; the watch adds pods in its own thread."""
         with self._lock:
-            ended = [life for life in self.lives.values() if life.unit == unit]
-        return {life.name for life in ended if life.pod["status"]["phase"] == "Succeeded"}
+            return [life for life in self.lives.values() if life.unit == unit]
 
     def caught_up(self, unit: str) -> None:
         """Wait until the watch has delivered what the API server shows of the pods of a unit."""
@@ -209,7 +211,7 @@ class Ledger:
     def check_unit(self, unit: Unit) -> None:
         """Check a unit that has reached its end: its slots have run, in one job unless it was disturbed."""
         self.caught_up(unit.name)
-        lives = [life for life in self.lives.values() if life.unit == unit.name]
+        lives = self._of(unit.name)
         jobs = {(life.key, life.job) for life in lives if life.job}
         for key, job in jobs:
             bound = {life.slot for life in lives if (life.key, life.job) == (key, job)}
@@ -232,15 +234,15 @@ class Ledger:
     def story(self, unit: Unit) -> str:
         """Return what is known about a unit that does not reach its end."""
         lines = [f"{unit.name} ({unit.kind}), disturbed by {unit.disturbed}"]
-        for life in self.lives.values():
-            if life.unit == unit.name:
-                said = [one for one in life.pod["status"].get("conditions") or () if one["type"] == "PodScheduled"]
-                deleted = "deleted " if life.pod["metadata"].get("deletionTimestamp") else ""
-                lines.append(
-                    f"  {life.name} slot {life.slot} {deleted}{'gone ' if life.gone else ''}"
-                    f"{life.pod['status']['phase']} node {life.node} job {life.job} held {_held(life.pod)} {said}"
-                )
-        keys = {life.key for life in self.lives.values() if life.unit == unit.name}
+        lives = self._of(unit.name)
+        for life in lives:
+            said = [one for one in life.pod["status"].get("conditions") or () if one["type"] == "PodScheduled"]
+            deleted = "deleted " if life.pod["metadata"].get("deletionTimestamp") else ""
+            lines.append(
+                f"  {life.name} slot {life.slot} {deleted}{'gone ' if life.gone else ''}"
+                f"{life.pod['status']['phase']} node {life.node} job {life.job} held {_held(life.pod)} {said}"
+            )
+        keys = {life.key for life in lives}
         lines += [f"  job {job} {state}" for job, (key, state) in self.jobs.items() if key in keys]
         return "\n".join(lines)
 
