@@ -19,11 +19,12 @@ Creates a kind cluster, loads the images, and installs a test Slurm, the chart a
                        without it, the nodes must be able to pull the images
   --no-services        the cluster has no kube-proxy: Slurm uses the network of its node, and podbridge its address
   --name NAME          name of the kind cluster (podbridge)
+  --node-image IMAGE   node image of the kind cluster (that of kind's release)
   --image-archive FILE archive of podbridge's image (by default built with docker or podman, else by hack/image.sh)
   --slurm-archive FILE the same for the test Slurm
   --check              only check the tools"
 
-core='' pools='' kueue='' recreate='' delete='' existing='' load='' services=yes name=podbridge check=''
+core='' pools='' kueue='' recreate='' delete='' existing='' load='' services=yes name=podbridge node_image='' check=''
 image_archive='' slurm_archive=''
 while [[ $# -gt 0 ]]; do
     case $1 in
@@ -37,6 +38,7 @@ while [[ $# -gt 0 ]]; do
     --check) check=yes ;;
     --load) load=${2:?"$usage"} && shift ;;
     --name) name=${2:?"$usage"} && shift ;;
+    --node-image) node_image=${2:?"$usage"} && shift ;;
     --image-archive) image_archive=${2:?"$usage"} && shift ;;
     --slurm-archive) slurm_archive=${2:?"$usage"} && shift ;;
     --help | -h) echo "$usage" && exit 0 ;;
@@ -60,8 +62,11 @@ need kubectl "https://kubernetes.io/docs/tasks/tools/ (on a local cluster: sourc
 need helm "https://helm.sh/docs/intro/install/, or go install helm.sh/helm/v3/cmd/helm@latest"
 if [[ -z $existing ]]; then
     need kind "go install sigs.k8s.io/kind@latest"
-    engine=$(command -v docker || command -v podman || true)
-    if [[ -z $engine ]] || ! "$engine" info >/dev/null 2>&1; then
+    if docker info >/dev/null 2>&1; then
+        : # kind uses it by default
+    elif podman info >/dev/null 2>&1; then
+        export KIND_EXPERIMENTAL_PROVIDER=${KIND_EXPERIMENTAL_PROVIDER:-podman}
+    else
         missing+=("docker or podman: a container engine whose daemon answers: apt install docker.io, or podman")
     fi
 fi
@@ -104,7 +109,7 @@ fi
 
 # --- the cluster ------------------------------------------------------------------------------------------------------
 if [[ -z $existing ]] && ! kind get clusters 2>/dev/null | grep -qx "$name"; then
-    kind create cluster --name "$name" --wait 120s --config - <<END
+    kind create cluster --name "$name" ${node_image:+--image "$node_image"} --wait 120s --config - <<END
 kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 nodes:

@@ -175,6 +175,26 @@ def ensure_containerd() -> None:
     aside.rename(containerd_folder().parents[1])
 
 
+def netavark_folder() -> Path:
+    """Return the folder of podman's network programs netavark and aardvark-dns."""
+    return places.cache() / "netavark" / "usr" / "lib" / "podman"
+
+
+def ensure_netavark() -> None:
+    """Fetch netavark and aardvark-dns; once installed, podman would use them for its other containers too."""
+    target = netavark_folder().parents[2]
+    if target.exists():
+        return
+    aside = target.with_suffix(".tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    run_long("apt-get download netavark", ["apt-get", "download", "netavark", "aardvark-dns"], "lines", cwd=aside)
+    for file in aside.glob("*.deb"):
+        run_long(f"dpkg -x {file.name}", ["dpkg", "-x", str(file), str(aside)], "lines")
+        file.unlink()
+    aside.rename(target)
+
+
 def _root(suite: str) -> Path:
     return places.cache() / "roots" / suite
 

@@ -137,12 +137,12 @@ def build(tag: str | None = None, again: bool = False, base: str = BASE, recipe:
                 debian.ensure_machine("podman")
                 debian.ensure_debootstrap()
             if base == BASE:
-                _ensure_base()
+                ensure_base()
             say(f"building the image {name} from {recipe.dockerfile} (about 100 s, later builds 15 s)")
             run_long("podman build", _build_command(recipe, name, base, again), "lines")
             saved, aside = archive.with_suffix(".saved"), archive.with_suffix(".tmp")
             saved.unlink(missing_ok=True)
-            _podman("save", "--quiet", "--format=docker-archive", f"--output={saved}", name)
+            run(podman("save", "--quiet", "--format=docker-archive", f"--output={saved}", name))
             reproducible(saved, aside)
             saved.unlink()
             aside.rename(archive)
@@ -195,7 +195,7 @@ def _build_command(recipe: Recipe, name: str, base: str, again: bool) -> list[st
     if _CERTIFICATES.exists():
         settings += [f"--volume={_CERTIFICATES}:/build/ca.crt:ro", "--build-arg=PIP_CERT=/build/ca.crt"]
     return [
-        *_program("build", "--isolation=chroot", "--network=host", "--timestamp=0", "--format=docker"),
+        *podman("build", "--isolation=chroot", "--network=host", "--timestamp=0", "--format=docker"),
         *(("--no-cache",) if again else ("--layers",)),
         *settings,
         f"--file={places.CHECKOUT / recipe.dockerfile}",
@@ -206,24 +206,20 @@ def _build_command(recipe: Recipe, name: str, base: str, again: bool) -> list[st
     ]
 
 
-def _ensure_base() -> None:
-    """Import a minimal Debian as the base of the build stages."""
-    if subprocess.run(_program("image", "exists", BASE), check=False).returncode == 0:
+def ensure_base() -> None:
+    """Import a minimal Debian as the base of the build stages, unless the storage has it."""
+    if subprocess.run(podman("image", "exists", BASE), check=False).returncode == 0:
         return
     folder = places.cache() / "image" / "base.tmp"
     shutil.rmtree(folder, ignore_errors=True)
     say(f"making a base of Debian {_SUITE}'s packages for the image (about a minute, once)")
     run_long("debootstrap", ["debootstrap", "--variant=minbase", _SUITE, str(folder)], "steps")
     with subprocess.Popen(["tar", "-C", str(folder), "-c", "."], stdout=subprocess.PIPE) as packed:
-        subprocess.run(_program("import", "--quiet", "-", BASE), stdin=packed.stdout, check=True, capture_output=True)
+        subprocess.run(podman("import", "--quiet", "-", BASE), stdin=packed.stdout, check=True, capture_output=True)
     shutil.rmtree(folder)
 
 
-def _podman(*args: str) -> str:
-    return run(_program(*args))
-
-
-def _program(*args: str) -> list[str]:
+def podman(*args: str) -> list[str]:
     """Return the command line of podman with its own storage: images of this machine's users are not touched."""
     folder = places.cache() / "image"
     where = (f"--root={folder / 'storage'}", f"--runroot={folder / 'run'}", "--storage-driver=overlay")

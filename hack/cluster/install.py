@@ -175,6 +175,21 @@ def _version_flags(version: str) -> str:
     return " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamped.items())
 
 
+KIND = GoModule(
+    "kind",
+    "kind, kubeadm, kube-proxy and CoreDNS",
+    8,
+    {
+        "kind": "sigs.k8s.io/kind",
+        "kubeadm": "k8s.io/kubernetes/cmd/kubeadm",
+        "kube-proxy": "k8s.io/kubernetes/cmd/kube-proxy",
+        "coredns": "github.com/coredns/coredns",
+    },
+    _version_flags(KUBERNETES),
+)
+"""kind, and what its nodes need besides the control plane (see :mod:`cluster.kind`)."""
+
+
 def _control_plane_module(version: str) -> GoModule:
     programs = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
     return GoModule(

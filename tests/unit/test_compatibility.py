@@ -24,6 +24,7 @@ MODULES = {
     "etcd": (".", "go.etcd.io/etcd/server/v3"),
     "kwok": (".", "sigs.k8s.io/kwok"),
     "Helm": ("helm", "helm.sh/helm/v3"),
+    "kind": ("kind", "sigs.k8s.io/kind"),
     "Jaeger": ("jaeger", "github.com/jaegertracing/jaeger"),
     "OAuth2-proxy": ("oauth2-proxy", "github.com/oauth2-proxy/oauth2-proxy/v7"),
 }
