@@ -7,6 +7,7 @@ node needs the privileges of root. Of kind's base image, its Go module has the f
 from __future__ import annotations
 
 import hashlib
+import os
 import resource
 import shutil
 import subprocess
@@ -37,7 +38,7 @@ kill $!; wait; rm -rf /run/containerd
 
 @contextmanager
 def engine(folder: Path) -> Iterator[dict[str, str]]:
-    """Yield the variables with which ``kind`` uses podman in the storage of the cache; remove all clusters at the end.
+    """Yield the environment in which ``kind`` uses podman in the storage of the cache; remove all clusters at the end.
 
     ``folder`` holds podman's settings and the kubeconfig.
     """
@@ -58,6 +59,7 @@ def engine(folder: Path) -> Iterator[dict[str, str]]:
         script.chmod(0o755)
     Path("/lib/modules").mkdir(exist_ok=True)  # nodes mount it
     variables = {
+        **os.environ,
         "PATH": f"{programs}:/usr/sbin:/usr/bin:/sbin:/bin",
         "KUBECONFIG": str(folder / "kubeconfig"),
         "KIND_EXPERIMENTAL_PROVIDER": "podman",
