@@ -110,6 +110,9 @@ def _build(name: str) -> None:
     change = '--change=ENTRYPOINT ["/usr/local/bin/entrypoint","/sbin/init"]'
     run_long("podman commit", image.podman("commit", "--quiet", "--pause=false", change, _BUILDER, name), "lines")
     run(image.podman("rm", "--force", "--time=0", _BUILDER))
+    listed = run(image.podman("images", "--format={{.Repository}}:{{.Tag}}")).split()
+    old = [other for other in listed if other.startswith(f"{_NODE}:") and other != name]
+    run(image.podman("rmi", *old))
     shutil.rmtree(context)
 
 
