@@ -24,6 +24,8 @@ FIRST = 10_000_000
 TURN = 450_000
 """Bytes of 50,000 lines."""
 RECORD = JobRecord(uid="u", meta=Meta("ns", "n", 1, 1, 0, "", None, (), "", 1, 1, 1), started=True)
+LIMIT = 240
+"""Seconds until the last turn must have begun: the figures then tell what the program waits for."""
 SMALL = {"PODBRIDGE_LOG_MAX_SIZE": str(MIB), "PODBRIDGE_LOG_MAX_FILES": "3"}
 """3 MiB at most, 2 MiB at least; without holes 1.5 MiB at least."""
 
@@ -111,7 +113,7 @@ class Turns:
         self.wait = f"touch {folder}/$$i.over; while [ ! -e {folder}/$$i.go ]; do sleep 0.05; done"
 
     def peak_until_the_end(self, job, follower):
-        log, most = job.folder / "logs" / "main.log", 0
+        log, most, begun = job.folder / "logs" / "main.log", 0, time.monotonic()
         while job.process.poll() is None:
             now = data(job) if self.by_hole else used(job)
             most = max(most, now)
@@ -122,6 +124,8 @@ class Turns:
             if calm and (self.folder / f"{self.turn}.over").exists():
                 (self.folder / f"{self.turn}.go").touch()
                 self.turn += 1
+            state = f"turn {self.turn}: {now} bytes, {log.stat().st_size} long, {follower.size} followed"
+            assert time.monotonic() - begun < LIMIT, state
             time.sleep(0.01)
         return most
 
