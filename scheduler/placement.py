@@ -117,7 +117,7 @@ class Placements:
         return self._stored
 
     def same_for_slurm(self, one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-        """Whether two tuples of excluded nodes differ only by nodes that are drained in Slurm.
+        """Whether two tuples of excluded nodes are the same, or differ only by nodes that are drained in Slurm.
 
         Pods share tuples, so the results are kept by identity; the tuples are kept with them.
         """

@@ -293,8 +293,6 @@ def with_excluded(
     if known is wanted:
         return state
     excluded = known if known is not None else job.excluded_nodes
-    if excluded == wanted:
-        return state.excluding(part, wanted)
     if not view.placements.same_for_slurm(excluded, wanted):
         return None
     return state if known is excluded else state.excluding(part, excluded)

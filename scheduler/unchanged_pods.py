@@ -40,11 +40,13 @@ class UnchangedPods:
     def __init__(self) -> None:
         self._decided: dict[str, _Decided] = {}
         self._basis: tuple[object, ...] = ()
+        self._is_new = True
 
     def without(self, view: SchedulerView) -> SchedulerView:
         """Return the view without the pods for which the decision has no result again."""
         basis = (view.placements, view.version)
-        if basis != self._basis:
+        self._is_new = basis != self._basis
+        if self._is_new:
             self._decided, self._basis = {}, basis
         return replace(view, pods=list(self._changed(view))) if self._decided else view
 
@@ -66,8 +68,11 @@ class UnchangedPods:
                 yield pod
 
     def keep(self, view: SchedulerView, decision: Decision) -> None:
-        """Keep the decisions without a result about pods of the view, if the time does not change them."""
-        if not is_current(view):
+        """Keep the decisions without a result about pods of the view, if the time does not change them.
+
+        None is kept at the first decision with new placements: while nodes change all the time, it would cost more.
+        """
+        if self._is_new or not is_current(view):
             return
         acted = {pods.uid(action.pod) for action in decision.actions}
         for pod in view.pods:
