@@ -169,8 +169,7 @@ def ensure_containerd() -> None:
     check = "Acquire::Check-Valid-Until=false"
     script = f"cd /tmp/containerd && apt-get -o {check} update && apt-get download {package}"
     run_long(f"apt-get download {package}", ["chroot", str(root), "sh", "-ec", script], "lines")
-    for file in fetched.glob("*.deb"):
-        run_long(f"dpkg -x {package}", ["dpkg", "-x", str(file), str(aside)], "lines")
+    _unpack(fetched, aside)
     shutil.rmtree(fetched)
     aside.rename(containerd_folder().parents[1])
 
@@ -189,10 +188,15 @@ def ensure_netavark() -> None:
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     run_long("apt-get download netavark", ["apt-get", "download", "netavark", "aardvark-dns"], "lines", cwd=aside)
-    for file in aside.glob("*.deb"):
-        run_long(f"dpkg -x {file.name}", ["dpkg", "-x", str(file), str(aside)], "lines")
-        file.unlink()
+    _unpack(aside, aside)
     aside.rename(target)
+
+
+def _unpack(fetched: Path, target: Path) -> None:
+    """Unpack the packages of a folder, and delete them."""
+    for file in fetched.glob("*.deb"):
+        run_long(f"dpkg -x {file.name}", ["dpkg", "-x", str(file), str(target)], "lines")
+        file.unlink()
 
 
 def _root(suite: str) -> Path:

@@ -135,7 +135,6 @@ def build(tag: str | None = None, again: bool = False, base: str = BASE, recipe:
             folder.mkdir(parents=True, exist_ok=True)
             with locked():
                 debian.ensure_machine("podman")
-                debian.ensure_debootstrap()
             if base == BASE:
                 ensure_base()
             say(f"building the image {name} from {recipe.dockerfile} (about 100 s, later builds 15 s)")
@@ -210,6 +209,8 @@ def ensure_base() -> None:
     """Import a minimal Debian as the base of the build stages, unless the storage has it."""
     if subprocess.run(podman("image", "exists", BASE), check=False).returncode == 0:
         return
+    with locked():
+        debian.ensure_debootstrap()
     folder = places.cache() / "image" / "base.tmp"
     shutil.rmtree(folder, ignore_errors=True)
     say(f"making a base of Debian {_SUITE}'s packages for the image (about a minute, once)")

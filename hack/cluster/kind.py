@@ -64,11 +64,12 @@ def engine(folder: Path) -> Iterator[dict[str, str]]:
         "KUBECONFIG": str(folder / "kubeconfig"),
         "KIND_EXPERIMENTAL_PROVIDER": "podman",
     }
-    try:
-        yield variables
-    finally:
-        subprocess.run([str(programs / "kind"), "delete", "clusters", "--all"], env=variables, check=False)
-        subprocess.run([str(wrapper), "network", "rm", "--force", "kind"], env=variables, check=False)
+    with locked("kind"):  # the clusters of another process must not be removed
+        try:
+            yield variables
+        finally:
+            subprocess.run([str(programs / "kind"), "delete", "clusters", "--all"], env=variables, check=False)
+            subprocess.run([str(wrapper), "network", "rm", "--force", "kind"], env=variables, check=False)
 
 
 def node_image() -> str:
@@ -77,7 +78,6 @@ def node_image() -> str:
     with locked("image"):
         with locked():
             debian.ensure_machine("podman")
-            debian.ensure_debootstrap()
             debian.ensure_netavark()
         image.ensure_base()
         name = f"{_NODE}:{_digest()}"
@@ -139,10 +139,10 @@ def _write_context(context: Path) -> None:
         shutil.copy(_program(name), shared / "bin" / name)
     shutil.copy(FILES / "routes.sh", shared / "bin")
     shutil.copy(FILES / "network.json", shared / "share")
-    for script in [shared / "bin" / "routes.sh", *(context / "base" / "kind" / "bin").iterdir()]:
-        script.chmod(0o755)
-    for script in (context / "base" / "usr" / "local" / "bin").iterdir():
-        script.chmod(0o755)
+    base = context / "base"
+    for folder in (shared / "bin", base / "kind" / "bin", base / "usr" / "local" / "bin"):
+        for program in folder.iterdir():
+            program.chmod(0o755)
     _write_images(archives)
 
 
