@@ -10,7 +10,8 @@ Creates a kind cluster, loads the images, and installs a test Slurm, the chart a
 
   --core               stop after the chart: no managed namespace, no Job
   --pools              add a NATS server for a remote pool, alpha (docs/pools.md)
-  --kueue              add Kueue, in the version that the tests use (needs the network)
+  --kueue              add Kueue, in the version that the tests use, and run the Job in a queue for Slurm's nodes
+  --kueue-manifests FILE  with --kueue or --delete: the manifests of Kueue (those of its release, from the network)
   --recreate           delete the cluster first
   --delete             delete the cluster (with --existing-cluster: what this script installed) and stop
   --existing-cluster   use the current context of kubectl, and the nodes with the label
@@ -25,7 +26,7 @@ Creates a kind cluster, loads the images, and installs a test Slurm, the chart a
   --check              only check the tools"
 
 core='' pools='' kueue='' recreate='' delete='' existing='' load='' services=yes name=podbridge node_image='' check=''
-image_archive='' slurm_archive=''
+kueue_manifests='' image_archive='' slurm_archive=''
 while [[ $# -gt 0 ]]; do
     case $1 in
     --core) core=yes ;;
@@ -37,6 +38,7 @@ while [[ $# -gt 0 ]]; do
     --no-services) services='' ;;
     --check) check=yes ;;
     --load) load=${2:?"$usage"} && shift ;;
+    --kueue-manifests) kueue_manifests=${2:?"$usage"} && shift ;;
     --name) name=${2:?"$usage"} && shift ;;
     --node-image) node_image=${2:?"$usage"} && shift ;;
     --image-archive) image_archive=${2:?"$usage"} && shift ;;
@@ -50,7 +52,7 @@ done
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 kueue_version=$(sed -n 's|^.*sigs.k8s.io/kueue \(v[0-9.]*\).*$|\1|p' hack/tools/kueue/go.mod) # that of the tests
-kueue_manifests=https://github.com/kubernetes-sigs/kueue/releases/download/$kueue_version/manifests.yaml
+kueue_manifests=${kueue_manifests:-https://github.com/kubernetes-sigs/kueue/releases/download/$kueue_version/manifests.yaml}
 worker=scheduler.slinky.slurm.net/slurm-bridge=worker
 missing=()
 
@@ -83,6 +85,7 @@ uninstall() {
     local failed=''
     # pods first: only a podbridge that runs removes their finalizer
     kubectl delete job hello --namespace slurm-bridge --ignore-not-found --cascade foreground --timeout 60s
+    kubectl delete --filename hack/slurm/queue.yaml --ignore-not-found || true # no CRD
     helm uninstall podbridge --namespace podbridge --ignore-not-found --wait
     kubectl delete deployment,service slurm --namespace slurm --ignore-not-found
     kubectl taint nodes --all slinky.slurm.net/managed-node- || true # "not found": nodes that Slurm did not manage
@@ -201,7 +204,14 @@ fi
 # --- the first Job ----------------------------------------------------------------------------------------------------
 ensure_namespace slurm-bridge
 kubectl delete job hello --namespace slurm-bridge --ignore-not-found --cascade foreground --timeout 60s
-kubectl apply --filename hack/slurm/hello.yaml
+if [[ -n $kueue ]]; then
+    kubectl apply --filename hack/slurm/queue.yaml
+    kubectl wait --for condition=Ready masterqueue/slurm --timeout 60s
+    kubectl label --local --filename hack/slurm/hello.yaml kueue.x-k8s.io/queue-name=slurm --output yaml |
+        kubectl apply --filename -
+else
+    kubectl apply --filename hack/slurm/hello.yaml
+fi
 kubectl wait --namespace slurm-bridge --for condition=complete job/hello --timeout 120s
 kubectl logs --namespace slurm-bridge job/hello
 # podbridge cancels the job of a pod that has ended

@@ -1,4 +1,4 @@
-"""The images of other projects that the chart can start: nats, redis, interLink, OAuth2-proxy.
+"""The images of other projects: nats, redis, interLink and OAuth2-proxy, which the chart can start, and Kueue.
 
 They are made of programs of this machine and of the cache, and share one layer: busybox, and the programs in ``/bin``.
 """
@@ -8,51 +8,75 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster import images, install
+from cluster import images, install, places
 from cluster.containerd import CLIENT
 from cluster.core import Cluster
 from cluster.processes import run
 
-_REGISTRY, _TAG = "docker.io/podbridge", "local"
+REGISTRY, TAG = "docker.io/podbridge", "local"
+CHART = ("nats", "redis", "interlink", "oauth2-proxy")
+"""Names of the images for the chart."""
+KUEUE = "kueue"
+"""Name of the image of Kueue's controller."""
 _REDIS = "redis-server"
+_NOBODY = "65532:65532"
+"""The user of Kueue's own image: its Deployment requires one that is not root."""
 
 
 def prepare(cluster: Cluster) -> dict[str, Any]:
-    """Make the images and import them into containerd of the real node; return the values that name them."""
+    """Import the images for the chart into containerd of the real node; return the values that name them."""
     install.ensure(machine=[_REDIS], modules=[install.INTERLINK, install.OAUTH2_PROXY])
-    folder = cluster.state / "helm-images"
-    shutil.rmtree(folder, ignore_errors=True)
-    images.write_busybox(folder)
-    root = folder / images.NAMES[0]
-    built = install.binaries(["interlink-api", "oauth2-proxy"])
-    programs = {
-        "nats": Path(sys.executable).parent / "nats-server",
-        "interlink": built["interlink-api"],
-        "oauth2-proxy": built["oauth2-proxy"],
-        "redis": Path(shutil.which(_REDIS) or _REDIS),
-    }
-    for program in programs.values():
-        shutil.copy(program, root / "bin" / program.name)
-    _copy_libraries(programs["redis"], root)
-    archive = folder / "images.tar"
-    entries = {
-        name: images.Entry([f"{_REGISTRY}/{name}:{_TAG}"], entrypoint=[f"/bin/{program.name}"])
-        for name, program in programs.items()
-    }
-    images.write_archive(root, archive, entries)
+    archive = write(cluster.state / "helm-images", CHART)
     cluster.real_node.run(*CLIENT, "images", "import", str(archive))
+    return values()
+
+
+def values() -> dict[str, Any]:
+    """Return values of the chart that name its images."""
 
     def image(name: str) -> dict[str, Any]:
-        return {"image": {"registry": _REGISTRY, "repository": name, "tag": _TAG}}
+        return {"image": {"registry": REGISTRY, "repository": name, "tag": TAG}}
 
     return {
         "nats": image("nats"),
         "redis": image("redis"),
         "plugin": {"interlink": image("interlink"), "oauth2Proxy": image("oauth2-proxy")},
     }
+
+
+def write(folder: Path, names: Sequence[str]) -> Path:
+    """Write an archive of images into ``folder``, which is made anew; return its path. Their programs are installed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    images.write_busybox(folder)
+    root = folder / images.NAMES[0]
+    entries = {}
+    for name in names:
+        program = _program(name)
+        shutil.copy(program, root / "bin" / program.name)
+        user = _NOBODY if name == KUEUE else ""
+        entries[name] = images.Entry([f"{REGISTRY}/{name}:{TAG}"], [f"/bin/{program.name}"], user=user)
+    if "redis" in names:
+        _copy_libraries(_program("redis"), root)
+    if KUEUE in names:
+        (root / "manager").symlink_to("bin/kueue")  # the command of its Deployment
+    archive = folder / "images.tar"
+    images.write_archive(root, archive, entries)
+    return archive
+
+
+def _program(name: str) -> Path:
+    if name == "nats":
+        return Path(sys.executable).parent / "nats-server"
+    if name == "redis":
+        return Path(shutil.which(_REDIS) or _REDIS)
+    if name == KUEUE:
+        return install.kueue_binary(places.DEFAULT_KUEUE)
+    program = {"interlink": "interlink-api"}.get(name, name)
+    return install.binaries([program])[program]
 
 
 def _copy_libraries(program: Path, root: Path) -> None:

@@ -55,6 +55,7 @@ class Entry:
     tags: Sequence[str]
     entrypoint: Sequence[str] = ()
     command: Sequence[str] = ()
+    user: str = ""
 
 
 def write_archive(root: Path, target: Path, entries: Mapping[str, Entry]) -> None:
@@ -71,7 +72,7 @@ def write_archive(root: Path, target: Path, entries: Mapping[str, Entry]) -> Non
     with tarfile.open(target, "w") as archive:
         archive.add(layer, arcname="layer.tar")
         for name, entry in entries.items():
-            words = {"Entrypoint": list(entry.entrypoint), "Cmd": list(entry.command)}
+            words = {"Entrypoint": list(entry.entrypoint), "Cmd": list(entry.command), "User": entry.user}
             config = {
                 "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
                 "os": "linux",

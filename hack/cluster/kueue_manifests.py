@@ -1,4 +1,4 @@
-"""Manifests of Kueue: its CRDs and webhook configurations, taken from its Go module."""
+"""Manifests of Kueue, taken from its Go module: its CRDs and webhook configurations, and those of a release."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import yaml
 
 from cluster.errors import ClusterError
 from cluster.gang_manifests import WEBHOOKS, module_folder
+from cluster.processes import run
 
 MODULE = "sigs.k8s.io/kueue"
 CRDS = "crds.json"
@@ -30,6 +31,18 @@ def take(tools: Path, folder: Path) -> None:
     (aside / WEBHOOKS).write_text(json.dumps(webhook_configurations(components / "webhook"), indent=1) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     aside.replace(folder)
+
+
+def release(tools: Path, kubectl: Path, image: str) -> list[dict[str, Any]]:
+    """Return the objects of a release with another image, which is not pulled if a node has it."""
+    found = yaml.safe_load_all(
+        run([str(kubectl), "kustomize", str(module_folder(tools, MODULE) / "config" / "default")])
+    )
+    objects = [item for item in found if item]
+    (deployment,) = (item for item in objects if item["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    container |= {"image": image, "imagePullPolicy": "IfNotPresent"}
+    return objects
 
 
 def custom_resources(folder: Path) -> list[dict[str, Any]]:

@@ -105,11 +105,23 @@ def test_kueue_is_installed_and_ready_before_the_job_and_podbridge_follows_its_q
         "kubectl label namespace kueue-system podbridge/created-by=kind.sh",
         f"kubectl apply --server-side --filename {MANIFESTS}",
         "kubectl rollout status --namespace kueue-system ",
-        "kubectl apply --filename hack/slurm/hello.yaml",
+        "kubectl apply --filename hack/slurm/queue.yaml",
+        "kubectl wait --for condition=Ready masterqueue/slurm ",
+        "kubectl label --local --filename hack/slurm/hello.yaml kueue.x-k8s.io/queue-name=slurm ",
+        "kubectl wait --namespace slurm-bridge --for condition=complete job/hello ",
     )
     found = [re.search(f"^{step}", calls, re.MULTILINE).start() for step in steps]
     assert found == sorted(found)
-    assert "kueue" not in called(*EXISTING)
+    other = called(*EXISTING)
+    assert "kueue" not in other and "queue.yaml" not in other
+
+
+def test_the_manifests_of_kueue_can_be_a_file(called):
+    own = ("--kueue-manifests", "own.yaml")
+    calls = called(*EXISTING, "--kueue", *own)
+    assert "kubectl apply --server-side --filename own.yaml\n" in calls and "https://github" not in calls
+    calls = called(*EXISTING, "--delete", *own, created="kueue-system")
+    assert "kubectl delete --ignore-not-found --filename own.yaml" in calls and "https://github" not in calls
 
 
 def test_the_deletion_removes_only_a_kueue_that_the_script_has_installed(called):
@@ -117,8 +129,9 @@ def test_the_deletion_removes_only_a_kueue_that_the_script_has_installed(called)
     deleted = re.search(f"^kubectl delete .*--filename {MANIFESTS}", own, re.MULTILINE)
     objects = own.index("kubectl delete workloads.kueue.x-k8s.io,localqueues,")
     assert own.index("helm uninstall") < objects < deleted.start()
+    assert own.index("kubectl delete --filename hack/slurm/queue.yaml") < own.index("helm uninstall")
     other = called(*EXISTING, "--delete")
-    assert "helm uninstall" in other and "kueue" not in other and "queues" not in other
+    assert "helm uninstall" in other and "kueue" not in other and "localqueues" not in other
 
 
 def test_the_deletion_goes_on_after_that_of_kueue_has_failed_and_ends_with_an_error(called):
