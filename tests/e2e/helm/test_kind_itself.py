@@ -1,15 +1,21 @@
 """hack/kind.sh with kind: four nodes in podman, a test Slurm, the chart, a first Job; Kueue and NATS; the deletion."""
 
+import base64
 import json
 import os
 import subprocess
+import sys
+from contextlib import contextmanager
 
 import pytest
 
 from cluster import helm_images, image, install, kind, kueue_manifests, places
+from cluster.polling import eventually
+from cluster.ports import free_block
 
 pytestmark = pytest.mark.real
 NAME = f"podbridge-{os.getpid()}"
+RUN = "from bridge.cli.main import main; main()"
 
 
 def kueue(folder):
@@ -21,6 +27,43 @@ def kueue(folder):
     file = folder / "kueue.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     return file
+
+
+@contextmanager
+def running(log, *words, **options):
+    """Run a program until the end of the block."""
+    with log.open("wb") as output, subprocess.Popen(words, stdout=output, stderr=output, **options) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def site(folder, port, secret):
+    """Run a submitter of the pool alpha; ``secret``: that of the pool's user, from the chart."""
+    folder.mkdir()
+    user, password = (base64.b64decode(secret["data"][key]).decode() for key in ("username", "password"))
+    (folder / "password").touch(0o600)
+    (folder / "password").write_text(password)
+    (folder / "site.toml").write_text(
+        f'pool = "alpha"\nfolder = "{folder}/jobs"\n[batch]\nkind = "local"\n[runtime]\nkind = "none"\n[nats]\n'
+        f'servers = ["ws://127.0.0.1:{port}"]\nuser = "{user}"\npassword_file = "{folder}/password"\n'
+    )
+    podbridge = (sys.executable, "-c", RUN, "submitter", "--config", str(folder / "site.toml"))
+    with running(folder / "log", *podbridge, cwd=places.CHECKOUT):
+        yield
+
+
+REMOTE = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "remote", "namespace": "slurm-bridge", "annotations": {"bridge.vk.io/pools": "alpha"}},
+    "spec": {
+        "restartPolicy": "Never",
+        "containers": [{"name": "main", "image": "busybox", "command": ["sh", "-c", "echo from the site; sleep 20"]}],
+    },
+}
 
 
 @pytest.mark.timeout(2400)  # the builds of the node image and of its programs can be a part of it
@@ -67,8 +110,23 @@ def test_kind_sh_with_kind(state_folder, long):
         (workload,) = listed("workloads.kueue.x-k8s.io", "--namespace=slurm-bridge")
         assert workload["metadata"]["ownerReferences"][0]["name"] == "hello"
         assert workload["status"]["admission"]["clusterQueue"] == "slurm"
-        (nats,) = listed("pods", "--namespace=podbridge", "--selector=app.kubernetes.io/component=nats")
-        assert nats["status"]["phase"] == "Running"
+
+        port = free_block(1)
+        forward = ("kubectl", "port-forward", "--namespace=podbridge", "service/podbridge-nats", f"{port}:8080")
+        names = ("get", "secret", "podbridge-nats-pool-alpha", "--namespace=podbridge", "--output=json")
+        secret = json.loads(run("kubectl", *names))
+        with running(state_folder / "forward.log", *forward, env=env), site(state_folder / "site", port, secret):
+            run("kubectl", "wait", "--for=create", "node/alpha", "--timeout=60s")
+            run("kubectl", "wait", "--for=condition=Ready", "node/alpha", "--timeout=60s")
+            pod = state_folder / "pod.json"
+            pod.write_text(json.dumps(REMOTE))
+            run("kubectl", "apply", f"--filename={pod}")
+            remote = ("pod/remote", "--namespace=slurm-bridge")
+            run("kubectl", "wait", "--for=jsonpath={.status.phase}=Running", *remote, "--timeout=60s")
+            said = ("kubectl", "logs", *remote)
+            eventually(lambda: run(*said) == "from the site\n", "the logs of the remote pod")
+            run("kubectl", "wait", "--for=jsonpath={.status.phase}=Succeeded", *remote, "--timeout=60s")
+            run("kubectl", "delete", *remote)
 
         script("--existing-cluster", "--delete", *manifests)
         kept = {"masterqueues.vk.io"}  # the chart keeps it
