@@ -139,7 +139,7 @@ POOL_UP = Gauge("podbridge_pool_up", "1 while the site of a pool sends messages 
 POOL_JOBS = Gauge("podbridge_pool_jobs", "Jobs of a pool, as reported by its site.", ["pool", "phase"])
 QUEUE_FLAVORS = Gauge(
     "podbridge_queue_flavors",
-    "Flavors of MasterQueues, by state: offered, held, missing, conflict, leaving.",
+    "Flavors of MasterQueues, by state: offered, held, missing, conflict, leaving, excess.",
     ["state"],
 )
 QUEUE_WRITES = Counter(

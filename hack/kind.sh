@@ -21,7 +21,7 @@ Creates a kind cluster, loads the images, and installs a test Slurm, the chart a
   --no-services        the cluster has no kube-proxy: Slurm uses the network of its node, and podbridge its address
   --name NAME          name of the kind cluster (podbridge)
   --node-image IMAGE   node image of the kind cluster (that of kind's release)
-  --image-archive FILE archive of podbridge's image (by default built with docker or podman, else by hack/image.sh)
+  --image-archive FILE archive of podbridge's image (by default built by hack/image.sh)
   --slurm-archive FILE the same for the test Slurm
   --check              only check the tools"
 

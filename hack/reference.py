@@ -93,6 +93,21 @@ OWN_NAMES = (
         "scheduler, namespaces and partitions of the installation, by which others detect [collisions]("
         "several-schedulers.md)",
     ),
+    (
+        names.SLURM_NAME_CONFLICT,
+        "annotation on a node",
+        "the other nodes with the same name in Slurm; podbridge uses none of them",
+    ),
+    (
+        names.TRACEPARENT,
+        "annotation on the pod",
+        "the W3C trace context of the pod. Admission sets it, unless the user has; see [traces](tracing.md)",
+    ),
+    (
+        names.POOL_SECRETS,
+        "annotation on a namespace",
+        "the pools, comma separated, that may get its [Secrets and tokens](pools.md#secrets-and-tokens); `*`: any",
+    ),
     (names.REMOTE_JOB, "annotation on the pod", "`<pool>/<job>`: the job at the site"),
     (names.PLACES, "annotation on the pod", "the places of a pod that races: pools, `local`"),
     (names.GRANT, "annotation on the pod", "`<pool>/<ticket>`: the place that won, from the binding on"),
@@ -120,6 +135,8 @@ OWN_NAMES = (
         "annotation of a ResourceFlavor or ClusterQueue",
         "digest of what podbridge has applied for its [MasterQueue](kueue.md)",
     ),
+    (names.VIRTUAL_TYPE_LABEL, "label of a virtual node", f"`{names.VIRTUAL_TYPE}`"),
+    (names.SITE_ANNOUNCED, "annotation of a virtual node", "the labels and taints that the site has announced"),
     (names.SITE_FOLDER, "annotation of a virtual node", "id of the directory at the site that contains its jobs"),
 )
 

@@ -1,4 +1,4 @@
-"""The demonstration in six scenes, on real systems: ``./hack/demo.sh [--slurm VERSION]``; with ``--pools`` the
+"""The demonstration in seven scenes, on real systems: ``./hack/demo.sh [--slurm VERSION]``; with ``--pools`` the
 story of :mod:`cluster.demo_pools`, with ``--interlink`` that of :mod:`cluster.demo_interlink`, with ``--real-node``
 that of :mod:`cluster.demo_real`, with ``--nunet`` that of :mod:`cluster.demo_nunet`, with ``--kueue`` that of
 :mod:`cluster.demo_kueue`.

@@ -6,6 +6,7 @@ import pytest
 import commands
 import house
 import reference
+from bridge import names
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
@@ -14,6 +15,13 @@ PAGES = [*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.md")
 
 def test_the_reference_is_what_the_code_says():
     assert reference.TARGET.read_text() == reference.text(), "run: PYTHONPATH=. python hack/reference.py"
+
+
+def test_each_name_of_a_key_is_in_a_reference():
+    text = reference.text() + (ROOT / "docs" / "interlink-slurm.md").read_text()
+    keys = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str) and "/" in value}
+    assert len(keys) > 50
+    assert not {key for key in keys if key not in text}
 
 
 def test_the_page_of_commands_is_what_the_code_says():

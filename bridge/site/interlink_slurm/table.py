@@ -69,7 +69,7 @@ VARIABLES = {
     "TSOCKSPATH": "replaces `TsocksPath`",
     "SHARED_FS": "no meaning, with a warning: volumes reach a job with and without a shared file system",
     "CUSTOMKUBECONF": "no meaning, with a warning: the server does not talk to Kubernetes",
-    "ENABLE_TRACING": "no meaning, with a warning: there are no traces; see [Metrics](reference.md)",
+    "ENABLE_TRACING": "no meaning, with a warning: podbridge sends [its own traces](tracing.md)",
     "TELEMETRY_*": "no meaning, with a warning, for each name that begins so",
 }
 OPTIONS = {
