@@ -9,7 +9,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 
 from bridge.slurm import states
-from bridge.slurm.models import ObservedJob
+from bridge.slurm.models import Job, ObservedJob
 from bridge.workload import pods
 from scheduler import volumes
 from scheduler.actions import Pod
@@ -97,9 +97,16 @@ def _decided(view: SchedulerView, pod: Pod, uid: str) -> _Decided | None:
     told_at = state.condition.at if state.condition is not None else -MIN_INTERVAL
     if view.now - state.waiting_since < TELL_UNKNOWN_AFTER or view.now - told_at < MIN_INTERVAL:
         return None
-    wanted = view.placements.of(pod, view.config.partition).excluded
-    outdated = view.version.exclude_nodes and with_excluded(view, state, entry.job, wanted) is None
+    # first: another thread may change the storage objects meanwhile
+    storage = view.placements.storage_version if volumes.claims(pod) else None
+    outdated = view.version.exclude_nodes and _is_outdated(view, pod, state, entry.job)
     if outdated and (view.head is None or entry.job.job_id in view.head):
         return None
-    storage = view.placements.storage_version if volumes.claims(pod) else None
     return _Decided(pod, entry, state, storage, outdated)
+
+
+def _is_outdated(view: SchedulerView, pod: Pod, state: PodState, job: Job) -> bool:
+    """Whether the excluded nodes of a job differ from the wanted ones, or are not known yet."""
+    if state.excluded is None:
+        return True  # read when Slurm probably starts the job next: the comparison is slow for many different lists
+    return with_excluded(view, state, job, view.placements.of(pod, view.config.partition).excluded) is None

@@ -236,6 +236,14 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
         for number in loops:
             self.hub.loops[number].reconcile()
 
+    @rule(number=NUMBER)
+    def decide_some(self, number):
+        """The loop decides for one pod, as after a change of it."""
+        self.poll()
+        self.hub.deliver()
+        uids = sorted(self.hub.pods.picked())
+        self.hub.scheduler.reconcile_some({uids[number % len(uids)]} if uids else set())
+
     def poll(self):
         self.hub.clock.advance(0.01)
         self.hub.poller.poll()

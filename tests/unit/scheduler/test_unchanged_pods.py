@@ -8,7 +8,7 @@ import copy
 import pytest
 
 from bridge import names
-from scheduler import queue_head
+from scheduler import queue_head, unchanged_pods
 from scheduler.conditions import MIN_INTERVAL
 from scheduler.rules import TELL_UNKNOWN_AFTER
 from tests.fakes.memory_hub import MemoryHub
@@ -130,6 +130,28 @@ def test_a_job_that_slurm_starts_later_is_updated_as_soon_as_it_is_one_of_the_ne
     assert [job(hub, name).excluded for name in ("p", "q")] == [("n2",), ("n2",)]
 
 
+def test_a_job_whose_excluded_nodes_are_not_known_is_decided_as_soon_as_it_is_one_of_the_next(hub, monkeypatch):
+    monkeypatch.setattr(queue_head, "HEAD", 1)
+    hub.restart(inherited=False)
+    rest(hub)
+    assert look(hub) == 2
+    assert hub.scheduler._states.by_uid["q"].excluded is None
+    start(hub)
+    assert look(hub) == 0
+    assert hub.scheduler._states.by_uid["q"].excluded == ()
+
+
+def test_the_excluded_nodes_of_a_job_that_slurm_starts_later_are_not_compared_after_a_restart(hub, monkeypatch):
+    monkeypatch.setattr(queue_head, "HEAD", 1)
+    hub.restart(inherited=False)
+    compared = []
+    monkeypatch.setattr(
+        unchanged_pods, "with_excluded", lambda view, state, found, wanted: compared.append(found) or state
+    )
+    rest(hub)
+    assert {found.job_id for found in compared} == {job(hub, "p").job_id}
+
+
 def messages(hub, name):
     return [entry["message"] for entry in hub.kube.get(f"{PODS}/{name}")["status"]["conditions"]]
 
@@ -175,5 +197,27 @@ def test_a_pod_with_a_claim_is_decided_again_after_a_change_of_the_volumes(hub):
     rest(hub)
     assert look(hub) == 3
     storage.changed("add", None, volume("another"))
+    assert look(hub) == 2
+    assert look(hub) == 3
+
+
+def test_a_change_of_the_volumes_while_a_decision_is_kept_is_not_lost(hub, monkeypatch):
+    storage = hub.scheduler._storage
+    owner = {"name": "data", "namespace": "ns", "uid": "data"}
+    storage.changed("add", None, volume("v", phase="Bound", claimRef=owner))
+    storage.changed("add", None, claim(volume="v"))
+    create(hub, "r", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
+    rest(hub)
+    assert look(hub) == 3
+    compare = unchanged_pods.with_excluded
+
+    def changed_meanwhile(view, state, job, wanted):
+        storage.changed("add", None, volume("another"))
+        return compare(view, state, job, wanted)
+
+    storage.changed("add", None, volume("other"))
+    monkeypatch.setattr(unchanged_pods, "with_excluded", changed_meanwhile)
+    assert look(hub) == 2
+    monkeypatch.undo()
     assert look(hub) == 2
     assert look(hub) == 3
