@@ -247,12 +247,12 @@ class Scheduler(SlurmLoop):
         self.wake()
 
     def _node_changed(self, _: str, old: Node | None, new: Node | None) -> None:
-        """Count a change. A kubelet that only reports that it lives also writes the node, with no other change.
+        """Count a change of what placements depend on: not that a kubelet has reported its conditions again.
 
         A list may skip a state that this process has written, and that decisions have seen.
         """
         listing = self.dependencies.nodes.listing
-        if listing or old is None or new is None or _without_version(old) != _without_version(new):
+        if listing or old is None or new is None or eligibility.view(old) != eligibility.view(new):
             self._node_changes += 1
 
     def _dispatch(self, action: actions.Action) -> None:
@@ -286,10 +286,6 @@ class Scheduler(SlurmLoop):
             )
             self._placed = mark
         return self._actor.placements
-
-
-def _without_version(node: Node) -> Node:
-    return {**node, "metadata": {**node["metadata"], "resourceVersion": ""}}
 
 
 def changed_keys(before: Snapshot, after: Snapshot) -> set[str]:

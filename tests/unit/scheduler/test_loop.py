@@ -86,26 +86,35 @@ def test_a_gated_pod_waits_for_its_gate_and_a_pod_for_pools_is_not_counted():
 def placed(hub, **changes):
     """Decide after a write of the node n1; return the placements that the decision uses."""
     node = copy.deepcopy(hub.nodes.get("", "n1"))
-    node["spec"].update(changes)
+    for part, fields in changes.items():
+        node[part].update(fields)
     node["metadata"]["resourceVersion"] = str(int(node["metadata"]["resourceVersion"]) + 1)
     hub.nodes.deliver(node, gone=False)
     hub.scheduler.reconcile()
     return hub.scheduler._actor.placements
 
 
-def test_only_a_change_of_a_node_makes_new_placements():
+def test_only_a_change_that_placements_depend_on_makes_new_ones():
     hub = MemoryHub(("n1",))
     create(hub, "p")
     waiting(hub)
     first = placed(hub)
-    assert placed(hub) is first, "the kubelet has reported that it lives"
+    assert placed(hub) is first
+    again = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z"}]
+    assert placed(hub, status={"conditions": again}) is first
+    assert placed(hub, status={"images": [{"names": ["busybox"]}]}) is first
     hub.nodes.listing = True
     listed = placed(hub)
     assert listed is not first, "a list may skip a state"
     hub.nodes.listing = False
-    cordoned = placed(hub, unschedulable=True)
+    cordoned = placed(hub, spec={"unschedulable": True})
     assert cordoned is not listed
     assert cordoned.by_slurm_name["n1"].cordoned
+    down = placed(hub, status={"conditions": [{"type": "Ready", "status": "Unknown"}]})
+    assert down is not cordoned
+    smaller = placed(hub, status={"allocatable": {"cpu": "1", "pods": "10"}})
+    assert smaller is not down
+    assert placed(hub, metadata={"labels": {"gpu": "yes"}}) is not smaller
 
 
 def test_it_is_found_out_once_in_a_decision_whether_a_pod_runs_on_slurm(monkeypatch):
