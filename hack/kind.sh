@@ -214,6 +214,7 @@ else
 fi
 kubectl wait --namespace slurm-bridge --for condition=complete job/hello --timeout 120s
 kubectl logs --namespace slurm-bridge job/hello
+[[ -z $kueue ]] || kubectl get workloads.kueue.x-k8s.io --namespace slurm-bridge
 # podbridge cancels the job of a pod that has ended
 kubectl exec --namespace slurm deployment/slurm -- scontrol --oneliner show jobs | grep -o 'JobId=[0-9]* \|JobState=[A-Z]*' | paste - -
 say "podbridge is installed. Pods of the namespace slurm-bridge run on Slurm; remove everything with: $0 --delete${existing:+ --existing-cluster}"

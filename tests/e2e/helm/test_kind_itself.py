@@ -109,7 +109,9 @@ def test_kind_sh_with_kind(state_folder, long):
         assert "JobId=3" in again
         (workload,) = listed("workloads.kueue.x-k8s.io", "--namespace=slurm-bridge")
         assert workload["metadata"]["ownerReferences"][0]["name"] == "hello"
-        assert workload["status"]["admission"]["clusterQueue"] == "slurm"
+        assert workload["spec"]["queueName"] == "slurm"
+        admitted = [event for event in listed("events", "--namespace=slurm-bridge") if event["reason"] == "Admitted"]
+        assert [event["involvedObject"]["name"] for event in admitted] == [workload["metadata"]["name"]]
 
         port = free_block(1)
         forward = ("kubectl", "port-forward", "--namespace=podbridge", "service/podbridge-nats", f"{port}:8080")
