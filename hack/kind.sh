@@ -171,6 +171,16 @@ if [[ $(kubectl get nodes --output name | wc -l) -le ${#managed[@]} ]]; then
     # Slurm manages every node, so podbridge and Slurm run on nodes that Slurm manages
     kubectl label --overwrite namespace slurm podbridge bridge.vk.io/guarded-nodes=exempt
     arguments+=(--set 'tolerations[0].operator=Exists')
+elif [[ $(kubectl get nodes --selector '!node-role.kubernetes.io/control-plane' --output name | wc -l) -gt ${#managed[@]} ]]; then
+    # on a node of Slurm, podbridge's own pods would be evicted a moment after their start
+    other="{key: ${worker%=*}, operator: NotIn, values: [${worker#*=}]}"
+    arguments+=(--values "$folder/affinity.yaml")
+    cat >"$folder/affinity.yaml" <<END
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms: [{matchExpressions: [$other]}]
+END
 fi
 network=false
 [[ -n $services ]] || network=true
@@ -190,7 +200,7 @@ fi
 # --- podbridge --------------------------------------------------------------------------------------------------------
 [[ -z $pools ]] || arguments+=(--set nats.enabled=true --set 'nats.pools={alpha}')
 [[ -z $kueue ]] || arguments+=(--set config.queues.enabled=true)
-helm upgrade --install podbridge helm/podbridge --namespace podbridge --wait --timeout 180s \
+helm upgrade --install podbridge helm/podbridge --namespace podbridge --wait --timeout 300s \
     --set "image.tag=$version" --set-string "podAnnotations.podbridge/image=$(digest "$image_archive")" --set "config.slurmRestApi=$url" --set 'config.managedNamespaces={slurm-bridge}' \
     "${arguments[@]}" "$@"
 if [[ -n $kueue ]]; then

@@ -141,6 +141,15 @@ def test_the_deletion_goes_on_after_that_of_kueue_has_failed_and_ends_with_an_er
     assert called(*EXISTING, "--recreate", created="kueue-system", failing="/manifests.yaml") == calls
 
 
+def test_podbridge_stays_away_from_the_nodes_of_slurm_if_there_are_others(called, tmp_path):
+    nodes = tmp_path / "kubectl"
+    one = nodes.read_text()
+    assert "affinity" not in called(*EXISTING)
+    nodes.write_text(one.replace("echo node-0", r'case "$*" in *--selector\ sch*) echo node-0 ;; *) seq 3 ;; esac'))
+    (tmp_path / "seq").symlink_to("/usr/bin/seq")
+    assert re.search(r"^helm upgrade .* --values \S+/affinity.yaml$", called(*EXISTING), re.MULTILINE)
+
+
 def test_core_ends_after_the_chart(called):
     calls = called(*EXISTING, "--core")
     assert "helm upgrade" in calls and "hello" not in calls and "slurm-bridge " not in calls
