@@ -9,7 +9,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 
 from bridge.slurm import states
-from bridge.slurm.models import Job, ObservedJob
+from bridge.slurm.models import ObservedJob
 from bridge.workload import pods
 from scheduler import volumes
 from scheduler.actions import Pod
@@ -23,15 +23,16 @@ from scheduler.rules import TELL_UNKNOWN_AFTER, SchedulerView, is_current, lives
 class _Decided:
     """What a decision without a result depended on; the objects are compared by identity.
 
-    ``storage`` is the version of the storage objects, ``None`` for a pod without claims. ``outdated``: the excluded
-    nodes of the job are changed as soon as Slurm probably starts it next.
+    ``placed`` is the number of the placements with which the excluded nodes of the job were up to date, and ``storage``
+    the version of the storage objects, ``None`` for a pod without claims. ``placed`` is ``None`` if Slurm probably
+    starts the job later: until it is in the head of the queue, the decision depends on neither.
     """
 
     pod: Pod
     entry: ObservedJob
     state: PodState
+    placed: int | None
     storage: int | None
-    outdated: bool
 
 
 class UnchangedPods:
@@ -39,46 +40,67 @@ class UnchangedPods:
 
     def __init__(self) -> None:
         self._decided: dict[str, _Decided] = {}
-        self._basis: tuple[object, ...] = ()
-        self._is_new = True
+        self._version: object = None
+        self._placements: object = None
+        self._placed = 0
 
     def without(self, view: SchedulerView) -> SchedulerView:
         """Return the view without the pods for which the decision has no result again."""
-        basis = (view.placements, view.version)
-        self._is_new = basis != self._basis
-        if self._is_new:
-            self._decided, self._basis = {}, basis
+        if view.version != self._version:
+            self._decided, self._version = {}, view.version
+        if view.placements is not self._placements:
+            self._placements, self._placed = view.placements, self._placed + 1
         return replace(view, pods=list(self._changed(view))) if self._decided else view
 
     def _changed(self, view: SchedulerView) -> Iterator[Pod]:
         decided, known, jobs, by_uid = self._decided.get, view.states.get, view.snapshot.jobs.get, view.snapshot.by_uid
-        head, version = view.head, view.placements.storage_version
+        storage, placed = view.placements.storage_version, self._placed
         for pod in view.pods:
             uid = pods.uid(pod)
             before = decided(uid)
-            if (
-                before is None
-                or before.pod is not pod
+            if before is None:
+                yield pod
+            elif (
+                before.pod is not pod
                 or known(uid) is not before.state
                 or len(by_uid.get(uid, ())) != 1
                 or jobs(before.entry.job.job_id) is not before.entry
-                or before.storage not in (None, version)
-                or (before.outdated and (head is None or before.entry.job.job_id in head))
+                or (before.placed is None and _is_excluding(view, before.entry))
+                or before.placed not in (None, placed)
+                or before.storage not in (None, storage)
             ):
+                del self._decided[uid]
                 yield pod
 
     def keep(self, view: SchedulerView, decision: Decision) -> None:
-        """Keep the decisions without a result about pods of the view, if the time does not change them.
-
-        None is kept at the first decision with new placements: while nodes change all the time, it would cost more.
-        """
-        if self._is_new or not is_current(view):
+        """Keep the decisions without a result about pods of the view, if the time does not change them."""
+        if not is_current(view):
             return
         acted = {pods.uid(action.pod) for action in decision.actions}
         for pod in view.pods:
             uid = pods.uid(pod)
-            if uid not in acted and uid not in decision.states and (found := _decided(view, pod, uid)) is not None:
+            if uid not in acted and uid not in decision.states and (found := self._found(view, pod, uid)) is not None:
                 self._decided[uid] = found
+
+    def _found(self, view: SchedulerView, pod: Pod, uid: str) -> _Decided | None:
+        """Return what the decision about a pod depended on; ``None`` if the next one may differ without a change."""
+        state, job_ids = view.states.get(uid), view.snapshot.by_uid.get(uid, ())
+        if state is None or not isinstance(state.phase, Pending) or state.waiting_since is None or len(job_ids) != 1:
+            return None
+        entry = view.snapshot.jobs[job_ids[0]]
+        if not lives(entry, state.cancelled) or states.is_allocated(entry.job.states):
+            return None
+        told_at = state.condition.at if state.condition is not None else -MIN_INTERVAL
+        if view.now - state.waiting_since < TELL_UNKNOWN_AFTER or view.now - told_at < MIN_INTERVAL:
+            return None
+        if not _is_excluding(view, entry):
+            return _Decided(pod, entry, state, None, None)
+        # first: another thread may change the storage objects meanwhile
+        storage = view.placements.storage_version if volumes.claims(pod) else None
+        wanted = view.placements.of(pod, view.config.partition).excluded
+        if state.excluded is None or with_excluded(view, state, entry.job, wanted) is None:
+            return None
+        return _Decided(pod, entry, state, self._placed, storage)
 
     def forget_all_but(self, uids: Set[str]) -> None:
         """Delete the decisions about pods that no longer wait."""
@@ -86,27 +108,6 @@ class UnchangedPods:
             del self._decided[uid]
 
 
-def _decided(view: SchedulerView, pod: Pod, uid: str) -> _Decided | None:
-    """Return what the decision about a pod depended on; ``None`` if the next one may differ without a change of it."""
-    state, job_ids = view.states.get(uid), view.snapshot.by_uid.get(uid, ())
-    if state is None or not isinstance(state.phase, Pending) or state.waiting_since is None or len(job_ids) != 1:
-        return None
-    entry = view.snapshot.jobs[job_ids[0]]
-    if not lives(entry, state.cancelled) or states.is_allocated(entry.job.states):
-        return None
-    told_at = state.condition.at if state.condition is not None else -MIN_INTERVAL
-    if view.now - state.waiting_since < TELL_UNKNOWN_AFTER or view.now - told_at < MIN_INTERVAL:
-        return None
-    # first: another thread may change the storage objects meanwhile
-    storage = view.placements.storage_version if volumes.claims(pod) else None
-    outdated = view.version.exclude_nodes and _is_outdated(view, pod, state, entry.job)
-    if outdated and (view.head is None or entry.job.job_id in view.head):
-        return None
-    return _Decided(pod, entry, state, storage, outdated)
-
-
-def _is_outdated(view: SchedulerView, pod: Pod, state: PodState, job: Job) -> bool:
-    """Whether the excluded nodes of a job differ from the wanted ones, or are not known yet."""
-    if state.excluded is None:
-        return True  # read when Slurm probably starts the job next: the comparison is slow for many different lists
-    return with_excluded(view, state, job, view.placements.of(pod, view.config.partition).excluded) is None
+def _is_excluding(view: SchedulerView, entry: ObservedJob) -> bool:
+    """Whether the excluded nodes of a pending job are kept up to date."""
+    return view.version.exclude_nodes and (view.head is None or entry.job.job_id in view.head)

@@ -79,9 +79,9 @@ def cancel(hub):
     job(hub, "p").set("CANCELLED")
 
 
-def cordon(hub):
+def cordon(hub, cordoned=True):
     node = copy.deepcopy(hub.kube.get("/api/v1/nodes/n2"))
-    node["spec"]["unschedulable"] = True
+    node["spec"]["unschedulable"] = cordoned
     hub.kube.put("/api/v1/nodes/n2", node)
 
 
@@ -128,6 +128,15 @@ def test_a_job_that_slurm_starts_later_is_updated_as_soon_as_it_is_one_of_the_ne
     start(hub)
     look(hub)
     assert [job(hub, name).excluded for name in ("p", "q")] == [("n2",), ("n2",)]
+
+
+def test_a_change_of_a_node_is_no_reason_to_decide_about_a_job_that_slurm_starts_later(hub, monkeypatch):
+    monkeypatch.setattr(queue_head, "HEAD", 1)
+    cordon(hub)
+    rest(hub)
+    assert look(hub) == 2
+    cordon(hub, False)
+    assert look(hub) == 1
 
 
 def test_a_job_whose_excluded_nodes_are_not_known_is_decided_as_soon_as_it_is_one_of_the_next(hub, monkeypatch):
