@@ -215,7 +215,7 @@ def test_the_submitter_keeps_the_cache_of_images_within_its_limits(make_site: An
     made.start()
     eventually(lambda: not files[0].parent.exists(), what="the removal of an image")
     assert files[1].exists() and (made.folder / "image-cache" / "on").exists()
-    assert "image removed from the cache" in made.said()
+    eventually(lambda: "image removed from the cache" in made.said(), what="its message")
 
 
 def test_what_runs_is_private(site: Any) -> None:
