@@ -275,10 +275,13 @@ def is_cancelled(pod: Pod, state: PodState, entry: ObservedJob) -> bool:
 
 def may_exclude(view: SchedulerView, state: PodState, job_id: int) -> bool:
     """Whether the excluded nodes of a pending job may be changed now."""
-    if view.updates <= 0 or not view.version.exclude_nodes:
-        return False
     resting = state.exclude_retry_at is not None and view.now < state.exclude_retry_at
-    return not resting and (view.head is None or job_id in view.head)
+    return view.updates > 0 and not resting and is_kept_up_to_date(view, job_id)
+
+
+def is_kept_up_to_date(view: SchedulerView, job_id: int) -> bool:
+    """Whether the excluded nodes of a pending job follow the nodes: Slurm probably starts it as one of the next."""
+    return view.version.exclude_nodes and (view.head is None or job_id in view.head)
 
 
 def with_excluded(

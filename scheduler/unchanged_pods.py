@@ -16,7 +16,7 @@ from scheduler.actions import Pod
 from scheduler.conditions import MIN_INTERVAL
 from scheduler.decide import Decision
 from scheduler.pod_states import Pending, PodState
-from scheduler.rules import TELL_UNKNOWN_AFTER, SchedulerView, is_current, lives, with_excluded
+from scheduler.rules import TELL_UNKNOWN_AFTER, SchedulerView, is_current, is_kept_up_to_date, lives, with_excluded
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class UnchangedPods:
                 or known(uid) is not before.state
                 or len(by_uid.get(uid, ())) != 1
                 or jobs(before.entry.job.job_id) is not before.entry
-                or (before.placed is None and _is_excluding(view, before.entry))
+                or (before.placed is None and is_kept_up_to_date(view, before.entry.job.job_id))
                 or before.placed not in (None, placed)
                 or before.storage not in (None, storage)
             ):
@@ -93,7 +93,7 @@ class UnchangedPods:
         told_at = state.condition.at if state.condition is not None else -MIN_INTERVAL
         if view.now - state.waiting_since < TELL_UNKNOWN_AFTER or view.now - told_at < MIN_INTERVAL:
             return None
-        if not _is_excluding(view, entry):
+        if not is_kept_up_to_date(view, entry.job.job_id):
             return _Decided(pod, entry, state, None, None)
         # first: another thread may change the storage objects meanwhile
         storage = view.placements.storage_version if volumes.claims(pod) else None
@@ -106,8 +106,3 @@ class UnchangedPods:
         """Delete the decisions about pods that no longer wait."""
         for uid in self._decided.keys() - uids:
             del self._decided[uid]
-
-
-def _is_excluding(view: SchedulerView, entry: ObservedJob) -> bool:
-    """Whether the excluded nodes of a pending job are kept up to date."""
-    return view.version.exclude_nodes and (view.head is None or entry.job.job_id in view.head)
