@@ -4,18 +4,16 @@ import base64
 import json
 import os
 import subprocess
-import sys
 from contextlib import contextmanager
 
 import pytest
 
-from cluster import helm_images, image, install, kind, kueue_manifests, places
+from cluster import helm_images, image, install, kind, kueue_manifests, places, tools
 from cluster.polling import eventually
 from cluster.ports import free_block
 
 pytestmark = pytest.mark.real
 NAME = f"podbridge-{os.getpid()}"
-RUN = "from bridge.cli.main import main; main()"
 
 
 def kueue(folder):
@@ -50,8 +48,7 @@ def site(folder, port, secret):
         f'pool = "alpha"\nfolder = "{folder}/jobs"\n[batch]\nkind = "local"\n[runtime]\nkind = "none"\n[nats]\n'
         f'servers = ["ws://127.0.0.1:{port}"]\nuser = "{user}"\npassword_file = "{folder}/password"\n'
     )
-    podbridge = (sys.executable, "-c", RUN, "submitter", "--config", str(folder / "site.toml"))
-    with running(folder / "log", *podbridge, cwd=places.CHECKOUT):
+    with running(folder / "log", *tools.PODBRIDGE, "submitter", "--config", str(folder / "site.toml")):
         yield
 
 

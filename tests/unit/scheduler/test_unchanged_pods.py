@@ -197,7 +197,8 @@ def test_nothing_is_kept_of_pods_that_no_longer_wait(hub):
     assert hub.unchanged._decided.keys() == {"q"}
 
 
-def test_a_pod_with_a_claim_is_decided_again_after_a_change_of_the_volumes(hub):
+def add_pod_with_claim(hub):
+    """Add a pod with a bound claim, and wait until it is left out; return the storage of the scheduler."""
     storage = hub.scheduler._storage
     owner = {"name": "data", "namespace": "ns", "uid": "data"}
     storage.changed("add", None, volume("v", phase="Bound", claimRef=owner))
@@ -205,19 +206,18 @@ def test_a_pod_with_a_claim_is_decided_again_after_a_change_of_the_volumes(hub):
     create(hub, "r", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
     rest(hub)
     assert look(hub) == 3
+    return storage
+
+
+def test_a_pod_with_a_claim_is_decided_again_after_a_change_of_the_volumes(hub):
+    storage = add_pod_with_claim(hub)
     storage.changed("add", None, volume("another"))
     assert look(hub) == 2
     assert look(hub) == 3
 
 
 def test_a_change_of_the_volumes_while_a_decision_is_kept_is_not_lost(hub, monkeypatch):
-    storage = hub.scheduler._storage
-    owner = {"name": "data", "namespace": "ns", "uid": "data"}
-    storage.changed("add", None, volume("v", phase="Bound", claimRef=owner))
-    storage.changed("add", None, claim(volume="v"))
-    create(hub, "r", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
-    rest(hub)
-    assert look(hub) == 3
+    storage = add_pod_with_claim(hub)
     compare = unchanged_pods.with_excluded
 
     def changed_meanwhile(view, state, job, wanted):
