@@ -327,7 +327,7 @@ def _load(aims: Aims, world: World, size: Size) -> None:
     for name, earlier in daemons.items():
         table.add(f"CPU of {name}", f"{(bare.usage(cluster.pid(name))[0] - earlier) / WATCH:.3f} core")
     aims.add(
-        "a look at all pods (p50)", statistics.median(_looks(world, "leader")), "s of CPU", 0.2, f"{size.pods} pods"
+        "a whole reconciliation (p50)", statistics.median(_looks(world, "leader")), "s of CPU", 0.2, f"{size.pods} pods"
     )
 
 
