@@ -19,6 +19,7 @@ from urllib3.util.ssl_ import create_urllib3_context, resolve_cert_reqs
 from bridge.clock import Clock
 from bridge.curl_client import Address, CurlClient
 from bridge.errors import ConfigError
+from bridge.kube import key_files
 from bridge.logs import kv
 
 log = logging.getLogger(__name__)
@@ -185,7 +186,12 @@ def configuration(kubeconfig: str | None, context: str | None) -> Any:
             library.load_incluster_config(client_configuration=result)
         else:
             source = source or "~/.kube/config"
-            library.load_kube_config(config_file=source, context=context, client_configuration=result)
+            key_files.load(
+                lambda folder: library.load_kube_config(
+                    config_file=source, context=context, client_configuration=result, temp_file_path=folder
+                ),
+                result,
+            )
     except (library.ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"cannot load the connection to Kubernetes from {source}: {error}") from error
     return result
