@@ -138,10 +138,14 @@ class Loop(ABC):
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers. The caller starts the caches."""
-        for cache in self._caches:
-            cache.subscribe(self.wake)
+        self.subscribe()
         self.workers.start(supervisor)
         supervisor.spawn(self.name, lambda: self._run(supervisor))
+
+    def subscribe(self) -> None:
+        """Wake the loop on each change of the caches."""
+        for cache in self._caches:
+            cache.subscribe(self.wake)
 
     def stuck(self) -> str | None:
         """Return why the loop makes no progress; ``None`` if it does."""

@@ -62,6 +62,7 @@ class Scheduler(SlurmLoop):
         self._gangs = GangIndex()
         self._new = NewPods(dependencies.pods)
         self._unchanged = UnchangedPods()
+        self._head = QueueHead()
         self._device_names = DeviceNames(dependencies.kube, dependencies.config, dependencies.clock)
         self._actor = SlurmActor(dependencies, self._states, self._storage, self._device_names, self.check_leadership)
         self._node_changes = 0
@@ -76,7 +77,6 @@ class Scheduler(SlurmLoop):
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
-        self.dependencies.nodes.subscribe(self._node_changed)
         self.dependencies.pods.subscribe(self._gangs.changed)
         self.dependencies.pods.subscribe(self._new.changed)
         for cache in (self.dependencies.pods, self._others):
@@ -87,6 +87,11 @@ class Scheduler(SlurmLoop):
         self.dependencies.poller.subscribe(self._woken)
         self.dependencies.poller.subscribe_hints(lambda link: self.touch(link.keys, at_once=True))
         super().start(supervisor)
+
+    def subscribe(self) -> None:
+        """Wake the loop on changes of pods, and of nodes if placements depend on them."""
+        self.dependencies.pods.subscribe(self.wake)
+        self.dependencies.nodes.subscribe(self._node_changed)
 
     def ready(self) -> bool:
         """Whether all caches are synced and slurmctld has answered."""
@@ -188,7 +193,7 @@ class Scheduler(SlurmLoop):
             gangs=self._idle_gangs(waiting, snapshot),
             updates=updates,
             new=self._new.uids,
-            head=QueueHead(snapshot.jobs),
+            head=self._head.of(snapshot.jobs, self.dependencies.clock.monotonic()),
         )
         view = self._unchanged.without(view)
         if unsettled or rules.waits_for_jobs(view):
@@ -247,13 +252,13 @@ class Scheduler(SlurmLoop):
         self.wake()
 
     def _node_changed(self, _: str, old: Node | None, new: Node | None) -> None:
-        """Count a change of what placements depend on: not that a kubelet has reported its conditions again.
+        """Count a change of what placements depend on, and wake the loop: not when a kubelet reports the same again.
 
         A list may skip a state that this process has written, and that decisions have seen.
         """
-        listing = self.dependencies.nodes.listing
-        if listing or old is None or new is None or eligibility.view(old) != eligibility.view(new):
+        if self.dependencies.nodes.listing or eligibility.has_changed(old, new):
             self._node_changes += 1
+            self.wake()
 
     def _dispatch(self, action: actions.Action) -> None:
         kind = type(action)

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Mapping, Set
 
 from bridge.slurm.models import Job, ObservedJob
 from bridge.slurm.states import is_pending
 
 HEAD = 1000
 """Number of jobs of each partition. Slurm's backfill scheduler considers 500 by default (``bf_max_job_test``)."""
+PERIOD = 2.0
+"""Seconds for which the head is kept: to sort 10,000 jobs takes as long as to decide about them."""
 
 
 class QueueHead:
-    """The first ``HEAD`` pending jobs of podbridge in each partition; computed when it is needed."""
+    """The head of the queue, computed at most every ``PERIOD`` seconds."""
 
-    def __init__(self, jobs: Mapping[int, ObservedJob]) -> None:
-        self._jobs = jobs
+    def __init__(self) -> None:
+        self._head: Set[int] = frozenset()
+        self._until = -math.inf
 
-    def __contains__(self, job_id: int) -> bool:
-        return len(self._jobs) <= HEAD or job_id in self._head
+    def of(self, jobs: Mapping[int, ObservedJob], now: float) -> Set[int] | None:
+        """Return the ids of the jobs that Slurm probably starts next; ``None`` if there are so few that all count.
 
-    @cached_property
-    def _head(self) -> set[int]:
-        queues: dict[str, list[Job]] = {}
-        for known in self._jobs.values():
-            if not known.missing and is_pending(known.job.states):
-                queues.setdefault(known.job.partition, []).append(known.job)
-        return {job.job_id for queue in queues.values() for job in sorted(queue, key=start_order)[:HEAD]}
+        ``now`` is in monotonic seconds.
+        """
+        if len(jobs) <= HEAD:
+            return None
+        if now >= self._until:
+            self._head, self._until = head(jobs), now + PERIOD
+        return self._head
+
+
+def head(jobs: Mapping[int, ObservedJob]) -> Set[int]:
+    """Return the ids of the first ``HEAD`` pending jobs of podbridge in each partition."""
+    queues: dict[str, list[Job]] = {}
+    for known in jobs.values():
+        if not known.missing and is_pending(known.job.states):
+            queues.setdefault(known.job.partition, []).append(known.job)
+    return {job.job_id for queue in queues.values() for job in sorted(queue, key=start_order)[:HEAD]}
 
 
 def start_order(job: Job) -> tuple[float, float, int]:

@@ -28,7 +28,7 @@ from scheduler.pod_states import (
     WithJob,
     failure_of,
 )
-from scheduler.queue_head import QueueHead, start_order
+from scheduler.queue_head import start_order
 
 SETTLE = 5.0
 """Seconds without a failed poll after which a submission without an answer counts as not carried out."""
@@ -57,7 +57,7 @@ class SchedulerView:
     time since which this process leads, or at which slurmctld had carried out the requests of a former leader.
     ``braked``: many jobs are missing, so no job is submitted. ``updates`` is the number of pending jobs whose excluded
     nodes the decision may change. ``new`` holds the UIDs of pods that were created under this leadership
-    (:mod:`scheduler.new_pods`). ``head`` are the jobs that Slurm probably starts next, ``None`` for all.
+    (:mod:`scheduler.new_pods`). ``head`` are the ids of the jobs that Slurm probably starts next, ``None`` for all.
     """
 
     pods: Iterable[Pod]
@@ -75,7 +75,7 @@ class SchedulerView:
     gangs: Iterable[Gang] = ()
     updates: int = 1000
     new: Set[str] = frozenset()
-    head: QueueHead | None = None
+    head: Set[int] | None = None
 
 
 def is_current(view: SchedulerView) -> bool:

@@ -84,6 +84,11 @@ def view(node: Mapping[str, Any], taken: Resources | None = None) -> NodeView:
     )
 
 
+def has_changed(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> bool:
+    """Whether the view of a raw node has changed; ``None`` if there is no such node before or afterwards."""
+    return old is None or new is None or view(old) != view(new)
+
+
 def views(nodes: Iterable[Mapping[str, Any]], taken: Mapping[str, Resources] = NOTHING) -> list[NodeView]:
     """Return the views of all colocated nodes, with their rivals; ``taken`` is by the name of the node."""
     return with_rivals([view(node, taken.get(str(node["metadata"]["name"]))) for node in nodes])

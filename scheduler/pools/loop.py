@@ -69,6 +69,15 @@ class PoolScheduler(Loop):
         self._pods.subscribe(self._usage.changed)
         super().start(supervisor)
 
+    def subscribe(self) -> None:
+        """Wake the loop on changes of pods and virtual nodes, and of other nodes if a pod may fit better afterwards."""
+        self._pods.subscribe(self.wake)
+        self._nodes.subscribe(self._node_changed)
+
+    def _node_changed(self, _: str, old: Node | None, new: Node | None) -> None:
+        if eligibility.has_changed(old, new) or (new is not None and pool_selection.is_virtual(new)):
+            self.wake()
+
     def reconcile(self) -> None:
         """Decide for all waiting pods that may go to a pool; without a colocated Slurm, for all waiting pods."""
         waiting = self._pods.picked()

@@ -127,18 +127,22 @@ def test_only_the_jobs_that_slurm_considers_next_are_updated(monkeypatch):
     entries += [observed(4, partition="a", priority=7), observed(5, "RUNNING", nodes=("n1",), partition="a")]
     states = PodStates()
     states.update("u1", lambda _: PodState(waiting_since=0.0))
-    head = lambda: QueueHead({entry.job.job_id: entry for entry in entries})  # noqa: E731
-    found = look(entries, nodes, states=states, head=head())
+    kept, jobs = QueueHead(), lambda: {entry.job.job_id: entry for entry in entries}
+    found = look(entries, nodes, states=states, head=kept.of(jobs(), 0.0))
     assert set(excluded(found)) == {2, 3, 4}
     # the pod of the other job gets its condition
     assert [action.pod["metadata"]["uid"] for action in found if isinstance(action, actions.Tell)] == ["u1"]
-    # the job that was first has started: another one is considered
+    # the job that was first has started: another one is considered after a moment
     entries[3] = observed(4, "RUNNING", nodes=("n1",), partition="a")
-    assert 1 in excluded(look(entries, nodes, head=head()))
+    assert 1 not in excluded(look(entries, nodes, head=kept.of(jobs(), queue_head.PERIOD - 0.01)))
+    assert 1 in excluded(look(entries, nodes, head=kept.of(jobs(), queue_head.PERIOD)))
 
 
 def test_few_jobs_are_all_updated():
-    assert 5 in QueueHead({5: observed(5)})
+    nodes = [node("n1"), node("n2", unschedulable=True)]
+    head = QueueHead().of({5: observed(5)}, 0.0)
+    assert head is None
+    assert 5 in excluded(look([observed(5)], nodes, head=head))
 
 
 def test_a_thousand_updates_take_less_than_a_minute_if_slurmctld_answers_fast():

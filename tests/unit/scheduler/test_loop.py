@@ -117,6 +117,19 @@ def test_only_a_change_that_placements_depend_on_makes_new_ones():
     assert placed(hub, metadata={"labels": {"gpu": "yes"}}) is not smaller
 
 
+def test_a_kubelet_that_reports_the_same_again_wakes_no_loop():
+    hub = MemoryHub(("n1",))
+    wakes = []
+    hub.scheduler.wake = lambda *_: wakes.append(1)
+    hub.scheduler.subscribe()
+    wakes.clear()
+    again = [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:01Z"}]
+    placed(hub, status={"conditions": again})
+    assert not wakes
+    placed(hub, spec={"unschedulable": True})
+    assert wakes
+
+
 def test_it_is_found_out_once_in_a_decision_whether_a_pod_runs_on_slurm(monkeypatch):
     hub = MemoryHub(("n1",))
     create(hub, "p")

@@ -125,6 +125,29 @@ def test_the_view_of_a_node_is_computed_once_for_each_of_its_states(monkeypatch:
     assert set(world.loop._views) == {"site"}
 
 
+def test_a_node_of_slurm_that_reports_the_same_again_wakes_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, wakes = World(race=False, cpu_of_pool="8"), list[str]()
+    monkeypatch.setattr(world.loop, "wake", lambda *_: wakes.append(""))
+    world.loop.subscribe()
+
+    def wakes_after(change: dict[str, Any]) -> int:
+        wakes.clear()
+        world.nodes.deliver(change, gone=False)
+        return len(wakes)
+
+    again = node("w1", "8", virtual=False)
+    again["metadata"]["resourceVersion"] = "2"
+    again["status"]["conditions"][0]["lastHeartbeatTime"] = "2026-01-01T00:00:01Z"
+    assert wakes_after(again) == 0
+    larger = node("w1", "16", virtual=False)
+    larger["metadata"]["resourceVersion"] = "3"
+    assert wakes_after(larger) == 1
+    # a virtual node may become ready, or allow a race
+    virtual = node("site", "8", virtual=True)
+    virtual["metadata"]["resourceVersion"] = "2"
+    assert wakes_after(virtual) == 1
+
+
 def test_a_pod_that_no_longer_waits_is_forgotten() -> None:
     world = World(race=False, cpu_of_pool="1")
     world.look()

@@ -126,6 +126,7 @@ def test_a_job_that_slurm_starts_later_is_updated_as_soon_as_it_is_one_of_the_ne
     assert look(hub) == 2
     assert [job(hub, name).excluded for name in ("p", "q")] == [("n2",), ()]
     start(hub)
+    hub.clock.advance(queue_head.PERIOD)
     look(hub)
     assert [job(hub, name).excluded for name in ("p", "q")] == [("n2",), ("n2",)]
 
@@ -146,6 +147,7 @@ def test_a_job_whose_excluded_nodes_are_not_known_is_decided_as_soon_as_it_is_on
     assert look(hub) == 2
     assert hub.scheduler._states.by_uid["q"].excluded is None
     start(hub)
+    hub.clock.advance(queue_head.PERIOD)
     assert look(hub) == 0
     assert hub.scheduler._states.by_uid["q"].excluded == ()
 
