@@ -58,7 +58,7 @@ class PoolScheduler(Loop):
         self._usage = Usage()
         self._local = local
         self._taken = taken
-        self._remote: dict[str, tuple[Mapping[str, Any], bool]] = {}
+        self._candidates: set[str] = set()  # the UIDs of the pods that may go to a pool; most pods never do
         self._views: dict[str, tuple[Node, NodeView]] = {}
         self._namespaces = Namespaces(namespaces.read_from(kube), clock, NAMESPACE_REMEMBERED)
         writer = PodWriter(kube.fenced(self.check_leadership), self._pods, events, clock, self._states)
@@ -71,11 +71,18 @@ class PoolScheduler(Loop):
 
     def subscribe(self) -> None:
         """Wake the loop on changes of pods and virtual nodes, and of other nodes if a pod may fit better afterwards."""
-        self._pods.subscribe(self.wake)
+        self._pods.subscribe(self._pod_changed)
         self._nodes.subscribe(self._node_changed)
 
+    def _pod_changed(self, _: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
+        if new is not None and pods.is_open(new) and (self._taken is None or pool_selection.of(new).remote):
+            self._candidates.add(pods.uid(new))
+        elif (pod := new if new is not None else old) is not None:
+            self._candidates.discard(pods.uid(pod))
+        self.wake()
+
     def _node_changed(self, _: str, old: Node | None, new: Node | None) -> None:
-        if eligibility.has_changed(old, new) or (new is not None and pool_selection.is_virtual(new)):
+        if (new is not None and pool_selection.is_virtual(new)) or eligibility.has_changed(old, new):
             self.wake()
 
     def reconcile(self) -> None:
@@ -84,15 +91,14 @@ class PoolScheduler(Loop):
         self._states.forget_all_but(waiting.keys())
         self._local.intersection_update(waiting.keys())  # in place: the other scheduler reads the same set
         self._states.forget_bindings(self.clock.monotonic() - self._pods.age(), self.workers.busy)
-        self._remote = {uid: known for uid, known in self._remote.items() if uid in waiting}
         settings = self._config.pools
         races = settings.enabled and settings.race.enabled
         ours = [
             pod
-            for uid, pod in waiting.items()
-            if (uid not in self._local or (races and places.wants_race(pod)))
+            for uid in tuple(self._candidates)  # a copy: the thread of the cache changes the set
+            if (pod := waiting.get(uid)) is not None
+            and (uid not in self._local or (races and places.wants_race(pod)))
             and not self.workers.busy(uid)
-            and (self._taken is None or self._may_go_to_a_pool(uid, pod))
         ]
         if not ours:
             return
@@ -130,13 +136,6 @@ class PoolScheduler(Loop):
                 known = node, eligibility.view(node)
             self._views[known[1].name] = known
         return list(self._views.values())
-
-    def _may_go_to_a_pool(self, uid: str, pod: Mapping[str, Any]) -> bool:
-        """Whether the pod selects a pool, computed once for each state of the pod: most pods never do."""
-        known = self._remote.get(uid)
-        if known is None or known[0] is not pod:
-            known = self._remote[uid] = (pod, pool_selection.of(pod).remote)
-        return known[1]
 
     def _colocated(self, node: Node) -> bool:
         """Whether the node is one of the colocated Slurm: by its taint, or any free one if ``nodes.taint`` is off."""

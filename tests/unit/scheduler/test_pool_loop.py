@@ -70,6 +70,7 @@ class World:
             lambda _: False,
         )
         self.loop.workers = cast(Any, self.queue)
+        self.loop.subscribe()
 
     def look(self) -> int:
         """Decide once, carry out the actions, and return their number."""
@@ -128,7 +129,6 @@ def test_the_view_of_a_node_is_computed_once_for_each_of_its_states(monkeypatch:
 def test_a_node_of_slurm_that_reports_the_same_again_wakes_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     world, wakes = World(race=False, cpu_of_pool="8"), list[str]()
     monkeypatch.setattr(world.loop, "wake", lambda *_: wakes.append(""))
-    world.loop.subscribe()
 
     def wakes_after(change: dict[str, Any]) -> int:
         wakes.clear()
@@ -156,3 +156,22 @@ def test_a_pod_that_no_longer_waits_is_forgotten() -> None:
     world.pods.deliver(gone, gone=True)
     world.look()
     assert world.local == set()
+    assert world.loop._candidates == set()
+
+
+def test_a_pod_without_pools_is_looked_at_when_it_gets_one() -> None:
+    world = World(race=False, cpu_of_pool="8")
+
+    def change(version: str, **changes: Any) -> None:
+        changed = pod(race=False)
+        changed["metadata"] |= {"resourceVersion": version}
+        changed["spec"] |= changes
+        world.pods.deliver(changed, gone=False)
+
+    change("2", tolerations=[])
+    assert world.loop._candidates == set()
+    assert world.look() == 0
+    change("3")
+    assert world.look() == 1
+    change("4", nodeName="site")
+    assert world.loop._candidates == set()
