@@ -54,12 +54,21 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
     listed_at = list_began if list_began and not unheard else earlier
     jobs: dict[int, ObservedJob] = {}
     detailed: dict[int, int] = {}
+    fresh = answered | expected.keys()
     foreign = {job_id: seen for job_id, seen in last.foreign.items() if job_id in states}
-    for job_id in (job_id for job_id in before.jobs.keys() | expected.keys() | answered if job_id in states):
+    for job_id in before.jobs.keys() | fresh:
+        if job_id not in states:
+            continue
         known, expectation, detail = before.jobs.get(job_id), expected.get(job_id), answers.details.get(job_id)
         if job_id in unread:
             if kept := assumed(job_id, known, expectation):
                 jobs[job_id] = kept
+            continue
+        if known is not None and job_id not in fresh and known.job.states == states[job_id] and not known.confirmations:
+            foreign.pop(job_id, None)
+            jobs[job_id] = known  # no news, as for most jobs of most polls
+            if job_id in last.detailed:
+                detailed[job_id] = last.detailed[job_id]
             continue
         job = _ours(job_id, states[job_id], known, expectation, detail or answers.started.get(job_id), cluster)
         if job is None:

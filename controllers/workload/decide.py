@@ -76,26 +76,25 @@ def decide(view: WorkloadView) -> Decision:
         return Decision([], view.displaced)
     actions: list[Action] = []
     displaced: dict[str, Displaced] = {}
-    everyone = [(pod, _over(view, pod)) for pod in view.pods]
-    all_keys = {links.key(pod) for pod, _ in everyone}
-    open_keys = {links.key(pod) for pod, over in everyone if not over}
-    for pod, over in everyone:
-        action, moved = _decide_pod(view, pod, over, open_keys)
+    everyone = [(pod, links.key(pod), _over(view, pod)) for pod in view.pods]
+    all_keys = {key for _, key, _ in everyone}
+    open_keys = {key for _, key, over in everyone if not over}
+    for pod, key, over in everyone:
+        action, moved = _decide_pod(view, pod, key, over, open_keys)
         action = _braked(view, pod, action)
         if action is not None:
             actions.append(action)
         if moved is not None:
             displaced[pods.uid(pod)] = moved
-    actions.extend(
-        Orphan(known.job.job_id, known.job.link)
-        for known in view.snapshot.jobs.values()
-        if known.job.link is not None and _lives(known) and all_keys.isdisjoint(known.job.link.keys)
-    )
-    actions.extend(
-        Rest(known.job.job_id, known.job.link)
-        for known in view.snapshot.jobs.values()
-        if known.job.link is not None and known.is_confirmed and not known.missing and not is_over(known.job)
-    )
+    for job_id, known in view.snapshot.jobs.items():
+        link = known.job.link
+        if link is None:
+            continue
+        if _lives(known):
+            if all_keys.isdisjoint(link.keys):
+                actions.append(Orphan(job_id, link))
+        elif known.is_confirmed and not known.missing and not is_over(known.job):
+            actions.append(Rest(job_id, link))
     return Decision(actions, displaced)
 
 
@@ -144,10 +143,11 @@ def _lives(known: ObservedJob) -> bool:
     return not known.missing and states.end_of(known.job.states) is None
 
 
-def _decide_pod(view: WorkloadView, pod: Pod, over: bool, open_keys: set[str]) -> _Step:
+def _decide_pod(view: WorkloadView, pod: Pod, key: str, over: bool, open_keys: set[str]) -> _Step:
+    """Decide for one pod; ``key`` is the key of its job."""
     labelled, before = pods.job_id(pod), view.displaced.get(pods.uid(pod))
     if over:
-        return _release(view, pod, labelled, open_keys), None
+        return _release(view, pod, key, labelled, open_keys), None
     if pods.is_bound(pod) and pod["spec"]["nodeName"] in view.virtual:
         return _on_pool(view, pod), None
     if pods.is_bound(pod) and (extra := _second_job(view, pod, labelled)) is not None:
@@ -157,7 +157,7 @@ def _decide_pod(view: WorkloadView, pod: Pod, over: bool, open_keys: set[str]) -
     known = view.snapshot.jobs.get(labelled)
     if known is None:
         return (None if labelled in view.expected else Ask(pod, labelled)), before
-    if known.job.link is not None and links.key(pod) not in known.job.link.keys:
+    if known.job.link is not None and key not in known.job.link.keys:
         # a slurmctld that has lost its state assigns job ids from 1 again
         if not pods.is_bound(pod):
             return None, before
@@ -208,9 +208,8 @@ def _second_job(view: WorkloadView, pod: Pod, labelled: int | None) -> int | Non
     return None
 
 
-def _release(view: WorkloadView, pod: Pod, labelled: int | None, open_keys: set[str]) -> Action | None:
+def _release(view: WorkloadView, pod: Pod, key: str, labelled: int | None, open_keys: set[str]) -> Action | None:
     """Release the jobs of a pod that is over, except jobs with another pod that is not over."""
-    key = links.key(pod)
     ids: list[int] = []
     for job_id in view.snapshot.by_uid.get(key, ()):
         known = view.snapshot.jobs[job_id]
