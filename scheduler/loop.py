@@ -32,6 +32,8 @@ Node = Mapping[str, Any]
 
 _OF_THE_JOB = (actions.Submit, actions.BindTogether, actions.Cancel, actions.GiveBack, actions.Exclude)
 """The actions that write the state of the job: for a gang, one at a time for all members."""
+COUNT_PERIOD = 5.0
+"""Seconds between two counts of the waiting pods for the metric: to count 10,000 takes a quarter of a decision."""
 
 
 class Scheduler(SlurmLoop):
@@ -69,7 +71,7 @@ class Scheduler(SlurmLoop):
         self._placed: tuple[object, ...] = ()
         self._node_names: list[str] = []
         self._remembered: dict[str, NodeView] = {}
-        self._inherited_at = self._inherited_until = 0.0
+        self._inherited_at = self._inherited_until = self._count_from = 0.0
         self._seen = Snapshot()
         self._brake, self._braked = Brake(), 0
         limits = dependencies.config.brake
@@ -127,9 +129,11 @@ class Scheduler(SlurmLoop):
         ours = {uid for uid, pod in waiting.items() if self._ours(uid, pod, self._seen)}
         counts = self._decide_for(waiting, ours, self._seen, updates)
         self._actor.update_pace.sent(counts[label_of(actions.Exclude)])
-        waits = Counter(self._waiting_for(uid, pod) for uid, pod in waiting.items() if uid in ours)
-        for name in {*WAITING_FOR.values(), "gate", "release"}:
-            SCHEDULER_PODS.labels(name).set(waits[name])
+        if (now := self.dependencies.clock.monotonic()) >= self._count_from:
+            self._count_from = now + COUNT_PERIOD
+            waits = Counter(self._waiting_for(uid, pod) for uid, pod in waiting.items() if uid in ours)
+            for name in {*WAITING_FOR.values(), "gate", "release"}:
+                SCHEDULER_PODS.labels(name).set(waits[name])
 
     def reconcile_some(self, keys: Set[str]) -> None:
         """Decide for the pods with these UIDs, for the gangs with these keys, and for those with changed jobs."""

@@ -9,12 +9,14 @@ from prometheus_client import REGISTRY
 from bridge import names
 from bridge.errors import SlurmRefusedError, SlurmUnavailableError
 from scheduler import rules
+from scheduler.loop import COUNT_PERIOD
 from scheduler.pod_states import WAITING_FOR, Phase
 from tests.fakes.memory_hub import MemoryHub
 
 
 def waiting(hub):
     """Decide, and return the number of waiting pods by what they wait for."""
+    hub.scheduler._count_from = 0.0
     hub.poller.poll()
     hub.deliver()
     hub.scheduler.reconcile()
@@ -140,6 +142,19 @@ def test_it_is_found_out_once_in_a_decision_whether_a_pod_runs_on_slurm(monkeypa
     monkeypatch.setattr(hub.scheduler, "_ours", lambda uid, *rest: asked.append(uid) or original(uid, *rest))
     hub.scheduler.reconcile()
     assert sorted(asked) == ["p", "q"]
+
+
+def test_waiting_pods_are_counted_again_after_a_while():
+    hub = MemoryHub(("n1",))
+    hub.scheduler.reconcile()
+    create(hub, "p")
+    hub.deliver()
+    hub.scheduler.reconcile()
+    labels = {"waiting_for": "submit"}
+    assert not REGISTRY.get_sample_value("podbridge_scheduler_pods", labels)
+    hub.clock.advance(COUNT_PERIOD)
+    hub.scheduler.reconcile()
+    assert REGISTRY.get_sample_value("podbridge_scheduler_pods", labels) == 1
 
 
 def test_each_phase_has_a_value():
