@@ -174,6 +174,7 @@ class JobReader:
         if allowed < LEAST_OTHERS:
             allowed = 0
         self._paced_at = since + allowed / OTHERS_RATE
+        self.spend(allowed)
         left = {*others[allowed:]}
         return tuple(job_id for job_id in jobs if job_id not in left)
 

@@ -122,6 +122,27 @@ def test_the_comment_of_a_pod_is_computed_once_while_its_job_waits_to_be_read(
     assert sorted(scene.returned) == sorted(ours)
 
 
+def test_fewer_reasons_are_read_while_jobs_of_others_are_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_plan, "LARGEST_BULK", 0)
+    monkeypatch.setattr(job_reader, "FEW_JOBS", 50)
+    scene.poller._job_reader._budget = 6
+    for _ in range(200):
+        scene.slurm.add(user="alice")
+    ours = {scene.add(f"p{number}") for number in range(10)}
+    scene.poller.list_all()
+    scene.poll()
+    scene.read_list()
+
+    def reasons() -> list[int]:
+        return [len((scene.poll(1), job_reads(scene) & ours)[1]) for _ in range(10)]
+
+    reasons()
+    assert set(reasons()) == {6 - job_reader.OTHERS_RATE}
+    monkeypatch.setattr(job_reader, "FEW_JOBS", 1000)  # the rest is read at once
+    scene.poll(1)
+    assert set(reasons()) == {6}
+
+
 def test_jobs_of_others_are_read_slowly_unless_a_decision_waits_for_them(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
