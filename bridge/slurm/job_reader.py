@@ -140,21 +140,20 @@ class JobReader:
         first_nodes = self._started(last, states, expected, tuple(starts[:most]))
         room = max(0, most - len(needed.started))
         details: dict[int, Job] = {}
-        wanted = needed.jobs
+        wanted, others = needed.jobs, 0
         if found.complete and needed.in_bulk(len(states), self._client.job_bytes):
             asked = set(needed.jobs)
             details = {job.job_id: job for job in self._client.jobs() if job.job_id in asked}
             wanted = ()
         elif last.snapshot.sequence and not (leads and began < self._hurried_until):
-            wanted = self._paced(wanted, last.snapshot.jobs.keys() | expected.keys(), began, leads)
+            wanted, others = self._paced(wanted, last.snapshot.jobs.keys() | expected.keys(), began, leads)
         singles = wanted[:room]
         self._backlog = len(needed.started) > most or 0 < len(singles) < len(wanted)
         answers = Answers(
             began, states, details, started=first_nodes, complete=found.complete, list_began=found.list_began
         )
         answers = self._singles(answers, needed, singles)
-        if not budget:
-            self.spend(len(first_nodes) + len(singles) + len(known))
+        self.spend(others if budget else len(first_nodes) + len(singles) + len(known))
         # last: an unchanged witness confirms all earlier answers
         for job_id, witness in known.items():
             job = self._job(job_id)
@@ -164,19 +163,21 @@ class JobReader:
                 answers = replace(answers, details={**answers.details, job_id: job})
         return JobAnswers(answers, backlog=self._backlog, list_seconds=found.seconds)
 
-    def _paced(self, jobs: tuple[int, ...], ours: Set[int], now: float, leads: bool) -> tuple[int, ...]:
-        """Return the jobs without those that later polls read: jobs of others are read at a limited rate."""
+    def _paced(self, jobs: tuple[int, ...], ours: Set[int], now: float, leads: bool) -> tuple[tuple[int, ...], int]:
+        """Return the jobs without those that later polls read, and how many jobs of others are left.
+
+        Jobs of others are read at a limited rate. A few are not paced, and do not count.
+        """
         others = [job_id for job_id in jobs if not (leads and job_id in ours)]
         if len(others) <= FEW_JOBS:
-            return jobs
+            return jobs, 0
         since = max(self._paced_at, now - LONGEST_PAUSE)
         allowed = int((now - since) * OTHERS_RATE) if leads else 0
         if allowed < LEAST_OTHERS:
             allowed = 0
         self._paced_at = since + allowed / OTHERS_RATE
-        self.spend(allowed)
         left = {*others[allowed:]}
-        return tuple(job_id for job_id in jobs if job_id not in left)
+        return tuple(job_id for job_id in jobs if job_id not in left), allowed
 
     def _budget_now(self, began: float) -> int:
         if began - self._checked_at < CHECK_PERIOD:
