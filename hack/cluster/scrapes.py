@@ -15,11 +15,11 @@ SCRAPES = 100
 PAUSE = 0.1
 """Seconds between two scrapes."""
 LIMIT = 100.0
-"""Duration of 95 of 100 scrapes, in milliseconds."""
+"""Longest scrape, in milliseconds."""
 
 
-def p95(port: int) -> tuple[float, str]:
-    """Scrape a process ``SCRAPES`` times; return the duration of 95 % of the scrapes in ms, and a note on the others.
+def longest(port: int) -> tuple[float, str]:
+    """Scrape a process ``SCRAPES`` times; return the longest scrape in ms, and a note on the others.
 
     The connection stays open, as that of a Prometheus does. A server with a single thread, in a process of its own,
     returns as many bytes in turn: its scrapes show how long the machine makes any process wait.
@@ -37,7 +37,7 @@ def p95(port: int) -> tuple[float, str]:
                 time.sleep(PAUSE)
     series = sum(1 for line in text.splitlines() if line and not line.startswith(b"#"))
     note = f"{_figures(found)}; a bare server {_figures(limit)}; {series} series, {len(text) / 1024:.0f} KiB"
-    return _p95(found), note
+    return max(found), note
 
 
 def _text(connection: http.client.HTTPConnection) -> bytes:
@@ -46,12 +46,8 @@ def _text(connection: http.client.HTTPConnection) -> bytes:
 
 
 def _figures(durations: list[float]) -> str:
-    figures = statistics.median(durations), _p95(durations), max(durations)
-    return "p50 {:.0f}, p95 {:.0f}, longest {:.0f} ms".format(*figures)
-
-
-def _p95(durations: list[float]) -> float:
-    return statistics.quantiles(durations, n=20)[-1]
+    p95 = statistics.quantiles(durations, n=20)[-1]
+    return f"p50 {statistics.median(durations):.0f}, p95 {p95:.0f}, longest {max(durations):.0f} ms"
 
 
 @contextmanager
