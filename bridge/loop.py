@@ -17,6 +17,7 @@ from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
+from bridge.kube.object_store import Object, is_repeated
 from bridge.logs import kv
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.snapshot import Poller
@@ -145,7 +146,15 @@ class Loop(ABC):
     def subscribe(self) -> None:
         """Wake the loop on each change of the caches."""
         for cache in self._caches:
-            cache.subscribe(self.wake)
+            cache.subscribe(lambda _, old, new, c=cache: self._object_changed(c, old, new))  # type: ignore[misc]
+
+    def _object_changed(self, cache: Cache, old: Object | None, new: Object | None) -> None:
+        """Wake the loop, unless the object is the same again: a kubelet reports its node even if nothing has changed.
+
+        A list may skip a state that this process has written, and that decisions have seen.
+        """
+        if cache.listing or not is_repeated(old, new):
+            self.wake()
 
     def stuck(self) -> str | None:
         """Return why the loop makes no progress; ``None`` if it does."""

@@ -42,6 +42,7 @@ class Controllers(SlurmLoop):
         self._node = NodeActor(dependencies, self.check_leadership)
         self._devices = DeviceReader(dependencies.kube, dependencies.config, self.clock)
         self._displaced: Mapping[str, workload_decide.Displaced] = {}
+        self._waiting: Mapping[str, workload_decide.Waiting] = {}
         self._brakes = Brakes(
             dependencies.config.brake,
             config_map_path(dependencies.config),
@@ -79,10 +80,17 @@ class Controllers(SlurmLoop):
         virtual = frozenset(n["metadata"]["name"] for n in dependencies.nodes.items() if pool_selection.is_virtual(n))
         everyone = dependencies.pods.items()
         workload = workload_decide.WorkloadView(
-            everyone, snapshot, slurm_names, self._displaced, silent, virtual, expected=expected
+            everyone,
+            snapshot,
+            slurm_names,
+            self._displaced,
+            silent,
+            virtual,
+            expected=expected,
+            waiting=self._waiting,
         )
         decision = self._decide_workload(workload, now)
-        self._displaced = decision.displaced
+        self._displaced, self._waiting = decision.displaced, decision.waiting
         for action in decision.actions:
             if isinstance(action, workload_actions.Orphan | workload_actions.Rest):
                 key = f"job/{action.job_id}"

@@ -16,6 +16,15 @@ Change = tuple[str, Object | None, Object | None]
 Key = tuple[str, str]
 
 
+def is_repeated(old: Object | None, new: Object | None) -> bool:
+    """Whether two states of an object differ at most in the resource version; false if there is no such object."""
+    if old is None or new is None or old.keys() != new.keys():
+        return False
+    if any(old[field] != new[field] for field in old if field != "metadata"):
+        return False
+    return {**old["metadata"], "resourceVersion": ""} == {**new["metadata"], "resourceVersion": ""}
+
+
 class ObjectStore:
     """Objects by namespace and name, and by UID; safe for many threads.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bridge import names
 from bridge.brake import Brake
@@ -38,14 +39,22 @@ class Displaced:
     answers: int
 
 
+class Waiting(NamedTuple):
+    """A pod that waits for its pending job: as long as both are the same objects, there is nothing to do for them."""
+
+    pod: Pod
+    known: ObservedJob
+    key: str
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadView:
     """All data that a decision depends on.
 
     ``slurm_names`` maps the names of all Kubernetes nodes except virtual ones to their names in Slurm. ``silent`` holds
-    the nodes that are not Ready, ``virtual`` the virtual nodes. ``displaced`` is that of the last decision, by UID. No
-    pod is terminated for a missing job unless ``brake`` allows it; ``None``: there is no brake. ``expected`` holds the
-    jobs that the poller will read in any case.
+    the nodes that are not Ready, ``virtual`` the virtual nodes. ``displaced`` and ``waiting`` are those of the last
+    decision, by UID. No pod is terminated for a missing job unless ``brake`` allows it; ``None``: there is no brake.
+    ``expected`` holds the jobs that the poller will read in any case.
     """
 
     pods: Iterable[Pod]
@@ -56,14 +65,16 @@ class WorkloadView:
     virtual: Set[str] = frozenset()
     brake: Brake | None = None
     expected: Set[int] = frozenset()
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The result of a decision; ``displaced`` goes into the next view."""
+    """The result of a decision; ``displaced`` and ``waiting`` go into the next view."""
 
     actions: list[Action]
     displaced: Mapping[str, Displaced]
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)
 
 
 _Step = tuple[Action | None, Displaced | None]
@@ -72,30 +83,43 @@ _Step = tuple[Action | None, Displaced | None]
 
 def decide(view: WorkloadView) -> Decision:
     """Decide for every pod and every job; without actions before the first complete answer of slurmctld."""
+    jobs = view.snapshot.jobs
     if not view.snapshot.sequence:
         return Decision([], view.displaced)
     actions: list[Action] = []
     displaced: dict[str, Displaced] = {}
-    everyone = [(pod, links.key(pod), _over(view, pod)) for pod in view.pods]
-    all_keys = {key for _, key, _ in everyone}
-    open_keys = {key for _, key, over in everyone if not over}
-    for pod, key, over in everyone:
+    waiting: dict[str, Waiting] = {}
+    others: list[tuple[Pod, str, bool]] = []
+    for pod in view.pods:
+        uid = pods.uid(pod)
+        last = view.waiting.get(uid)
+        if last is not None and last.pod is pod and jobs.get(last.known.job.job_id) is last.known:
+            waiting[uid] = last
+        else:
+            others.append((pod, links.key(pod), _over(view, pod)))
+    all_keys = {pod.key for pod in waiting.values()}
+    open_keys = all_keys | {key for _, key, over in others if not over}
+    all_keys.update(key for _, key, _ in others)
+    for pod, key, over in others:
         action, moved = _decide_pod(view, pod, key, over, open_keys)
         action = _braked(view, pod, action)
         if action is not None:
             actions.append(action)
         if moved is not None:
             displaced[pods.uid(pod)] = moved
-    for job_id, known in view.snapshot.jobs.items():
+        if action is None and moved is None and not over and (known := _awaited(view, pod, key)) is not None:
+            waiting[pods.uid(pod)] = Waiting(pod, known, key)
+    awaited = {pod.known.job.job_id for pod in waiting.values()}
+    for job_id, known in jobs.items():
         link = known.job.link
-        if link is None:
+        if link is None or job_id in awaited:
             continue
         if _lives(known):
             if all_keys.isdisjoint(link.keys):
                 actions.append(Orphan(job_id, link))
         elif known.is_confirmed and not known.missing and not is_over(known.job):
             actions.append(Rest(job_id, link))
-    return Decision(actions, displaced)
+    return Decision(actions, displaced, waiting)
 
 
 def is_missing(action: Action) -> bool:
@@ -137,6 +161,16 @@ def _job_is_over(view: WorkloadView, pod: Pod) -> bool:
         return not any(_lives(view.snapshot.jobs[job_id]) for job_id in view.snapshot.by_uid.get(links.key(pod), ()))
     known = view.snapshot.jobs.get(labelled)
     return known is not None and not _lives(known) and known.is_confirmed
+
+
+def _awaited(view: WorkloadView, pod: Pod, key: str) -> ObservedJob | None:
+    """Return the live job for which a pod waits that is neither bound nor deleted nor marked; else ``None``."""
+    labelled = pods.job_id(pod)
+    if labelled is None or pods.is_bound(pod) or pods.is_deleted(pod) or pods.is_marked_missing(pod):
+        return None
+    known = view.snapshot.jobs.get(labelled)
+    ours = known is not None and known.job.link is not None and key in known.job.link.keys and _lives(known)
+    return known if ours else None
 
 
 def _lives(known: ObservedJob) -> bool:

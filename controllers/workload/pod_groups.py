@@ -43,6 +43,8 @@ def conditions(everyone: Iterable[Pod]) -> dict[str, GroupCondition]:
     """
     members: dict[str, list[Pod]] = {}
     for pod in everyone:
+        if names.GROUP not in (pod["metadata"].get("annotations") or ()):
+            continue
         key = links.key(pod)  # cached: reading the memberships of thousands of pods takes longer
         if key.startswith(f"{workload_api.KIND.name}/"):
             members.setdefault(key, []).append(pod)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from bridge.clock import SystemClock
+from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
 from bridge.loop import BATCH_DELAY, FIRST_DELAY, LONGEST_RESYNC_PERIOD, PAUSE_FACTOR, RESYNC_PERIOD, Loop
 from bridge.threads import Supervisor
@@ -21,8 +22,8 @@ from tests.fakes.clock import FakeClock
 class Recorder(Loop):
     """Records when it reconciles. A whole reconciliation takes ``cost`` seconds of CPU time."""
 
-    def __init__(self, cost: float = 0.0) -> None:
-        super().__init__("recorder", (), None, 1, SystemClock())
+    def __init__(self, cost: float = 0.0, caches: Sequence[Cache] = ()) -> None:
+        super().__init__("recorder", caches, None, 1, SystemClock())
         self.times: list[float] = []
         self.parts: list[tuple[float, Set[str]]] = []
         self.cost = cost
@@ -183,3 +184,42 @@ def test_the_first_reconciliation_is_whole() -> None:
     with running(loop):
         eventually(lambda: loop.times, "a reconciliation")
     assert not loop.parts or loop.times[0] < loop.parts[0][0]
+
+
+class Nodes:
+    """A cache with one subscriber."""
+
+    synced, listing = True, False
+
+    def subscribe(self, fn: Any) -> None:
+        self.deliver = fn
+
+
+def node(version: str, *, ready: str = "True") -> dict[str, Any]:
+    status = {"conditions": [{"type": "Ready", "status": ready}]}
+    return {"kind": "Node", "metadata": {"name": "n1", "resourceVersion": version}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("listing", "old", "new", "wakes"),
+    [
+        (False, None, node("1"), True),
+        (False, node("1"), None, True),
+        (False, node("1"), node("2"), False),
+        (False, node("1"), node("2", ready="False"), True),
+        (False, node("1"), {**node("2"), "spec": {"unschedulable": True}}, True),
+        (False, node("1"), {**node("2"), "metadata": {"name": "n1", "labels": {}, "resourceVersion": "2"}}, True),
+        (True, node("1"), node("2"), True),
+    ],
+)
+def test_a_node_that_is_reported_again_wakes_no_loop(listing: bool, old: Any, new: Any, wakes: bool) -> None:
+    nodes = Nodes()
+    loop = Recorder(caches=[cast(Cache, nodes)])
+    with running(loop):
+        eventually(lambda: loop.times, "the first reconciliation")
+        time.sleep(2 * BATCH_DELAY)
+        loop.times.clear()
+        nodes.listing = listing
+        nodes.deliver("update", old, new)
+        time.sleep(RESYNC_PERIOD / 3)
+        assert bool(loop.times) == wakes

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge import names
 from bridge.slurm.components import Component, joined
@@ -41,7 +43,9 @@ def snapshot(*entries, sequence=7):
 def look(pods, snap, displaced=None, slurm_names=None, silent=(), virtual=()):
     names_of = {"n1": "n1"} if slurm_names is None else slurm_names
     before = dict(displaced or {})
-    decision = decide.decide(decide.WorkloadView(pods, snap, names_of, before, frozenset(silent), frozenset(virtual)))
+    view = decide.WorkloadView(pods, snap, names_of, before, frozenset(silent), frozenset(virtual))
+    decision = decide.decide(view)
+    assert decide.decide(replace(view, waiting=decision.waiting)) == decision
     assert before == (displaced or {}), "a decision changes nothing that it is given"
     if displaced is not None:
         displaced.clear()
@@ -335,3 +339,55 @@ def test_what_is_left_of_a_heterogeneous_job_is_cancelled_when_the_end_of_a_comp
     assert look([], replace(view(), jobs={5: ObservedJob(over, 2)})) == []
     (lives,) = joined(component(number, "RUNNING") for number in (0, 1))
     assert look([], replace(view(), jobs={5: ObservedJob(lives)})) == [Orphan(5, lives.link)]
+
+
+def test_a_pod_and_its_pending_job_are_not_read_again_until_one_of_them_changes():
+    waits, entry = pod(node=None, phase="Pending"), known(5, "PENDING", nodes=())
+    view = decide.WorkloadView([waits], snapshot(entry), {})
+    first = decide.decide(view)
+    assert first.waiting == {"u1": (waits, entry, "u1")}
+    assert decide.decide(replace(view, waiting=first.waiting)).waiting["u1"] is first.waiting["u1"]
+    ended = known(5, "CANCELLED", confirmations=2, nodes=())
+    later = decide.decide(replace(view, snapshot=snapshot(ended), waiting=first.waiting))
+    assert [type(action) for action in later.actions] == [End]
+    assert not later.waiting
+
+
+_PODS = st.builds(
+    pod,
+    st.sampled_from(["u1", "u2"]),
+    job=st.sampled_from([None, 5, 6]),
+    held=st.booleans(),
+    phase=st.sampled_from(["Pending", "Running", "Failed"]),
+    node=st.sampled_from([None, "n1"]),
+    deleted=st.booleans(),
+    grace=st.sampled_from([0, 30]),
+)
+_JOBS = st.builds(
+    known,
+    st.sampled_from([5, 6]),
+    st.sampled_from(["PENDING", "RUNNING", "SUSPENDED", "COMPLETED", "CANCELLED"]),
+    st.sampled_from(["u1", "u2"]),
+    confirmations=st.integers(0, 2),
+    missing=st.booleans(),
+    nodes=st.sampled_from([(), ("n1",), ("n2",)]),
+)
+
+
+@given(st.lists(st.tuples(st.lists(_PODS, max_size=2), st.lists(_JOBS, max_size=2)), max_size=6), st.data())
+def test_what_a_decision_leaves_out_has_no_action(steps, data):
+    seen_pods: dict = {}
+    seen_jobs: dict = {}
+    displaced, waiting = {}, {}
+    for number, (changed_pods, changed_jobs) in enumerate(steps, 1):
+        seen_pods |= {each["metadata"]["uid"]: each for each in changed_pods}
+        seen_jobs |= {entry.job.job_id: entry for entry in changed_jobs}
+        for seen in (seen_pods, seen_jobs):
+            if seen and data.draw(st.integers(0, 4)) == 0:
+                del seen[data.draw(st.sampled_from(sorted(seen)))]
+        view = decide.WorkloadView(
+            [*seen_pods.values()], snapshot(*seen_jobs.values(), sequence=number), {"n1": "n1"}, displaced
+        )
+        whole = decide.decide(view)
+        assert decide.decide(replace(view, waiting=waiting)) == whole
+        displaced, waiting = whole.displaced, whole.waiting
