@@ -284,14 +284,15 @@ class PodStates:
     @property
     def lost_at(self) -> float:
         """When the oldest submission failed whose outcome is unknown (monotonic seconds); infinite without one."""
-        phases = (state.phase for state in list(self.by_uid.values()))
+        phases = (state.phase for _, state in self._items())
         return min((phase.since for phase in phases if isinstance(phase, OutcomeUnknown)), default=math.inf)
 
     @property
     def allocated(self) -> set[str]:
         """The UIDs of the pods and the keys of the gangs whose job is allocated."""
-        return {
-            uid
-            for uid, state in list(self.by_uid.items())
-            if isinstance(state.phase, Allocated | NodeStarting | NodeBusy)
-        }
+        return {uid for uid, state in self._items() if isinstance(state.phase, Allocated | NodeStarting | NodeBusy)}
+
+    def _items(self) -> list[tuple[str, PodState]]:
+        """Return all states. Without the lock, a garbage collection here could let another thread add one."""
+        with self._lock:
+            return list(self.by_uid.items())

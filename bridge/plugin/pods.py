@@ -171,7 +171,7 @@ class Pods:
     def repeat_cancellations(self) -> None:
         """Send the cancellations again that sites have not answered; to a site that does not answer now, only one."""
         pods_of: dict[str, dict[str, Pod]] = {}
-        for uid, pod in list(self._undelivered.items()):
+        for uid, pod in self._undelivered.copy().items():  # other threads add to it
             try:
                 pods_of.setdefault(self._pool_name(pod), {})[uid] = pod
             except (SiteError, AnswerError) as error:
@@ -220,7 +220,7 @@ class Pods:
 
     def forget_ended(self) -> None:
         """Forget the deleted pods whose jobs have ended. A pool that lists its jobs does so itself."""
-        for uid, pool in list(self._ending.items()):
+        for uid, pool in self._ending.copy().items():  # other threads add to it
             job = pool.job(uid)
             if job is None or job.phase == "ended":
                 pool.unfollow(uid)

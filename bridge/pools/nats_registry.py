@@ -137,7 +137,7 @@ class NatsPools:
         arrive.
         """
         now = self._clock.monotonic()
-        over = [name for name, until in list(self._muted.items()) if until <= now]
+        over = [name for name, until in self._muted.copy().items() if until <= now]
         for name in over:
             del self._muted[name]
         wanted = tuple(sorted(self._pools.keys() - self._muted.keys())) if self._muted else (ANY,)

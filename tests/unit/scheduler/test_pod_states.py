@@ -1,8 +1,11 @@
 """The states of a waiting pod: the transitions of the diagram in docs/architecture.md, and a decision that is pure."""
 
 import copy
+import gc
 import random
 import re
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -169,3 +172,33 @@ def test_states_of_pods_that_wait_no_more_are_deleted():
     assert (states.of("a"), states.unsettled) == (NEW, True)
     states.forget_all_but(set())
     assert not states.unsettled
+
+
+def test_a_garbage_collection_while_states_are_read_lets_no_other_thread_change_them():
+    """A collection may close a socket or run a finalizer, which releases the GIL."""
+    states, stop = PodStates(), threading.Event()
+    for number in range(2000):
+        states.update(f"uid-{number}", lambda state: replace(state, phase=Bound(1.0)))
+
+    def write():
+        number = 0
+        while not stop.wait(0.0001):
+            number += 1
+            states.update(f"new-{number}", lambda state: state)
+
+    def release_gil(*_):
+        time.sleep(0.0001)
+
+    writer, threshold = threading.Thread(target=write), gc.get_threshold()
+    writer.start()
+    gc.callbacks.append(release_gil)
+    try:
+        gc.set_threshold(500)
+        for _ in range(50):
+            assert states.allocated == set()
+            assert not states.unsettled
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(release_gil)
+        stop.set()
+        writer.join()
