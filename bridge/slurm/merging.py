@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Set
 from dataclasses import replace
+from itertools import chain
 
 from bridge.slurm.identity import UNREAD, Identity, identity, is_same
 from bridge.slurm.models import CONFIRMATIONS, Job, ObservedJob, Snapshot
@@ -52,23 +53,17 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
         list_began = answers.began if answers.list_began is None else answers.list_began
     earlier = before.listed_at if last.list_began else -math.inf
     listed_at = list_began if list_began and not unheard else earlier
-    jobs: dict[int, ObservedJob] = {}
-    detailed: dict[int, int] = {}
     fresh = answered | expected.keys()
-    foreign = {job_id: seen for job_id, seen in last.foreign.items() if job_id in states}
-    for job_id in before.jobs.keys() | fresh:
+    jobs = _without_news(before.jobs, states, fresh | unread)
+    detailed = {job_id: read for job_id, read in last.detailed.items() if job_id in jobs}
+    foreign = {job_id: seen for job_id, seen in last.foreign.items() if job_id in states and job_id not in jobs}
+    for job_id in (before.jobs.keys() | fresh) - jobs.keys():
         if job_id not in states:
             continue
         known, expectation, detail = before.jobs.get(job_id), expected.get(job_id), answers.details.get(job_id)
         if job_id in unread:
             if kept := assumed(job_id, known, expectation):
                 jobs[job_id] = kept
-            continue
-        if known is not None and job_id not in fresh and known.job.states == states[job_id] and not known.confirmations:
-            foreign.pop(job_id, None)
-            jobs[job_id] = known  # no news, as for most jobs of most polls
-            if job_id in last.detailed:
-                detailed[job_id] = last.detailed[job_id]
             continue
         job = _ours(job_id, states[job_id], known, expectation, detail or answers.started.get(job_id), cluster)
         if job is None:
@@ -85,7 +80,7 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
         elif same and job_id in last.detailed:
             detailed[job_id] = last.detailed[job_id]
         jobs[job_id] = observed(known if same else None, job, answers.began)
-    for job_id in {*before.jobs, *expected} - states.keys():
+    for job_id in [job_id for job_id in before.jobs.keys() | expected.keys() if job_id not in states]:
         if carried := _absent(job_id, before.jobs.get(job_id), expected.get(job_id), answers, cluster):
             jobs[job_id] = carried
     settled = bool(before.sequence) and not before.error
@@ -100,6 +95,15 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
     return PollState(snapshot, _listed(last, states, unread), detailed, foreign, list_began=list_began, unread=left)
 
 
+def _without_news(before: Mapping[int, ObservedJob], states: States, news: Set[int]) -> dict[int, ObservedJob]:
+    """Return the jobs that stay as they are, as most jobs of most polls do; ``news`` are jobs with other answers."""
+    return {
+        job_id: known
+        for job_id, known in before.items()
+        if states.get(job_id) == known.job.states and not known.confirmations and job_id not in news
+    }
+
+
 def _read_since(unheard: Set[int], foreign: Mapping[int, Identity], jobs: Mapping[int, ObservedJob]) -> float:
     """Return the submit time after which every listed job has been read, although ``unheard`` jobs have not.
 
@@ -110,16 +114,21 @@ def _read_since(unheard: Set[int], foreign: Mapping[int, Identity], jobs: Mappin
     """
     last = max(unheard)
     since, newest_lower = math.inf, 0.0
-    seen = {**foreign, **{job_id: identity(known.job) for job_id, known in jobs.items() if not known.missing}}
-    if max(last, max(seen, default=0)) > HIGHEST_ID:
+    if max(last, max(foreign, default=0), max(jobs, default=0)) > HIGHEST_ID:
         return math.inf
-    for job_id, job in seen.items():
-        if not job.submit_time or not job.ordered:
+    seen = ((job_id, *job) for job_id, job in foreign.items())
+    ours = (
+        (job_id, known.job.submit_time, known.job.restarts, not known.job.is_array_task)
+        for job_id, known in jobs.items()
+        if not known.missing
+    )
+    for job_id, submit_time, restarts, ordered in chain(seen, ours):
+        if not submit_time or not ordered:
             continue
         if job_id > last:
-            since = min(since, job.submit_time)
-        elif not job.restarts:
-            newest_lower = max(newest_lower, job.submit_time)
+            since = min(since, submit_time)
+        elif not restarts:
+            newest_lower = max(newest_lower, submit_time)
     return since if newest_lower <= since else math.inf
 
 
@@ -135,7 +144,7 @@ def _snapshot(
         by_uid=before.by_uid if _same_links(before.jobs, jobs) else by_uid(jobs),
         nodes=before.nodes if answers.nodes is None else answers.nodes,
         partitions=before.partitions if answers.partitions is None else answers.partitions,
-        absent=frozenset(jobs.keys() - answers.states.keys()),
+        absent=frozenset(job_id for job_id in jobs if job_id not in answers.states),
     )
 
 

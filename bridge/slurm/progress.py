@@ -42,7 +42,10 @@ class Progress:
 
 def count_jobs(snapshot: Snapshot) -> None:
     """Set the metrics of podbridge's jobs."""
-    counts = Counter("missing" if k.missing else phase(k.job.states).value for k in snapshot.jobs.values())
+    counts: Counter[str] = Counter()
+    # thousands of jobs have a dozen combinations of states
+    for states, number in Counter(None if k.missing else k.job.states for k in snapshot.jobs.values()).items():
+        counts["missing" if states is None else phase(states).value] += number
     for name in [*(each.value for each in Phase), "missing"]:
         SNAPSHOT_JOBS.labels(name).set(counts[name])
 

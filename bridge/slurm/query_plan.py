@@ -97,7 +97,7 @@ def plan_queries(
         may_start = allocations and (job_id in ours or job_id in expected)
         (started if may_start and is_allocated(now) and _waited(last, job_id, expected) else asked).append(job_id)
     asked = _in_order(asked, ours.keys() | expected.keys(), states)
-    quiet = _quiet(last, states, expected, set(changed))
+    quiet = _quiet(last, states, expected, set(changed)) if budget else []
     pending = [job_id for job_id in quiet if is_pending(states[job_id])]
     waiting = [job_id for job_id in pending if job_id not in witnessed]
     room = min(budget, max(1, budget - len(started) - (len(pending) - len(waiting))))
@@ -156,9 +156,9 @@ def _quiet(last: PollState, states: States, expected: Mapping[int, Expected], ch
     """Return podbridge's listed jobs without a change, those read least recently first."""
     ours = last.snapshot.jobs
     ids = {*(job_id for job_id, known in ours.items() if not known.missing), *expected}
-    found = [job_id for job_id in ids if job_id in states and job_id not in changed]
-    found.sort(key=lambda job_id: (last.detailed.get(job_id, 0), job_id))
-    return found
+    read_at = last.detailed.get
+    found = sorted((read_at(job_id, 0), job_id) for job_id in ids if job_id in states and job_id not in changed)
+    return [job_id for _, job_id in found]
 
 
 def changed_jobs(last: PollState, states: States, expected: Mapping[int, Expected]) -> list[int]:
