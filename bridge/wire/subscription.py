@@ -12,6 +12,9 @@ from bridge.wire.session import Handler, Respond, Route
 
 log = logging.getLogger(__name__)
 
+POLL = 1.0
+"""Seconds between two checks of a waiting thread whether the process stops."""
+
 
 class Subscription:
     """The queue between the loop and a handler.
@@ -32,7 +35,8 @@ class Subscription:
     ) -> None:
         self._remove = remove
         self._handler = handler
-        self._waiting: queue.SimpleQueue[tuple[str, bytes, Respond | None]] = queue.SimpleQueue()
+        # not SimpleQueue: of several threads in its get(timeout), one may wait for the next message forever (Python 3.11)
+        self._waiting: queue.Queue[tuple[str, bytes, Respond | None]] = queue.Queue()
         self._lock = threading.Lock()
         self._bytes = 0
         self._closed = False
@@ -71,7 +75,7 @@ class Subscription:
         """Handle messages until ``stopping`` is set. Runs on each of the subscription's threads."""
         while not stopping.is_set():
             try:
-                subject, data, respond = self._waiting.get(timeout=1.0)
+                subject, data, respond = self._waiting.get(timeout=POLL)
             except queue.Empty:
                 continue
             with self._lock:
