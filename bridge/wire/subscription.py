@@ -35,7 +35,7 @@ class Subscription:
     ) -> None:
         self._remove = remove
         self._handler = handler
-        # not SimpleQueue: of several threads in its get(timeout), one may wait for the next message forever (Python 3.11)
+        # In Python 3.11, one of several threads in SimpleQueue.get(timeout) may wait until the next message arrives.
         self._waiting: queue.Queue[tuple[str, bytes, Respond | None]] = queue.Queue()
         self._lock = threading.Lock()
         self._bytes = 0
