@@ -43,7 +43,7 @@ class Connections:
         self._listener: socket.socket = server.socket
         self._listener.setblocking(False)
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
-        self._waiting: dict[int, Connection] = {}
+        self._waiting: dict[int, Connection] = {}  # workers change it: iterate over a copy
         self._held = 0
         self._lock = threading.Lock()
         self._serving = False
@@ -198,7 +198,7 @@ class Connections:
         """Close the slowest connections until the memory limit holds; return whether ``connection`` is still open."""
         self.count(connection, connection.held)
         while self._held > self._held_limit:
-            holders = [each for each in self._waiting.values() if each.held]
+            holders = [each for each in list(self._waiting.values()) if each.held]
             slowest = min(holders, key=lambda each: each.deadline, default=connection)
             CONNECTIONS_CLOSED.labels("memory").inc()
             self._drop(slowest)
@@ -210,7 +210,7 @@ class Connections:
         """Close the connection with the longest time without progress, idle ones last; return whether there was one."""
         if not self._waiting:
             return False
-        slowest = min(self._waiting.values(), key=lambda each: (each.idle, each.deadline))
+        slowest = min(list(self._waiting.values()), key=lambda each: (each.idle, each.deadline))
         CONNECTIONS_CLOSED.labels("number").inc()
         log.debug("connection closed", extra=kv(peer=slowest.remote_addr, reason=why))
         self._drop(slowest)

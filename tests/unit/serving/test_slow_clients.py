@@ -9,13 +9,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import cast
 
 import flask
 import pytest
 
 from bridge.serving import connection
 from bridge.serving.certificates import Certificates, make_pair
+from bridge.serving.connection import Connection
 from bridge.serving.https import Server
+from bridge.serving.selector import Connections
 
 PAIR = make_pair(["127.0.0.1"], 86400.0, now=time.time())
 CLIENTS = 200
@@ -330,3 +333,36 @@ def test_a_request_without_a_clear_end_is_refused(
         assert slow.sockets[0].recv(1000).split()[1] == status
     finally:
         slow.close()
+
+
+class Returning:
+    """A connection during whose comparison a worker returns another one to the selector."""
+
+    remote_addr = remote_port = None
+    counted = held = 2**10
+    deadline = 0.0
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self.socket, self.peer = socket.socketpair()
+
+    @property
+    def idle(self) -> bool:
+        waiting = self._connections._waiting
+        waiting[-len(waiting)] = cast(Connection, self)
+        return False
+
+    def close(self) -> None:
+        self.socket.close()
+        self.peer.close()
+
+
+def test_workers_may_return_connections_while_the_selector_chooses_the_slowest(serve: Callable[..., Server]) -> None:
+    connections = serve()._server._connections
+    made = [Returning(connections) for _ in range(3)]
+    for each in made:
+        connections._waiting[-1000 - len(connections)] = each
+    assert connections._evict("too many connections")
+    for each in made:
+        each.close()
+    connections._waiting.clear()
