@@ -145,9 +145,12 @@ def _in_order(asked: Collection[int], known: Collection[int], states: States) ->
     """
     first = [job_id for job_id in asked if job_id in known and not is_pending(states[job_id])]
     ours = {job_id for job_id in asked if job_id in known and is_pending(states[job_id])}
-    newest = sorted({*asked}.difference(first), reverse=True)
+    begun = {*first}
+    newest = sorted((job_id for job_id in asked if job_id not in begun), reverse=True)
     pending = sorted(ours, reverse=True)
     newest = [*newest[-1:], *newest[:-1]]
+    if not pending:  # tens of thousands of jobs of others may be unread
+        return [*first, *newest]
     turns = zip_longest(newest[::2], newest[1::2], pending)
     return list(dict.fromkeys([*first, *(job_id for turn in turns for job_id in turn if job_id is not None)]))
 

@@ -126,8 +126,9 @@ class StateLists:
         found, self._found = self._found, None
         self._used = found is not None
         earlier = {**last.listed, **last.unread} if found is None else {**found[1], **_ended_since(found[0], last, ids)}
-        rest = {job_id: now for job_id, now in earlier.items() if job_id not in ids}
-        states = {**rest, **listed}
+        states = {**earlier, **listed}
+        for job_id in ids - listed.keys():
+            states.pop(job_id, None)
         if found is None and self._is_due(last, at):
             self._running, self._wanted, self._began = True, False, at
             self._start(self._read_beside)

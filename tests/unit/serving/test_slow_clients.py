@@ -33,6 +33,10 @@ def app() -> flask.Flask:
     def echo() -> flask.Response:
         return flask.Response(flask.request.get_data(), content_type="application/json")
 
+    @made.get("/fails")
+    def fails() -> flask.Response:
+        raise RuntimeError("a defect")
+
     @made.get("/long")
     def long() -> flask.Response:
         return flask.Response(b"x" * LONG, content_type="text/plain")
@@ -40,9 +44,9 @@ def app() -> flask.Flask:
     return made
 
 
-@pytest.fixture
-def serve(run_server: Callable[[Server], Server]) -> Callable[..., Server]:
-    defaults = {"threads": 2, "drain": 0.02, "body_limit": 2**20}
+@pytest.fixture(params=[2, 0], ids=["workers", "selector"])
+def serve(run_server: Callable[[Server], Server], request: pytest.FixtureRequest) -> Callable[..., Server]:
+    defaults = {"threads": request.param, "drain": 0.02, "body_limit": 2**20}
     return lambda **options: run_server(Server(app(), "127.0.0.1", 0, **{**defaults, **options}))
 
 
@@ -253,6 +257,15 @@ def test_a_long_answer_arrives_whole(serve: Callable[..., Server]) -> None:
         response = client.getresponse()
         time.sleep(0.2)
         assert response.read() == b"x" * LONG
+
+
+def test_a_request_that_fails_does_not_end_the_server(serve: Callable[..., Server]) -> None:
+    client = http.client.HTTPConnection("127.0.0.1", serve().port, timeout=10)
+    for path, status in (("/fails", 500), ("/long", 200), ("/fails", 500), ("/none", 404)):
+        client.request("GET", path)
+        response = client.getresponse()
+        response.read()
+        assert response.status == status
 
 
 @pytest.mark.parametrize("tls", [True, False])
