@@ -86,7 +86,7 @@ def start_servers(health: Health, serving: ServingSection, supervisor: Superviso
         (serving.metrics_port, metrics_app(), "metrics"),
     ):
         if port is not None:
-            server = Server(app, serving.host, port, threads=0, name=name)
+            server = Server(app, serving.host, port, threads=2, name=name)
             server.start()
             supervisor.spawn(f"{name}-server", lambda s=server: s.run(supervisor.stopping))  # type: ignore[misc]
 

@@ -37,7 +37,6 @@ from bridge.logs import kv
 from bridge.serving.certificates import Certificates
 from bridge.serving.connection import ClosedError, Connection
 from bridge.serving.framing import HEADER_LIMIT
-from bridge.serving.in_selector import InSelector
 from bridge.serving.selector import Connections
 from bridge.serving.streaming import Gateway, Streams
 
@@ -54,9 +53,6 @@ WSGI = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 class Server:
     """Serves ``app`` at ``host:port`` with ``threads`` workers; plain HTTP if ``certificates`` is None.
-
-    Without workers, the thread of the selector answers, for an ``app`` that waits for nothing: each change of the
-    thread takes milliseconds in a busy process.
 
     With ``unix``, it listens on this Unix domain socket instead, which only the user of the process can open. A request
     body larger than ``body_limit`` bytes is answered with 413.
@@ -86,16 +82,14 @@ class Server:
         self._server = _Server(
             (host, port) if unix is None else str(unix),
             app,
-            numthreads=max(threads, 1),
-            max=max(threads, 1),
+            numthreads=threads,
+            max=threads,
             server_name="podbridge",
             request_queue_size=BACKLOG,
         )
         self._server.max_request_body_size = body_limit
         self._server.gateway = Gateway
         self._server.streams = streams
-        if not threads:
-            self._server.requests = InSelector(self._server)
         if certificates is not None:
             adapter = _Adapter()
             self._server.ssl_adapter = adapter
@@ -168,7 +162,6 @@ class _Server(cheroot.wsgi.Server):
     draining = False
     streams: Streams | None = None
     socket: Any
-    requests: Any
     _connections: Any
 
     def prepare(self) -> None:

@@ -44,9 +44,9 @@ def app() -> flask.Flask:
     return made
 
 
-@pytest.fixture(params=[2, 0], ids=["workers", "selector"])
-def serve(run_server: Callable[[Server], Server], request: pytest.FixtureRequest) -> Callable[..., Server]:
-    defaults = {"threads": request.param, "drain": 0.02, "body_limit": 2**20}
+@pytest.fixture
+def serve(run_server: Callable[[Server], Server]) -> Callable[..., Server]:
+    defaults = {"threads": 2, "drain": 0.02, "body_limit": 2**20}
     return lambda **options: run_server(Server(app(), "127.0.0.1", 0, **{**defaults, **options}))
 
 
