@@ -43,7 +43,7 @@ REST = 0.5
 LIST_REST = 3.0
 """Least pause after a poll, as a multiple of the time of its requests for the states of podbridge's jobs: slurmrestd
 and slurmctld spend a quarter of one core on thousands of pending jobs."""
-STANDBY_PERIOD = 8.0
+STANDBY_PERIOD = 10.0
 """Least seconds between two polls of a standby: it sends less than one request per second about 10,000 waiting pods,
 and polls at once when it becomes the leader."""
 EMPTY_PERIOD = 4.0
