@@ -428,6 +428,8 @@ def test_what_a_killed_script_left_ends(site):
     job.wait(5)
     job.eventually(lambda: processes_below(job, "sleep\x0012350") == [], 15)
     job.eventually(lambda: not list((job.folder / "scratch").iterdir()), 15)
+    # the guard truncates the script last; bash exits with status 2 if it reads the script meanwhile
+    job.eventually(lambda: len((job.folder / "job.sh").read_text().splitlines()) == 2, 15)
     assert job.spawn("leftovers").wait(30) == 0  # by a batch system, too
 
 
