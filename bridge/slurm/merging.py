@@ -114,15 +114,13 @@ def _read_since(unheard: Set[int], foreign: Mapping[int, Identity], jobs: Mappin
     """
     last = max(unheard)
     since, newest_lower = math.inf, 0.0
-    if max(last, max(foreign, default=0), max(jobs, default=0)) > HIGHEST_ID:
+    ours = {job_id: known.job for job_id, known in jobs.items() if not known.missing}
+    if max(last, max(foreign, default=0), max(ours, default=0)) > HIGHEST_ID:
         return math.inf
-    seen = ((job_id, *job) for job_id, job in foreign.items())
-    ours = (
-        (job_id, known.job.submit_time, known.job.restarts, not known.job.is_array_task)
-        for job_id, known in jobs.items()
-        if not known.missing
-    )
-    for job_id, submit_time, restarts, ordered in chain(seen, ours):
+    # an id that podbridge's new job has got may be among the jobs of others, with an old submit time
+    others = ((job_id, *job) for job_id, job in foreign.items() if job_id not in ours)
+    own = ((job_id, job.submit_time, job.restarts, not job.is_array_task) for job_id, job in ours.items())
+    for job_id, submit_time, restarts, ordered in chain(others, own):
         if not submit_time or not ordered:
             continue
         if job_id > last:

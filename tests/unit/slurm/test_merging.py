@@ -445,6 +445,15 @@ def test_ids_that_do_not_ascend_prove_nothing() -> None:
     assert partial(high, unread=(6, 1 << 26)) == math.inf
 
 
+def test_a_new_job_of_podbridge_has_not_the_submit_time_of_an_earlier_job_of_others_with_its_id() -> None:
+    earlier = PollState(Snapshot(sequence=1), listed={9: word("COMPLETED")}, foreign={9: Identity(submit_time=20)})
+    states = {6: "PENDING", 8: "PENDING", 9: "RUNNING"}
+    details = {8: job(8, "PENDING", THEIRS, submit_time=80)}
+    after = step(earlier, states, details, expected={9: Expected(OURS, since=1)})
+    assert after.snapshot.jobs[9].job.link == OURS
+    assert after.snapshot.partial_since == 80
+
+
 @given(st.lists(st.tuples(st.floats(1, 100), st.booleans(), st.booleans(), st.booleans()), max_size=12))
 def test_every_job_submitted_after_that_time_has_been_read(jobs: list[tuple[float, bool, bool, bool]]) -> None:
     """Jobs in the order of their ids: seconds since the one before, whether read, requeued later, a late array task."""
