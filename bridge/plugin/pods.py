@@ -171,7 +171,8 @@ class Pods:
     def repeat_cancellations(self) -> None:
         """Send the cancellations again that sites have not answered; to a site that does not answer now, only one."""
         pods_of: dict[str, dict[str, Pod]] = {}
-        for uid, pod in self._undelivered.copy().items():  # other threads add to it
+        # copy() is one step; a garbage collection in list(items()) could let another thread add to it
+        for uid, pod in self._undelivered.copy().items():
             try:
                 pods_of.setdefault(self._pool_name(pod), {})[uid] = pod
             except (SiteError, AnswerError) as error:
@@ -220,7 +221,8 @@ class Pods:
 
     def forget_ended(self) -> None:
         """Forget the deleted pods whose jobs have ended. A pool that lists its jobs does so itself."""
-        for uid, pool in self._ending.copy().items():  # other threads add to it
+        # copy() is one step; a garbage collection in list(items()) could let another thread add to it
+        for uid, pool in self._ending.copy().items():
             job = pool.job(uid)
             if job is None or job.phase == "ended":
                 pool.unfollow(uid)

@@ -137,6 +137,7 @@ class NatsPools:
         arrive.
         """
         now = self._clock.monotonic()
+        # copy() is one step; a garbage collection in list(items()) could let a flood in another thread add to it
         over = [name for name, until in self._muted.copy().items() if until <= now]
         for name in over:
             del self._muted[name]

@@ -40,7 +40,7 @@ class Displaced:
 
 
 class Waiting(NamedTuple):
-    """A pod that waits for its pending job: as long as both are the same objects, there is nothing to do for them."""
+    """A pod that is not bound, and its live job: while both are the same objects, there is nothing to do for them."""
 
     pod: Pod
     known: ObservedJob

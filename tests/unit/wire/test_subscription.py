@@ -10,6 +10,7 @@ import pytest
 
 from bridge.wire import subscription
 from bridge.wire.subscription import Subscription
+from cluster.polling import eventually
 
 
 def test_each_thread_ends_when_the_process_stops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +37,7 @@ def test_each_thread_ends_when_the_process_stops(monkeypatch: pytest.MonkeyPatch
             sent += 1
             time.sleep(0.019)
         quiet.set()
+        eventually(lambda: len(handled) == sent, "the last message is handled")
         stopping.set()
         for thread in workers:
             thread.join(5)
