@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -53,6 +54,8 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 LARGEST_STATE = 64 * 1024
 """Bytes of a state file that are read; a container may have written to it."""
 LARGEST_MESSAGE = 4096
+LONGEST_GRACE = 2**31 - 1
+"""Seconds; the script computes in hundredths with 64 bits."""
 SECRETS = ("volumes", "run/fuse", "run/pre-exec", *runtimes.SECRETS)
 """Paths with data of the pod; a script that ends by itself removes them, and truncates ``job.sh``."""
 
@@ -195,7 +198,7 @@ class JobFolder:
         if earlier is None or grace < earlier:
             try:
                 make_folder(path.parent, owner := other_owner(self._at))
-                write(path, f"{grace:g} {reason}\n".encode(), owner=owner)
+                write(path, f"{math.ceil(min(grace, LONGEST_GRACE))} {reason}\n".encode(), owner=owner)
             except FileNotFoundError:
                 raise
             except OSError as error:

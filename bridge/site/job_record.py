@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from bridge.poolapi.identifiers import Namespace, PodName
 from bridge.site.batch.port import BatchJob
 
 
@@ -18,8 +19,8 @@ class Meta:
     for a grant; ``None``: it needs none. ``replaced``: ids of the batch jobs of earlier submissions that ended unused.
     """
 
-    namespace: str
-    name: str
+    namespace: Namespace
+    name: PodName
     cpus: int
     memory: int
     gpus: int

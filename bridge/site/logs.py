@@ -49,7 +49,9 @@ def read_log(
     pieces = _pieces(log, index, ask, lambda: previous or _has_ended(state), over, wait, clock)
     if ask.timestamps:
         pieces = _stamped(pieces, log, index, clock)
-    return _limited((piece for _, piece in pieces), ask.limit_bytes)
+    started = _limited((piece for _, piece in pieces), ask.limit_bytes)
+    next(started)  # the files of a generator that has not started would stay open when it is closed
+    return started
 
 
 def _explain_absence(ask: LogOptions, record: JobRecord, over: Callable[[], bool]) -> None:
@@ -127,6 +129,7 @@ def _pieces(
     If a reader is so slow that the next byte is no longer kept, it continues with the first line that is kept.
     """
     try:
+        yield 0, b""  # taken by read_log
         position, in_line = _start(log, index, ask), False
         looked = over_at = clock.monotonic()
         last_round = not ask.follow or ended()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from bridge.poolapi.identifiers import TICKET_PATTERN
-from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
+from bridge.poolapi.jobs import LONGEST_TEXT, MOST_CONTAINERS, ContainerState, JobStatus, Termination
 from bridge.site.job_record import JobRecord
 
 Phase = Literal["queued", "running", "ended"]
@@ -26,6 +26,9 @@ NEVER_RAN = "ScriptDidNotRun"
 LOST = "JobLost"
 ASKING = "Asking"
 """Phase of a script that waits for its grant."""
+MOST_TEXT = 12 * 1024
+"""Characters of the termination messages of a pod, as of kubelets: each container has an equal share. It limits other
+texts of containers too: the status of any job must fit into one message, or it would block the snapshot of all jobs."""
 CONTAINER_REASONS = frozenset({"OOMKilled", "DeadlineExceeded"})
 """Reasons that apply to killed containers too; all others apply to the pod only."""
 
@@ -36,7 +39,9 @@ def status(record: JobRecord, now: float, lag: float) -> JobStatus:
     over = is_over(record, now, lag)
     phase, outcome, reason, message = _progress(record, now, over)
     messages = dict(record.messages)
-    containers = [_container(name, content, messages) for name, content in record.containers]
+    shown = record.containers[:MOST_CONTAINERS]
+    most = MOST_TEXT // max(1, len(shown))
+    containers = [_container(name, content, messages, most) for name, content in shown]
     if over and not record.final:
         containers = [_as_killed(state, reason, _ended_at(record)) for state in containers]
     return JobStatus(
@@ -183,43 +188,47 @@ def _as_killed(state: ContainerState, reason: str, at: float | None) -> Containe
 
 
 # --- the script's records: the user's code runs on the same machine and can change them, so each value is checked -----
-def _container(name: str, content: Mapping[str, Any], messages: Mapping[str, str]) -> ContainerState:
-    state, message = content.get("state"), messages.get(name, "")
-    ended = _ended(content.get("ended"), message)
+def _container(name: str, content: Mapping[str, Any], messages: Mapping[str, str], most: int) -> ContainerState:
+    """Return the state of a container, with at most ``most`` characters in each text."""
+    state, message = content.get("state"), messages.get(name, "")[:most]
+    ended = _ended(content.get("ended"), message, most)
     # while a container waits for its restart, the run that has ended is the last one too
-    previous = message if content.get("last") == content.get("ended") else messages.get(f"{name}.previous", "")
+    previous = message if content.get("last") == content.get("ended") else messages.get(f"{name}.previous", "")[:most]
     if state == "terminated" and ended is None:
         ended = Termination(exit_code=KILLED, reason="Error", message=message)
     return ContainerState(
         name=name,
         state=state if state in ("waiting", "running", "terminated") else "waiting",
-        reason=_text(content, "reason"),
-        message=_text(content, "message"),
+        reason=_text(content, "reason", most),
+        message=_text(content, "message", most),
         started_at=_number(content, "startedAt"),
         ended=ended,
         restarts=max(0, _integer(content, "restarts")),
         started=content.get("started") is True,
         ready=content.get("ready") is True,
-        last=_ended(content.get("last"), previous),
+        last=_ended(content.get("last"), previous, most),
     )
 
 
-def _ended(content: object, message: str) -> Termination | None:
+def _ended(content: object, message: str, most: int) -> Termination | None:
     if not isinstance(content, dict):
         return None
     return Termination(
         exit_code=_integer(content, "exitCode", KILLED),
         signal=_integer(content, "signal"),
-        reason=_text(content, "reason"),
+        reason=_text(content, "reason", most),
         message=message,
         started_at=_number(content, "startedAt"),
         finished_at=_number(content, "finishedAt"),
     )
 
 
-def _text(content: Mapping[str, Any], key: str) -> str:
+def _text(content: Mapping[str, Any], key: str, most: int = LONGEST_TEXT) -> str:
     value = content.get(key)
-    return value[:1024] if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    # JSON may have lone surrogates, which no message can carry
+    return value[: min(most, LONGEST_TEXT)].encode(errors="replace").decode()
 
 
 def _number(content: Mapping[str, Any], key: str) -> float | None:

@@ -260,10 +260,14 @@ class Link:
                     log.exception("a periodic task on the loop failed")
 
     def _adopt(self, session: Session) -> bool:
-        """Make a session current if it has all subscriptions; the lock prevents a concurrent new subscription."""
+        """Make a session current if it has all subscriptions; the lock prevents a concurrent change of them."""
         with self._lock:
-            if not session.listens_to([route for each in self._subscriptions for route in each.routes]):
+            wanted = {route for each in self._subscriptions for route in each.routes}
+            listening = session.listening()
+            if not wanted <= listening:
                 return False
+            for route in listening - wanted:  # closed while the session was opened
+                session.remove(route)
             self._session = session
             self._max_payload = session.max_payload
             return True

@@ -26,7 +26,7 @@ LIMITS: dict[type[Message], int] = {
     Reply: 32 * 2**20,
 }
 """Lower limits for messages to the hub. ``Event``: a snapshot makes up for a larger one. ``Reply``: a page of 500 jobs
-with 64 KiB each. ``LogChunk``: the line before the bytes of the log."""
+with 64 KiB each; the site shortens a larger page. ``LogChunk``: the line before the bytes of the log."""
 _LEVEL = 1
 _ZLIB = 0x78
 _PROBLEMS = 3
@@ -38,14 +38,15 @@ class GarbledError(SiteError):
     reason = "GarbledMessage"
 
 
-def pack(message: Message) -> bytes:
-    """Return a message as bytes; raise GarbledError if it is too large or has no JSON form."""
+def pack(message: Message, most: int | None = None) -> bytes:
+    """Return a message as bytes; raise GarbledError if it has no JSON form, or one of more than ``most`` bytes."""
+    most = MOST if most is None else most
     try:
         data = message.model_dump_json().encode()
     except (PydanticSerializationError, UnicodeError) as error:  # a lone surrogate
         raise GarbledError(f"{type(message).__name__}: has no JSON form") from error
-    if len(data) > MOST:
-        raise GarbledError(f"{type(message).__name__}: {len(data)} bytes; the limit is {MOST}")
+    if len(data) > most:
+        raise GarbledError(f"{type(message).__name__}: {len(data)} bytes; the limit is {most}")
     return zlib.compress(data, _LEVEL) if len(data) > COMPRESS_ABOVE else data
 
 

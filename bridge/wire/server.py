@@ -11,7 +11,7 @@ from bridge.clock import Clock, SystemClock
 from bridge.errors import BridgeError, SiteError, SiteRefusedError, SiteTooLargeError
 from bridge.logs import kv
 from bridge.wire.connection import Link
-from bridge.wire.envelope import pack, parse, parse_body
+from bridge.wire.envelope import LIMITS, GarbledError, pack, parse, parse_body
 from bridge.wire.log_streams import StreamClosed, Streams, Write
 from bridge.wire.messages import (
     WRONG_FOLDER,
@@ -176,19 +176,20 @@ class Server:
         return Reply(folder=self._folder, body=done.model_dump(mode="json") if done else {})
 
     def _respond(self, respond: Respond, kind: str, done: Message | None) -> None:
-        """Send an answer. A snapshot that is too large is shortened; another answer becomes an error."""
+        """Send an answer. A snapshot that cannot be sent is shortened; another answer becomes an error."""
         try:
             while True:
                 reply = done if isinstance(done, Reply) else self._reply(done)
                 try:
-                    respond(pack(reply))
+                    respond(pack(reply, LIMITS[Reply]))
                     return
-                except SiteTooLargeError as error:
-                    half = len(done.jobs) // 2 if isinstance(done, SnapshotPage) else 0
-                    if isinstance(done, SnapshotPage) and half:
-                        done = done.model_copy(update={"jobs": done.jobs[:half], "more": True})
-                    elif isinstance(done, Reply):
+                except (GarbledError, SiteTooLargeError) as error:
+                    if isinstance(done, Reply):
                         raise
+                    if isinstance(done, SnapshotPage) and len(done.jobs) > 1:
+                        done = done.model_copy(update={"jobs": done.jobs[: len(done.jobs) // 2], "more": True})
+                    elif isinstance(done, Submitted):
+                        done = Reply(folder=self._folder)  # an unknown outcome: a refusal means that there is no job
                     else:
                         done = refusal(error, kind)
         except SiteError as error:

@@ -164,9 +164,9 @@ class Session:
             await self._listen(route)
         await self._client.flush(int(CONNECT_TIMEOUT))
 
-    def listens_to(self, routes: list[Route]) -> bool:
-        """Whether all of these routes are subscribed."""
-        return all(route in self._listening for route in routes)
+    def listening(self) -> set[Route]:
+        """Return the routes that are subscribed, without that of the answers."""
+        return self._listening.keys() - {self._inbox_route}
 
     async def wait_over(self, seconds: float) -> bool:
         """Wait for the end of the connection for ``seconds`` seconds; return whether it has ended."""

@@ -270,7 +270,7 @@ class LocalBatch(BatchSystem):
         if job.ending_at is not None:
             return self._waited(job) >= TERM_TIME
         if job.time_limit is not None and processes.age(claim[1]) >= job.time_limit:
-            message = f"the job was terminated because it reached its time limit of {job.time_limit:g} s"
+            message = f"the job was terminated because it reached its time limit of {job.time_limit:.0f} s"
             self._ask_to_end(job, "DeadlineExceeded", message, now)
         return False
 

@@ -46,14 +46,14 @@ def start(words: Sequence[str], folder: str, environment: Mapping[str, str]) -> 
 
 
 def read(pid: int) -> Process | None:
-    """Read one process; ``None``: it does not exist.
+    """Read one process; ``None``: it does not exist, or is hidden as another user's (``hidepid``, see proc(5)).
 
     Raises :class:`OSError` if that is not known, for example without a free file descriptor.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # pid (command, which may hold anything) state ppid pgrp session ...: see proc(5)
     fields = text[text.rindex(b")") + 2 :].split()

@@ -77,7 +77,7 @@ def check_caps(flags: Sequence[str], held: Mapping[str, str], most_seconds: floa
         if option in held and value != held[option]:
             raise BatchError(f"flag {flag!r} is not allowed", hint=f"this site sets --{option}={held[option]}")
         if option in ("time", "time-min") and most_seconds is not None and not _seconds(value) <= most_seconds:
-            raise BatchError(f"flag {flag!r} is not allowed", hint=f"allowed: at most {most_seconds:g} s")
+            raise BatchError(f"flag {flag!r} is not allowed", hint=f"allowed: at most {most_seconds:.0f} s")
         if capped and option in AMOUNTS:
             raise BatchError(
                 f"flag {flag!r} is not allowed",

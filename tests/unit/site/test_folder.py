@@ -129,10 +129,10 @@ def test_9_1_termination_messages_need_not_be_text(world: Any) -> None:
 @given(
     script=st.text(st.characters(codec="utf-8"), max_size=200),
     shebang=st.booleans(),
-    name=st.text(st.characters(codec="utf-8"), max_size=5000),
+    flag=st.text(st.characters(codec="utf-8"), max_size=5000),
 )
-def test_a_script_and_its_request_are_one_file(script: str, shebang: bool, name: str) -> None:
-    meta = Meta("ns", name, 1, 2**20, 0, "", None, ("--a b", name), "", 30.0, 1.0, 1.5)
+def test_a_script_and_its_request_are_one_file(script: str, shebang: bool, flag: str) -> None:
+    meta = Meta("ns", "pod", 1, 2**20, 0, "", None, ("--a b", flag), "", 30.0, 1.0, 1.5)
     script = f"#!/bin/sh\n{script}" if shebang else script
     with tempfile.TemporaryDirectory() as path:
         folder = Folder(Path(path), sync=False)

@@ -67,3 +67,18 @@ def test_a_request_that_is_repeated_does_not_prolong_the_grace(world: Any) -> No
         world.look(10)
     world.look(1)
     assert world.batch.cancelled == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("grace", "seconds"),
+    [
+        (0, 0), (0.2, 1), (30, 30), (999_999, 999_999), (1e6, 1_000_000), (2**31 - 1, 2**31 - 1),
+        (1e300, 2**31 - 1), (float("inf"), 2**31 - 1),
+    ],
+)  # fmt: skip
+def test_the_script_reads_whole_seconds(world: Any, grace: float, seconds: int) -> None:
+    """It reads the digits at the start: ``1e+06`` would be one second."""
+    world.submit()
+    where = world.folder.job(UID)
+    where.ask_to_stop(grace, "Deleted")
+    assert (where.path / "control" / "stop").read_text() == f"{seconds} Deleted\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -303,3 +304,17 @@ def test_a_reader_that_is_gone_ends_the_reading(world: Any) -> None:
     with pytest.raises(GoneError):
         world.submitter.logs(OWNER, UID, Logs(container="main", stream="x" * 8, follow=True), write)
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("timestamps", [False, True])
+@pytest.mark.parametrize("pieces", [0, 1])
+def test_a_log_that_is_closed_has_no_open_file(tmp_path: Path, pieces: int, timestamps: bool) -> None:
+    path, options = job(tmp_path, LINES, INDEX), Logs(container="main", stream="x" * 8, timestamps=timestamps)
+    (path / "logs" / "main.kept").write_bytes(b"")
+    before = os.listdir("/proc/self/fd")
+    log = read_log(path, options, record(), lambda: False, lambda _: False, FakeClock())
+    for _ in range(pieces):
+        next(log)
+    assert len(os.listdir("/proc/self/fd")) == len(before) + 2
+    log.close()
+    assert len(os.listdir("/proc/self/fd")) == len(before)

@@ -126,3 +126,11 @@ def test_a_status_names_a_pod_as_kubernetes_does(namespace: str, name: str) -> N
         parse_body(Status, {"status": told})
     fine = parse_body(Status, {"status": {**told, "namespace": "ns", "name": "a.pod-1"}}).status
     assert fine is not None and fine.name == "a.pod-1"
+
+
+def test_a_sender_may_have_a_lower_limit() -> None:
+    reply = Reply(body={"x": "y" * 1000})
+    size = len(reply.model_dump_json())
+    assert parse(Reply, pack(reply, size)) == reply
+    with pytest.raises(GarbledError, match=f"the limit is {size - 1}"):
+        pack(reply, size - 1)

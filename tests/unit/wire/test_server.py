@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.errors import BatchError, SiteTooLargeError
+from bridge.errors import BatchError, SiteRefusedError, SiteTooLargeError, SiteUnknownOutcomeError
 from bridge.poolapi.jobs import JobStatus
+from bridge.wire import envelope
 from bridge.wire.client import PoolClient
-from bridge.wire.envelope import GarbledError, parse_body
-from bridge.wire.messages import Cancel, Grant, Snapshot, SnapshotPage, Status, Submit, Submitted
+from bridge.wire.envelope import LIMITS, GarbledError, parse_body
+from bridge.wire.messages import Cancel, Grant, Reply, Snapshot, SnapshotPage, Status, Submit, Submitted
 from bridge.wire.server import Server, refusal
 from bridge.wire.subjects import Subjects, encode
 from tests.fakes.clock import FakeClock
@@ -151,3 +152,59 @@ def test_a_grant_reaches_the_handler_with_its_owner_job_and_ticket() -> None:
 def test_a_ticket_of_a_grant_is_checked(ticket: str) -> None:
     with pytest.raises(GarbledError):
         parse_body(Grant, {"ticket": ticket})
+
+
+class Reporting(Handlers):
+    """Reports these jobs."""
+
+    def __init__(self, jobs: list[JobStatus]) -> None:
+        super().__init__()
+        self.jobs = jobs
+
+    def snapshot(self, owner: str, snapshot: Snapshot) -> SnapshotPage:
+        return SnapshotPage(submitter="s", sequence=1, jobs=[job for job in self.jobs if job.job > snapshot.after])
+
+    def status(self, owner: str, job: str) -> Status:
+        return Status(status=next(each for each in self.jobs if each.job == job))
+
+    def cancel(self, owner: str, job: str, cancel: Cancel) -> Status:
+        return self.status(owner, job)
+
+    def submit(self, owner: str, job: str, submit: Submit) -> Submitted:
+        return Submitted(status=next(each for each in self.jobs if each.job == job))
+
+
+def reporting(messages: list[str]) -> PoolClient:
+    jobs = [
+        JobStatus(job=f"u{number}", owner=OWNER, namespace="ns", name="p", phase="queued", message=message)
+        for number, message in enumerate(messages)
+    ]
+    return PoolClient(served(Reporting(jobs)), "bridge.v1", "alpha", OWNER, FakeClock())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [2, 9])
+def test_a_page_that_the_hub_would_not_unpack_is_shortened(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Control characters take six bytes each in JSON, and next to nothing when compressed."""
+    monkeypatch.setitem(LIMITS, Reply, 32 * 1024)
+    monkeypatch.setattr(envelope, "MOST", 128 * 1024)
+    client = reporting(["\x01" * 4096] * count)
+    found, after, more = [], "", True
+    while more:
+        page = client.snapshot(after)
+        found += [job.job for job in page.jobs]
+        after, more = page.last, page.more
+    assert found == [f"u{number}" for number in range(count)]
+
+
+def test_an_answer_without_a_json_form_is_a_refusal_and_not_silence() -> None:
+    client = reporting(["fine", "\ud800"])
+    assert [job.job for job in client.snapshot().jobs] == ["u0"]
+    for call in (lambda: client.snapshot("u0"), lambda: client.status("u1"), lambda: client.cancel("u1", Cancel())):
+        with pytest.raises(SiteRefusedError) as caught:
+            call()
+        assert caught.value.reason == "GarbledMessage"
+
+
+def test_a_submission_whose_answer_can_not_be_sent_is_not_refused() -> None:
+    with pytest.raises(SiteUnknownOutcomeError):
+        reporting(["\ud800"]).submit("u0", SUBMIT)
