@@ -12,7 +12,9 @@ from bridge.errors import (
     MissingReferenceError,
     SiteDownError,
     SiteError,
+    SiteRefusedError,
     SiteUnknownOutcomeError,
+    UnknownJobError,
     UntracedJobError,
 )
 from bridge.interlink.messages import LogStruct
@@ -55,7 +57,7 @@ class Pods:
         self.requested: set[str] = set()
         """UIDs of the pods that clients have named in requests for their state."""
         self._creations, self._cancellations = PoolSlots(), PoolSlots()
-        self._creating: set[str] = set()
+        self._creating: list[str] = []  # a UID for each request: a client may repeat one that is in progress
         self._undelivered: dict[str, Pod] = {}
         self._ending: dict[str, Pool] = {}
         self._deleted: set[str] = set()  # until their site says that the job is gone: no event reports this
@@ -68,12 +70,12 @@ class Pods:
         if asked.script:
             log.warning("a job script is ignored: podbridge builds its own", extra=kv(job=uid))
         share = max(LEAST_SHARE, MOST_CREATIONS // max(1, len(self._directory.pools())))
-        self._creating.add(uid)
+        self._creating.append(uid)
         try:
             with self._creations.hold(self._pool_name(asked.pod), share):
                 return uid, self._submit_patiently(asked, end).job_id or uid
         finally:
-            self._creating.discard(uid)
+            self._creating.remove(uid)
 
     def _pool_name(self, pod: Pod) -> str:
         """Return the name of the pod's pool; empty if it has not announced itself yet."""
@@ -95,6 +97,8 @@ class Pods:
                 log.info("submission is repeated", extra=kv(job=asked.pod["metadata"]["uid"], error=error))
 
     def _submit(self, asked: Creation) -> JobStatus:
+        if asked.pod["metadata"]["uid"] in self._undelivered:
+            raise SiteRefusedError("the pod was deleted", reason="Forgotten")
         pool = self._directory.choose(asked.pod)
         readiness = pool.ready()
         if not readiness.ok:
@@ -202,12 +206,12 @@ class Pods:
     def _cancel(self, pod: Pod) -> None:
         metadata = pod["metadata"]
         pool = self._directory.choose(pod)
+        if not pool.lists and metadata["uid"] in self._creating:  # its site would run a job that it gets later
+            raise UnknownJobError("the pod is being created; its cancellation is repeated")
         try:
             known = pool.job(metadata["uid"]) or pool.status(pod)
         except UntracedJobError:
             # clients also delete pods that were refused, and no user can state no-job for a pod that is gone
-            if metadata["uid"] in self._creating:
-                raise
             known = None
         if known is not None and _of_this_pod(pod, known) is None:
             raise AnswerError(404, f"pod {metadata['namespace']}/{metadata['name']} has another UID")

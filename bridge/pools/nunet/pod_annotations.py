@@ -264,6 +264,11 @@ def read(pod: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def no_job(pod: Mapping[str, Any]) -> str:
+    """Return the word with which the user has stated that the DMS has no job of the pod; empty: not stated."""
+    return str((pod["metadata"].get("annotations") or {}).get(f"{PREFIX}no-job", ""))
+
+
 def fields(values: Mapping[str, Any]) -> dict[Path, Any]:
     """Return the fields of the body of these values, by path."""
     return {KEYS[name].path: value for name, value in values.items() if KEYS[name].path}

@@ -31,6 +31,7 @@ from bridge.pools.nunet.dialect import JobAnswer
 from bridge.pools.nunet.peer import Peer, Service
 from bridge.pools.nunet.placement import Placed, Placement
 from bridge.pools.nunet.settings import NunetSettings
+from bridge.pools.nunet.submissions import Submissions, retryable
 from bridge.pools.polled import PolledPool
 from bridge.script import references
 from bridge.script.references import Objects
@@ -56,7 +57,7 @@ class NunetPool(PolledPool):
         self._jobs_lock = threading.Lock()
         self._ids: dict[str, str] = {}
         self._placement = Placement(settings.least_free, clock)
-        self._used_words: dict[str, str] = {}
+        self._submissions = Submissions(settings.submit_timeout + self.late, clock)
         self._unknown_words: set[str] = set()
         self._peers: tuple[Peer, ...] | None = None
         self._all_peers: tuple[Peer, ...] = ()
@@ -126,20 +127,24 @@ class NunetPool(PolledPool):
 
     def submit(self, pod: Pod, objects: Objects) -> JobStatus:
         """Submit the job of a prepared pod to the peer that suits it."""
+        with self._submissions.only_caller(uid_of(pod)):
+            return self._submit(pod, objects)
+
+    def _submit(self, pod: Pod, objects: Objects) -> JobStatus:
         uid = uid_of(pod)
         # after a lost answer, no caller may submit again, unless the DMS or the user says that there is no job
-        doubtful = uid in self._used_words or self._job_id(pod) is not None
-        with _retryable():
+        doubtful = self._submissions.sent(uid) is not None or self._job_id(pod) is not None
+        with retryable():
             if doubtful and (known := self.status(pod)) is not None:
                 return known
         request = pod_request.make(pod, objects, self.name, self._own.request)
-        with _retryable():
+        with retryable():
             self._update_peers(self._own.polls.ping_period)
         if not (readiness := self.ready()).ok:
             raise SiteDownError(readiness.message)
         if (found := self._shown(uid)) is not None:
             return self._found(pod, *found)
-        if dialect.services_of(self._all_peers, uid=uid) and not _no_job(pod):
+        if dialect.services_of(self._all_peers, uid=uid) and not pod_annotations.no_job(pod):
             raise UnknownJobError("a peer that is not in the pool shows a job of the pod", hint=_HINT)
         requirements = pod_request.requirements(pod, self._own.request)
         peer = self._placement.place(uid, request.asked, requirements, self._held())
@@ -148,15 +153,15 @@ class NunetPool(PolledPool):
         )
         asked = self._clock.monotonic()
         try:
-            job = self._dms.submit(body, self._own.submit_timeout)
-        except SiteError as error:
-            if isinstance(error, SiteUnknownOutcomeError):
-                self._used_words[uid] = _no_job(pod)  # it was said before this submission
-            else:  # otherwise the job may hold its resources
-                self._placement.release(uid)
+            with self._submissions.sending(uid, pod_annotations.no_job(pod)):
+                job = self._dms.submit(body, self._own.submit_timeout)
+                with self._jobs_lock:
+                    self._ids[uid] = job
+        except SiteUnknownOutcomeError:
+            raise  # the job may hold its resources
+        except SiteError:
+            self._placement.release(uid)
             raise
-        with self._jobs_lock:
-            self._ids[uid] = job
         answer = JobAnswer(job=job, status="queued", message=f"submitted for {choice.short(peer.id)}")
         status = statuses.job_status(pod, answer, job, {}, peer=peer.id, now=self._clock.time())
         self.followed.record(status, asked)
@@ -222,14 +227,18 @@ class NunetPool(PolledPool):
             answer = self._dms.status(job)
             return None if answer is None else self._status(pod, answer, job)
         if self._own.lookup == "status":
+            may_arrive = self._submissions.may_arrive(uid)  # before the request: the answer is about this time
             answer = self._dms.status(uid)
+            if answer is None and may_arrive:
+                raise UnknownJobError("the DMS does not know the job yet, and may still carry out a submission of it")
             return None if answer is None else self._adopt(pod, answer, answer.job or uid)
         self._update_peers(self._own.polls.ping_period / 2)
         if (found := self._shown(uid)) is not None:
             return self._found(pod, *found)
-        if (word := _no_job(pod)) and word != self._used_words.get(uid) and intent(pod) != (self.name, word):
+        sent, word = self._submissions.sent(uid), pod_annotations.no_job(pod)
+        if word and (sent is None or word != sent.word) and intent(pod) != (self.name, word):
             return None
-        raise (UnknownJobError if uid in self._used_words else UntracedJobError)(
+        raise (UntracedJobError if sent is None else UnknownJobError)(
             "the pod may have been submitted, and the DMS cannot say whether it has a job of it: no peer shows one",
             hint=_HINT,
         )
@@ -249,7 +258,7 @@ class NunetPool(PolledPool):
 
     def statement(self, pod: Pod) -> str:
         """Return the word of ``no-job``: it counts for one submission, also of a later process."""
-        return _no_job(pod)
+        return pod_annotations.no_job(pod)
 
     def _found(self, pod: Pod, peer: Peer, service: Service) -> JobStatus:
         """Return the state of a job that a peer shows."""
@@ -324,7 +333,7 @@ class NunetPool(PolledPool):
     def _forget(self, job: str) -> None:
         with self._jobs_lock:
             self._ids.pop(job, None)
-            self._used_words.pop(job, None)
+        self._submissions.forget(job)
         self._placement.release(job)
 
 
@@ -334,19 +343,3 @@ def _only(shown: Sequence[tuple[Peer, Service]]) -> tuple[Peer, Service] | None:
         peers = ", ".join(choice.short(peer.id) for peer, _ in shown[:_MOST_NAMED])
         raise UnknownJobError(f"several peers show the job of the pod, and one at most has it: {peers}")
     return shown[0] if shown else None
-
-
-@contextlib.contextmanager
-def _retryable() -> Iterator[None]:
-    """Turn an answer that cannot be read into a retryable error: nothing was submitted, and the pod is not to blame."""
-    try:
-        yield
-    except SiteError as error:
-        if error.retryable:
-            raise
-        raise SiteDownError(str(error)) from error
-
-
-def _no_job(pod: Pod) -> str:
-    """Return the word with which the user has stated that the DMS has no job of the pod; empty: not stated."""
-    return str((pod["metadata"].get("annotations") or {}).get(f"{pod_annotations.PREFIX}no-job", ""))

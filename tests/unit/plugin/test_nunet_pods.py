@@ -7,13 +7,14 @@ import pytest
 
 from bridge.clock import SystemClock
 from bridge.config import Config
-from bridge.errors import ScriptError, SiteError, UnknownJobError
+from bridge.errors import ScriptError, SiteError, SiteRefusedError, UnknownJobError
 from bridge.plugin.bodies import Creation
 from bridge.plugin.directory import OnePool
 from bridge.plugin.pods import Pods
 from bridge.pools.nunet import source
 from bridge.script.references import Objects
-from cluster.dms import SECONDS, FakeDms
+from cluster.dms import SECONDS, FakeDms, Job
+from tests.fakes.clock import FakeClock
 
 
 class SlowDms(FakeDms):
@@ -31,6 +32,21 @@ class SlowDms(FakeDms):
             super().cancel(job)
 
 
+class LateDms(SlowDms):
+    """A DMS that knows a job by the pod's UID, and carries out submissions only when the test says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.posts = []
+
+    def submit(self, body):
+        self.posts.append(Job(body["job_id"], body, self.peers[2], time.monotonic()))
+        return self.posts[-1]
+
+    def carry_out(self):
+        self.jobs.update({job.id: job for job in self.posts})
+
+
 @pytest.fixture
 def dms():
     with SlowDms() as running:
@@ -38,17 +54,51 @@ def dms():
 
 
 @pytest.fixture
-def pool(dms):
+def late():
+    with LateDms() as running:
+        yield running
+
+
+def pool_of(dms, clock, lookup):
     entry = {"name": "nunet", "url": dms.url, "pollPeriod": 0.1, "pingPeriod": 0.1, "cancelPath": "/api/v1/job/{job}"}
-    config = Config.model_validate({"slurmRestApi": "", "pools": {"nunet": [entry]}})
-    made = source.make(config, SystemClock(), interlink=True).pools()["nunet"]
+    config = Config.model_validate({"slurmRestApi": "", "pools": {"nunet": [{**entry, "lookup": lookup}]}})
+    made = source.make(config, clock, interlink=True).pools()["nunet"]
     made.ping()
     return made
 
 
 @pytest.fixture
+def pool(dms, request):
+    return pool_of(dms, SystemClock(), getattr(request, "param", "services"))
+
+
+EACH_LOOKUP = pytest.mark.parametrize("pool", ["services", "status"], indirect=True)
+
+
+@pytest.fixture
 def pods(pool):
     return Pods(OnePool(pool), lambda seconds: False, 1.0)
+
+
+class Posting:
+    """A submission of the pool that has begun, and goes on when the test says so. ``posts``: their number."""
+
+    def __init__(self, pool, monkeypatch):
+        self.posts = 0
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self._submit = pool._dms.submit
+        monkeypatch.setattr(pool._dms, "submit", self)
+
+    def __call__(self, *args):
+        self.posts += 1
+        self.begun.set()
+        self.go_on.wait(3)
+        return self._submit(*args)
+
+
+@pytest.fixture
+def posting(pool, monkeypatch):
+    return Posting(pool, monkeypatch)
 
 
 def pod(number=1, **more):
@@ -115,23 +165,97 @@ def test_a_pod_with_a_lost_answer_is_deleted_when_a_peer_shows_its_job(dms, pods
     assert pods._undelivered == {}
 
 
-def test_a_pod_that_is_deleted_during_its_creation_is_cancelled_after_it(dms, pool, pods, monkeypatch):
-    begun, go_on = threading.Event(), threading.Event()
-    submit = pool._dms.submit
-
-    def slow(*args):
-        begun.set()
-        go_on.wait(10)
-        return submit(*args)
-
-    monkeypatch.setattr(pool._dms, "submit", slow)
+@EACH_LOOKUP
+def test_a_pod_that_is_deleted_during_its_creation_is_cancelled_after_it(dms, pods, posting):
     creation = threading.Thread(target=create, args=(pods, pod()))
     creation.start()
-    assert begun.wait(10)
+    assert posting.begun.wait(10)
     with pytest.raises(UnknownJobError):
         pods.delete(pod())
-    go_on.set()
+    posting.go_on.set()
     creation.join(10)
     pods.repeat_cancellations()
     assert dms.cancelled == list(dms.jobs.values())
     assert len(dms.cancelled) == 1
+
+
+@EACH_LOOKUP
+def test_a_creation_that_is_repeated_while_it_is_in_progress_gets_the_same_job(dms, pool, posting):
+    def wait(seconds):
+        posting.go_on.set()  # the second creation waits for the first
+        time.sleep(0.01)
+        return False
+
+    pods, answers = Pods(OnePool(pool), wait, 10.0), []
+    creations = [threading.Thread(target=lambda: answers.append(create(pods, pod()))) for _ in range(2)]
+    for creation in creations:
+        creation.start()
+        assert posting.begun.wait(10)
+    for creation in creations:
+        creation.join(10)
+    assert answers == [(pod()["metadata"]["uid"], "nunet-1")] * 2
+    assert (posting.posts, len(dms.jobs)) == (1, 1)
+
+
+@EACH_LOOKUP
+def test_the_end_of_a_repeated_creation_does_not_end_the_first(dms, pool, posting):
+    pods = Pods(OnePool(pool), lambda seconds: False, 0.0)
+    creation = threading.Thread(target=create, args=(pods, pod()))
+    creation.start()
+    assert posting.begun.wait(10)
+    with pytest.raises(UnknownJobError, match="another request"):
+        create(pods, pod())
+    with pytest.raises(UnknownJobError, match="being created"):
+        pods.delete(pod())
+    posting.go_on.set()
+    creation.join(10)
+    pods.repeat_cancellations()
+    assert dms.cancelled == list(dms.jobs.values())
+    assert len(dms.cancelled) == 1
+
+
+def test_a_job_that_the_dms_makes_after_a_lost_answer_is_found(late):
+    pods = Pods(OnePool(pool_of(late, FakeClock(), "status")), lambda seconds: False, 1.0)
+    late.drop = 1
+    for _ in range(2):
+        with pytest.raises(UnknownJobError, match="may still carry out"):
+            create(pods, pod())
+        with pytest.raises(UnknownJobError):
+            pods.statuses([pod()])
+    late.carry_out()
+    uid = pod()["metadata"]["uid"]
+    assert create(pods, pod()) == (uid, uid)
+    assert len(late.posts) == 1
+
+
+def test_a_pod_is_submitted_again_when_a_lost_submission_can_no_longer_become_a_job(late):
+    clock = FakeClock()
+    pods = Pods(OnePool(pool_of(late, clock, "status")), lambda seconds: False, 0.0)
+    late.drop = 1
+    with pytest.raises(SiteError):
+        create(pods, pod())
+    clock.advance(60 + 60)
+    with pytest.raises(UnknownJobError):
+        create(pods, pod())
+    assert len(late.posts) == 1
+    clock.advance(1)
+    create(pods, pod())
+    assert len(late.posts) == 2
+
+
+def test_a_creation_ends_when_its_pod_is_deleted(late):
+    def delete(seconds):
+        with pytest.raises(UnknownJobError):
+            pods.delete(pod())
+        return False
+
+    pods = Pods(OnePool(pool_of(late, SystemClock(), "status")), delete, 10.0)
+    late.drop = 1
+    with pytest.raises(SiteRefusedError, match="deleted"):
+        create(pods, pod())
+    pods.repeat_cancellations()
+    assert list(pods._undelivered) == [pod()["metadata"]["uid"]]
+    late.carry_out()
+    pods.repeat_cancellations()
+    assert late.cancelled == late.posts
+    assert (len(late.posts), pods._undelivered) == (1, {})
