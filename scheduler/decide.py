@@ -43,12 +43,12 @@ from scheduler.pod_states import (
     failure_of,
 )
 from scheduler.rules import (
-    SETTLE,
     SchedulerView,
     busy,
     is_cancelled,
     is_current,
     is_doubtful,
+    is_unread,
     last_job,
     lives,
     may_exclude,
@@ -113,7 +113,7 @@ def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: Plann
     live = [entry for entry in known if lives(entry, state.cancelled)]
     if isinstance(phase, Submitted):
         seen = any(entry.job.job_id == phase.job_id for entry in known)
-        if not seen and snapshot.began <= phase.since + SETTLE:
+        if not seen and is_unread(snapshot, phase):
             unseen = [*(e.job.job_id for e in live), phase.job_id]
             return (_release(pod, unseen) if pods.is_deleted(pod) else None), state
     if pods.is_deleted(pod):

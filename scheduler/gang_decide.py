@@ -43,12 +43,12 @@ from scheduler.pod_states import (
 )
 from scheduler.rules import (
     ALIKE_AFTER,
-    SETTLE,
     SchedulerView,
     awaits_alike,
     busy,
     is_cancelled,
     is_doubtful,
+    is_unread,
     last_job,
     lives,
     may_exclude,
@@ -83,7 +83,7 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
     live = [entry for entry in known if lives(entry, state.cancelled)]
     if isinstance(phase, Submitted):
         seen = any(entry.job.job_id == phase.job_id for entry in known)
-        if not seen and snapshot.began <= phase.since + SETTLE:
+        if not seen and is_unread(snapshot, phase):
             return _hold(gang, phase.job_id), state
         state = state if seen else state.seen()
     deleted = [pod for pod in gang.open if pods.is_deleted(pod)]

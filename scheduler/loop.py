@@ -123,6 +123,7 @@ class Scheduler(SlurmLoop):
         waiting, self._seen = self.dependencies.pods.picked(), self.dependencies.poller.snapshot
         self._states.forget_all_but(waiting.keys() | self._gangs.keys())
         self._unchanged.forget_all_but(waiting.keys())
+        self._actor.placements.forget_all_but(waiting.keys())
         confirmed = self.dependencies.clock.monotonic() - self.dependencies.pods.age()
         self._states.forget_bindings(confirmed, self.workers.busy)
         updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
@@ -271,7 +272,9 @@ class Scheduler(SlurmLoop):
         self.workers.submit(key, lambda: self._actor.act(action), URGENCY[kind], kind=label_of(kind))
 
     def _is_binding(self, uid: str) -> bool:
-        return self.workers.busy(uid) or isinstance(self._states.of(uid).phase, Bound)
+        """Whether a bind of the pod, or of its gang, is in progress or done."""
+        busy, gang = self.workers.busy, self._gangs.uids.get(uid)
+        return busy(uid) or (gang is not None and busy(gang)) or isinstance(self._states.of(uid).phase, Bound)
 
     def _place(self, snapshot: Snapshot, time: float) -> Placements:
         """Return the placements on the current nodes, computed again only after a change of the nodes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,6 +71,13 @@ class Placements:
             seen = self._by_uid[uid] = (pod, self._find(pod, default_partition))
         wanted = self.needs(pod)
         return self._within(seen[1], wanted) if wanted.restricts else seen[1]
+
+    def forget_all_but(self, uids: Set[str]) -> None:
+        """Forget the other pods. Other threads may add pods meanwhile."""
+        for known in (self._by_uid, self._stored.needs):
+            for uid in list(known):
+                if uid not in uids:
+                    known.pop(uid, None)
 
     def needs(self, pod: Mapping[str, Any]) -> volumes.Needs:
         """Return what the PersistentVolumeClaims of a pod require now."""

@@ -89,6 +89,15 @@ def lives(entry: ObservedJob, cancelled: Set[int]) -> bool:
     return not over and entry.job.job_id not in cancelled
 
 
+def is_unread(snapshot: Snapshot, submitted: Submitted) -> bool:
+    """Whether a submitted job may exist although the snapshot does not contain it.
+
+    The snapshot is older than the submission, or slurmctld has listed the job and its comment has not been read yet:
+    after a failed poll, a poll reads only some of the jobs that this process has just submitted.
+    """
+    return snapshot.began <= submitted.since + SETTLE or submitted.job_id in snapshot.unread
+
+
 def is_settled(snapshot: Snapshot, sent_at: float, since: float = 0) -> bool:
     """Whether the snapshot shows the outcome of every request that was sent until ``sent_at`` (monotonic seconds).
 

@@ -163,6 +163,8 @@ class Poller:
         Not ``sure``: the job is named on a pod. A later snapshot contains it, or reports it as missing.
         """
         with self._expecting:
+            if not sure and job_id in self._expected:
+                return
             self._expected[job_id] = Expected(link, self._clock.monotonic(), sure)
         if sure:
             self._busier = True

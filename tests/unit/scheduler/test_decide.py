@@ -231,6 +231,14 @@ def test_a_job_just_submitted_and_not_in_the_view_is_waited_for():
     assert one([pod()], snapshot(began=1005), states) == actions.Submit(pod())
 
 
+def test_a_submitted_job_that_slurm_lists_but_no_poll_has_read_is_waited_for():
+    """After a failed poll, the comments of the jobs just submitted are read again, some in each poll."""
+    states, listed = in_state(Submitted(5, 900.0)), replace(snapshot(), unread=frozenset({5}))
+    assert look([pod()], listed, states) == []
+    assert one([pod(deleted=True, held=True)], listed, states) == actions.Release(pod(deleted=True, held=True), (5,))
+    assert one([pod()], snapshot(), states) == actions.Submit(pod())
+
+
 def test_an_unknown_outcome_is_waited_for_until_slurm_has_settled():
     states = in_state(unknown(990.0))
     view = {"states": states, "now": 1000.0}

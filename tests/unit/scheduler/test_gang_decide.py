@@ -183,6 +183,13 @@ def test_a_submitted_job_is_put_on_the_members_before_a_poll_shows_it():
     assert kinds(look([member(0), member(1), member(2)], snapshot(), states)) == ["Hold"] * 3
 
 
+def test_a_submitted_job_that_slurm_lists_but_no_poll_has_read_is_not_submitted_again():
+    states = PodStates()
+    states.update(REF.key, lambda _: PodState(Submitted(5, 900.0)))
+    members = [member(slot, job=5) for slot in range(3)]
+    assert look(members, snapshot(unread=frozenset({5})), states) == []
+
+
 def test_all_members_are_bound_at_once_each_to_the_node_of_its_slot():
     pods = [member(slot, job=5) for slot in range(3)]
     found = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])))

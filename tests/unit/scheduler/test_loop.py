@@ -10,6 +10,7 @@ from bridge import names
 from bridge.errors import SlurmRefusedError, SlurmUnavailableError
 from scheduler import rules
 from scheduler.loop import COUNT_PERIOD
+from scheduler.occupancy import Occupant
 from scheduler.pod_states import WAITING_FOR, Phase
 from tests.fakes.memory_hub import MemoryHub
 
@@ -174,3 +175,28 @@ def test_requests_of_a_former_leader_are_settled_although_polls_fail_later():
     hub.scheduler.reconcile()
     assert not hub.scheduler.unsettled
     assert hub.scheduler._inherited_until == needed
+
+
+def test_placements_forget_the_pods_that_no_longer_wait():
+    hub = MemoryHub(("n1",))
+    create(hub, "q")
+    waiting(hub)
+    placements = hub.scheduler._actor.placements
+    for uid in ("p", "q"):
+        placements.of({"metadata": {"uid": uid}, "spec": {"containers": [], "volumes": [{"name": "v"}]}}, "main")
+    assert {"p", "q"} <= placements._by_uid.keys()
+    waiting(hub)
+    assert hub.scheduler._actor.placements is placements
+    assert placements._by_uid.keys() == placements._stored.needs.keys() == {"q"}
+
+
+def test_a_member_counts_on_its_node_while_its_gang_is_bound(monkeypatch):
+    hub = MemoryHub(("n1",))
+    hub.scheduler._gangs.uids["m"] = "gang"
+    hub.scheduler._occupancy.assume(Occupant("m", "ns/m", "n1", {}, ours=True, link_key="gang"))
+    busy = {"gang"}
+    monkeypatch.setattr(hub.scheduler.workers, "busy", lambda key: key in busy)
+    for binding in (True, False):
+        hub.scheduler._occupancy.correct({"m"}, hub.scheduler._is_binding)
+        assert [each.uid for each in hub.scheduler._occupancy.of("n1")] == ["m"] * binding
+        busy.clear()

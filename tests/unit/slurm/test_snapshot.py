@@ -310,3 +310,33 @@ def test_the_oldest_api_misses_no_change_when_a_poll_fails_half_way(old_scene: S
     assert scene.poll().error
     scene.slurm.fault = None
     assert scene.poll().jobs[job_id].job.nodes == ("node-0",)
+
+
+def test_after_a_failed_poll_each_submitted_job_is_in_the_snapshot_or_listed_as_unread(scene: Scene) -> None:
+    for _ in range(2000):
+        scene.slurm.add(user="alice")
+    scene.poll()
+    submitted = [scene.add(f"u{number}") for number in range(100)]
+    for number, job_id in enumerate(submitted):
+        scene.poller.expect(job_id, link(f"u{number}"))
+    scene.slurm.down = True
+    scene.poll()
+    scene.slurm.down = False
+    unread = []
+    for _ in range(5):
+        scene.clock.advance(1)
+        snapshot = scene.poll()
+        assert not set(submitted) - snapshot.jobs.keys() - snapshot.unread
+        unread.append(len(set(submitted) & snapshot.unread))
+    assert unread[0] and not unread[-1]
+
+
+def test_a_submitted_job_that_is_also_named_on_its_pod_is_in_each_snapshot(scene: Scene) -> None:
+    for _ in range(2000):
+        scene.slurm.add(user="alice")
+    scene.poll()
+    submitted = [scene.add(f"u{number}") for number in range(100)]
+    for sure in (True, False):
+        for number, job_id in enumerate(submitted):
+            scene.poller.expect(job_id, link(f"u{number}"), sure=sure)
+    assert scene.poll().jobs.keys() == set(submitted)
