@@ -83,7 +83,7 @@ RULES: dict[str, dict[str, Any]] = {
             "properties": {
                 "name": {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"},
                 "existingSecret": {"type": "string", "minLength": 1},
-                "parts": {"type": "array", "items": {"enum": ["scheduler", "controllers"]}},
+                "parts": {"type": "array", "items": {"enum": ["scheduler", "controllers", "plugin"]}},
             },
         },
     },

@@ -84,6 +84,13 @@ created=podbridge/created-by=kind.sh
 uninstall() {
     local failed=''
     # pods first: only a podbridge that runs removes their finalizer
+    if kubectl get namespaces --selector "$created" --output name | grep -x namespace/slurm-bridge; then
+        if ! kubectl delete namespace slurm-bridge --timeout 120s; then
+            say "error: podbridge did not release the pods of slurm-bridge: see kubectl logs -n podbridge" \
+                "deployment/podbridge-controllers; if podbridge does not run, remove the finalizers of these pods"
+            return 1
+        fi
+    fi
     kubectl delete job hello --namespace slurm-bridge --ignore-not-found --cascade foreground --timeout 60s
     kubectl delete --filename hack/slurm/queue.yaml --ignore-not-found || true # no CRD
     helm uninstall podbridge --namespace podbridge --ignore-not-found --wait

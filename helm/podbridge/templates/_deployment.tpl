@@ -86,8 +86,10 @@ metadata:
 spec:
   replicas: {{ $values.replicas }}
   revisionHistoryLimit: {{ $root.Values.revisionHistoryLimit }}
-  {{- $strategy := $values.strategy }}
-  {{- if and $values.hostNetwork (eq (toJson $strategy.rollingUpdate) `{"maxSurge":1,"maxUnavailable":0}`) }}
+  {{- $strategy := $values.strategy | default dict }}
+  {{- if eq $strategy.type "Recreate" }}
+  {{- $strategy = dict "type" "Recreate" }}
+  {{- else if and $values.hostNetwork (eq (toJson $strategy.rollingUpdate) `{"maxSurge":1,"maxUnavailable":0}`) }}
   {{- $strategy = dict "type" "RollingUpdate" "rollingUpdate" (dict "maxSurge" 0 "maxUnavailable" 1) }}
   {{- end }}
   {{- with $strategy }}

@@ -105,7 +105,7 @@
 {{- if not (or (include "podbridge.hasSlurm" .) (include "podbridge.hasPools" .)) }}
 {{- fail "config.slurmRestApi is empty and no pool is configured; set config.slurmRestApi, nats.enabled, or one of config.pools.nats.servers, config.pools.interlink, config.pools.nunet" }}
 {{- end }}
-{{- if has .Release.Namespace ($config.managedNamespaces | default list) }}
+{{- if and (not $config.managedNamespaceSelector) (has .Release.Namespace ($config.managedNamespaces | default (list "slurm-bridge"))) }}
 {{- fail (printf "config.managedNamespaces: %s is the namespace of the release; its own pods could not start while the webhook is down; allowed: any other namespace" .Release.Namespace) }}
 {{- end }}
 {{- range $part := list "admission" "scheduler" "controllers" }}

@@ -450,3 +450,63 @@ def test_the_secret_of_the_token_has_the_names_of_each_chart_of_slurm_bridge(
 def test_a_bad_value_is_named(helm: str, settings: list[str], message: str) -> None:
     words = [f"--set={setting}" for setting in settings]
     assert message in run(helm, "template", "podbridge", str(chart.CHART), "-n", "podbridge", *words, fails=True)
+
+
+def test_the_namespace_of_the_release_is_not_managed_by_default_either(helm: str) -> None:
+    words = ("template", "podbridge", str(chart.CHART), "-n", "slurm-bridge")
+    error = run(helm, *words, fails=True)
+    assert "config.managedNamespaces: slurm-bridge is the namespace of the release" in error
+    run(helm, *words, "--set=config.managedNamespaceSelector.matchLabels.bridge=yes")
+
+
+@pytest.mark.parametrize("network", ["false", "true"])
+def test_the_strategy_recreate_has_no_parameters_of_another(helm: str, network: str) -> None:
+    (deployment,) = [
+        each
+        for each in objects(
+            chart.template(
+                "--set=scheduler.strategy.type=Recreate",
+                f"--set=scheduler.hostNetwork={network}",
+                "--show-only=templates/scheduler.yaml",
+            )
+        )
+        if each["kind"] == "Deployment"
+    ]
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_the_ports_of_the_logs_of_nunet_are_open(helm: str) -> None:
+    pools = '[{"name":"n","url":"https://dms:9999","logHosts":["peer.example.org:8443","*.example.net"]}]'
+    text = chart.template("--set=networkPolicy.enabled=true", f"--set-json=config.pools.nunet={pools}")
+    (policy,) = [
+        each
+        for each in objects(text)
+        if each["kind"] == "NetworkPolicy" and each["metadata"]["name"] == "podbridge-controllers"
+    ]
+    ports = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+    assert {443, 8443, 9999} <= ports
+
+
+def test_a_secret_of_the_hub_can_be_mounted_in_the_plugin(helm: str) -> None:
+    text = chart.template(
+        f"--values={SETS / 'plugin.values.yaml'}",
+        '--set-json=secretMounts=[{"name":"hub","existingSecret":"seed","parts":["plugin"]}]',
+        "--show-only=templates/plugin/deployment.yaml",
+    )
+    assert "mountPath: /etc/podbridge/hub" in text and "secretName: seed" in text
+
+
+def test_redis_gets_the_signals_of_its_container(helm: str, tmp_path: Path) -> None:
+    (container,) = [
+        each["spec"]["template"]["spec"]["containers"][0]
+        for each in objects(chart.template("--set=redis.enabled=true", "--show-only=templates/redis.yaml"))
+        if each["kind"] == "StatefulSet"
+    ]
+    (tmp_path / "redis-server").write_text('#!/bin/sh\necho "$$ $*"\ncat\n')
+    (tmp_path / "redis-server").chmod(0o700)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "REDIS_PASSWORD": "a$b`c"}
+    command = [*container["command"], "--save", "60"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        first, password = process.communicate(timeout=10)[0].splitlines()
+    assert first == f"{process.pid} - --dir /data --appendonly yes --save 60", "the shell would get the signals"
+    assert password == "requirepass a$b`c"

@@ -124,6 +124,14 @@ def test_the_manifests_of_kueue_can_be_a_file(called):
     assert "kubectl delete --ignore-not-found --filename own.yaml" in calls and "https://github" not in calls
 
 
+def test_the_deletion_removes_all_pods_before_podbridge(called):
+    calls = called(*EXISTING, "--delete", created="slurm-bridge")
+    assert calls.index("kubectl delete namespace slurm-bridge") < calls.index("helm uninstall")
+    assert "kubectl delete namespace slurm-bridge" not in called(*EXISTING, "--delete")
+    failed = called(*EXISTING, "--delete", created="slurm-bridge", failing="delete namespace slurm-bridge")
+    assert "helm uninstall" not in failed
+
+
 def test_the_deletion_removes_only_a_kueue_that_the_script_has_installed(called):
     own = called(*EXISTING, "--delete", created="kueue-system")
     deleted = re.search(f"^kubectl delete .*--filename {MANIFESTS}", own, re.MULTILINE)
