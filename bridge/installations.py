@@ -45,6 +45,20 @@ class Installation(Section):
         return self.namespace_selector.matches(labels)
 
 
+def pools_binding_command(config: Config, namespace: str, account: str = "") -> str:
+    """Return the command that lets the controllers of this installation read what pods on pools refer to.
+
+    ``account`` is their service account, if it has not the default name.
+    """
+    installation, home = config.installation, config.leader_election.namespace
+    options = [
+        *([f"--installation {installation}"] if installation != names.COMPONENT else []),
+        *([f"--account {account}"] if account not in ("", names.part_account("controllers", installation)) else []),
+        *([f"--account-namespace {home}"] if home != installation else []),
+    ]
+    return " ".join(["podbridge rbac pools", namespace, *options, "| kubectl apply -f -"])
+
+
 def of(config: Config) -> Installation:
     """Return the record of a configuration."""
     return Installation(

@@ -167,8 +167,6 @@ DEFAULT_NAMESPACE = "slurm-bridge"
 """slurm-bridge's default managed namespace."""
 SYSTEM_NAMESPACE = COMPONENT
 """The namespace of podbridge's Secret and Leases."""
-POOLS_ROLE = "podbridge-pools"
-"""ClusterRole to read the ConfigMaps and Secrets of pods on pools, and its RoleBinding in each namespace."""
 WEBHOOK_PORT = 9443
 HEALTH_PORT = 8081
 METRICS_PORT = 8080
@@ -189,6 +187,11 @@ def part_account(part: str, installation: str = COMPONENT) -> str:
 def part_user(part: str, namespace: str = SYSTEM_NAMESPACE, installation: str = COMPONENT) -> str:
     """Return the user name of a part's service account."""
     return f"system:serviceaccount:{namespace}:{part_account(part, installation)}"
+
+
+def pools_role(installation: str = COMPONENT) -> str:
+    """Return the ClusterRole to read what pods on pools refer to, and the name of its RoleBinding in each namespace."""
+    return f"{installation}-pools"
 
 
 def lease(part: str, installation: str = COMPONENT) -> str:

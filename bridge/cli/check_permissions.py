@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 from admission.webhook_registration import is_managed
-from bridge import names
+from bridge import installations, names
 from bridge.cli.findings import Finding
 from bridge.cli.session import CommandSession
 from bridge.errors import KubeForbiddenError, KubeNotFoundError
@@ -80,8 +80,8 @@ def _in_namespace_of_pools(session: CommandSession, account: str, namespace: str
         return  # _of_account has reported it
     if missing:
         text = f"{where}/{account} lacks: {_text(missing)}; pods on pools wait for what they refer to"
-        words = f"--account {account} --account-namespace {where}"
-        fix = f"rbac.poolNamespaces of the chart, or podbridge rbac pools {namespace} {words} | kubectl apply -f -"
+        command = installations.pools_binding_command(session.config, namespace, account)
+        fix = f"rbac.poolNamespaces of the chart, or {command}"
         yield Finding("warn", WHAT, text, fix)
     else:
         yield Finding("ok", WHAT, f"{where}/{account} may read what pods on pools refer to in {namespace}")

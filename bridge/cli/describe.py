@@ -8,7 +8,7 @@ from typing import Any
 from bridge.cli import queues, reports
 from bridge.cli.connection import ConnectionOptions
 from bridge.cli.explain_objects import find_pool, job_report
-from bridge.cli.get import job_records, node_records, pod_records, pool_records
+from bridge.cli.get import job_records, node_records, pod_records
 from bridge.cli.session import CommandSession
 from bridge.errors import BridgeError, KubeForbiddenError
 from bridge.kube.resources import EVENTS
@@ -31,12 +31,13 @@ def run(connection: ConnectionOptions, kind: str, name: str, namespace: str | No
 def pod(session: CommandSession, namespace: str, name: str) -> dict[str, Any]:
     """Return the record of a pod, its requests, tolerations, conditions, job and Events."""
     found = next((each for each in session.pods(namespace) if each["metadata"]["name"] == name), None)
-    if found is None:
+    records = pod_records(session, namespace, "") if found is not None else []
+    record = next((each for each in records if found is not None and each["uid"] == pods.uid(found)), None)
+    if found is None or record is None:  # the second list may no longer contain it
         scheduler = session.config.scheduler_name
         raise BridgeError(
             f"scheduler {scheduler} has no pod {name} in namespace {namespace}", hint="select another with -n"
         )
-    (record,) = [each for each in pod_records(session, namespace, "") if each["uid"] == pods.uid(found)]
     del record["not_read"]
     metadata = found["metadata"]
     events = session.attempt("Events", lambda: reports.events(session.events(found))) or []
@@ -76,10 +77,10 @@ def job(session: CommandSession, name: str) -> dict[str, Any]:
 def node(session: CommandSession, name: str) -> dict[str, Any]:
     """Return the record of a node, its Slurm node, taints, conditions, pods and Events."""
     record = next((each for each in node_records(session, "") if each["name"] == name), None)
-    if record is None:
+    found = next((each for each in session.nodes() if each["metadata"]["name"] == name), None)
+    if record is None or found is None:
         known = ", ".join(sorted(each["name"] for each in node_records(session, ""))[:20])
         raise BridgeError(f"node {name} does not exist, or is virtual (describe pool)", hint=f"nodes: {known}")
-    (found,) = [each for each in session.nodes() if each["metadata"]["name"] == name]
     other = session.slurm_nodes.get(record["slurm_name"])
     slurm = {}
     if other is not None:
@@ -104,8 +105,7 @@ def node(session: CommandSession, name: str) -> dict[str, Any]:
 
 def pool(session: CommandSession, name: str) -> dict[str, Any]:
     """Return the record of a pool, what its virtual node offers, conditions, pods and Events."""
-    found = find_pool(session, name)
-    (record,) = [each for each in pool_records(session, "") if each["pool"] == name]
+    found, record = find_pool(session, name)
     offered = {key: f"{value.normalize():f}" for key, value in resources.allocatable(found).items()}
     labels = found["metadata"].get("labels") or {}
     return {

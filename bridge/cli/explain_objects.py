@@ -65,9 +65,8 @@ def pool(connection: ConnectionOptions, name: str, form: str) -> None:
 
 def pool_report(session: CommandSession, name: str) -> dict[str, Any]:
     """Return whether the pool is ready, what is in use, and for each waiting pod that selects it whether it fits."""
-    node = find_pool(session, name)
+    node, record = find_pool(session, name)
     ready = eligibility.readiness(node)
-    (record,) = [each for each in pool_records(session, "") if each["pool"] == name]
     waiting = [
         pod
         for pod in session.pods(None)
@@ -90,9 +89,10 @@ def pool_report(session: CommandSession, name: str) -> dict[str, Any]:
     }
 
 
-def find_pool(session: CommandSession, name: str) -> dict[str, Any]:
-    """Return the virtual node of a pool; raises :class:`BridgeError` with the names of the pools."""
+def find_pool(session: CommandSession, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a pool's virtual node and its record; raises :class:`BridgeError` with the names of the pools."""
     nodes = {node["metadata"]["name"]: node for node in session.nodes() if pool_selection.is_virtual(node)}
-    if name not in nodes:
+    record = next((each for each in pool_records(session, "") if each["pool"] == name), None)
+    if name not in nodes or record is None:
         raise BridgeError(f"pool {name} does not exist", hint=f"pools: {', '.join(sorted(nodes)) or 'none'}")
-    return nodes[name]
+    return nodes[name], record

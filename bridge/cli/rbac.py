@@ -22,22 +22,28 @@ def rbac() -> None:
 @rbac.command("pools", epilog="Example:\n\n  podbridge rbac pools research physics | kubectl apply -f -")
 @click.argument("namespaces", nargs=-1, required=True, metavar="NAMESPACE...")
 @click.option(
+    "--installation",
+    default=names.COMPONENT,
+    show_default=True,
+    help="Name of the installation, the prefix of its objects.",
+)
+@click.option(
     "--account",
     "accounts",
     multiple=True,
-    default=[names.part_account("controllers")],
-    show_default=True,
-    help="Service account of the controllers; with podbridge run: podbridge. Can be repeated.",
+    show_default="INSTALLATION-controllers",
+    help="Service account of the controllers; with podbridge run: INSTALLATION. Can be repeated.",
 )
-@click.option(
-    "--account-namespace", default=names.SYSTEM_NAMESPACE, show_default=True, help="Namespace of that service account."
-)
-def pools(namespaces: tuple[str, ...], accounts: tuple[str, ...], account_namespace: str) -> None:
+@click.option("--account-namespace", show_default="INSTALLATION", help="Namespace of that service account.")
+def pools(
+    namespaces: tuple[str, ...], installation: str, accounts: tuple[str, ...], account_namespace: str | None
+) -> None:
     """Print the RoleBindings that let podbridge read the ConfigMaps and Secrets of pods on pools.
 
-    Each grants the controllers the ClusterRole podbridge-pools (config/rbac-pools.yaml) in one namespace: ConfigMaps,
-    Secrets and service account tokens.
+    Each grants the controllers the ClusterRole INSTALLATION-pools (config/rbac-pools.yaml) in one namespace:
+    ConfigMaps, Secrets and service account tokens.
     """
+    account_namespace = account_namespace or installation
     for namespace in namespaces:
         if not _NAMESPACE.fullmatch(namespace):
             raise ConfigError(
@@ -48,17 +54,19 @@ def pools(namespaces: tuple[str, ...], accounts: tuple[str, ...], account_namesp
                 f"NAMESPACE: {namespace!r} is not allowed: its Secrets and tokens give access to the whole cluster; "
                 f"allowed: any but {', '.join(sorted({*_CLOSED, account_namespace}))}"
             )
-    bindings = [role_binding(namespace, accounts, account_namespace) for namespace in namespaces]
+    accounts = accounts or (names.part_account("controllers", installation),)
+    role = names.pools_role(installation)
+    bindings = [role_binding(role, namespace, accounts, account_namespace) for namespace in namespaces]
     click.echo(yaml.safe_dump_all(bindings, sort_keys=False, explicit_start=True), nl=False)
 
 
-def role_binding(namespace: str, accounts: tuple[str, ...], account_namespace: str) -> dict[str, object]:
-    """Build the RoleBinding that grants the service accounts the ClusterRole in ``namespace``."""
+def role_binding(role: str, namespace: str, accounts: tuple[str, ...], account_namespace: str) -> dict[str, object]:
+    """Build the RoleBinding that grants the service accounts the ClusterRole ``role`` in ``namespace``."""
     subjects = [{"kind": "ServiceAccount", "name": name, "namespace": account_namespace} for name in accounts]
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "RoleBinding",
-        "metadata": {"name": names.POOLS_ROLE, "namespace": namespace},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": names.POOLS_ROLE},
+        "metadata": {"name": role, "namespace": namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
         "subjects": subjects,
     }

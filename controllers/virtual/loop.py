@@ -118,7 +118,7 @@ class VirtualNodes(Loop):
         actor = PodActor(
             kube,
             events,
-            ReferenceReader(kube, clock),
+            ReferenceReader(kube, config, clock),
             clock,
             self.check_leadership,
             settings.address,

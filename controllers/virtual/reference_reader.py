@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bridge import names
+from bridge import installations, names
 from bridge.clock import Clock, parse_rfc3339
+from bridge.config import Config
 from bridge.errors import KubeForbiddenError, KubeNotFoundError, MissingReferenceError
 from bridge.kube.client import KubeClient, Object
 from bridge.kube.resources import CONFIGMAPS, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
@@ -43,8 +44,8 @@ class Tokens:
 class ReferenceReader:
     """Reads the objects that pods reference. Thread-safe."""
 
-    def __init__(self, kube: KubeClient, clock: Clock) -> None:
-        self._kube = kube
+    def __init__(self, kube: KubeClient, config: Config, clock: Clock) -> None:
+        self._kube, self._config = kube, config
         self._clock = clock
         self._known: OrderedDict[tuple[str, str, str], tuple[float, Object | None]] = OrderedDict()
         self._lock = threading.Lock()
@@ -102,7 +103,7 @@ class ReferenceReader:
             raise MissingReferenceError(f"waiting for ServiceAccount {account}, or the pod is gone: {error}") from error
         except KubeForbiddenError as error:
             namespace = metadata["namespace"]
-            raise _unbound(f"request a token of ServiceAccount {account}", namespace) from error
+            raise self._unbound(f"request a token of ServiceAccount {account}", namespace) from error
         status = answer["status"]
         return status["token"], max(60.0, parse_rfc3339(status["expirationTimestamp"]) - self._clock.time())
 
@@ -137,7 +138,7 @@ class ReferenceReader:
         except KubeNotFoundError:
             obj = None
         except KubeForbiddenError as error:
-            raise _unbound(f"read {kind.plural}/{name}", namespace) from error
+            raise self._unbound(f"read {kind.plural}/{name}", namespace) from error
         with self._lock:
             self._known[key] = (now, obj)
             self._known.move_to_end(key)
@@ -145,11 +146,12 @@ class ReferenceReader:
                 self._known.popitem(last=False)
         return obj
 
-
-def _unbound(what: str, namespace: str) -> MissingReferenceError:
-    """Return the error for a refusal of the API server: a RoleBinding is missing."""
-    return MissingReferenceError(
-        f"podbridge may not {what} in namespace {namespace}: RoleBinding {names.POOLS_ROLE} is missing there",
-        hint=f"an administrator allows this with: podbridge rbac pools {namespace} | kubectl apply -f - "
-        "(with podbridge run: add --account podbridge)",
-    )
+    def _unbound(self, what: str, namespace: str) -> MissingReferenceError:
+        """Return the error for a refusal of the API server: a RoleBinding is missing."""
+        installation = self._config.installation
+        role, account = names.pools_role(installation), names.part_account("run", installation)
+        return MissingReferenceError(
+            f"podbridge may not {what} in namespace {namespace}: RoleBinding {role} is missing there",
+            hint=f"an administrator allows this with: {installations.pools_binding_command(self._config, namespace)} "
+            f"(with podbridge run: add --account {account})",
+        )

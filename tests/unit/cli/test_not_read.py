@@ -136,3 +136,15 @@ def test_a_watch_that_begins_without_slurm_notices_the_next_failure_too(monkeypa
     slurm.answers = False
     with pytest.raises(BridgeError, match="no answer"):
         read()
+
+
+@pytest.mark.parametrize(("kind", "name"), [("pod", "p"), ("pool", "pool"), ("node", "n")])
+def test_an_object_that_is_deleted_while_it_is_described_does_not_exist(kind, name):
+    virtual = {names.POOL_LABEL: "pool"} if kind == "pool" else {}
+    node = {"metadata": {"name": name, "labels": virtual}, "spec": {}, "status": {}}
+    session = Session(Slurm(answers=True), "c")
+    session.slurm_nodes = {}
+    items = {"/api/v1/namespaces/hpc/pods": [POD], "/api/v1/nodes": [node]}
+    session.kube.get = lambda path, params=None: {"items": [items[path].pop()] if items.get(path) else []}
+    with pytest.raises(BridgeError, match=f"{kind} {name}"):
+        getattr(describe, kind)(session, *(["hpc"] if kind == "pod" else []), name)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bridge import names
+from bridge.config import Config
 from bridge.errors import (
     KubeConflictError,
     KubeNotFoundError,
@@ -186,7 +187,7 @@ class World:
         self.api, self.clock, self.pool, self.entry = Api(pod()), FakeClock(NOW), FakePool("site"), Entry()
         self.pool.config = BuildConfig.model_validate({"runtime": {"kind": "none"}, "limits": {"allow_race": True}})
         self.told: list[str] = []
-        reader = ReferenceReader(self.api, self.clock)  # type: ignore[arg-type]
+        reader = ReferenceReader(self.api, Config(), self.clock)  # type: ignore[arg-type]
         self.actor = PodActor(self.api, self, reader, self.clock, lambda: None, "10.0.0.1", 30, 60)  # type: ignore[arg-type]
 
     def event(self, obj: Any, reason: str, message: str, **_: Any) -> None:

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bridge import names
+from bridge.config import Config
 from bridge.errors import (
     BridgeError,
     KubeConflictError,
@@ -355,7 +356,7 @@ class Hub:
         self.pools = {name: SitePool(site) for name, site in self.sites.items()}
         self.entries = {name: Entry() for name in self.sites}
         self.racers, self.pod = Racers(lambda *_: None), None
-        reader = ReferenceReader(self.api, self.clock)  # type: ignore[arg-type]
+        reader = ReferenceReader(self.api, Config(), self.clock)  # type: ignore[arg-type]
         self.actor = PodActor(self.api, self, reader, self.clock, lambda: None, "10.0.0.1", TIMEOUT, WAIT)  # type: ignore[arg-type]
         self.since = self.clock.monotonic()
         self.refresh()

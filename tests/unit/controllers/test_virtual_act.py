@@ -5,6 +5,7 @@ import base64
 import pytest
 
 from bridge import names
+from bridge.config import Config
 from bridge.errors import (
     KubeInvalidError,
     KubeNotFoundError,
@@ -82,7 +83,7 @@ class World:
     def __init__(self):
         self.kube, self.events, self.clock, self.pool = Kube(), Recorder(), FakeClock(1_800_000_000.0), FakePool("site")
         self.leads, self.entry = True, Entry()
-        reader = ReferenceReader(self.kube, self.clock)
+        reader = ReferenceReader(self.kube, Config(), self.clock)
         self.actor = PodActor(self.kube, self.events, reader, self.clock, self.check_leadership, "10.0.0.1", 30)
 
     def check_leadership(self):
