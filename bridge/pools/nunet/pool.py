@@ -132,8 +132,11 @@ class NunetPool(PolledPool):
 
     def _submit(self, pod: Pod, objects: Objects) -> JobStatus:
         uid = uid_of(pod)
-        # after a lost answer, no caller may submit again, unless the DMS or the user says that there is no job
-        doubtful = self._submissions.sent(uid) is not None or self._job_id(pod) is not None
+        # after a lost answer, no caller may submit again, unless the DMS or the user says that there is no job; an
+        # earlier process of a plugin may have submitted the pod, and only a DMS that knows UIDs can say so
+        doubtful = (
+            self._submissions.sent(uid) is not None or self._job_id(pod) is not None or self._own.lookup == "status"
+        )
         with retryable():
             if doubtful and (known := self.status(pod)) is not None:
                 return known

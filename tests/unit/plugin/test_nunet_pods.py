@@ -243,6 +243,15 @@ def test_a_pod_is_submitted_again_when_a_lost_submission_can_no_longer_become_a_
     assert len(late.posts) == 2
 
 
+def test_a_job_of_an_earlier_process_that_no_peer_shows_is_found_by_its_uid(late):
+    for _ in range(2):
+        pods = Pods(OnePool(pool_of(late, FakeClock(), "status")), lambda seconds: False, 1.0)
+        create(pods, pod())
+        late.jobs.update({job.id: job for job in late.posts})
+        late.shows = False
+    assert len(late.posts) == 1
+
+
 def test_a_creation_ends_when_its_pod_is_deleted(late):
     def delete(seconds):
         with pytest.raises(UnknownJobError):
