@@ -56,7 +56,9 @@ look_at_log() {
 # has_leapt I: by what the container's first process has written, which costs no process to find out; it may be hidden.
 has_leapt() {
     local position=0
-    { read -r _ position <"/proc/${PID[$1]}/fdinfo/1"; } 2>/dev/null
+    # to the end of the file: if the process ended after the first line, bash could not seek back, and the next read would
+    # return the other lines, whatever its file is
+    { read -r -d '' _ position _ <"/proc/${PID[$1]}/fdinfo/1"; } 2>/dev/null
     ((LOG_BASE[$1] + position - LOG_SIZE[$1] > LOG_STEP / 2))
 }
 

@@ -1,6 +1,7 @@
 """The library, whole and by its digest."""
 
 import hashlib
+import re
 
 import pytest
 
@@ -23,3 +24,12 @@ def test_each_runtime_has_a_library_of_its_own():
 @pytest.mark.parametrize("digest", ["", "0" * 64, "apptainer"])
 def test_what_is_none_of_them_is_not_known(digest):
     assert library.known(digest) is None
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_file_with_several_lines_about_a_process_is_read_to_its_end(runtime):
+    """If the process ends meanwhile, bash cannot seek back, and the next read of any file would return the rest."""
+    one_line = ("uptime", "boot_id", "uuid", "stat", "statm")
+    reads = re.findall(r"\bread (.*?)<\"?(/proc/\S+?)\"?[;\s]", library.text(runtime))
+    assert ("-r -d '' _ position _ ", "/proc/${PID[$1]}/fdinfo/1") in reads
+    assert [file for words, file in reads if "-d ''" not in words and not file.endswith(one_line)] == []
