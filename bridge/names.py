@@ -147,6 +147,8 @@ DRAIN_REASON_PREFIX = "slurm-bridge:"
 # --- conditions -------------------------------------------------------------------------------------------------------
 POD_SCHEDULED = "PodScheduled"
 DISRUPTION_TARGET = "DisruptionTarget"
+POOL_CONNECTED = "PoolConnected"
+"""Condition of a virtual node: podbridge hears its site."""
 JOB_MISSING = "bridge.vk.io/JobMissing"
 """Condition of a pod: its job and many others are missing, and the brake on mass ending holds the pod."""
 JOB_SUSPENDED = "bridge.vk.io/JobSuspended"

@@ -109,8 +109,16 @@ def _offer(node: Mapping[str, Any]) -> Offer:
         _amounts(status.get("allocatable") or {}),
         state,
         reason,
-        _time(ready.get("lastTransitionTime")),
+        max(_time(ready.get("lastTransitionTime")), _lost_at(status) if reason == SILENT else 0.0),
     )
+
+
+def _lost_at(status: Mapping[str, Any]) -> float:
+    """Return the time since which podbridge does not hear the site; the site may have been not ready before."""
+    lost: Mapping[str, Any] = next(
+        (c for c in status.get("conditions") or () if c["type"] == names.POOL_CONNECTED and c["status"] == "False"), {}
+    )
+    return _time(lost.get("lastTransitionTime"))
 
 
 def _amounts(allocatable: Mapping[str, Any]) -> dict[str, Fraction]:

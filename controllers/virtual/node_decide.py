@@ -303,6 +303,6 @@ def _forget(view: NodesView, state: PoolStatus) -> Action | None:
 def may_vanish(node: Node, remove_after: float, time: float) -> bool:
     """Whether the site of this node (fresh from the API server) has been silent for ``remove_after`` seconds."""
     for condition in (node.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == node_manifest.CONNECTED and condition.get("status") == "False":
+        if condition.get("type") == names.POOL_CONNECTED and condition.get("status") == "False":
             return bool(time - parse_rfc3339(condition["lastTransitionTime"]) >= remove_after)
     return False

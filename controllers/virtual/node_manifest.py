@@ -15,7 +15,6 @@ from controllers.virtual.announcement_validation import ValidAnnouncement
 
 Body = dict[str, Any]
 
-CONNECTED = "PoolConnected"
 ACCEPTED = "AnnouncementAccepted"
 CONFIG = "BuildConfigAccepted"
 MESSAGE = 1024
@@ -116,7 +115,7 @@ def _conditions(state: PoolStatus, valid: ValidAnnouncement | None, silent: bool
     problems = "; ".join(valid.problems) if valid is not None else ""
     accepted = ("False", "ValuesLeftOut", problems) if problems else ("True", "AllAccepted", "")
     fine = ("False", "NotKnownHere", "the site's batch system monitors its machines")
-    rows = {"Ready": ready, CONNECTED: connected}
+    rows = {"Ready": ready, names.POOL_CONNECTED: connected}
     if valid is not None:
         rows[ACCEPTED] = accepted
         refused = state.readiness.problem

@@ -270,6 +270,18 @@ def test_the_pool_timeout_counts_from_the_last_message(timeout, reason, age, cpu
     assert kube.cpus("batch-nats-a") == cpus
 
 
+@pytest.mark.parametrize(("silent", "evicted"), [(5, False), (569, False), (571, True)])
+def test_the_time_before_the_silence_in_which_the_site_had_a_problem_does_not_count(silent, evicted):
+    flavor = {"name": "n", "poolFlavor": {"pools": ["a"], "evictAfter": 600}}
+    kube = Kube([master(flavors=[flavor])], [node("a")]).settle()
+    lost = {"type": "PoolConnected", "status": "False", "lastTransitionTime": rfc3339(NOW - silent)}
+    kube.nodes[0] = node("a", ready="False", reason="SiteSilent", since=3600)
+    kube.nodes[0]["status"]["conditions"].append(lost)
+    kube.settle()
+    kube.used("batch-n-a")
+    assert any(isinstance(action, Evict) for action in kube.decide()) == evicted
+
+
 @pytest.mark.parametrize(
     ("fields", "reason", "silent", "evicted"),
     [

@@ -167,7 +167,7 @@ def test_a_silent_site_makes_its_node_not_ready_with_the_last_words():
     assert f"last heard {rfc3339(TIME - 1)}" in ready["message"]
     assert "slurmctld is ill" in ready["message"]
     assert ready["lastTransitionTime"] == rfc3339(TIME + 40)
-    assert condition(action.patch["status"], node_manifest.CONNECTED) == ("False", "SiteSilent")
+    assert condition(action.patch["status"], names.POOL_CONNECTED) == ("False", "SiteSilent")
     assert action.news[0] == "SiteSilent"
     assert action.news[2] is True
     written["site"] = (action.status, NOW + 40)
@@ -184,14 +184,14 @@ def test_a_site_that_announces_itself_seldom_is_not_silent():
 def test_a_link_that_is_down_is_told_apart():
     written, node = settled()
     (action,) = decide(view(state(), node=node, written=written, now=NOW + 40, problem="refused"))
-    assert condition(action.patch["status"], node_manifest.CONNECTED) == ("False", "NatsDisconnected")
+    assert condition(action.patch["status"], names.POOL_CONNECTED) == ("False", "NatsDisconnected")
 
 
 def test_a_site_with_a_problem_is_not_ready_and_connected():
     written, node = settled()
     (action,) = decide(view(state(problem="no slurmctld"), node=node, written=written))
     assert condition(action.patch["status"], "Ready") == ("False", "SiteProblem")
-    assert condition(action.patch["status"], node_manifest.CONNECTED) == ("True", "SiteHeard")
+    assert condition(action.patch["status"], names.POOL_CONNECTED) == ("True", "SiteHeard")
 
 
 def test_a_site_that_leaves_is_not_ready_at_once():
