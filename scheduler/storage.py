@@ -44,7 +44,7 @@ class Storage:
                 if known is None or known["metadata"].get("uid") != obj["metadata"].get("uid"):
                     return
                 self._remove(known)
-            elif known is not None and _version(known) > _version(obj):
+            elif known is not None and _version(known) > _version(obj) and not _is_restored(old, new):
                 return  # the answer to a write of this process is newer than this event
             else:
                 if known is not None:
@@ -132,6 +132,11 @@ def _discard(index: dict[Any, dict[str, Object]], key: object, name: str) -> Non
     index[key].pop(name, None)
     if not index[key]:
         del index[key]
+
+
+def _is_restored(old: Object | None, new: Object | None) -> bool:
+    """Whether a cache reports an older state than before: etcd was restored from a backup."""
+    return old is not None and new is not None and _version(old) > _version(new)
 
 
 def _version(obj: Object) -> int:

@@ -45,7 +45,8 @@ def bound_before(bound: Iterable[Pod], waiting: Iterable[Pod]) -> bool:
     Both times are those of the API server, in whole seconds (RFC 3339, UTC).
     """
     conditions = (condition(pod, names.POD_SCHEDULED) for pod in bound)
-    times = [entry["lastTransitionTime"] for entry in conditions if entry.get("status") == "True"]
+    found = (entry.get("lastTransitionTime") for entry in conditions if entry.get("status") == "True")
+    times = [time for time in found if time]  # another writer of the status may leave it out
     return bool(times) and all(pod["metadata"]["creationTimestamp"] > min(times) for pod in waiting)
 
 

@@ -395,6 +395,24 @@ class TestStorage:
             assert sorted(map(str, found.volumes_of_claim("ns", key))) == sorted(map(str, of_claim))
 
 
+def test_an_older_state_counts_only_after_a_restore_of_etcd():
+    def at(version):
+        found = claim()
+        found["metadata"]["resourceVersion"] = version
+        return found
+
+    def version(storage):
+        metadata = at("1")["metadata"]
+        return storage.claim(metadata["namespace"], metadata["name"])["metadata"]["resourceVersion"]
+
+    storage = Storage([at("5")])
+    storage.changed("update", None, at("9"))  # a write of this process
+    storage.changed("update", at("5"), at("7"))
+    assert version(storage) == "9"
+    storage.changed("update", at("9"), at("4"))
+    assert version(storage) == "4"
+
+
 def test_the_caches_keep_what_decides():
     raw = claim(annotations={volumes.SELECTED_NODE: "n1", "other": "x"}, dataSource={"name": "snapshot"})
     kept = prune_claim(raw)
