@@ -28,7 +28,7 @@ POOL = "local-site"
 HUBS = ("first", "second")
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/podbridge/leases/podbridge-controllers"
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
-TIMES = {"leaseDuration": 4, "renewDeadline": 3, "retryPeriod": 0.5}
+TIMES = {"leaseDuration": 6, "renewDeadline": 5, "retryPeriod": 0.5}
 BATCH = 12
 """Pods that are created before the fault, during it, and after it."""
 
