@@ -31,8 +31,8 @@ def run(connection: ConnectionOptions, kind: str, name: str, namespace: str | No
 def pod(session: CommandSession, namespace: str, name: str) -> dict[str, Any]:
     """Return the record of a pod, its requests, tolerations, conditions, job and Events."""
     found = next((each for each in session.pods(namespace) if each["metadata"]["name"] == name), None)
-    records = pod_records(session, namespace, "") if found is not None else []
-    record = next((each for each in records if found is not None and each["uid"] == pods.uid(found)), None)
+    uid = pods.uid(found) if found is not None else ""
+    record = next((each for each in pod_records(session, namespace, "") if each["uid"] == uid), None)
     if found is None or record is None:  # the second list may no longer contain it
         scheduler = session.config.scheduler_name
         raise BridgeError(

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from bridge import names
 from bridge.clock import parse_rfc3339
+from bridge.workload import pods
 from bridge.workload.pool_selection import is_virtual
 from bridge.workload.quantity import parse
 
@@ -109,16 +110,14 @@ def _offer(node: Mapping[str, Any]) -> Offer:
         _amounts(status.get("allocatable") or {}),
         state,
         reason,
-        max(_time(ready.get("lastTransitionTime")), _lost_at(status) if reason == SILENT else 0.0),
+        max(_time(ready.get("lastTransitionTime")), _lost_at(node) if reason == SILENT else 0.0),
     )
 
 
-def _lost_at(status: Mapping[str, Any]) -> float:
+def _lost_at(node: Mapping[str, Any]) -> float:
     """Return the time since which podbridge does not hear the site; the site may have been not ready before."""
-    lost: Mapping[str, Any] = next(
-        (c for c in status.get("conditions") or () if c["type"] == names.POOL_CONNECTED and c["status"] == "False"), {}
-    )
-    return _time(lost.get("lastTransitionTime"))
+    connected = pods.condition(node, names.POOL_CONNECTED)
+    return _time(connected.get("lastTransitionTime")) if connected.get("status") == "False" else 0.0
 
 
 def _amounts(allocatable: Mapping[str, Any]) -> dict[str, Fraction]:

@@ -475,16 +475,19 @@ def test_the_strategy_recreate_has_no_parameters_of_another(helm: str, network: 
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
 
 
-def test_the_ports_of_the_logs_of_nunet_are_open(helm: str) -> None:
-    pools = '[{"name":"n","url":"https://dms:9999","logHosts":["peer.example.org:8443","*.example.net"]}]'
+@pytest.mark.parametrize(
+    ("hosts", "opened"), [(["peer.example.org:8443", "*.example.net"], {443, 8443, 9999}), ([], {443, 9999})]
+)
+def test_the_ports_of_the_logs_of_nunet_are_open(helm: str, hosts: list[str], opened: set[int]) -> None:
+    pools = json.dumps([{"name": "n", "url": "https://dms:9999", "logHosts": hosts}])
     text = chart.template("--set=networkPolicy.enabled=true", f"--set-json=config.pools.nunet={pools}")
     (policy,) = [
         each
         for each in objects(text)
         if each["kind"] == "NetworkPolicy" and each["metadata"]["name"] == "podbridge-controllers"
     ]
-    ports = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
-    assert {443, 8443, 9999} <= ports
+    (rule,) = [each for each in policy["spec"]["egress"] if {"port": 9999, "protocol": "TCP"} in each["ports"]]
+    assert {port["port"] for port in rule["ports"]} == opened | {6820}
 
 
 def test_a_secret_of_the_hub_can_be_mounted_in_the_plugin(helm: str) -> None:
