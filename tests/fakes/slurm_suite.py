@@ -51,6 +51,18 @@ def settled(site: Site, check: Callable[[], Any]) -> Any:
     return eventually(settle_and_check, timeout=15)
 
 
+def free_nodes(cluster: Any) -> None:
+    """Cancel the jobs that earlier tests left, and wait until each node of a real Slurm is idle."""
+
+    def idle() -> bool:
+        left = cluster.run_slurm("squeue", "-h", "-o", "%A").split()
+        if left:
+            cluster.run_slurm("scancel", *left, check=False)  # one that has ended meanwhile is an error
+        return not left and set(cluster.run_slurm("sinfo", "-h", "-N", "-o", "%T").split()) == {"idle"}
+
+    eventually(idle, "idle nodes", timeout=60)
+
+
 class SlurmSuite:
     """A subclass defines the fixture ``site``."""
 

@@ -30,7 +30,7 @@ from bridge.slurm.query_plan import LARGEST_BULK
 from bridge.slurm.snapshot import Poller
 from cluster.polling import eventually
 from tests.fakes.component_suite import ComponentSuite
-from tests.fakes.slurm_suite import SlurmSuite, ask
+from tests.fakes.slurm_suite import SlurmSuite, ask, free_nodes
 from tests.fakes.slurm_suite import link as link_of
 
 pytestmark = pytest.mark.real
@@ -385,15 +385,13 @@ def test_slurmctld_hanging_leaves_writes_unknown(site: RealSite, patient: SlurmC
         late = outcomes(writes(short))
     finally:
         site.cluster.kill("slurmctld", signal.SIGCONT)
+        eventually(lambda: not _fails(patient.ping), timeout=60)
+        free_nodes(site.cluster)
     for name in asked:
         assert type(told[name]) is SlurmUnavailableError, (name, told[name])
     for name in writes(patient):
         assert type(told[name]) is SlurmUnknownOutcomeError, (name, told[name])
         assert type(late[name]) is SlurmUnknownOutcomeError, (name, late[name])
-    eventually(lambda: not _fails(patient.ping), timeout=60)
-    for job in patient.jobs():
-        if states.end_of(job.states) is None:
-            patient.cancel(job.job_id)
 
 
 @pytest.mark.timeout(600)

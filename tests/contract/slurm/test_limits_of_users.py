@@ -19,7 +19,7 @@ from bridge.slurm.models import ApiVersion
 from cluster import Cluster
 from cluster.polling import eventually
 from cluster.slurm import ACCOUNTING
-from tests.fakes.slurm_suite import ask
+from tests.fakes.slurm_suite import ask, free_nodes
 
 pytestmark = pytest.mark.real
 
@@ -84,6 +84,7 @@ def reserve(slurm: Slurm) -> None:
 @pytest.fixture
 def slurm(slurm_cluster: Any) -> Iterator[Slurm]:
     """Slurm without accounting, with partitions and a reservation that alice may not use."""
+    free_nodes(slurm_cluster)
     made = Slurm(slurm_cluster)
     names = [name for name in PARTITIONS if name != "high-only"]  # QOS are of the accounting
     for name in names:

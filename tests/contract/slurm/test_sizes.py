@@ -15,7 +15,7 @@ from bridge.slurm.job_resources import indices
 from bridge.slurm.models import ApiVersion, GroupRef
 from bridge.workload import translate
 from cluster.polling import eventually
-from tests.fakes.slurm_suite import ask
+from tests.fakes.slurm_suite import ask, free_nodes
 
 pytestmark = pytest.mark.real
 
@@ -37,6 +37,7 @@ class Site:
 
 @pytest.fixture
 def site(slurm_cluster: Any) -> Iterator[Site]:
+    free_nodes(slurm_cluster)
     yield Site(slurm_cluster)
 
 
