@@ -61,6 +61,7 @@ class Pods:
         self._undelivered: dict[str, Pod] = {}
         self._ending: dict[str, Pool] = {}
         self._deleted: set[str] = set()  # until their site says that the job is gone: no event reports this
+        self._cancelled: dict[str, None] = {}  # the last ones in order, at sites that do not remember them
 
     # --- create -------------------------------------------------------------------------------------------------------
     def create(self, asked: Creation) -> tuple[str, str]:
@@ -97,7 +98,8 @@ class Pods:
                 log.info("submission is repeated", extra=kv(job=asked.pod["metadata"]["uid"], error=error))
 
     def _submit(self, asked: Creation) -> JobStatus:
-        if asked.pod["metadata"]["uid"] in self._undelivered:
+        uid = asked.pod["metadata"]["uid"]
+        if uid in self._undelivered or uid in self._cancelled:
             raise SiteRefusedError("the pod was deleted", reason="Forgotten")
         pool = self._directory.choose(asked.pod)
         readiness = pool.ready()
@@ -215,7 +217,12 @@ class Pods:
             known = None
         if known is not None and _of_this_pod(pod, known) is None:
             raise AnswerError(404, f"pod {metadata['namespace']}/{metadata['name']} has another UID")
-        if pool.cancel(pod, _grace(pod), forget=True) is not None:
+        running = pool.cancel(pod, _grace(pod), forget=True) is not None
+        if not pool.lists:
+            self._cancelled[metadata["uid"]] = None
+            if len(self._cancelled) > MOST_DELETED:
+                self._cancelled.pop(next(iter(self._cancelled)), None)
+        if running:
             if len(self._deleted) >= MOST_DELETED:
                 self._deleted.clear()
             self._deleted.add(metadata["uid"])

@@ -110,6 +110,10 @@ def test_a_pod_of_interlink_is_deleted_and_what_cannot_be_sent_is_refused(api, s
     api.good("POST", "/create", body(found))
     api.good("POST", "/delete", found)
     assert [job.state for job in site.jobs_of(uid)] == ["cancelled"]
+    api.good("POST", "/delete", found)  # the job has ended: the pool forgets it
+    status, text = api.call("POST", "/create", body(found))
+    assert (status, b"the pod was deleted" in text) == (409, True)
+    assert [job.state for job in site.jobs_of(uid)] == ["cancelled"]
     bad = pod(UID.replace("7a11", "7a13"))
     bad["spec"]["containers"][0]["workingDir"] = "/x"
     status, text = api.call("POST", "/create", body(bad))
