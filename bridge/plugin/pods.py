@@ -208,20 +208,19 @@ class Pods:
     def _cancel(self, pod: Pod) -> None:
         metadata = pod["metadata"]
         pool = self._directory.choose(pod)
-        if not pool.lists and metadata["uid"] in self._creating:  # its site would run a job that it gets later
-            raise UnknownJobError("the pod is being created; its cancellation is repeated")
+        if not pool.lists:  # its site would run a job that it gets later
+            self._remember_cancelled(metadata["uid"])  # first: a creation that begins now is refused
+            if metadata["uid"] in self._creating:
+                raise UnknownJobError("the pod is being created; its cancellation is repeated")
         try:
             known = pool.job(metadata["uid"]) or pool.status(pod)
         except UntracedJobError:
             # clients also delete pods that were refused, and no user can state no-job for a pod that is gone
             known = None
         if known is not None and _of_this_pod(pod, known) is None:
+            self._cancelled.pop(metadata["uid"], None)
             raise AnswerError(404, f"pod {metadata['namespace']}/{metadata['name']} has another UID")
         running = pool.cancel(pod, _grace(pod), forget=True) is not None
-        if not pool.lists:
-            self._cancelled[metadata["uid"]] = None
-            if len(self._cancelled) > MOST_DELETED:
-                self._cancelled.pop(next(iter(self._cancelled)), None)
         if running:
             if len(self._deleted) >= MOST_DELETED:
                 self._deleted.clear()
@@ -229,6 +228,11 @@ class Pods:
             if not pool.lists and len(self._ending) < MOST_DELETED:
                 pool.follow(pod)
                 self._ending[metadata["uid"]] = pool
+
+    def _remember_cancelled(self, uid: str) -> None:
+        self._cancelled[uid] = None
+        if len(self._cancelled) > MOST_DELETED:
+            self._cancelled.pop(next(iter(self._cancelled)), None)
 
     def forget_ended(self) -> None:
         """Forget the deleted pods whose jobs have ended. A pool that lists its jobs does so itself."""

@@ -80,7 +80,7 @@ def test_a_gang_with_a_minimum_gets_the_nodes_that_are_free_and_room_for_its_mem
     version: ApiVersion = site.client.version
     room = 40 * together, 1024 * together, 2 * together
     for least, most in ((1, 2), (2, 4)):
-        eventually(lambda: set(site.cluster.run_slurm("sinfo", "-h", "-N", "-o", "%T").split()) == {"idle"}, "idle")
+        free_nodes(site.cluster)
         assert given(least, most) == ("node-[0-1]", *room)
     blocker = site.client.submit(ask(site.client, cpus=100)).job_id
     try:

@@ -13,6 +13,7 @@ from bridge.plugin.directory import OnePool
 from bridge.plugin.pods import Pods
 from bridge.pools.nunet import source
 from bridge.script.references import Objects
+from bridge.serving.answers import AnswerError
 from cluster.dms import SECONDS, FakeDms, Job
 from tests.fakes.clock import FakeClock
 
@@ -177,6 +178,29 @@ def test_a_pod_that_is_deleted_during_its_creation_is_cancelled_after_it(dms, po
     pods.repeat_cancellations()
     assert dms.cancelled == list(dms.jobs.values())
     assert len(dms.cancelled) == 1
+
+
+def test_a_creation_that_begins_during_the_cancellation_of_its_pod_is_refused(dms, pods, monkeypatch):
+    create(pods, pod())
+    refused = []
+
+    def cancel(job):
+        with pytest.raises(SiteRefusedError, match="the pod was deleted"):
+            create(pods, pod())
+        refused.append(job)
+
+    monkeypatch.setattr(dms, "cancel", cancel)
+    pods.delete(pod())
+    assert refused == list(dms.jobs.values())
+
+
+def test_a_deletion_under_a_wrong_name_cancels_nothing(dms, pods):
+    create(pods, pod())
+    other = pod()
+    with pytest.raises(AnswerError, match="another UID"):
+        pods.delete({**other, "metadata": {**other["metadata"], "name": "other"}})
+    assert create(pods, pod()) == (other["metadata"]["uid"], "nunet-1")
+    assert dms.cancelled == []
 
 
 @EACH_LOOKUP
