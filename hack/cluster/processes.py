@@ -13,6 +13,9 @@ from pathlib import Path
 
 from cluster.errors import ClusterError
 
+STOP_PATIENCE = 10.0
+"""Seconds until all threads of a process must have stopped after SIGSTOP."""
+
 
 class Processes:
     """The daemons of one cluster; their pid files are ``run/<name>.pid``, their output is in ``logs/<name>.log``.
@@ -64,7 +67,7 @@ class Processes:
         state, since = _state_and_start(pid)
         if since != started:
             return None
-        if state in "ZX" and _threads(pid) < 2:  # its connections live as long as one of its threads
+        if state in "ZX" and len(_threads(pid)) < 2:  # its connections live as long as one of its threads
             with contextlib.suppress(ChildProcessError):  # a child of this process
                 os.waitpid(pid, os.WNOHANG)
             return None
@@ -75,7 +78,7 @@ class Processes:
         pid = self.pid(name)
         if pid is None:
             raise ClusterError(f"{name} is not running")
-        os.kill(pid, number)
+        send_signal(pid, number)
 
     def stop(self, names: Iterable[str], grace: float = 10) -> None:
         """Stop the daemons with SIGTERM, all at once, and after ``grace`` seconds with SIGKILL (0: at once)."""
@@ -124,6 +127,18 @@ class Processes:
                 return
 
 
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a process; after SIGSTOP, wait until all its threads have stopped."""
+    os.kill(pid, number)
+    if number != signal.SIGSTOP:
+        return
+    end = time.monotonic() + STOP_PATIENCE
+    while not all(_state_and_start(thread)[0] in "TtXZ" for thread in _threads(pid)):
+        if time.monotonic() >= end:
+            raise ClusterError(f"process {pid} did not stop within {STOP_PATIENCE:g} s of SIGSTOP")
+        time.sleep(0.005)
+
+
 def run(command: Sequence[str], text: str | None = None, check: bool = True, timeout: float = 120) -> str:
     """Run a tool; return its output, with ``check=False`` also its standard error."""
     try:
@@ -147,11 +162,11 @@ def _state_and_start(pid: int) -> tuple[str, int]:
     return fields[0], int(fields[19])
 
 
-def _threads(pid: int) -> int:
+def _threads(pid: int) -> list[int]:
     try:
-        return len(os.listdir(f"/proc/{pid}/task"))
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except OSError:
-        return 0
+        return []
 
 
 def inside(folder: Path, seen_as: str) -> list[int]:

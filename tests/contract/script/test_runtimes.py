@@ -227,11 +227,11 @@ OBJECTS = Objects(configmaps={"c": {"data": {"k": "v"}}})
 
 def test_apptainer_is_told(ordinary, stubs):
     probe = {"exec": {"command": ["true"]}, "periodSeconds": 1}
-    spec = pod(command=["sh", "-c", "sleep 2"], readinessProbe=probe, resources={"limits": {"nvidia.com/gpu": 1}})
+    spec = pod(command=["sh", "-c", "sleep 6"], readinessProbe=probe, resources={"limits": {"nvidia.com/gpu": 1}})
     config = stubs.settings("apptainer", apptainer={"options": ["--dns", "1.1.1.1"]})
     job = ordinary.run(spec, objects=OBJECTS, config=config, environment=GPUS)
     # on a busy machine a probe may be told first
-    words = next(call for call in stubs.calls("apptainer") if call[-1] == "sleep 2")
+    words = next(call for call in stubs.calls("apptainer") if call[-1] == "sleep 6")
     folder = str(job.folder)
     assert words_of(stubs, "apptainer", "pull")[2:] == [f"{folder}/run/main.sif", "docker://busybox:1"]
     for flag in ("--containall", "--no-home", "--cleanenv", "--no-eval", "--no-umask", "--writable-tmpfs", "--nv"):
@@ -245,7 +245,7 @@ def test_apptainer_is_told(ordinary, stubs):
         f"{folder}/work/main/var/tmp:/var/tmp:rw",
     ]
     assert f"{folder}/run/main.sif" in words
-    assert words[words.index("--pwd") + 1] == "/e" and words[-3:] == ["sh", "-c", "sleep 2"]
+    assert words[words.index("--pwd") + 1] == "/e" and words[-3:] == ["sh", "-c", "sleep 6"]
     probes = [call for call in stubs.calls("apptainer") if call[-1] == "true"]
     # a probe gets the same image, volumes and variables
     assert probes and probes[0][: probes[0].index("--env-file")] == words[: words.index("--env-file")]

@@ -20,6 +20,7 @@ from bridge.store.redis_store import RedisStore
 from bridge.wire.bucket import BucketSubjects
 from bridge.wire.nats_server_config import INBOX
 from cluster.polling import eventually
+from cluster.processes import send_signal
 from tests.contract.store.servers import PASSWORD, Broker, Place, RedisServer
 from tests.contract.wire.servers import PREFIX, World
 from tests.fakes.store_suite import StoreSuite
@@ -79,7 +80,7 @@ def test_a_server_that_hangs_is_an_error_within_seconds(place: Place, store: Key
     store.put("pools", {"a": b"1"})
     process = (place.redis or place.broker.server).process
     assert process is not None
-    process.send_signal(signal.SIGSTOP)
+    send_signal(process.pid, signal.SIGSTOP)
     try:
         begun = time.monotonic()
         with pytest.raises(StoreError):

@@ -40,6 +40,7 @@ from bridge.wire.messages import (
 from bridge.wire.server import StreamClosed, Write
 from cluster.polling import eventually
 from cluster.ports import free_block
+from cluster.processes import send_signal
 
 OWNER = "c1"
 
@@ -125,7 +126,7 @@ class NatsServer:
 
     def signal(self, number: int) -> None:
         assert self.process is not None
-        self.process.send_signal(number)
+        send_signal(self.process.pid, number)
 
     def kill(self) -> None:
         if self.process is not None:
