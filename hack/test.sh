@@ -4,6 +4,8 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$checkout"
+# fewer garbage collections of kube-apiserver, etcd and other programs in Go: 17 % less CPU time, with more memory
+export GOGC=${GOGC:-400}
 
 usage="usage: hack/test.sh [--long]       run everything
        hack/test.sh --fast         run linters, types, layers and unit tests: no daemons, under 2 minutes
