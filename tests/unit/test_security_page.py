@@ -1,6 +1,5 @@
 """docs/security.md names the test of each row: the tests must exist."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -24,12 +23,8 @@ def tables():
 
 def defined():
     """Return the names of all test functions."""
-    found = set()
-    for file in (ROOT / "tests").rglob("test_*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.FunctionDef):
-                found.add(node.name)
-    return found
+    files = (ROOT / "tests").rglob("test_*.py")
+    return {name for file in files for name in re.findall(r"^ *def (test_\w+)\(", file.read_text(), re.MULTILINE)}
 
 
 def test_each_line_names_a_test_that_exists():

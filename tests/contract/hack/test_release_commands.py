@@ -20,7 +20,7 @@ def test_the_command_of_a_page_installs_the_wheel(wheel, tmp_path, page):
     """In the directory of the wheel; without the packages that podbridge needs, since an index has these."""
     (block,) = (each for each in blocks(DOCS / f"{page}.md") if "pip install" in each.text)
     shutil.copy(wheel, tmp_path)
-    environ = clean() | {"HOME": str(tmp_path), "PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1"}
+    environ = clean() | {"HOME": str(tmp_path), "PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_COMPILE": "1"}
     Shell(environ, tmp_path, {"python3 ": f"{sys.executable} "}).run(block)
     python = tmp_path / "podbridge/bin/python"
     assert successful(python, "-c", "import bridge; print(bridge.__version__)").strip() == __version__
