@@ -208,6 +208,7 @@ class Pods:
     def _cancel(self, pod: Pod) -> None:
         metadata = pod["metadata"]
         pool = self._directory.choose(pod)
+        is_first = metadata["uid"] not in self._cancelled
         if not pool.lists:  # its site would run a job that it gets later
             self._remember_cancelled(metadata["uid"])  # first: a creation that begins now is refused
             if metadata["uid"] in self._creating:
@@ -218,7 +219,8 @@ class Pods:
             # clients also delete pods that were refused, and no user can state no-job for a pod that is gone
             known = None
         if known is not None and _of_this_pod(pod, known) is None:
-            self._cancelled.pop(metadata["uid"], None)
+            if is_first:
+                self._cancelled.pop(metadata["uid"], None)
             raise AnswerError(404, f"pod {metadata['namespace']}/{metadata['name']} has another UID")
         running = pool.cancel(pod, _grace(pod), forget=True) is not None
         if running:

@@ -203,6 +203,16 @@ def test_a_deletion_under_a_wrong_name_cancels_nothing(dms, pods):
     assert dms.cancelled == []
 
 
+def test_a_deletion_under_a_wrong_name_does_not_forget_that_the_pod_was_deleted(dms, pods):
+    create(pods, pod())
+    pods.delete(pod())
+    other = pod()
+    with pytest.raises(AnswerError, match="another UID"):
+        pods.delete({**other, "metadata": {**other["metadata"], "name": "other"}})
+    with pytest.raises(SiteRefusedError, match="the pod was deleted"):
+        create(pods, pod())
+
+
 @EACH_LOOKUP
 def test_a_creation_that_is_repeated_while_it_is_in_progress_gets_the_same_job(dms, pool, posting):
     def wait(seconds):
