@@ -4,11 +4,12 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$checkout"
-# fewer garbage collections of kube-apiserver, etcd and other programs in Go: 17 % less CPU time, with more memory
+# Fewer garbage collections of kube-apiserver, etcd and other programs in Go, with more memory: the contract tests of the
+# controllers and of the API server need 17 % less CPU time.
 export GOGC=${GOGC:-400}
 
 usage="usage: hack/test.sh [--long]       run everything
-       hack/test.sh --fast         run linters, types, layers and unit tests: no daemons, under 2 minutes
+       hack/test.sh --fast         run linters, types, layers and unit tests: no daemons, 2 to 5 minutes
        hack/test.sh --python X.Y [ARGS...]
                                    run the unit tests (or pytest with ARGS) on another Python, 3.11 to 3.14
        hack/test.sh ARGS...        run pytest alone, with ARGS

@@ -128,7 +128,10 @@ class Processes:
 
 
 def send_signal(pid: int, number: int) -> None:
-    """Send a signal to a process; after SIGSTOP, wait until all its threads have stopped."""
+    """Send a signal to a process; after SIGSTOP, wait until all its threads have stopped.
+
+    Raises :class:`ClusterError` if they have not within ``STOP_PATIENCE`` seconds.
+    """
     os.kill(pid, number)
     if number != signal.SIGSTOP:
         return
