@@ -28,15 +28,17 @@ begin() {
     STEP[i]=creating KILL_AT[i]='' KILLED[i]='' WHY_KILLED[i]='' HOOK[i]='' NEXT[i]='' DIRTY[i]=1
     unset "BEGAN_AT[i]" # a start that fails is no long run
     OOM_BEFORE=$(oom_count)
+    collect "$i"
     (
         [[ $WAKE ]] && exec {WAKE}>&-
         trap - TERM INT HUP EXIT
-        exec </dev/null >>"logs/$name.log" 2>&1
+        exec </dev/null >&"$OUTPUT" 2>&1 {OUTPUT}>&-
         started_at "$BASHPID"
         printf '%d %d %s\n' "$BASHPID" "$RESULT" "$BOOT" >"run/$name.pid"
         runtime_start "$i"
     ) &
     PID[i]=$!
+    exec {OUTPUT}>&-
 }
 
 # go NAME: a runtime calls it just before it executes the container's process.
@@ -202,10 +204,11 @@ reap() {
     name=${NAME[i]}
     wait "${PID[i]}"
     code=$?
+    kill_session "${PID[i]}"
+    end_collector "$i"
     runtime_code "$i" "$code"
     code=$RESULT
     runtime_clean "$i"
-    kill_session "${PID[i]}"
     PID[i]=''
     : >"run/$name.pid"
     stop_probes "$i"

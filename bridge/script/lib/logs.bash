@@ -1,8 +1,9 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# Logs of containers, and their limit. A container has its log open while it runs, so the file keeps its name and its
-# beginning is removed: by a hole or, if the file system has no holes, by a copy and a truncation. All offsets count from
-# the start of the run.
+# Logs of containers, and their limit. A container writes to a pipe, because a program that opens /dev/stderr for writing
+# truncates a file; a process of the script, the collector, appends what it reads to the log. The collector has the log open,
+# so the file keeps its name and its beginning is removed: by a hole or, if the file system has no holes, by a copy and a
+# truncation. All offsets count from the start of the run.
 #   logs/<name>.log    what the container writes
 #   logs/<name>.first  "<first> <base>": offsets of the first byte that is kept, and of the log's own first byte.
 #                      A third word, "moving": the log is being truncated, and nothing in it counts
@@ -11,7 +12,7 @@
 
 LOG_STEP=${PODBRIDGE_LOG_MAX_SIZE:-10485760} LOG_FILES=${PODBRIDGE_LOG_MAX_FILES:-5} LOG_CUT=''
 LOG_BOUND=$((LOG_STEP * LOG_FILES)) LOG_LINE=65536 INDEX_BOUND=524288 NO_HOLE=3
-declare -a LOG_FIRST LOG_BASE LOG_SIZE LOG_LOOKED LOG_AT LOG_PID
+declare -a LOG_FIRST LOG_BASE LOG_SIZE LOG_LOOKED LOG_AT LOG_PID COLLECTOR
 
 # new_log I: start a log; that of the run before, if there is one, becomes the previous log. The order matters to
 # bridge/site/log_files.py: what <first> says of a log is there before the log has its name, and as long as it has it.
@@ -30,6 +31,36 @@ new_log() {
     LOG_FIRST[i]=0 LOG_BASE[i]=0 LOG_SIZE[i]=0 LOG_LOOKED[i]=$NOW LOG_AT[i]=0 LOG_PID[i]=''
     : >>"$log.log"
 }
+
+# collect I: OUTPUT is a descriptor whose text goes to the log. The collector ends when everybody has closed it.
+collect() {
+    exec {OUTPUT}> >(
+        [[ $WAKE ]] && exec {WAKE}>&-
+        # a batch system signals all processes of a job, and what the container says about its end must be kept
+        trap '' TERM INT HUP
+        trap - EXIT
+        # cat fails if the disk is full; the container must not fail for it
+        until cat 2>/dev/null; do sleep 0.5; done >>"logs/${NAME[$1]}.log"
+    )
+    COLLECTOR[$1]=$!
+}
+
+# end_collector I: the container has ended; wait until its log is complete. A process that has left the container's session
+# may keep the pipe open: after a second in which the log has not grown, the collector ends anyway.
+end_collector() {
+    local pid=${COLLECTOR[$1]} size='' last quiet=0
+    COLLECTOR[$1]=''
+    while [[ $pid ]] && kill -0 "$pid"; do
+        last=$size
+        size=$(stat -c %s "logs/${NAME[$1]}.log")
+        quiet=$((size == last ? quiet + 1 : 0))
+        if ((quiet > 20)); then
+            family "$pid"
+            kill -KILL "${FAMILY[@]}"
+        fi
+        sleep 0.05
+    done
+} 2>/dev/null
 
 # look_at_log I: about once a second; at each turn while it grows by half a file a second, or has since the last look.
 look_at_log() {
@@ -53,12 +84,12 @@ look_at_log() {
     fi
 }
 
-# has_leapt I: by what the container's first process has written, which costs no process to find out; it may be hidden.
+# has_leapt I: by what the collector has written, which costs no process to find out.
 has_leapt() {
     local position=0
     # to the end of the file: if the process ended after the first line, bash could not seek back, and the next read would
     # return the other lines, whatever its file is
-    { read -r -d '' _ position _ <"/proc/${PID[$1]}/fdinfo/1"; } 2>/dev/null
+    { read -r -d '' _ position _ <"/proc/${COLLECTOR[$1]}/fdinfo/1"; } 2>/dev/null
     ((LOG_BASE[$1] + position - LOG_SIZE[$1] > LOG_STEP / 2))
 }
 

@@ -10,6 +10,7 @@ from bridge.script.references import Objects
 from tests.contract.script.conftest import NOBODY
 from tests.contract.script.containers import HOMES, Containers
 from tests.contract.script.test_ends import processes_below
+from tests.contract.script.test_life import REOPENED
 from tests.contract.script.test_variables import BEFORE, FOREIGN, NASTY, SHOW, check_foreign
 
 pytestmark = pytest.mark.real
@@ -99,6 +100,17 @@ def test_a_folder_of_the_site_is_no_image(site):
     assert job.ended()["reason"] == "InvalidImageName", job.everything()
     assert job.message() == f"the image {link} leads to /, which is in no folder that this site keeps for images\n"
     assert inside.log() == "yes\n", inside.everything()
+
+
+def test_a_program_that_opens_its_output_again_keeps_the_log(site):
+    # process 1 of podman's and charliecloud's containers is that of another user, or of the machine
+    cases = {name: case for name, case in REOPENED.items() if name != "first" or site.kind == "apptainer"}
+    job = site.run({"containers": [site.shell(text, name=name) for name, (text, _) in cases.items()]})
+    said = {name: job.log(name).split() for name in cases}
+    if site.kind == "podman":  # it has a pipe for the output and one for the errors: which comes first is not said
+        said = {name: sorted(words) for name, words in said.items()}
+        cases = {name: (text, " ".join(sorted(words.split()))) for name, (text, words) in cases.items()}
+    assert said == {name: words.split() for name, (_, words) in cases.items()}, job.everything()
 
 
 OF_THE_MACHINE = """

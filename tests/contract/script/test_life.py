@@ -1,8 +1,11 @@
 """The life of a pod: order of containers, restarts, deadlines, graceful ends, hooks and probes."""
 
+import contextlib
 import itertools
+import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +73,45 @@ def test_failing_init_container_is_tried_again(ordinary):
     assert job.log().strip() == "3"
     assert job.state("init")["restarts"] == 2
     assert job.pod()["phase"] == "Succeeded"
+
+
+# Programs open their own output again, by its name in /dev or in /proc (nginx/docker-nginx#87, and any cron job in a
+# container). It must be no file that they truncate.
+REOPENED = {
+    "stderr": ("echo one; echo two; echo error >/dev/stderr; echo three", "one two error three"),
+    "stdout": ("echo one; echo two >/dev/stdout; echo three", "one two three"),
+    "descriptor": ("echo one; echo two >/proc/self/fd/1; echo three >/dev/fd/2; echo four", "one two three four"),
+    "first": ("echo one; echo two >>/proc/1/fd/1; echo three >/proc/$$$$/fd/2", "one two three"),
+    "tee": ("echo one; echo two | tee /dev/stderr; echo three", "one two two three"),
+    "late": ("echo one; (sleep 0.5; echo two; exec >/dev/null) & wait; echo three", "one two three"),
+}
+
+
+def test_a_program_that_opens_its_output_again_keeps_the_log(site):
+    cases = {name: case for name, case in REOPENED.items() if name != "first"}  # its process 1 is the machine's
+    job = site.run({"containers": [site.shell(text, name=name) for name, (text, _) in cases.items()]})
+    assert {name: job.log(name).split() for name in cases} == {name: said.split() for name, (_, said) in cases.items()}
+
+
+def test_a_process_that_leaves_its_session_does_not_hold_the_end(ordinary):
+    text = "echo one; setsid sleep 30 & sleep 0.2; echo two"
+    begun = time.monotonic()
+    job = ordinary.run({"containers": [ordinary.shell(text)]})
+    assert job.log() == "one\ntwo\n" and job.pod()["phase"] == "Succeeded" and time.monotonic() - begun < 20
+
+
+def test_output_is_kept_although_a_signal_goes_to_all_processes(ordinary):
+    """As Slurm and HTCondor send it: also to what collects the output."""
+    text = "trap 'echo bye; exit 3' TERM; echo hello; while :; do sleep 0.1; done"
+    job = ordinary.job({"containers": [ordinary.shell(text)]}).start()
+    job.eventually(lambda: job.log_if_any() == "hello\n")
+    processes = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(process) == job.process.pid:
+                os.kill(process, signal.SIGTERM)
+    job.wait(20)
+    assert job.log() == "hello\nbye\n" and job.ended()["exitCode"] == 3
 
 
 def test_sidecars_begin_in_order_and_end_in_reverse(site):
