@@ -99,6 +99,17 @@ def preferences(spec: Mapping[str, Any]) -> list[str]:
     return warnings
 
 
+def long_grace(spec: Mapping[str, Any], longest: int) -> list[str]:
+    """Warn about a grace period that the end of the Slurm job would shorten to ``longest`` seconds."""
+    stated = spec.get("terminationGracePeriodSeconds") or 0
+    if stated <= longest:
+        return []
+    return [
+        f"spec.terminationGracePeriodSeconds: {stated} is shortened to {longest} s (maxGracePeriod of podbridge's "
+        f"configuration) when the Slurm job of the pod is over"
+    ]
+
+
 def too_big(asked: Resources, nodes: Sequence[Resources]) -> list[str]:
     """List the requests that exceed every node's allocatable resources; empty if no node is known."""
     if not nodes or any(all(node.get(name, 0) >= value for name, value in asked.items()) for node in nodes):

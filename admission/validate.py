@@ -42,6 +42,7 @@ class Rules:
     partitions: Sequence[str] = ()
     slurm: bool = True
     device_classes: Mapping[str, str] = field(default_factory=dict)
+    max_grace: int = 300
 
 
 def rules_of(config: Config, trusted: Iterable[str] = ()) -> Rules:
@@ -55,6 +56,7 @@ def rules_of(config: Config, trusted: Iterable[str] = ()) -> Rules:
         tuple(config.partitions),
         slurm=bool(config.slurm_rest_api),
         device_classes=config.device_classes,
+        max_grace=config.max_grace_period,
     )
 
 
@@ -122,6 +124,7 @@ def create(
     if not rules.slurm and not allowed.remote:
         verdict.warnings.append(pool_selection.NO_POOL)
     if allowed.local:
+        verdict.warnings += unsupported.long_grace(spec, rules.max_grace)
         verdict.invalid += _group_problems(annotations)
         verdict.invalid += field_policy.impossible(annotations, rules.partitions)
         verdict.denials += field_policy.denied(annotations, scope.policy, rules.partition)

@@ -237,6 +237,11 @@ class Config(Section):
         "the last grace period there, or for the volumes of the pod. Then the job is cancelled, and pods that have not "
         "ended count as permanent.",
     )
+    max_grace_period: Annotated[int, Field(ge=1, le=86400)] = Field(
+        300,
+        description="Maximum grace period of a pod whose Slurm job is over, whatever terminationGracePeriodSeconds and "
+        "the deletion of the pod say. A bind waits no longer than this for the grace periods of other pods.",
+    )
     workers: Annotated[int, Field(ge=1, le=64)] = Field(
         8, description="Concurrent calls to the API server and to Slurm."
     )

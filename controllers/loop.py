@@ -88,6 +88,7 @@ class Controllers(SlurmLoop):
             virtual,
             expected=expected,
             waiting=self._waiting,
+            max_grace=dependencies.config.max_grace_period,
         )
         decision = self._decide_workload(workload, now)
         self._displaced, self._waiting = decision.displaced, decision.waiting
@@ -149,7 +150,7 @@ class Controllers(SlurmLoop):
         if now >= self._watched_until and not any(map(workload_decide.is_missing, decision.actions)):
             self._brakes.judge("slurm", 0, {}, listed=not view.snapshot.error)
             return decision
-        known, missing = missing_jobs.jobs(view.pods, view.snapshot)
+        known, missing = missing_jobs.jobs(view.pods, view.snapshot, view.max_grace)
         brake = self._brakes.judge("slurm", known, missing, listed=not view.snapshot.error)
         if brake.missing:
             self._watched_until = now + WATCHED

@@ -59,7 +59,8 @@ class Scheduler(SlurmLoop):
         self._others = others
         self._storage_caches = storage
         self._storage = Storage(on_change=self.wake)
-        self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken)
+        self._max_grace = dependencies.config.max_grace_period
+        self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken, self._max_grace)
         self._states = PodStates()
         self._gangs = GangIndex()
         self._new = NewPods(dependencies.pods)
@@ -238,7 +239,7 @@ class Scheduler(SlurmLoop):
         if snapshot.sequence != self._braked:
             self._braked = snapshot.sequence
             count, gone = (
-                missing_jobs.jobs(self.dependencies.pods.items(), snapshot)
+                missing_jobs.jobs(self.dependencies.pods.items(), snapshot, self._max_grace)
                 if missing_jobs.is_suspected(snapshot)
                 else (0, {})
             )

@@ -22,7 +22,7 @@ from scheduler import volumes
 Pod = Mapping[str, Any]
 NOTHING: Resources = {}
 _ZERO = Decimal(0)
-_METADATA = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
+_METADATA = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,15 @@ class Occupancy:
     """The occupants of every node. Safe for any thread.
 
     :meth:`changed` is a subscriber of caches of pods; it calls ``on_change`` when it has changed an occupant. A pod
-    that is about to be bound counts at once (:meth:`assume`), before a cache shows it on its node.
+    that is about to be bound counts at once (:meth:`assume`), before a cache shows it on its node. ``max_grace``: the
+    seconds after which a deleted pod of another scheduler counts as one that stays.
     """
 
-    def __init__(self, scheduler_name: str, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, scheduler_name: str, on_change: Callable[[], None] = lambda: None, max_grace: float = 300
+    ) -> None:
         self._scheduler_name = scheduler_name
+        self._max_grace = max_grace
         self._lock = threading.Lock()
         self._by_uid: dict[str, Occupant] = {}
         self._by_node: dict[str, dict[str, Occupant]] = {}
@@ -75,7 +79,7 @@ class Occupancy:
                 self._remove(uid)
                 is_new = known is not None
             else:
-                until = _until(pod)
+                until = self._until(pod)
                 is_new = bool(node) and (
                     known is None
                     or (known.until, known.node) != (until, node)
@@ -145,6 +149,19 @@ class Occupancy:
                 if occupant.until < overdue:
                     result[occupant.node] = _sum(result.get(occupant.node, {}), occupant.requests, 1)
             return result
+
+    def _until(self, pod: Pod) -> float:
+        """Return the end of a deleted pod's grace period; 0 if it is not deleted.
+
+        The end of its job shortens the grace period of a pod of podbridge. Until then, Slurm counts the pod.
+        """
+        metadata = pod["metadata"]
+        if not (deleted := metadata.get("deletionTimestamp")):
+            return 0
+        until = clock.parse_rfc3339(deleted)
+        if pod["spec"].get("schedulerName") == self._scheduler_name:
+            return until
+        return until - max(0.0, float(metadata.get("deletionGracePeriodSeconds") or 0) - self._max_grace)
 
     # --- under the lock -----------------------------------------------------------------------------------------------
     def _add(self, occupant: Occupant) -> None:
@@ -251,11 +268,6 @@ def reduce(pod: Pod) -> dict[str, Any]:
         },
         "status": {"phase": (pod.get("status") or {}).get("phase")},
     }
-
-
-def _until(pod: Pod) -> float:
-    deleted = pod["metadata"].get("deletionTimestamp")
-    return clock.parse_rfc3339(deleted) if deleted else 0
 
 
 def _sum(one: Resources, other: Resources, sign: int) -> Resources:

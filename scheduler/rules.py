@@ -226,12 +226,15 @@ def busy(view: SchedulerView, state: PodState, until: float = 0) -> tuple[bool, 
     """Return whether an allocated job has waited too long for its pods, and the next state.
 
     The time counts from the start of the wait, or from ``until`` (seconds since the epoch), the end of the last grace
-    period of the pods that have to end.
+    period of the pods that have to end. The user of such a pod can choose a grace period of years: no more than
+    ``maxGracePeriod`` from the start of the wait counts.
     """
     since = state.phase.since if isinstance(state.phase, NodeBusy) else view.now
     if not isinstance(state.phase, NodeBusy):
         state = replace(state, phase=NodeBusy(failure_of(state.phase), since=since))
-    over = view.time >= max(until, view.time - (view.now - since)) + view.config.busy_node_timeout
+    began = view.time - (view.now - since)
+    last = min(max(until, began), began + view.config.max_grace_period)
+    over = view.time >= last + view.config.busy_node_timeout
     return over, state
 
 

@@ -230,7 +230,7 @@ def _taken(session: CommandSession) -> dict[str, resources.Resources]:
     """Return by node the requests of other schedulers' pods; empty if the user may not list these pods."""
 
     def count() -> dict[str, resources.Resources]:
-        there = occupancy.Occupancy(session.config.scheduler_name)
+        there = occupancy.Occupancy(session.config.scheduler_name, max_grace=session.config.max_grace_period)
         for pod in session.other_pods():
             there.changed("add", None, pod)
         return there.lasting(0)

@@ -18,8 +18,10 @@ def is_suspected(snapshot: Snapshot) -> bool:
     return any(known.missing and known.is_confirmed and states.end_of(known.job.states) is None for known in found)
 
 
-def jobs(everyone: Iterable[Pod], snapshot: Snapshot) -> tuple[int, dict[str, Pod]]:
+def jobs(everyone: Iterable[Pod], snapshot: Snapshot, max_grace: float) -> tuple[int, dict[str, Pod]]:
     """Return the number of pods that should have a job, and the pods whose job is missing, by UID.
+
+    A deleted pod counts if its grace period exceeds ``max_grace`` seconds: the end of its job shortens it.
 
     A job counts as missing as soon as it is not in the list: polls read missing jobs a few at a time, and the loss of
     thousands must show at once. But no job counts before slurmctld itself has reported twice that one of them does not
@@ -29,7 +31,9 @@ def jobs(everyone: Iterable[Pod], snapshot: Snapshot) -> tuple[int, dict[str, Po
     found: dict[str, Pod] = {}
     for pod in everyone:
         labelled = pods.job_id(pod)
-        if labelled is None or not pods.is_bound(pod) or pods.is_finished(pod) or pods.is_deleted(pod):
+        if labelled is None or not pods.is_bound(pod) or pods.is_finished(pod):
+            continue
+        if pods.is_ending(pod, max_grace):
             continue
         count += 1
         uid = pods.uid(pod)

@@ -9,6 +9,8 @@ from bridge import clock, names
 
 Pod = Mapping[str, Any]
 FINISHED = ("Succeeded", "Failed")
+DEFAULT_GRACE = 30
+"""Seconds of ``terminationGracePeriodSeconds`` that the API server sets."""
 
 
 def key(pod: Pod) -> str:
@@ -63,6 +65,22 @@ def is_finished(pod: Pod) -> bool:
 def is_deleted(pod: Pod) -> bool:
     """Whether the deletion of the pod was requested."""
     return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def is_ending(pod: Pod, longest: float) -> bool:
+    """Whether the pod is deleted with a grace period of at most ``longest`` seconds."""
+    return is_deleted(pod) and int(pod["metadata"].get("deletionGracePeriodSeconds") or 0) <= longest
+
+
+def grace(pod: Pod) -> int:
+    """Return the seconds of the pod's grace period: that of its deletion, else the one in its spec.
+
+    The API server treats a negative value as 1.
+    """
+    own = pod["metadata"].get("deletionGracePeriodSeconds")
+    if own is None:
+        own = pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE)
+    return 1 if int(own) < 0 else int(own)
 
 
 def urgency(pod: Pod) -> tuple[int, str, str]:

@@ -13,14 +13,12 @@ from bridge.errors import BridgeError
 from bridge.slurm import components
 from bridge.slurm.models import ApiVersion, GroupRef, JobLink, JobRequest, PodRef
 from bridge.workload import annotations as job_annotations
-from bridge.workload import eligibility, gres, links, quantity, resources, shortfall, slurm_partition
+from bridge.workload import eligibility, gres, links, pods, quantity, resources, shortfall, slurm_partition
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 
 _SIZES = ("name", "link", "min_nodes", "max_nodes", "tasks", "tasks_per_node", "excluded_nodes", "components")
 """Fields of a request in which the components of a job may always differ."""
-DEFAULT_GRACE = 30
-"""Seconds of ``terminationGracePeriodSeconds`` that the API server sets."""
 
 
 class UntranslatableError(BridgeError):
@@ -249,7 +247,7 @@ def _deadline(spec: Mapping[str, Any], of_job: int | None, longest: int) -> int:
     if not given:
         return 0
     least = math.ceil(min(given) / 60)
-    grace = int(spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE))
+    grace = int(spec.get("terminationGracePeriodSeconds", pods.DEFAULT_GRACE))
     wanted = math.ceil((min(given) + grace) / 60)
     return max(least, min(wanted, longest)) if longest else wanted
 

@@ -33,6 +33,7 @@ class WorkloadActor:
         self._events = dependencies.events
         self._cluster = dependencies.cluster
         self._scheduler_name = dependencies.config.scheduler_name
+        self._max_grace = dependencies.config.max_grace_period
         self._clock = dependencies.clock
         self._check_leadership = check_leadership
 
@@ -83,16 +84,24 @@ class WorkloadActor:
             log.warning("cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id))
 
     def _end(self, action: actions.End) -> None:
-        """Write the reason to the pod, then delete it with its grace period, unless it has changed meanwhile."""
+        """Write the reason to the pod, then delete it, unless it has changed meanwhile.
+
+        The grace period is the pod's own, up to the maximum. The API server accepts a second deletion of a pod, and
+        applies its grace period if it is shorter than that of the first one; kubelets do the same.
+        """
         pod, now = action.pod, clocks.rfc3339(self._clock.time())
         message = f"Slurm job {action.job_id} {action.text}"
+        if pods.grace(pod) > self._max_grace:
+            message += f"; the pod's grace period is limited to {self._max_grace} s (maxGracePeriod)"
         patch = pods.condition_patch(pod, names.DISRUPTION_TARGET, "True", action.reason, message, now)
         patch["status"].update(reason=action.reason, message=message)
         try:
             fresh = self._kube.patch(_path(pod, "status"), patch, kind="strategic")
             if pods.job_id(fresh) == action.job_id and not pods.is_finished(fresh):
+                grace = min(pods.grace(fresh), self._max_grace)
                 self._events.event(pod, action.reason, message, warning=True, action="Ending")
-                self._kube.delete(_path(pod), {"preconditions": {"uid": pods.uid(pod)}})
+                options = {"gracePeriodSeconds": grace, "preconditions": {"uid": pods.uid(pod)}}
+                self._kube.delete(_path(pod), options)
         except (KubeNotFoundError, KubeConflictError) as error:
             log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
             return

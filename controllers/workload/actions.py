@@ -26,7 +26,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Terminate the pod: its job is over. ``text`` is a predicate, to follow ``Slurm job 14``."""
+    """Terminate the pod, or shorten its grace period: its job is over. ``text`` follows ``Slurm job 14``."""
 
     pod: Pod
     job_id: int

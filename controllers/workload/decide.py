@@ -54,7 +54,8 @@ class WorkloadView:
     ``slurm_names`` maps the names of all Kubernetes nodes except virtual ones to their names in Slurm. ``silent`` holds
     the nodes that are not Ready, ``virtual`` the virtual nodes. ``displaced`` and ``waiting`` are those of the last
     decision, by UID. No pod is terminated for a missing job unless ``brake`` allows it; ``None``: there is no brake.
-    ``expected`` holds the jobs that the poller will read in any case.
+    ``expected`` holds the jobs that the poller will read in any case. ``max_grace`` is the maximum grace period, in
+    seconds, of a pod whose job is over.
     """
 
     pods: Iterable[Pod]
@@ -66,6 +67,7 @@ class WorkloadView:
     brake: Brake | None = None
     expected: Set[int] = frozenset()
     waiting: Mapping[str, Waiting] = field(default_factory=dict)
+    max_grace: float = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ def _decide_pod(view: WorkloadView, pod: Pod, key: str, over: bool, open_keys: s
         return _on_pool(view, pod), None
     if pods.is_bound(pod) and (extra := _second_job(view, pod, labelled)) is not None:
         return Cancel(pod, extra), before
-    if labelled is None or pods.is_deleted(pod):
+    if labelled is None or pods.is_ending(pod, view.max_grace):
         return None, before
     known = view.snapshot.jobs.get(labelled)
     if known is None:

@@ -45,6 +45,27 @@ def test_a_pod_without_grace_keeps_its_job_until_its_containers_have_ended(clean
     eventually(lambda: not set(jobs) & world.queue().keys(), "the jobs gone", 10)
 
 
+def test_a_grace_period_of_a_year_ends_soon_after_the_job(clean):
+    """The long grace period is in the pod, or in a deletion before the end of the job."""
+    world, year = clean, 31536000
+    running, deleted = world.create(terminationGracePeriodSeconds=year), world.create()
+    jobs = [world.labelled(world.running(pod)) for pod in (running, deleted)]
+    world.cluster.kill("kwok", signal.SIGSTOP)  # containers that ignore SIGTERM
+    try:
+        world.delete(deleted, grace=year)
+        world.polled()
+        assert world.get(deleted)["metadata"]["deletionGracePeriodSeconds"] == year, "its job runs"
+        world.slurm("scancel", *map(str, jobs))
+        for pod in (running, deleted):
+            found = world.seen(pod, "shortened", lambda p: p["metadata"].get("deletionGracePeriodSeconds") == 300)
+            assert found["status"]["reason"] == "Cancelled"
+            assert world.events(pod, "Cancelled")
+    finally:
+        world.cluster.kill("kwok", signal.SIGCONT)
+    for pod in (running, deleted):
+        world.gone(pod)
+
+
 def test_a_pod_outlives_the_label_and_the_node_object_of_its_node(clean):
     world = clean
     api, node = world.api, "renamed-3"

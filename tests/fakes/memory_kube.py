@@ -17,7 +17,6 @@ from bridge.kube.responses import error_of_status
 from bridge.workload import pods
 from tests.fakes.clock import FakeClock
 
-GRACE = 30
 """Seconds that a deleted pod has to end."""
 
 
@@ -171,13 +170,20 @@ class MemoryKube:
         path, obj = self._of(path)
         _check(obj, (options or {}).get("preconditions", {}))
         self.on_delete(obj)
-        self.request_deletion(path)
+        self.request_deletion(path, (options or {}).get("gracePeriodSeconds"))
         self._writes.done()
 
-    def request_deletion(self, path: str) -> None:
-        """Delete a pod as a user does: not a write of the hub."""
+    def request_deletion(self, path: str, grace: int | None = None) -> None:
+        """Delete a pod as a user does: not a write of the hub. A later deletion only shortens the grace period."""
         path, obj = self._of(path)
-        obj["metadata"].setdefault("deletionTimestamp", self.stamp(GRACE))
+        meta = obj["metadata"]
+        if "deletionTimestamp" not in meta:
+            given = obj["spec"].get("terminationGracePeriodSeconds", pods.DEFAULT_GRACE) if grace is None else grace
+            given = given if pods.is_bound(obj) and not pods.is_finished(obj) else 0
+            meta |= {"deletionTimestamp": self.stamp(given), "deletionGracePeriodSeconds": given}
+        elif grace is not None and grace < (before := meta.get("deletionGracePeriodSeconds", 0)):
+            began = clocks.parse_rfc3339(meta["deletionTimestamp"]) - before
+            meta |= {"deletionTimestamp": clocks.rfc3339(began + grace), "deletionGracePeriodSeconds": grace}
         self.put(path, obj)
 
 

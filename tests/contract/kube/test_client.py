@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bridge import errors
+from bridge import clock, errors
 from bridge.kube.access_review import allowed
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import (
@@ -142,6 +142,30 @@ def test_bearer_token(client: KubeClient, cluster: Any, tmp_path: Any) -> None:
 def create_pod(client: KubeClient, namespace: str) -> dict[str, Any]:
     spec = {"schedulerName": "none", "automountServiceAccountToken": False, "containers": [{"name": "c", "image": "i"}]}
     return client.create(PODS.path(namespace), {"metadata": {"name": "p"}, "spec": spec})
+
+
+def test_a_second_deletion_of_a_pod_shortens_its_grace_period_and_a_longer_one_changes_nothing(
+    client: KubeClient, namespace: str
+) -> None:
+    """podbridge limits the grace period of a pod that is already deleted; its finalizer keeps the pod meanwhile."""
+    pod = create_pod(client, namespace)
+    path = PODS.path(namespace, "p")
+    client.patch(path, pods.hold_patch(pod, 1, "slurm"), kind="strategic")
+    client.create(f"{path}/binding", {"target": {"kind": "Node", "name": "no-kubelet"}})
+    year = 31536000
+    first = client.delete(path, {"gracePeriodSeconds": year})["metadata"]
+    requested = clock.parse_rfc3339(first["deletionTimestamp"]) - year
+    for grace in (300, year, None, 301):
+        options = {"preconditions": {"uid": pods.uid(pod)}} | ({} if grace is None else {"gracePeriodSeconds": grace})
+        client.delete(path, options)
+        found = client.get(path)["metadata"]
+        assert found["deletionGracePeriodSeconds"] == 300
+        assert clock.parse_rfc3339(found["deletionTimestamp"]) == requested + 300
+    client.delete(path, {"gracePeriodSeconds": 0})
+    assert client.get(path)["metadata"]["deletionGracePeriodSeconds"] == 0
+    client.patch(path, pods.unhold_patch(pod), kind="strategic")
+    with pytest.raises(errors.KubeNotFoundError):
+        client.get(path)
 
 
 @pytest.mark.parametrize("sub", [None, "status"])

@@ -269,3 +269,10 @@ def test_ephemeral_containers_are_refused_for_pods_of_pools_only() -> None:
     assert validate.ephemeral_containers(pod(), RULES) == validate.Verdict()
     other = {**for_pool, "spec": {**for_pool["spec"], "schedulerName": "default-scheduler"}}
     assert validate.ephemeral_containers(other, RULES) == validate.Verdict()
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(31536000, True), (301, True), (300, False), (None, False)])
+def test_a_grace_period_that_the_end_of_the_job_shortens_is_told(seconds: int | None, told: bool) -> None:
+    found = validate.create(pod(terminationGracePeriodSeconds=seconds), "alice", RULES).warnings
+    assert bool(found) == told
+    assert all(f"spec.terminationGracePeriodSeconds: {seconds} is shortened to 300 s" in text for text in found)

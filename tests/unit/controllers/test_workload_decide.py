@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from bridge import names
 from bridge.slurm.components import Component, joined
 from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob, PodRef, Snapshot
+from bridge.slurm.states import BASE_STATES, FLAGS, Phase
 from controllers.workload import decide
 from controllers.workload.actions import Ask, Cancel, End, Label, Orphan, Release, Rest, Suspension
 
@@ -144,6 +145,47 @@ def test_a_pod_deleted_by_force_on_a_silent_node_goes_when_slurm_has_ended_its_j
     assert look([going], snapshot(over), slurm_names={}) == [Release(going, ())]
     graceful = pod(deleted=True, grace=30)
     assert look([graceful], snapshot(over), silent=["n1"]) == []
+
+
+YEAR = 31536000
+FINAL = sorted(name for name, row in {**BASE_STATES, **FLAGS}.items() if row.phase is Phase.ENDED)
+
+
+@pytest.mark.parametrize("link", ["a pod", "a member of a group"])
+@pytest.mark.parametrize("state", FINAL)
+def test_the_end_of_its_job_shortens_the_grace_period_of_a_pod_that_is_already_deleted(state, link):
+    made, snap = pod, lambda **more: snapshot(known(5, state, **more))
+    if link != "a pod":
+        made, snap = member, lambda **more: with_group(job_of_group(5, state, **more))
+    late = made("u1", deleted=True, grace=301)
+    assert look([late], snap(confirmations=1)) == []
+    (action,) = look([late], snap(confirmations=2))
+    assert (type(action), action.pod, action.job_id) == (End, late, 5)
+    for grace in (0, 30, 300):
+        assert look([made("u1", deleted=True, grace=grace)], snap(confirmations=2)) == []
+
+
+def test_a_deleted_pod_with_a_long_grace_period_keeps_it_while_its_job_lives():
+    late = pod(deleted=True, grace=YEAR)
+    for state in ("RUNNING", "SUSPENDED", "RUNNING+COMPLETING", "A_STATE_OF_A_NEWER_SLURM"):
+        assert not [a for a in look([late], snapshot(known(5, state))) if not isinstance(a, Label | Suspension)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "answers"),
+    [
+        (known(5, "RUNNING", missing=True, confirmations=2), 1),
+        (known(5, "RUNNING", "u9"), 3),
+        (known(5, "PENDING"), 3),
+        (known(5, "RUNNING", nodes=("n2",)), 3),
+    ],
+    ids=["the job is gone", "the ID is another job's", "it was requeued", "it lost the node"],
+)
+def test_a_job_that_leaves_a_deleted_pod_without_an_end_shortens_its_grace_period_too(entry, answers):
+    displaced, late = {}, pod(deleted=True, grace=YEAR)
+    for number in range(answers):
+        found = look([late], snapshot(entry, sequence=7 + number), displaced)
+        assert [type(action) for action in found if isinstance(action, End)] == ([End] if number + 1 == answers else [])
 
 
 @pytest.mark.parametrize(

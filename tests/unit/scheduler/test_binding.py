@@ -95,3 +95,43 @@ def test_a_binding_that_the_api_server_has_lost_is_sent_again(shown: bool) -> No
         hub.run_all()
     assert node(hub) == "n1"
     assert len(hub.slurm.jobs) == 1
+
+
+YEAR = 31536000
+
+
+@pytest.mark.parametrize("state", ["TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE", "NODE_FAIL"])
+@pytest.mark.parametrize("how", ["in the pod", "in the deletion", "in a second deletion"])
+def test_a_pod_outlives_its_job_by_the_maximum_grace_period_at_most(how: str, state: str) -> None:
+    hub = hub_with_started_job()
+    decide_the_bind(hub)
+    hub.run_all()
+    assert node(hub) == "n1"
+    pod = copy.deepcopy(hub.kube.objects[PATH])
+    pod["status"]["phase"] = "Running"
+    if how == "in the pod":
+        pod["spec"]["terminationGracePeriodSeconds"] = YEAR
+    hub.kube.put(PATH, pod)
+    if how != "in the pod":
+        hub.kube.request_deletion(PATH, YEAR)
+    if how == "in a second deletion":
+        hub.kube.request_deletion(PATH, YEAR // 2)
+    (job,) = hub.slurm.jobs.values()
+    hub.slurm.moved.add(job.job_id)
+    for _ in range(5):
+        look(hub)
+        hub.controllers.reconcile()
+        hub.run_all()
+    before = hub.kube.objects[PATH]["metadata"]
+    assert before.get("deletionGracePeriodSeconds") != hub.config.max_grace_period, "the job runs"
+    job.set(state)
+    deletions: list[Any] = []
+    hub.kube.on_delete = deletions.append
+    for _ in range(20):
+        look(hub)
+        hub.controllers.reconcile()
+        hub.run_all()
+    after = hub.kube.objects[PATH]
+    assert after["metadata"]["deletionGracePeriodSeconds"] == hub.config.max_grace_period
+    assert "maxGracePeriod" in after["status"]["message"]
+    assert len(deletions) == 1

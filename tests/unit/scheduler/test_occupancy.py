@@ -210,8 +210,35 @@ def test_a_wait_for_room_ends_after_its_time():
     assert back == actions.GiveBack(new, 5, f"node n1 has had too little cpu for {TIMEOUT:.0f} s: ns/old")
 
 
-def test_a_grace_period_is_waited_for_however_long_it_is_and_no_longer():
-    until = NOW + 3600
+YEAR = 31536000
+
+
+@pytest.mark.parametrize("scheduler", [OURS, "default-scheduler"])
+def test_a_grace_period_of_a_year_is_not_waited_for(scheduler):
+    longest = Config().max_grace_period
+    old = pod("old", "n1", cpu="2", scheduler=scheduler, until=NOW + YEAR)
+    old["metadata"]["deletionGracePeriodSeconds"] = YEAR
+    there = occupancy(old)
+    new, jobs, states = pod("new", job=5, cpu="2"), [known(5, "new")], PodStates()
+    for now in (NOW, NOW + longest, NOW + longest + TIMEOUT - 1):
+        assert not any(isinstance(a, actions.GiveBack) for a in look([new], jobs, there, states=states, now=now))
+    (back,) = look([new], jobs, there, states=states, now=NOW + longest + TIMEOUT)
+    assert isinstance(back, actions.GiveBack)
+    # Slurm counts the pod of its own job, and not that of another scheduler
+    assert bool(there.lasting(NOW + longest + 1)) == (scheduler != OURS)
+    assert not there.lasting(NOW + longest)
+
+
+def test_the_grace_period_of_a_pod_of_another_scheduler_survives_the_reduction():
+    old = pod("old", "n1", scheduler="theirs", until=NOW + YEAR)
+    old["metadata"]["deletionGracePeriodSeconds"] = YEAR
+    (whole,), (reduced,) = occupancy(old).of("n1"), occupancy(reduce(old)).of("n1")
+    assert whole == reduced
+    assert whole.until == NOW + Config().max_grace_period
+
+
+def test_a_grace_period_is_waited_for_and_no_longer():
+    until = NOW + Config().max_grace_period
     there = occupancy(pod("old", "n1", cpu="2", until=until))
     new, jobs, states = pod("new", job=5, cpu="2"), [known(5, "new")], PodStates()
     for now in (NOW, NOW + TIMEOUT + 1, until + TIMEOUT - 1):
