@@ -29,7 +29,7 @@ from bridge.slurm.cancelling import cancel_if_ours
 from bridge.workload import links, pods, slurm_spans, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from bridge.workload.devices import DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
-from scheduler import actions
+from scheduler import actions, allocation_check
 from scheduler.claim_store import ClaimMissingError
 from scheduler.claims import Claims
 from scheduler.device_names import DeviceNames
@@ -137,7 +137,8 @@ class SlurmActor:
         if not members:
             return True
         pod, key = members[0], links.key(members[0])
-        snapshot, cancelled = self._poller.snapshot, self._states.of(key).cancelled
+        snapshot = self._poller.snapshot
+        cancelled = self._states.of(key).cancelled | self._slurm.cancellations.since(snapshot.began)
         known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(key, ())]
         if any(lives(entry, cancelled) for entry in known):
             return True  # the job of another process's request has appeared since the decision
@@ -246,6 +247,11 @@ class SlurmActor:
     def _bind_now(self, pod: actions.Pod, action: actions.Bind) -> None:
         pod = self._cache.by_uid(pods.uid(pod)) or pod  # a hold or the claims may have changed it
         if _has_changed(pod, action):
+            return
+        snapshot = self._poller.snapshot
+        cancelled = self._slurm.cancellations.since(snapshot.began)
+        if why := allocation_check.lost(action, links.key(pod), snapshot, cancelled):
+            log.info("not bound", extra=kv(pod=pods.key(pod), job=action.job_id, node=action.node, why=why))
             return
         job_id = str(action.job_id)
         annotations = {

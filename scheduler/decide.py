@@ -49,6 +49,7 @@ from scheduler.rules import (
     is_current,
     is_doubtful,
     is_unread,
+    jobs_of,
     last_job,
     lives,
     may_exclude,
@@ -109,8 +110,8 @@ def decide(view: SchedulerView) -> Decision:
 
 def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: PlannedOccupancy) -> _Step:
     snapshot, phase = view.snapshot, state.phase
-    known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(pods.uid(pod), ())]
-    live = [entry for entry in known if lives(entry, state.cancelled)]
+    known = jobs_of(view, pods.uid(pod))
+    live = [entry for entry in known if lives(entry, state.cancelled | view.cancelled)]
     if isinstance(phase, Submitted):
         seen = any(entry.job.job_id == phase.job_id for entry in known)
         if not seen and is_unread(snapshot, phase):

@@ -49,10 +49,12 @@ from scheduler.rules import (
     is_cancelled,
     is_doubtful,
     is_unread,
+    jobs_of,
     last_job,
     lives,
     may_exclude,
     obstacle,
+    outruns,
     pending_text,
     starting,
     tell,
@@ -79,8 +81,8 @@ _Places = Mapping[str, str]
 def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedOccupancy) -> _Steps:
     """Decide for all members of a gang."""
     snapshot, phase = view.snapshot, state.phase
-    known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(gang.key, ())]
-    live = [entry for entry in known if lives(entry, state.cancelled)]
+    known = jobs_of(view, gang.key)
+    live = [entry for entry in known if lives(entry, state.cancelled | view.cancelled)]
     if isinstance(phase, Submitted):
         seen = any(entry.job.job_id == phase.job_id for entry in known)
         if not seen and is_unread(snapshot, phase):
@@ -96,6 +98,8 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
     leave: list[Action] = [Release(pod, ()) for pod in deleted if pods.is_held(pod)]
     if not gang.waiting:
         return leave, state.seen()
+    if live and outruns(view, gang, state):
+        return leave, state
     actions, state = (
         _with_job(view, gang, state, live, occupancy) if live else _without_job(view, gang, state, known, occupancy)
     )

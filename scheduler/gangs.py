@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge import names
+from bridge.clock import Clock
 from bridge.kube.cache import Cache
 from bridge.slurm import states
 from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, ObservedJob
@@ -24,7 +26,8 @@ class Gang:
 
     The job starts with at least ``minimum`` of ``size`` members. ``slots`` are the slots of the pods by UID, ``None``
     for a pod without one. ``completed`` is the number of members that had succeeded when the newest pods were created;
-    their own pods may be deleted.
+    their own pods may be deleted. ``present_since`` is the monotonic time since which this process knows the oldest of
+    the members that have not ended.
     """
 
     ref: GroupRef
@@ -33,6 +36,7 @@ class Gang:
     pods: tuple[Pod, ...]
     slots: Mapping[str, int | None]
     completed: int = 0
+    present_since: float = -math.inf
 
     @property
     def key(self) -> str:
@@ -84,7 +88,7 @@ class Gang:
         return [pod for pod in self.pods if pods.is_bound(pod) and pods.job_id(pod) == job_id]
 
 
-def make(members: Iterable[tuple[Pod, Membership]]) -> Gang:
+def make(members: Iterable[tuple[Pod, Membership]], present_since: float = -math.inf) -> Gang:
     """Return the gang of at least one member."""
     found = list(members)
     size, minimum = links.size_and_minimum(found)
@@ -98,6 +102,7 @@ def make(members: Iterable[tuple[Pod, Membership]]) -> Gang:
         pods=tuple(pod for pod, _ in found),
         slots=slots,
         completed=max(member.completed for _, member in found),
+        present_since=present_since,
     )
 
 
@@ -273,9 +278,10 @@ def without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
 class GangIndex:
     """The members of each gang in the cache; safe for any thread. :meth:`changed` is a subscriber of the cache."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
-        self._members: dict[str, dict[str, Membership]] = {}
+        self._members: dict[str, dict[str, tuple[Membership, float]]] = {}
         self.uids: dict[str, str] = {}
         """The key of the gang of each member, by UID."""
 
@@ -294,7 +300,7 @@ class GangIndex:
                     self._members.pop(key, None)
             else:
                 self.uids[uid] = key
-                self._members.setdefault(key, {})[uid] = member
+                self._members.setdefault(key, {})[uid] = member, self._clock.monotonic()
 
     def gangs(self, cache: Cache, keys: Iterable[str]) -> list[Gang]:
         """Return the gangs with these keys as the cache has them now."""
@@ -302,9 +308,11 @@ class GangIndex:
         with self._lock:
             chosen = [list(self._members[key].items()) for key in keys if key in self._members]
         for entries in chosen:
-            present = [(pod, member) for uid, member in entries if (pod := cache.by_uid(uid)) is not None]
+            present = [(pod, member) for uid, (member, _) in entries if (pod := cache.by_uid(uid)) is not None]
             if present:
-                found.append(make(present))
+                arrivals = {uid: at for uid, (_, at) in entries}
+                since = (arrivals[pods.uid(pod)] for pod, _ in present if not pods.is_finished(pod))
+                found.append(make(present, min(since, default=-math.inf)))
         return found
 
     def keys(self) -> set[str]:

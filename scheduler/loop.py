@@ -62,7 +62,7 @@ class Scheduler(SlurmLoop):
         self._max_grace = dependencies.config.max_grace_period
         self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken, self._max_grace)
         self._states = PodStates()
-        self._gangs = GangIndex()
+        self._gangs = GangIndex(dependencies.clock)
         self._new = NewPods(dependencies.pods)
         self._unchanged = UnchangedPods()
         self._head = QueueHead()
@@ -200,10 +200,13 @@ class Scheduler(SlurmLoop):
             updates=updates,
             new=self._new.uids,
             head=self._head.of(snapshot.jobs, self.dependencies.clock.monotonic()),
+            cancelled=self.dependencies.slurm.cancellations.since(snapshot.began),
         )
         view = self._unchanged.without(view)
         if unsettled or rules.waits_for_jobs(view):
             self.dependencies.poller.hurry()
+        if rules.waits_for_poll(view):
+            self.dependencies.poller.wake()
         decision = decide.decide(view)
         self._unchanged.keep(view, decision)
         self._states.merge(decision.states)

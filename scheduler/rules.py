@@ -58,6 +58,7 @@ class SchedulerView:
     ``braked``: many jobs are missing, so no job is submitted. ``updates`` is the number of pending jobs whose excluded
     nodes the decision may change. ``new`` holds the UIDs of pods that were created under this leadership
     (:mod:`scheduler.new_pods`). ``head`` are the ids of the jobs that Slurm probably starts next, ``None`` for all.
+    ``cancelled`` are the jobs that this process has cancelled since the snapshot was requested.
     """
 
     pods: Iterable[Pod]
@@ -76,6 +77,7 @@ class SchedulerView:
     updates: int = 1000
     new: Set[str] = frozenset()
     head: Set[int] | None = None
+    cancelled: Set[int] = frozenset()
 
 
 def is_current(view: SchedulerView) -> bool:
@@ -156,8 +158,27 @@ def _undecided(view: SchedulerView) -> Iterator[tuple[str, Sequence[Pod]]]:
 
 def _has_job(view: SchedulerView, key: str) -> bool:
     """Whether a job of the pod or gang is pending or allocated."""
-    cancelled, jobs = view.states.get(key, NEW).cancelled, view.snapshot.jobs
-    return any(lives(jobs[job_id], cancelled) for job_id in view.snapshot.by_uid.get(key, ()))
+    return any(lives(entry, view.states.get(key, NEW).cancelled | view.cancelled) for entry in jobs_of(view, key))
+
+
+def jobs_of(view: SchedulerView, key: str) -> list[ObservedJob]:
+    """Return the jobs of a pod or gang that the snapshot shows, the oldest first."""
+    return [view.snapshot.jobs[job_id] for job_id in view.snapshot.by_uid.get(key, ())]
+
+
+def outruns(view: SchedulerView, gang: Gang, state: PodState) -> bool:
+    """Whether the snapshot may be older than the cancellation of the jobs that it shows for a gang.
+
+    The controllers cancel the job of a gang when no member is left, and they may be a process of their own. So a job
+    counts only if it was seen, or submitted by this process, after the arrival of a member that still exists.
+    """
+    known_at = max(view.snapshot.began, -math.inf if state.waiting_since is None else state.waiting_since)
+    return gang.present_since > known_at
+
+
+def waits_for_poll(view: SchedulerView) -> bool:
+    """Whether the decision about a gang with a job waits for a newer snapshot."""
+    return any(outruns(view, gang, view.states.get(gang.key, NEW)) and _has_job(view, gang.key) for gang in view.gangs)
 
 
 def _earliest_submission(snapshot: Snapshot, members: Iterable[Pod]) -> float:

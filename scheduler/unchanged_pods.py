@@ -88,7 +88,7 @@ class UnchangedPods:
         if state is None or not isinstance(state.phase, Pending) or state.waiting_since is None or len(job_ids) != 1:
             return None
         entry = view.snapshot.jobs[job_ids[0]]
-        if not lives(entry, state.cancelled) or states.is_allocated(entry.job.states):
+        if not lives(entry, state.cancelled | view.cancelled) or states.is_allocated(entry.job.states):
             return None
         told_at = state.condition.at if state.condition is not None else -MIN_INTERVAL
         if view.now - state.waiting_since < TELL_UNKNOWN_AFTER or view.now - told_at < MIN_INTERVAL:

@@ -1,18 +1,60 @@
-"""The only function that cancels jobs. It checks the comment of the job first."""
+"""The only function that cancels jobs. It checks the comment first. And the record of a process's cancellations."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+from bridge.clock import Clock
 from bridge.errors import SlurmNotFoundError
 from bridge.fencing import fence
 from bridge.logs import kv
 from bridge.metrics import SLURM_CANCELS_REFUSED
-from bridge.slurm.client import SlurmClient
 from bridge.slurm.components import is_over
 
+if TYPE_CHECKING:
+    from bridge.slurm.client import SlurmClient
+
 log = logging.getLogger(__name__)
+
+
+class Cancellations:
+    """The jobs that this process has cancelled and that a snapshot may still show as live. For any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._ended: dict[int, float] = {}
+
+    @contextmanager
+    def sending(self, job_id: int) -> Iterator[None]:
+        """Record a cancellation from its request on; also one whose outcome is unknown."""
+        with self._lock:
+            self._ended[job_id] = math.inf
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._ended[job_id] = self._clock.monotonic()
+
+    def forget(self, job_id: int) -> None:
+        """Forget a job: slurmctld has given its id to a new one."""
+        with self._lock:
+            self._ended.pop(job_id, None)
+
+    def since(self, began: float) -> Set[int]:
+        """Return the jobs whose cancellation a snapshot does not show that ``began`` at this monotonic time.
+
+        Later snapshots began later, so that the others are forgotten.
+        """
+        with self._lock:
+            if self._ended:
+                self._ended = {job_id: ended for job_id, ended in self._ended.items() if ended >= began}
+            return frozenset(self._ended)
 
 
 def cancel_if_ours(

@@ -18,6 +18,7 @@ from bridge.config import Config
 from bridge.errors import SlurmError, SlurmRefusedError, SlurmUnavailableError
 from bridge.slurm import answers, components, hostlist, job_resources, parsers
 from bridge.slurm.auth import TokenSource, claims
+from bridge.slurm.cancelling import Cancellations
 from bridge.slurm.external_nodes import ExternalNode, conf_line
 from bridge.slurm.job_resources import NodeResources
 from bridge.slurm.models import ApiVersion, Job, JobRequest, JsonObject, Node, Partition, Submitted
@@ -54,6 +55,7 @@ class SlurmClient:
         self._patience: dict[str, float] = {}
         self.job_bytes = 9000.0
         """Estimate of the bytes of one job in a list, from the answers so far."""
+        self.cancellations = Cancellations(self._clock)
         self._pinned = config.slurm_api_version
         self._negotiated: tuple[ApiVersion, str] | None = None
         self._doubted = False
@@ -141,6 +143,7 @@ class SlurmClient:
     def submit(self, request: JobRequest) -> Submitted:
         """Submit a placeholder job. 4 ms; 1,000 a second over 8 connections, 100 if batch jobs start meanwhile."""
         data = self._call("submit", "POST", "job/submit", parsers.job_body(request, self.version))
+        self.cancellations.forget(data["job_id"])
         return Submitted(data["job_id"], answers.warning(data))
 
     def cancel(self, job_id: int) -> None:
@@ -149,7 +152,8 @@ class SlurmClient:
         Do not call it for a job that the token's user may not cancel: slurmctld 24.11.5 and 26.05.5 then stop answering
         until they are restarted.
         """
-        self._call("cancel", "DELETE", f"job/{job_id}")
+        with self.cancellations.sending(job_id):
+            self._call("cancel", "DELETE", f"job/{job_id}")
 
     def job(self, job_id: int) -> Job:
         """Return one job. 4 kB (22.05) to 9 kB, 3 to 5 ms; without ``flags=MIXED`` 47 kB on a node of 128 CPUs.

@@ -63,8 +63,13 @@ class WorkloadActor:
                     log.info("job cancelled because one of its components has ended", extra=kv(job=action.job_id))
 
     def _release(self, action: actions.Release) -> None:
-        """Cancel the jobs, then remove the finalizer after Slurm has accepted every cancellation."""
+        """Cancel the jobs, then remove the finalizer after Slurm has accepted every cancellation.
+
+        A member of the gang that was created since the decision keeps the job: the next decision sees it.
+        """
         ids = [*action.job_ids, *(() if action.unseen is None else (action.unseen,))]
+        if ids and links.membership(action.pod) is not None and self._has_new_member(links.key(action.pod)):
+            return
         for job_id in ids:
             self._cancel(job_id, [links.key(action.pod)])
         if pods.is_held(action.pod):
@@ -73,6 +78,11 @@ class WorkloadActor:
             if answer is not None and tracing.tracer is not None:
                 slurm_spans.released(answer, self._clock.time())
         log.info("job released", extra=kv(pod=pods.key(action.pod), jobs=ids))
+
+    def _has_new_member(self, key: str) -> bool:
+        return any(
+            pods.is_open(pod) and not pods.is_deleted(pod) and links.key(pod) == key for pod in self._cache.items()
+        )
 
     def _cancel(self, job_id: int, keys: Iterable[str]) -> bool:
         ours = cancel_if_ours(self._slurm, job_id, self._cluster, keys, self._check_leadership)

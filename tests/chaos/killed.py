@@ -2,20 +2,25 @@
 
 All requests to Kubernetes and to Slurm but the watches go through one method, where a hook counts them. A second number
 kills the process that many seconds after its first request (0: never), wherever its threads are then.
+
+The file ``killed.calls`` beside the configuration gets one line for each cancellation that Slurm has accepted, and one
+for each Binding before it is sent: ``cancel JOB`` and ``bind JOB POD``, in the order of the clock of the machine.
 """
 
 import itertools
+import json
 import os
+import re
 import signal
 import sys
 import threading
 from pathlib import Path
 
-from bridge import config, curl_client, logs
+from bridge import config, curl_client, logs, names
 from bridge.cli.hub import Hub
 
 
-def kill_after(limit, seconds):
+def kill_after(limit, seconds, calls_file):
     calls = itertools.count(1)
     original = curl_client.CurlClient.call
 
@@ -24,8 +29,17 @@ def kill_after(limit, seconds):
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def counted(client, method, path, *args):
-        answer = original(client, method, path, *args)
+    def note(*words):
+        with calls_file.open("a") as file:  # one write of a short line: processes do not mix theirs
+            file.write(" ".join(map(str, words)) + "\n")
+
+    def counted(client, method, path, headers, body, *args):
+        if method == "POST" and path.endswith("/binding"):
+            sent = json.loads(body)["metadata"]
+            note("bind", sent["annotations"].get(names.JOB_ID_ANNOTATION, 0), sent["name"])
+        answer = original(client, method, path, headers, body, *args)
+        if method == "DELETE" and answer.status == 200 and (job := re.search(r"/job/(\d+)$", path)):
+            note("cancel", job[1])
         number = next(calls)
         if number == limit:
             kill(f"after {method} {path}")
@@ -39,7 +53,7 @@ def kill_after(limit, seconds):
 
 
 if __name__ == "__main__":
-    kill_after(int(sys.argv[1]), float(sys.argv[2]))
+    kill_after(int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]).with_suffix(".calls"))
     settings = config.load(Path(sys.argv[3]))
     logs.setup(settings.logging.level, "text")
     sys.exit(Hub(settings, sys.argv[4:], None, None).run())

@@ -231,6 +231,19 @@ class Ledger:
         if any(not life.job for life in lives):
             self.violations.append(f"lost: a pod was never bound: {self.story(unit)}")
 
+    def check_calls(self, calls: list[list[str]]) -> int:
+        """Check that no Binding names a job that the hub itself has cancelled before; return the number of Bindings."""
+        cancelled: set[str] = set()
+        binds = 0
+        for what, job, *pod in calls:
+            if what == "cancel":
+                cancelled.add(job)
+                continue
+            binds += 1
+            if job in cancelled:
+                self.violations.append(f"{pod[0]} was bound to job {job}, which the hub had cancelled")
+        return binds
+
     def story(self, unit: Unit) -> str:
         """Return what is known about a unit that does not reach its end."""
         lines = [f"{unit.name} ({unit.kind}), disturbed by {unit.disturbed}"]

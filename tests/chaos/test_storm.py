@@ -162,7 +162,7 @@ def storm(bare_world):
     workloads = Workloads(world, storage, devices=devices, old=world.cluster.options.slurm == "22.05")
     victims = Victims(world.cluster)
     try:
-        yield Storm(world, ledger, workloads, storage, chance), Killer(victims, chance), devices, seed
+        yield Storm(world, ledger, workloads, storage, chance), Killer(victims, chance), victims, devices, seed
     finally:
         victims.close()
         ledger.stop()
@@ -172,7 +172,7 @@ def storm(bare_world):
 
 
 def test_workloads_of_every_kind_survive_kills(storm, long, kills, report, capsys):
-    storm, killer, devices, seed = storm
+    storm, killer, victims, devices, seed = storm
     world, ledger = storm.world, storm.ledger
     wanted = kills or (LONG_KILLS if long else KILLS)
     if not (kills or long):
@@ -210,6 +210,8 @@ def test_workloads_of_every_kind_survive_kills(storm, long, kills, report, capsy
     if devices:
         eventually(lambda: not world.api("GET", CLAIMS)["items"], "no claim for devices left")
     ledger.stop()
+    binds = ledger.check_calls(victims.calls())
+    assert binds >= sum(bool(life.job) for life in ledger.lives.values())
     counts = f"{killer.count} kills in {took:.0f} s ({killer.kills['scheduler']} of the scheduler), seed {seed}: "
     counts += f"{sum(storm.created.values())} workloads of {len(storm.created)} kinds, {len(ledger.lives)} pods, "
     counts += f"{len(ledger.jobs)} jobs, {sum(storm.done.values())} disturbances {dict(storm.done)}: "

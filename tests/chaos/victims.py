@@ -25,6 +25,8 @@ class Victims:
         own |= {"leaderElection": {"leaderElect": False}, "serving": {"healthPort": None, "metricsPort": None}}
         self._file = cluster.state / "killed.yaml"
         self._file.write_text(yaml.safe_dump(own))
+        self._calls = self._file.with_suffix(".calls")
+        self._calls.write_text("")
         self._env = {**os.environ, **cluster.env, "KUBECONFIG": str(cluster.podbridge_kubeconfig)}
         self._env["PYTHONPATH"] = str(Path(__file__).parents[2])
         self._log = (cluster.state / "logs" / "killed.log").open("w")
@@ -48,6 +50,10 @@ class Victims:
         status = process.wait()
         self._started.remove(process)
         return status
+
+    def calls(self):
+        """Return the cancellations and Bindings so far, each as a list of words (``killed.py``)."""
+        return [line.split() for line in self._calls.read_text().splitlines()]
 
     def settled(self):
         """Wait until slurmrestd has answered, or dropped, the requests of killed processes.

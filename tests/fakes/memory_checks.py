@@ -49,8 +49,12 @@ class WriteChecks:
         name, job_id = pod["metadata"]["name"], pods.job_id(pod)
         assert pods.is_held(pod), f"{name} has no finalizer and is bound"
         job = self._hub.slurm.jobs.get(job_id or 0)
+        assert job_id not in self._hub.slurm.cancelled, f"{name} is bound to job {job_id}, which the hub has cancelled"
+        seen = self._hub.poller.snapshot.jobs.get(job_id or 0)
+        allocated = seen is not None and not seen.missing and states.is_allocated(seen.job.states)
+        assert allocated, f"{name} is bound to job {job_id}, which the newest snapshot does not show as allocated"
         if job is None or not job.lives or job_id in self._hub.slurm.moved:
-            return  # the job has ended since the decision
+            return  # the job has ended since the last poll
         keys = job.request.link.keys
         assert job.ours, f"{name} is bound to job {job_id} of another cluster"
         assert links.key(pod) in keys, f"{name} is bound to job {job_id} of {keys}"

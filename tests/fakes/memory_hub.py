@@ -25,7 +25,7 @@ from scheduler.rules import SchedulerView
 from scheduler.unchanged_pods import UnchangedPods
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_kube import Killed, MemoryCache, MemoryKube, Writes
-from tests.fakes.memory_slurm import CLUSTER, MemoryPoller, MemorySlurm
+from tests.fakes.memory_slurm import CLUSTER, MemoryClient, MemoryPoller, MemorySlurm
 
 CPUS = "8"
 """CPUs of a node."""
@@ -90,13 +90,17 @@ class _CheckedUnchangedPods(UnchangedPods):
 
 
 class MemoryHub:
-    """One process with scheduler and controllers; :meth:`restart` replaces it by a new one."""
+    """One process with scheduler and controllers; :meth:`restart` replaces it by a new one.
 
-    def __init__(self, node_names: tuple[str, ...]) -> None:
+    ``apart``: the controllers have a client and a poller of their own, as in a process of their own. They poll together
+    with the scheduler; ``own_poller`` is for a test in which only one of them polls.
+    """
+
+    def __init__(self, node_names: tuple[str, ...], *, apart: bool = False) -> None:
         self.clock, self.writes = FakeClock(), Writes()
         self.kube = MemoryKube(self.writes, self.clock)
         self.slurm = MemorySlurm(self.writes, node_names)
-        self.config = Config()
+        self.config, self.apart = Config(), apart
         for name in node_names:
             self.kube.put(f"/api/v1/nodes/{name}", self._node(name))
         self.restarts = 0
@@ -121,15 +125,14 @@ class MemoryHub:
         self.kube.changes.clear()
         self.pods = MemoryCache([o for o in everything if o["kind"] == "Pod"], pods.is_open)
         self.nodes = MemoryCache([o for o in everything if o["kind"] == "Node"])
-        self.poller = MemoryPoller(self.slurm, self.clock)
-        parts: Any = (self.config, self.kube, self.slurm, self.poller, self.pods, self.nodes, _Events(), CLUSTER)
-        dependencies = Dependencies(*parts, self.clock)
+        dependencies, self.poller = self._dependencies()
+        theirs, self.own_poller = self._dependencies() if self.apart else (dependencies, self.poller)
         elector: Any = _Elector(inherited)
         self._elector: _Elector = elector
         self.others: Any = MemoryCache([*self.blockers.values()])
         self.scheduler = Scheduler(dependencies, elector, set(), self.others, [])
         self.unchanged = self.scheduler._unchanged = _CheckedUnchangedPods()
-        self.controllers = Controllers(dependencies, elector)
+        self.controllers = Controllers(theirs, elector)
         self.pods.subscribe(self.scheduler._gangs.changed)
         self.pods.subscribe(self.scheduler._new.changed)
         self.pods.subscribe(self.scheduler._occupancy.changed)
@@ -142,6 +145,18 @@ class MemoryHub:
             loop.on_started_leading()
         brakes: Any = self.controllers._brakes
         brakes._workers = self.queues[1]
+
+    def _dependencies(self) -> tuple[Dependencies, MemoryPoller]:
+        """Return the dependencies of a process, and its poller."""
+        client, poller = MemoryClient(self.slurm, self.clock), MemoryPoller(self.slurm, self.clock)
+        parts: Any = (self.config, self.kube, client, poller, self.pods, self.nodes, _Events(), CLUSTER)
+        return Dependencies(*parts, self.clock), poller
+
+    def poll(self) -> None:
+        """Poll Slurm in each process."""
+        self.poller.poll()
+        if self.apart:
+            self.own_poller.poll()
 
     def depose(self) -> tuple[Queue, Queue]:
         """Stop the process for longer than its lease lasts, and start the next one; return the queues of the first."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from bridge import fencing
 from bridge.errors import SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError, SlurmUnknownOutcomeError
 from bridge.slurm import states
+from bridge.slurm.cancelling import Cancellations
 from bridge.slurm.components import Component, joined
 from bridge.slurm.models import ApiVersion, Job, JobLink, JobRequest, Node, ObservedJob, Snapshot, Submitted
 from tests.fakes.clock import FakeClock
@@ -69,7 +71,7 @@ class MemorySlurm:
 
     ``jobs`` has a heterogeneous job once, under the id of its first component.
     ``on_submit`` and ``on_cancel`` are called right before the hub submits or cancels a job. ``moved`` are the ids of
-    jobs that have ended, or were requeued, by something else than the hub.
+    jobs that have ended, or were requeued, by something else than the hub; ``cancelled`` those that the hub has ended.
     """
 
     writes: Writes
@@ -84,6 +86,7 @@ class MemorySlurm:
     on_submit: Callable[[JobRequest], None] = lambda request: None
     on_cancel: Callable[[MemoryJob], None] = lambda job: None
     moved: set[int] = field(default_factory=set)
+    cancelled: set[int] = field(default_factory=set)
     _last: int = 0
 
     def submit(self, request: JobRequest) -> Submitted:
@@ -112,6 +115,7 @@ class MemorySlurm:
             made.append(MemoryJob(self._next_id(), part, excluded=part.excluded_nodes))
         made[0].components = made[1:]
         self.jobs[made[0].job_id] = made[0]
+        self.cancelled.discard(made[0].job_id)
         return made[0]
 
     def _next_id(self) -> int:
@@ -138,6 +142,7 @@ class MemorySlurm:
         if job is not None:
             if job.lives:
                 self.on_cancel(job)
+                self.cancelled.add(job.job_id)
             job.set("CANCELLED")
         self.writes.done()
 
@@ -206,6 +211,26 @@ def _check_fence() -> None:
     check = fencing.current()
     if check is not None:
         check()
+
+
+class MemoryClient:
+    """The client of one process, which knows the jobs that this process has cancelled."""
+
+    def __init__(self, slurm: MemorySlurm, clock: FakeClock) -> None:
+        self._slurm = slurm
+        self.cancellations = Cancellations(clock)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._slurm, name)
+
+    def submit(self, request: JobRequest) -> Submitted:
+        submitted = self._slurm.submit(request)
+        self.cancellations.forget(submitted.job_id)
+        return submitted
+
+    def cancel(self, job_id: int) -> None:
+        with self.cancellations.sending(job_id):
+            self._slurm.cancel(job_id)
 
 
 @dataclass

@@ -35,9 +35,11 @@ def path_of(pod):
 class MemoryWorld:
     """What the rules of a machine need to know and to do. ``made`` counts the pods; ``done`` are the ended places."""
 
+    apart = False
+
     def __init__(self):
         super().__init__()
-        self.hub = MemoryHub(NODES)
+        self.hub = MemoryHub(NODES, apart=self.apart)
         self.checks = WriteChecks(self.hub, minimum)
         self.made = 0
         self.done = set()

@@ -27,6 +27,7 @@ from scheduler.pod_states import (
     ReportedCondition,
     Submitted,
 )
+from tests.fakes.clock import FakeClock
 
 REF = GroupRef("jobset", "ns", "train", "o1", "workers")
 VERSION = ApiVersion("v0.0.45", external_jobs=True)
@@ -415,7 +416,7 @@ def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
 
 
 def test_an_index_follows_the_cache():
-    index, first, second = gangs.GangIndex(), member(0), member(1)
+    index, first, second = gangs.GangIndex(FakeClock()), member(0), member(1)
     for pod in (first, second):
         index.changed("add", None, pod)
     index.changed("update", first, first)

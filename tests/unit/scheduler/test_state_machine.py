@@ -31,10 +31,18 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
 
     # --- owners and users ---------------------------------------------------------------------------------------------
     @initialize(
-        units=st.sets(st.sampled_from(sorted(UNITS)), min_size=1), admitted=st.booleans(), copies_labels=st.booleans()
+        units=st.sets(st.sampled_from(sorted(UNITS)), min_size=1),
+        admitted=st.booleans(),
+        copies_labels=st.booleans(),
+        apart=st.booleans(),
     )
-    def first_pods(self, units, admitted, copies_labels):
-        """Admission sets the finalizer; API servers before 1.33 do not copy the labels of a Binding."""
+    def first_pods(self, units, admitted, copies_labels, apart):
+        """Admission sets the finalizer; API servers before 1.33 do not copy the labels of a Binding.
+
+        Scheduler and controllers may be processes of their own, with different views of Slurm.
+        """
+        self.hub.apart = apart
+        self.hub.restart(inherited=False)
         self.finalizers = [names.FINALIZER] if admitted else []
         self.hub.kube.copies_labels = copies_labels
         for place in PLACES:
@@ -117,6 +125,37 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
             self.create((name, int(slot)))
         self.may_start(starts)
 
+    @precondition(lambda self: self.running())
+    @rule(number=NUMBER, sees=st.booleans())
+    def again(self, number, sees):
+        """All pods of a unit fail and are deleted; the controllers release them, and their owner creates them again.
+
+        The scheduler decides about the new pods before it polls.
+        """
+        hub, key = self.hub, links.key(self.running()[number % len(self.running())])
+        for pod in self.unfinished():
+            if links.key(pod) == key:
+                if pods.is_bound(pod):
+                    self.finish(pod, "Failed")
+                hub.kube.request_deletion(path_of(pod))
+        hub.clock.advance(0.01)
+        hub.own_poller.poll()
+        if sees:
+            hub.deliver()
+        for _ in range(2):
+            hub.controllers.reconcile()
+            while hub.queues[1].calls:
+                hub.run(lambda: hub.queues[1].run(0))
+            hub.deliver()
+        hub.clock.advance(0.01)
+        for place in self.absent():
+            self.create(place)
+        hub.deliver()
+        if hub.poller.snapshot.sequence:
+            hub.scheduler.reconcile()
+        while hub.queues[0].calls:
+            hub.run(lambda: hub.queues[0].run(0))
+
     # --- Slurm --------------------------------------------------------------------------------------------------------
     @precondition(lambda self: self.jobs("PENDING"))
     @rule(number=NUMBER)
@@ -129,6 +168,22 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
     def end(self, number, states):
         """A job ends, or is requeued."""
         self.end_job(self.live_job(number), *states)
+
+    @precondition(lambda self: self.jobs("PENDING"))
+    @rule(number=NUMBER, states=st.sampled_from(ENDS), polls=st.integers(1, 3))
+    def end_late(self, number, states, polls):
+        """A job starts and ends while the binds of its pods wait for a worker."""
+        job = self.jobs("PENDING")[number % len(self.jobs("PENDING"))]
+        self.hub.run_all()
+        if self.hub.slurm.start(job):
+            self.poll()
+            self.hub.deliver()
+            self.hub.scheduler.reconcile()
+            self.end_job(job, *states)
+            for _ in range(polls):
+                self.poll()
+                self.hub.scheduler.reconcile()
+            self.hub.run_all()
 
     def end_job(self, job, *states):
         self.hub.slurm.moved.add(job.job_id)
@@ -227,10 +282,16 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
             self.arrive_late()
         self.hub.clock.advance(seconds)
 
-    @rule(polls=st.booleans(), delivers=st.booleans(), loops=st.sampled_from([(0,), (1,), (0, 1), (1, 0)]))
+    @rule(
+        polls=st.sampled_from(["all", "controllers", ""]),
+        delivers=st.booleans(),
+        loops=st.sampled_from([(0,), (1,), (0, 1), (1, 0)]),
+    )
     def decide(self, polls, delivers, loops):
-        if polls or not self.hub.poller.snapshot.sequence:
+        if polls == "all" or not self.hub.poller.snapshot.sequence:
             self.poll()
+        elif polls:
+            self.hub.own_poller.poll()
         if delivers:
             self.hub.deliver()
         for number in loops:
@@ -246,7 +307,7 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
 
     def poll(self):
         self.hub.clock.advance(0.01)
-        self.hub.poller.poll()
+        self.hub.poll()
 
     @precondition(lambda self: self.hub.queues[0].calls or self.hub.queues[1].calls)
     @rule(numbers=st.lists(NUMBER, min_size=1, max_size=4))

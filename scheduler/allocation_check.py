@@ -1,0 +1,33 @@
+"""Whether a planned binding still has its allocation. Pure.
+
+A bind waits in the queue of the workers, and for the claims of the pod. Meanwhile, its job may end: it is cancelled by
+a user or by podbridge itself, preempted, or one of its nodes fails. So the job is checked right before each Binding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from bridge.slurm import states
+from bridge.slurm.models import Snapshot
+from scheduler.actions import Bind
+
+
+def lost(bind: Bind, key: str, snapshot: Snapshot, cancelled: Set[int]) -> str:
+    """Return why the pod must not be bound to the node any more; empty if it may be.
+
+    ``key`` is the key of the pod's job, ``snapshot`` the newest one, and ``cancelled`` holds the jobs that this process
+    has cancelled since.
+    """
+    known = snapshot.jobs.get(bind.job_id)
+    if bind.job_id in cancelled:
+        return "podbridge has cancelled the job"
+    if known is None or known.missing:
+        return "Slurm does not list the job"
+    if known.job.link is None or key not in known.job.link.keys:
+        return "the job is that of another pod"
+    if not states.is_allocated(known.job.states):
+        return f"the job is {'+'.join(sorted(known.job.states))}"
+    if bind.slurm_node not in known.job.nodes:
+        return f"the job no longer has node {bind.slurm_node}"
+    return ""
