@@ -8,6 +8,7 @@ its Secrets must not go to the wrong kubelet.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -22,6 +23,9 @@ BESIDE = "beside pods that Slurm does not count"
 UNCOUNTED = Decimal("Infinity")
 """The amount of an extended resource that a node offers by DRA: Slurm counts its devices, Kubernetes does not."""
 NOTHING: Mapping[str, Resources] = MappingProxyType({})
+_INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")
+_CANONICAL = re.compile(r"0|-?[1-9][0-9]*")
+"""A number that a toleration compares: without a plus sign or leading zeros."""
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 LIFECYCLE_TAINTS = frozenset(
     {
@@ -198,11 +202,18 @@ def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]
             if operator == "Exists":
                 return True
             continue
-        if key == taint.get("key") and (
-            operator == "Exists" or (toleration.get("value") or "") == (taint.get("value") or "")
-        ):
+        if key == taint.get("key") and _covers(operator, toleration.get("value") or "", taint.get("value") or ""):
             return True
     return False
+
+
+def _covers(operator: str, value: str, of_taint: str) -> bool:
+    if operator == "Exists":
+        return True
+    if operator in ("Gt", "Lt"):
+        both = _CANONICAL.fullmatch(value) and _CANONICAL.fullmatch(of_taint)
+        return bool(both) and _exceeds(operator, of_taint, value)
+    return operator == "Equal" and value == of_taint
 
 
 def term_matches(term: Mapping[str, Any], node: NodeView) -> bool:
@@ -229,9 +240,23 @@ def expression_matches(expression: Mapping[str, Any], labels: Mapping[str, str])
     if operator == "NotIn":
         return not present or labels[key] not in values
     if operator in ("Gt", "Lt") and present and len(values) == 1:
-        try:
-            ours, bound = int(labels[key]), int(values[0])
-        except ValueError:
-            return False
-        return ours > bound if operator == "Gt" else ours < bound
+        return _exceeds(operator, labels[key], values[0])
     return False
+
+
+def integer(text: str) -> int:
+    """Return a number of 64 bits, by the rules of Go's ``strconv.ParseInt``; raises ``ValueError``."""
+    match = _INTEGER.fullmatch(text)
+    value = int(match[1] + match[2]) if match is not None else None
+    if value is None or not -(2**63) <= value < 2**63:
+        raise ValueError(f"{text[:80]!r} is not a number of 64 bits")
+    return value
+
+
+def _exceeds(operator: str, ours: str, bound: str) -> bool:
+    """Whether ``ours`` is greater (``Gt``) or less (``Lt``) than ``bound``; false if one of them is not a number."""
+    try:
+        left, right = integer(ours), integer(bound)
+    except ValueError:
+        return False
+    return left > right if operator == "Gt" else left < right

@@ -129,6 +129,15 @@ OAUTH2_PROXY = GoModule("oauth2-proxy", "OAuth2-proxy", 1, {"oauth2-proxy": "git
 """The proxy in front of the interLink plugin (see :mod:`cluster.helm_images`)."""
 
 
+ORACLE = GoModule(
+    "oracle",
+    "Kubernetes' readers of quantities and of CEL",
+    1,
+    {"oracle": "podbridge/hack/tools/oracle"},
+)
+"""What Kubernetes' own code makes of a text (see :mod:`cluster.oracle`)."""
+
+
 def kueue_module(version: str = places.DEFAULT_KUEUE) -> GoModule:
     """Return a version of Kueue (see :mod:`cluster.kueue`)."""
     name = _kueue_name(version)
@@ -292,8 +301,9 @@ def _ensure_module(module: GoModule) -> None:
 
 
 def _pinned(module: Path) -> str:
-    """Return a digest of the versions of a Go module."""
-    return hashlib.sha256((module / "go.mod").read_bytes() + (module / "go.sum").read_bytes()).hexdigest()
+    """Return a digest of the versions of a Go module, and of its own source if it has any."""
+    files = [module / "go.mod", module / "go.sum", *sorted(module.glob("*.go"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def _missing(names: Iterable[str], stamp: Path, pinned: str) -> list[str]:

@@ -216,3 +216,17 @@ def test_a_suite_that_moved_on_is_told(machine):
     tool(machine, "chroot", "echo slurm-wlm 27.11.0")
     with pytest.raises(ClusterError, match=r"sid holds 27\.11\.0, not 26\.05"):
         install.ensure(["26.05"])
+
+
+def test_a_program_with_source_of_its_own_is_built_again_after_a_change_of_it(machine, monkeypatch):
+    go_that_builds(machine)
+    monkeypatch.setattr(install, "TOOLS", machine / "tools")
+    folder = install.ORACLE.folder
+    folder.mkdir(parents=True)
+    for name in ("go.mod", "go.sum", "main.go"):
+        (folder / name).write_text(name)
+    for _ in range(2):
+        install.ensure(modules=[install.ORACLE])
+    (folder / "main.go").write_text("changed")
+    install.ensure(modules=[install.ORACLE])
+    assert len(calls(machine)) == 2
