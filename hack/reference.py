@@ -11,17 +11,17 @@ from prometheus_client import REGISTRY
 from pydantic import BaseModel
 
 from bridge import (
+    ends,
     metrics,  # noqa: F401  (its import registers them)
     names,
 )
 from bridge.config import Config
 from bridge.namespace_policies import FIELDS
-from bridge.slurm import states
 from bridge.workload import pool_selection
 from bridge.workload.annotations import KEYS, Key
 from bridge.workload.groups import MAX_TOGETHER
 from bridge.workload.kinds.table import GANG_VALUES
-from reference_reasons import END, REASONS
+from reference_reasons import REASONS
 
 TARGET = Path(__file__).parents[1] / "docs" / "reference.md"
 
@@ -190,13 +190,22 @@ def metric_rows() -> list[list[str]]:
 
 
 def reason_rows() -> list[list[str]]:
-    """Return a row for each reason; the reasons of ended jobs come from the table of Slurm's states."""
-    ends = [
-        (END, state.reason, f"the job {state.text} (`{name}`)")
-        for name, state in states.BASE_STATES.items()
-        if state.reason
+    """Return a row for each reason; those of ended jobs are in the table of ends."""
+    return [[where, f"`{reason}`", meaning] for where, reason, meaning in REASONS]
+
+
+def end_rows() -> list[list[str]]:
+    """Return the table of ends, from the one that the code uses."""
+    return [
+        [
+            f"`{end.reason}`",
+            "the same" if end.site_reason == end.reason else f"`{end.site_reason}`",
+            f"the job {end.text}",
+            "yes" if end.disruption else "no",
+            end.source,
+        ]
+        for end in ends.ENDS
     ]
-    return [[where, f"`{reason}`", meaning] for where, reason, meaning in (*REASONS, *ends)]
 
 
 def text() -> str:
@@ -223,6 +232,12 @@ def text() -> str:
         table(["key", "default", "meaning"], configuration()),
         "## Reasons on pods and nodes",
         table(["where", "reason", "meaning"], reason_rows()),
+        "## Ends of jobs",
+        "When its job ends, a pod gets the reason in its status, in an Event and, on colocated nodes, in the condition "
+        "`DisruptionTarget`. A *disruption* has other causes than the pod: the condition is `True`, and a Job can "
+        "exclude it from its back-off limit (`podFailurePolicy`). For other ends the condition is `False` on colocated "
+        "nodes, and absent at a site. At a site, a pod has the reason of a kubelet where there is one.",
+        table(["reason", "at a site", "meaning", "disruption", "reported by"], end_rows()),
         "## Metrics",
         "The port is `serving.metricsPort`, the path is `/metrics`.",
         table(["metric", "type", "meaning"], metric_rows()),

@@ -1,6 +1,6 @@
 """Reasons of Events, conditions and refusals for docs/reference.md, with where each appears and its meaning."""
 
-UNSCHEDULED, END = "Pod, `PodScheduled=False`", "Pod, `DisruptionTarget`, status and Event"
+UNSCHEDULED = "Pod, `PodScheduled=False`"
 REASONS = (
     (
         UNSCHEDULED,
@@ -106,9 +106,6 @@ REASONS = (
     ),
     ("Pod, Event", "Scheduled", "the pod was bound to the allocated node"),
     ("Pod, Event", "SlurmWarning", "Slurm accepted the job with a warning"),
-    (END, "JobGone", "the job no longer exists in Slurm"),
-    (END, "Requeued", "Slurm removed the job from its node and requeued it"),
-    (END, "NodeRemoved", "an administrator removed the pod's node from the running job"),
     (
         "Pod, `bridge.vk.io/JobMissing` and Event",
         "JobsMissing",

@@ -14,6 +14,7 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Any
 
+from bridge import ends
 from bridge.clock import rfc3339
 from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
 from bridge.workload import pods
@@ -24,8 +25,6 @@ Status = dict[str, Any]
 UNKNOWN_END = "ContainerStatusUnknown"
 KILLED = 137
 MESSAGE = 1024
-DISRUPTIONS = frozenset({"Preempted", "NodeFailure", "NodeFail", "BootFailure", "JobLost", "Requeued"})
-"""Reasons that are no fault of the pod: Jobs may exclude them from their back-off limit."""
 _PLAIN = frozenset({"", "Completed", "Error", "Succeeded", "Failed"})
 """Reasons of a job that add nothing to the exit codes of its containers."""
 
@@ -249,7 +248,7 @@ def _conditions(
         "Ready": ready,
         "ContainersReady": contained,
     }
-    if phase == "Failed" and job.reason in DISRUPTIONS:
+    if phase == "Failed" and ends.is_disruption(job.reason):
         rows["DisruptionTarget"] = (True, job.reason, job.message[:MESSAGE])
     return [_condition(pod, kind, *row, now) for kind, row in rows.items()]
 

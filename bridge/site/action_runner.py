@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from bridge import ends
 from bridge.clock import Clock
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
@@ -73,7 +74,9 @@ class ActionRunner:
                     case Submit():
                         self._submit_again(uid)
                     case GiveUp():
-                        self._index.observe(uid, BatchJob(id="", uid=uid, phase="ended", reason="Cancelled"))
+                        self._index.observe(
+                            uid, BatchJob(id="", uid=uid, phase="ended", reason=ends.CANCELLED.site_reason)
+                        )
                     case Forget():
                         self._forget(uid)
         if kill:

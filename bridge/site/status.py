@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from bridge import ends
 from bridge.poolapi.identifiers import TICKET_PATTERN
 from bridge.poolapi.jobs import LONGEST_TEXT, MOST_CONTAINERS, ContainerState, JobStatus, Termination
 from bridge.site.job_record import JobRecord
@@ -23,13 +24,13 @@ AWAIT_REASON = 30.0
 OUTSIDE = frozenset({"Terminated", "Killed", "Stopped"})
 """Reasons of a script that does not know what ended it: the batch system's reason replaces them."""
 NEVER_RAN = "ScriptDidNotRun"
-LOST = "JobLost"
+LOST = ends.LOST.reason
 ASKING = "Asking"
 """Phase of a script that waits for its grant."""
 MOST_TEXT = 12 * 1024
 """Characters of the termination messages of a pod, as of kubelets: each container has an equal share. It limits other
 texts of containers too: the status of any job must fit into one message, or it would block the snapshot of all jobs."""
-CONTAINER_REASONS = frozenset({"OOMKilled", "DeadlineExceeded"})
+CONTAINER_REASONS = frozenset({ends.OUT_OF_MEMORY.site_reason, ends.TIME_LIMIT.site_reason})
 """Reasons that apply to killed containers too; all others apply to the pod only."""
 
 
@@ -154,7 +155,7 @@ def _why(record: JobRecord) -> tuple[str, str]:
     batch = record.batch
     if batch is None:
         return LOST, ""
-    if record.cancel is not None and batch.reason in ("", "Cancelled", LOST):
+    if record.cancel is not None and batch.reason in ("", ends.CANCELLED.site_reason, LOST):
         return "Deleted", batch.message
     if not batch.by_itself:
         return batch.reason or LOST, batch.message

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
+from bridge import ends
+from bridge.ends import End
+
 
 class Phase(Enum):
     """The meaning of a job's states for its pods."""
@@ -28,38 +31,34 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """One row: the phase and, for an end, the fields of :class:`End`."""
+    """One row: the phase, and how the job ended if it is over."""
 
     phase: Phase
-    reason: str = ""
-    text: str = ""
+    end: End | None = None
+
+    @property
+    def reason(self) -> str:
+        """The reason of the end; empty without one."""
+        return self.end.reason if self.end is not None else ""
 
 
-@dataclass(frozen=True, slots=True)
-class End:
-    """The end of a job: a CamelCase reason for the pod and its Event, and a predicate, to follow ``Slurm job 14``."""
-
-    reason: str
-    text: str
-
-
-def _end(reason: str, text: str) -> JobState:
-    return JobState(Phase.ENDED, reason, text)
+def _end(end: End) -> JobState:
+    return JobState(Phase.ENDED, end)
 
 
 BASE_STATES: dict[str, JobState] = {
     "PENDING": JobState(Phase.PENDING),
     "RUNNING": JobState(Phase.ALLOCATED),
     "SUSPENDED": JobState(Phase.BETWEEN),
-    "COMPLETED": _end("JobCompleted", "completed"),
-    "CANCELLED": _end("Cancelled", "was cancelled"),
-    "FAILED": _end("JobFailed", "failed"),
-    "TIMEOUT": _end("TimeLimit", "was terminated because it reached its time limit"),
-    "NODE_FAIL": _end("NodeFail", "was terminated because one of its nodes failed"),
-    "PREEMPTED": _end("Preempted", "was preempted by another job"),
-    "BOOT_FAIL": _end("BootFail", "was terminated because one of its nodes did not boot"),
-    "DEADLINE": _end("Deadline", "was terminated because it could not complete before its deadline"),
-    "OUT_OF_MEMORY": _end("OutOfMemory", "was terminated because it used more memory than it requested"),
+    "COMPLETED": _end(ends.COMPLETED),
+    "CANCELLED": _end(ends.CANCELLED),
+    "FAILED": _end(ends.FAILED),
+    "TIMEOUT": _end(ends.TIME_LIMIT),
+    "NODE_FAIL": _end(ends.NODE_FAIL),
+    "PREEMPTED": _end(ends.PREEMPTED),
+    "BOOT_FAIL": _end(ends.BOOT_FAIL),
+    "DEADLINE": _end(ends.DEADLINE),
+    "OUT_OF_MEMORY": _end(ends.OUT_OF_MEMORY),
 }
 
 FLAGS: dict[str, JobState] = {
@@ -78,7 +77,7 @@ FLAGS: dict[str, JobState] = {
     "REQUEUE_FED": JobState(Phase.PENDING),
     "RESV_DEL_HOLD": JobState(Phase.PENDING),
     "SPECIAL_EXIT": JobState(Phase.PENDING),
-    "REVOKED": _end("Revoked", "was revoked because another cluster of the federation runs it"),
+    "REVOKED": _end(ends.REVOKED),
 }
 
 LEAVING = frozenset({"COMPLETING", "STAGE_OUT", "LAUNCH_FAILED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})
@@ -118,8 +117,7 @@ def is_allocated(states: Set[str]) -> bool:
 
 def end_of(states: Set[str]) -> End | None:
     """Return how the job ended, ``None`` if it has not ended. ``{"CANCELLED", "COMPLETING"}`` has ended."""
-    row = _row(frozenset(states))
-    return End(row.reason, row.text) if row.phase is Phase.ENDED else None
+    return _row(frozenset(states)).end
 
 
 NODE_STATES: dict[str, bool] = {

@@ -7,7 +7,7 @@ ends no pod.
 
 from __future__ import annotations
 
-from bridge import names
+from bridge import ends, names
 from bridge.poolapi import pod_status as statuses
 from bridge.poolapi.jobs import JobStatus
 from bridge.script import sizing
@@ -40,7 +40,7 @@ QUEUE_NEWS = 15.0
 """Seconds between two patches that change only the reason for which a job is pending, at least."""
 ORPHAN_GRACE = 30.0
 """Grace period of a job without a pod, in seconds: that of its pod is not known."""
-LOST = "JobLost"
+LOST = ends.LOST.reason
 LOST_TEXT = "the site {pool} does not know job {job} any more"
 MISSING_TEXT = "the batch system of {pool} does not know job {job} any more, and its script has recorded no end"
 _CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})

@@ -103,7 +103,9 @@ class WorkloadActor:
         message = f"Slurm job {action.job_id} {action.text}"
         if pods.grace(pod) > self._max_grace:
             message += f"; the pod's grace period is limited to {self._max_grace} s (maxGracePeriod)"
-        patch = pods.condition_patch(pod, names.DISRUPTION_TARGET, "True", action.reason, message, now)
+        # False too is written: kubelets keep this condition, and remove the reason and message of the status
+        disrupted = "True" if action.end.disruption else "False"
+        patch = pods.condition_patch(pod, names.DISRUPTION_TARGET, disrupted, action.reason, message, now)
         patch["status"].update(reason=action.reason, message=message)
         try:
             fresh = self._kube.patch(_path(pod, "status"), patch, kind="strategic")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bridge import ends
 from bridge.slurm.models import JobLink
 
 Pod = Mapping[str, Any]
@@ -26,12 +27,21 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Terminate the pod, or shorten its grace period: its job is over. ``text`` follows ``Slurm job 14``."""
+    """Terminate the pod, or shorten its grace period: its job is over."""
 
     pod: Pod
     job_id: int
-    reason: str
-    text: str
+    end: ends.End
+
+    @property
+    def reason(self) -> str:
+        """The reason of the end."""
+        return self.end.reason
+
+    @property
+    def text(self) -> str:
+        """The text of the end, to follow ``Slurm job 14``."""
+        return self.end.text
 
 
 @dataclass(frozen=True, slots=True)

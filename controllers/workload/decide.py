@@ -7,10 +7,10 @@ missing answer, or an answer of a proxy, terminates no pod.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from bridge import names
+from bridge import ends, names
 from bridge.brake import Brake
 from bridge.slurm import states
 from bridge.slurm.components import is_over
@@ -18,14 +18,8 @@ from bridge.slurm.models import ObservedJob, Snapshot
 from bridge.workload import links, pods
 from controllers.workload.actions import Action, Ask, Cancel, End, Label, Mark, Orphan, Pod, Release, Rest, Suspension
 
-GONE_REASON = "JobGone"
-GONE_TEXT = "no longer exists"
 DISPLACED_ANSWERS = 3
 """Number of different snapshots that show a displaced job before its pod is terminated."""
-REQUEUED_REASON = "Requeued"
-REQUEUED_TEXT = "was removed from its node and requeued"
-NODE_REMOVED_REASON = "NodeRemoved"
-NODE_REMOVED_TEXT = "no longer has the node of the pod"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +120,7 @@ def decide(view: WorkloadView) -> Decision:
 
 def is_missing(action: Action) -> bool:
     """Whether the action terminates a pod because its job is missing."""
-    return isinstance(action, End) and action.reason == GONE_REASON
+    return isinstance(action, End) and action.reason == ends.GONE.reason
 
 
 def _braked(view: WorkloadView, pod: Pod, action: Action | None) -> Action | None:
@@ -198,8 +192,8 @@ def _decide_pod(view: WorkloadView, pod: Pod, key: str, over: bool, open_keys: s
         if not pods.is_bound(pod):
             return None, before
         moved = _count(view, before)
-        text = f"{GONE_TEXT}: another job has its ID now"
-        return (End(pod, labelled, GONE_REASON, text) if moved.answers >= DISPLACED_ANSWERS else None), moved
+        end = replace(ends.GONE, text=f"{ends.GONE.text}: another job has its ID now")
+        return (End(pod, labelled, end) if moved.answers >= DISPLACED_ANSWERS else None), moved
     if not _lives(known):
         return (_end(pod, known) if known.is_confirmed else None), before
     if not pods.is_bound(pod):
@@ -208,8 +202,8 @@ def _decide_pod(view: WorkloadView, pod: Pod, key: str, over: bool, open_keys: s
         return _suspension(pod, known) or _label(pod, labelled), None
     moved = _count(view, before)
     shrunk = states.is_allocated(known.job.states) and not known.job.restarts
-    why = (NODE_REMOVED_REASON, NODE_REMOVED_TEXT) if shrunk else (REQUEUED_REASON, REQUEUED_TEXT)
-    return (End(pod, labelled, *why) if moved.answers >= DISPLACED_ANSWERS else None), moved
+    end = ends.NODE_REMOVED if shrunk else ends.REQUEUED
+    return (End(pod, labelled, end) if moved.answers >= DISPLACED_ANSWERS else None), moved
 
 
 def _on_pool(view: WorkloadView, pod: Pod) -> Action | None:
@@ -262,11 +256,11 @@ def _release(view: WorkloadView, pod: Pod, key: str, labelled: int | None, open_
 def _end(pod: Pod, known: ObservedJob) -> Action | None:
     job, bound = known.job, pods.is_bound(pod)
     if known.missing:
-        return End(pod, job.job_id, GONE_REASON, GONE_TEXT) if bound else None
+        return End(pod, job.job_id, ends.GONE) if bound else None
     end = states.end_of(job.states)
     if end is None or not (bound or "CANCELLED" in job.states):  # not bound: the scheduler submits a new job
         return None
-    return End(pod, job.job_id, end.reason, end.text)
+    return End(pod, job.job_id, end)
 
 
 def _suspension(pod: Pod, known: ObservedJob) -> Suspension | None:

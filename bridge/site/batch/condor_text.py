@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from bridge import ends
 from bridge.errors import BatchError
 from bridge.poolapi.identifiers import UID_PATTERN
 from bridge.site.batch.port import BatchJob, Phase
@@ -30,9 +31,9 @@ exec bash ./job.sh >>script.log 2>&1
 _UID = re.compile(UID_PATTERN)
 _PHASES: dict[int, Phase] = {1: "queued", 2: "running", 3: "ended", 4: "ended", 5: "queued", 6: "running", 7: "running"}
 """JobStatus: idle, running, removed, completed, held, transferring output, suspended."""
-_HOLD_REASONS = {34: "OOMKilled", 46: "DeadlineExceeded", 47: "DeadlineExceeded"}
-"""HoldReasonCode; any other is ``Held``."""
-HELD_REASONS = frozenset({"Held", *_HOLD_REASONS.values()})
+_HOLDS = {34: ends.OUT_OF_MEMORY, 46: ends.TIME_LIMIT, 47: ends.TIME_LIMIT}
+"""HoldReasonCode; any other is :data:`ends.HELD`."""
+HELD_REASONS = frozenset(end.site_reason for end in (ends.HELD, *_HOLDS.values()))
 
 
 def value(text: str) -> str:
@@ -83,7 +84,7 @@ def _job(ad: Mapping[str, Any], held_ends: bool) -> BatchJob | None:
     reason = message = ""
     exit_code: int | None = None
     if status == 5:
-        reason = _HOLD_REASONS.get(ad.get("HoldReasonCode", 0), "Held")
+        reason = _why_held(ad)
         message = str(ad.get("HoldReason", ""))
         phase = "ended" if held_ends else "queued"
     elif status == 3:
@@ -114,10 +115,14 @@ def _job(ad: Mapping[str, Any], held_ends: bool) -> BatchJob | None:
 def _why_removed(ad: Mapping[str, Any], why: str) -> str:
     """Return why a job was removed: by its own PeriodicRemove (see the submit file), by podbridge, or by a person."""
     if "PeriodicRemove" in why:
-        return "DeadlineExceeded" if ad.get("LastJobStatus") == 2 else "NodeFailed"
+        return (ends.TIME_LIMIT if ad.get("LastJobStatus") == 2 else ends.NODE_FAIL).site_reason
     if "held: podbridge ends it" in why:
-        return _HOLD_REASONS.get(ad.get("HoldReasonCode", 0), "Held")
-    return "Cancelled"
+        return _why_held(ad)
+    return ends.CANCELLED.site_reason
+
+
+def _why_held(ad: Mapping[str, Any]) -> str:
+    return _HOLDS.get(ad.get("HoldReasonCode", 0), ends.HELD).site_reason
 
 
 def _integer(ad: Mapping[str, Any], name: str) -> int | None:

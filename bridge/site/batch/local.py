@@ -16,6 +16,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
+from bridge import ends
 from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.site.batch import local_resources as room
@@ -235,13 +236,13 @@ class LocalBatch(BatchSystem):
         if killed and not self._records.replaced(job) and not self._leftovers.gone(job.id, job.folder):
             return
         if boot != self._boot:
-            self._end(job, "NodeFailed", "the machine restarted")
+            self._end(job, ends.NODE_FAIL.site_reason, "the machine restarted")
         elif job.ending_at is not None:
             self._end(job, job.reason, job.message)
         elif code is None:
             self._end(job, "", "", by_itself=True)
         elif code < 0:
-            self._end(job, "Killed", f"the job was terminated by signal {-code}", number=-code)
+            self._end(job, ends.KILLED.site_reason, f"the job was terminated by signal {-code}", number=-code)
         else:
             self._end(job, "", "", by_itself=True, code=code)
 
@@ -251,7 +252,9 @@ class LocalBatch(BatchSystem):
             return
         if incomplete:  # a power failure or a full disk emptied the file, so the job may have started
             if self._records.replaced(job) or self._leftovers.gone(job.id, job.folder):
-                self._end(job, "NodeFailed", "the claim file of the job is incomplete, as after a power failure")
+                self._end(
+                    job, ends.NODE_FAIL.site_reason, "the claim file of the job is incomplete, as after a power failure"
+                )
         elif job.ending_at is not None:
             self._end(job, job.reason, job.message)
         elif code is None:  # another submitter died after it recorded the start and before it started the job
@@ -271,7 +274,7 @@ class LocalBatch(BatchSystem):
             return self._waited(job) >= TERM_TIME
         if job.time_limit is not None and processes.age(claim[1]) >= job.time_limit:
             message = f"the job was terminated because it reached its time limit of {job.time_limit:.0f} s"
-            self._ask_to_end(job, "DeadlineExceeded", message, now)
+            self._ask_to_end(job, ends.TIME_LIMIT.site_reason, message, now)
         return False
 
     def _mark_cancelled(self, ids: Iterable[str], now: float) -> None:
@@ -281,9 +284,9 @@ class LocalBatch(BatchSystem):
                 continue
             with self._one_job():
                 if job.phase == "queued":
-                    self._end(job, "Cancelled", "")
+                    self._end(job, ends.CANCELLED.site_reason, "")
                 elif job.phase == "running" and job.ending_at is None:
-                    self._ask_to_end(job, "Cancelled", "", now)
+                    self._ask_to_end(job, ends.CANCELLED.site_reason, "", now)
                 elif job.phase == "running":
                     self._records.write(job)  # the disk may have been full
                 self._records.drop_cancel_mark(job_id)
@@ -319,7 +322,9 @@ class LocalBatch(BatchSystem):
                 message = f"the job was terminated because it used {used} bytes of memory and requested {job.memory}"
                 self._kill_sessions([claims[pid]])
                 with self._one_job():
-                    self._note_ending(replace(job, ending_at=now, reason="OOMKilled", message=message))
+                    self._note_ending(
+                        replace(job, ending_at=now, reason=ends.OUT_OF_MEMORY.site_reason, message=message)
+                    )
 
     @staticmethod
     def _kill_sessions(claims: Collection[Claim]) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import Field
 
+from bridge import ends
 from bridge.errors import BatchError
 from bridge.poolapi.identifiers import UID_PATTERN
 from bridge.script.settings import AbsolutePath, Part, Seconds, Words
@@ -38,12 +39,12 @@ _PHASES: dict[str, tuple[port.Phase, str]] = {
 }
 """``job_state``; a letter of a newer version neither begins nor ends a job."""
 _ENDS = {
-    -29: ("DeadlineExceeded", "was terminated because it reached its walltime"),
-    -28: ("DeadlineExceeded", "was terminated because it reached its limit of CPU time"),
-    **dict.fromkeys((-27, -26), ("OOMKilled", "was terminated because it used more memory than it requested")),
-    **dict.fromkeys((-25, -24), ("Killed", "was terminated because it used more CPUs than it requested")),
+    -29: (ends.TIME_LIMIT, "was terminated because it reached its walltime"),
+    -28: (ends.TIME_LIMIT, "was terminated because it reached its limit of CPU time"),
+    **dict.fromkeys((-27, -26), (ends.OUT_OF_MEMORY, ends.OUT_OF_MEMORY.text)),
+    **dict.fromkeys((-25, -24), (ends.KILLED, "was terminated because it used more CPUs than it requested")),
 }
-"""``Exit_status`` of jobs that PBS ended (JOB_EXEC_KILL_* in ``job.h``): reason, and predicate of the job."""
+"""``Exit_status`` of jobs that PBS ended (JOB_EXEC_KILL_* in ``job.h``): end, and predicate of the job."""
 _BAD_STATES = re.compile(r"down|offline|unknown|stale|provisioning|maintenance|unresolvable|sleep")
 _UID, _NO_HISTORY = re.compile(UID_PATTERN), re.compile(r"job history", re.IGNORECASE)
 _JOB_ID = re.compile(r"^(\d+(?:\.\S+)?)\s*$", re.MULTILINE)
@@ -195,9 +196,10 @@ def parse_jobs(answer: Mapping[str, Mapping[str, Any]]) -> Iterator[port.BatchJo
         if phase == "ended":
             status = found.get("Exit_status")
             if found.get("substate") == DELETED or not isinstance(status, int):
-                reason, message = "Cancelled", f"PBS job {job_id} was deleted"
+                reason, message = ends.CANCELLED.site_reason, f"PBS job {job_id} was deleted"
             elif status in _ENDS:
-                reason, message = _ENDS[status][0], f"PBS job {job_id} {_ENDS[status][1]}"
+                end, text = _ENDS[status]
+                reason, message = end.site_reason, f"PBS job {job_id} {text}"
             else:
                 by_itself, code = True, status if 0 <= status < SIGNAL else None
                 number = status - SIGNAL if status > SIGNAL else 0

@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
+from bridge import ends
+from bridge.ends import End
 from bridge.poolapi.identifiers import UID_PATTERN
 from bridge.site.batch.port import NAME_PREFIX, BatchJob, Phase
 
@@ -23,12 +25,16 @@ _CANCELLED_BY = re.compile(r"CANCELLED by (\d{1,10})")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One row: the phase of a word; for an end from outside, the pod's reason, and a predicate of the job."""
+    """One row: the phase of a word, the pod's reason, and for an end from outside a predicate of the job."""
 
     phase: Phase
     reason: str = ""
     text: str = ""
     by_itself: bool = False
+
+
+def _end(end: End) -> State:
+    return State("ended", end.site_reason, end.text)
 
 
 STATES: dict[str, State] = {
@@ -38,14 +44,14 @@ STATES: dict[str, State] = {
     "SUSPENDED": State("running", "Suspended"),
     "COMPLETED": State("ended", by_itself=True),
     "FAILED": State("ended", by_itself=True),
-    "CANCELLED": State("ended", "Cancelled", "was cancelled"),
-    "TIMEOUT": State("ended", "DeadlineExceeded", "was terminated because it reached its time limit"),
-    "NODE_FAIL": State("ended", "NodeFailed", "was terminated because one of its nodes failed"),
-    "PREEMPTED": State("ended", "Preempted", "was preempted by another job"),
-    "BOOT_FAIL": State("ended", "NodeFailed", "was terminated because one of its nodes did not boot"),
-    "DEADLINE": State("ended", "DeadlineExceeded", "was terminated because it could not complete before its deadline"),
-    "OUT_OF_MEMORY": State("ended", "OOMKilled", "was terminated because it used more memory than it requested"),
-    "REVOKED": State("ended", "Cancelled", "was revoked because another cluster of the federation runs it"),
+    "CANCELLED": _end(ends.CANCELLED),
+    "TIMEOUT": _end(ends.TIME_LIMIT),
+    "NODE_FAIL": _end(ends.NODE_FAIL),
+    "PREEMPTED": _end(ends.PREEMPTED),
+    "BOOT_FAIL": _end(ends.BOOT_FAIL),
+    "DEADLINE": _end(ends.DEADLINE),
+    "OUT_OF_MEMORY": _end(ends.OUT_OF_MEMORY),
+    "REVOKED": _end(ends.REVOKED),
     # flags
     "CONFIGURING": State("running"),
     "COMPLETING": State("running"),

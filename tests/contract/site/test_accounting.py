@@ -230,7 +230,7 @@ def test_ends_that_came_while_the_submitter_was_down(scene: Scene, site: Any) ->
     ends = {name: site.wait(pod, "ended", 8) for name, pod in uids.items()}
     assert {name: end.reason for name, end in ends.items()} == {
         "late": "DeadlineExceeded",
-        "on a bad node": "NodeFailed",
+        "on a bad node": "NodeFail",
         "cancelled": "Cancelled",
         "failed": "",
     }
@@ -246,7 +246,7 @@ ENDS = {
     "cancelled": {"by_itself": False, "reason": "Cancelled", "host": "node-0"},
     "cancelled waiting": {"by_itself": False, "reason": "Cancelled", "host": "", "started_at": None},
     "late": {"by_itself": False, "reason": "DeadlineExceeded"},
-    "on a bad node": {"by_itself": False, "reason": "NodeFailed", "host": "node-1"},
+    "on a bad node": {"by_itself": False, "reason": "NodeFail", "host": "node-1"},
     "requeued": {"by_itself": True, "exit_code": 5},
 }
 

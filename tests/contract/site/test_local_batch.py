@@ -143,6 +143,6 @@ def test_an_empty_claim_is_that_of_a_job_that_a_power_failure_ended(machine: Mac
     assert machine.look(job).phase == "running"
     machine.clock.advance(local.START_TIME + 1)
     eventually(lambda: machine.look(job).phase == "ended", timeout=10)
-    assert machine.look(job).reason == "NodeFailed"
+    assert machine.look(job).reason == "NodeFail"
     assert (machine.path / job / "removed").exists()
     assert not (machine.path / job / "ready").exists()

@@ -142,7 +142,7 @@ def test_a_node_that_fails(site: Any) -> None:
     site.cluster.run_slurm("scontrol", "update", "nodename=node-1", "state=down", "reason=test")
     try:
         done = site.wait(job, "ended", 60)
-        assert (done.outcome, done.reason) == ("Failed", "NodeFailed")
+        assert (done.outcome, done.reason) == ("Failed", "NodeFail")
     finally:
         site.cluster.run_slurm("scontrol", "update", "nodename=node-1", "state=resume", check=False)
 

@@ -46,7 +46,7 @@ def test_states() -> None:
             {"JobStatus": 3, "RemoveReason": "The job attribute PeriodicRemove ...", "LastJobStatus": 2},
             "DeadlineExceeded",
         ),
-        ({"JobStatus": 3, "RemoveReason": "The job attribute PeriodicRemove ...", "LastJobStatus": 1}, "NodeFailed"),
+        ({"JobStatus": 3, "RemoveReason": "The job attribute PeriodicRemove ...", "LastJobStatus": 1}, "NodeFail"),
         ({"JobStatus": 5, "HoldReasonCode": 34, "HoldReason": "memory usage exceeded request_memory"}, "OOMKilled"),
         ({"JobStatus": 5, "HoldReasonCode": 1, "HoldReason": "via condor_hold"}, "Held"),
         ({"JobStatus": 3, "HoldReasonCode": 34, "RemoveReason": "held: podbridge ends it"}, "OOMKilled"),

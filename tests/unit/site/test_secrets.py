@@ -36,7 +36,7 @@ def test_a_killed_script(world: Any) -> None:
     submit(world)
     world.begin()
     leave(world)
-    world.batch.end("1", "NodeFailed")
+    world.batch.end("1", "NodeFail")
     world.look(1)
     world.look(SECRETS_KEPT / 2)
     assert holders(world.path)  # the guard may be about to end what is left

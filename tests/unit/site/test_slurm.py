@@ -56,8 +56,8 @@ def test_squeue_as_22_05_and_26_05_print_it() -> None:
     ("word", "phase", "reason"),
     [
         ("CONFIGURING", "running", ""),  # interlink.md 3.6: no FAILED, though it has an F
-        ("NODE_FAIL", "ended", "NodeFailed"),
-        ("BOOT_FAIL", "ended", "NodeFailed"),
+        ("NODE_FAIL", "ended", "NodeFail"),
+        ("BOOT_FAIL", "ended", "BootFail"),
         ("REQUEUED", "queued", "Requeued"),
         ("REQUEUE_HOLD", "queued", "RequeueHold"),
         ("TIMEOUT", "ended", "DeadlineExceeded"),
