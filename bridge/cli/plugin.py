@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from bridge import names, tracing
 from bridge.errors import ConfigError
@@ -25,6 +24,7 @@ _EXAMPLES = """Examples:
   podbridge plugin --site site.toml
   podbridge plugin --slurm-config /etc/interlink/SlurmConfig.yaml
   podbridge plugin --site site.toml --listen unix:///run/user/1000/interlink.sock
+  podbridge plugin --site site.toml --listen 127.0.0.1:4000 --allow-local-users
   podbridge plugin --site site.toml --listen 0.0.0.0:4000 --token-file token \\
       --tls-cert tls.crt --tls-key tls.key
   podbridge plugin --nats tls://nats.example.org:4222 --seed-file hub.seed --ca-file ca.crt \\
@@ -46,11 +46,16 @@ _EXAMPLES = """Examples:
 @click.option(
     "--listen",
     "address",
-    default="127.0.0.1:4000",
-    show_default=True,
     metavar="ADDRESS",
-    help="HOST:PORT, [IPv6]:PORT or unix:///PATH. Beyond loopback, it requires --token-file or --client-ca. With "
-    "--slurm-config, the default is Socket, or SidecarPort on 127.0.0.1.",
+    help="unix:///PATH, which only the user of the plugin can open, or HOST:PORT or [IPv6]:PORT, which require "
+    "--token-file or --client-ca. Default: with --slurm-config, Socket, or SidecarPort on 127.0.0.1; else "
+    "unix://HOME/.interlink/plugin.sock.",
+)
+@click.option(
+    "--allow-local-users",
+    "local_users",
+    is_flag=True,
+    help="Serve a loopback address without a token: every user of this machine can run pods as the user of the plugin.",
 )
 @click.option("--token-file", type=_FILE, help="File with the bearer token that clients must send. Read on change.")
 @click.option("--tls-cert", type=_FILE, help="Certificate chain of this server. Read on change.")
@@ -78,7 +83,8 @@ def plugin(
     slurm_config: Path | None,
     nats: tuple[str, ...],
     nunet: Path | None,
-    address: str,
+    address: str | None,
+    local_users: bool,
     token_file: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -107,13 +113,14 @@ def plugin(
     from bridge.threads import Supervisor
 
     opened = _opened(slurm_config, log_level, log_format) if slurm_config is not None else None
-    if opened is not None and context.get_parameter_source("address") is ParameterSource.DEFAULT:
-        address = opened.listen
+    if address is None:
+        address = opened.listen if opened is not None else listen.default(Path.home())
     options = Options(
         listen.parse(address),
         Files(token_file, tls_cert, tls_key, client_ca),
         None if health is None else listen.parse(health),
         None if metrics is None else listen.parse(metrics),
+        local_users,
     )
     supervisor = Supervisor()
     if opened is not None:

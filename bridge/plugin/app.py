@@ -22,7 +22,7 @@ from bridge.errors import BridgeError
 from bridge.interlink.messages import as_json
 from bridge.logs import kv
 from bridge.metrics import PLUGIN_REQUESTS, PLUGIN_SECONDS
-from bridge.plugin import bodies
+from bridge.plugin import bodies, foreign_requests
 from bridge.plugin.answers import answer_of
 from bridge.plugin.pods import Pods
 from bridge.plugin.reports import Reports
@@ -106,8 +106,8 @@ class Handlers:
         return _text("nothing is cached\n")
 
 
-def make_app(pods: Pods, reports: Reports, access: ServerAccess, clock: Clock) -> flask.Flask:
-    """Return the application."""
+def make_app(pods: Pods, reports: Reports, access: ServerAccess, clock: Clock, *, loopback: bool) -> flask.Flask:
+    """Return the application. ``loopback``: it is served on a loopback address."""
     app = flask.Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False
     handlers = Handlers(pods, reports, clock)
@@ -115,7 +115,11 @@ def make_app(pods: Pods, reports: Reports, access: ServerAccess, clock: Clock) -
     @app.before_request
     def authorize() -> None:
         flask.g.began = time.monotonic()
-        if (refusal := access.refusal(flask.request.environ)) is not None:
+        request = flask.request
+        foreign_requests.check(
+            request.headers, loopback=loopback, other_type=bool(request.content_length) and not request.is_json
+        )
+        if (refusal := access.refusal(request.environ)) is not None:
             raise AnswerError(401, refusal)
 
     @app.after_request

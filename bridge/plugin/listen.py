@@ -1,4 +1,4 @@
-"""The address that the plugin listens on, and whether it may do so without a proof of identity of its clients."""
+"""The address that the plugin listens on, and whether its clients must prove their identity there."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from pathlib import Path
 
 from bridge.errors import ConfigError
 
-DEFAULT = "127.0.0.1:4000"
 UNIX = "unix://"
 ALLOWED = "HOST:PORT, [IPv6]:PORT or unix:///PATH"
+DEFAULT_SOCKET = ".interlink/plugin.sock"
+"""In the home of the user of the plugin. The directory is created with mode 0700."""
 _TCP = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[0-9A-Za-z._-]+)):(?P<port>[0-9]{1,5})")
+
+
+_HINT = (
+    "use --listen unix:///PATH (in SlurmConfig.yaml: Socket: unix:///PATH) and the same URL as SidecarURL of the API "
+    "server; or use --token-file; or, if no other user can log in here, --allow-local-users"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +55,31 @@ def parse(text: str) -> Address:
     return Address(host=match["six"] or match["host"], port=int(match["port"]))
 
 
-def check(address: Address, *, token: bool, client_ca: bool) -> None:
-    """Raise :class:`ConfigError` if other machines could use the plugin without a token or a client certificate."""
-    if not address.is_local and not (token or client_ca):
+def default(home: Path) -> str:
+    """Return the default of ``--listen``, and create its directory; raises :class:`ConfigError`."""
+    path = home / DEFAULT_SOCKET
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--listen: cannot create {path.parent}: {error.strerror}", hint=_HINT) from error
+    return f"{UNIX}{path}"
+
+
+def check(address: Address, *, token: bool, client_ca: bool, local_users: bool = False) -> None:
+    """Raise :class:`ConfigError` if others than the user of the plugin could use it without a proof of identity.
+
+    ``local_users``: every user of this machine may.
+    """
+    if address.unix is not None or token or client_ca:
+        return
+    if not address.is_local:
         raise ConfigError(
             f"--listen: {address.host}:{address.port} is not a loopback address, so it requires --token-file or "
-            f"--client-ca; without one of them, allowed: 127.0.0.1:PORT, [::1]:PORT, localhost:PORT, unix:///PATH"
+            f"--client-ca; without one of them, allowed: unix:///PATH"
+        )
+    if not local_users:
+        raise ConfigError(
+            f"--listen: every user of this machine could run pods by {address.host}:{address.port}, as the user of "
+            f"this process; allowed without --token-file or --client-ca: unix:///PATH",
+            hint=_HINT,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -25,11 +25,13 @@ _TEXT = {"text/plain": {"schema": {"type": "string"}}}
 _ERRORS = {
     "400": "The body is invalid; the text has the path of the field. Or a container waits to start.",
     "401": "The bearer token or the client certificate is missing or wrong.",
-    "403": "The job belongs to another owner.",
+    "403": "The job belongs to another owner, or the request is that of a web page (header Origin).",
     "404": "There is no such job or container.",
     "409": "The pod was cancelled before, and its job is not submitted again.",
     "411": "The request has no Content-Length.",
     "413": "The body is larger than 64 MiB, or larger than the site accepts.",
+    "415": "The Content-Type of the body is not JSON.",
+    "421": "The plugin has a loopback address, and the header Host has another name.",
     "422": "The pool cannot run this pod, or the pod does not name one of the pools.",
     "429": "Too many logs are being sent.",
     "502": "The site's answer cannot be used.",
@@ -47,7 +49,8 @@ class _About:
     text: bool = False
     body: Schema | None = None
     required: bool = True
-    errors: tuple[str, ...] = field(default=("401", "411", "413"))
+    errors: tuple[str, ...] = ()
+    """Besides those that every route has."""
 
 
 def _ref(model: type) -> Schema:
@@ -60,42 +63,43 @@ def _one_or_list(item: Schema) -> Schema:
 
 _CREATION = {"anyOf": [_ref(HopB), _ref(HopA), _ref(Pod)]}
 _PING = _ref(PingResponse)
+_EVERY = ("401", "403", "411", "413", "415", "421")
 _SITE_ERRORS = ("422", "502", "503", "504")
 _ABOUT = {
     "/create": _About(
         "Submit a pod. An API server sends the objects of each container, a virtual kubelet all objects of the pod.",
         {"anyOf": [_ref(CreateStruct), {"type": "array", "items": _ref(CreateStruct)}]},
         body=_one_or_list(_CREATION),
-        errors=("400", "401", "403", "409", "411", "413", *_SITE_ERRORS),
+        errors=("400", "409", *_SITE_ERRORS),
     ),
     "/delete": _About(
         "Cancel the job of a pod, and delete its files once it has ended.",
         {"type": "string"},
         text=True,
         body=_ref(NamedPod),
-        errors=("400", "401", "403", "404", "411", "413", *_SITE_ERRORS),
+        errors=("400", "404", *_SITE_ERRORS),
     ),
     "/status": _About(
         "Report the state of pods. An empty list, or no body, is a ping.",
         {"anyOf": [{"type": "array", "items": _ref(PodStatus)}, _PING]},
         body={"anyOf": [{"type": "array", "items": _ref(StartedPod)}, _ref(StartedPod), {"type": "null"}]},
         required=False,
-        errors=("400", "401", "403", "411", "413", *_SITE_ERRORS),
+        errors=("400", *_SITE_ERRORS),
     ),
     "/getLogs": _About(
         "Send the log of a container, in chunks.",
         {"type": "string"},
         text=True,
         body=_ref(LogStruct),
-        errors=("400", "401", "403", "404", "411", "413", "422", "429", "502", "503", "504"),
+        errors=("400", "404", "422", "429", "502", "503", "504"),
     ),
     "/system-info": _About("Report the state of the batch systems.", _ref(SystemInfo)),
     "/resources": _About(
         "Report the free resources as a flat map, as NuNet's plugin does, for example `nunet.cpu.cores`.",
         {"type": "object", "additionalProperties": {"type": "integer"}},
-        errors=("401", "411", "413", "503"),
+        errors=("503",),
     ),
-    "/pinglink": _About("Report resources and taints.", _PING, errors=("401", "411", "413", "503")),
+    "/pinglink": _About("Report resources and taints.", _PING, errors=("503",)),
     "/updateCache": _About(
         "Do nothing: an API server forgets a pod here, and the plugin caches none.", {"type": "string"}, text=True
     ),
@@ -135,7 +139,7 @@ def _path(route: Route) -> Schema:
         ],
         "responses": {
             "200": {"description": "Success.", "content": {kind: {"schema": about.answer}}},
-            **{code: {"description": _ERRORS[code], "content": _TEXT} for code in about.errors},
+            **{code: {"description": _ERRORS[code], "content": _TEXT} for code in (*_EVERY, *about.errors)},
         },
     }
     if about.body is not None:

@@ -67,6 +67,8 @@ class Options:
     files: Files = field(default_factory=Files)
     health: Address | None = None
     metrics: Address | None = None
+    local_users: bool = False
+    """Whether every user of this machine may use the API on a loopback address without a token."""
 
 
 class Plugin:
@@ -77,7 +79,12 @@ class Plugin:
 
     def __init__(self, source: Source, options: Options, supervisor: Supervisor) -> None:
         files = options.files
-        listen.check(options.address, token=files.token is not None, client_ca=files.client_ca is not None)
+        listen.check(
+            options.address,
+            token=files.token is not None,
+            client_ca=files.client_ca is not None,
+            local_users=options.local_users,
+        )
         self._access = ServerAccess(files)
         self._source, self._supervisor = source, supervisor
         self._pods = pods = Pods(source.directory, supervisor.wait)
@@ -87,7 +94,8 @@ class Plugin:
         # sites behind a server may connect later, or all be away: clients then get an answer that says so
         for name, check in (source.checks() or {"pools": reports.ready}).items():
             self._health.ready(name, check)
-        app = make_app(pods, reports, self._access, source.clock)
+        loopback = options.address.unix is None and options.address.is_local
+        app = make_app(pods, reports, self._access, source.clock, loopback=loopback)
         self._streams = Streams(lambda path: path == LOGS_PATH, name="plugin-log")
         self._server = self._serve(options.address, app, "plugin", THREADS, api=True)
         self._others = [

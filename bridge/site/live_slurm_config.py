@@ -43,8 +43,8 @@ def report(opened: Opened) -> None:
         log.warning("configuration of the interLink Slurm plugin", extra=kv(why=warning))
     if not opened.listen.startswith("unix:"):
         log.info(
-            "the plugin listened on all interfaces without authentication; to do more than loopback, use --listen with "
-            "--token-file or --client-ca",
+            "the plugin listened on all interfaces without authentication; podbridge needs Socket, --token-file, "
+            "--client-ca or --allow-local-users",
             extra=kv(address=opened.listen),
         )
 

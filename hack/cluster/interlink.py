@@ -92,6 +92,7 @@ class Interlink:
             f"{SEEN_AS}/site.toml",
             "--listen",
             address,
+            *(() if socket else ("--allow-local-users",)),
             *options,
         ]
         url = f"unix://{file}" if socket else f"{'https' if https else 'http'}://{HOST}:{port}"

@@ -123,7 +123,7 @@ def main() -> int:
     options = parser.parse_args()
     SYSTEMS["local"] = NullBatch
     if options.plugin:
-        sys.argv[1:] = ["plugin", "--site", str(options.config), "--listen", options.plugin]
+        sys.argv[1:] = ["plugin", "--site", str(options.config), "--listen", options.plugin, "--allow-local-users"]
         cli.main()
     return service.run(options.config, options.pool)
 

@@ -209,19 +209,22 @@ def test_nats(world, shell, background):
 
 
 def test_the_plugin(world, shell, background):
-    port, other = free_block(1), free_block(1)
+    other = free_block(1)
     config, start, ask, over_nats = commands("plugin.md")
     shell.run(config)
     file = shell.folder / "site.toml"
     site = 'pool = "here"\nfolder = "{}"\n[batch]\nkind = "local"\n[runtime]\nkind = "none"\n'
     file.write_text(site.format(shell.folder / "jobs"))
-    background(shell, start, {"--site": f"--listen 127.0.0.1:{port} --site"})
-    eventually(lambda: listens(port), "the plugin listens")
-    assert "here" in shell.run(ask, {"127.0.0.1:4000": f"127.0.0.1:{port}"})
+    background(shell, start)
+    socket = Path(shell.env["HOME"]) / ".interlink" / "plugin.sock"
+    eventually(socket.exists, "the plugin listens")
+    assert "here" in shell.run(ask)
     uid = world.api("GET", "/api/v1/namespaces/kube-system")["metadata"]["uid"]
     nats = world.cluster.nats
     words = {"tls://nats.example.org:4222": nats.url, "hub.seed": str(nats.seed("hub")), "ca.crt": str(nats.ca_file)}
-    background(shell, over_nats, {**words, "--owner UID": f"--owner {uid} --listen 127.0.0.1:{other}"})
+    background(
+        shell, over_nats, {**words, "--owner UID": f"--owner {uid} --listen 127.0.0.1:{other} --allow-local-users"}
+    )
 
     def pools():
         with urlopen(f"http://127.0.0.1:{other}/system-info") as answer:

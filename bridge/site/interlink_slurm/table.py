@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 KEYS = {
-    "SidecarPort": "the port of the server, on 127.0.0.1; default 4000",
+    "SidecarPort": "the port of the server, on 127.0.0.1; default 4000. It requires a token, or `--allow-local-users`",
     "Socket": "`unix:///PATH`: the server listens there, and `SidecarPort` is ignored",
     "SbatchPath": "sbatch, a program with its words; default: on PATH",
     "ScancelPath": "scancel, likewise",

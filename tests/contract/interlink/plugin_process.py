@@ -157,7 +157,16 @@ class PluginProcess:
         self.started += 1
         with (self.folder / f"plugin-{self.started}.log").open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _RUN, "plugin", "--listen", self.address, *self.arguments],
+                [
+                    sys.executable,
+                    "-c",
+                    _RUN,
+                    "plugin",
+                    "--listen",
+                    self.address,
+                    "--allow-local-users",
+                    *self.arguments,
+                ],
                 cwd=CHECKOUT,
                 stdout=log,
                 stderr=log,

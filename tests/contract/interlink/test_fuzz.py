@@ -80,7 +80,7 @@ def address() -> Iterator[str]:
     pool.submit(pod(VICTIM, "victim", "private", PASSWORD=SECRET), Objects())
     pool.run(VICTIM, "main")
     supervisor = Supervisor()
-    plugin = Plugin(_Source(pool), Options(Address("127.0.0.1", 0)), supervisor)
+    plugin = Plugin(_Source(pool), Options(Address("127.0.0.1", 0), local_users=True), supervisor)
     plugin.start()
     try:
         yield f"127.0.0.1:{plugin.port}"

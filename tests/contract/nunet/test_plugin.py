@@ -58,7 +58,9 @@ def api(site, tmp_path_factory):
     address = f"127.0.0.1:{free_block(1)}"
     command = [sys.executable, "-c", "from bridge.cli.main import main; main()"]
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    process = subprocess.Popen([*command, "plugin", "--nunet", str(file), "--listen", address], env=env)
+    process = subprocess.Popen(
+        [*command, "plugin", "--nunet", str(file), "--listen", address, "--allow-local-users"], env=env
+    )
     client = Client(address)
 
     def up():

@@ -193,7 +193,7 @@ class SlurmSd:
         port = self.address.rpartition(":")[2]
         with (self.place / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", RUN, "-verbose", "-SlurmConfigpath", str(self.config)],
+                [sys.executable, "-c", RUN, "-verbose", "-SlurmConfigpath", str(self.config), "--allow-local-users"],
                 cwd=self.place,
                 env={**os.environ, "SIDECARPORT": port, "SHARED_FS": "true", "PYTHONPATH": str(CHECKOUT)},
                 stdout=log,

@@ -33,7 +33,7 @@ class LoggingPool(FakePool):
 class Api:
     """The application with its pools."""
 
-    def __init__(self, *pools, patience=0.0, by_toleration=False, wait=lambda seconds: False):
+    def __init__(self, *pools, patience=0.0, by_toleration=False, wait=lambda seconds: False, loopback=True):
         self.pools = {pool.name: pool for pool in pools}
         self.clock = FakeClock()
         directory = OnePool(pools[0]) if not by_toleration else ByToleration(lambda: self.pools)
@@ -45,6 +45,7 @@ class Api:
             Reports(directory, self.clock, wait),
             ServerAccess(Files()),
             self.clock,
+            loopback=loopback,
         )
         self.client = self.app.test_client()
 

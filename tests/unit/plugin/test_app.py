@@ -7,6 +7,7 @@ import pytest
 
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.interlink.pod_spec import Pod
+from bridge.plugin.app import ROUTES
 from bridge.plugin.bodies import LIMIT
 from bridge.plugin.pods import LEAST_SHARE, MOST_CREATIONS
 from bridge.plugin.pool_slots import PoolSlots
@@ -21,6 +22,54 @@ OTHER = "00000000-0000-4000-8000-000000000000"
 
 def changed(pod, **metadata):
     return {**pod, "metadata": {**pod["metadata"], **metadata}}
+
+
+FOREIGN = [
+    ({"Origin": "http://evil.example"}, 403),
+    ({"Origin": "null"}, 403),
+    ({"Origin": "http://127.0.0.1:4000"}, 403),
+    ({"Host": "evil.example"}, 421),
+    ({"Host": "127.0.0.1.evil.example:4000"}, 421),
+    ({"Host": "localhost.evil.example"}, 421),
+    ({"Host": "10.0.0.1:4000"}, 421),
+    ({"Host": "[::1"}, 421),
+    ({"Host": "evil@127.0.0.1@x"}, 421),
+    ({"Content-Type": "text/plain"}, 415),
+    ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+    ({"Content-Type": "multipart/form-data; boundary=application/json"}, 415),
+    ({"Content-Type": "text/plain; application/json"}, 415),
+]
+
+
+@pytest.mark.parametrize(("headers", "status"), FOREIGN)
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+def test_a_foreign_request_is_refused(api, pool, route, headers, status):
+    for method in route.methods:
+        answer = api.call(method, route.path, body("create_hop_b"), headers=headers)
+        assert answer.status_code == status
+        assert next(iter(headers)) in answer.text
+    assert not pool.submits
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "application/json; charset=utf-8"},
+        {},  # Go's clients without a type
+        *(
+            {"Host": host}
+            for host in ("127.0.0.1:4000", "127.8.0.1", "localhost:1", "LOCALHOST", "[::1]:4000", "[::1]")
+        ),
+    ],
+)
+def test_requests_of_interlinks_clients_are_accepted(api, headers):
+    assert api.call("POST", "/create", body("create_hop_b"), headers=headers).status_code == 200
+
+
+def test_a_socket_and_an_address_of_the_network_have_any_name(pool):
+    api = Api(pool, loopback=False)
+    for host in ("unix", "plugin.example.org:4000", "%2Frun%2Fplugin.sock"):
+        assert api.call("GET", "/status", [], headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["create_hop_a", "create_hop_b"])

@@ -1,13 +1,21 @@
+import errno
 import json
+import os
 import ssl
+import stat
+import subprocess
+import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
 from bridge.clock import SystemClock
 from bridge.errors import ConfigError
+from bridge.plugin import listen
 from bridge.plugin.directory import OnePool
 from bridge.plugin.listen import Address
 from bridge.plugin.process import Options, Plugin
@@ -95,9 +103,38 @@ def test_a_client_certificate_is_required(tmp_path, start):
         call(url, other)
 
 
-def test_other_machines_need_a_token_or_a_certificate_before_anything_starts():
+@pytest.mark.parametrize("host", [EVERYWHERE, LOOPBACK])
+def test_a_port_needs_a_token_or_a_certificate_before_anything_starts(host):
     with pytest.raises(ConfigError, match="--token-file or --client-ca"):
-        Plugin(Source(), Options(Address(EVERYWHERE, 0)), Supervisor())
+        Plugin(Source(), Options(Address(host, 0)), Supervisor())
+
+
+CONNECT = """
+import os, socket, sys
+os.setgroups([])
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[2]))
+sys.exit(socket.socket(socket.AF_UNIX).connect_ex(sys.argv[1]))
+"""
+
+
+def connected(path, uid):
+    """Return the error number with which a process of a user connects to a Unix domain socket."""
+    return subprocess.run([sys.executable, "-S", "-c", CONNECT, str(path), str(uid)], check=False).returncode
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_of_the_machine_cannot_use_the_default(start):
+    """Neither the mode of the directory nor that of the socket alone is needed."""
+    with tempfile.TemporaryDirectory() as home:
+        Path(home).chmod(0o711)
+        address = listen.parse(listen.default(Path(home)))
+        start(Options(address))
+        assert stat.S_IMODE(address.unix.parent.stat().st_mode) == 0o700
+        assert stat.S_IMODE(address.unix.stat().st_mode) == 0o600
+        address.unix.parent.chmod(0o755)
+        assert connected(address.unix, 0) == 0
+        assert connected(address.unix, 65534) == errno.EACCES
 
 
 @pytest.mark.parametrize(
@@ -105,7 +142,7 @@ def test_other_machines_need_a_token_or_a_certificate_before_anything_starts():
 )
 def test_health_and_metrics(start, checks, ready):
     """A source with checks of its own, such as a connection, is ready without pools."""
-    options = Options(Address(LOOPBACK, 0), health=Address(LOOPBACK, 0), metrics=Address(LOOPBACK, 0))
+    options = Options(Address(LOOPBACK, 0), health=Address(LOOPBACK, 0), metrics=Address(LOOPBACK, 0), local_users=True)
     plugin = start(options, **checks)
     call(f"http://{LOOPBACK}:{plugin.port}/pinglink")
     health, metrics = (server.port for server in plugin._others)

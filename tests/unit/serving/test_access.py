@@ -1,3 +1,4 @@
+import contextlib
 import os
 
 import pytest
@@ -151,13 +152,22 @@ def test_other_addresses_are_refused_with_what_is_allowed(text):
         listen.parse(text)
 
 
-def test_other_machines_need_a_token_or_a_certificate():
-    everywhere, here = listen.parse("0.0.0.0:4000"), listen.parse("127.0.0.1:4000")
+@pytest.mark.parametrize(
+    ("text", "local_users_suffice"),
+    [("0.0.0.0:4000", False), ("127.0.0.1:4000", True), ("[::1]:4000", True), ("localhost:4000", True)],
+)
+def test_a_port_needs_a_token_or_a_certificate(text, local_users_suffice):
+    address = listen.parse(text)
     with pytest.raises(ConfigError, match="--token-file or --client-ca"):
-        listen.check(everywhere, token=False, client_ca=False)
-    listen.check(everywhere, token=True, client_ca=False)
-    listen.check(everywhere, token=False, client_ca=True)
-    listen.check(here, token=False, client_ca=False)
+        listen.check(address, token=False, client_ca=False)
+    listen.check(address, token=True, client_ca=False)
+    listen.check(address, token=False, client_ca=True)
+    with contextlib.nullcontext() if local_users_suffice else pytest.raises(ConfigError):
+        listen.check(address, token=False, client_ca=False, local_users=True)
+
+
+def test_a_socket_needs_no_token(tmp_path):
+    listen.check(listen.parse(listen.default(tmp_path)), token=False, client_ca=False)
 
 
 def test_its_certificate_is_not_reported_as_that_of_the_webhook(tmp_path):
