@@ -2,11 +2,14 @@
 
 The owner's name comes from labels of the pod, which any author of a pod in the namespace may set. So an author may let
 a pod join a group in the same namespace, as with the owner's own controller, but in no other namespace.
+
+A name may soon belong to another object: users delete an object and create it again within a second. So an object is
+cached only by its UID, which the pod's owner references state. An object that only a label names is read for each pod.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +30,7 @@ from bridge.workload.kinds.kind import Kind, controller, label, number
 from bridge.workload.kinds.table import check_gang, claimed
 
 REMEMBER = 5.0
-"""Seconds to cache an owner: the pods of a group are created in quick succession."""
+"""Seconds to cache an owner whose UID is known: the pods of a group are created in quick succession."""
 MAX_DEPTH = 8
 """Kubernetes allows trees of four levels of groups."""
 _SYSTEM_CLOCK = SystemClock()
@@ -72,9 +75,16 @@ class GroupReader:
     def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK) -> None:
         self._read = read
         self._known: SingleFlightCache[Mapping[str, Any] | None] = SingleFlightCache(clock)
+        self._served: dict[str, Resource] = {}
+        """The resource in which the last owner of each kind was found."""
 
     def find(
-        self, pod: pods.Pod, namespace: str, inherited: Mapping[str, str], namespace_annotations: Mapping[str, str]
+        self,
+        pod: pods.Pod,
+        namespace: str,
+        inherited: Mapping[str, str],
+        namespace_annotations: Mapping[str, str],
+        owners: Sequence[Mapping[str, Any]] = (),
     ) -> FoundGroup:
         """Return the group of a new pod.
 
@@ -84,6 +94,8 @@ class GroupReader:
             Annotations of the pod's controlling owners.
         namespace_annotations
             Annotations of the namespace; its ``bridge.vk.io/gang`` applies if neither pod nor owners have one.
+        owners
+            References to the controlling owners of the pod, the nearest first; without any, that of the pod counts.
 
         Raises
         ------
@@ -92,6 +104,7 @@ class GroupReader:
         KubeError
             The owner could not be read.
         """
+        owners = owners or [controller(pod)]
         settings = {**inherited, **pods.annotations_of(pod)}
         groups.together(settings)
         gang = settings.get(names.GANG)
@@ -111,7 +124,7 @@ class GroupReader:
         kind, name = claim
         if gang == "false" or (kind.opt_in and (gang or default) not in ("true", "all")):
             return BARE
-        owner = self._owner(kind, namespace, name)
+        owner = self._owner(kind, namespace, name, _stated_uid(kind, name, owners))
         annotations: Mapping[str, str] = owner["metadata"].get("annotations") or {}
         if gang is None and names.GANG in annotations:
             gang = annotations[names.GANG]
@@ -121,24 +134,27 @@ class GroupReader:
         if gang == "false":
             return FoundGroup(None, more)
         self._check_parents(kind, owner, namespace)
-        replicas = self._replicas(pod, namespace) if kind.created_first else 0
+        replicas = self._replicas(pod, namespace, owners) if kind.created_first else 0
         place = kind.place(pod, owner, gang == "all", replicas)
         if place is None or place.size == 1:
             return FoundGroup(None, more)
         groups.together({**more, **settings})
         key = GroupRef(kind.name, namespace, name, str(owner["metadata"].get("uid") or ""), place.index)
-        completed = min(self._completed(pod, namespace, place.index), place.size)
+        completed = min(self._completed(pod, namespace, place.index, owners), place.size)
         member = Membership(key, place.size, place.minimum, place.slot, completed=completed)
         return FoundGroup(groups.encode(member), more)
 
-    def _owner(self, kind: Kind, namespace: str, name: str) -> Mapping[str, Any]:
+    def _owner(self, kind: Kind, namespace: str, name: str, uid: str) -> Mapping[str, Any]:
         if not kind.resources:
             return {"metadata": {}, "spec": {}}
-        for resource in kind.resources:
-            found = self._get(resource, namespace, name)
+        last = self._served.get(kind.name)
+        for resource in sorted(kind.resources, key=lambda resource: resource != last):
+            found = self._get(resource, namespace, name, uid)
             if found is not None:
+                self._served[kind.name] = resource
                 return found
-        what = f"{kind.title} {name!r} ({kind.resources[0].group}) does not exist in namespace {namespace!r}"
+        which = f"{name!r} with UID {uid!r}" if uid else repr(name)
+        what = f"{kind.title} {which} ({kind.resources[0].group}) does not exist in namespace {namespace!r}"
         hint = f"create the {kind.title} before its pods" if kind.created_first else "its pods cannot start without it"
         raise InvalidGroupError(f"the group of the pod cannot be determined: {what}; {hint}")
 
@@ -150,7 +166,7 @@ class GroupReader:
             if above is None:
                 return
             resource, name = above
-            parent = self._get(resource, namespace, name)
+            parent = self._get(resource, namespace, name, "")
             if parent is None:
                 raise InvalidGroupError(
                     f"{kind.title} {found['metadata']['name']}: spec.parentCompositePodGroupName: {name!r} is not "
@@ -158,22 +174,23 @@ class GroupReader:
                 )
             found = parent
 
-    def _replicas(self, pod: pods.Pod, namespace: str) -> int:
+    def _replicas(self, pod: pods.Pod, namespace: str, owners: Sequence[Mapping[str, Any]]) -> int:
         """Return the number of pods that the pod's JobSet, Job, ReplicaSet or StatefulSet creates; 0 if unknown."""
         name = label(pod, jobset.NAME)
         if name is not None:
-            found = self._get(jobset.KIND.resources[0], namespace, name)
+            found = self._get(jobset.KIND.resources[0], namespace, name, _stated_uid(jobset.KIND, name, owners))
             return 0 if found is None else jobset.pods_of(found)
         reference = controller(pod)
         if reference.get("kind") not in ("Job", *_SCALED):
             return 0
-        found = self._get(resource_of(reference["apiVersion"], reference["kind"]), namespace, reference["name"])
+        resource = resource_of(reference["apiVersion"], reference["kind"])
+        found = self._get(resource, namespace, reference["name"], str(reference.get("uid") or ""))
         if found is None:
             return 0
         spec = found["spec"]
         return (job.pods_of(spec) if reference["kind"] == "Job" else number(spec.get("replicas", 1))) or 0
 
-    def _completed(self, pod: pods.Pod, namespace: str, index: str) -> int:
+    def _completed(self, pod: pods.Pod, namespace: str, index: str, owners: Sequence[Mapping[str, Any]]) -> int:
         """Return the number of pods of the group that have succeeded, from the status of the pod's Job and JobSet.
 
         Pods of a JobSet that have succeeded in a Job which is not complete count only if that Job is the pod's own.
@@ -181,17 +198,33 @@ class GroupReader:
         reference = controller(pod)
         if (reference.get("apiVersion"), reference.get("kind")) != (JOBS.api_version, "Job"):
             return 0
-        own = self._get(JOBS, namespace, reference["name"])
-        # the pod's author may write any reference
-        done = job.completed(own) if own is not None and own["metadata"]["uid"] == reference.get("uid") else 0
+        own = self._get(JOBS, namespace, reference["name"], str(reference.get("uid") or ""))
+        done = job.completed(own) if own is not None else 0
         name = label(pod, jobset.NAME)
-        found = None if name is None else self._get(jobset.KIND.resources[0], namespace, name)
+        if name is None:
+            return done
+        found = self._get(jobset.KIND.resources[0], namespace, name, _stated_uid(jobset.KIND, name, owners))
         return done if found is None else done + jobset.completed(found, index)
 
-    def _get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
+    def _get(self, resource: Resource, namespace: str, name: str, uid: str) -> Mapping[str, Any] | None:
+        """Return an object; ``None`` if there is none, or if it has another UID than the one that is stated."""
+        if not uid:
+            return self._read(resource, namespace, name)
+
         def load() -> tuple[Mapping[str, Any] | None, float]:
             found = self._read(resource, namespace, name)
-            # users create a missing owner next, and its pods again
-            return found, 0.0 if found is None else REMEMBER
+            if found is None or found["metadata"].get("uid") != uid:
+                return None, 0.0  # users create a missing owner next, and its pods again
+            return found, REMEMBER
 
-        return self._known.get((resource, namespace, name), load)
+        return self._known.get((resource, namespace, name, uid), load)
+
+
+def _stated_uid(kind: Kind, name: str, owners: Sequence[Mapping[str, Any]]) -> str:
+    """Return the UID of the owner of a group that is among the owners of a pod; empty if it is not."""
+    groups_of_api = {resource.group for resource in kind.resources}
+    for reference in owners:
+        group = str(reference.get("apiVersion") or "").rpartition("/")[0]
+        if (reference.get("kind"), reference.get("name")) == (kind.title, name) and group in groups_of_api:
+            return str(reference.get("uid") or "")
+    return ""

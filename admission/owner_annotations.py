@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from admission import pods
@@ -55,6 +56,14 @@ def _with_deadline(metadata: Mapping[str, Any], job: Mapping[str, Any]) -> Mappi
     return {**metadata, "annotations": {**(metadata.get("annotations") or {}), names.JOB_DEADLINE: str(seconds)}}
 
 
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """The job annotations of a pod's controlling owners, and the references to these owners, the nearest first."""
+
+    annotations: dict[str, str] = field(default_factory=dict)
+    references: tuple[Mapping[str, Any], ...] = ()
+
+
 class OwnerAnnotations:
     """Reads the chain of controlling owners of a pod, with a cache."""
 
@@ -64,15 +73,21 @@ class OwnerAnnotations:
 
     def annotations(self, pod: pods.Pod, namespace: str) -> dict[str, str]:
         """Return the job annotations of the owners; the nearest owner wins. Raises ``Kube*`` errors."""
+        return self.find(pod, namespace).annotations
+
+    def find(self, pod: pods.Pod, namespace: str) -> Owners:
+        """Return the controlling owners of a pod and their job annotations. Raises ``Kube*`` errors."""
         layers: list[Mapping[str, str]] = []
+        references: list[Mapping[str, Any]] = []
         reference = pods.controller(pod)
         while reference is not None and len(layers) < MAX_DEPTH:
+            references.append(reference)
             metadata = self._metadata(reference, namespace)
             if metadata is None:
                 break
             layers.append(metadata.get("annotations") or {})
             reference = pods.controller({"metadata": metadata})
-        return merge(layers)
+        return Owners(merge(layers), tuple(references))
 
     def _metadata(self, reference: Mapping[str, Any], namespace: str) -> Mapping[str, Any] | None:
         # the pod's author may write any reference, so the whole reference is the key of the cache

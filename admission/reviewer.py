@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from admission import field_policy, pods, validate
 from admission.group_reader import BARE, GroupReader
 from admission.mutate import annotates, mutate, needs_group, update
-from admission.owner_annotations import OwnerAnnotations
+from admission.owner_annotations import OwnerAnnotations, Owners
 from admission.permissions import Permissions
 from admission.review import Json, Review, allow, deny
 from admission.validate import Scope, Verdict
@@ -74,16 +74,18 @@ class Reviewer:
         if review.operation == "UPDATE":
             return allow(review.uid, update(review.old, pod, scheduler=self._scheduler))
         context, start = _new_context(review, pod) if tracing.tracer is not None else None, time.time()
-        inherited: dict[str, str] = {}
+        owners = Owners()
         namespace, group = Namespace(), BARE
         try:
             if self._ours(pod, managed):
-                inherited = self._owners.annotations(pod, review.namespace)
+                owners = self._owners.find(pod, review.namespace)
                 namespace = self._known.get(review.namespace)
                 if self._rules.slurm and needs_group(
-                    pod, review.user_name, self._scheduler, inherited, namespace.pools, self._default_nodes
+                    pod, review.user_name, self._scheduler, owners.annotations, namespace.pools, self._default_nodes
                 ):
-                    group = self._groups.find(pod, review.namespace, inherited, namespace.annotations)
+                    group = self._groups.find(
+                        pod, review.namespace, owners.annotations, namespace.annotations, owners.references
+                    )
         except InvalidGroupError as error:
             return deny(review.uid, str(error), code=422, reason="Invalid")
         except BridgeError as error:
@@ -93,7 +95,7 @@ class Reviewer:
             scheduler=self._scheduler,
             managed=managed,
             user_name=review.user_name,
-            inherited={**group.inherited, **inherited},
+            inherited={**group.inherited, **owners.annotations},
             pools=namespace.pools,
             defaults=field_policy.defaults(self._policy(review, namespace)),
             pools_only=self._pools_only,

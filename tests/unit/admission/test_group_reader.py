@@ -167,10 +167,12 @@ def test_a_pod_says_how_many_members_had_succeeded_when_it_was_created(
 ) -> None:
     objects.found["jobs.batch/j"]["status"] = status
     assert value(find(objects, pod(), {names.GANG: "true"})).get("completed") == completed
-    forged = {**JOB, "uid": "other"}
-    assert "completed" not in value(find(objects, pod(owner=forged), {names.GANG: "true"}))
     objects.add("podgroups.scheduling.x-k8s.io/g", {"minMember": 2})
     assert value(find(objects, pod({podgroup.NAME: "g"}))).get("completed") == completed
+    forged = {**JOB, "uid": "other"}
+    assert "completed" not in value(find(objects, pod({podgroup.NAME: "g"}, owner=forged)))
+    with pytest.raises(InvalidGroupError, match=r"Job 'j' with UID 'other' .batch. does not exist in namespace 'ns'"):
+        find(objects, pod(owner=forged), {names.GANG: "true"})
 
 
 @pytest.mark.parametrize(("gang", "completed"), [("true", 1 + 3), ("all", 1 + 3 + 5)])

@@ -1,0 +1,123 @@
+"""Owners of groups that are deleted and created again under the same name: the new pods get the new object.
+
+Reported for PodGroups in kubernetes/kubernetes#139914.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from admission import group_reader
+from admission.group_reader import FoundGroup, GroupReader
+from bridge import names
+from bridge.workload.groups import InvalidGroupError
+from bridge.workload.kinds import jobset, lws, podgroup
+from tests.fakes.clock import FakeClock
+from tests.unit.admission.test_group_reader import GANG_OF_FOUR, Json, Objects, pod, value
+
+LWS_LABELS = {lws.NAME: "o", lws.GROUP_INDEX: "0", lws.WORKER_INDEX: "1"}
+JOBSET_LABELS = {jobset.NAME: "o", jobset.REPLICATED_JOB: "w", jobset.JOB_INDEX: "0"}
+REPLICAS = {"replicas": 3}
+
+
+def replicated(size: int) -> Json:
+    return {"replicatedJobs": [{"name": "w", "template": {"spec": {"parallelism": size}}}]}
+
+
+def owner_of(kind: str, uid: str, api: str = "batch/v1") -> Json:
+    return {"apiVersion": api, "kind": kind, "name": "o", "uid": uid, "controller": True}
+
+
+CREATED_AGAIN: list[tuple[str, str, Json, Callable[[int], Json], list[tuple[str, str]]]] = [
+    ("job", "jobs.batch", {}, lambda size: {"parallelism": size}, [("Job", "batch/v1")]),
+    (
+        "jobset",
+        "jobsets.jobset.x-k8s.io",
+        JOBSET_LABELS,
+        replicated,
+        [("Job", "batch/v1"), ("JobSet", "jobset.x-k8s.io/v1alpha2")],
+    ),
+    ("jobset", "jobsets.jobset.x-k8s.io", JOBSET_LABELS, replicated, []),
+    (
+        "lws",
+        "leaderworkersets.leaderworkerset.x-k8s.io",
+        LWS_LABELS,
+        lambda size: {"leaderWorkerTemplate": {"size": size}},
+        [
+            ("StatefulSet", "apps/v1"),
+            ("Pod", "v1"),
+            ("StatefulSet", "apps/v1"),
+            ("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1"),
+        ],
+    ),
+    (
+        "lws",
+        "leaderworkersets.leaderworkerset.x-k8s.io",
+        LWS_LABELS,
+        lambda size: {"leaderWorkerTemplate": {"size": size}},
+        [],
+    ),
+    ("podgroup", "podgroups.scheduling.x-k8s.io", {podgroup.NAME: "o"}, lambda size: {"minMember": size}, []),
+    (
+        "podgroup",
+        "podgroups.scheduling.x-k8s.io",
+        {podgroup.NAME: "o"},
+        lambda size: {"minMember": size},
+        [("ReplicaSet", "apps/v1")],
+    ),
+    (
+        "workload",
+        "podgroups.scheduling.k8s.io",
+        {},
+        lambda size: {"schedulingPolicy": {"gang": {"minCount": size}}},
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "where", "labels", "spec", "chain"), CREATED_AGAIN)
+@pytest.mark.parametrize("later", [0.0, 0.5, 4.0])
+def test_the_pods_of_an_owner_that_was_created_again_get_the_new_object(
+    kind: str,
+    where: str,
+    labels: Json,
+    spec: Callable[[int], Json],
+    chain: list[tuple[str, str]],
+    later: float,
+) -> None:
+    objects, clock = Objects(), FakeClock()
+    reader = GroupReader(objects, clock)
+
+    def of(size: int, uid: str, limit: str) -> FoundGroup:
+        for name, owner_spec in (
+            (where, spec(size)),
+            ("statefulsets.apps", REPLICAS),
+            ("replicasets.apps", {"replicas": 2}),
+        ):
+            made = {"metadata": {"name": "o", "uid": uid, "annotations": {names.TIME_LIMIT: limit}}, "spec": owner_spec}
+            objects.found[f"{name}/o"] = made
+        owners = [owner_of(name, uid, api) for name, api in chain]
+        claim = {"schedulingGroup": {"podGroupName": "o"}} if kind == "workload" else {}
+        body = pod(labels, {names.GANG: "true"}, owner=owners[0] if owners else None, **claim)
+        return reader.find(body, "ns", {}, {}, owners)
+
+    before = of(2, "first", "1")
+    clock.advance(later)
+    after = of(3, "second", "60")
+    assert (value(before)["size"], value(before)["uid"]) == (2, "first")
+    assert (value(after)["size"], value(after)["minimum"], value(after)["uid"]) == (3, 3, "second")
+    assert after.inherited == {names.TIME_LIMIT: "60"}
+    assert (value(before)["kind"], value(after)["kind"]) == (kind, kind)
+
+
+def test_a_pod_of_a_deleted_owner_does_not_join_the_group_of_its_successor() -> None:
+    objects, clock = Objects(), FakeClock()
+    objects.add("jobs.batch/j", GANG_OF_FOUR)
+    reader = GroupReader(objects, clock)
+    reader.find(pod(), "ns", {names.GANG: "true"}, {})
+    objects.found["jobs.batch/j"]["metadata"]["uid"] = "second"
+    clock.advance(group_reader.REMEMBER)
+    with pytest.raises(InvalidGroupError, match="Job 'j' with UID 'J'"):
+        reader.find(pod(), "ns", {names.GANG: "true"}, {})
