@@ -88,14 +88,6 @@ def preferences(spec: Mapping[str, Any]) -> list[str]:
         for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
         if (affinity.get(kind) or {}).get(_PREFERRED)
     ]
-    for path, container in _containers(spec):
-        for port in container.get("ports") or ():
-            # with a host network every port is a host port, and MPI jobs use the host network
-            if port.get("hostPort") and not spec.get("hostNetwork"):
-                warnings.append(
-                    f"{path}: hostPort {port['hostPort']} is not known to Slurm: if another pod on the node uses it, "
-                    f"the kubelet rejects this one"
-                )
     return warnings
 
 

@@ -49,6 +49,10 @@ log = logging.getLogger(__name__)
 NO_NODE = Backoff(first=1, limit=15)
 """While no node of the pod's partition fits: nodes may change at any time, without an event for the pod."""
 
+NODE_REFUSED = Backoff(first=1, limit=60)
+"""After the node of a job was refused, which the next request excludes: other nodes may have room now. The pause grows,
+because the pods that wait for a full node must not all submit a job each time that one pod there ends."""
+
 MOST_LOST = 3
 """If Slurm has lost this many jobs of a pod within 10 minutes, the pod is submitted only after a back-off."""
 
@@ -333,7 +337,7 @@ class SlurmActor:
             if pods.job_id(pod) is not None:
                 self._writer.patch(pod, pods.forget_job_patch(pod))
         self._cancel(action.pod, action.job_id)
-        now, backoff = self._clock.monotonic(), NO_NODE if action.soon else REFUSED
+        now, backoff = self._clock.monotonic(), NODE_REFUSED if action.soon else REFUSED
         self._states.update(
             links.key(action.pod), lambda state: state.gave_back(now, backoff, "NodeRefused", action.why)
         )

@@ -84,8 +84,7 @@ class Cancel:
 class GiveBack:
     """Remove the id of a job that cannot be used from the pod, or from all members of the ``gang``, then cancel it.
 
-    A new job is submitted later; after a short time if ``soon``, because another pod has taken the last free volume of
-    the node and the next job excludes that node.
+    A new job is submitted later; after a short time if ``soon``, because the next job excludes the refused node.
     """
 
     pod: Pod

@@ -20,12 +20,13 @@ a few seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from bridge.slurm import states
 from bridge.slurm.models import ObservedJob
 from bridge.workload import links, pods
+from bridge.workload.resources import Resources
 from scheduler import full_nodes, gang_decide, volume_waits
 from scheduler.actions import Action, Bind, BindVolumes, Cancel, Exclude, GiveBack, Hold, Pod, Release, Submit, Tell
 from scheduler.full_nodes import FullNode
@@ -45,6 +46,7 @@ from scheduler.pod_states import (
 from scheduler.rules import (
     SchedulerView,
     busy,
+    is_better_elsewhere,
     is_cancelled,
     is_current,
     is_doubtful,
@@ -70,12 +72,14 @@ class Decision:
     """The result of a decision.
 
     ``states`` are the next states of the pods whose state changes, by UID. ``planned`` are the pods that the actions
-    bind: they count on their nodes from now on (:meth:`~scheduler.occupancy.Occupancy.assume`).
+    bind: they count on their nodes from now on (:meth:`~scheduler.occupancy.Occupancy.assume`). ``refused`` are the
+    full nodes of jobs that are given back (:meth:`~scheduler.occupancy.Occupancy.refuse`).
     """
 
     actions: list[Action]
     states: dict[str, PodState]
     planned: list[Occupant]
+    refused: list[tuple[str, Resources]] = field(default_factory=list)
 
 
 _Step = tuple[Action | None, PodState]
@@ -105,7 +109,7 @@ def decide(view: SchedulerView) -> Decision:
                 actions.append(action)
         if after is not before:
             changed[key] = after
-    return Decision(paced(view, actions), changed, occupancy.planned)
+    return Decision(paced(view, actions), changed, occupancy.planned, occupancy.refused)
 
 
 def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: PlannedOccupancy) -> _Step:
@@ -204,12 +208,12 @@ def _allocated(
     why = view.placements.refusal(pod, job.nodes[0])
     if why:
         text = f"Slurm allocated node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}"
-        return GiveBack(pod, job.job_id, text, soon=view.placements.needs(pod).restricts), state
+        return GiveBack(pod, job.job_id, text, soon=view.version.exclude_nodes), state
     node = view.placements.by_slurm_name[job.nodes[0]]
     occupant = occupancy.occupant(pod, node.name)
     full = full_nodes.find(occupant, node, occupancy, view.snapshot)
     if full is not None:
-        return _busy(view, pod, state, job.job_id, full)
+        return _busy(view, pod, state, job.job_id, full, occupancy)
     wait = volume_waits.before_bind(view, pod, job.nodes[0], occupancy)
     if wait is not None:
         return _wait_for_volumes(view, pod, state, job.job_id, wait)
@@ -223,10 +227,16 @@ def _allocated(
     return Bind(pod, job.job_id, node.name, job.start_time, job.nodes[0]), state
 
 
-def _busy(view: SchedulerView, pod: Pod, state: PodState, job_id: int, full: FullNode) -> _Step:
-    """Keep the job until its node has room, for a limited time."""
+def _busy(
+    view: SchedulerView, pod: Pod, state: PodState, job_id: int, full: FullNode, occupancy: PlannedOccupancy
+) -> _Step:
+    """Keep the job until its node has room, for a limited time; give it back if other nodes may have room now."""
+    if is_better_elsewhere(view, [pod], 1, full):
+        occupancy.refuse(full.node, full.lacking)
+        return GiveBack(pod, job_id, full.refusal(), soon=True), state
     over, state = busy(view, state, full.until)
     if over:
+        occupancy.refuse(full.node, full.lacking)
         text = f"node {full.node} has had {full.lack()} for {view.config.busy_node_timeout:.0f} s: {full.names()}"
         return GiveBack(pod, job_id, text), state
     text = f"Slurm job {job_id} has node {full.node}: {full.message()}"

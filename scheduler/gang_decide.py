@@ -46,6 +46,7 @@ from scheduler.rules import (
     SchedulerView,
     awaits_alike,
     busy,
+    is_better_elsewhere,
     is_cancelled,
     is_doubtful,
     is_unread,
@@ -264,14 +265,19 @@ def _start(
         node = assigned[pods.uid(pod)]
         if why := view.placements.refusal(pod, node):
             text = f"Slurm allocated node {node}, which Kubernetes refuses for pod {pods.key(pod)}: {why}"
-            soon = view.placements.needs(pod).restricts
-            return [GiveBack(placed[0], job.job_id, text, gang, soon)], state
+            return [GiveBack(placed[0], job.job_id, text, gang, soon=view.version.exclude_nodes)], state
     binds, full = _bind(view, gang, job, placed, assigned, occupancy)
     if full is not None:
         occupancy.withdraw(len(binds))
+        if is_better_elsewhere(view, placed, len(job.nodes), full):
+            occupancy.refuse(full.node, full.lacking)
+            return [GiveBack(placed[0], job.job_id, full.refusal(), gang, soon=True)], state
         text = f"Slurm job {job.job_id} has node {full.node}: {full.message()}"
         said = _label(gang, job.job_id) or _tell(view, placed, "NodeBusy", text)
-        return _wait(view, gang, state, job, said, text, full.until)
+        waiting, state = _wait(view, gang, state, job, said, text, full.until)
+        if full.is_full_without(placed) and any(isinstance(action, GiveBack) for action in waiting):
+            occupancy.refuse(full.node, full.lacking)
+        return waiting, state
     waits = volume_waits.of_members(view, placed, assigned, occupancy)
     if waits:
         occupancy.withdraw(len(binds))

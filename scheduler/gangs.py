@@ -14,7 +14,7 @@ from bridge.clock import Clock
 from bridge.kube.cache import Cache
 from bridge.slurm import states
 from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, ObservedJob
-from bridge.workload import groups, links, pods
+from bridge.workload import groups, host_ports, links, pods
 from bridge.workload.groups import Membership
 
 Pod = Mapping[str, Any]
@@ -116,8 +116,15 @@ def job_of(gang: Gang, live: Sequence[ObservedJob]) -> ObservedJob:
 
 
 def together(members: Iterable[Pod]) -> int:
-    """Return how many of these members may share a node: the smallest number that one of them states."""
-    return min((groups.together(pod["metadata"].get("annotations") or {}) for pod in members), default=1)
+    """Return how many of these members may share a node: the smallest number that one of them states.
+
+    Members with a host port, which alike members have too, share none.
+    """
+    return min(map(_together, members), default=1)
+
+
+def _together(pod: Pod) -> int:
+    return 1 if host_ports.of(pod["spec"]) else groups.together(pod["metadata"].get("annotations") or {})
 
 
 def assign(gang: Gang, nodes: Sequence[str], size: int, shared: int) -> dict[str, str]:

@@ -212,6 +212,10 @@ class Scheduler(SlurmLoop):
         self._states.merge(decision.states)
         for occupant in decision.planned:
             self._occupancy.assume(occupant)
+        for node, taken in decision.refused:
+            self._occupancy.refuse(node, taken)
+        if decision.refused:
+            self.wake()  # pending jobs exclude these nodes from now on
         counts: Counter[str] = Counter()
         for action in decision.actions:
             counts[label_of(type(action))] += 1

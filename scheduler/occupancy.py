@@ -2,7 +2,9 @@
 
 A kubelet rejects a pod (``OutOfcpu``) while the requests of the new pod and of all its pods that have not ended exceed
 Allocatable. Slurm gives the resources of an ended job to the next job at once, but the containers of the old pod run
-until their grace period ends. Slurm does not count pods of other schedulers, such as those of DaemonSets.
+until their grace period ends. Slurm does not count pods of other schedulers, such as those of DaemonSets, nor the
+number of pods, ephemeral storage, huge pages and host ports; and a node of Slurm may be larger than Allocatable. So
+Slurm packs one job after the other on a node that is full already: what a node has refused is remembered.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import Any
 
 from bridge import clock
 from bridge.kube.prune import claim_volumes
-from bridge.workload import links, pods, resources
+from bridge.kube.prune import host_ports as ports_of
+from bridge.workload import host_ports, links, pods, resources
 from bridge.workload.resources import Resources
 from scheduler import volumes
 
@@ -65,6 +68,7 @@ class Occupancy:
         self._foreign: dict[str, Resources] = {}
         self._ending: dict[str, Occupant] = {}
         self._assumed: set[str] = set()
+        self._refused: dict[str, Resources] = {}
         self._on_change = on_change
 
     def changed(self, kind: str, old: Pod | None, new: Pod | None) -> None:
@@ -76,7 +80,7 @@ class Occupancy:
         with self._lock:
             known = self._by_uid.get(uid)
             if kind == "delete" or pods.is_finished(pod):
-                self._remove(uid)
+                self._leave(uid)
                 is_new = known is not None
             else:
                 until = self._until(pod)
@@ -86,11 +90,13 @@ class Occupancy:
                     or (old is not None and _sizes(old) != _sizes(pod))
                 )
                 if is_new:
+                    if known is not None and known.until == until:  # moved, or resized
+                        self._leave(uid)
                     self._add(self.occupant(pod, node, until))
                 if node:
                     self._assumed.discard(uid)
                 elif known is not None and uid not in self._assumed:  # etcd was restored to the time before the binding
-                    self._remove(uid)
+                    self._leave(uid)
                     is_new = True
         if is_new:
             self._on_change()
@@ -98,7 +104,7 @@ class Occupancy:
     def occupant(self, pod: Pod, node: str, until: float = 0) -> Occupant:
         """Return the pod as an occupant of a node, without counting it."""
         ours = pod["spec"].get("schedulerName") == self._scheduler_name
-        requests = resources.node_requests(pod["spec"])
+        requests = host_ports.node_requests(pod["spec"])
         claims = volumes.claim_keys(pod)
         return Occupant(pods.uid(pod), pods.key(pod), node, requests, ours, links.key(pod), until, claims)
 
@@ -112,7 +118,16 @@ class Occupancy:
         """Remove assumed pods that are still open and have no bind in progress: their bind has failed."""
         with self._lock:
             for uid in [uid for uid in self._assumed if uid in open_pods and not is_binding(uid)]:
-                self._remove(uid)
+                self._leave(uid)
+
+    def refuse(self, node: str, taken: Resources) -> None:
+        """Remember that the node had no room: ``taken`` is what its pods took of what a new pod lacked.
+
+        :meth:`lasting` returns it until a pod leaves the node.
+        """
+        with self._lock:
+            if node in self._by_node:
+                self._refused[node] = _largest(self._refused.get(node, NOTHING), taken)
 
     def of(self, node: str) -> list[Occupant]:
         """Return the occupants of a node."""
@@ -124,30 +139,24 @@ class Occupancy:
         with self._lock:
             return list(self._by_claim.get(claim, {}).values())
 
-    def lacking(self, occupant: Occupant, offered: Resources, planned: Resources = NOTHING) -> list[str]:
-        """Return the resources of which the node has too little left for one more occupant, sorted.
-
-        ``offered`` is the node's Allocatable, ``planned`` the requests of other pods to count on the node.
-        """
+    def used(self, node: str) -> Resources:
+        """Return the sum of the requests of the occupants of a node."""
         with self._lock:
-            used = self._used.get(occupant.node, {})
-            return sorted(
-                name
-                for name, value in occupant.requests.items()
-                if name in offered and value + used.get(name, _ZERO) + planned.get(name, _ZERO) > offered[name]
-            )
+            return self._used.get(node, NOTHING)
 
     def lasting(self, overdue: float) -> dict[str, Resources]:
-        """Return, by node, the requests of the pods that Slurm does not count and that do not end soon.
+        """Return, by node, what its pods take that Slurm does not count and that does not end soon.
 
-        These are the pods of other schedulers until they are deleted, and all pods whose grace period ended before
-        ``overdue`` (seconds since the epoch).
+        These are the requests of the pods of other schedulers until they are deleted, those of all pods whose grace
+        period ended before ``overdue`` (seconds since the epoch), and what :meth:`refuse` has remembered.
         """
         with self._lock:
             result = dict(self._foreign)
             for occupant in self._ending.values():
                 if occupant.until < overdue:
                     result[occupant.node] = _sum(result.get(occupant.node, {}), occupant.requests, 1)
+            for node, taken in self._refused.items():
+                result[node] = _largest(result.get(node, NOTHING), taken)
             return result
 
     def _until(self, pod: Pod) -> float:
@@ -173,6 +182,12 @@ class Occupancy:
         self._count(occupant, 1)
         if occupant.until:
             self._ending[occupant.uid] = occupant
+
+    def _leave(self, uid: str) -> None:
+        """Remove a pod that takes less of its node than before: the node may have room for what it has refused."""
+        if (occupant := self._by_uid.get(uid)) is not None:
+            self._refused.pop(occupant.node, None)
+        self._remove(uid)
 
     def _remove(self, uid: str) -> None:
         self._assumed.discard(uid)
@@ -206,11 +221,13 @@ class Occupancy:
 class PlannedOccupancy:
     """The occupants of every node during one decision: those of ``occupancy``, and the pods that the decision binds.
 
-    It changes nothing in ``occupancy``. ``planned`` are the pods to pass to :meth:`Occupancy.assume` afterwards.
+    It changes nothing in ``occupancy``. ``planned`` are the pods to pass to :meth:`Occupancy.assume` afterwards, and
+    ``refused`` the nodes without room with what their pods take, to pass to :meth:`Occupancy.refuse`.
     """
 
     def __init__(self, occupancy: Occupancy) -> None:
         self.planned: list[Occupant] = []
+        self.refused: list[tuple[str, Resources]] = []
         self._occupancy = occupancy
         self._by_node: dict[str, list[Occupant]] = {}
         self._used: dict[str, Resources] = {}
@@ -227,6 +244,10 @@ class PlannedOccupancy:
         used = self._used.get(node)
         self._used[node] = occupant.requests if used is None else _sum(used, occupant.requests, 1)
 
+    def refuse(self, node: str, taken: Resources) -> None:
+        """Note a node without room for a pod, with what its pods take of what the pod lacks."""
+        self.refused.append((node, taken))
+
     def withdraw(self, count: int) -> None:
         """Remove the last ``count`` planned pods: their group does not start as a whole."""
         for occupant in self.planned[len(self.planned) - count :]:
@@ -242,9 +263,21 @@ class PlannedOccupancy:
         """Return the occupants of all nodes that use a PersistentVolumeClaim (``namespace/name``)."""
         return self._occupancy.users(claim) + [one for one in self.planned if claim in one.claims]
 
-    def lacking(self, occupant: Occupant, offered: Resources) -> list[str]:
-        """Return the resources of which the node has too little left for the pod, see :meth:`Occupancy.lacking`."""
-        return self._occupancy.lacking(occupant, offered, self._used.get(occupant.node, NOTHING))
+    def lacking(self, occupant: Occupant, offered: Resources) -> Resources:
+        """Return what the node has too little of for one more occupant, with what its pods take of it, sorted.
+
+        ``offered`` is the node's Allocatable. Of a host port that is in use, the result has the one in use.
+        """
+        used, planned = self._occupancy.used(occupant.node), self._used.get(occupant.node, NOTHING)
+        found: Resources = {}
+        for name, value in occupant.requests.items():
+            if host_ports.is_port(name):
+                found |= dict.fromkeys(host_ports.conflicts(name, (*used, *planned)), value)
+            elif name in offered:
+                taken = used.get(name, _ZERO) + planned.get(name, _ZERO)
+                if value + taken > offered[name]:
+                    found[name] = taken
+        return dict(sorted(found.items())) if found else found
 
 
 def selector(scheduler_name: str) -> str:
@@ -258,6 +291,8 @@ def reduce(pod: Pod) -> dict[str, Any]:
     spec = pod["spec"]
     requests = {name: str(value) for name, value in resources.pod_requests(spec).items()}
     claims = claim_volumes(spec)
+    shared = bool(spec.get("hostNetwork"))
+    ports = [port for one in host_ports.holders(spec) for port in ports_of(one, shared)]
     return {
         "metadata": {key: pod["metadata"][key] for key in _METADATA if key in pod["metadata"]},
         "spec": {
@@ -265,6 +300,7 @@ def reduce(pod: Pod) -> dict[str, Any]:
             "nodeName": spec.get("nodeName"),
             "resources": {"requests": requests},
             **({"volumes": claims} if claims else {}),
+            **({"hostNetwork": shared, "containers": [{"ports": ports}]} if ports else {}),
         },
         "status": {"phase": (pod.get("status") or {}).get("phase")},
     }
@@ -278,6 +314,11 @@ def _sum(one: Resources, other: Resources, sign: int) -> Resources:
         if not result[name]:
             del result[name]
     return result
+
+
+def _largest(one: Resources, other: Resources) -> Resources:
+    """Return a new mapping with the larger value of each name."""
+    return {name: max(one.get(name, _ZERO), other.get(name, _ZERO)) for name in {**one, **other}}
 
 
 def _sizes(pod: Pod) -> list[object]:

@@ -13,6 +13,7 @@ from bridge.slurm.models import ApiVersion, Job, JobPart, ObservedJob, Snapshot
 from bridge.workload import pods
 from scheduler.actions import Action, Exclude, Pod, Tell
 from scheduler.conditions import is_due
+from scheduler.full_nodes import FullNode
 from scheduler.gangs import Gang, differ_without_slots
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
@@ -257,6 +258,17 @@ def busy(view: SchedulerView, state: PodState, until: float = 0) -> tuple[bool, 
     last = min(max(until, began), began + view.config.max_grace_period)
     over = view.time >= last + view.config.busy_node_timeout
     return over, state
+
+
+def is_better_elsewhere(view: SchedulerView, members: Sequence[Pod], nodes: int, full: FullNode) -> bool:
+    """Whether a job of so many nodes is requested again without its full node: other nodes may have room now.
+
+    Slurm packs jobs, and knows nothing of what the node lacks: it would allocate the full node to each next job. A node
+    whose pods are about to end is waited for. The members of a gang that do not fit together fit on no node.
+    """
+    if full.ending or not full.is_full_without(members) or not view.version.exclude_nodes:
+        return False
+    return len(view.placements.of_all(members, view.config.partition).eligible) > nodes
 
 
 def last_job(pod: Pod, state: PodState, known: Iterable[ObservedJob]) -> ObservedJob | None:

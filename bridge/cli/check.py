@@ -15,6 +15,7 @@ from bridge.cli import (
     check_connections,
     check_installations,
     check_kueue,
+    check_nodes,
     check_permissions,
     check_pools,
     check_webhook,
@@ -27,8 +28,6 @@ from bridge.clock import parse_rfc3339
 from bridge.config import jwt_source
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.resources import LEASES, NAMESPACES
-from bridge.workload import pool_selection
-from bridge.workload.eligibility import slurm_name
 
 Step = tuple[str, Callable[[CommandSession], Iterator[Finding]]]
 """The name of a check for its errors, and the check."""
@@ -209,12 +208,4 @@ def _slurm(session: CommandSession) -> Iterator[Finding]:
 
 def _nodes(session: CommandSession) -> Iterator[Finding]:
     yield from check_installations.taken_nodes(session)
-    nodes = [node for node in session.nodes() if not pool_selection.is_virtual(node)]
-    shared = [node for node in nodes if slurm_name(node) in session.slurm_nodes]
-    result = "ok" if shared else "FAIL"
-    fix = (
-        ""
-        if shared
-        else "use the same names, or set the label slinky.slurm.net/slurm-nodename=NAME on the Kubernetes node"
-    )
-    yield Finding(result, "nodes", f"{len(shared)} of {len(nodes)} Kubernetes nodes are Slurm nodes too", fix)
+    yield from check_nodes.nodes(session)

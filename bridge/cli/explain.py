@@ -17,7 +17,7 @@ from bridge.kube.resources import PODS
 from bridge.script import consent
 from bridge.slurm import states
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, links, places, pods, pool_selection, resources
+from bridge.workload import eligibility, host_ports, links, places, pods, pool_selection, resources
 from scheduler import occupancy, volumes
 from scheduler.storage import Storage
 from scheduler.volume_nodes import NodeFilter
@@ -208,7 +208,7 @@ def _volumes(pod: pods.Pod, storage: Storage) -> list[str]:
 
 
 def _nodes(session: CommandSession, pod: pods.Pod, storage: Storage | None) -> list[str]:
-    asked = resources.node_requests(pod["spec"])
+    asked = host_ports.node_requests(pod["spec"])
     allows = NodeFilter(volumes.needs(pod, storage), storage).refusal if storage is not None else lambda _: ""
     nodes = [node for node in session.nodes() if not pool_selection.is_virtual(node)]
     slurm_nodes = (session.attempt(SLURM, lambda: session.slurm_nodes) or {}) if session.knows_slurm else {}

@@ -33,10 +33,12 @@ _POD_SPEC = (
     "schedulingGates",
     "resources",
     "restartPolicy",
+    "hostNetwork",
 )
 _POD_STATUS = ("phase", "reason", "message", "conditions", "startTime")
 _CLAIM_STATUS = ("resourceClaimStatuses", "extendedResourceClaimStatus")
 _CONTAINER = ("name", "resources", "restartPolicy")
+_PORT = ("hostPort", "containerPort", "protocol", "hostIP")
 _STORAGE_ANNOTATIONS = (
     "pv.kubernetes.io/bind-completed",
     "volume.beta.kubernetes.io/storage-class",
@@ -65,7 +67,8 @@ _VOLUME_SPEC = (
 def prune_pod(pod: Object) -> Object:
     """Keep identity, placement, requests and phase; drop environment, volumes, images and container states.
 
-    Keep the names of its PersistentVolumeClaims: they limit the nodes of a pod, and a claim may be for one pod only.
+    Keep the names of its PersistentVolumeClaims and its host ports: they limit the nodes of a pod, and a claim may be
+    for one pod only.
     For a pod without a node, keep its resource claims, and the parts of environment and volumes that use a Secret or a
     token: they limit the selection of a pool.
     """
@@ -81,7 +84,8 @@ def prune_pod(pod: Object) -> Object:
         kept["affinity"] = {"nodeAffinity": node_affinity}
     for containers in ("containers", "initContainers"):
         if spec.get(containers):
-            kept[containers] = [_container(container, waiting) for container in spec[containers]]
+            shared = bool(spec.get("hostNetwork"))
+            kept[containers] = [_container(container, waiting, shared) for container in spec[containers]]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -154,8 +158,15 @@ def _storage(obj: Object, kind: str, keys: tuple[str, ...]) -> Object:
     }
 
 
-def _container(container: Object, waiting: bool) -> Object:
+def host_ports(container: Mapping[str, Any], host_network: bool) -> list[Object]:
+    """Return the ports of a container that are ports of its node."""
+    return [pick(port, _PORT) for port in container.get("ports") or () if host_network or port.get("hostPort")]
+
+
+def _container(container: Object, waiting: bool, host_network: bool) -> Object:
     kept = pick(container, _CONTAINER)
+    if ports := host_ports(container, host_network):
+        kept["ports"] = ports
     if not waiting:
         return kept
     env = [entry for entry in container.get("env") or () if "secretKeyRef" in (entry.get("valueFrom") or ())]

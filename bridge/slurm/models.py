@@ -197,7 +197,11 @@ def _names(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node in Slurm. ``memory_mib`` is RealMemory; ``reason`` is that of the administrator or of Slurm."""
+    """A node in Slurm. ``memory_mib`` is RealMemory; ``reason`` is that of the administrator or of Slurm.
+
+    ``usable_cpus`` are the CPUs without those of CoreSpecCount, 0 if the API version does not show them (22.05);
+    ``reserved_mib`` is MemSpecLimit.
+    """
 
     name: str
     states: frozenset[str]
@@ -207,6 +211,8 @@ class Node:
     gres: str = ""
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    usable_cpus: int = 0
+    reserved_mib: int = 0
 
 
 CONFIRMATIONS = 2

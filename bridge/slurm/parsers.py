@@ -195,6 +195,8 @@ def read_node(obj: JsonObject) -> Node:
         gres=text(obj.get("gres")),
         partitions=words(obj.get("partitions")),
         features=words(obj.get("features")),
+        usable_cpus=int(number(obj.get("effective_cpus"))),
+        reserved_mib=int(number(obj.get("specialized_memory"))),
     )
 
 

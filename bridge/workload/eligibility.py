@@ -16,10 +16,11 @@ from types import MappingProxyType
 from typing import Any
 
 from bridge import names
+from bridge.workload import host_ports
 from bridge.workload.resources import PODS, Resources, allocatable
 
-BESIDE = "beside pods that Slurm does not count"
-"""Part of the reason for a node that is large enough, but has pods of other schedulers, or pods that do not end."""
+BESIDE = "beside the pods there"
+"""Part of the reason for a node that is large enough, but full: its pods take what Slurm does not count."""
 UNCOUNTED = Decimal("Infinity")
 """The amount of an extended resource that a node offers by DRA: Slurm counts its devices, Kubernetes does not."""
 NOTHING: Mapping[str, Resources] = MappingProxyType({})
@@ -55,7 +56,7 @@ class NodeView:
     """Allocatable; ``None`` if Kubernetes has no such node now. Then only Slurm counts."""
     rivals: tuple[str, ...] = ()
     taken: Resources = field(default_factory=dict)
-    """The requests of the pods on the node that Slurm does not count."""
+    """What the pods on the node take of it and Slurm does not count, with their host ports."""
     ready: bool = True
     mirrors_drain: bool = False
     """Whether podbridge has cordoned the node because it was drained in Slurm."""
@@ -73,7 +74,7 @@ def slurm_name(node: Mapping[str, Any]) -> str:
 
 
 def view(node: Mapping[str, Any], taken: Resources | None = None) -> NodeView:
-    """Return the view of a raw node; ``taken`` are the requests of the pods that Slurm does not count."""
+    """Return the view of a raw node; ``taken`` is what its pods take of it and Slurm does not count."""
     spec = node.get("spec") or {}
     return NodeView(
         name=node["metadata"]["name"],
@@ -149,11 +150,19 @@ def readiness(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 SPEC_FIELDS = ("schedulerName", "nodeSelector", "affinity", "tolerations")
-"""The fields of a pod's spec that :func:`refusal` reads."""
+"""The fields of a pod's spec that :func:`mismatch` reads."""
 
 
 def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str:
     """Return the reason why Kubernetes would refuse the node for the pod; empty if it would not.
+
+    ``requests`` are those of the pod on a node (:func:`bridge.workload.host_ports.node_requests`).
+    """
+    return mismatch(spec, node) or shortage(requests, node)
+
+
+def mismatch(spec: Mapping[str, Any], node: NodeView) -> str:
+    """Return the reason why the pod may not be on the node, whatever it requests; empty if it may.
 
     The managed-node taint of the pod's scheduler counts as tolerated: podbridge adds the toleration to its pods. A node
     with that of another scheduler is refused, whatever the pod tolerates.
@@ -179,9 +188,18 @@ def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str
             continue
         if not tolerates(tolerations, taint):
             return f"taint {taint.get('key')}:{taint.get('effect')} is not tolerated"
+    return ""
+
+
+def shortage(requests: Resources, node: NodeView) -> str:
+    """Return the first resource or host port of which the node has too little for the requests; empty if none."""
+    if node.offered is None:
+        return ""  # only Slurm counts
     for name in sorted(requests):
-        if node.offered is None:
-            break  # only Slurm counts
+        if host_ports.is_port(name):
+            if host_ports.conflicts(name, node.taken):
+                return f"{name} is in use"
+            continue
         offered = node.offered.get(name, Decimal(0))
         if name == PODS and name not in node.offered:
             continue  # a node without this resource was never updated by a kubelet

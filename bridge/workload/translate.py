@@ -13,7 +13,17 @@ from bridge.errors import BridgeError
 from bridge.slurm import components
 from bridge.slurm.models import ApiVersion, GroupRef, JobLink, JobRequest, PodRef
 from bridge.workload import annotations as job_annotations
-from bridge.workload import eligibility, gres, links, pods, quantity, resources, shortfall, slurm_partition
+from bridge.workload import (
+    eligibility,
+    gres,
+    host_ports,
+    links,
+    pods,
+    quantity,
+    resources,
+    shortfall,
+    slurm_partition,
+)
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 
@@ -41,7 +51,7 @@ def exclusions(
     A Slurm node that is not a Kubernetes node is refused too: it has no kubelet to start the pod.
     """
     spec = pod["spec"]
-    requests = resources.node_requests(spec)
+    requests = host_ports.node_requests(spec)
     by_slurm_name = {node.slurm_name: node for node in nodes}
     refused: dict[str, str] = {}
     eligible: list[str] = []

@@ -182,7 +182,7 @@ def test_a_pod_that_a_hung_kubelet_never_ends_is_waited_for_for_a_while(hung):
     new = whole(world)
     world.seen(new, "told why", lambda p: scheduled(p).get("reason") == "NodeBusy")
     given_back = eventually(lambda: world.events(new, "NodeRefused"), "its job given back", 60)
-    assert "too little cpu beside pods that Slurm does not count" in given_back[0]["note"]
+    assert "too little cpu beside the pods there" in given_back[0]["note"]
     eventually(lambda: not world.queue(), "no job")
     world.cluster.kill(realnode.KUBELET, signal.SIGCONT)
     runs(world, new)

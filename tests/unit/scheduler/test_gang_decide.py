@@ -215,13 +215,16 @@ def test_no_member_is_bound_if_one_node_has_no_room_and_no_room_is_planned():
     other["spec"] = {"nodeName": "n1", "containers": [{"resources": {"requests": {"cpu": "8"}}}]}
     occupancy.changed("add", None, other)
     pods, states = [member(slot, job=5) for slot in range(3)], PodStates()
-    snap = snapshot(known(5, "RUNNING", nodes=NODES[:3]))
-    found = look(pods, snap, states, occupancy=occupancy)
+    snap, last = snapshot(known(5, "RUNNING", nodes=NODES[:3])), {"refused": ("n3",), "occupancy": occupancy}
+    found = look(pods, snap, states, **last)
     assert kinds(found) == ["Tell"] * 3
     assert {action.reason for action in found} == {"NodeBusy"}
     assert isinstance(states.of(REF.key).phase, NodeBusy)
-    late = look(pods, snap, states, now=1000.0 + Config().busy_node_timeout, occupancy=occupancy)
+    late = look(pods, snap, states, now=1000.0 + Config().busy_node_timeout, **last)
     assert kinds(late) == ["GiveBack"]
+    # with another node for the job, there is nothing to wait for
+    (back,) = look(pods, snap, occupancy=occupancy)
+    assert (back.soon, back.why) == (True, "node n1 has too little cpu beside ns/big")
 
 
 def test_a_crash_in_the_middle_goes_on_with_the_same_nodes():

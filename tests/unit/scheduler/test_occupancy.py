@@ -9,7 +9,7 @@ from bridge.config import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
 from scheduler import actions, decide
-from scheduler.occupancy import Occupancy, reduce
+from scheduler.occupancy import Occupancy, PlannedOccupancy, reduce
 from scheduler.placement import Placements
 from scheduler.pod_states import Allocated, NodeBusy, PodStates
 
@@ -46,7 +46,8 @@ def occupancy(*there):
 
 
 def lacking(the_occupancy, the_pod):
-    return the_occupancy.lacking(the_occupancy.occupant(the_pod, "n1"), kube_node().offered)
+    planned = PlannedOccupancy(the_occupancy)
+    return list(planned.lacking(planned.occupant(the_pod, "n1"), kube_node().offered))
 
 
 def known(job_id, uid, state="RUNNING", nodes=("n1",)):

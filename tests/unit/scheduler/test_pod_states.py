@@ -47,7 +47,9 @@ def view(state: PodState, job: str | None, job_id: int, now: float):
         found = Job(job_id, frozenset({"RUNNING" if runs else job}), LINK, (job,) if runs else ())
         entries = {job_id: ObservedJob(found, confirmations=2 if job == "NODE_FAIL" else 0)}
     occupancy = Occupancy("ours")
-    occupancy.changed("add", None, pod("old", "full", "8"))
+    old = pod("old", "full", "8")
+    old["metadata"]["deletionTimestamp"] = "1970-01-01T00:00:01Z"
+    occupancy.changed("add", None, old)
     return decide.SchedulerView(
         pods=[pod("u1", job=job_id)],
         snapshot=Snapshot(sequence=1, began=now, jobs=entries, by_uid={"u1": tuple(entries)}),
