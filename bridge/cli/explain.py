@@ -9,7 +9,7 @@ import click
 import yaml
 
 from bridge import clock, names
-from bridge.cli import output
+from bridge.cli import output, reports
 from bridge.cli.connection import ConnectionOptions
 from bridge.cli.session import SLURM, CommandSession
 from bridge.errors import BridgeError, KubeError, KubeNotFoundError
@@ -86,8 +86,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
         if allowed.local and waits
         else [],
         "events": [
-            f"{e.get('reason')}: {e.get('note')}"
-            for e in (session.attempt("Events", lambda: session.events(pod)) or [])[-8:]
+            reports.event_text(event) for event in (session.attempt("Events", lambda: session.events(pod)) or [])[-8:]
         ],
     }
     return report | {"not_read": session.gaps, "next": advice}

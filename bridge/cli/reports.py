@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,6 +53,12 @@ def conditions(status: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def event_text(event: Mapping[str, Any]) -> str:
+    """Return the reason and the note of an Event, with the container that it is about."""
+    about = re.fullmatch(r"spec\.\w+\{(.+)\}", str((event.get("regarding") or {}).get("fieldPath") or ""))
+    return f"{event.get('reason')}: {f'container {about[1]}: ' if about else ''}{event.get('note')}"
+
+
 def events(found: list[dict[str, Any]], limit: int = 8) -> list[str]:
     """Return a line for each of the last Events: the time (UTC), the reason and the note."""
 
@@ -59,4 +66,4 @@ def events(found: list[dict[str, Any]], limit: int = 8) -> list[str]:
         return str(event.get("eventTime") or event["metadata"]["creationTimestamp"])
 
     last = sorted(found, key=lambda event: parse_rfc3339(when(event)))[-limit:]
-    return [f"{when(each)[:19].replace('T', ' ')} {each.get('reason')}: {each.get('note')}" for each in last]
+    return [f"{when(each)[:19].replace('T', ' ')} {event_text(each)}" for each in last]

@@ -142,7 +142,8 @@ class EventRecorder:
 
     def _queue_event(self, regarding: Object, reason: str, message: str, kind: str, action: str) -> None:
         note = message.encode()[:NOTE_LIMIT].decode(errors="ignore")
-        key = (regarding.get("uid") or regarding.get("name", ""), reason, note, kind)
+        about = f"{regarding.get('uid') or regarding.get('name', '')}{regarding.get('fieldPath', '')}"
+        key = (about, reason, note, kind)
         now = self._clock.monotonic()
         with self._lock:
             series = self._series.get(key)

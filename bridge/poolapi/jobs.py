@@ -13,9 +13,9 @@ from bridge.poolapi.identifiers import Namespace, PodName, Ticket, Uid
 _RECORD = ConfigDict(extra="ignore")
 # Data classes: the hub keeps one JobStatus for each job, and a data class takes a fifth of the memory of a model.
 
-LONGEST_TEXT, LONGEST_MESSAGE, MOST_CONTAINERS = 1024, 4096, 256
-"""Characters of a text and of a message, and containers of a list. The rest is cut off: these values limit the memory
-that a faulty site can fill. Kubernetes limits a termination message to 4,096 bytes."""
+LONGEST_TEXT, LONGEST_MESSAGE, MOST_CONTAINERS, MOST_OCCURRENCES = 1024, 4096, 256, 8
+"""Characters of a text and of a message, containers of a list, and occurrences of a container. The rest is cut off:
+these values limit the memory that a faulty site can fill. Kubernetes limits a termination message to 4,096 bytes."""
 Text = Annotated[str, AfterValidator(lambda text: text[:LONGEST_TEXT])]
 LongText = Annotated[str, AfterValidator(lambda text: text[:LONGEST_MESSAGE])]
 
@@ -33,6 +33,19 @@ class Termination:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_RECORD)
+class Occurrence:
+    """Something that happened to a container and becomes an Event of its pod, with the reason of a kubelet.
+
+    ``count``: how often, since the start of the job. ``at``: the last time, in seconds since 1970.
+    """
+
+    reason: Text
+    message: Text = ""
+    count: int = 1
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_RECORD)
 class ContainerState:
     """The state of one container, as the job's script recorded it. ``last`` is the run before a restart."""
 
@@ -46,6 +59,7 @@ class ContainerState:
     started: bool = Field(default=False, description="The startup probe has succeeded and postStart has ended.")
     ready: bool = False
     last: Termination | None = None
+    occurrences: Annotated[tuple[Occurrence, ...], AfterValidator(lambda found: found[:MOST_OCCURRENCES])] = ()
 
 
 Containers = Annotated[list[ContainerState], AfterValidator(lambda states: states[:MOST_CONTAINERS])]

@@ -9,7 +9,15 @@ from typing import Any, Literal
 
 from bridge import ends
 from bridge.poolapi.identifiers import TICKET_PATTERN
-from bridge.poolapi.jobs import LONGEST_TEXT, MOST_CONTAINERS, ContainerState, JobStatus, Termination
+from bridge.poolapi.jobs import (
+    LONGEST_TEXT,
+    MOST_CONTAINERS,
+    MOST_OCCURRENCES,
+    ContainerState,
+    JobStatus,
+    Occurrence,
+    Termination,
+)
 from bridge.site.job_record import JobRecord
 
 Phase = Literal["queued", "running", "ended"]
@@ -208,6 +216,22 @@ def _container(name: str, content: Mapping[str, Any], messages: Mapping[str, str
         started=content.get("started") is True,
         ready=content.get("ready") is True,
         last=_ended(content.get("last"), previous, most),
+        occurrences=_occurrences(content.get("occurrences"), most),
+    )
+
+
+def _occurrences(found: object, most: int) -> tuple[Occurrence, ...]:
+    number = min(MOST_OCCURRENCES, 1 + most // 512)
+    most //= number
+    return tuple(
+        Occurrence(
+            reason=_text(entry, "reason", most),
+            message=_text(entry, "message", most),
+            count=max(1, _integer(entry, "count", 1)),
+            at=_number(entry, "at"),
+        )
+        for entry in (found[:number] if isinstance(found, list) else ())
+        if isinstance(entry, dict)
     )
 
 

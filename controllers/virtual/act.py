@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,7 +27,7 @@ from bridge.errors import (
 )
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
-from bridge.kube.events import EventRecorder
+from bridge.kube.events import EventRecorder, reference
 from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.metrics import RACE_PLACES
@@ -50,6 +51,8 @@ REFUSED_AGAIN = 60.0
 """Seconds until a status that the API server has refused as invalid is written again."""
 FORGOTTEN = 5.0
 """Seconds for which the view may show a deleted job, or the cache may lack an existing pod."""
+TOLD_BEFORE = 300.0
+"""Seconds before the first sight of a job: earlier occurrences in its containers were told by an earlier process."""
 REFRESH_AGAIN = 60.0
 """Seconds until a failed refresh of tokens is repeated."""
 
@@ -231,6 +234,17 @@ class PodActor:
         if files:
             pool.refresh(pod, files)
         entry.refresh_at = None if tokens.refresh_in is None else self._clock.monotonic() + tokens.refresh_in
+
+    def tell_occurrences(self, pod: Pod, job: JobStatus, entry: Entry) -> None:
+        """Write an Event for each failed probe or hook, and for each container that was killed, as a kubelet does."""
+        for container, each in entry.new_occurrences(job, self._clock.time() - TOLD_BEFORE):
+            if not re.fullmatch(r"[A-Z][A-Za-z]{0,62}", each.reason):
+                continue  # a job can write anything into its state
+            kinds = ("initContainers", "containers")
+            kind = next((k for k in kinds for c in pod["spec"].get(k) or () if c["name"] == container), None)
+            if kind is not None:
+                about = {**reference(pod), "fieldPath": f"spec.{kind}{{{container}}}"}
+                self._events.event(about, each.reason, each.message, warning=each.reason != "Killing", action="Running")
 
     # --- on the pod ---------------------------------------------------------------------------------------------------
     def _write(self, action: actions.Write, entry: Entry, cache: Cache) -> None:

@@ -233,6 +233,8 @@ class PodReconciler:
         if job is not None:
             entry.listed()
             record.note(uid, entry)
+            if pod is not None:
+                self._actor.tell_occurrences(pod, job, entry)
         action = decide.decide(self._view(record, uid, pod, job, entry))
         if action is None:
             entry.settled = None if pod is None or job is None else (pod["metadata"]["resourceVersion"], job)

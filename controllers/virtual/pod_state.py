@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.errors import BridgeError, SiteUnknownOutcomeError
-from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.jobs import JobStatus, Occurrence
 
 Pod = Mapping[str, Any]
 
@@ -77,6 +77,9 @@ class Entry:
         The pod's resourceVersion and the job's state for which the last decision was to do nothing.
     told
         The Events that were written once and are not repeated.
+    happened
+        The occurrences in the containers of the last known job that have become Events, with their counts; ``None``:
+        this process has seen no job yet.
     forgotten
         The pool, which cannot list its jobs, has deleted the files of the job.
     note
@@ -99,6 +102,7 @@ class Entry:
     refresh_at: float | None = None
     settled: tuple[str, JobStatus] | None = None
     told: frozenset[str] = frozenset()
+    happened: dict[tuple[str, str, str], int] | None = None
     forgotten: bool = False
     note: str = ""
     offers: int = 0
@@ -142,6 +146,23 @@ class Entry:
     def answered(self, job: JobStatus | None, now: float) -> None:
         """Record an answer of the site; ``None``: it does not know the job."""
         self.answer = Known(job, now) if job is not None else Absent(self.absences + 1, now)
+
+    def new_occurrences(self, job: JobStatus, since: float) -> list[tuple[str, Occurrence]]:
+        """Return the occurrences that are no Events yet, with their containers.
+
+        Of the first job that this process sees, an earlier process may have told them: only those after ``since``
+        (seconds since 1970) count then.
+        """
+        found = {
+            (state.name, each.reason, each.message): each
+            for state in (*job.init_containers, *job.containers)
+            for each in state.occurrences
+        }
+        told = self.happened
+        self.happened = {key: each.count for key, each in found.items()}
+        if told is None:
+            return [(key[0], each) for key, each in found.items() if (each.at or 0) >= since]
+        return [(key[0], each) for key, each in found.items() if each.count > told.get(key, 0)]
 
     def listed(self) -> None:
         """Record that the view lists the job, which makes answers obsolete."""

@@ -7,6 +7,7 @@ export PATH="${PATH:-/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin"
 
 declare -a STATE REASON PID BEGAN ENDED LAST CODE RESTARTS UP READY DIRTY NEXT BACKOFF WHY_KILLED
 declare -a KILL_AT KILLED STEP HOOK OVER SAYS
+declare -A HAPPENED HAPPENED_AT HAPPENED_TOLD
 declare -A PROBE PROBE_AT PROBE_PID PROBE_UNTIL PROBE_GOOD PROBE_BAD
 POD_REASON='' POD_MESSAGE='' POD_STATE='' TICKET='' STAGE=init WAKE='' FLUSH_FAILED=''
 
@@ -55,9 +56,9 @@ pod_state() {
 flush() {
     local i text written=() failed=''
     for i in "${!DIRTY[@]}"; do
-        printf -v text '{"state":"%s","reason":"%s","message":"%s","startedAt":%s,"ended":%s,"restarts":%d,"started":%s,"ready":%s,"last":%s}' \
+        printf -v text '{"state":"%s","reason":"%s","message":"%s","startedAt":%s,"ended":%s,"restarts":%d,"started":%s,"ready":%s,"last":%s%s}' \
             "${STATE[i]}" "${REASON[i]}" "${SAYS[i]}" "${BEGAN[i]}" "${ENDED[i]}" "${RESTARTS[i]}" "${UP[i]}" "${READY[i]}" \
-            "${LAST[i]}"
+            "${LAST[i]}" "$(occurrences "$i")"
         if write_new "${NAME[i]}.json" "$text"; then
             written+=("$i")
         else
@@ -96,6 +97,41 @@ write_new() {
     rm -f "state/.new/$1"
     return 1
 } 2>/dev/null
+
+# happened I REASON TEXT: something that becomes an Event of the pod. Of those with the same reason and first word, the last is
+# kept, with a count: a text that changes at each failure must not fill the state. A repetition is written after ten seconds
+# at the earliest.
+happened() {
+    local key="$1.$2.${3%% *}" count text
+    json_text "$3"
+    text=$RESULT
+    count=${HAPPENED[$key]-}
+    count=$((${count%% *} + 1))
+    HAPPENED[$key]="$count $text" HAPPENED_AT[$key]=$TIME
+    ((count > 1 && NOW - ${HAPPENED_TOLD[$key]:-0} < 1000)) && return
+    HAPPENED_TOLD[$key]=$NOW DIRTY[$1]=1
+}
+
+# occurrences I: the member of the state that lists them.
+occurrences() {
+    local key reason list=''
+    for key in "${!HAPPENED[@]}"; do
+        [[ ${key%%.*} == "$1" ]] || continue
+        reason=${key#*.}
+        list+=",{\"reason\":\"${reason%%.*}\",\"message\":\"${HAPPENED[$key]#* }\",\"count\":${HAPPENED[$key]%% *},\"at\":${HAPPENED_AT[$key]}}"
+    done
+    [[ ! $list ]] || printf ',"occurrences":[%s]' "${list:1}"
+}
+
+# json_text TEXT: RESULT is at most 512 characters of it for a string of JSON. Bytes that are not ASCII become "?": what a
+# program writes need not be UTF-8, and the cut may be within a character.
+json_text() {
+    RESULT=${1:0:512}
+    RESULT=${RESULT//[$'\n\r\t']/ }
+    RESULT=${RESULT//[^ -~]/?}
+    RESULT=${RESULT//\\/\\\\}
+    RESULT=${RESULT//\"/\\\"}
+}
 
 # Remove characters that JSON does not allow in strings; names of hosts and requests are not trusted.
 safe() {

@@ -60,7 +60,7 @@ has_begun() {
     STATE[i]=running REASON[i]='' SAYS[i]='' BEGAN[i]=$TIME STEP[i]=running DIRTY[i]=1
     BEGAN_AT[i]=$NOW
     if declare -F "post_start_$i" >/dev/null; then
-        in_background "post_start_$i"
+        in_background with_output "run/${NAME[i]}.hook" "post_start_$i"
         HOOK[i]=$!
     fi
     set_up_probes "$i"
@@ -86,6 +86,35 @@ in_background() {
     ) </dev/null >/dev/null 2>&1 &
     set +m
 }
+
+# with_output FILE WORDS...: run a function; FILE gets the beginning of its output, at most 4 kB. What it
+# has started in the background may keep the pipe open, and is not waited for.
+with_output() {
+    local file=$1 reader code i
+    shift
+    {
+        # dd writes at once what it has read, which counts if it is killed
+        exec 3> >(dd bs=256 count=16 >"$file" && exec cat >/dev/null)
+        reader=$!
+        ("$@") >&3 2>&1 3>&-
+        code=$?
+        exec 3>&-
+        for ((i = 0; i < 10; i++)); do
+            kill -0 "$reader" || break
+            sleep 0.02
+        done
+    } 2>/dev/null
+    return "$code"
+}
+
+# take_output FILE: RESULT is what with_output has written there, with ": " before it, or nothing.
+take_output() {
+    RESULT=''
+    [[ -s $1 ]] || return 0
+    read -r -d '' -n 1024 RESULT <"$1"
+    rm -f "$1"
+    RESULT=${RESULT:+: $RESULT}
+} 2>/dev/null
 
 # end_group PID: end what in_background started.
 end_group() {
@@ -124,7 +153,7 @@ tend() {
     fi
 }
 
-# ask_to_end I GRACE [WHY]: preStop, TERM, and KILL after GRACE centiseconds. A second call can only reduce the time.
+# ask_to_end I GRACE [WHY TEXT]: preStop, TERM, and KILL after GRACE centiseconds. A second call can only reduce the time.
 ask_to_end() {
     local i=$1 at=$((NOW + $2))
     case ${STEP[i]} in
@@ -138,7 +167,10 @@ ask_to_end() {
         return
         ;;
     esac
-    [[ ${3-} && ! ${WHY_KILLED[i]} ]] && WHY_KILLED[i]=$3
+    if [[ ! ${WHY_KILLED[i]} && ! ${KILL_AT[i]} ]]; then
+        WHY_KILLED[i]=${3-}
+        happened "$i" Killing "${4:-Stopping container ${NAME[i]}}"
+    fi
     if [[ ! ${KILL_AT[i]} ]] || ((at < KILL_AT[i])); then
         KILL_AT[i]=$at
     fi
@@ -155,7 +187,7 @@ ask_to_end() {
     fi
     if [[ ${STEP[i]} == running ]] && declare -F "pre_stop_$i" >/dev/null && (($2 > 0)); then
         STEP[i]=stopping
-        in_background "pre_stop_$i"
+        in_background with_output "run/${NAME[i]}.hook" "pre_stop_$i"
         HOOK[i]=$!
     else
         terminate "$i"
@@ -189,12 +221,15 @@ hook_over() {
     wait "${HOOK[i]}"
     code=$?
     HOOK[i]=''
+    take_output "run/${NAME[i]}.hook"
     if [[ ${STEP[i]} == stopping ]]; then
+        ((code == 0)) || happened "$i" FailedPreStopHook "PreStopHook failed (exit code $code)$RESULT"
         ((KILL_AT[i] < NOW + 200)) && KILL_AT[i]=$((NOW + 200))
         terminate "$i"
     elif ((code != 0)); then
         note "${NAME[i]}: postStart failed ($code)"
-        ask_to_end "$i" "$GRACE" PostStartHookError
+        happened "$i" FailedPostStartHook "PostStartHook failed (exit code $code)$RESULT"
+        ask_to_end "$i" "$GRACE" PostStartHookError "Container ${NAME[i]} failed its postStart hook"
     fi
 }
 

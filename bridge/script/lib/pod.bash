@@ -217,7 +217,7 @@ drop_secrets() {
     for path in volumes run/fuse run/pre-exec "${RUNTIME_SECRETS[@]}"; do
         [[ ! -e $path ]] || remove_tree "$path"
     done
-    rm -f run/*.env run/*.env.more run/*.rc
+    rm -f run/*.{env,env.more,rc,hook,startup,liveness,readiness}
     truncate -s "$(head -n 2 job.sh | wc -c)" job.sh
 }
 

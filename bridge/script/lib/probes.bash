@@ -51,7 +51,7 @@ probe() {
             code=$?
         elif ((NOW >= PROBE_UNTIL[$key])); then
             end_group "${PROBE_PID[$key]}"
-            code=124
+            code=late
         else
             return
         fi
@@ -59,16 +59,17 @@ probe() {
         probed "$i" "$2" "$code"
     elif ((NOW >= PROBE_AT[$key])); then
         PROBE_AT[$key]=$((NOW + period)) PROBE_UNTIL[$key]=$((NOW + timeout))
-        in_background "probe_${i}_$2"
+        in_background with_output "run/${NAME[i]}.$2" "probe_${i}_$2"
         PROBE_PID[$key]=$!
     fi
 }
 
 # probed I KIND CODE: count the result, and act when it reaches a threshold.
 probed() {
-    local i=$1 kind=$2 key=$1.$2 good bad grace
-    read -r _ _ _ good bad grace <<<"${PROBE[$key]}"
-    if (($3 == 0)); then
+    local i=$1 kind=$2 key=$1.$2 timeout good bad grace why=''
+    read -r _ _ timeout good bad grace <<<"${PROBE[$key]}"
+    take_output "run/${NAME[i]}.$kind"
+    if [[ $3 == 0 ]]; then
         PROBE_BAD[$key]=0 PROBE_GOOD[$key]=$((PROBE_GOOD[$key] + 1))
         ((PROBE_GOOD[$key] >= good)) || return
         if [[ $kind == startup ]]; then
@@ -78,6 +79,12 @@ probed() {
         fi
         return
     fi
+    if [[ $3 == late ]]; then
+        why=" after $((timeout / 100)) s without an answer"
+    elif [[ ! $RESULT ]]; then
+        why=": exit code $3"
+    fi
+    happened "$i" Unhealthy "${kind^} probe failed$why$RESULT"
     PROBE_GOOD[$key]=0 PROBE_BAD[$key]=$((PROBE_BAD[$key] + 1))
     ((PROBE_BAD[$key] >= bad)) || return
     if [[ $kind == readiness ]]; then
@@ -86,22 +93,38 @@ probed() {
         fi
     else
         note "${NAME[i]}: $kind probe failed"
-        ask_to_end "$i" "$grace" Unhealthy
+        why=''
+        begins_again "$i" && why=', will be restarted'
+        ask_to_end "$i" "$grace" Unhealthy "Container ${NAME[i]} failed $kind probe$why"
     fi
 }
 
-# probe_tcp HOST PORT
+# probe_tcp HOST PORT: the connection is descriptor 4.
 probe_tcp() {
-    exec 3<>"/dev/tcp/$1/$2"
+    { exec 4<>"/dev/tcp/$1/$2"; } 2>/dev/null && return
+    printf 'no connection to %s port %s\n' "$1" "$2"
+    return 1
 }
 
 # probe_http HOST PORT LINE...: any status from 200 to 399 is a success.
 probe_http() {
     local line
-    exec 3<>"/dev/tcp/$1/$2" || return 1
-    printf '%s\r\n' "${@:3}" '' >&3
-    IFS= read -r line <&3 || return 1
-    [[ $line =~ ^HTTP/[0-9.]+\ [23][0-9][0-9] ]]
+    probe_tcp "$1" "$2" || return 1
+    printf '%s\r\n' "${@:3}" '' >&4
+    IFS= read -r line <&4 || line=''
+    if [[ $line =~ ^HTTP/[0-9.]+\ ([0-9]+) ]]; then
+        has_succeeded "${BASH_REMATCH[1]}"
+        return
+    fi
+    printf 'the answer is not HTTP\n'
+    return 1
+}
+
+# has_succeeded CODE: of an HTTP answer.
+has_succeeded() {
+    [[ $1 == [23][0-9][0-9] ]] && return
+    printf 'HTTP probe failed with statuscode: %s\n' "$1"
+    return 1
 }
 
 # probe_https URL HEADER...: the certificate is not looked at, as by a kubelet. Headers go through a file: no word of them is in a process list.
@@ -109,8 +132,8 @@ probe_https() {
     local url=$1 line code
     shift
     code=$(for line in "$@"; do printf 'header = "%s"\n' "$line"; done |
-        curl --config - --silent --insecure --noproxy '*' --max-time 600 --output /dev/null --write-out '%{http_code}' -- "$url")
-    [[ $code == [23][0-9][0-9] ]]
+        curl --config - --globoff --path-as-is --silent --show-error --insecure --noproxy '*' --max-time 600 --output /dev/null --write-out '%{http_code}' -- "$url")
+    [[ $code != 000 ]] && has_succeeded "$code"
 }
 
 # can_probe WAY: whether the programs that it needs exist.

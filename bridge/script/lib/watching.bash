@@ -33,6 +33,7 @@ watch_memory() {
     proportional
     ((RESIDENT_KIB > MEMORY[i])) || return
     note "${NAME[i]}: $RESIDENT_KIB KiB of memory, limit ${MEMORY[i]} KiB"
+    happened "$i" Killing "Container ${NAME[i]} uses $RESIDENT_KIB KiB of memory, more than its limit of ${MEMORY[i]} KiB"
     WHY_KILLED[i]=OOMKilled KILL_AT[i]=$((NOW + 100)) STEP[i]=terminating
     stop_probes "$i"
     runtime_signal "$i" KILL

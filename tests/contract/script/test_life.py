@@ -452,6 +452,92 @@ def test_tcp_probe(ordinary, http_port, closed_port):
     job.wait()
 
 
+def events(job, container="main"):
+    return {each["reason"]: each["message"] for each in job.state(container).get("occurrences", ())}
+
+
+NASTY = "printf 'no \\\\ \"database\"\\n\\t\\303 $HOME'"
+"""Output that is no text, and no part of a JSON string as it is."""
+
+
+def test_failed_probes_and_hooks_are_told_with_their_output(site):
+    """kubernetes/kubernetes#6532: why a container is killed must be visible to its owner."""
+    waits = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+
+    def probe(command):
+        command = ["sh", "-c", command]
+        return {"exec": {"command": command}, "periodSeconds": 1, "failureThreshold": 2, "timeoutSeconds": 10}
+
+    containers = [
+        site.shell(waits, name="liveness", livenessProbe=probe(f"{NASTY}; exit 1")),
+        site.shell(waits, name="startup", startupProbe=probe("exit 7")),
+        site.shell(
+            waits,
+            name="late",
+            livenessProbe=probe("echo begun; sleep 60") | {"timeoutSeconds": 6, "failureThreshold": 1},
+        ),
+        site.shell(waits, name="much", livenessProbe=probe("yes | head -c 3000000; exit 1")),
+        site.shell(
+            waits,
+            name="start",
+            lifecycle={"postStart": {"exec": {"command": ["sh", "-c", "echo 'not now' >&2; exit 3"]}}},
+        ),
+        site.shell(
+            "sleep 1000", name="stop", lifecycle={"preStop": {"exec": {"command": ["sh", "-c", "echo no; exit 4"]}}}
+        ),
+    ]
+    job = site.job({"terminationGracePeriodSeconds": 2, "containers": containers}).start()
+    for name in ("liveness", "startup", "late", "much", "start"):
+        job.eventually(lambda name=name: job.state(name).get("state") == "terminated")
+    job.ask_to_stop(2)
+    job.wait(20)
+    killed = "Container {0} failed {1} probe"
+    assert events(job, "liveness") == {
+        "Unhealthy": 'Liveness probe failed: no \\ "database"  ? $HOME',
+        "Killing": killed.format("liveness", "liveness"),
+    }, job.everything()
+    assert events(job, "startup") == {
+        "Unhealthy": "Startup probe failed: exit code 7",
+        "Killing": killed.format("startup", "startup"),
+    }
+    assert events(job, "late")["Unhealthy"] == "Liveness probe failed after 6 s without an answer: begun"
+    assert events(job, "much")["Unhealthy"].startswith("Liveness probe failed: y y y")
+    assert len(events(job, "much")["Unhealthy"]) <= 512
+    assert events(job, "start") == {
+        "FailedPostStartHook": "PostStartHook failed (exit code 3): not now",
+        "Killing": "Container start failed its postStart hook",
+    }
+    assert events(job, "stop") == {
+        "FailedPreStopHook": "PreStopHook failed (exit code 4): no",
+        "Killing": "Stopping container stop",
+    }
+    assert not [path for path in (job.folder / "run").iterdir() if path.suffix in (".hook", ".liveness", ".startup")]
+
+
+def test_probes_by_network_tell_why_they_failed(ordinary, http_port, closed_port):
+    def probe(**how):
+        return {"readinessProbe": {**how, "periodSeconds": 1}}
+
+    containers = [
+        ordinary.shell("exec sleep 4", name="http", **probe(httpGet={"port": http_port, "path": "/bad"})),
+        ordinary.shell("exec sleep 4", name="closed", **probe(httpGet={"port": closed_port})),
+        ordinary.shell("exec sleep 4", name="tcp", **probe(tcpSocket={"port": closed_port})),
+    ]
+    job = ordinary.run({"containers": containers})
+    refused = f"Readiness probe failed: no connection to {job.pod()['ip']} port {closed_port}"
+    assert {name: events(job, name) for name in ("http", "closed", "tcp")} == {
+        "http": {"Unhealthy": "Readiness probe failed: HTTP probe failed with statuscode: 500"},
+        "closed": {"Unhealthy": refused},
+        "tcp": {"Unhealthy": refused},
+    }, job.everything()
+
+
+def test_a_hook_that_leaves_a_process_does_not_wait_for_it(ordinary):
+    lifecycle = {"postStart": {"exec": {"command": ["sh", "-c", "echo begun; sleep 300 &"]}}}
+    job = ordinary.run({"containers": [ordinary.shell("exec sleep 3", lifecycle=lifecycle)]}, timeout=20)
+    assert job.pod()["phase"] == "Succeeded" and events(job) == {}
+
+
 def test_http_hook(ordinary, http_port):
     lifecycle = {"postStart": {"httpGet": {"port": http_port, "path": "/bad"}}}
     job = ordinary.run({"containers": [ordinary.shell("exec sleep 1000", lifecycle=lifecycle)]})

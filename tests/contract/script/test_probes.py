@@ -81,6 +81,25 @@ def https_server(tmp_path):
         server.shutdown()
 
 
+# A kubelet requests such paths as they are;
+# curl would expand the brackets.
+PATHS = ("/good[1-3]", "/good{a,b}", "/good?x[]=1&y={}", "/good/[::1]/../..", "/good\\x")
+
+
+def test_a_path_by_https_is_requested_as_it_stands(ordinary, https_server):
+    port = https_server.server_address[1]
+    probes = {
+        f"good-{number}": {"httpGet": {"scheme": "HTTPS", "port": port, "path": path}}
+        for number, path in enumerate(PATHS)
+    }
+    probes["bad"] = {"httpGet": {"scheme": "HTTPS", "port": port, "path": "/bad"}}
+    job, ready = asked(ordinary, probes)
+    assert ready == set(probes) - {"bad"}, job.everything()
+    assert {told[0] for told in https_server.told} == {*PATHS, "/bad"}
+    (event,) = [each for each in job.state("bad")["occurrences"] if each["reason"] == "Unhealthy"]
+    assert event["message"] == "Liveness probe failed: HTTP probe failed with statuscode: 503"
+
+
 def asked(site, probes, environment=None):
     """Run a container for each probe (name -> handler); gives those that became ready, once all others were killed.
 

@@ -1,6 +1,7 @@
 """The actions for pods: the order of requests, and the state after failures."""
 
 import base64
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ from bridge.errors import (
     SiteUnknownOutcomeError,
     UnexpectedError,
 )
-from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.jobs import ContainerState, JobStatus, Occurrence
 from bridge.script.buildconfig import BuildConfig
 from controllers.virtual import actions
 from controllers.virtual.act import PodActor
@@ -63,8 +64,11 @@ class Recorder:
     def __init__(self):
         self.told = []
 
-    def event(self, obj, reason, message, **_):
+        self.about = []
+
+    def event(self, obj, reason, message, **more):
         self.told.append((reason, message))
+        self.about.append((obj.get("fieldPath", ""), more.get("warning", False)))
 
 
 class Cache:
@@ -171,6 +175,38 @@ def test_status_and_job_go_in_one_write(world):
         "status": {"phase": "Running"},
     }
     assert [reason for reason, _ in world.events.told] == ["BridgeSubmitted", "BridgeStarted"]
+
+
+def happened(reason, message, count=1, at=1_800_000_000.0, container="main"):
+    each = Occurrence(reason=reason, message=message, count=count, at=at)
+    return replace(RUNNING, containers=[ContainerState(name=container, state="running", occurrences=(each,))])
+
+
+def test_what_happens_in_a_container_becomes_events_as_a_kubelet_writes_them(world):
+    """kubernetes/kubernetes#6532: a probe's failure is an Event with its output."""
+    failed, killed = "Liveness probe failed: no database", "Container main failed liveness probe, will be restarted"
+    for job in (
+        happened("Unhealthy", failed),
+        happened("Unhealthy", failed),  # nothing new
+        happened("Unhealthy", failed, 2),
+        happened("Killing", killed),
+        happened("rm -rf", "a job can write anything"),
+        happened("Unhealthy", "of no container", container="other"),
+    ):
+        world.actor.tell_occurrences(pod(), job, world.entry)
+    assert world.events.told == [("Unhealthy", failed), ("Unhealthy", failed), ("Killing", killed)]
+    assert world.events.about == [("spec.containers{main}", True)] * 2 + [("spec.containers{main}", False)]
+
+
+def test_a_new_leader_does_not_tell_old_occurrences_again(world):
+    now = world.clock.time()
+    world.actor.tell_occurrences(pod(), happened("Unhealthy", "old", at=now - 400), world.entry)
+    assert world.events.told == []
+    world.actor.tell_occurrences(pod(), happened("Unhealthy", "old", 2, at=now), world.entry)
+    assert world.events.told == [("Unhealthy", "old")]
+    world.entry = Entry()
+    world.actor.tell_occurrences(pod(), happened("Unhealthy", "young", at=now - 20), world.entry)
+    assert world.events.told == [("Unhealthy", "old"), ("Unhealthy", "young")]
 
 
 def test_a_removed_pod_is_written_and_then_deleted_for_good(world):

@@ -69,9 +69,39 @@ def test_the_status_of_any_job_fits_into_a_message(world: Any, characters: str) 
     text = (characters * 4096)[:4096]
     run = {"exitCode": 1, "reason": text}
     state = {"state": "terminated", "reason": text, "message": text, "ended": run, "last": {**run, "exitCode": 2}}
-    started(world, {f"c{number}": state for number in range(300)}, text)
+    happened = {"reason": text[:60], "message": text[:60], "count": 2**31 - 1, "at": 1e10}
+    also = {"state": "running", "occurrences": [happened] * 9}
+    started(world, {f"c{number}": state if number % 2 else also for number in range(300)}, text)
+    assert world.status().containers[0].occurrences
     answer = pack(Reply(body=messages.Status(status=world.status()).model_dump(mode="json")), LIMITS[Reply])
     assert len(answer) < 1024 * 1024  # max_payload of a NATS server without settings
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        None, "x", {"reason": "Unhealthy"}, [None, 1, [], "x"],
+        [{"reason": 5, "message": {}, "count": "many", "at": "now"}],
+        [{"count": -7, "at": -1}],
+    ],
+)  # fmt: skip
+def test_occurrences_that_no_script_wrote_do_no_harm(world: Any, written: Any) -> None:
+    started(world, {"main": {"state": "running", "occurrences": written}})
+    assert {(each.reason, each.message, each.count, each.at) for each in world.status().containers[0].occurrences} <= {
+        ("", "", 1, None)
+    }
+
+
+def test_occurrences_reach_the_hub(world: Any) -> None:
+    written = [{"reason": "Unhealthy", "message": "Liveness probe failed: no", "count": 3, "at": 100}]
+    started(world, {"main": {"state": "running", "occurrences": written}})
+    (found,) = world.status().containers[0].occurrences
+    assert (found.reason, found.message, found.count, found.at) == ("Unhealthy", "Liveness probe failed: no", 3, 100)
+    # an older hub ignores the field, and an older site does not send it
+    text = messages.Status(status=world.status()).model_dump(mode="json")
+    assert messages.Status.model_validate(text).status == world.status()
+    text["status"]["containers"][0].pop("occurrences")
+    assert messages.Status.model_validate(text).status.containers[0].occurrences == ()
 
 
 def test_a_job_that_writes_text_without_a_json_form_does_not_block_answers(world: Any) -> None:
