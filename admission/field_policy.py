@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from admission.pods import Pod, annotations_of
 from bridge import names, namespace_policies
 from bridge.namespace_policies import FIELDS, NamespacePolicy
 from bridge.workload import slurm_partition
@@ -29,9 +30,16 @@ class Denial:
     allowed: str
 
 
-def defaults(policy: NamespacePolicy) -> dict[str, str]:
-    """Return the annotations that a pod gets if neither the pod nor its owners have them."""
-    return {name: value for name in FIELDS if (value := policy.default_of(name)) is not None}
+def defaults(policy: NamespacePolicy, pod: Pod, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the annotations that a pod gets if neither the pod nor its owners (``inherited``) have them.
+
+    A pod without a deadline gets the maximum time limit: it would have the one of the partition.
+    """
+    found = {name: value for name in FIELDS if (value := policy.default_of(name)) is not None}
+    deadline = pod["spec"].get("activeDeadlineSeconds") or names.JOB_DEADLINE in {**annotations_of(pod), **inherited}
+    if policy.max.timelimit is not None and not deadline:
+        found[names.TIME_LIMIT] = str(policy.max.timelimit)
+    return found
 
 
 def denied(annotations: Mapping[str, str], policy: NamespacePolicy, partition: str) -> list[Denial]:

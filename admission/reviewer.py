@@ -90,14 +90,15 @@ class Reviewer:
             return deny(review.uid, str(error), code=422, reason="Invalid")
         except BridgeError as error:
             return _not_reviewed(review, "the pod's owners or its namespace could not be read", error)
+        inherited = {**group.inherited, **owners.annotations}
         patch = mutate(
             pod,
             scheduler=self._scheduler,
             managed=managed,
             user_name=review.user_name,
-            inherited={**group.inherited, **owners.annotations},
+            inherited=inherited,
             pools=namespace.pools,
-            defaults=field_policy.defaults(self._policy(review, namespace)),
+            defaults=field_policy.defaults(self._policy(review, namespace), pod, inherited),
             pools_only=self._pools_only,
             default_nodes=self._default_nodes,
             group=group.value,
@@ -150,7 +151,7 @@ class Reviewer:
 
     def _verdict(self, review: Review, managed: bool) -> Verdict | None:
         if review.subresource == "resize":
-            return validate.resize(review.old, review.object, self._rules)
+            return validate.resize(review.old, review.object, self._rules, self._scope(review, managed))
         if review.subresource == "ephemeralcontainers":
             return validate.ephemeral_containers(review.old, self._rules)
         if review.subresource:

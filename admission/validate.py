@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from admission import field_policy, pods, pool_rules, unsupported
+from admission import field_policy, pods, pool_rules, size_policy, unsupported
+from admission.field_policy import Denial
 from bridge import names
 from bridge.config import Config
 from bridge.namespace_policies import NOTHING, NamespacePolicy
 from bridge.script import check as script_check
 from bridge.workload import annotations as job_annotations
 from bridge.workload import groups, pool_selection, resources, shortfall
+from bridge.workload.annotations import JobSettings
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.kinds.table import check_gang
 from bridge.workload.resources import Resources
@@ -89,7 +91,7 @@ class Verdict:
     forbidden: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     permissions: list[str] = field(default_factory=list)
-    denials: list[field_policy.Denial] = field(default_factory=list)
+    denials: list[Denial] = field(default_factory=list)
 
 
 def create(
@@ -111,6 +113,8 @@ def create(
         return verdict
     spec, annotations = pod["spec"], pods.annotations_of(pod)
     wrong = job_annotations.check(annotations)
+    settings = {} if wrong else job_annotations.read(annotations)
+    asked = resources.pod_requests(spec)
     verdict.invalid += wrong
     verdict.permissions += job_annotations.needed_permissions(annotations)
     verdict.invalid += unsupported.requirements(spec)
@@ -129,6 +133,7 @@ def create(
         verdict.invalid += field_policy.impossible(annotations, rules.partitions)
         verdict.denials += field_policy.denied(annotations, scope.policy, rules.partition)
         _select_partition(verdict, spec, rules, scope)
+        verdict.denials += _too_large(pod, settings, asked, rules, scope)
     if allowed.remote:
         problems = script_check.problems(pod)
         if not allowed.local:
@@ -136,9 +141,26 @@ def create(
             verdict.warnings += pool_rules.secrets_refused(pod, allowed.named, scope.name, scope.annotations)
             return verdict
         verdict.warnings += [f"the pod would fail on a pool: {problem}" for problem in problems]
-    verdict.invalid += _slurm_problems(pod, rules, settings_valid=not wrong)
-    verdict.warnings += unsupported.too_big(resources.pod_requests(spec), nodes)
+    if not wrong:
+        verdict.invalid += _slurm_problems(settings, asked, rules)
+    verdict.warnings += unsupported.too_big(asked, nodes)
     return verdict
+
+
+def _too_large(pod: pods.Pod, settings: JobSettings, asked: Resources, rules: Rules, scope: Scope) -> list[Denial]:
+    """List what exceeds the maxima of the namespace's policy."""
+    return size_policy.denied(pod, settings, asked, scope.policy.max, rules.gres, rules.exclusive)
+
+
+def _grown(old: pods.Pod, new: pods.Pod, rules: Rules, scope: Scope) -> list[Denial]:
+    """List what exceeds the maxima in a changed pod, and did not before."""
+    found: list[list[Denial]] = []
+    for pod in (old, new):
+        annotations = pods.annotations_of(pod)
+        settings = {} if job_annotations.check(annotations) else job_annotations.read(annotations)
+        found.append(_too_large(pod, settings, resources.pod_requests(pod["spec"]), rules, scope))
+    before, after = found
+    return [denial for denial in after if denial not in before]
 
 
 def _select_partition(verdict: Verdict, spec: Mapping[str, Any], rules: Rules, scope: Scope) -> None:
@@ -186,15 +208,11 @@ def _group_problems(annotations: Mapping[str, str]) -> list[str]:
     return problems
 
 
-def _slurm_problems(pod: pods.Pod, rules: Rules, *, settings_valid: bool) -> list[str]:
-    """List the requests that Slurm cannot satisfy; empty while the annotations are invalid."""
-    if not settings_valid:
-        return []
-    requests = resources.pod_requests(pod["spec"])
-    settings = job_annotations.read(pods.annotations_of(pod))
-    problems = shortfall.problems(settings, requests, rules.gres)
+def _slurm_problems(settings: JobSettings, asked: Resources, rules: Rules) -> list[str]:
+    """List the requests that Slurm cannot satisfy."""
+    problems = shortfall.problems(settings, asked, rules.gres)
     if not settings.get(names.EXCLUSIVE, rules.exclusive):
-        problems += unsupported.unknown_resources(requests, rules.gres)
+        problems += unsupported.unknown_resources(asked, rules.gres)
     return problems
 
 
@@ -250,10 +268,11 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
         verdict.invalid += field_policy.impossible(after, rules.partitions)
         denials = field_policy.denied(after, scope.policy, rules.partition)
         verdict.denials += [denial for denial in denials if names.JOB_ANNOTATION_PREFIX + denial.key in changed]
+        verdict.denials += _grown(old, new, rules, scope)
     return verdict
 
 
-def resize(old: pods.Pod, new: pods.Pod, rules: Rules) -> Verdict:
+def resize(old: pods.Pod, new: pods.Pod, rules: Rules, scope: Scope = NO_SCOPE) -> Verdict:
     """Validate an in-place resize."""
     verdict = Verdict()
     if pods.scheduler_name(old) != rules.scheduler:
@@ -271,6 +290,8 @@ def resize(old: pods.Pod, new: pods.Pod, rules: Rules) -> Verdict:
         )
     elif not job_annotations.check(pods.annotations_of(new)):
         verdict.invalid += _shortfall(new, rules)
+        if pool_selection.of(new).local:
+            verdict.denials += _grown(old, new, rules, scope)
     return verdict
 
 

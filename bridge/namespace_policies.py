@@ -36,6 +36,17 @@ FIELDS: dict[str, str] = {
 }
 """Annotation and its key in ``allowed`` and ``default``."""
 
+SIZES: dict[str, str] = {
+    names.MIN_NODES: "min_nodes",
+    names.MAX_NODES: "max_nodes",
+    names.EXCLUSIVE: "exclusive",
+    names.CPU_PER_TASK: "cpu_per_task",
+    names.MEM_PER_NODE: "mem_per_node",
+    names.GRES: "gres",
+    names.TIME_LIMIT: "timelimit",
+}
+"""Annotation and its key in ``max``."""
+
 
 class AllowedValues(Section):
     """Lists of allowed values; ``*`` allows all values."""
@@ -78,6 +89,45 @@ class DefaultValues(Section):
     )
 
 
+class MaxValues(Section):
+    """Maximum sizes of the job of a pod, from its annotations and its requests. Without a value there is no maximum.
+
+    A pod needs one node, and a group as many as its pods: the two counts of nodes have a default for the annotations.
+    """
+
+    min_nodes: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None, description="Largest `min-nodes`, and minimum of nodes of a group; unset: as `maxNodes`."
+    )
+    max_nodes: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None,
+        description="Largest `max-nodes`, and nodes of a group; unset: 1 for the annotations, no maximum for groups.",
+    )
+    exclusive: bool | None = Field(
+        None, description="Whether a pod may take whole nodes; unset: only if all pods do (`exclusive`)."
+    )
+    cpu_per_task: Annotated[int, Field(ge=1, le=65535)] | None = Field(None, description="CPUs of a pod.")
+    mem_per_node: Annotated[str, Field(pattern=r"^[1-9]\d{0,15}([kMGTP]|[KMGTP]i)?$")] | None = Field(
+        None, description="Memory on a node, for example 64Gi. A pod without a request for memory is refused."
+    )
+    gres: dict[Annotated[str, Field(pattern=r"^[A-Za-z][\w.-]*(:\w[\w.-]*)?$")], Annotated[int, Field(ge=0)]] | None = (
+        Field(None, description="Count on a node by gres, for example `gpu: 4` or `gpu:a100: 2`; others are refused.")
+    )
+    timelimit: Annotated[int, Field(ge=1, le=5_256_000)] | None = Field(
+        None, description="Time limit in minutes. A pod without time limit and deadline gets this one."
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> MaxValues:
+        if self.min_nodes is not None and self.max_nodes is not None and self.min_nodes > self.max_nodes:
+            raise ValueError(f"minNodes: {self.min_nodes} is above maxNodes; allowed: at most {self.max_nodes}")
+        return self
+
+    def nodes(self) -> tuple[int, int]:
+        """Return the largest minimum and the largest maximum of nodes that annotations may request."""
+        most = self.max_nodes or self.min_nodes or 1
+        return self.min_nodes or most, most
+
+
 class NamespacePolicy(Section):
     """The values that the pods of some namespaces may use without a permission."""
 
@@ -95,6 +145,7 @@ class NamespacePolicy(Section):
     )
     default: DefaultValues = DefaultValues()
     allowed: AllowedValues = AllowedValues()
+    max: MaxValues = MaxValues()
 
     @model_validator(mode="after")
     def _selects(self) -> NamespacePolicy:

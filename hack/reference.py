@@ -16,7 +16,7 @@ from bridge import (
     names,
 )
 from bridge.config import Config
-from bridge.namespace_policies import FIELDS
+from bridge.namespace_policies import FIELDS, SIZES
 from bridge.workload import pool_selection
 from bridge.workload.annotations import KEYS, Key
 from bridge.workload.groups import MAX_TOGETHER
@@ -155,7 +155,7 @@ def in_code(rows: Iterable[tuple[str, ...]]) -> list[list[str]]:
 
 def permission(key: Key) -> str:
     """Return when an annotation needs a permission."""
-    return "yes" if key.permission else "beyond the namespace's policy" if key.name in FIELDS else ""
+    return "yes" if key.permission else "beyond the namespace's policy" if key.name in {**FIELDS, **SIZES} else ""
 
 
 def annotations() -> str:

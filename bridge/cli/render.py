@@ -78,7 +78,7 @@ def _record(
         except BridgeError as error:
             return record | {"refused": [str(error)]}
     policy = namespace_policies.find(config.namespace_policies, namespace, {"kubernetes.io/metadata.name": namespace})
-    defaults = field_policy.defaults(policy)
+    defaults = field_policy.defaults(policy, pod, inherited)
     patch = mutate(
         pod,
         scheduler=config.scheduler_name,

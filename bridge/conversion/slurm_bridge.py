@@ -71,7 +71,12 @@ _WHY = {
     "caBundle": "podbridge reads ca.crt of admission.tls.existingSecret",
 }
 _MODES = ("partition", "account", "qos", "licenses", "reservation", "wckey")
-_OPEN_POLICY = {"namespaces": ["*"], "mayNameScheduler": True, "allowed": {name: ["*"] for name in _MODES}}
+_OPEN_POLICY = {
+    "namespaces": ["*"],
+    "mayNameScheduler": True,
+    "allowed": {name: ["*"] for name in _MODES},
+    "max": {"maxNodes": 1_000_000, "exclusive": True},
+}
 
 
 def convert(text: str, source: str, *, allow_all: bool = False, exclusive: bool = False) -> Converted:
@@ -177,7 +182,10 @@ def _behaviour(allow_all: bool, exclusive: bool, config: Object, notes: list[Not
     if allow_all:
         config["namespacePolicies"] = [_OPEN_POLICY]
     else:
-        text = f"pods may not choose {', '.join(_MODES)} without a policy; --allow-all adds one that allows all values"
+        text = (
+            f"pods may not choose {', '.join(_MODES)}, whole nodes or several nodes without a policy; --allow-all adds "
+            f"one that allows all values"
+        )
         notes.append(Note("to do", "config.namespacePolicies", text))
     if exclusive:
         config["exclusive"] = True

@@ -116,12 +116,13 @@ def request(
         priority=settings.get(names.PRIORITY),
         cpus=settings.get(names.CPU_PER_TASK) or quantity.whole(asked.get("cpu", quantity.parse(0))),
         memory_mib=settings.get(names.MEM_PER_NODE) or quantity.mebibytes(asked.get("memory", quantity.parse(0))),
-        gres=_gres(asked, settings.get(names.GRES, ()), config.gres, exclusive),
+        gres=requested_gres(asked, settings.get(names.GRES, ()), config.gres, exclusive),
         min_nodes=fewest,
         max_nodes=settings.get(names.MAX_NODES, max(1, fewest)),
         # Slurm 26.05 refuses fewer tasks than nodes; each node gets the resources that the pod needs on one of them
         tasks=fewest,
-        time_limit=settings.get(names.TIME_LIMIT) or _deadline(pod["spec"], settings.get(names.JOB_DEADLINE), longest),
+        time_limit=settings.get(names.TIME_LIMIT)
+        or deadline_minutes(pod["spec"], settings.get(names.JOB_DEADLINE), longest),
         exclusive=exclusive,
         excluded_nodes=excluded,
     )
@@ -246,7 +247,7 @@ def _external(config: Config, version: ApiVersion) -> bool:
     return external
 
 
-def _deadline(spec: Mapping[str, Any], of_job: int | None, longest: int) -> int:
+def deadline_minutes(spec: Mapping[str, Any], of_job: int | None, longest: int) -> int:
     """Return the minutes until the deadline and the end of the pod's grace period; 0 without a deadline.
 
     The deadline is the shorter one of that of the pod and ``of_job``, that of its Job in seconds. At the deadline, the
@@ -262,7 +263,9 @@ def _deadline(spec: Mapping[str, Any], of_job: int | None, longest: int) -> int:
     return max(least, min(wanted, longest)) if longest else wanted
 
 
-def _gres(asked: Resources, given: tuple[str, ...], table: Mapping[str, str], exclusive: bool) -> tuple[str, ...]:
+def requested_gres(
+    asked: Resources, given: tuple[str, ...], table: Mapping[str, str], exclusive: bool
+) -> tuple[str, ...]:
     """Convert extended resources to gres. For a gres in the annotation, the annotation takes precedence.
 
     Slurm could allocate a resource that is not in the table twice, so it is refused unless the pod takes whole nodes.

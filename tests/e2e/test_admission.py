@@ -593,6 +593,8 @@ BAD: dict[str, tuple[Json, list[str]]] = {
     "partition of others": (annotated("partition", "main,urgent"), [JOB + "partition", "(urgent)", "allowed", "main"]),
     "account of others": (annotated("account", "chemistry"), [JOB + "account", "'chemistry'", "physics, biology"]),
     "qos of others": (annotated("qos", "high"), [JOB + "qos", "'high'", "normal", "namespacePolicies"]),
+    "whole nodes": (annotated("exclusive", "true"), [JOB + "exclusive", "max.exclusive", "slurmjobs.bridge.vk.io"]),
+    "many nodes": (annotated("max-nodes", "1000"), [JOB + "max-nodes", "1000", "at most 1", "max.maxNodes"]),
     "licenses": (annotated("licenses", "matlab:2"), [JOB + "licenses", "'matlab:2'", "licenses in namespace"]),
     "job id label": (pod(labels={names.JOB_ID_LABEL: "7"}), ["metadata.labels", names.JOB_ID_LABEL, "'7'"]),
     "job id label, empty": (pod(labels={names.JOB_ID_LABEL: ""}), ["metadata.labels", names.JOB_ID_LABEL]),

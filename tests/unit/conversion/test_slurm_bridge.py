@@ -79,6 +79,7 @@ def test_what_slurm_bridge_allows_stays_on_request():
     assert values["config"]["exclusive"] is True
     (policy,) = values["config"]["namespacePolicies"]
     assert policy["namespaces"] == ["*"] and policy["mayNameScheduler"] and policy["allowed"]["partition"] == ["*"]
+    assert policy["max"] == {"maxNodes": 1_000_000, "exclusive": True}
     assert "user_id" not in policy["allowed"] and "userId" not in policy["allowed"]
 
 

@@ -1,0 +1,147 @@
+"""The check of a pod's size against the maxima of the namespace's policy. Pure.
+
+What counts is the size of the job that the pod would get: of its annotations, which may come from its owners, of its
+requests, and of its group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from pydantic.alias_generators import to_camel
+
+from admission import pods
+from admission.field_policy import Denial
+from bridge import names
+from bridge.namespace_policies import SIZES, MaxValues
+from bridge.workload import gres, groups, quantity, translate
+from bridge.workload.annotations import JobSettings
+from bridge.workload.groups import InvalidGroupError, Membership
+from bridge.workload.resources import Resources
+
+UNLIMITED = MaxValues()
+_LIMITED_ALWAYS = (names.MIN_NODES, names.MAX_NODES, names.EXCLUSIVE)
+
+
+def denied(
+    pod: pods.Pod, settings: JobSettings, asked: Resources, most: MaxValues, table: Mapping[str, str], exclusive: bool
+) -> list[Denial]:
+    """List what exceeds the maxima in a pod with these annotations and requests.
+
+    ``table`` maps extended resources to gres; ``exclusive``: pods without the annotation take whole nodes.
+    """
+    if most == UNLIMITED and settings.keys().isdisjoint(_LIMITED_ALWAYS):
+        return []
+    member = _membership(pods.annotations_of(pod))
+    return [
+        *_nodes(settings, member, most),
+        *_whole_nodes(settings, most, exclusive=exclusive),
+        *_amounts(settings, asked, member, most),
+        *_gres(settings, asked, member, most, table),
+        *_time(pod, settings, most),
+    ]
+
+
+def _denial(name: str, what: str, allowed: str) -> Denial:
+    field = to_camel(SIZES[name])
+    return Denial(name.removeprefix(names.JOB_ANNOTATION_PREFIX), what, f"{allowed} (max.{field} of its policy)")
+
+
+def _stated(name: str, value: object) -> str:
+    return f"annotation {name}: {value} is not allowed"
+
+
+def _membership(annotations: Mapping[str, str]) -> Membership | None:
+    """Return the pod's group; ``None`` without one, and for an invalid one, which is refused elsewhere."""
+    if names.GROUP not in annotations:
+        return None
+    try:
+        return groups.decode(annotations[names.GROUP], "", groups.together(annotations))
+    except InvalidGroupError:
+        return None
+
+
+def _nodes(settings: JobSettings, member: Membership | None, most: MaxValues) -> Iterator[Denial]:
+    fewest = settings.get(names.MIN_NODES, 1)
+    wanted = (fewest, settings.get(names.MAX_NODES, fewest))
+    named = (names.MIN_NODES, names.MAX_NODES)
+    for name, limit, count in zip(named, most.nodes(), wanted, strict=True):
+        if count > limit:
+            yield _denial(name, _stated(name, count), f"at most {limit}")
+    if member is None:
+        return
+    limits = (most.min_nodes or most.max_nodes, most.max_nodes)
+    for name, most_of_group, size in zip(named, limits, (member.minimum, member.size), strict=True):
+        count = math.ceil(size / member.together)
+        if most_of_group is not None and count > most_of_group:
+            what = f"group {member.key.name}: {count} nodes for {size} pods are not allowed"
+            yield _denial(name, what, f"at most {most_of_group}")
+
+
+def _whole_nodes(settings: JobSettings, most: MaxValues, *, exclusive: bool) -> Iterator[Denial]:
+    allowed = exclusive if most.exclusive is None else most.exclusive
+    if settings.get(names.EXCLUSIVE, exclusive) and not allowed:
+        yield _denial(names.EXCLUSIVE, f"annotation {names.EXCLUSIVE}: true is not allowed", "false")
+
+
+def _amounts(settings: JobSettings, asked: Resources, member: Membership | None, most: MaxValues) -> Iterator[Denial]:
+    """Check CPUs of a pod, and memory on a node."""
+    cpus = settings.get(names.CPU_PER_TASK) or quantity.whole(asked.get("cpu", quantity.parse(0)))
+    if most.cpu_per_task is not None and cpus > most.cpu_per_task:
+        what = _what(names.CPU_PER_TASK, settings, f"{cpus} CPUs")
+        yield _denial(names.CPU_PER_TASK, what, f"at most {most.cpu_per_task}")
+    if most.mem_per_node is None:
+        return
+    memory = settings.get(names.MEM_PER_NODE) or quantity.mebibytes(asked.get("memory", quantity.parse(0)))
+    memory *= _on_a_node(member)
+    allowed = f"at most {most.mem_per_node}"
+    if memory > quantity.mebibytes(quantity.parse(most.mem_per_node)):
+        what = _what(names.MEM_PER_NODE, settings, f"{memory}Mi of memory on a node")
+        yield _denial(names.MEM_PER_NODE, what, allowed)
+    elif not memory:  # Slurm would give the job all memory of the node, or DefMemPerCPU
+        what = "spec.containers: a pod without a request for memory is not allowed"
+        yield _denial(names.MEM_PER_NODE, what, allowed)
+
+
+def _gres(
+    settings: JobSettings, asked: Resources, member: Membership | None, most: MaxValues, table: Mapping[str, str]
+) -> Iterator[Denial]:
+    if most.gres is None:
+        return
+    given = translate.requested_gres(asked, settings.get(names.GRES, ()), table, exclusive=True)
+    found = [gres.parse(part)[0] for part in given]
+    counts: dict[str, int] = {}
+    for one in found:
+        own = [key for key in (one.name, f"{one.name}:{one.type}") if key in most.gres]
+        for key in own or [str(one).rpartition(":")[0]]:
+            counts[key] = counts.get(key, 0) + one.count * _on_a_node(member)
+    for key, count in sorted(counts.items()):
+        if count > most.gres.get(key, 0):
+            what = _what(names.GRES, settings, f"{key}:{count} on a node")
+            allowed = ", ".join(f"{name}:{limit}" for name, limit in sorted(most.gres.items())) or "none"
+            yield _denial(names.GRES, what, f"at most {allowed}")
+
+
+def _time(pod: pods.Pod, settings: JobSettings, most: MaxValues) -> Iterator[Denial]:
+    if most.timelimit is None:
+        return
+    stated = settings.get(names.TIME_LIMIT)
+    minutes = stated or translate.deadline_minutes(pod["spec"], settings.get(names.JOB_DEADLINE), 0)
+    if not minutes:
+        what = f"annotation {names.TIME_LIMIT}: must not be absent"
+    elif minutes > most.timelimit:
+        source = "" if stated else ", of the deadline and terminationGracePeriodSeconds,"
+        what = f"annotation {names.TIME_LIMIT}: {minutes} minutes{source} is not allowed"
+    else:
+        return
+    yield _denial(names.TIME_LIMIT, what, f"at most {most.timelimit} minutes")
+
+
+def _what(name: str, settings: JobSettings, amount: str) -> str:
+    return _stated(name, amount) if name in settings else f"spec.containers: {amount} is not allowed"
+
+
+def _on_a_node(member: Membership | None) -> int:
+    """Return how many pods of the group share a node."""
+    return 1 if member is None else min(member.together, member.size)
