@@ -25,6 +25,7 @@ from bridge.logs import kv
 from bridge.loop import Dependencies
 from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted, label_of
 from bridge.slurm import states
+from bridge.slurm.answers import UNKNOWN_NODE
 from bridge.slurm.cancelling import cancel_if_ours
 from bridge.workload import links, pods, slurm_spans, translate
 from bridge.workload.annotations import InvalidAnnotationsError
@@ -201,7 +202,8 @@ class SlurmActor:
         uid, key = pods.uid(pod), links.key(pod)
         failure = failure_of(self._states.of(key).phase)
         again = failure is not None and (failure.reason, failure.message) == (error.reason, str(error))
-        soon = isinstance(error, NoNodeError | ClaimMissingError)
+        # a node that Slurm has deleted since the last list of nodes: the next request does not name it
+        soon = isinstance(error, NoNodeError | ClaimMissingError) or getattr(error, "code", 0) == UNKNOWN_NODE
         self._failed(key, NO_NODE if soon else REFUSED, error.reason, str(error))
         self._events.event(pod, error.reason, str(error), warning=True)
         reported = self._states.of(uid).condition
@@ -351,6 +353,12 @@ class SlurmActor:
             with fence(self._check_leadership), self.update_pace.measured(self._clock):
                 self._slurm.set_excluded_nodes(action.component or action.job_id, action.nodes)
         except SlurmRefusedError as error:
+            gone = set(action.before) - self._poller.snapshot.nodes.keys()
+            if error.code == UNKNOWN_NODE and gone:
+                # slurmctld (24.11, 26.05) looks up the old names in each update of the job, also in one of its comment
+                text = f"it excludes {', '.join(sorted(gone)[:3])}, which Slurm no longer has: it cannot be updated"
+                self._give_back(actions.GiveBack(action.pod, action.job_id, text, action.gang, soon=True))
+                return
             # the job has started meanwhile, or all nodes are excluded now: the node is checked again before the bind
             retry_at = self._clock.monotonic() + UNAVAILABLE.limit
             self._states.update(key, lambda state: replace(state, exclude_retry_at=retry_at))

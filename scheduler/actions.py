@@ -96,13 +96,19 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Exclude:
-    """Set the excluded nodes of a pending job, or of the component with this number and its own id."""
+    """Set the excluded nodes of a pending job, or of the component with this number and its own id.
+
+    ``before`` are the nodes that the job excludes now. If slurmctld refuses the update because it no longer has one of
+    them, the job of the pod or of the ``gang`` is given back.
+    """
 
     pod: Pod
     job_id: int
     nodes: tuple[str, ...]
     part: int = 0
     component: int = 0
+    before: tuple[str, ...] = ()
+    gang: Gang | None = None
 
 
 @dataclass(frozen=True, slots=True)

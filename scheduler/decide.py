@@ -46,6 +46,7 @@ from scheduler.pod_states import (
 from scheduler.rules import (
     SchedulerView,
     busy,
+    excluded_now,
     is_better_elsewhere,
     is_cancelled,
     is_current,
@@ -184,7 +185,7 @@ def _pending(view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob)
         wanted = view.placements.of(pod, view.config.partition).excluded
         known = with_excluded(view, state, job, wanted)
         if known is None:
-            return Exclude(pod, job.job_id, wanted), state
+            return Exclude(pod, job.job_id, wanted, before=excluded_now(state, job)), state
         state = known
     text = pending_text(job, view.now - since)
     return (_hold_or_tell(view, pod, state, job.job_id, "SlurmPending", text) if text else None), state

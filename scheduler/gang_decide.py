@@ -46,6 +46,7 @@ from scheduler.rules import (
     SchedulerView,
     awaits_alike,
     busy,
+    excluded_now,
     is_better_elsewhere,
     is_cancelled,
     is_doubtful,
@@ -106,7 +107,8 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
     )
     # a pod that has changed since it got the id of the job is no member of the job, but must lose the id too
     whole = [
-        replace(action, gang=gang) if isinstance(action, GiveBack | BindTogether) else action for action in actions
+        replace(action, gang=gang) if isinstance(action, GiveBack | BindTogether | Exclude) else action
+        for action in actions
     ]
     return leave + whole, state
 
@@ -210,7 +212,8 @@ def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job, present
             wanted = view.placements.of_all(members, view.config.partition).excluded
             known = with_excluded(view, state, one, wanted, part)
             if known is None:
-                return [Exclude(gang.waiting[0], job.job_id, wanted, part, one.job_id)], state
+                before = excluded_now(state, one, part)
+                return [Exclude(gang.waiting[0], job.job_id, wanted, part, one.job_id, before)], state
             state = known
     text = pending_text(job, view.now - since)
     if not text:

@@ -329,6 +329,12 @@ def is_kept_up_to_date(view: SchedulerView, job_id: int) -> bool:
     return view.version.exclude_nodes and (view.head is None or job_id in view.head)
 
 
+def excluded_now(state: PodState, job: Job | JobPart, part: int = 0) -> tuple[str, ...]:
+    """Return the nodes that a pending job excludes, as sent or read last."""
+    known = state.excluded_of(part)
+    return known if known is not None else job.excluded_nodes
+
+
 def with_excluded(
     view: SchedulerView, state: PodState, job: Job | JobPart, wanted: tuple[str, ...], part: int = 0
 ) -> PodState | None:
@@ -340,7 +346,7 @@ def with_excluded(
     known = state.excluded_of(part)
     if known is wanted:
         return state
-    excluded = known if known is not None else job.excluded_nodes
+    excluded = excluded_now(state, job, part)
     if not view.placements.same_for_slurm(excluded, wanted):
         return None
     return state if known is excluded else state.excluding(part, excluded)

@@ -182,6 +182,25 @@ def test_a_pod_runs_on_a_node_without_slurmd_that_changes_and_goes_while_busy(no
 
 
 @on_26_05
+def test_a_pending_job_that_excludes_a_deleted_node_is_submitted_again(node):
+    """From the deletion on, slurmctld refuses every update of such a job, also that of its comment."""
+    registered(node)
+    on_a_slurmd = {"nodeSelector": {"kubernetes.io/hostname": "node-0"}, "job": {"partition": "external,main"}}
+    first = node.running(node.create(cpu="128", **on_a_slurmd))
+    second = node.create(cpu="128", **on_a_slurmd)
+    job = node.labelled(second)
+    excluded = eventually(lambda: node.job(job).get("ExcNodeList"), "excluded nodes")
+    assert NAME in excluded
+    patch(node, {"metadata": {"labels": {names.EXTERNAL_NODE_LABEL: None}}})
+    eventually(lambda: not slurm(node), f"{NAME} deleted in Slurm", 30)
+    eventually(lambda: node.queue().get(job) is None, "the job is given back", 30)
+    again = eventually(lambda: set(node.queue()) - {node.job_of(first)}, "another job", 30)
+    assert NAME not in node.job(again.pop()).get("ExcNodeList", "")
+    node.delete(first, 1)
+    assert node.running(second)["spec"]["nodeName"] == "node-0"
+
+
+@on_26_05
 @pytest.mark.parametrize(
     "node", [{names.EXTERNAL_NODE_FEATURES: "ssd,fast", names.TOPOLOGY_SPEC: "racks:leaf-1"}], indirect=True
 )

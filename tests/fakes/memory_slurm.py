@@ -151,6 +151,8 @@ class MemorySlurm:
         job = self.find(job_id)
         if job is None or job.state != "PENDING":
             raise SlurmRefusedError("not pending")
+        if not {*nodes, *job.excluded} <= {*self.node_names}:
+            raise SlurmRefusedError("Invalid node name specified", code=2018)
         job.excluded = nodes
         self.writes.done()
 

@@ -317,7 +317,11 @@ class FakeSlurm:
         if method == "POST" and version.exclude_nodes:
             if job.states[0] != "PENDING":
                 return self._error(422, 2073, "Job is no longer pending execution", results=None)
-            job.asked.update({k: [n for n in v if n] for k, v in json.loads(body).items() if v})
+            change = {k: [n for n in v if n] for k, v in json.loads(body).items() if v}
+            named = hostlist.expand(",".join([*change.get("excluded_nodes", []), *job.asked.get("excluded_nodes", [])]))
+            if not set(named) <= self.nodes.keys():  # the old names too: the job can no longer be updated
+                return self._error(422, 2018, "Invalid node name specified", results=None)
+            job.asked.update(change)
             self.touch()
             if job.reason == "PartitionConfig":  # carried out nevertheless
                 return self._error(422, 2015, "Requested partition configuration not available now", results=None)
