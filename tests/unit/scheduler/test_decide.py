@@ -431,7 +431,8 @@ def test_excluded_nodes_that_slurm_did_not_take_keep_no_pod_from_a_new_job():
 def test_nodes_that_change_while_a_job_waits_are_told_to_slurm():
     entry = known(5, "PENDING", reason="Resources", excluded="s-n1")
     nodes = [kube_node("n1"), kube_node("n2", unschedulable=True)]
-    assert one([pod(job=5)], snapshot(entry), nodes=nodes) == actions.Exclude(pod(job=5), 5, ("s-n2",))
+    wanted = actions.Exclude(pod(job=5), 5, ("s-n2",), before=("s-n1",))
+    assert one([pod(job=5)], snapshot(entry), nodes=nodes) == wanted
     states = in_state(excluded=("s-n2",))
     assert look([pod(job=5)], snapshot(entry), states, nodes=nodes) == []
     old = ApiVersion("v0.0.38", exclude_nodes=False)
