@@ -27,7 +27,7 @@ from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted, la
 from bridge.slurm import states
 from bridge.slurm.answers import UNKNOWN_NODE
 from bridge.slurm.cancelling import cancel_if_ours
-from bridge.workload import links, pods, slurm_spans, translate
+from bridge.workload import groups, links, pods, slurm_spans, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from bridge.workload.devices import DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
 from scheduler import actions, allocation_check
@@ -67,6 +67,7 @@ URGENCY: dict[type[actions.Action], int] = {
     actions.Submit: 4,
     actions.Hold: 5,
     actions.Exclude: 6,
+    actions.SetApart: 5,
     actions.Tell: 9,
 }
 
@@ -133,6 +134,8 @@ class SlurmActor:
                     self._give_back(action)
                 case actions.Exclude():
                     self._exclude(action)
+                case actions.SetApart():
+                    self._set_apart(action)
                 case actions.Tell():
                     self._writer.tell(action.pod, action.reason, action.message)
 
@@ -346,6 +349,15 @@ class SlurmActor:
         self._events.event(
             action.pod, "NodeRefused", f"Slurm job {action.job_id} was cancelled: {action.why}", warning=True
         )
+
+    def _set_apart(self, action: actions.SetApart) -> None:
+        pod = self._cache.by_uid(pods.uid(action.pod))
+        member = links.membership(pod) if pod is not None else None
+        if pod is None or member is None or pods.is_deleted(pod) or not pods.is_open(pod):
+            return
+        self._writer.patch(pod, pods.apart_patch(pod, groups.encode(replace(member, alone=True))))
+        self._events.event(pod, "OwnJob", f"the pod gets a Slurm job of its own: {action.why}", action="Scheduling")
+        log.info("member set apart", extra=kv(pod=pods.key(pod), group=member.key.key, why=action.why))
 
     def _exclude(self, action: actions.Exclude) -> None:
         key = links.key(action.pod)

@@ -112,6 +112,14 @@ class Exclude:
 
 
 @dataclass(frozen=True, slots=True)
+class SetApart:
+    """Give a member of a gang a job of its own, because the job of the gang has no place for it."""
+
+    pod: Pod
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """Write the reason for the wait into the condition PodScheduled of the pod."""
 
@@ -120,4 +128,4 @@ class Tell:
     message: str
 
 
-Action = Submit | Hold | Bind | BindTogether | BindVolumes | Release | Cancel | GiveBack | Exclude | Tell
+Action = Submit | Hold | Bind | BindTogether | BindVolumes | Release | Cancel | GiveBack | Exclude | SetApart | Tell

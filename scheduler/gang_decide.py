@@ -15,7 +15,7 @@ from dataclasses import replace
 from bridge.slurm import states
 from bridge.slurm.models import Job, ObservedJob
 from bridge.workload import extended_claims, pods
-from scheduler import full_nodes, gangs, volume_waits
+from scheduler import full_nodes, gang_apart, gangs, volume_waits
 from scheduler.actions import (
     Action,
     Bind,
@@ -27,6 +27,7 @@ from scheduler.actions import (
     Hold,
     Pod,
     Release,
+    SetApart,
     Submit,
 )
 from scheduler.gangs import Gang
@@ -83,6 +84,7 @@ _Places = Mapping[str, str]
 def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedOccupancy) -> _Steps:
     """Decide for all members of a gang."""
     snapshot, phase = view.snapshot, state.phase
+    gang = gangs.without(gang, gang_apart.lost(view, gang))
     known = jobs_of(view, gang.key)
     live = [entry for entry in known if lives(entry, state.cancelled | view.cancelled)]
     if isinstance(phase, Submitted):
@@ -127,10 +129,13 @@ def _with_job(
         told = _tell(view, gang.waiting, "GangEnding", text)
         return _wait(view, gang, state, job, told, text) if states.is_allocated(job.states) else (told, state)
     gang, strangers = gangs.without_strangers(gang, job)
+    state = gang_apart.with_start(gang, state, job)
     text = (
         f"the pod requests other resources or settings than the members for which Slurm job {job.job_id} was submitted"
     )
     told = _tell(view, strangers, "GangDiffers", text)
+    if state.started_job == job.job_id and gang_apart.others_run(gang, job):
+        told = [SetApart(pod, text) for pod in strangers]
     if not gang.waiting:
         return (told, state) if gang.running else ([GiveBack(strangers[0], job.job_id, text, gang)], state)
     if states.is_allocated(job.states):
@@ -233,16 +238,14 @@ def _allocated(
     assigned = gangs.assign_places(gang, job)
     late = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
     text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
-    told = _tell(view, late, "GangFull", text)
-    # a component has places for the members that existed at the submission, so a heterogeneous job needs all of them
-    needed = job.link.size if job.parts and job.link is not None else gang.minimum
-    started = gang.started(job.job_id) + (0 if job.parts else gang.succeeded(job))
-    if started >= needed and state.started_job != job.job_id:
-        # a member that had no place then may take that of a deleted one, and the minimum of later members may be larger
-        state = replace(state, started_job=job.job_id)
+    started, needed = gang_apart.started(gang, job), gang_apart.needed(gang, job)
     if state.started_job == job.job_id or gang.has_started(job.job_id, _placed(gang, assigned)):
+        late, apart = (
+            gang_apart.without_place(view, gang, job, late) if gang_apart.others_run(gang, job) else (late, [])
+        )
         actions, state = _replacements(view, gang, state, job, assigned, occupancy)
-        return told + actions, state
+        return _tell(view, late, "GangFull", text) + [SetApart(pod, text) for pod in apart] + actions, state
+    told = _tell(view, late, "GangFull", text)
     if job.parts and not started and present >= needed > len(assigned):
         return [GiveBack(gang.waiting[0], job.job_id, _OTHERS.format(job.job_id), gang)], state
     if started + len(assigned) < needed:
@@ -305,20 +308,24 @@ def _replacements(
 ) -> _Steps:
     """Bind members of a gang that has started, each as soon as its node takes it.
 
-    The job is given back if no member runs and none can be bound for a while.
+    A member gets a job of its own if its node is refused, or has no room for a while. The job is given back if no
+    member runs and none can be bound for a while.
     """
     actions: list[Action] = []
+    blocked: list[Action] = []
     text, until, binds_some = "", 0.0, False
+    others = gang_apart.others_run(gang, job)
     for pod in _placed(gang, assigned):
         node = assigned[pods.uid(pod)]
         if why := view.placements.refusal(pod, node):
             text = f"Slurm job {job.job_id} has a place on node {node}, which Kubernetes refuses: {why}"
-            actions += _tell(view, [pod], "NodeRefused", text)
+            actions += [SetApart(pod, text)] if others else _tell(view, [pod], "NodeRefused", text)
             continue
         binds, full = _bind(view, gang, job, [pod], assigned, occupancy)
         if full is not None:
             text, until = f"Slurm job {job.job_id} has node {full.node}: {full.message()}", max(until, full.until)
             actions += _tell(view, [pod], "NodeBusy", text)
+            blocked.append(SetApart(pod, text))
         elif waits := volume_waits.of_members(view, [pod], assigned, occupancy):
             occupancy.withdraw(len(binds))
             text = waits[0][1].message
@@ -331,6 +338,9 @@ def _replacements(
             binds_some = True
     if text and not gang.running and not binds_some:
         return _wait(view, gang, state, job, actions, text, until)
+    if blocked and others:
+        over, state = busy(view, state, until)
+        return (blocked if over else actions), state
     if not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure_of(state.phase)))
     return actions, state

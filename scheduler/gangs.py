@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge import names
-from bridge.clock import Clock
-from bridge.kube.cache import Cache
 from bridge.slurm import states
 from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, ObservedJob
 from bridge.workload import groups, host_ports, links, pods
@@ -26,8 +23,8 @@ class Gang:
 
     The job starts with at least ``minimum`` of ``size`` members. ``slots`` are the slots of the pods by UID, ``None``
     for a pod without one. ``completed`` is the number of members that had succeeded when the newest pods were created;
-    their own pods may be deleted. ``present_since`` is the monotonic time since which this process knows the oldest of
-    the members that have not ended.
+    their own pods may be deleted. ``alone`` are the members with a job of their own. ``present_since`` is the
+    monotonic time since which this process knows the oldest of the members that have not ended.
     """
 
     ref: GroupRef
@@ -37,6 +34,7 @@ class Gang:
     slots: Mapping[str, int | None]
     completed: int = 0
     present_since: float = -math.inf
+    alone: tuple[Pod, ...] = ()
 
     @property
     def key(self) -> str:
@@ -66,12 +64,14 @@ class Gang:
     def succeeded(self, job: Job | None = None) -> int:
         """Return the number of members that have succeeded in another job than ``job``: not needed again.
 
-        For a job, the members whose pods are deleted count if they had succeeded before its submission.
+        For a job, the members whose pods are deleted count if they had succeeded before its submission. Members that
+        run in a job of their own count too.
         """
         before = self.completed if job is None else job.link.completed if job.link is not None else 0
         job_id = None if job is None else job.job_id
         ended = [pod for pod in self.pods if (pod.get("status") or {}).get("phase") == "Succeeded"]
-        return max(before, sum(pods.job_id(pod) != job_id for pod in ended))
+        others = [pod for pod in self.alone if _runs(pod) or (pod.get("status") or {}).get("phase") == "Succeeded"]
+        return max(before, sum(pods.job_id(pod) != job_id for pod in ended) + len(others))
 
     def started(self, job_id: int) -> int:
         """Return the number of members that were bound to a node of the job, ended ones included."""
@@ -88,7 +88,13 @@ class Gang:
         return [pod for pod in self.pods if pods.is_bound(pod) and pods.job_id(pod) == job_id]
 
 
-def make(members: Iterable[tuple[Pod, Membership]], present_since: float = -math.inf) -> Gang:
+def _runs(pod: Pod) -> bool:
+    return pods.is_bound(pod) and not pods.is_finished(pod) and not pods.is_deleted(pod)
+
+
+def make(
+    members: Iterable[tuple[Pod, Membership]], present_since: float = -math.inf, alone: Sequence[Pod] = ()
+) -> Gang:
     """Return the gang of at least one member."""
     found = list(members)
     size, minimum = links.size_and_minimum(found)
@@ -103,6 +109,7 @@ def make(members: Iterable[tuple[Pod, Membership]], present_since: float = -math
         slots=slots,
         completed=max(member.completed for _, member in found),
         present_since=present_since,
+        alone=tuple(alone),
     )
 
 
@@ -263,6 +270,12 @@ def _size(gang: Gang, job: Job) -> int:
     return job.link.size if job.link is not None else gang.size
 
 
+def without(gang: Gang, lost: Iterable[Pod]) -> Gang:
+    """Return the gang without these pods."""
+    uids = {pods.uid(pod) for pod in lost}
+    return replace(gang, pods=tuple([pod for pod in gang.pods if pods.uid(pod) not in uids])) if uids else gang
+
+
 def without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
     """Return the gang without the waiting pods that are not of a shape of the job, and these pods.
 
@@ -280,49 +293,3 @@ def without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
     if not strangers:
         return gang, []
     return replace(gang, pods=tuple([pod for pod in gang.pods if pod not in strangers])), strangers
-
-
-class GangIndex:
-    """The members of each gang in the cache; safe for any thread. :meth:`changed` is a subscriber of the cache."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._members: dict[str, dict[str, tuple[Membership, float]]] = {}
-        self.uids: dict[str, str] = {}
-        """The key of the gang of each member, by UID."""
-
-    def changed(self, kind: str, old: Pod | None, new: Pod | None) -> None:
-        """Apply a change of the cache: ``kind`` is add, update or delete. The membership of a pod never changes."""
-        pod = new if new is not None else old
-        if pod is None or kind == "update" or (member := links.membership(pod)) is None:
-            return
-        uid, key = pods.uid(pod), links.key(pod)
-        with self._lock:
-            if kind == "delete":
-                self.uids.pop(uid, None)
-                others = self._members.get(key, {})
-                others.pop(uid, None)
-                if not others:
-                    self._members.pop(key, None)
-            else:
-                self.uids[uid] = key
-                self._members.setdefault(key, {})[uid] = member, self._clock.monotonic()
-
-    def gangs(self, cache: Cache, keys: Iterable[str]) -> list[Gang]:
-        """Return the gangs with these keys as the cache has them now."""
-        found = []
-        with self._lock:
-            chosen = [list(self._members[key].items()) for key in keys if key in self._members]
-        for entries in chosen:
-            present = [(pod, member) for uid, (member, _) in entries if (pod := cache.by_uid(uid)) is not None]
-            if present:
-                arrivals = {uid: at for uid, (_, at) in entries}
-                since = (arrivals[pods.uid(pod)] for pod, _ in present if not pods.is_finished(pod))
-                found.append(make(present, min(since, default=-math.inf)))
-        return found
-
-    def keys(self) -> set[str]:
-        """Return the keys of all gangs that have a pod."""
-        with self._lock:
-            return set(self._members)

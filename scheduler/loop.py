@@ -19,7 +19,8 @@ from bridge.workload.eligibility import NodeView
 from scheduler import actions, decide, rules
 from scheduler.act import URGENCY, SlurmActor
 from scheduler.device_names import DeviceNames
-from scheduler.gangs import Gang, GangIndex
+from scheduler.gang_index import GangIndex
+from scheduler.gangs import Gang
 from scheduler.new_pods import NewPods
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements

@@ -5,7 +5,8 @@ created, from the objects that :mod:`bridge.workload.kinds` names, and it cannot
 read from the pod alone, and stays the same if its owner is changed or deleted.
 
 The value is a JSON object: ``{"kind": "jobset", "name": "train", "uid": "1f6e…", "index": "workers", "size": 8,
-"minimum": 8, "slot": 3, "completed": 1}``. ``uid``, ``index``, ``slot`` and ``completed`` may be absent.
+"minimum": 8, "slot": 3, "completed": 1}``. ``uid``, ``index``, ``slot`` and ``completed`` may be absent. The scheduler
+adds ``"alone": true`` to a member for which the running job of its group has no place: it gets a job of its own.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Membership:
         Number of members that may share one node.
     completed
         Number of members that had succeeded when the pod was created; their pods may be deleted.
+    alone
+        Whether the pod has a job of its own.
     """
 
     key: GroupRef
@@ -56,6 +59,7 @@ class Membership:
     slot: int | None
     together: int = 1
     completed: int = 0
+    alone: bool = False
 
 
 def membership(pod: Mapping[str, Any]) -> Membership:
@@ -90,6 +94,8 @@ def encode(member: Membership) -> str:
         value["slot"] = member.slot
     if member.completed:
         value["completed"] = member.completed
+    if member.alone:
+        value["alone"] = True
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -114,8 +120,11 @@ def decode(text: str, namespace: str, together: int = 1) -> Membership:
     minimum = _number(value, "minimum", 1, size)
     slot = None if value.get("slot") is None else _number(value, "slot", 0, size - 1)
     completed = _number({"completed": 0, **value}, "completed", 0, size)
+    alone = value.get("alone", False)
+    if not isinstance(alone, bool):
+        raise _invalid("alone", alone, "true or false")
     key = GroupRef(kind, namespace, name, value.get("uid", ""), value.get("index", ""))
-    return Membership(key, size, minimum, slot, together, completed)
+    return Membership(key, size, minimum, slot, together, completed, alone)
 
 
 def _number(value: Mapping[str, Any], field: str, low: int, high: int) -> int:

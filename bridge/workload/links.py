@@ -16,9 +16,15 @@ from bridge.workload.groups import InvalidGroupError, Membership
 
 
 def membership(pod: Mapping[str, Any]) -> Membership | None:
-    """Return the place of a pod in its group; ``None`` for a pod that has a job alone.
+    """Return the place of a pod in its group; ``None`` for a pod that has a job alone."""
+    found = group_of(pod)
+    return None if found is None or found.alone else found
 
-    A pod with an invalid annotation, which only a pod from before admission can have, has a job alone.
+
+def group_of(pod: Mapping[str, Any]) -> Membership | None:
+    """Return the place of a pod in its group, also of a member with a job of its own; ``None`` for a bare pod.
+
+    A pod with an invalid annotation, which only a pod from before admission can have, is a bare pod.
     """
     text = (pod["metadata"].get("annotations") or {}).get(names.GROUP)
     if text is None:
@@ -101,6 +107,7 @@ def by_shape(members: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str
 @lru_cache(maxsize=32768)  # the text differs between members: a decision needs the keys of all pods
 def _group_key(text: str, namespace: str) -> str:
     try:
-        return groups.decode(text, namespace).key.key
+        found = groups.decode(text, namespace)
+        return "" if found.alone else found.key.key
     except InvalidGroupError:
         return ""

@@ -13,7 +13,7 @@ Pod = Mapping[str, Any]
 
 def wants_race(pod: Pod) -> bool:
     """Whether the pod requests to be queued at several pools at once. Members of a gang cannot."""
-    return _annotation(pod, names.PLACEMENT).strip() == names.RACE and links.membership(pod) is None
+    return _annotation(pod, names.PLACEMENT).strip() == names.RACE and links.group_of(pod) is None
 
 
 def recorded(pod: Pod) -> tuple[str, ...]:

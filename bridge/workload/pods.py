@@ -200,6 +200,12 @@ def forget_job_patch(pod: Pod) -> dict[str, Any]:
     return {"metadata": {"uid": uid(pod), "labels": {names.JOB_ID_LABEL: None}}}
 
 
+def apart_patch(pod: Pod, group: str) -> dict[str, Any]:
+    """Return the strategic patch that gives a member of a group a job of its own; ``group`` is its new group."""
+    metadata = {"annotations": {names.GROUP: group}, "labels": {names.JOB_ID_LABEL: None}}
+    return {"metadata": {"uid": uid(pod), **metadata}}
+
+
 def conditional(patch: Mapping[str, Any], pod: Pod) -> dict[str, Any]:
     """Return the patch with the resource version of the pod as its precondition.
 

@@ -226,7 +226,7 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage, shapes: 
         return None
     if not selector.remote:
         return None if view.colocated else _tell(view, pod, state, pool_selection.NO_POOL)
-    if selector.local and view.colocated and links.membership(pod) is not None:
+    if selector.local and view.colocated and links.group_of(pod) is not None:
         return Local(pod, "pools do not start the pods of a group together") if uid not in view.left else None
     asked = requests(pod)
     shape = shapes.of(pod, asked, selector)

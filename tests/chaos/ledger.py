@@ -64,6 +64,11 @@ class Life:
         return self.gone or self.pod["status"]["phase"] in FINAL
 
     @property
+    def alone(self) -> bool:
+        """Whether the pod is a member of a group with a job of its own."""
+        return bool(json.loads((self.pod["metadata"].get("annotations") or {}).get(GROUP, "{}")).get("alone"))
+
+    @property
     def runs(self) -> bool:
         return bool(self.node) and not self.ended
 
@@ -174,7 +179,7 @@ class Ledger:
                 self.violations.append(f"doubled: {who} has the slot of {other.name}, which runs")
             if (other.job, other.node) == (life.job, life.node):
                 self.violations.append(f"doubled: {who} has the place of {other.name}, which runs")
-            if other.key == life.key and other.job != life.job:
+            if other.key == life.key and other.job != life.job and not (life.alone or other.alone):
                 self.violations.append(f"doubled: {who} and {other.name} of one group run in two jobs")
 
     # --- jobs and devices ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POD_GROUPS = f"/apis/{pod_groups.API_VERSION}/namespaces/{NAMESPACE}/podgroups"
 MERGE = "application/merge-patch+json"
+GROUP = "bridge.vk.io/group"
 SLOT = "batch.kubernetes.io/job-completion-index"
 
 
@@ -47,11 +48,11 @@ def pod_group(clean):
 
 def minimum(pod):
     """Return the minimum of its group that admission has written on a pod."""
-    return json.loads(pod["metadata"]["annotations"]["bridge.vk.io/group"])["minimum"]
+    return json.loads(pod["metadata"]["annotations"][GROUP])["minimum"]
 
 
 def minimum_of_new_pods(world, group):
-    """Return the minimum that admission writes on new pods of a PodGroup, which it caches."""
+    """Return the minimum that admission writes on new pods of a PodGroup."""
     body = world.manifest()
     body["metadata"]["labels"] = {pod_groups.LABEL: group}
     return minimum(world.api("POST", f"{PODS}?dryRun=All", body))
@@ -179,9 +180,10 @@ class TestGangs:
         pods = {pod["metadata"]["name"]: pod for pod in world.pods(selector="kueue.x-k8s.io/pod-group-name=pair")}
         jobs = {world.labelled(world.running(pods[name])) for name in ("own-0", "own-1")}
         assert len(jobs) == 1
-        stranger = pods["stranger"]
-        eventually(lambda: world.condition(stranger, "PodScheduled").get("reason") == "GangDiffers", "told")
-        assert not world.get(stranger)["spec"].get("nodeName")
+        alone = world.running(pods["stranger"])
+        assert world.job_of(alone) not in jobs
+        (event,) = eventually(lambda: world.events(alone, "OwnJob"), "the Event")
+        assert "the pod requests other resources" in event["note"]
 
     @pytest.mark.main_version
     def test_07_members_that_are_made_again_do_not_wait_for_one_that_has_succeeded(self, clean, gang):
@@ -200,7 +202,7 @@ class TestGangs:
         eventually(lambda: second not in world.queue(), "the job ends with its last member")
         eventually(lambda: succeeded(world, group) == 3, "the Job is complete")
 
-    def test_08_a_gang_starts_on_as_many_nodes_as_are_free_and_its_last_member_takes_the_first_place_that_is_free(
+    def test_08_a_gang_starts_on_as_many_nodes_as_are_free_and_its_last_member_gets_a_job_of_its_own(
         self, clean, gang, pod_group
     ):
         """Meanwhile the minimum of its PodGroup changes, which applies to new pods only."""
@@ -210,31 +212,27 @@ class TestGangs:
         group = gang("least", 3, cpu="64", run="600", labels={pod_groups.LABEL: "least"})
         eventually(lambda: len([name for name in nodes(world, group).values() if name]) == 2, "two members are bound")
         eventually(lambda: len(world.members(group)) == 3, "all members exist")
-        (late,) = [pod for pod in world.members(group) if not pod["spec"].get("nodeName")]
-        first, second = [world.running(pod) for pod in world.members(group) if pod["spec"].get("nodeName")]
+        members = [world.running(pod) for pod in world.members(group)]
+        (alone,) = [pod for pod in members if json.loads(pod["metadata"]["annotations"][GROUP]).get("alone")]
+        first, second = [pod for pod in members if pod is not alone]
         job = world.job_of(first)
-        assert len(hosts(world, job)) == 2
-        eventually(lambda: world.condition(late, "PodScheduled").get("reason") == "GangFull", "the reason on the other")
-        world.api("PATCH", f"{POD_GROUPS}/least", {"spec": {"minMember": 3}}, MERGE)
-        eventually(lambda: minimum_of_new_pods(world, "least") == 3, "the minimum has changed")
+        assert (world.job_of(second), len(hosts(world, job))) == (job, 2)
+        assert world.job_of(alone) != job
         for pod in blockers:  # the job stays as it is
             world.delete(pod, grace=1)
-            world.gone(pod)
-        world.polled()
-        assert world.condition(late, "PodScheduled").get("reason") == "GangFull"
+        world.api("PATCH", f"{POD_GROUPS}/least", {"spec": {"minMember": 3}}, MERGE)
+        assert minimum_of_new_pods(world, "least") == 3
         finish(world, first)
-        taken = world.running(late)
-        assert (taken["spec"]["nodeName"], world.job_of(taken)) == (first["spec"]["nodeName"], job)
         world.delete(second, grace=1)
         world.gone(second)
         slot = second["metadata"]["annotations"][SLOT]
         eventually(lambda: nodes(world, group).get(int(slot)), "the successor of a deleted member is bound")
         successor = at_slot(world, group, slot)
         assert (successor["spec"]["nodeName"], world.job_of(successor)) == (second["spec"]["nodeName"], job)
-        assert (minimum(taken), minimum(successor)) == (2, 3)
-        for pod in (taken, successor):
+        assert (minimum(alone), minimum(successor)) == (2, 3)
+        for pod in (alone, successor):
             finish(world, world.running(pod))
-        eventually(lambda: not world.queue(), "the job ends with its last member")
+        eventually(lambda: not world.queue(), "each job ends with its last member")
 
     @pytest.mark.main_version
     def test_09_the_successor_of_a_member_that_is_deleted_before_the_bind_starts_in_the_same_job(self, clean):

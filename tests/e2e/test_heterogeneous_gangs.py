@@ -79,7 +79,7 @@ class TestHeterogeneousGangs:
         stranger, successor = group("train", {"cpu": "8"}, WORKER)
         assert world.running(successor)["spec"]["nodeName"] == workers[0]
         assert world.job_of(world.get(successor)) == job
-        eventually(lambda: reason(world, stranger) == "GangDiffers", "told")
+        assert world.job_of(world.running(stranger)) not in (0, job)
 
     def test_03_a_component_that_is_cancelled_alone_ends_the_group(self, clean, group):
         if clean.cluster.options.slurm == "22.05":

@@ -33,11 +33,22 @@ class WriteChecks:
         return [pod for pod in self._hub.kube.pods() if links.key(pod) in link.keys]
 
     def started(self, job: MemoryJob) -> list[Object]:
-        """Return the pods that were bound to the job, and those that have succeeded before."""
+        """Return the pods that were bound to the job, those that have succeeded before, and those that run alone."""
         return [
             pod
             for pod in self.members(job.request.link)
             if (pods.is_bound(pod) and pods.job_id(pod) == job.job_id) or pod["status"]["phase"] == "Succeeded"
+        ] + self._alone(job.request.link)
+
+    def _alone(self, link: JobLink) -> list[Object]:
+        """Return the members of the group of a job that run, or have succeeded, in a job of their own."""
+        return [
+            pod
+            for pod in self._hub.kube.pods()
+            if (member := links.group_of(pod)) is not None
+            and (member.alone and member.key.key in link.keys)
+            and pods.is_bound(pod)
+            and pod["status"]["phase"] != "Failed"
         ]
 
     def half_bound(self, job: MemoryJob) -> bool:
@@ -81,6 +92,7 @@ class WriteChecks:
             return
         members = [pod for pod in self.members(request.link) if not pods.is_deleted(pod)]
         present = [pod for pod in members if pods.is_open(pod) or pod["status"]["phase"] == "Succeeded"]
+        present += self._alone(request.link)
         assert len(present) >= self._minimum(request.link), f"{len(present)} members of {request.link.keys} exist"
 
     def _cancel(self, job: MemoryJob) -> None:

@@ -116,6 +116,9 @@ class MemoryWorld:
         node["spec"]["taints"] = taints if ready else [*taints, {"key": UNREACHABLE, "effect": "NoSchedule"}]
         self.hub.kube.put(path, node)
 
+    def is_ready(self, name):
+        return self.hub.kube.get(f"/api/v1/nodes/{name}")["status"]["conditions"][0]["status"] == "True"
+
     def every_pod_has_a_place(self):
         """Whether each index has a pod, each pod is bound or its group's job is full, and each group has one job.
 

@@ -14,6 +14,7 @@ from bridge.config import Config
 from bridge.slurm.models import ApiVersion, GroupRef, Job, JobLink, Node, ObservedJob, Snapshot
 from bridge.workload import eligibility, links
 from scheduler import actions, decide, gangs, rules
+from scheduler.gang_index import GangIndex
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 from scheduler.pod_states import (
@@ -73,12 +74,15 @@ def snapshot(*entries, **more):
     return replace(found, **more)
 
 
-def view_of(pods, snap, states=None, now=1000.0, refused=(), occupancy=None, **more):
+def view_of(pods, snap, states=None, now=1000.0, refused=(), occupancy=None, silent=(), **more):
     raw = [
         {
             "metadata": {"name": name, "labels": {names.SLURM_NODENAME_LABEL: name}},
             "spec": {"unschedulable": True} if name in refused else {},
-            "status": {"allocatable": {"cpu": "8", "pods": "10"}},
+            "status": {
+                "allocatable": {"cpu": "8", "pods": "10"},
+                "conditions": [{"type": "Ready", "status": "Unknown" if name in silent else "True"}],
+            },
         }
         for name in NODES
     ]
@@ -247,11 +251,12 @@ def test_a_replacement_takes_the_place_of_its_slot_while_the_job_runs():
     assert (bind.pod["metadata"]["uid"], bind.node) == ("u1", "n1")
 
 
-def test_a_replacement_whose_node_is_refused_waits_and_the_others_go_on():
+def test_a_replacement_whose_node_is_refused_gets_a_job_of_its_own_and_the_others_go_on():
     ended = member(1, job=5, node="n1", phase="Failed", name="train-1-old", uid="old")
     pods = [member(0, job=5, node="n0", phase="Running"), ended, member(1, job=5), member(2, job=5, node="n2")]
     (action,) = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])), refused=("n1",))
-    assert (type(action), action.reason) == (actions.Tell, "NodeRefused")
+    assert (type(action), action.pod) == (actions.SetApart, pods[2])
+    assert "node n1, which Kubernetes refuses: cordoned" in action.why
 
 
 def bound_at(pod, seconds):
@@ -272,7 +277,7 @@ def test_a_replacement_is_bound_though_the_pod_of_a_succeeded_member_is_deleted(
     successor = member(2, job=5, creationTimestamp="2026-01-01T00:00:07Z")
     (action,) = look([running, successor], snap, states, later, refused)
     if refused:
-        assert (type(action), action.reason) == (actions.Tell, "NodeRefused")
+        assert (type(action), action.pod) == (actions.SetApart, successor)
     else:
         assert (action.pod["metadata"]["uid"], action.node) == ("u2", "n2")
 
@@ -301,11 +306,22 @@ def test_a_job_starts_with_the_members_that_were_needed_when_it_was_submitted():
     assert [(type(action), action.node) for action in found] == [(actions.Bind, "n1"), (actions.Bind, "n0")]
 
 
-def test_a_late_member_of_a_smaller_job_waits():
+def test_a_late_member_of_a_smaller_job_gets_a_job_of_its_own_unless_a_place_becomes_free():
     pods = [member(slot, job=5, node=f"n{slot}", phase="Running", minimum=2) for slot in range(2)]
-    late = member(2, job=5, minimum=2)
-    (action,) = look([*pods, late], snapshot(known(5, "RUNNING", nodes=NODES[:2])))
+    late, job = member(2, job=5, minimum=2), snapshot(known(5, "RUNNING", nodes=NODES[:2]))
+    (action,) = look([*pods, late], job)
+    assert (type(action), action.pod) == (actions.SetApart, late)
+    leaving = member(1, job=5, node="n1", phase="Running", minimum=2, deleted=True)
+    (action,) = look([pods[0], leaving, late], job)
     assert (type(action), action.reason) == (actions.Tell, "GangFull")
+    assert kinds(look([pods[0], leaving, late], job, silent=("n1",))) == ["SetApart"], "its kubelet reports no end"
+    again = member(3, job=5, minimum=2, size=4)
+    found = look([pods[0], leaving, late, again], job)
+    assert [(type(action), action.pod) for action in found] == [(actions.Tell, late), (actions.SetApart, again)]
+    late = member(2, job=5, minimum=2)
+    ended = member(1, job=5, node="n1", phase="Failed", minimum=2)
+    (bind,) = look([pods[0], ended, late], job)
+    assert (bind.pod, bind.node) == (late, "n1")
 
 
 def test_a_deleted_member_goes_and_the_job_stays_for_its_successor():
@@ -419,7 +435,7 @@ def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
 
 
 def test_an_index_follows_the_cache():
-    index, first, second = gangs.GangIndex(FakeClock()), member(0), member(1)
+    index, first, second = GangIndex(FakeClock()), member(0), member(1)
     for pod in (first, second):
         index.changed("add", None, pod)
     index.changed("update", first, first)
@@ -439,7 +455,7 @@ def test_a_job_that_no_member_can_use_any_more_is_given_back():
     assert told.reason == "NodeRefused"
     late = 1000.0 + Config().busy_node_timeout
     running = member(2, job=5, node="n2", phase="Running")
-    assert kinds(look([again, ended, running], job, states, late, refused=("n0",))) == ["Tell"], "another one runs"
+    assert kinds(look([again, ended, running], job, states, late, refused=("n0",))) == ["SetApart"], "another one runs"
     look([again, ended], job, states, late, refused=("n0",))
     (back,) = look([again, ended], job, states, late + Config().busy_node_timeout, refused=("n0",))
     assert isinstance(back, actions.GiveBack)

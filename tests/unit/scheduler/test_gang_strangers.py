@@ -41,7 +41,7 @@ def test_no_more_members_run_than_the_job_was_submitted_for(together, nodes):
     bound = [
         sharing_nodes(member(slot, job=5, node=nodes[slot // together], phase="Running"), together) for slot in range(3)
     ]
-    assert {action.reason for action in look([*bound, *more], job)} == {"GangFull"}
+    assert kinds(look([*bound, *more], job)) == ["SetApart"] * 3
 
 
 def test_the_members_on_a_node_are_those_of_the_submission():
@@ -58,11 +58,10 @@ def test_a_late_member_that_takes_the_place_of_a_deleted_one_does_not_end_the_ot
     """The minimum of the group may be raised meanwhile, above the number of nodes with which its job has started."""
     pods = [member(slot, job=5, node=f"n{slot}", phase="Running", minimum=2) for slot in range(2)]
     late, states, job = member(2, job=5, minimum=2), PodStates(), known(5, "RUNNING", nodes=NODES[:2])
-    assert kinds(look([*pods, late], snapshot(job), states)) == ["Tell"]
+    assert kinds(look([*pods, late], snapshot(job), states)) == ["SetApart"]
     pods = [member(1, job=5, node="n1", phase="Running", minimum=minimum, uid="v1"), late]
     for now in (1000.0, 1000.0 + Config().busy_node_timeout + 1):
-        found = look(pods, snapshot(job), states, now=now, refused=("n0",))
-        assert [(type(action), action.reason) for action in found] == [(actions.Tell, "NodeRefused")]
+        assert kinds(look(pods, snapshot(job), states, now=now, refused=("n0",))) == ["SetApart"]
     found = look(pods, snapshot(job), states)
     assert [(type(action), action.node) for action in found] == [(actions.Bind, "n0")]
 

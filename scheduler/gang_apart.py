@@ -1,0 +1,87 @@
+"""The members of a gang for which its job has no place, and the pods that take none any more. Pure.
+
+Once the minimum of a gang runs, a member without a place gets a job of its own: a pod of a controller that was scaled
+up, of a rolling update, or the successor of a pod on a node that is drained. ``docs/architecture.md`` has the table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bridge import names
+from bridge.slurm import states
+from bridge.slurm.models import Job
+from bridge.workload import links, pods
+from scheduler.actions import Pod
+from scheduler.gangs import Gang
+from scheduler.pod_states import PodState
+from scheduler.rules import SchedulerView, lives
+
+
+def lost(view: SchedulerView, gang: Gang) -> list[Pod]:
+    """Return the deleted members on silent nodes whose job is over: no kubelet reports the end of their containers."""
+    return [pod for pod in gang.running if pods.is_deleted(pod) and _is_silent(view, pod) and _job_is_over(view, pod)]
+
+
+def _is_silent(view: SchedulerView, pod: Pod) -> bool:
+    """Whether the node of a bound pod is not Ready, or no longer exists."""
+    slurm_node = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION, "")
+    node = view.placements.by_slurm_name.get(slurm_node)
+    return node is None or not node.ready
+
+
+def _job_is_over(view: SchedulerView, pod: Pod) -> bool:
+    """Whether slurmctld has reported twice that the job of a bound pod has ended, or does not list it."""
+    job_id, snapshot = pods.job_id(pod), view.snapshot
+    if job_id is None:
+        return False
+    known = snapshot.jobs.get(job_id)
+    if known is None:
+        return job_id not in snapshot.unread and snapshot.listed_at >= view.leading_since
+    return known.is_confirmed and not lives(known, frozenset())
+
+
+def with_start(gang: Gang, state: PodState, job: Job) -> PodState:
+    """Return the state with the job noted if the minimum of the members is bound to it.
+
+    A member that had no place then may take that of a deleted one, and the minimum of later members may be larger. A
+    component has places for the members that existed at the submission, so a heterogeneous job needs all of them.
+    """
+    noted = state.started_job == job.job_id or not states.is_allocated(job.states)
+    return state if noted or started(gang, job) < needed(gang, job) else replace(state, started_job=job.job_id)
+
+
+def needed(gang: Gang, job: Job) -> int:
+    """Return the number of members without which none of them starts in the job."""
+    return job.link.size if job.parts and job.link is not None else gang.minimum
+
+
+def started(gang: Gang, job: Job) -> int:
+    """Return the number of members that were bound to the job, or are not needed in it."""
+    return gang.started(job.job_id) + (0 if job.parts else gang.succeeded(job))
+
+
+def others_run(gang: Gang, job: Job) -> bool:
+    """Whether a member runs in the job and stays: the job is not there for the waiting members alone."""
+    return any(pods.job_id(pod) == job.job_id and not pods.is_deleted(pod) for pod in gang.running)
+
+
+def without_place(view: SchedulerView, gang: Gang, job: Job, late: Sequence[Pod]) -> tuple[list[Pod], list[Pod]]:
+    """Return the members that wait for the place of a pod that ends, and those that get a job of their own.
+
+    ``late`` are the members without a place. A deleted pod on a silent node keeps its place.
+    """
+    leaving = Counter(
+        links.shape(pod)
+        for pod in gang.running
+        if pods.is_deleted(pod) and pods.job_id(pod) == job.job_id and not _is_silent(view, pod)
+    )
+    waits: list[Pod] = []
+    apart: list[Pod] = []
+    for pod in late:
+        shape = links.shape(pod)
+        leaving[shape] -= 1
+        (waits if leaving[shape] >= 0 else apart).append(pod)
+    return waits, apart

@@ -1,0 +1,85 @@
+"""The members of each gang in the cache of pods."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable
+from typing import TypeVar
+
+from bridge import names
+from bridge.clock import Clock
+from bridge.kube.cache import Cache
+from bridge.workload import links, pods
+from bridge.workload.groups import Membership
+from scheduler.gangs import Gang, Pod, make
+
+T = TypeVar("T")
+
+
+class GangIndex:
+    """The members of each gang in the cache; safe for any thread. :meth:`changed` is a subscriber of the cache."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._members: dict[str, dict[str, tuple[Membership, float]]] = {}
+        self._alone: dict[str, dict[str, None]] = {}
+        self.uids: dict[str, str] = {}
+        """The key of the gang of each member, by UID."""
+
+    def changed(self, kind: str, old: Pod | None, new: Pod | None) -> None:
+        """Apply a change of the cache: ``kind`` is add, update or delete.
+
+        The group of a pod never changes, but a member may get a job of its own.
+        """
+        pod = new if new is not None else old
+        if pod is None or (kind == "update" and old is not None and _group_text(old) == _group_text(pod)):
+            return
+        if (member := links.group_of(pod)) is None:
+            return
+        uid, key = pods.uid(pod), member.key.key
+        with self._lock:
+            if kind == "delete" or member.alone:
+                self.uids.pop(uid, None)
+                _discard(self._members, key, uid)
+            if kind == "delete":
+                _discard(self._alone, key, uid)
+            elif member.alone:
+                self._alone.setdefault(key, {})[uid] = None
+            else:
+                self.uids[uid] = key
+                self._members.setdefault(key, {})[uid] = member, self._clock.monotonic()
+
+    def gangs(self, cache: Cache, keys: Iterable[str]) -> list[Gang]:
+        """Return the gangs with these keys as the cache has them now."""
+        found = []
+        with self._lock:
+            chosen = [
+                (list(self._members[key].items()), [*self._alone.get(key, ())]) for key in keys if key in self._members
+            ]
+        for entries, others in chosen:
+            present = [(pod, member) for uid, (member, _) in entries if (pod := cache.by_uid(uid)) is not None]
+            if present:
+                arrivals = {uid: at for uid, (_, at) in entries}
+                since = (arrivals[pods.uid(pod)] for pod, _ in present if not pods.is_finished(pod))
+                alone = [pod for uid in others if (pod := cache.by_uid(uid)) is not None]
+                found.append(make(present, min(since, default=-math.inf), alone))
+        return found
+
+    def keys(self) -> set[str]:
+        """Return the keys of all gangs that have a pod."""
+        with self._lock:
+            return set(self._members)
+
+
+def _group_text(pod: Pod) -> str | None:
+    return (pod["metadata"].get("annotations") or {}).get(names.GROUP)
+
+
+def _discard(found: dict[str, dict[str, T]], key: str, uid: str) -> None:
+    """Remove a pod from the pods of a group, and the group with its last pod."""
+    of_group = found.get(key, {})
+    of_group.pop(uid, None)
+    if not of_group:
+        found.pop(key, None)

@@ -1,0 +1,221 @@
+"""Members for which the running job of their gang has no place, in the whole hub in memory.
+
+Reported for other schedulers in ray-project/kuberay#5205 (scale-up after the start), volcano-sh/volcano#5805 (a node is
+drained) and kubernetes-sigs/lws#586 (a node is lost).
+"""
+
+import json
+
+import pytest
+
+from bridge import names
+from bridge.workload import links, pods
+from tests.unit.scheduler.test_ended_jobs import World
+
+GROUP = {"kind": "podgroup", "name": "ring", "uid": "o-ring", "size": 3, "minimum": 3}
+
+
+@pytest.fixture(params=[False, True], ids=["one process", "two processes"])
+def world(request):
+    return World(apart=request.param)
+
+
+def make(world, name, *, cpu="5", size=3, minimum=3, slot=None):
+    """Create a member; its UID is new each time."""
+    world.made += 1
+    group = GROUP | {"size": size, "minimum": minimum} | ({} if slot is None else {"slot": slot})
+    path = f"/api/v1/namespaces/ns/pods/{name}"
+    metadata = {"namespace": "ns", "name": name, "uid": f"u{world.made}", "labels": {}, "finalizers": [names.FINALIZER]}
+    metadata |= {"annotations": {names.GROUP: json.dumps(group)}, "creationTimestamp": world.hub.kube.stamp()}
+    spec = {
+        "containers": [{"resources": {"requests": {"cpu": cpu}}}],
+        "schedulerName": world.hub.config.scheduler_name,
+    }
+    world.hub.kube.put(path, {"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+
+
+def jobs(world):
+    """Return the job of each running pod, by name."""
+    return {pod["metadata"]["name"]: pods.job_id(pod) for pod in world.running() if not pods.is_deleted(pod)}
+
+
+def settle(world, looks=25):
+    for _ in range(looks):
+        world.look()
+        for job in world.jobs("PENDING"):
+            world.hub.slurm.start(job)
+
+
+def trio(world):
+    for number in range(3):
+        make(world, f"ring-{number}")
+    settle(world)
+    (job,) = world.hub.slurm.live()
+    assert jobs(world) == dict.fromkeys(["ring-0", "ring-1", "ring-2"], job.job_id)
+    return job
+
+
+def end(world, name, phase="Failed"):
+    """Delete a pod, and end its containers."""
+    pod = world.hub.kube.get(f"/api/v1/namespaces/ns/pods/{name}")
+    world.hub.kube.request_deletion(f"/api/v1/namespaces/ns/pods/{name}")
+    if pods.is_bound(pod):
+        world.finish(pod, phase)
+    for _ in range(3):
+        world.look()
+
+
+def cordon(world, name):
+    node = world.hub.kube.get(f"/api/v1/nodes/{name}")
+    node["spec"]["unschedulable"] = True
+    world.hub.kube.put(f"/api/v1/nodes/{name}", node)
+
+
+@pytest.mark.parametrize("more", [1, 3])
+@pytest.mark.parametrize("slots", [False, True])
+@pytest.mark.parametrize("cpu", ["5", "7"], ids=["the same request", "another request"])
+def test_a_controller_that_is_scaled_up_gets_its_pods(world, more, slots, cpu):
+    job = trio(world)
+    for number in range(3, 3 + more):
+        make(world, f"ring-{number}", cpu=cpu, size=3 + more, slot=number if slots else None)
+    settle(world)
+    found = jobs(world)
+    assert len(found) == 3 + more
+    assert len(set(found.values())) == 1 + more
+    assert list(found.values()).count(job.job_id) == 3
+    for number in range(3 + more):
+        end(world, f"ring-{number}", "Succeeded")
+    settle(world, 10)
+    assert not world.hub.kube.pods()
+    assert not world.hub.slurm.live()
+
+
+def test_extra_members_wait_until_the_minimum_runs(world):
+    for number in range(3):
+        make(world, f"ring-{number}")
+    for _ in range(8):
+        world.look()
+    make(world, "ring-3")
+    for _ in range(8):
+        world.look()
+    assert len(world.hub.slurm.live()) == 1
+    settle(world)
+    assert len(jobs(world)) == 4
+    assert len(world.hub.slurm.live()) == 2
+
+
+def test_a_rolling_update_replaces_all_pods(world):
+    """One more pod than wanted is created, an old one is deleted when it runs, and so on."""
+    trio(world)
+    for number in range(3):
+        make(world, f"new-{number}", cpu="6")
+        settle(world)
+        assert f"new-{number}" in jobs(world)
+        end(world, f"ring-{number}")
+    settle(world, 10)
+    assert sorted(jobs(world)) == ["new-0", "new-1", "new-2"]
+    assert len(world.hub.slurm.live()) == 3
+
+
+def test_the_successor_of_a_pod_on_a_drained_node_runs_elsewhere(world):
+    job = trio(world)
+    cordon(world, job.nodes[1])
+    gone = next(pod for pod in world.running() if pod["spec"]["nodeName"] == job.nodes[1])
+    end(world, gone["metadata"]["name"])
+    make(world, "again")
+    settle(world)
+    found = jobs(world)
+    assert len(found) == 3
+    assert found["again"] != job.job_id
+    assert job.lives
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_member_with_a_job_of_its_own_counts_when_the_others_start_again(world, restarted):
+    """Else the two others would wait for a third pod that nobody creates."""
+    job = trio(world)
+    cordon(world, job.nodes[1])
+    gone = next(pod for pod in world.running() if pod["spec"]["nodeName"] == job.nodes[1])
+    end(world, gone["metadata"]["name"])
+    make(world, "again")
+    settle(world)
+    if restarted:
+        world.hub.restart(inherited=False)
+    job.set("TIMEOUT")
+    settle(world, 10)
+    for pod in world.running():
+        if pods.is_deleted(pod):
+            world.finish(pod, "Failed")
+    settle(world, 5)
+    for number in range(2):
+        make(world, f"next-{number}")
+    settle(world, 60)
+    assert sorted(jobs(world)) == ["again", "next-0", "next-1"]
+    assert jobs(world)["next-0"] == jobs(world)["next-1"] != jobs(world)["again"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_pod_on_a_lost_node_does_not_keep_the_group_waiting(world, restarted):
+    """The node fails: Slurm ends the job, and the kubelet there never ends its pod."""
+    job = trio(world)
+    world.power(job.nodes[0], "", ready=False)
+    dead = next(pod for pod in world.running() if pod["spec"]["nodeName"] == job.nodes[0])
+    job.set("NODE_FAIL")
+    settle(world, 6)
+    assert all(pods.is_deleted(pod) for pod in world.running())
+    for pod in world.running():
+        if pod["spec"]["nodeName"] != job.nodes[0]:
+            world.finish(pod, "Failed")
+    if restarted:
+        world.hub.restart(inherited=False)
+    settle(world, 4)
+    for number in range(3):
+        make(world, f"next-{number}")
+    settle(world, 40)
+    assert sorted(jobs(world)) == ["next-0", "next-1", "next-2"]
+    assert dead["metadata"]["uid"] in {pods.uid(pod) for pod in world.running()}
+
+
+def test_a_pod_on_a_living_node_keeps_the_group_waiting(world):
+    job = trio(world)
+    job.set("NODE_FAIL")
+    settle(world, 6)
+    for number in range(3):
+        make(world, f"next-{number}")
+    settle(world)
+    assert not jobs(world)
+    said = {
+        pods.condition(pod, names.POD_SCHEDULED).get("reason") for pod in filter(pods.is_open, world.hub.kube.pods())
+    }
+    assert said == {"GangEnding"}
+
+
+def test_a_member_of_a_full_place_gets_a_job_of_its_own_after_a_while(world):
+    job = trio(world)
+    gone = next(pod for pod in world.running() if pod["spec"]["nodeName"] == job.nodes[1])
+    end(world, gone["metadata"]["name"])
+    world.create(("alone", 0))  # bound to the same node by an earlier job; its containers have not ended
+    path = "/api/v1/namespaces/ns/pods/alone-0"
+    other = world.hub.kube.get(path)
+    other["spec"]["nodeName"] = job.nodes[1]
+    other["metadata"]["annotations"] = {names.JOB_ID_ANNOTATION: "99", names.SLURM_NODE_ANNOTATION: job.nodes[1]}
+    world.hub.kube.put(path, other)
+    make(world, "again")
+    settle(world, 5)
+    assert "again" not in jobs(world)
+    again = world.hub.kube.get("/api/v1/namespaces/ns/pods/again")
+    assert pods.condition(again, names.POD_SCHEDULED)["reason"] == "NodeBusy"
+    world.hub.clock.advance(world.hub.config.busy_node_timeout)
+    settle(world, 60)
+    assert jobs(world)["again"] not in (None, job.job_id)
+
+
+def test_a_member_with_a_job_of_its_own_keeps_its_group_on_the_pod(world):
+    trio(world)
+    make(world, "ring-3")
+    settle(world)
+    pod = world.hub.kube.get("/api/v1/namespaces/ns/pods/ring-3")
+    assert links.membership(pod) is None
+    assert links.key(pod) == pods.uid(pod)
+    member = links.group_of(pod)
+    assert (member.alone, member.key.key, member.minimum) == (True, "podgroup/o-ring/", 3)
