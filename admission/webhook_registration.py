@@ -24,7 +24,7 @@ from typing import Any
 
 from bridge import installations, names
 from bridge.clock import Clock, SystemClock
-from bridge.config import Config
+from bridge.config import Config, protected_namespace, unmanaged_namespaces
 from bridge.config_base import LabelSelector
 from bridge.errors import (
     BridgeError,
@@ -68,21 +68,17 @@ Requirement = dict[str, Any]
 def managed_requirements(config: Config) -> list[Requirement]:
     """Return the label requirements that select the managed namespaces.
 
-    A label selector never selects kube-system or podbridge's own namespace: while the webhook is down, no pod could
-    start there, neither of the control plane nor of podbridge. Raises :class:`ConfigError` if the list of managed
-    namespaces contains podbridge's own.
+    A label selector never selects :func:`~bridge.config.unmanaged_namespaces`. Raises :class:`ConfigError` if the list
+    of managed namespaces contains one of them.
     """
     selector = config.managed_namespace_selector
     if selector is None:
-        if config.admission.url is None and config.admission.service_namespace in config.managed_namespaces:
-            raise ConfigError(
-                f"managedNamespaces: {config.admission.service_namespace!r} is not allowed: podbridge runs in it, "
-                f"and its own pods could not start while the webhook is down; allowed: any other namespace"
-            )
+        if problem := protected_namespace(config):
+            raise ConfigError(problem)
         return [{"key": NAMESPACE_LABEL, "operator": "In", "values": sorted(config.managed_namespaces)}]
     return [
         *_requirements(selector),
-        {"key": NAMESPACE_LABEL, "operator": "NotIn", "values": _excluded_namespaces(config)},
+        {"key": NAMESPACE_LABEL, "operator": "NotIn", "values": sorted(unmanaged_namespaces(config))},
     ]
 
 
@@ -90,11 +86,7 @@ def is_managed(config: Config, name: str, labels: Mapping[str, str]) -> bool:
     """Whether a namespace is managed; the API server evaluates :func:`managed_requirements` to the same result."""
     if config.managed_namespace_selector is None:
         return name in config.managed_namespaces
-    return name not in _excluded_namespaces(config) and config.managed_namespace_selector.matches(labels)
-
-
-def _excluded_namespaces(config: Config) -> list[str]:
-    return sorted({"kube-system", "kube-node-lease", config.admission.service_namespace})
+    return name not in unmanaged_namespaces(config) and config.managed_namespace_selector.matches(labels)
 
 
 def complements(requirements: list[Requirement]) -> list[list[Requirement]]:

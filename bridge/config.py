@@ -333,10 +333,35 @@ def parse(text: str, source: str = "configuration") -> Config:
     if data.get("managedNamespaceSelector") == {}:
         data = {k: v for k, v in data.items() if k != "managedNamespaceSelector"}
     try:
-        return Config.model_validate(data)
+        config = Config.model_validate(data)
     except ValidationError as error:
         problems = [explain(dict(problem), Config) for problem in error.errors()]
         raise ConfigError(f"{source}: " + "; ".join(problems)) from error
+    if problem := protected_namespace(config):
+        raise ConfigError(f"{source}: {problem}")
+    return config
+
+
+def unmanaged_namespaces(config: Config) -> frozenset[str]:
+    """Return the namespaces that are never managed.
+
+    While the webhook is down, no pod could start there: none of the control plane, and none of podbridge.
+    """
+    return names.KUBERNETES_NAMESPACES | {config.admission.service_namespace}
+
+
+def protected_namespace(config: Config) -> str:
+    """Return what is wrong with the list of managed namespaces; empty if nothing is."""
+    if config.managed_namespace_selector is not None:  # it never selects such a namespace
+        return ""
+    wrong = sorted(unmanaged_namespaces(config) & {*config.managed_namespaces})
+    if not wrong:
+        return ""
+    owner = "it belongs to Kubernetes" if wrong[0] in names.KUBERNETES_NAMESPACES else "podbridge runs in it"
+    return (
+        f"managedNamespaces: {wrong[0]!r} is not allowed: {owner}, and its pods could not start while the webhook is "
+        f"down; allowed: any other namespace"
+    )
 
 
 def load(path: Path | None) -> Config:

@@ -83,7 +83,7 @@ SLURM_HINTED_POLLS = Counter("podbridge_slurm_hinted_polls_total", "Polls of Slu
 SLURM_HINTED_READS = Counter("podbridge_slurm_hinted_reads_total", "Jobs that were read alone because of hints.")
 SLURM_CANCELS_REFUSED = Counter(
     "podbridge_slurm_cancels_refused_total",
-    "Cancellations not sent, because the comment of the job did not name the pod right before.",
+    "Cancellations and updates not sent, because the comment of the job did not name the pod right before.",
 )
 ADMISSION_REVIEWS = Counter("podbridge_admission_reviews_total", "Admission reviews.", ["path", "result"])
 ADMISSION_SECONDS = Histogram(

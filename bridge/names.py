@@ -167,6 +167,8 @@ KUBE_DEFAULT_SCHEDULER = "default-scheduler"
 """The scheduler that the API server sets on a pod without one."""
 DEFAULT_NAMESPACE = "slurm-bridge"
 """slurm-bridge's default managed namespace."""
+KUBERNETES_NAMESPACES = frozenset({"kube-node-lease", "kube-public", "kube-system"})
+"""The namespaces of Kubernetes itself."""
 SYSTEM_NAMESPACE = COMPONENT
 """The namespace of podbridge's Secret and Leases."""
 WEBHOOK_PORT = 9443

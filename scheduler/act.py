@@ -26,7 +26,7 @@ from bridge.loop import Dependencies
 from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted, label_of
 from bridge.slurm import states
 from bridge.slurm.answers import UNKNOWN_NODE
-from bridge.slurm.cancelling import cancel_if_ours
+from bridge.slurm.cancelling import cancel_if_ours, exclude_if_ours
 from bridge.workload import groups, links, pods, slurm_spans, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from bridge.workload.devices import DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
@@ -362,8 +362,18 @@ class SlurmActor:
     def _exclude(self, action: actions.Exclude) -> None:
         key = links.key(action.pod)
         try:
-            with fence(self._check_leadership), self.update_pace.measured(self._clock):
-                self._slurm.set_excluded_nodes(action.component or action.job_id, action.nodes)
+            with self.update_pace.measured(self._clock):
+                ours = exclude_if_ours(
+                    self._slurm,
+                    action.job_id,
+                    action.component or action.job_id,
+                    action.nodes,
+                    self._dependencies.cluster,
+                    [key],
+                    self._check_leadership,
+                )
+            if not ours:
+                raise SlurmRefusedError(f"Slurm job {action.job_id} is not the pod's")
         except SlurmRefusedError as error:
             gone = set(action.before) - self._poller.snapshot.nodes.keys()
             if error.code == UNKNOWN_NODE and gone:

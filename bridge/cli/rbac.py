@@ -11,7 +11,6 @@ from bridge import names
 from bridge.errors import ConfigError
 
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_CLOSED = ("kube-system", "kube-public", "kube-node-lease")
 
 
 @click.group("rbac")
@@ -49,10 +48,10 @@ def pools(
             raise ConfigError(
                 f"NAMESPACE: {namespace!r} is not a valid name; allowed: a-z, 0-9 and -, at most 63 characters"
             )
-        if namespace in (*_CLOSED, account_namespace):
+        if namespace in (*names.KUBERNETES_NAMESPACES, account_namespace):
             raise ConfigError(
                 f"NAMESPACE: {namespace!r} is not allowed: its Secrets and tokens give access to the whole cluster; "
-                f"allowed: any but {', '.join(sorted({*_CLOSED, account_namespace}))}"
+                f"allowed: any but {', '.join(sorted({*names.KUBERNETES_NAMESPACES, account_namespace}))}"
             )
     accounts = accounts or (names.part_account("controllers", installation),)
     role = names.pools_role(installation)

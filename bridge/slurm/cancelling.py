@@ -1,4 +1,4 @@
-"""The only function that cancels jobs. It checks the comment first. And the record of a process's cancellations."""
+"""The only functions that cancel and change jobs. They check the comment first. And a process's cancellations."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from bridge.slurm.components import is_over
 
 if TYPE_CHECKING:
     from bridge.slurm.client import SlurmClient
+    from bridge.slurm.models import Job
 
 log = logging.getLogger(__name__)
 
@@ -69,19 +70,49 @@ def cancel_if_ours(
     have ended, is not cancelled. ``check_leadership`` raises when this process is not the leader. Raises the errors of
     :meth:`SlurmClient.job` and :meth:`SlurmClient.cancel`.
     """
-    try:
-        job = slurm.job(job_id)
-    except SlurmNotFoundError:
-        return False
-    wanted = set(keys)
-    if job.link is None or job.link.cluster != cluster or not wanted <= set(job.link.keys):
-        SLURM_CANCELS_REFUSED.inc()
-        log.warning(
-            "not cancelled: the comment of this Slurm job does not name the pod",
-            extra=kv(job=job_id, user=job.user_name, pods=sorted(wanted)),
-        )
+    job = _ours(slurm, job_id, cluster, keys)
+    if job is None:
         return False
     if not is_over(job):
         with fence(check_leadership):
             slurm.cancel(job_id)
     return True
+
+
+def exclude_if_ours(
+    slurm: SlurmClient,
+    link_of: int,
+    job_id: int,
+    nodes: tuple[str, ...],
+    cluster: str,
+    keys: Iterable[str],
+    check_leadership: Callable[[], None] | None,
+) -> bool:
+    """Set the excluded nodes of job or component ``job_id``, if the comment names ``cluster`` and all of ``keys``.
+
+    ``link_of`` is the job itself, or the one that has the component. Returns whether it names them: see
+    :func:`cancel_if_ours`. Raises the errors of :meth:`SlurmClient.job` and :meth:`SlurmClient.set_excluded_nodes`.
+    """
+    job = _ours(slurm, link_of, cluster, keys)
+    if job is None or (job_id != link_of and job_id not in [part.job_id for part in job.parts]):
+        return False
+    with fence(check_leadership):
+        slurm.set_excluded_nodes(job_id, nodes)
+    return True
+
+
+def _ours(slurm: SlurmClient, job_id: int, cluster: str, keys: Iterable[str]) -> Job | None:
+    """Read a job; ``None`` if slurmctld does not know it, or if its comment names others."""
+    try:
+        job = slurm.job(job_id)
+    except SlurmNotFoundError:
+        return None
+    wanted = set(keys)
+    if job.link is not None and job.link.cluster == cluster and wanted <= set(job.link.keys):
+        return job
+    SLURM_CANCELS_REFUSED.inc()
+    log.warning(
+        "not cancelled or updated: the comment of this Slurm job does not name the pod",
+        extra=kv(job=job_id, user=job.user_name, pods=sorted(wanted)),
+    )
+    return None

@@ -194,3 +194,23 @@ def test_a_label_selector_selects_as_in_kubernetes(operator, values, labels, exp
     expression = LabelSelectorRequirement(key="k", operator=operator, values=values)
     assert LabelSelector(match_expressions=[expression]).matches(labels) is expected
     assert LabelSelector(match_labels={"m": "1"}, match_expressions=[expression]).matches(labels) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("managedNamespaces: [a, kube-system]", "kube-system"),
+        ("managedNamespaces: [kube-public]", "kube-public"),
+        ("managedNamespaces: [kube-node-lease]", "kube-node-lease"),
+        ("managedNamespaces: [podbridge]", "podbridge"),
+        ("installation: second\nmanagedNamespaces: [second]", "second"),
+        ("managedNamespaces: [own]\nadmission: {serviceNamespace: own}", "own"),
+        ("managedNamespaces: [kube-system]\nadmission: {url: https://webhook}", "kube-system"),
+    ],
+)
+def test_namespaces_of_kubernetes_and_of_podbridge_are_refused_by_name(text, name):
+    with pytest.raises(ConfigError, match=f"managedNamespaces: '{name}' is not allowed"):
+        config.parse(text)
+    selected = config.parse(text.replace("[kube-system]", "[a]") + "\nmanagedNamespaceSelector: {matchLabels: {a: b}}")
+    assert name in config.unmanaged_namespaces(selected)
+    assert not config.protected_namespace(selected), "a selector never selects them, and the list is ignored"

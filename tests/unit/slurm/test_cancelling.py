@@ -9,7 +9,7 @@ import pytest
 from bridge.config import Config
 from bridge.errors import LostLeadershipError, SlurmUnavailableError
 from bridge.metrics import SLURM_CANCELS_REFUSED
-from bridge.slurm.cancelling import cancel_if_ours
+from bridge.slurm.cancelling import cancel_if_ours, exclude_if_ours
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.link import encode
 from bridge.slurm.models import JobLink, PodRef
@@ -43,7 +43,7 @@ def test_a_job_of_the_pod_is_cancelled(slurm: FakeSlurm, client: SlurmClient) ->
     assert paths(slurm.calls) == ["GET job/1?flags=MIXED", "DELETE job/1"]
 
 
-@pytest.mark.parametrize(
+OF_OTHERS = pytest.mark.parametrize(
     ("words", "uids"),
     [
         (comment("a", cluster="elsewhere"), ["a"]),
@@ -54,6 +54,10 @@ def test_a_job_of_the_pod_is_cancelled(slurm: FakeSlurm, client: SlurmClient) ->
         ("{}", ["a"]),
     ],
 )
+"""Jobs that are not the pod's."""
+
+
+@OF_OTHERS
 def test_a_job_that_is_not_the_pods_goes_on(slurm: FakeSlurm, client: SlurmClient, words: str, uids: list[str]) -> None:
     job = slurm.add({"admin_comment": words})
     slurm.start(job.job_id)
@@ -97,11 +101,50 @@ def test_a_process_that_leads_no_more_cancels_nothing(slurm: FakeSlurm, client: 
     assert job.states == ["PENDING"]
 
 
-def test_no_other_module_cancels() -> None:
+def test_the_excluded_nodes_of_the_pods_own_job_change(slurm: FakeSlurm, client: SlurmClient) -> None:
+    job = slurm.add({"admin_comment": comment("a", "b")})
+    assert client.version
+    slurm.calls.clear()
+    assert exclude_if_ours(client, job.job_id, job.job_id, ("node-1",), "here", ["a"], None)
+    assert paths(slurm.calls) == ["GET job/1?flags=MIXED", "POST job/1"]
+
+
+@OF_OTHERS
+def test_a_job_that_is_not_the_pods_is_not_updated(
+    slurm: FakeSlurm, client: SlurmClient, words: str, uids: list[str]
+) -> None:
+    """slurmctld may have lost its state, and assigned the id to a job of another user, since the last poll."""
+    job = slurm.add({"admin_comment": words})
+    before = SLURM_CANCELS_REFUSED._value.get()
+    assert not exclude_if_ours(client, job.job_id, job.job_id, ("node-1",), "here", uids, None)
+    assert slurm.count("POST", "job/") == 0
+    assert SLURM_CANCELS_REFUSED._value.get() == before + 1
+
+
+def test_a_job_that_is_gone_or_no_component_of_the_pods_is_not_updated(slurm: FakeSlurm, client: SlurmClient) -> None:
+    job, other = slurm.add({"admin_comment": comment("a")}), slurm.add({"admin_comment": comment("b")})
+    assert not exclude_if_ours(client, 99, 99, ("node-1",), "here", ["a"], None)
+    assert not exclude_if_ours(client, job.job_id, other.job_id, ("node-1",), "here", ["a"], None)
+    assert slurm.count("POST", "job/") == 0
+
+
+def test_a_process_that_leads_no_more_updates_nothing(slurm: FakeSlurm, client: SlurmClient) -> None:
+    job = slurm.add({"admin_comment": comment("a")})
+
+    def check_leadership() -> None:
+        raise LostLeadershipError("lease lost")
+
+    with pytest.raises(LostLeadershipError):
+        exclude_if_ours(client, job.job_id, job.job_id, ("node-1",), "here", ["a"], check_leadership)
+    assert slurm.count("POST", "job/") == 0
+
+
+@pytest.mark.parametrize("call", ["cancel", "set_excluded_nodes"])
+def test_no_other_module_cancels_or_updates(call: str) -> None:
     found = [
         str(file.relative_to(ROOT))
         for folder in ("bridge", "controllers", "scheduler")
         for file in (ROOT / folder).rglob("*.py")
-        if re.search(r"slurm\.cancel\(", file.read_text())
+        if re.search(rf"slurm\.{call}\(", file.read_text())
     ]
     assert found == ["bridge/slurm/cancelling.py"]
