@@ -16,6 +16,8 @@ _RECORD = ConfigDict(extra="ignore")
 LONGEST_TEXT, LONGEST_MESSAGE, MOST_CONTAINERS, MOST_OCCURRENCES = 1024, 4096, 256, 8
 """Characters of a text and of a message, containers of a list, and occurrences of a container. The rest is cut off:
 these values limit the memory that a faulty site can fill. Kubernetes limits a termination message to 4,096 bytes."""
+GRANTED = "Granted"
+"""Reason of a queued job whose script has started and has its grant, but has not recorded that it begins."""
 Text = Annotated[str, AfterValidator(lambda text: text[:LONGEST_TEXT])]
 LongText = Annotated[str, AfterValidator(lambda text: text[:LONGEST_MESSAGE])]
 

@@ -126,6 +126,12 @@ class RacingPool(Pool, Protocol):
         It replaces a job that has ended unused.
         """
 
+    def withdraw(self, pod: Pod) -> JobStatus | None:
+        """End the job of a pod that may be offered or bound here again; ``None`` if the site does not know the job.
+
+        A job that needs no grant, or has it, goes on: this request may arrive late, after the pod was bound here.
+        """
+
     def grant(self, pod: Pod, ticket: str) -> JobStatus | None:
         """Let the waiting script with this ticket begin; ``None`` if the site does not know the job.
 

@@ -143,6 +143,11 @@ class SubmitterPool:
         made = submission.make(pod, self._usable_config(), objects, self.name, wait)
         return self.send(pod["metadata"]["uid"], made)
 
+    def withdraw(self, pod: Pod) -> JobStatus | None:
+        """End the job of a pod that may be offered or bound here again; ``None`` if the site does not know the job."""
+        job = pod["metadata"]["uid"]
+        return self._known(job, lambda: self._client.cancel(job, Cancel(grace=0, withdrawn=True)))
+
     def grant(self, pod: Pod, ticket: str) -> JobStatus | None:
         """Let the waiting script with this ticket begin; ``None`` if the site does not know the job."""
         job = pod["metadata"]["uid"]

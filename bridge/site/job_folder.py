@@ -218,6 +218,8 @@ class JobFolder:
         meta = self.meta()
         if meta is None:
             return None
+        if meta.grant_wait is not None:
+            self._look_again()
         job_id, started = read_line(f"{self._at}/job.id"), self.begun()
         job_id = "" if job_id in meta.replaced else job_id
         if not (job_id or started):
@@ -248,6 +250,16 @@ class JobFolder:
             grant=read_line(f"{self._at}/control/grant") if meta.grant_wait is not None else "",
             found_at=self.site.since,
         )
+
+    def _look_again(self) -> None:
+        """List what the script writes: the hub has ``grant_wait`` seconds to learn that it asks.
+
+        With its default options, NFS remembers for half a minute that a name is absent; when a directory is opened, it
+        asks the server whether the directory has changed.
+        """
+        for path in (self._at, f"{self._at}/state"):
+            with contextlib.suppress(OSError):
+                os.listdir(path)
 
     def meta(self) -> Meta | None:
         """Read the request; ``None``: there is no such job."""

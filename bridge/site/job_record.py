@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.poolapi.identifiers import Namespace, PodName
@@ -43,12 +43,20 @@ class Cancellation:
     """``cancel.json``: the cancellation request, with a grace period of ``grace`` seconds.
 
     ``at`` is for people: a time of the machine that received the request. The grace period starts when the leader first
-    reads this file, by the leader's own clock.
+    reads this file, by the leader's own clock. ``withdrawn``: the pod may be submitted again.
     """
 
     at: float
     grace: float
     forget: bool = False
+    withdrawn: bool = False
+
+    def merged(self, later: Cancellation) -> Cancellation:
+        """Return the request that fulfils both."""
+        # not by their times: the first may have been taken with another machine's clock
+        sooner = min(self, later, key=lambda cancel: cancel.grace)
+        forget, withdrawn = self.forget or later.forget, self.withdrawn and later.withdrawn
+        return replace(sooner, forget=forget, withdrawn=withdrawn)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from bridge import ends
 from bridge.poolapi.identifiers import TICKET_PATTERN
 from bridge.poolapi.jobs import (
+    GRANTED,
     LONGEST_TEXT,
     MOST_CONTAINERS,
     MOST_OCCURRENCES,
@@ -62,7 +63,7 @@ def status(record: JobRecord, now: float, lag: float) -> JobStatus:
         phase=phase,
         missing=phase != "ended" and record.started and batch is not None and batch.phase == "missing",
         outcome=outcome,
-        asks=_asks(record) if phase == "queued" else "",
+        asks=asks(record) if phase == "queued" else "",
         unused=phase == "ended" and is_unused(record, now, lag),
         reason=reason,
         message=message,
@@ -84,7 +85,7 @@ def _progress(record: JobRecord, now: float, over: bool) -> tuple[Phase, Outcome
     if over:
         return ("ended", "Failed", *_why(record))
     if waits_for_grant(record):
-        return "queued", "", "Cancelling" if record.cancel else "Granted" if record.grant else "AwaitingGrant", ""
+        return "queued", "", "Cancelling" if record.cancel else GRANTED if record.grant else "AwaitingGrant", ""
     if record.started:
         return "running", "", "", ""
     if record.cancel is not None:
@@ -127,18 +128,35 @@ def waits_for_grant(record: JobRecord) -> bool:
 
 
 def is_unused(record: JobRecord, now: float, lag: float) -> bool:
-    """Return whether the job of a pod that races is over and has started no container: it had no grant.
+    """Return whether the job of a pod that races is over and has started no container: it had no grant."""
+    return has_no_grant(record) and is_over(record, now, lag)
+
+
+def is_replaceable(record: JobRecord, grant_wait: float | None, now: float, lag: float) -> bool:
+    """Return whether a submission with ``grant_wait`` replaces a job, because its script has ended without a grant.
+
+    The pod of a cancelled job is gone or elsewhere, so a submission without a wait is a late one. The pod of a
+    withdrawn place may be bound here later.
+    """
+    cancel = record.cancel
+    if cancel is not None and not cancel.withdrawn and (cancel.forget or grant_wait is None):
+        return False
+    return is_unused(record, now, lag)
+
+
+def has_no_grant(record: JobRecord) -> bool:
+    """Return whether the job needs a grant, and its script has started no container because it had none yet.
 
     A script removes its ticket from its record when it begins. A script that was killed with a grant on disk may have
     started a container, so it does not count.
     """
-    if record.meta.grant_wait is None or not is_over(record, now, lag):
+    if record.meta.grant_wait is None:
         return False
     pod = record.pod or {}
     return bool(pod.get("ticket")) if record.final else pod.get("phase") in (None, ASKING) and not record.grant
 
 
-def _asks(record: JobRecord) -> str:
+def asks(record: JobRecord) -> str:
     """Return the ticket that waits for a grant; empty if none does, or if it has its grant or is to end."""
     pod, batch = record.pod or {}, record.batch
     ticket = _text(pod, "ticket")

@@ -77,9 +77,9 @@ class Submitter:
             record = where.read() if existed else None
             if record is not None:
                 record = adopted(where, record, owner)
-            unused = record if record is not None and self._is_replaced(record, body) else None
-            if unused is not None:
-                record = None
+            unused = None
+            if record is not None and job_status.is_replaceable(record, body.grant_wait, self._clock.time(), self._lag):
+                unused, record = record, None
             if record is None or not (record.job_id or record.started):
                 self._refuse_forgotten(job, owner)
             if record is not None:
@@ -101,16 +101,6 @@ class Submitter:
         if status is None:
             raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
         return messages.Submitted(status=status, existed=record is not None)
-
-    def _is_replaced(self, record: JobRecord, body: messages.Submit) -> bool:
-        """Whether a submission replaces a job, because its script has ended without a grant.
-
-        A withdrawn place is offered again only by a submission that waits for a grant: any other may be a late one.
-        """
-        cancel = record.cancel
-        if cancel is not None and (cancel.forget or body.grant_wait is None):
-            return False
-        return job_status.is_unused(record, self._clock.time(), self._lag)
 
     def _replaced_ids(self, unused: JobRecord | None) -> tuple[str, ...]:
         """Return the ids of the batch jobs that a new one replaces; raises :class:`BatchError`."""
@@ -136,7 +126,8 @@ class Submitter:
             self._tell(job)
             raise
         except (BatchError, SiteRefusedError):
-            if (record := where.read()) is not None and record.cancel is not None:
+            cancel = record.cancel if (record := where.read()) is not None else None
+            if cancel is not None and not cancel.withdrawn:
                 self._folder.mark_forgotten(job, meta.owner)
             where.remove()
             self._tell(job)
@@ -231,6 +222,8 @@ class Submitter:
         """Cancel a job: notify its script at once; the leader does the rest."""
         where = self._folder.job(job)
         record = self._owned(where, owner)
+        if body.withdrawn:
+            return self._withdraw(where, record, body)
         if record is None:
             self._folder.mark_forgotten(job, owner)
             record = self._owned(where, owner)
@@ -239,27 +232,36 @@ class Submitter:
                 self._request_end(where, record, body)
         return messages.Status(status=self._answer(job))
 
+    def _withdraw(self, where: JobFolder, record: JobRecord | None, body: messages.Cancel) -> messages.Status:
+        """Cancel a job that has no grant. The lock keeps a grant from being written meanwhile."""
+        if record is not None:
+            with self._folder.locked(where.uid), contextlib.suppress(FileNotFoundError):
+                record = where.read()
+                if record is not None and job_status.has_no_grant(record):
+                    self._request_end(where, record, body)
+        return messages.Status(status=self._answer(where.uid))
+
     def _request_end(self, where: JobFolder, record: JobRecord, body: messages.Cancel) -> None:
         now = self._clock.time()
-        wanted = Cancellation(now, body.grace, body.forget)
+        wanted = Cancellation(now, body.grace, body.forget, body.withdrawn)
         if (old := record.cancel) is not None:
-            # not by their times: the first may have been taken with another machine's clock
-            sooner = min(old, wanted, key=lambda cancel: cancel.grace)
-            wanted = replace(sooner, forget=old.forget or body.forget)
+            wanted = old.merged(wanted)
         if wanted != record.cancel:
             where.write_cancel(wanted)
         if record.started and not record.final:
             where.ask_to_stop(body.grace, "Deleted")
 
     def grant(self, owner: str, job: str, body: messages.Grant) -> messages.Status:
-        """Let the script with this ticket begin. A job that does not wait is left as it is."""
+        """Let the script with this ticket begin, if it still asks.
+
+        Its pod fails if it is killed with a grant on disk, and gets another job if it is killed without one.
+        """
         where = self._folder.job(job)
         record = self._owned(where, owner)
         if record is not None:
             with self._folder.locked(job), contextlib.suppress(FileNotFoundError):
                 record = where.read()
-                ticket = (record.pod or {}).get("ticket") if record is not None else None
-                if record is not None and job_status.waits_for_grant(record) and ticket == body.ticket:
+                if record is not None and job_status.asks(record) == body.ticket:
                     where.write_grant(body.ticket)
         return messages.Status(status=self._answer(job))
 

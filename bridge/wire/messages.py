@@ -95,10 +95,15 @@ class Submitted(Message):
 
 
 class Cancel(Message):
-    """Body of ``cancel``. ``forget``: also delete the job's folder, once the job has ended."""
+    """Body of ``cancel``. ``forget``: also delete the job's folder, once the job has ended.
+
+    ``withdrawn``: the pod has no place at the pool now, but may get one again. The site ends only a job that waits for
+    its grant, and accepts every later submission of the pod.
+    """
 
     grace: float = Field(30, ge=0)
     forget: bool = False
+    withdrawn: bool = False
 
 
 class Grant(Message):

@@ -31,7 +31,7 @@ def open_pools(pod: Pod) -> tuple[str, ...]:
     A user can write the annotation too, so a place counts only if the pod selects the pool and tolerates its taint:
     admission checks both against the namespace.
     """
-    if not wants_race(pod) or pods.is_bound(pod) or pods.is_deleted(pod) or pods.is_finished(pod):
+    if not wants_race(pod) or not may_return(pod):
         return ()
     selector, tolerations = pool_selection.of(pod), pod["spec"].get("tolerations") or ()
     found = [place for place in recorded(pod) if place not in (names.LOCAL_POOL, names.ANY_POOL)]
@@ -47,6 +47,11 @@ def keeps_job(pod: Pod, pool: str) -> bool:
     """Whether a job of the pod at a pool may be of use: the pod is bound to the pool, or has a place there."""
     node = pod["spec"].get("nodeName")
     return bool(node == pool) if node else pool in open_pools(pod)
+
+
+def may_return(pod: Pod) -> bool:
+    """Whether a pod may get a place or a node later: it has no node and no end."""
+    return not (pods.is_bound(pod) or pods.is_deleted(pod) or pods.is_finished(pod))
 
 
 def places_patch(pod: Pod, places: Iterable[str]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from bridge.logs import kv
 from bridge.metrics import RACE_PLACES
 from bridge.poolapi.jobs import JobStatus, pod_of
 from bridge.poolapi.requests import VolumeFile
-from bridge.pools.port import Pool
+from bridge.pools.port import Pool, RacingPool
 from bridge.script import build
 from bridge.script.references import Objects
 from bridge.workload import places, pods
@@ -127,11 +127,18 @@ class PodActor:
                 self._race.claim(action.pod, action.ticket, pool, entry)
             case race.Grant() if pool is not None:
                 self._race.grant(action, pool, entry)
+            case race.Withdraw() if pool is not None:
+                self._race.withdraw(action.pod, pool, entry)
 
     # --- at the site --------------------------------------------------------------------------------------------------
     def _submit(self, pod: Pod, pool: Pool, entry: Entry, cache: Cache) -> None:
         if not pool.ready().ok:
             return
+        if decide.remote_job(pod):  # the cache has only a part of a pod whose job gave its place back
+            current = self._race.current(pod)
+            if current is None or pods.is_deleted(current):
+                return
+            pod = current
         said = pool.statement(pod)
         try:
             seen = pool.prepare(pod)
@@ -204,10 +211,13 @@ class PodActor:
         except KubeNotFoundError:
             found = None
         alive = found is not None and pods.uid(found) == job.job
-        withdrawn = found is not None and bool(places.recorded(found)) and not places.keeps_job(found, pool.name)
-        if alive and not withdrawn:
-            entry.not_before = now + FORGOTTEN
-            return
+        if found is not None and alive:
+            if not isinstance(pool, RacingPool) or places.keeps_job(found, pool.name):
+                entry.not_before = now + FORGOTTEN
+                return
+            if places.may_return(found):
+                self._race.withdraw_orphan(found, job, pool, entry)
+                return
         if alive and job.phase != "ended":
             RACE_PLACES.labels(pool.name, "withdrawn").inc()
         self._check_leadership()

@@ -99,19 +99,4 @@ class Wait:
     seconds: float
 
 
-Action = (
-    Submit
-    | Look
-    | Write
-    | Fail
-    | Mark
-    | Cancel
-    | Forget
-    | Remove
-    | Orphan
-    | Refresh
-    | Wait
-    | race.Offer
-    | race.Claim
-    | race.Grant
-)
+Action = Submit | Look | Write | Fail | Mark | Cancel | Forget | Remove | Orphan | Refresh | Wait | race.Action

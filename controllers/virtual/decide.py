@@ -46,7 +46,7 @@ MISSING_TEXT = "the batch system of {pool} does not know job {job} any more, and
 _CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
 
 
-_PAUSED = Submit | Look | Fail | Cancel | Forget | Remove | Orphan | Refresh | race.Offer | race.Claim | race.Grant
+_PAUSED = Submit | Look | Fail | Cancel | Forget | Remove | Orphan | Refresh | race.Action
 """Actions that wait for the back-off after a failure."""
 
 
@@ -99,7 +99,7 @@ def _place(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
         action = _new(view, pod)
         return race.Offer(pod) if isinstance(action, Submit) else action
     if job.missing:
-        return Wait(CANCEL_AGAIN) if _just_cancelled(view) else Cancel(pod, 0)
+        return Wait(CANCEL_AGAIN) if _just_cancelled(view) else race.Withdraw(pod)
     refresh_at = view.entry.refresh_at
     if job.phase == "queued" and refresh_at is not None and view.now >= refresh_at:
         return Refresh(pod)
@@ -173,6 +173,8 @@ def _grace(view: PodView, pod: Pod) -> float:
 
 
 def _running(view: PodView, pod: Pod, job: JobStatus) -> Action | None:
+    if race.is_useless(pod, view.pool.name, job):
+        return Wait(CANCEL_AGAIN) if _just_cancelled(view) else race.Withdraw(pod)
     if job.missing and view.may_fail:
         return Fail(pod, LOST, MISSING_TEXT.format(pool=view.pool.name, job=job.job_id))
     if pods.is_marked_missing(pod) and not job.missing:

@@ -46,6 +46,7 @@ _URGENCY: dict[type[actions.Action], int] = {
     actions.Forget: 4,
     actions.Submit: 5,
     race.Offer: 6,
+    race.Withdraw: 1,
     actions.Orphan: 8,
 }
 """Priority of the actions that run on the pool's workers; smaller first. Other actions run at once."""

@@ -20,8 +20,6 @@ def prune(pod: Object) -> Object:
     """Return identity, containers, service account tokens and status of a submitted pod; any other pod unchanged."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     notes = metadata.get("annotations") or {}
-    if names.GRANT in notes and status.get("phase") == "Pending":
-        return pod  # it is submitted again if its script gave its place back
     job = notes.get(names.REMOTE_JOB)
     if not job and status.get("phase") not in ("Succeeded", "Failed"):
         return pod

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.backoff import Backoff
-from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.jobs import GRANTED, JobStatus
 from bridge.workload import places, pods
 from controllers.virtual.pod_state import Entry, Pod
 
@@ -45,6 +45,16 @@ class Grant:
     ticket: str
 
 
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """End the job without a grant; the site keeps its record, which the next submission replaces."""
+
+    pod: Pod
+
+
+Action = Offer | Claim | Grant | Withdraw
+
+
 def decide(pod: Pod, job: JobStatus, entry: Entry, now: float) -> Offer | Claim | float | None:
     """Return the action for the job of a pod without a node; a number: decide again after these seconds."""
     if job.phase == "ended":
@@ -62,6 +72,16 @@ def grant(pod: Pod, pool: str, job: JobStatus, entry: Entry, now: float) -> Gran
         return None
     left = entry.granted_at + GRANT_AGAIN - now
     return left if left > 0 else Grant(pod, job.asks)
+
+
+def is_useless(pod: Pod, pool: str, job: JobStatus) -> bool:
+    """Whether the job of a bound pod waits for a grant that it cannot get: the pod needs another job.
+
+    The grant is for another run, or the batch system no longer lists the job.
+    """
+    if job.missing:
+        return job.phase == "queued" and job.reason != GRANTED
+    return bool(job.asks) and not places.is_granted(pod, pool, job.asks)
 
 
 class Racers:

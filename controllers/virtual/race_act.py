@@ -19,14 +19,17 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.metrics import RACE_GRANT_SECONDS, RACE_PLACES
+from bridge.poolapi.jobs import JobStatus
 from bridge.pools.port import Pool, RacingPool
 from bridge.workload import places, pods
 from controllers.virtual import race
-from controllers.virtual.pod_state import Entry, Pod
+from controllers.virtual.pod_state import Cancellation, Entry, Pod
 from controllers.virtual.reference_reader import ReferenceReader
 
 log = logging.getLogger(__name__)
 
+WITHDRAWN_AGAIN = 30.0
+"""Seconds until the pod of a withdrawn place is read again: it may be gone, or bound elsewhere."""
 REFUSED_AGAIN = 300.0
 """Seconds until a place that a site has refused is offered again: somebody has to change something."""
 CONFLICT_AGAIN = 0.5
@@ -94,7 +97,7 @@ class RaceActor:
             if self._bind(pod, ticket, pool.name):
                 self._granted(pod, ticket, pool, entry)
                 return
-            current = self._current(pod)
+            current = self.current(pod)
             if current is not None and places.is_granted(current, pool.name, ticket):
                 self._granted(pod, ticket, pool, entry)  # an earlier Binding got no answer
                 return
@@ -120,13 +123,34 @@ class RaceActor:
         self._events.event(pod, "BridgeGranted", f"pool {pool.name} was the first to start a job of the pod")
         log.info("place granted", extra=kv(pod=pods.key(pod), pool=pool.name, ticket=ticket))
 
-    def _current(self, pod: Pod) -> Pod | None:
+    def current(self, pod: Pod) -> Pod | None:
         """Read the pod from the API server; ``None`` if it is gone, or if another pod has its name."""
         try:
             found = self._kube.get(_path(pod))
         except KubeNotFoundError:
             return None
         return found if pods.uid(found) == pods.uid(pod) else None
+
+    def withdraw_orphan(self, pod: Pod, job: JobStatus, pool: RacingPool, entry: Entry) -> None:
+        """End the job of a pod that has neither a node nor a place here. It may get either later.
+
+        So the record of the job stays at the site, for the next submission to replace, until the pod is gone or bound.
+        """
+        if job.phase in ("queued", "unknown"):
+            RACE_PLACES.labels(pool.name, "withdrawn").inc()
+            self.withdraw(pod, pool, entry)
+            log.info("place withdrawn", extra=kv(pool=pool.name, job=job.job_id, uid=job.job))
+        else:
+            entry.not_before = self._clock.monotonic() + WITHDRAWN_AGAIN
+
+    def withdraw(self, pod: Pod, pool: Pool, entry: Entry) -> None:
+        """End the job, if it has no grant."""
+        if not isinstance(pool, RacingPool):
+            return
+        self._check_leadership()
+        job, now = pool.withdraw(pod), self._clock.monotonic()
+        entry.answered(job, now)
+        entry.cancellation = Cancellation("", now)
 
     def grant(self, action: race.Grant, pool: Pool, entry: Entry) -> None:
         """Tell the site that the script may begin."""

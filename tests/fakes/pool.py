@@ -10,7 +10,7 @@ from typing import Any
 
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
 from bridge.poolapi.announcement import Announcement
-from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
+from bridge.poolapi.jobs import GRANTED, ContainerState, JobStatus, Termination
 from bridge.poolapi.readiness import READY, Readiness
 from bridge.poolapi.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.pools import submission
@@ -34,6 +34,8 @@ class FakePool:
         self.asked: list[tuple[str, str]] = []
         self.submits: dict[str, JobSubmission] = {}
         self.site: dict[str, JobStatus] = {}
+        self.offered: set[str] = set()
+        """The jobs that need a grant."""
         self.refreshed: dict[str, Sequence[VolumeFile]] = {}
         self.problem: SiteError | None = None
         """The error that every request raises."""
@@ -74,11 +76,18 @@ class FakePool:
         return references.at_site(pod, api_server=self.config.api_server.url is not None)
 
     def submit(self, pod: Pod, objects: Objects) -> JobStatus:
+        return self._submit(pod, objects, waits=False)
+
+    def offer(self, pod: Pod, objects: Objects, wait: float) -> JobStatus:
+        return self._submit(pod, objects, waits=True)
+
+    def _submit(self, pod: Pod, objects: Objects, *, waits: bool) -> JobStatus:
         assert self.config is not None
         job, submit = uid_of(pod), submission.make(pod, self.config, objects, self.name)
         with self._lock:
             self._ask("submit", job)
-            if job not in self.site:
+            if job not in self.site or self.site[job].unused:
+                (self.offered.add if waits else self.offered.discard)(job)
                 self.submits[job] = submit
                 number = str(len(self.submits))
                 self.site[job] = JobStatus(
@@ -92,12 +101,14 @@ class FakePool:
     def allows_race(self) -> bool:
         return self.config is not None and self.config.limits.allow_race
 
-    def offer(self, pod: Pod, objects: Objects, wait: float) -> JobStatus:
+    def withdraw(self, pod: Pod) -> JobStatus | None:
         job = uid_of(pod)
         with self._lock:
-            if job in self.site and self.site[job].unused:
-                del self.site[job]
-        return self.submit(pod, objects)
+            self._ask("withdraw", job)
+            found = self.site.get(job)
+            if found is not None and job in self.offered and found.phase == "queued" and found.reason != GRANTED:
+                self.end(job, 143, reason="Deleted", unused=True)
+            return self.site.get(job)
 
     def grant(self, pod: Pod, ticket: str) -> JobStatus | None:
         job = uid_of(pod)

@@ -5,7 +5,8 @@
 GRANT_WAIT=''
 
 # await_grant: wait at most GRANT_WAIT centiseconds for the ticket in control/grant; without GRANT_WAIT, do not wait.
-# The decision is in state/pod.json before anything follows from it.
+# The decision is in state/pod.json before anything follows from it. Without that, nothing has begun, so the ticket stays
+# in the record.
 await_grant() {
     local until granted
     if [[ $GRANT_WAIT ]]; then
@@ -14,9 +15,10 @@ await_grant() {
         until=$((NOW + GRANT_WAIT))
         pod_state Asking
         while :; do
-            [[ ! -e control/stop && ! $STOP_BY ]] || return 1
+            list_control
+            [[ ! $STOP_BY && $CONTROL != *' stop '* ]] || return 1
             granted=''
-            { read -r granted <control/grant; } 2>/dev/null
+            [[ $CONTROL != *' grant '* ]] || { read -r granted <control/grant; } 2>/dev/null
             [[ $granted != "$TICKET" ]] || break
             ((NOW < until)) || return 1
             nap
@@ -26,9 +28,23 @@ await_grant() {
     fi
     active
     while [[ $GRANT_WAIT && $POD_STATE ]]; do
-        [[ ! -e control/stop && ! $STOP_BY ]] || return 1
+        list_control
+        if [[ $STOP_BY || $CONTROL == *' stop '* ]]; then
+            TICKET=$granted
+            return 1
+        fi
         nap
         flush
+    done
+}
+
+# list_control: CONTROL has the names of the files in control. With its default options, NFS remembers for half a minute
+# that a name is absent; when a folder is opened, it asks the server whether the folder has changed.
+list_control() {
+    local path
+    CONTROL=' '
+    for path in control/*; do
+        CONTROL+="${path##*/} "
     done
 }
 

@@ -179,6 +179,28 @@ def test_a_pod_that_is_deleted_before_it_starts_leaves_no_place(world):
         assert "gone" not in marks.runs(world)
 
 
+def test_a_pod_whose_places_were_all_withdrawn_runs_where_it_is_bound_later(world):
+    cordon = world.cluster.kubectl
+    with full(world, *SITES):
+        pod = race(world, "returns")
+        eventually(lambda: all(has_place(world, pod, site) for site in SITES), "a place at both sites")
+        try:
+            cordon("cordon", *SITES)
+            eventually(lambda: annotation(world.get(pod), "places") == "", "the pod has no place")
+            folders = [world.job_folder(pod, site) for site in SITES]
+            withdrawn = [folder / "cancel.json" for folder in folders]
+            eventually(lambda: all(path.exists() for path in withdrawn), "both jobs are withdrawn")
+        finally:
+            cordon("uncordon", "local-site")
+    try:
+        done = world.ended(pod, 120)
+    finally:
+        cordon("uncordon", "slurm-site")
+    assert (done["status"]["phase"], done["spec"]["nodeName"]) == ("Succeeded", "local-site")
+    assert (annotation(done, "grant"), marks.runs(world)["returns"]) == ("", 1)
+    eventually(lambda: not has_place(world, pod, "slurm-site"), "the record of the other place is removed", 90)
+
+
 def test_a_site_that_does_not_allow_it_gets_no_place(world):
     world.cluster.start_submitter("local-site", overrides={"limits": {"allow_race": False}})
     try:

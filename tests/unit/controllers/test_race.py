@@ -16,16 +16,16 @@ from bridge.errors import (
     SiteRefusedError,
     SiteUnknownOutcomeError,
 )
-from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.jobs import GRANTED, JobStatus
 from bridge.script.buildconfig import BuildConfig
 from bridge.workload import places
 from controllers.virtual import decide, race
 from controllers.virtual.act import PodActor
-from controllers.virtual.actions import Cancel, Look, Orphan, Refresh, Submit, Wait, Write
-from controllers.virtual.pod_state import Absent, Entry
+from controllers.virtual.actions import Fail, Look, Orphan, Refresh, Submit, Wait, Write
+from controllers.virtual.pod_state import Absent, Cancellation, Entry
 from controllers.virtual.pod_view import PodView, PoolView
 from controllers.virtual.prune import prune
-from controllers.virtual.race import Claim, Grant, Offer, Racers
+from controllers.virtual.race import Claim, Grant, Offer, Racers, Withdraw
 from controllers.virtual.reference_reader import ReferenceReader
 from tests.fakes.clock import FakeClock
 from tests.fakes.pool import FakePool
@@ -86,8 +86,23 @@ def test_an_unused_place_is_offered_again_after_a_pause_that_grows():
     assert look(racer=the_pod, the_job=job("ended", outcome="Failed")) is None
 
 
-def test_a_missing_place_is_cancelled_and_not_claimed():
-    assert look(racer=pod(), the_job=job(missing=True)) == Cancel(pod(), 0)
+def test_a_missing_place_is_withdrawn_and_not_claimed():
+    assert look(racer=pod(), the_job=job(missing=True)) == Withdraw(pod())
+
+
+def test_a_bound_pod_does_not_fail_for_a_missing_job_that_has_no_grant():
+    won = pod("site", places.grant("site", TICKET))
+    entry = Entry(cancellation=Cancellation("", NOW - 3))
+    for waiting in (job(missing=True, reason="AwaitingGrant"), job(missing=True, reason="Cancelling")):
+        assert look(won, the_job=waiting) == Withdraw(won)
+        assert isinstance(look(won, the_job=waiting, entry=entry), Wait)
+    for begun in (job(missing=True, reason=GRANTED), job("running", missing=True)):
+        assert isinstance(look(won, the_job=begun), Fail)
+
+
+def test_a_job_that_asks_for_a_bound_pod_without_its_ticket_is_withdrawn_at_once():
+    for bound in (pod("site"), pod("site", places.grant("site", "t-2"))):
+        assert look(bound, the_job=job(asks=TICKET)) == Withdraw(bound)
 
 
 def test_tokens_of_a_pod_that_waits_long_are_renewed():
@@ -119,15 +134,27 @@ def test_a_bound_pod_whose_script_gave_its_place_back_is_submitted_again():
     assert look(won, the_job=job("ended", outcome="Failed", reason="NoGrant", unused=True)) == Submit(won)
 
 
-def test_a_granted_pod_is_complete_in_memory_until_it_runs():
-    won = pod("site", places.grant("site", TICKET))
+@pytest.mark.parametrize("granted", ["", places.grant("site", TICKET)])
+def test_a_pod_whose_job_gave_its_place_back_is_read_whole_before_it_is_submitted_again(world, granted):
+    """The cache has only a part of a pod with a job, whether it was bound with a grant or without."""
+    won = world.api.pod = pod("site", granted)
     won["metadata"]["annotations"][names.REMOTE_JOB] = "site/7"
-    won["status"] = {"phase": "Pending"}
-    assert prune(won)["spec"]["containers"][0]["command"] == ["true"]
-    won["status"] = {"phase": "Running"}
     small = prune(won)
     assert "command" not in small["spec"]["containers"][0]
-    assert places.is_granted(small, "site", TICKET)
+    assert places.is_granted(small, "site", TICKET) == bool(granted)
+    world.act(Submit(small))
+    assert "true" in world.pool.submits["u1"].script.split()
+
+
+def test_a_pod_that_was_deleted_meanwhile_is_not_submitted_again(world):
+    small = pod("site")
+    small["metadata"]["annotations"][names.REMOTE_JOB] = "site/7"
+    world.api.pod = copy.deepcopy(small)
+    world.api.pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.act(Submit(small))
+    world.api.pod = None
+    world.act(Submit(small))
+    assert world.pool.asked == []
 
 
 def test_pods_without_places_are_small_in_memory():
@@ -279,13 +306,11 @@ def test_a_grant_reaches_the_site(world):
     assert world.entry.granted_at == NOW
 
 
-@pytest.mark.parametrize("lost_by", ["node", "place", "deletion"])
+@pytest.mark.parametrize("lost_by", ["node", "deletion"])
 def test_a_place_whose_pod_is_elsewhere_is_withdrawn(world, lost_by):
     world.act(Offer(pod()))
     if lost_by == "node":
         world.api.pod["spec"]["nodeName"] = "other"
-    elif lost_by == "place":
-        world.api.pod["metadata"]["annotations"][names.PLACES] = "other"
     else:
         world.api.pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     world.act(Orphan(world.pool.site["u1"]))
@@ -302,8 +327,31 @@ def test_a_place_of_a_pod_that_waits_or_is_bound_here_is_kept(world):
     assert world.pool.asked == [("submit", "u1")]
 
 
-def test_a_job_of_a_pod_that_does_not_race_is_never_withdrawn(world):
+@pytest.mark.parametrize("recorded", ["other", ""])
+@pytest.mark.parametrize("races", [True, False])
+def test_a_place_whose_pod_may_return_is_withdrawn_and_its_record_stays(world, recorded, races):
     world.act(Offer(pod()))
+    annotations = world.api.pod["metadata"]["annotations"]
+    annotations[names.PLACES] = recorded
+    if not races:
+        del annotations[names.PLACEMENT]
+    world.act(Orphan(world.pool.site["u1"]))
+    assert (world.pool.asked[-1], world.pool.site["u1"].unused) == (("withdraw", "u1"), True)
+    world.act(Orphan(world.pool.site["u1"]))
+    assert world.pool.asked[-1] == ("withdraw", "u1")
+    assert world.entry.not_before == NOW + 30
+    world.api.pod["spec"]["nodeName"] = "other"
+    world.act(Orphan(world.pool.site["u1"]))
+    assert world.pool.asked[-1] == ("forget", "u1")
+
+
+def test_a_job_that_needs_no_grant_is_kept_until_its_pod_is_bound_elsewhere(world):
+    world.act(Submit(pod("site")))
     world.api.pod["metadata"]["annotations"] = {}  # such as after the restore of an older etcd
     world.act(Orphan(world.pool.site["u1"]))
-    assert world.pool.asked == [("submit", "u1")]
+    world.pool.run("u1")
+    world.act(Orphan(world.pool.site["u1"]))
+    assert (world.pool.site["u1"].phase, world.pool.count("withdraw"), world.pool.count("cancel")) == ("running", 1, 0)
+    world.api.pod["spec"]["nodeName"] = "other"
+    world.act(Orphan(world.pool.site["u1"]))
+    assert world.pool.site["u1"].phase == "ended"

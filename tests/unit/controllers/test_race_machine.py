@@ -38,14 +38,16 @@ from bridge.pools import submission
 from bridge.pools.job_view import JobView, Part
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
+from bridge.site.batch.port import BatchJob
 from bridge.site.config import parse
 from bridge.site.files import read_line
 from bridge.wire.messages import Cancel, Event, Grant, Snapshot, Submit
 from bridge.workload import places, pods
-from controllers.virtual import actions, decide
+from controllers.virtual import actions, decide, race
 from controllers.virtual.act import PodActor
 from controllers.virtual.pod_state import Entry
 from controllers.virtual.pod_view import PodView, PoolView
+from controllers.virtual.prune import prune
 from controllers.virtual.race import Racers
 from controllers.virtual.reference_reader import ReferenceReader
 from tests.fakes.clock import FakeClock
@@ -63,7 +65,7 @@ class Api:
     """The API server with one pod."""
 
     def __init__(self) -> None:
-        annotations = {names.POOLS: "a,b,local", names.PLACEMENT: "race", names.PLACES: "a,b,local"}
+        annotations = {names.POOLS: "a,b,local", names.PLACEMENT: names.RACE, names.PLACES: "a,b,local"}
         self.version = itertools.count(2)
         self.network: Network = "works"
         self.pod: dict[str, Any] | None = {
@@ -112,6 +114,13 @@ class Api:
 
         return self._do(change)
 
+    def annotate(self, values: dict[str, str | None]) -> None:
+        """Let the scheduler or a user change annotations; ``None`` removes one."""
+        if self.pod is not None:
+            annotations = {**self.pod["metadata"]["annotations"], **values}
+            self.pod["metadata"]["annotations"] = {key: value for key, value in annotations.items() if value}
+            self._written(self.pod)
+
     def delete(self, path: str, body: Any = None) -> dict[str, Any]:
         def remove() -> dict[str, Any]:
             self._found(path)
@@ -148,7 +157,8 @@ class Script:
     def __init__(self, site: Site, job_id: str) -> None:
         self.site, self.job_id = site, job_id
         self.state = "waits"
-        self.began = self.killed = False
+        self.began = self.excused = False
+        self.grant_counts = True
         at = site.folder.job(UID).path
         self.plain = json.loads((at / "job.sh").read_text().split("\n")[1].split(" ", 3)[3])["grant_wait"] is None
         os.mkdir(at / "started")  # fails for a second run in one directory
@@ -173,17 +183,28 @@ class Script:
                 self._give_back("NoGrant")
         elif self.state == "runs":
             stopped = (self.at / "control" / "stop").exists()
+            ended = {"exitCode": int(stopped), "startedAt": 7, "finishedAt": 9}
+            self._write("state/main.json", json.dumps({"state": "terminated", "ended": ended}))
             self._record("Failed" if stopped else "Succeeded", "Deleted" if stopped else "")
             self._over(code=int(stopped))
 
     def kill(self) -> None:
         """Kill the job: the script records nothing more."""
-        self.killed = self.state == "waits"
         self.state = "dead"
 
-    def died_with_grant(self) -> bool:
-        """Whether it was killed while it waited, and its grant came before or after: its pod fails."""
-        return self.killed and (self.at / "control" / "grant").exists()
+    def lose_node(self) -> None:
+        """Lose its node. Its pod may fail, if the script has begun or has a grant that came before this is known."""
+        self.excused = self.state != "dead"
+        self.kill()
+
+    def fails_its_pod(self) -> bool:
+        """Whether its pod fails, as that of any job whose node was lost."""
+        return self.excused and (self.began or (self.grant_counts and (self.at / "control" / "grant").exists()))
+
+    def end_is_known(self) -> None:
+        """Let the site know of the lost node: no grant may come from now on."""
+        if self.excused and self.job_id not in self.site.lost:
+            self.grant_counts = self.grant_counts and (self.at / "control" / "grant").exists()
 
     def _begin(self) -> None:
         self._record("Running")
@@ -195,7 +216,7 @@ class Script:
 
     def _over(self, code: int) -> None:
         self.state = "dead"
-        if self.site.batch.table[self.job_id].phase != "ended":
+        if self.site.is_listed(self.job_id):
             self.site.batch.end(self.job_id, code=code)
 
     def _record(self, phase: str, reason: str = "") -> None:
@@ -220,32 +241,57 @@ class Site(SiteWorld):
         self.name, self.tickets, self.messages = name, tickets, []
         self.late: list[tuple[float, Callable[[], Any]]] = []
         self.scripts: list[Script] = []
+        self.lost: set[str] = set()
+        self.full = False
         super().__init__(path / name)
         self.clock = clock
         self.config = parse(f'pool = "{name}"\n[limits]\nallow_race = true\n')
         self.again()
 
-    def again(self) -> None:
-        super().again()
-        name = self.watcher.name = f"{getattr(self, 'name', '')}{len(getattr(self, 'messages', ()))}"
+    def start_submitter(self) -> Any:
+        found = super().start_submitter()
+        watcher, name = found[1], f"{self.name}{next(self.tickets)}"
+        watcher.name = name
 
         def publish(number: int, status: JobStatus) -> None:
             self.messages.append(Event(pool=self.name, submitter=name, sequence=number, status=status))
 
-        self.watcher.index._publish = publish
+        watcher.index._publish = publish
+        return found
+
+    def again(self) -> None:
+        super().again()
+        self.second = self.start_submitter()
+        self.answers = self.submitter
+
+    def hand_over(self) -> None:
+        """Let the second submitter become the leader, while the first one goes on."""
+        first = self.folder, self.watcher, self.submitter
+        self.watcher.release_leadership()
+        (self.folder, self.watcher, self.submitter), self.second = self.second, first
+        assert self.watcher.take_leadership()
+
+    def is_listed(self, job_id: str) -> bool:
+        """Return whether the batch system lists the job, and not as ended."""
+        return job_id in self.batch.table and self.batch.table[job_id].phase != "ended"
 
     def start(self) -> None:
         """Start what waits in the queue of the batch system."""
-        for job in [job for job in self.batch.table.values() if job.phase == "queued"]:
+        for job in [job for job in self.batch.table.values() if job.phase == "queued" and not self.full]:
             self.batch.run(job.id)
             try:
                 self.scripts.append(Script(self, job.id))
             except OSError:  # the directory was removed, or another job has started in it
                 self.batch.end(job.id, code=1)
 
+    def look(self, seconds: float = 0.0) -> None:
+        super().look(seconds)
+        for script in self.scripts:
+            script.end_is_known()
+
     def step(self) -> None:
         for script in self.scripts:
-            if script.state != "dead" and self.batch.table[script.job_id].phase == "ended":
+            if script.state != "dead" and script.job_id not in self.lost and not self.is_listed(script.job_id):
                 script.kill()  # the batch system has cancelled its job
             script.step()
 
@@ -278,20 +324,24 @@ class SitePool:
         return self._send(pod, objects, wait)
 
     def _send(self, pod: Any, objects: Objects, wait: float | None) -> JobStatus:
+        assert pod["spec"]["containers"][0].get("command"), "the cache keeps only a part of this pod"
         made = submission.make(pod, CONFIG, objects, self.name, wait)
         body = Submit.of(made, "true\n")
-        status = self._ask(lambda: self.site.submitter.submit(OWNER, UID, body).status)
+        status = self._ask(lambda: self.site.answers.submit(OWNER, UID, body).status)
         self.view.submitted(status, self.site.clock.monotonic())
         return status
 
     def grant(self, pod: Any, ticket: str) -> JobStatus | None:
-        return self._ask(lambda: self.site.submitter.grant(OWNER, UID, Grant(ticket=ticket)).status)
+        return self._ask(lambda: self.site.answers.grant(OWNER, UID, Grant(ticket=ticket)).status)
 
     def cancel(self, pod: Any, grace: float, *, forget: bool = False) -> JobStatus | None:
-        return self._known(lambda: self.site.submitter.cancel(OWNER, UID, Cancel(grace=grace, forget=forget)).status)
+        return self._known(lambda: self.site.answers.cancel(OWNER, UID, Cancel(grace=grace, forget=forget)).status)
+
+    def withdraw(self, pod: Any) -> JobStatus | None:
+        return self._known(lambda: self.site.answers.cancel(OWNER, UID, Cancel(grace=0, withdrawn=True)).status)
 
     def status(self, pod: Any) -> JobStatus | None:
-        return self._known(lambda: self.site.submitter.status(OWNER, UID).status)
+        return self._known(lambda: self.site.answers.status(OWNER, UID).status)
 
     def refresh(self, pod: Any, files: Any) -> None: ...
     def folders(self) -> Any: ...
@@ -340,7 +390,7 @@ class SitePool:
 
     def snapshot(self) -> None:
         now = self.site.clock.monotonic()
-        page = self.site.submitter.snapshot(OWNER, Snapshot())
+        page = self.site.answers.snapshot(OWNER, Snapshot())
         self.view.snapshot([Part(page.submitter, page.sequence, page.jobs, set(), now)], now)
 
 
@@ -369,6 +419,8 @@ class Hub:
         """Let the caches see the pod as it is."""
         before, self.pod = self.pod, copy.deepcopy(self.api.pod)
         waits = self.pod is not None and not pods.is_bound(self.pod)
+        if self.pod is not None:
+            self.pod = race.prune(self.pod) if waits else prune(self.pod)
         self.racers.changed("update" if waits else "delete", before, self.pod if waits else None)
 
     def act(self, name: str, network: Network, api: Network = "works") -> None:
@@ -384,7 +436,7 @@ class Hub:
         if job is not None:
             entry.listed()
         view = PoolView(name, True, pool.view.complete_at, True, self.since, "10.0.0.1")
-        action = decide.decide(PodView(bound, job, entry, view, now, now, False, False, racer))
+        action = decide.decide(PodView(bound, job, entry, view, now, now, racer=racer))
         if action is None or isinstance(action, actions.Wait):
             return
         pool.network, self.api.network = network, api
@@ -399,20 +451,33 @@ class Hub:
 class Race(RuleBasedStateMachine):
     """What may happen to one pod that races at two sites and in the colocated Slurm."""
 
-    @initialize(asking=st.sampled_from(["", "", "a", "ab"]))
-    def begin(self, asking: str) -> None:
+    @initialize(
+        asking=st.sampled_from(["", "", "a", "ab"]),
+        full=st.sampled_from(["", "ab", "ab", "a"]),
+        ending=st.sampled_from(["race", *SITES]),
+        late=st.integers(0, 3),
+    )
+    def begin(self, asking: str, full: str, ending: str, late: int) -> None:
+        """``full``: sites that start no more jobs. ``ending``: what the scheduler does at last with a waiting pod.
+
+        ``late``: after this many turns of the settling, requests of former leaders arrive.
+        """
+        self.ending, self.late = ending, late
         self.at = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
         self.clock, self.api = FakeClock(1_000.0), Api()
         tickets = itertools.count(1)
         self.sites = {name: Site(name, self.at, self.clock, tickets) for name in SITES}
         self.hubs = [Hub(self.api, self.sites, self.clock) for _ in range(2)]
         self.slurm_ran = self.deleted = False
+        self.unplaced: dict[str, float] = {}
         for name in asking:  # begin where the places ask
             self.advance(0, name, "works")
             self.sites[name].start()
             self.sites[name].look()
             for hub in self.hubs:
                 hub.pools[name].snapshot()
+        for name in full:
+            self.sites[name].full = True
 
     # --- hubs ---------------------------------------------------------------------------------------------------------
     @rule(hub=st.integers(0, 1), site=st.sampled_from(SITES), network=NETWORK, api=NETWORK)
@@ -468,6 +533,10 @@ class Race(RuleBasedStateMachine):
     def jobs_start(self, site: str) -> None:
         self.sites[site].start()
 
+    @rule(site=st.sampled_from(SITES), full=st.booleans())
+    def a_site_is_full_or_has_room(self, site: str, full: bool) -> None:
+        self.sites[site].full = full
+
     @rule(site=st.sampled_from(SITES))
     def scripts_go_on(self, site: str) -> None:
         self.sites[site].step()
@@ -475,9 +544,32 @@ class Race(RuleBasedStateMachine):
     @rule(site=st.sampled_from(SITES))
     def a_node_is_lost(self, site: str) -> None:
         for script in self.sites[site].scripts:
-            if script.state != "dead":
-                script.kill()
+            if script.state != "dead" and self.sites[site].is_listed(script.job_id):
+                script.lose_node()
                 self.sites[site].batch.end(script.job_id, "NodeFail")
+
+    @rule(site=st.sampled_from(SITES), scripts_end=st.booleans(), now=st.integers(0, 4))
+    def the_batch_system_loses_its_jobs(self, site: str, scripts_end: bool, now: int) -> None:
+        """Only a part of the runs: what follows is about lost jobs alone."""
+        if now < 4:
+            return
+        where = self.sites[site]
+        for script in where.scripts:
+            if script.state != "dead" and where.is_listed(script.job_id):
+                where.lost.add(script.job_id)
+                script.excused = True
+                if scripts_end:
+                    script.kill()
+        where.batch.table = {i: job for i, job in where.batch.table.items() if job.phase == "ended"}
+
+    @rule(site=st.sampled_from(SITES))
+    def the_other_submitter_answers(self, site: str) -> None:
+        where = self.sites[site]
+        where.answers = where.second[2] if where.answers is where.submitter else where.submitter
+
+    @rule(site=st.sampled_from(SITES))
+    def the_other_submitter_leads(self, site: str) -> None:
+        self.sites[site].hand_over()
 
     @rule(site=st.sampled_from(SITES))
     def a_late_request_arrives(self, site: str) -> None:
@@ -487,6 +579,20 @@ class Race(RuleBasedStateMachine):
             if self.clock.monotonic() <= deadline:
                 with contextlib.suppress(BridgeError):
                     call()
+
+    @rule(site=st.sampled_from(SITES))
+    def a_late_withdrawal_arrives(self, site: str) -> None:
+        """A former leader has sent it while the pod had neither a node nor a place there."""
+        if self.clock.monotonic() <= self.unplaced.get(site, 0.0) + TIMEOUT + SitePool.late:
+            self.sites[site].answers.cancel(OWNER, UID, Cancel(grace=0, withdrawn=True))
+
+    @rule(site=st.sampled_from(SITES))
+    def a_late_grant_arrives(self, site: str) -> None:
+        """A former leader has sent it after the pod was bound."""
+        annotations = self.api.pod["metadata"]["annotations"] if self.api.pod is not None else {}
+        pool, _, ticket = annotations.get(names.GRANT, "").partition("/")
+        if pool == site:
+            self.sites[site].answers.grant(OWNER, UID, Grant(ticket=ticket))
 
     # --- the rest -----------------------------------------------------------------------------------------------------
     @rule(seconds=st.sampled_from([1.0, 6.0, 40.0, 70.0]))
@@ -503,6 +609,21 @@ class Race(RuleBasedStateMachine):
             except KubeConflictError:
                 return
             self.slurm_ran = True
+
+    @rule(chosen=st.sampled_from(["", "", "a", "b", "b,a", "a,b,local", "local"]))
+    def the_scheduler_changes_the_places(self, chosen: str) -> None:
+        self.api.annotate({names.PLACES: chosen or None})
+
+    @rule(site=st.sampled_from(SITES), now=st.integers(0, 4))
+    def the_scheduler_binds_the_pod(self, site: str, now: int) -> None:
+        """Without a race, as to its only pool; its cache may lack the newest places."""
+        if self.api.pod is not None and now == 4:
+            with contextlib.suppress(KubeConflictError):
+                self.api.create(f"{POD}/binding", pods.binding(self.api.pod, site, {}))
+
+    @rule(races=st.booleans())
+    def a_user_ends_or_begins_the_race(self, races: bool) -> None:
+        self.api.annotate({names.PLACEMENT: names.RACE if races else None})
 
     @rule()
     def somebody_writes_the_pod(self) -> None:
@@ -521,6 +642,13 @@ class Race(RuleBasedStateMachine):
         else:
             self.api.pod = None
 
+    @invariant()
+    def note_the_places(self) -> None:
+        """Note when the pod last had neither a node nor a place at a site."""
+        if hasattr(self, "sites") and self.api.pod is not None and places.may_return(self.api.pod):
+            missing = set(SITES).difference(places.open_pools(self.api.pod))
+            self.unplaced.update(dict.fromkeys(missing, self.clock.monotonic()))
+
     # --- what must hold -----------------------------------------------------------------------------------------------
     def scripts(self) -> list[Script]:
         return [script for site in self.sites.values() for script in site.scripts]
@@ -537,8 +665,15 @@ class Race(RuleBasedStateMachine):
             node = self.api.pod["spec"].get("nodeName")
             assert all(script.site.name == node for script in self.scripts() if script.began)
 
+    @invariant()
+    def no_living_pod_fails(self) -> None:
+        """A node that is lost with the pod's container may end it; nothing else here may."""
+        if hasattr(self, "sites") and self.api.pod is not None and not self.deleted:
+            failed = self.api.pod["status"].get("phase") == "Failed"
+            assert not failed or any(script.fails_its_pod() for script in self.scripts()), self.api.pod["status"]
+
     def teardown(self) -> None:
-        """With all connections back, a pod that was not deleted runs, and no other place is left."""
+        """With all connections back, no job of a withdrawn place is left, and a pod that was not deleted runs."""
         if not hasattr(self, "sites"):
             return
         try:
@@ -548,33 +683,56 @@ class Race(RuleBasedStateMachine):
                 os.close(script.folder)
             for site in self.sites.values():
                 site.watcher.release_leadership()
+                site.second[1].release_leadership()
             shutil.rmtree(self.at, ignore_errors=True)
 
     def settle(self) -> None:
-        hub = self.hubs[0]
-        for _ in range(60):
-            for name in SITES:
-                site = self.sites[name]
-                site.late.clear()
-                site.look(1)
-                hub.pools[name].snapshot()
-                hub.refresh()
-                hub.act(name, "works")
-                site.start()
-                site.step()
-                self.at_most_one_place_runs()
-            self.clock.advance(15)
+        for site in self.sites.values():
+            site.late.clear()
+        self.turns(12)
+        for name in SITES:
+            unplaced = self.api.pod is None or not places.keeps_job(self.api.pod, name)
+            assert not (unplaced and self.alive(name)), f"a withdrawn place at {name} keeps its job"
+            self.sites[name].full = False
+        if self.ending == "race" or self.api.pod is None:
+            self.api.annotate({names.PLACEMENT: names.RACE, names.PLACES: "a,b"})
+        else:
+            with contextlib.suppress(KubeConflictError):
+                self.api.create(f"{POD}/binding", pods.binding(self.api.pod, self.ending, {}))
+        self.turns(60)
         ran = self.slurm_ran or any(script.began for script in self.scripts())
-        crashed = any(script.died_with_grant() for script in self.scripts())
+        crashed = any(script.fails_its_pod() for script in self.scripts())
         if not self.deleted and not crashed:
             assert ran, "no place runs although hub and sites answer"
         node = (self.api.pod or {"spec": {}})["spec"].get("nodeName")
         for name in SITES:
-            alive = [job for job in self.sites[name].batch.table.values() if job.phase != "ended"]
-            assert not alive or node == name, f"a place at {name} was not withdrawn"
+            assert not self.alive(name) or node == name, f"a place at {name} was not withdrawn"
             if self.api.pod is not None and node not in (None, name):
                 left = self.sites[name].submitter.status(OWNER, UID).status
                 assert left is None, f"the record of a place at {name} was not removed"
+
+    def alive(self, name: str) -> list[BatchJob]:
+        """Return the jobs of the pod that the batch system of a site has."""
+        return [job for job in self.sites[name].batch.table.values() if job.phase != "ended"]
+
+    def turns(self, count: int) -> None:
+        """Let one hub and the sites work for some minutes, without faults."""
+        hub = self.hubs[0]
+        for turn in range(count):
+            for name in SITES:
+                if turn == self.late:
+                    self.a_late_withdrawal_arrives(name)
+                    self.a_late_grant_arrives(name)
+                site = self.sites[name]
+                site.look(1)
+                hub.pools[name].snapshot()
+                hub.refresh()
+                hub.act(name, "works")
+                site.step()
+                site.start()
+                self.at_most_one_place_runs()
+                self.no_living_pod_fails()
+            self.clock.advance(15)
 
 
 Race.TestCase.settings = settings(

@@ -228,7 +228,7 @@ def test_no_job_is_ended_for_want_of_a_pod_that_is_there(world, uid):
     world.act(actions.Submit(pod()))
     world.pool.run("u1")
     if uid:
-        world.kube.objects[PATH] = {"metadata": {"uid": uid}}
+        world.kube.objects[PATH] = {"metadata": {"uid": uid}, "spec": {"nodeName": "site"}}
     world.act(actions.Orphan(world.pool.site["u1"]))
     assert world.pool.count("cancel") == (uid != "u1")
     assert (world.entry.not_before > world.clock.now) is (uid == "u1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 import time
@@ -10,6 +11,8 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+
+from tests.fakes import nfs_names
 
 LIBRARY = resources.files("bridge.script") / "lib"
 MAIN = """
@@ -23,7 +26,7 @@ printf '{{"phase":"%s","reason":"%s","ticket":"%s","stage":"%s"}}' "$phase" "$PO
 
 
 class Script:
-    def __init__(self, at: Path, wait: str) -> None:
+    def __init__(self, at: Path, wait: str, **environment: str) -> None:
         self.at = at / "jobs" / "u1"
         for name in ("state/.new", "control", "run"):
             (self.at / name).mkdir(parents=True)
@@ -32,7 +35,9 @@ class Script:
         pod = (LIBRARY / "pod.bash").read_text()
         active = pod[pod.index("active() {") : pod.index("\n}\n", pod.index("active() {")) + 3]
         text = "".join([*parts, active, MAIN.format(wait=wait)])
-        self.process = subprocess.Popen(["bash", "-c", text], cwd=self.at, stdout=subprocess.PIPE, text=True)
+        command = ["bash", "-c", text]
+        environment = {**os.environ, **environment}
+        self.process = subprocess.Popen(command, cwd=self.at, stdout=subprocess.PIPE, text=True, env=environment)
 
     def record(self) -> dict[str, str]:
         try:
@@ -57,10 +62,18 @@ class Script:
         return dict(json.loads(self.process.communicate(timeout=20)[0]))
 
 
+@pytest.fixture(scope="module")
+def nfs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return nfs_names.environment(tmp_path_factory.mktemp("nfs"))
+
+
 def test_it_begins_with_its_own_ticket(tmp_path: Path) -> None:
     script = Script(tmp_path, "2000")
     ticket = script.asks()
-    assert (tmp_path / "changed" / "u1").exists()
+    until = time.monotonic() + 10
+    while not (tmp_path / "changed" / "u1").exists():
+        assert time.monotonic() < until, "the submitter is not notified"
+        time.sleep(0.02)
     script.put("grant", f"{ticket}\n")
     assert script.end() == {"phase": "Began", "reason": "", "ticket": "", "stage": "init"}
     assert (script.record()["phase"], script.record()["ticket"]) == ("Running", "")
@@ -96,6 +109,29 @@ def test_a_signal_ends_the_wait(tmp_path: Path) -> None:
     script.asks()
     threading.Timer(0.1, script.process.terminate).start()
     assert script.end()["reason"] == "Terminated"
+
+
+@pytest.mark.parametrize("name", ["grant", "stop"])
+def test_it_finds_what_it_waits_for_on_nfs(tmp_path: Path, nfs: dict[str, str], name: str) -> None:
+    """With the default options of NFS, a name that was absent stays absent for half a minute."""
+    script = Script(tmp_path, "2000", **nfs)
+    ticket = script.asks()
+    time.sleep(0.5)  # it has looked for the name
+    script.put(name, f"{ticket}\n" if name == "grant" else "0 Deleted\n")
+    began = time.monotonic()
+    assert script.end()["phase"] == ("Began" if name == "grant" else "GaveBack")
+    assert time.monotonic() - began < 10
+
+
+def test_a_script_that_could_not_record_its_grant_has_begun_nothing(tmp_path: Path) -> None:
+    script = Script(tmp_path, "2000")
+    ticket = script.asks()
+    (script.at / "state" / ".new").rmdir()  # as if the disk were full
+    script.put("grant", f"{ticket}\n")
+    time.sleep(0.5)
+    script.put("stop", "0 Deleted\n")
+    end = script.end()
+    assert (end["phase"], end["ticket"]) == ("GaveBack", ticket)
 
 
 def test_without_a_wait_it_begins_at_once(tmp_path: Path) -> None:

@@ -101,23 +101,28 @@ class World:
         """Start a new submitter, as after kill -9."""
         if hasattr(self, "watcher"):
             self.watcher.release_leadership()
-        self.folder = Folder(self.path, since=self.clock.time())
-        self.folder.prepare()
+        self.folder, self.watcher, self.submitter = self.start_submitter()
+        assert self.watcher.take_leadership()
+
+    def start_submitter(self):
+        """Return the parts of a submitter that is not the leader."""
+        folder = Folder(self.path, since=self.clock.time())
+        folder.prepare()
         batch_list = BatchList(self.batch, 1.0, self.clock)
-        self.watcher = Watcher(
-            self.folder,
+        watcher = Watcher(
+            folder,
             self.batch,
             Delays(60, 60, 2),
             f"s{len(self.events)}",
             self.clock,
             lambda number, status: self.events.append((number, status)),
-            lambda uid: self.submitter.resubmit(uid),
+            lambda uid: submitter.resubmit(uid),
             batch_list,
         )
-        self.submitter = Submitter(
-            self.folder,
+        submitter = Submitter(
+            folder,
             self.batch,
-            self.watcher,
+            watcher,
             lambda: self.config,
             self.clock,
             lag=2,
@@ -126,7 +131,7 @@ class World:
             wait=self._wait,
             wake=lambda: None,
         )
-        assert self.watcher.take_leadership()
+        return folder, watcher, submitter
 
     def _wait(self, seconds):
         self.clock.advance(seconds)

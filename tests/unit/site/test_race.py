@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from bridge.errors import SiteRefusedError
+from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.site.config import parse
 from bridge.site.job_folder import JobFolder
+from bridge.site.job_record import Cancellation
 from bridge.wire.messages import Cancel, Grant, Submit
+from tests.fakes import nfs_names
 from tests.unit.site.conftest import OWNER, UID
 
 TICKET = "11111111-2222-3333-4444-555555555555"
@@ -155,7 +161,7 @@ def test_a_job_that_has_run_is_never_unused_even_without_its_grant_on_disk(site,
     assert site.submit().existed
 
 
-def test_a_withdrawn_place_does_not_ask_and_is_replaced_only_by_another_place(site):
+def test_a_cancelled_place_does_not_ask_and_is_replaced_only_by_another_place(site):
     site.submit(grant_wait=60)
     ask(site)
     site.submitter.cancel(OWNER, UID, Cancel(grace=0))
@@ -170,7 +176,97 @@ def test_a_withdrawn_place_does_not_ask_and_is_replaced_only_by_another_place(si
     assert (answer.existed, answer.status.phase, len(site.batch.submits)) == (False, "queued", 2)
 
 
-def test_a_withdrawn_place_that_is_forgotten_is_refused(site):
+def withdraw(site):
+    return site.submitter.cancel(OWNER, UID, Cancel(grace=0, withdrawn=True)).status
+
+
+@pytest.mark.parametrize("grant_wait", [60, None])
+@pytest.mark.parametrize("stage", ["lost", "queued", "asks"])
+def test_a_withdrawn_place_takes_every_later_job_of_its_pod(site, stage, grant_wait):
+    """Its pod lives: it may get a place there again, or be bound there."""
+    if stage == "lost":
+        site.batch.swallow = True
+        with pytest.raises(BatchUnknownOutcomeError):
+            site.submit(grant_wait=60)
+        site.batch.swallow = False
+    else:
+        site.submit(grant_wait=60)
+    if stage == "asks":
+        ask(site)
+    assert withdraw(site).reason == "Cancelling"
+    assert site.submit(grant_wait=grant_wait).existed, "the batch system has the job still"
+    if stage == "asks":
+        give_back(site, "Deleted")
+    for _ in range(3):
+        site.look(30)
+    assert (site.status().phase, site.status().unused) == ("ended", True)
+    answer = site.submit(grant_wait=grant_wait)
+    assert (answer.existed, answer.status.phase, answer.status.unused) == (False, "queued", False)
+    site.look(5)
+    assert site.status().phase == "queued"
+
+
+def test_a_submission_that_is_refused_while_it_is_withdrawn_is_taken_later(site):
+    def withdrawn():
+        site.folder.job(UID).write_cancel(Cancellation(0, 0, withdrawn=True))
+
+    site.batch.during_submit, site.batch.refuse = withdrawn, BatchError("full")
+    with pytest.raises(BatchError):
+        site.submit(grant_wait=60)
+    site.batch.during_submit, site.batch.refuse = (lambda: None), None
+    assert site.submit().existed is False
+
+
+def test_a_place_that_the_site_does_not_know_is_withdrawn_without_a_trace(site):
+    assert withdraw(site) is None
+    assert site.submit(grant_wait=60).existed is False
+
+
+@pytest.mark.parametrize("how", ["without a wait", "granted", "running"])
+def test_a_late_withdrawal_leaves_the_job_of_the_bound_pod_alone(site, how):
+    site.submit(grant_wait=None if how == "without a wait" else 60)
+    if how != "without a wait":
+        ask(site)
+        site.submitter.grant(OWNER, UID, Grant(ticket=TICKET))
+    if how == "running":
+        site.begin()
+    site.look()
+    before = site.status()
+    assert withdraw(site) == before
+    site.look(5)
+    assert (site.folder.job(UID).read().cancel, site.batch.cancelled) == (None, [])
+
+
+@pytest.mark.parametrize("first", ["withdrawn", "deleted"])
+def test_the_deletion_of_the_pod_counts_before_and_after_a_withdrawal(site, first):
+    site.submit(grant_wait=60)
+    requests = [Cancel(grace=0, withdrawn=True), Cancel(grace=30)]
+    for request in requests if first == "withdrawn" else reversed(requests):
+        site.submitter.cancel(OWNER, UID, request)
+    site.look()
+    site.look(5)
+    assert site.status().unused
+    assert site.submit().existed, "a late submission of a pod that is gone"
+
+
+@pytest.mark.parametrize("end", ["ended", "missing", "withdrawn", "cancelled"])
+def test_a_job_that_is_to_end_or_over_gets_no_grant(site, end):
+    site.submit(grant_wait=60)
+    ask(site)
+    if end == "ended":
+        site.batch.end("1", "NodeFail")
+        site.look()
+    elif end == "missing":
+        del site.batch.table["1"]
+        for _ in range(4):
+            site.look(40)
+    else:
+        site.submitter.cancel(OWNER, UID, Cancel(grace=0, withdrawn=end == "withdrawn"))
+    site.submitter.grant(OWNER, UID, Grant(ticket=TICKET))
+    assert not granted(site)
+
+
+def test_a_cancelled_place_that_is_forgotten_is_refused(site):
     site.submit(grant_wait=60)
     ask(site)
     site.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
@@ -244,3 +340,30 @@ def test_a_list_from_before_the_replacement_says_nothing_about_the_new_job(site,
     site.begin()
     site.look()
     assert site.status().phase == "running"
+
+
+ASKS_ON_NFS = """
+import sys
+from pathlib import Path
+from bridge.site import status
+from bridge.site.folder import Folder
+job = Folder(Path(sys.argv[1])).job(sys.argv[2])
+for _ in range(2):
+    print(status.asks(job.read()), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_the_question_of_a_script_is_seen_on_nfs(site, tmp_path):
+    """With the default options of NFS, a name that was absent stays absent for half a minute."""
+    site.submit(grant_wait=60)
+    environment = {**os.environ, **nfs_names.environment(tmp_path)}
+    command = [sys.executable, "-c", ASKS_ON_NFS, str(site.path), UID]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as reader:
+        assert reader.stdout.readline() == "\n"
+        ask(site)
+        reader.stdin.write("\n")
+        reader.stdin.flush()
+        assert reader.stdout.readline() == f"{TICKET}\n"
+        reader.communicate("\n")
