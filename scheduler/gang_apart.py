@@ -13,7 +13,8 @@ from dataclasses import replace
 from bridge import names
 from bridge.slurm import states
 from bridge.slurm.models import Job
-from bridge.workload import links, pods
+from bridge.workload import pods
+from scheduler import gangs
 from scheduler.actions import Pod
 from scheduler.gangs import Gang
 from scheduler.pod_states import PodState
@@ -73,15 +74,16 @@ def without_place(view: SchedulerView, gang: Gang, job: Job, late: Sequence[Pod]
 
     ``late`` are the members without a place. A deleted pod on a silent node keeps its place.
     """
+    shape_of = gangs.shape_in(job)
     leaving = Counter(
-        links.shape(pod)
+        shape_of(pod)
         for pod in gang.running
         if pods.is_deleted(pod) and pods.job_id(pod) == job.job_id and not _is_silent(view, pod)
     )
     waits: list[Pod] = []
     apart: list[Pod] = []
     for pod in late:
-        shape = links.shape(pod)
+        shape = shape_of(pod)
         leaving[shape] -= 1
         (waits if leaving[shape] >= 0 else apart).append(pod)
     return waits, apart

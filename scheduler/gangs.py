@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -173,8 +173,8 @@ def assign_places(gang: Gang, job: Job) -> dict[str, str]:
     size = _size(gang, job)
     if not job.parts:
         return assign(gang, job.nodes, size, _shared(job.link, gang.waiting, size))
-    most = size - len(job.parts) + 1
-    shapes = {pods.uid(pod): links.shape(pod) for pod in gang.pods}
+    most, shape_of = size - len(job.parts) + 1, shape_in(job)
+    shapes = {pods.uid(pod): shape_of(pod) for pod in gang.pods}
     assigned: dict[str, str] = {}
     for part in job.parts:
         own = {uid for uid, shape in shapes.items() if shape == part.shape}
@@ -239,7 +239,7 @@ def parts(gang: Gang, job: Job) -> list[tuple[Job | JobPart, list[Pod]]]:
     """
     if job.link is None or job.link.parts == 1:
         return [(job, gang.waiting)]
-    members = links.by_shape(gang.waiting)
+    members = links.by_shape(gang.waiting, shape_in(job))
     return [(part, [*members.get(part.shape, ())]) for part in job.parts]
 
 
@@ -250,13 +250,18 @@ def sharing(gang: Gang, job: Job, members: Sequence[Pod]) -> dict[str, int]:
     """
     if not job.parts:
         return dict.fromkeys(map(pods.uid, members), _shared(job.link, members, _size(gang, job)))
-    parts = {part.shape: part for part in job.parts}
-    present = {shape: len(found) for shape, found in links.by_shape([*gang.waiting, *gang.running]).items()}
+    parts, shape_of = {part.shape: part for part in job.parts}, shape_in(job)
+    present = {shape: len(found) for shape, found in links.by_shape([*gang.waiting, *gang.running], shape_of).items()}
     shared = {}
     for pod in members:
-        part, alike = parts.get(shape := links.shape(pod)), present[shape]
+        part, alike = parts.get(shape := shape_of(pod)), present[shape]
         shared[pods.uid(pod)] = _shared(part, [pod], part.members or alike if part is not None else alike)
     return shared
+
+
+def shape_in(job: Job) -> Callable[[Pod], str]:
+    """Return the function that makes shapes like those of the components of a job."""
+    return links.shape_for(part.shape for part in job.parts)
 
 
 def _shared(submitted: JobLink | JobPart | None, members: Sequence[Pod], size: int) -> int:
@@ -289,7 +294,8 @@ def without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
         return gang, []
     allocated = states.is_allocated(job.states)
     unknown = [pod for pod in gang.waiting if allocated or pods.job_id(pod) != job.job_id]
-    strangers = [pod for pod in unknown if links.shape(pod) not in wanted]
+    shape_of = links.shape_for(wanted)
+    strangers = [pod for pod in unknown if shape_of(pod) not in wanted]
     if not strangers:
         return gang, []
     return replace(gang, pods=tuple([pod for pod in gang.pods if pod not in strangers])), strangers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,7 +31,8 @@ class JobRequests:
     def of(self, members: Sequence[Pod], gang: Gang | None, placements: Placements) -> JobRequest:
         """Return the request for a pod, or for the waiting ``members`` of a gang.
 
-        Members of different shapes get a heterogeneous job, with one component for each shape. Raises
+        Members of different shapes get a heterogeneous job, with one component for each shape. If members of one shape
+        have too few nodes in common, because they select different ones, each kind of them gets a component. Raises
         :class:`NoNodeError`, and the errors of :mod:`bridge.workload.translate` and of :meth:`Claims.add_to`.
         """
         version = self._slurm.version
@@ -40,13 +42,19 @@ class JobRequests:
             excluded = _excluded(placement, version)
             request = translate.request(members[0], self._config, version, self._cluster, excluded, longest)
             return self._claims.add_to(request, members)
-        groups = list(links.by_shape(members).values())
+        done = gang.succeeded()
+        size, least = max(gang.size - done, len(members)), max(gang.minimum - done, 1)
+        shapes = links.by_shape(members)
+        if not self._have_nodes(list(shapes.values()), least, placements):
+            shapes = links.by_shape(members, links.placed_shape)
+        groups = list(shapes.values())
         if len(groups) == 1:
-            done = gang.succeeded()
-            size, least = max(gang.size - done, len(members)), max(gang.minimum - done, 1)
             return self._claims.add_to(self._of_group(gang, members, size, least, placements), members)
         _check_shared_claims(groups)
-        found = [(self._of_group(gang, group, len(group), len(group), placements), group) for group in groups]
+        found = [
+            (_shaped(self._of_group(gang, group, len(group), len(group), placements), shape), group)
+            for shape, group in shapes.items()
+        ]
         # Slurm looks for the nodes of one component after the other and never goes back: the most demanding one first
         found.sort(key=lambda pair: self._demand(pair[0], pair[1], placements))
         requests, groups = [request for request, _ in found], [group for _, group in found]
@@ -55,6 +63,14 @@ class JobRequests:
         parts = (replace(whole, components=()), *whole.components)
         with_claims = [self._claims.add_to(part, group) for part, group in zip(parts, groups, strict=True)]
         return replace(with_claims[0], components=tuple(with_claims[1:]))
+
+    def _have_nodes(self, groups: Sequence[Sequence[Pod]], least: int, placements: Placements) -> bool:
+        """Whether each group has enough nodes that fit all its members; a single one needs ``least`` places."""
+        for group in groups:
+            fewest = math.ceil((least if len(groups) == 1 else len(group)) / together(group))
+            if len(self._place(group, placements)[0].eligible) < fewest:
+                return False
+        return True
 
     def _of_group(
         self, gang: Gang, members: Sequence[Pod], size: int, least: int, placements: Placements
@@ -106,6 +122,11 @@ class JobRequests:
         fitting = {name for placement in placements for name in placement.eligible}
         if len(fitting) < fewest:
             raise NoNodeError(f"the group needs {fewest} nodes, but only {len(fitting)} fit")
+
+
+def _shaped(request: JobRequest, shape: str) -> JobRequest:
+    """Return the request for a component with this shape in its comment."""
+    return replace(request, link=replace(request.link, shape=shape))
 
 
 def _check_shared_claims(groups: Sequence[Sequence[Pod]]) -> None:

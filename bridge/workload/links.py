@@ -96,11 +96,30 @@ def shape(pod: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def by_shape(members: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+def placed_shape(pod: Mapping[str, Any]) -> str:
+    """Return the shape of the pod, followed by a digest of the nodes that the pod allows.
+
+    It is used for members that request the same, but have too few nodes in common: each kind of them gets a component.
+    """
+    spec = pod["spec"]
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    text = json.dumps([spec.get("nodeSelector") or {}, required, spec.get("tolerations") or []], sort_keys=True)
+    return f"{shape(pod)}.{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def shape_for(known: Iterable[str]) -> Callable[[Mapping[str, Any]], str]:
+    """Return the function that makes shapes like the known ones: :func:`shape` or :func:`placed_shape`."""
+    return placed_shape if any("." in one for one in known) else shape
+
+
+def by_shape(
+    members: Iterable[Mapping[str, Any]], shape_of: Callable[[Mapping[str, Any]], str] = shape
+) -> dict[str, list[Mapping[str, Any]]]:
     """Return the pods of each shape; the shapes in the order in which they appear."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for pod in members:
-        found.setdefault(shape(pod), []).append(pod)
+        found.setdefault(shape_of(pod), []).append(pod)
     return found
 
 

@@ -201,8 +201,9 @@ def heterogeneous(requests: Sequence[JobRequest], config: Config, version: ApiVe
     if not version.heterogeneous:
         named = [field.name for field in fields(first) if field.name not in _SIZES]
         differing = [name for name in named if any(getattr(one, name) != getattr(first, name) for one in requests)]
+        what = ", ".join(differing).replace("excluded_nodes", "the nodes that they select") or "their settings"
         raise UntranslatableError(
-            f"the pods of one group differ in {', '.join(differing) or 'their settings'}: they need a heterogeneous "
+            f"the pods of one group differ in {what}: they need a heterogeneous "
             f"job, which Slurm's API {version.name} can't make; allowed: the same requests and settings"
         )
     if len(requests) > components.MOST:
