@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
@@ -10,9 +9,10 @@ from typing import Any
 
 from bridge.slurm import states
 from bridge.slurm.models import Node, Partition
-from bridge.workload import eligibility, resources, slurm_partition, translate
+from bridge.workload import eligibility, host_ports, slurm_partition
 from bridge.workload.eligibility import NodeView
 from scheduler import volumes
+from scheduler.node_fit import BoundedCache, Key, NodeFit, most_results
 from scheduler.storage import Storage
 from scheduler.volume_nodes import NodeFilter, Write
 
@@ -37,9 +37,10 @@ class Placement:
 class Placements:
     """The placements of pods on the nodes of Kubernetes and Slurm at one time. Results are cached.
 
-    The placement of a pod depends on a few fields of its spec and on its partitions; a thousand pods of one Job share
-    one. A node that Slurm's power saving keeps down counts as it will be after its start. ``remembered`` holds nodes,
-    by their name in Slurm, that Kubernetes has deleted meanwhile, as it does with machines of a cloud.
+    The placement of a pod depends on a few fields of its spec and on its partitions; pods that fit the same nodes for
+    the same reasons share one. The number of results that are kept is limited. A node that Slurm's power saving keeps
+    down counts as it will be after its start. ``remembered`` holds nodes, by their name in Slurm, that Kubernetes has
+    deleted meanwhile, as it does with machines of a cloud.
     """
 
     def __init__(
@@ -55,22 +56,26 @@ class Placements:
         self._slurm_nodes = slurm_nodes
         self._partitions = partitions
         self._expected = {node.slurm_name: node for node in self._nodes}
-        self._known: dict[str, Placement] = {}
-        self._bound: dict[tuple[object, ...], Placement] = {}
+        self._fit = NodeFit(self._nodes)
+        self._most = most_results(len(slurm_nodes))
+        self._known = BoundedCache[Key, Placement](self._most)
+        self._bound = BoundedCache[tuple[object, ...], Placement](self._most)
         self._drained = frozenset(name for name, node in slurm_nodes.items() if "DRAIN" in node.states)
-        self._same: dict[tuple[int, int], tuple[tuple[str, ...], tuple[str, ...], bool]] = {}
-        self._by_uid: dict[str, tuple[Mapping[str, Any], Placement]] = {}
+        self._same = BoundedCache[tuple[int, int], tuple[tuple[str, ...], tuple[str, ...], bool]](self._most)
+        self._by_uid: dict[str, tuple[Mapping[str, Any], Key]] = {}
         self._storage = storage or Storage()
-        self._stored = _ByStorage(0)
+        self._stored = _ByStorage(0, self._most)
 
     def of(self, pod: Mapping[str, Any], default_partition: str) -> Placement:
         """Return the placement of a pod."""
         uid = pod["metadata"].get("uid", "")
         seen = self._by_uid.get(uid)
         if seen is None or seen[0] is not pod:  # the cache replaces objects and never changes them
-            seen = self._by_uid[uid] = (pod, self._find(pod, default_partition))
-        wanted = self.needs(pod)
-        return self._within(seen[1], wanted) if wanted.restricts else seen[1]
+            key = self._fit.key(pod, slurm_partition.of(pod, default_partition))
+            seen = self._by_uid[uid] = (pod, key)
+        key, wanted = seen[1], self.needs(pod)
+        placement = self._known.get(key, lambda: self._find(pod, key, default_partition))
+        return self._within(key, placement, wanted) if wanted.restricts else placement
 
     def forget_all_but(self, uids: Set[str]) -> None:
         """Forget the other pods. Other threads may add pods meanwhile."""
@@ -102,12 +107,10 @@ class Placements:
         wanted, node = self.needs(pod), self.by_slurm_name[slurm_node]
         return tuple(NodeFilter(wanted, self._storage).writes(node)) if wanted.unbound else ()
 
-    def _within(self, placement: Placement, wanted: volumes.Needs) -> Placement:
+    def _within(self, key: Key, placement: Placement, wanted: volumes.Needs) -> Placement:
         """Return the placement without the nodes that the claims do not allow; one object for equal claims."""
-        known = self._current().placements if wanted.unbound else self._bound
-        key = (id(placement), wanted.terms, tuple(claim.shape for claim in wanted.unbound))
-        found = known.get(key)
-        if found is None:
+
+        def make() -> Placement:
             check = NodeFilter(wanted, self._storage)
             refused, eligible = dict(placement.refused), []
             for name in placement.eligible:
@@ -115,12 +118,14 @@ class Placements:
                     refused[name] = why
                 else:
                     eligible.append(name)
-            found = known[key] = _placement(refused, eligible)
-        return found
+            return _placement(refused, eligible)
+
+        known = self._current().placements if wanted.unbound else self._bound
+        return known.get((key, wanted.terms, tuple(claim.shape for claim in wanted.unbound)), make)
 
     def _current(self) -> _ByStorage:
         if self._stored.version != self._storage.version:
-            self._stored = _ByStorage(self._storage.version)
+            self._stored = _ByStorage(self._storage.version, self._most)
         return self._stored
 
     def same_for_slurm(self, one: tuple[str, ...], other: tuple[str, ...]) -> bool:
@@ -128,10 +133,11 @@ class Placements:
 
         Pods share tuples, so the results are kept by identity; the tuples are kept with them.
         """
-        key = id(one), id(other)
-        if key not in self._same:
-            self._same[key] = one, other, not (set(one) ^ set(other)) - self._drained
-        return self._same[key][2]
+
+        def compare() -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+            return one, other, not (set(one) ^ set(other)) - self._drained
+
+        return self._same.get((id(one), id(other)), compare)[2]
 
     def of_all(self, members: Iterable[Mapping[str, Any]], default_partition: str) -> Placement:
         """Return the placement of pods that share a job: a node counts if it fits all of them."""
@@ -145,31 +151,16 @@ class Placements:
             eligible |= set(placement.eligible)
         return _placement(refused, sorted(eligible - refused.keys()))
 
-    def _find(self, pod: Mapping[str, Any], default_partition: str) -> Placement:
+    def _find(self, pod: Mapping[str, Any], key: Key, default_partition: str) -> Placement:
         partition = slurm_partition.of(pod, default_partition)
-        spec = pod["spec"]
-        shape = json.dumps(
-            [
-                partition,
-                *(spec.get(part) for part in ("nodeSelector", "affinity", "tolerations", "overhead", "resources")),
-                *([c.get("resources"), c.get("restartPolicy")] for c in spec.get("initContainers") or ()),
-                "/",
-                *(c.get("resources") for c in spec.get("containers") or ()),
-            ],
-            sort_keys=True,
-        )
-        found = self._known.get(shape)
-        if found is None:
-            refused, eligible = translate.exclusions(pod, self._nodes, self._names(partition))
-            found = self._known[shape] = _placement(refused, eligible)
-        return found
+        return _placement(*self._fit.placed(pod, key, lambda: self._names(partition)))
 
     def refusal(self, pod: Mapping[str, Any], slurm_node: str) -> str:
         """Return the reason why Kubernetes would refuse the allocated node for the pod; empty if it would not."""
         node = self.by_slurm_name.get(slurm_node)
         if node is None:
             return "not a Kubernetes node"
-        why = eligibility.refusal(pod["spec"], resources.node_requests(pod["spec"]), node)
+        why = eligibility.refusal(pod["spec"], host_ports.node_requests(pod["spec"]), node)
         wanted = self.needs(pod)
         return why or (NodeFilter(wanted, self._storage).refusal(node) if wanted.restricts else "")
 
@@ -210,10 +201,10 @@ class Placements:
 class _ByStorage:
     """What was computed from one version of the storage objects."""
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, most: int) -> None:
         self.version = version
         self.needs: dict[str, volumes.Needs] = {}
-        self.placements: dict[tuple[object, ...], Placement] = {}
+        self.placements = BoundedCache[tuple[object, ...], Placement](most)
 
 
 def _placement(refused: Mapping[str, str], eligible: Iterable[str]) -> Placement:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -14,9 +14,7 @@ from bridge.slurm import components
 from bridge.slurm.models import ApiVersion, GroupRef, JobLink, JobRequest, PodRef
 from bridge.workload import annotations as job_annotations
 from bridge.workload import (
-    eligibility,
     gres,
-    host_ports,
     links,
     pods,
     quantity,
@@ -24,7 +22,6 @@ from bridge.workload import (
     shortfall,
     slurm_partition,
 )
-from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 
 _SIZES = ("name", "link", "min_nodes", "max_nodes", "tasks", "tasks_per_node", "excluded_nodes", "components")
@@ -41,28 +38,6 @@ def pod_ref(pod: Mapping[str, Any]) -> PodRef:
     """Return the reference to a pod in the comment of its job."""
     metadata = pod["metadata"]
     return PodRef(metadata["namespace"], metadata["name"], metadata["uid"])
-
-
-def exclusions(
-    pod: Mapping[str, Any], nodes: Iterable[NodeView], slurm_nodes: Iterable[str]
-) -> tuple[dict[str, str], list[str]]:
-    """Return the Slurm nodes that Kubernetes would refuse for the pod (name -> reason), and the others, sorted.
-
-    A Slurm node that is not a Kubernetes node is refused too: it has no kubelet to start the pod.
-    """
-    spec = pod["spec"]
-    requests = host_ports.node_requests(spec)
-    by_slurm_name = {node.slurm_name: node for node in nodes}
-    refused: dict[str, str] = {}
-    eligible: list[str] = []
-    for name in sorted(slurm_nodes):
-        node = by_slurm_name.get(name)
-        why = "not a Kubernetes node" if node is None else eligibility.refusal(spec, requests, node)
-        if why:
-            refused[name] = why
-        else:
-            eligible.append(name)
-    return refused, eligible
 
 
 def request(

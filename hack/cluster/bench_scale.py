@@ -27,6 +27,8 @@ WATCH = 60
 """Seconds over which requests and CPU time are counted."""
 IDLE_WATCH = 40
 """Seconds over which the requests of a leader without pods are counted."""
+DISTINCT = 1000
+"""Number of different requests of the waiting pods."""
 CLOCKS = 310
 """Seconds: a pod needs the jobs of others that were submitted up to 300 s before it (:mod:`scheduler.rules`)."""
 HEAD = 1000
@@ -181,11 +183,12 @@ def _submit_others(world: World, numbers: range) -> None:
 def _create_pods(world: World, numbers: range) -> None:
     api = bare.kube(world)
     for number in numbers:
-        api("POST", bare.PODS, _pod(f"w{number}"))
+        api("POST", bare.PODS, _pod(f"w{number}", 16 + number % DISTINCT))
 
 
-def _pod(name: str) -> dict[str, Any]:
+def _pod(name: str, mebibytes: int = 16) -> dict[str, Any]:
     pod = bare.pod_body(name, "slurm-bridge-scheduler")
+    pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = f"{mebibytes}Mi"
     pod["metadata"]["annotations"] = {JOB_PREFIX + "partition": "many"}
     return pod
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from bridge import names
 from bridge.config import Config, parse
 from bridge.slurm.models import ApiVersion, GroupRef, JobLink, PodRef
-from bridge.workload import eligibility, links, translate
+from bridge.workload import links, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 
 NEW = ApiVersion("v0.0.45", external_jobs=True)
@@ -126,17 +126,6 @@ def test_what_an_old_slurm_can_not():
 def test_bad_annotations_are_named():
     with pytest.raises(InvalidAnnotationsError, match="timelimit"):
         ask(pod({names.TIME_LIMIT: "x"}))
-
-
-def test_exclusions():
-    def kube(name, **spec):
-        raw = {"metadata": {"name": name}, "spec": spec, "status": {"allocatable": {"cpu": "4"}}}
-        return eligibility.view(raw)
-
-    nodes = [kube("n1"), kube("n2", unschedulable=True)]
-    refused, eligible = translate.exclusions(pod(requests={"cpu": "2"}), nodes, ["n1", "n2", "bare"])
-    assert eligible == ["n1"]
-    assert refused == {"n2": "cordoned", "bare": "not a Kubernetes node"}
 
 
 GROUP = GroupRef("jobset", "ns", "train", "o1", "workers")
