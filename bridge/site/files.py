@@ -3,50 +3,55 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
-import logging
 import os
 import secrets
-import shutil
 import stat
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from bridge.logs import kv
-
-log = logging.getLogger(__name__)
+from bridge.site.beneath import Where, open_file, parent
+from bridge.site.removal import remove_tree
 
 T = TypeVar("T")
 _LONGEST_WORD = 256
 _FOR_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def open_plain(path: str | Path) -> int | None:
+def open_plain(path: Where) -> int | None:
     """Open a plain file for reading and return its descriptor; ``None``: it is not there, or is something else."""
+    found = _plain(path)
+    return None if found is None else found[0]
+
+
+def _plain(path: Where) -> tuple[int, int] | None:
+    """Open a plain file and return its descriptor and its size."""
     try:
-        descriptor = os.open(path, _FOR_READING)
+        descriptor = open_file(path, _FOR_READING)
     except OSError:
         return None
     try:
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return descriptor
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode):
+            return descriptor, found.st_size
     except OSError:  # a stale handle of a shared file system
         pass
     os.close(descriptor)
     return None
 
 
-def read_some(path: str | Path, most: int) -> bytes | None:
+def read_some(path: Where, most: int) -> bytes | None:
     """Read the first bytes of a plain file; ``None``: it is not there, or is something else."""
-    descriptor = open_plain(path)
-    if descriptor is None:
+    found = _plain(path)
+    if found is None:
         return None
+    descriptor, size = found
     try:
-        found = os.fstat(descriptor)
-        content = os.read(descriptor, min(most, found.st_size + 1))
-        while 0 < len(content) < min(most, found.st_size) and (more := os.read(descriptor, most - len(content))):
+        content = os.read(descriptor, min(most, size + 1))
+        while 0 < len(content) < min(most, size) and (more := os.read(descriptor, most - len(content))):
             content += more
         return content
     except OSError:  # a stale handle of a shared file system
@@ -55,7 +60,19 @@ def read_some(path: str | Path, most: int) -> bytes | None:
         os.close(descriptor)
 
 
-def read_json(path: str | Path, most: int) -> dict[str, Any] | None:
+def read_all(path: Where, most: int) -> bytes:
+    """Read a plain file of at most ``most`` bytes; raises OSError."""
+    descriptor = open_file(path, _FOR_READING)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "no plain file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return content
+
+
+def read_json(path: Where, most: int) -> dict[str, Any] | None:
     """Read a JSON object of at most ``most`` bytes; ``None``: there is none."""
     content = read_some(path, most)
     if not content:
@@ -67,7 +84,7 @@ def read_json(path: str | Path, most: int) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def read_valid(kind: TypeAdapter[T], path: str | Path, most: int) -> T | None:
+def read_valid(kind: TypeAdapter[T], path: Where, most: int) -> T | None:
     """Read a file of the submitter; ``None``: it is missing, longer than ``most`` bytes, or a job has changed it."""
     content = read_some(path, most)
     return validated(kind, content) if content else None
@@ -81,19 +98,19 @@ def validated(kind: TypeAdapter[T], content: bytes) -> T | None:
         return None
 
 
-def read_word(path: str | Path) -> str:
+def read_word(path: Where) -> str:
     """Read a short file; empty: it is not there."""
     content = read_some(path, _LONGEST_WORD)
     return content.decode(errors="replace").strip() if content else ""
 
 
-def read_line(path: str | Path) -> str:
+def read_line(path: Where) -> str:
     """Read a short file; empty: it is not there, or its line has no end yet."""
     content = read_some(path, _LONGEST_WORD)
     return content.decode(errors="replace").strip() if content and content.endswith(b"\n") else ""
 
 
-def put(path: str | Path, content: bytes) -> None:
+def put(path: Where, content: bytes) -> None:
     """Write or replace a file whose readers ignore it while it is incomplete."""
     try:
         write_new(path, content)
@@ -101,29 +118,37 @@ def put(path: str | Path, content: bytes) -> None:
         write(path, content)
 
 
-def write(path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool = False, owner: int | None = None) -> None:
-    """Replace a file in one step: readers see the old content or the new one.
+def write(path: Where, content: bytes, *, mode: int = 0o600, sync: bool = False, owner: int | None = None) -> None:
+    """Replace a file in one step: readers see the old content or the new one. A directory in its place is removed.
 
     ``sync``: write it to disk now. ``owner``: numeric user of the file, if not the user of this process.
     """
-    folder, name = os.path.split(path)
-    aside = f"{folder}/.{name}.{secrets.token_hex(4)}"
-    try:
-        write_new(aside, content, mode=mode, sync=sync, owner=owner)
-        os.replace(aside, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(aside)
-        raise
-    if sync:
-        force(folder)
+    with parent(path) as (folder, name):
+        above, base = os.path.split(name)
+        aside = os.path.join(above, f".{base}.{secrets.token_hex(4)}")
+        try:
+            _create(folder, aside, content, mode=mode, sync=sync, owner=owner)
+            try:
+                os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except IsADirectoryError:
+                remove_tree(path)
+                os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(aside, dir_fd=folder)
+            raise
+        if sync:
+            _force(folder, above or ".")
 
 
-def write_new(
-    path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool = False, owner: int | None = None
-) -> None:
+def write_new(path: Where, content: bytes, *, mode: int = 0o600, sync: bool = False, owner: int | None = None) -> None:
     """Create a file; raises FileExistsError if it exists."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with parent(path) as (folder, name):
+        _create(folder, name, content, mode=mode, sync=sync, owner=owner)
+
+
+def _create(folder: int | None, name: str, content: bytes, *, mode: int, sync: bool, owner: int | None) -> None:
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder)
     try:
         if mode & 0o077:  # os.open has applied the umask
             os.fchmod(descriptor, mode)
@@ -144,44 +169,16 @@ def other_owner(path: str | Path) -> int | None:
     return None if owner == os.geteuid() else owner
 
 
-def make_folder(path: Path, owner: int | None) -> None:
-    """Create a private directory that belongs to ``owner``, as for :func:`write`, if there is none."""
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-        if owner is not None:
-            os.chown(path, owner, -1, follow_symlinks=False)
-
-
-def force(path: str | Path) -> None:
+def force(path: Where) -> None:
     """Write a file to disk now, or the names in a directory."""
-    descriptor = os.open(path, _FOR_READING)
+    with parent(path) as (folder, name):
+        _force(folder, name)
+
+
+def _force(folder: int | None, name: str) -> None:
+    descriptor = os.open(name, _FOR_READING, dir_fd=folder)
     try:
-        os.fsync(descriptor)
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def remove_tree(path: str | Path) -> None:
-    """Remove a tree, with its read-only directories; what can't be removed remains for the next sweep.
-
-    The directory of a job in which a volume is still mounted remains: the files of the volume are a user's data.
-    """
-    if os.path.exists(f"{path}/fuse") and _mounts_below(path):
-        log.warning("a volume is still mounted: the directory is not removed", extra=kv(folder=path))
-        return
-
-    def open_up(function: Any, name: str, _: Any) -> None:
-        with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(name), 0o700)
-            if os.path.isdir(name) and not os.path.islink(name):
-                os.chmod(name, 0o700)
-            function(name)
-
-    shutil.rmtree(path, onerror=open_up)
-
-
-def _mounts_below(path: str | Path) -> bool:
-    """Return whether anything is mounted below a directory; see proc_pid_mountinfo(5)."""
-    start = os.fsencode(os.path.realpath(path)) + b"/"
-    with open("/proc/self/mountinfo", "rb") as file:
-        return any(line.split(b" ", 5)[4].startswith(start) for line in file)

@@ -23,7 +23,7 @@ from bridge.clock import Clock
 from bridge.errors import ConfigError
 from bridge.logs import kv
 from bridge.site.config import Images
-from bridge.site.files import remove_tree
+from bridge.site.removal import remove_tree
 
 log = logging.getLogger(__name__)
 

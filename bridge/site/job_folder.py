@@ -15,11 +15,11 @@ the second line of ``job.sh``: a comment with a checksum and the request, so tha
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import math
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,28 +31,31 @@ from bridge.logs import kv
 from bridge.script.runtimes import table as runtimes
 from bridge.site import job_request
 from bridge.site.batch.port import BatchJob
+from bridge.site.beneath import Below, exists, make_folder, names, open_folder, open_root
 from bridge.site.files import (
     force,
-    make_folder,
     other_owner,
     put,
+    read_all,
     read_json,
     read_line,
     read_some,
     read_valid,
     read_word,
-    remove_tree,
     validated,
     write,
     write_new,
 )
 from bridge.site.job_record import BatchObservation, Cancellation, JobRecord, Meta
+from bridge.site.removal import remove_tree
 
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 LARGEST_STATE = 64 * 1024
 """Bytes of a state file that are read; a container may have written to it."""
+LARGEST_FILE = 40 * 2**20
+"""Bytes of ``job.sh`` that are read: the largest script with its library and its request."""
 LARGEST_MESSAGE = 4096
 LONGEST_GRACE = 2**31 - 1
 """Seconds; the script computes in hundredths with 64 bits."""
@@ -95,7 +98,10 @@ class JobFolder:
 
     def begun(self) -> bool:
         """Return whether its script has started."""
-        return os.path.isdir(f"{self._at}/started")
+        try:
+            return stat.S_ISDIR(os.lstat(f"{self._at}/started").st_mode)
+        except OSError:
+            return False
 
     def create(self, script: str, meta: Meta) -> None:
         """Create the directory. The caller holds the job's lock; the script creates its own directories in it.
@@ -107,18 +113,17 @@ class JobFolder:
         os.mkdir(self._at, 0o700)
         try:
             content = job_request.put_in(script, _META.dump_json(meta))
-            write_new(f"{self._at}/job.sh", content, sync=self.site.sync)
+            write_new(self._below("job.sh"), content, sync=self.site.sync)
         except OSError:
             self.remove()
             raise
 
     def unfinished(self) -> bool:
         """Return whether the script is incomplete or missing, as after a crash. ``False`` if it can't be read."""
-        if self.begun() or os.path.exists(f"{self._at}/job.id"):
+        if self.begun() or exists(self._below("job.id")):
             return False
         try:
-            with open(f"{self._at}/job.sh", "rb") as file:
-                return not job_request.is_whole(file.read())
+            return not job_request.is_whole(read_all(self._below("job.sh"), LARGEST_FILE))
         except OSError as error:
             return isinstance(error, FileNotFoundError)
 
@@ -150,39 +155,35 @@ class JobFolder:
     def drop_secrets(self) -> None:
         """Remove the secrets of a job that has ended, and all of its script but the request."""
         for name in SECRETS:
-            if os.path.exists(f"{self._at}/{name}"):
-                remove_tree(f"{self._at}/{name}")
-        for path in itertools.chain.from_iterable(
-            self.path.glob(f"run/*.{kind}") for kind in ("env", "env.more", "rc")
-        ):
-            with contextlib.suppress(OSError):
-                path.unlink()
+            remove_tree(self._below(name))
+        for name in names(self._below("run")):
+            if name.endswith((".env", ".env.more", ".rc")):
+                remove_tree(self._below(f"run/{name}"))
         with contextlib.suppress(OSError):
-            left = job_request.alone(Path(f"{self._at}/job.sh").read_bytes())
+            left = job_request.alone(read_all(self._below("job.sh"), LARGEST_FILE))
             if left is not None:
-                write(f"{self._at}/job.sh", left, sync=self.site.sync)
+                write(self._below("job.sh"), left, sync=self.site.sync)
 
     def write_meta(self, meta: Meta) -> None:
         """Replace ``job.json``."""
-        write(f"{self._at}/job.json", _META.dump_json(meta), sync=self.site.sync)
+        write(self._below("job.json"), _META.dump_json(meta), sync=self.site.sync)
 
     def write_id(self, job_id: str) -> None:
         """Write the batch system's id; an incomplete one is ignored, and the job is found by its name."""
-        put(f"{self._at}/job.id", job_id.encode() + b"\n")
+        put(self._below("job.id"), job_id.encode() + b"\n")
 
     def drop_id(self) -> None:
         """Remove the batch system's id and status: it has lost the job."""
         for name in ("job.id", "batch.json"):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{self._at}/{name}")
+            remove_tree(self._below(name))
 
     def write_batch(self, job: BatchJob, at: float) -> None:
         """Write the status from the batch system, which it first reported ``at``."""
-        put(f"{self._at}/batch.json", _OBSERVATION.dump_json(BatchObservation(at, job)))
+        put(self._below("batch.json"), _OBSERVATION.dump_json(BatchObservation(at, job)))
 
     def write_cancel(self, cancel: Cancellation) -> None:
         """Write the cancellation request, with fsync: it must survive a crash."""
-        write(f"{self._at}/cancel.json", _CANCELLATION.dump_json(cancel), sync=self.site.sync)
+        write(self._below("cancel.json"), _CANCELLATION.dump_json(cancel), sync=self.site.sync)
 
     def ask_to_stop(self, grace: float, reason: str) -> None:
         """Request that the script ends; ignored after an earlier request, unless it allows less time.
@@ -190,14 +191,14 @@ class JobFolder:
         If the file can't be written, the leader cancels the batch job after the grace period: the job's user can change
         its directory. Raise FileNotFoundError if there is no job.
         """
-        path = self.path / "control" / "stop"
+        path = self._below("control/stop")
         try:
             earlier = float(read_word(path).split()[0])
         except (ValueError, IndexError):
             earlier = None
         if earlier is None or grace < earlier:
             try:
-                make_folder(path.parent, owner := other_owner(self._at))
+                make_folder(self._below("control"), owner := other_owner(self._at))
                 write(path, f"{math.ceil(min(grace, LONGEST_GRACE))} {reason}\n".encode(), owner=owner)
             except FileNotFoundError:
                 raise
@@ -206,33 +207,42 @@ class JobFolder:
 
     def write_grant(self, ticket: str) -> None:
         """Let the script with this ticket begin, with fsync: the hub is told afterwards."""
-        path = self.path / "control" / "grant"
-        make_folder(path.parent, owner := other_owner(self._at))
-        write(path, f"{ticket}\n".encode(), sync=self.site.sync, owner=owner)
+        make_folder(self._below("control"), owner := other_owner(self._at))
+        write(self._below("control/grant"), f"{ticket}\n".encode(), sync=self.site.sync, owner=owner)
 
     def read(self) -> JobRecord | None:
         """Read the job; ``None``: there is no such job.
 
         A job is reported only if its script is complete and on disk: its submitter may have died before the fsync.
         """
-        meta = self.meta()
+        try:
+            at = open_root(self._at)
+        except OSError:  # it is being removed, or can't be read now
+            return None
+        try:
+            return self._read(at)
+        finally:
+            os.close(at)
+
+    def _read(self, at: int) -> JobRecord | None:
+        meta = _meta(at)
         if meta is None:
             return None
         if meta.grant_wait is not None:
-            self._look_again()
-        job_id, started = read_line(f"{self._at}/job.id"), self.begun()
+            _look_again(at)
+        job_id, started_job = read_line(Below(at, "job.id")), _started_job(at)
+        started = started_job is not None
         job_id = "" if job_id in meta.replaced else job_id
         if not (job_id or started):
             if self.unfinished():
                 return None
             if self.site.sync:
                 with contextlib.suppress(FileNotFoundError):
-                    force(f"{self._at}/job.sh")
-        heard = read_valid(_OBSERVATION, f"{self._at}/batch.json", LARGEST_STATE)
+                    force(Below(at, "job.sh"))
+        heard = read_valid(_OBSERVATION, Below(at, "batch.json"), LARGEST_STATE)
         if heard is not None and heard.job.id in meta.replaced:
             heard = None  # the watcher wrote it while the directory was replaced
-        pod = read_json(f"{self._at}/state/pod.json", LARGEST_STATE) if started else None
-        containers = tuple(self._containers()) if started else ()
+        pod, containers = _states(at) if started else (None, ())
         told = [name for name, state in containers if state.get("ended")]
         told += [f"{name}.previous" for name, state in containers if state.get("last")]
         return JobRecord(
@@ -240,46 +250,84 @@ class JobFolder:
             meta=meta,
             job_id=job_id,
             started=started,
-            started_job=read_word(f"{self._at}/started/job") if started else "",
+            started_job=started_job or "",
             pod=pod,
             containers=containers,
-            messages=tuple((name, text) for name in told if (text := self._message(name))),
+            messages=_messages(at, told) if told else (),
             batch=heard.job if heard else None,
             batch_at=heard.at if heard else 0.0,
-            cancel=read_valid(_CANCELLATION, f"{self._at}/cancel.json", LARGEST_STATE),
-            grant=read_line(f"{self._at}/control/grant") if meta.grant_wait is not None else "",
+            cancel=read_valid(_CANCELLATION, Below(at, "cancel.json"), LARGEST_STATE),
+            grant=read_line(Below(at, "control/grant")) if meta.grant_wait is not None else "",
             found_at=self.site.since,
         )
 
-    def _look_again(self) -> None:
-        """List what the script writes: the hub has ``grant_wait`` seconds to learn that it asks.
-
-        With its default options, NFS remembers for half a minute that a name is absent; when a directory is opened, it
-        asks the server whether the directory has changed.
-        """
-        for path in (self._at, f"{self._at}/state"):
-            with contextlib.suppress(OSError):
-                os.listdir(path)
-
     def meta(self) -> Meta | None:
         """Read the request; ``None``: there is no such job."""
-        found = read_valid(_META, f"{self._at}/job.json", LARGEST_STATE)
-        if found is None and (request := job_request.read(f"{self._at}/job.sh", LARGEST_STATE)) is not None:
-            return validated(_META, request)
-        return found
+        return _meta(self._at)
 
-    def _containers(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        try:
-            files = sorted(os.listdir(f"{self._at}/state"))
-        except OSError:
-            return
-        for file in files:
-            name, dot, kind = file.rpartition(".")
-            if dot and kind == "json" and name != "pod" and _NAME.fullmatch(name):
-                content = read_json(f"{self._at}/state/{file}", LARGEST_STATE)
-                if content is not None:
-                    yield name, content
+    def _below(self, name: str) -> Below:
+        return Below(self._at, name)
 
-    def _message(self, name: str) -> str:
-        content = read_some(f"{self._at}/termination/{name}", LARGEST_MESSAGE)
-        return content.decode(errors="replace") if content else ""
+
+def _look_again(at: int) -> None:
+    """List what the script writes: the hub has ``grant_wait`` seconds to learn that it asks.
+
+    With its default options, NFS remembers for half a minute that a name is absent; when a directory is opened, it
+    asks the server whether the directory has changed.
+    """
+    for name in (".", "state"):
+        names(Below(at, name))
+
+
+def _meta(at: str | int) -> Meta | None:
+    found = read_valid(_META, Below(at, "job.json"), LARGEST_STATE)
+    if found is None and (request := job_request.read(Below(at, "job.sh"), LARGEST_STATE)) is not None:
+        return validated(_META, request)
+    return found
+
+
+def _states(at: int) -> tuple[dict[str, Any] | None, tuple[tuple[str, dict[str, Any]], ...]]:
+    """Read the script's records of the pod, then those of the containers, which are complete if the pod has ended."""
+    try:
+        folder = open_folder(Below(at, "state"))
+    except OSError:
+        return None, ()
+    try:
+        pod = read_json(Below(folder, "pod.json"), LARGEST_STATE)
+        return pod, tuple(_containers(folder))
+    finally:
+        os.close(folder)
+
+
+def _containers(folder: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    for file in sorted(os.listdir(folder)):
+        name, dot, kind = file.rpartition(".")
+        if dot and kind == "json" and name != "pod" and _NAME.fullmatch(name):
+            content = read_json(Below(folder, file), LARGEST_STATE)
+            if content is not None:
+                yield name, content
+
+
+def _started_job(at: int) -> str | None:
+    """Return the id of the batch job whose script has started, empty if it is unknown; ``None``: none has."""
+    try:
+        folder = open_root(Below(at, "started"))
+    except OSError:
+        return None
+    try:
+        return read_word(Below(folder, "job"))
+    finally:
+        os.close(folder)
+
+
+def _messages(at: int, ended: list[str]) -> tuple[tuple[str, str], ...]:
+    """Return the termination messages that are there, by the names of runs that have ended."""
+    try:
+        folder = open_root(Below(at, "termination"))
+    except OSError:
+        return ()
+    try:
+        found = ((name, read_some(Below(folder, name), LARGEST_MESSAGE)) for name in ended)
+        return tuple((name, content.decode(errors="replace")) for name, content in found if content)
+    finally:
+        os.close(folder)

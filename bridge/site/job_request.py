@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 
+from bridge.site.beneath import Where
 from bridge.site.files import read_some
 
 USUAL = 2048
@@ -36,7 +37,7 @@ def alone(content: bytes) -> bytes | None:
     return None if parts is None or not parts[2] else _joined(content.partition(b"\n")[0], parts[1], b"")
 
 
-def read(path: str, most: int) -> bytes | None:
+def read(path: Where, most: int) -> bytes | None:
     """Read the request from the first ``most`` bytes of a script; ``None``: there is none."""
     for size in (USUAL, most):
         content = read_some(path, size) or b""

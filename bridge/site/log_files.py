@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bridge.site.beneath import Below, Where, parent
 from bridge.site.files import open_plain, read_some
 
 OPEN_TRIES = 20
@@ -37,7 +38,9 @@ class Bounds:
 class LogFiles:
     """The open log of one run. ``stems``: names of its files, now and after the start of another run."""
 
-    def __init__(self, folder: Path, stems: tuple[str, ...], log: int, kept: int | None, bounds: Bounds) -> None:
+    def __init__(
+        self, folder: Path | Below, stems: tuple[str, ...], log: int, kept: int | None, bounds: Bounds
+    ) -> None:
         self._folder, self._stems = folder, stems
         self._log, self._kept = log, kept
         self._idle = (-1, -1)
@@ -157,7 +160,7 @@ class LogFiles:
         return _leads_to(self._folder / f"{stem}.log", self._log)
 
 
-def open_log(folder: Path, container: str, *, previous: bool, wait: Callable[[float], bool]) -> LogFiles | None:
+def open_log(folder: Path | Below, container: str, *, previous: bool, wait: Callable[[float], bool]) -> LogFiles | None:
     """Open a container's log in ``logs/``, or that of the previous run; ``None``: there is none.
 
     ``wait`` waits for some seconds and returns whether to stop.
@@ -184,7 +187,7 @@ def open_log(folder: Path, container: str, *, previous: bool, wait: Callable[[fl
 class Index:
     """Times at which the bytes of a log were written. The script replaces the file when it removes entries."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Where) -> None:
         self._path = path
         self._file = (0, 0)
         self._read = 0
@@ -229,13 +232,13 @@ class Index:
         return self._times[found] if found < len(self._offsets) else None
 
 
-def _leads_to(path: Path, file: int) -> bool:
-    with contextlib.suppress(OSError):
-        return os.path.samestat(os.lstat(path), os.fstat(file))
+def _leads_to(path: Where, file: int) -> bool:
+    with contextlib.suppress(OSError), parent(path) as (folder, name):
+        return os.path.samestat(os.lstat(name, dir_fd=folder), os.fstat(file))
     return False
 
 
-def _bounds(path: Path) -> Bounds:
+def _bounds(path: Where) -> Bounds:
     words = (read_some(path, 256) or b"").split()
     try:
         return Bounds(int(words[0]), int(words[1]), moving=len(words) > 2)

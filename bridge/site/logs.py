@@ -14,6 +14,7 @@ from pathlib import Path
 from bridge.clock import Clock
 from bridge.errors import SiteRefusedError
 from bridge.poolapi.requests import LogOptions
+from bridge.site.beneath import Below, Where
 from bridge.site.files import read_json
 from bridge.site.job_folder import LARGEST_STATE
 from bridge.site.job_record import JobRecord
@@ -39,13 +40,13 @@ def read_log(
     """
     if not _NAME.fullmatch(ask.container):
         raise SiteRefusedError(f"{ask.container!r} is no name of a container", reason="ContainerNotFound")
-    state = job / "state" / f"{ask.container}.json"
+    state, logs = Below(str(job), f"state/{ask.container}.json"), Below(str(job), "logs")
     previous = _is_previous(state, ask)
-    log = open_log(job / "logs", ask.container, previous=previous, wait=wait)
+    log = open_log(logs, ask.container, previous=previous, wait=wait)
     if log is None:
         _explain_absence(ask, record, over)
         return _limited(iter(()), None)
-    index = Index(job / "logs" / f"{ask.container}{'.previous' if previous else ''}.index")
+    index = Index(logs / f"{ask.container}{'.previous' if previous else ''}.index")
     pieces = _pieces(log, index, ask, lambda: previous or _has_ended(state), over, wait, clock)
     if ask.timestamps:
         pieces = _stamped(pieces, log, index, clock)
@@ -200,7 +201,7 @@ def _limited(pieces: Iterator[bytes], limit: int | None) -> Generator[bytes, Non
             return
 
 
-def _is_previous(state: Path, ask: LogOptions) -> bool:
+def _is_previous(state: Where, ask: LogOptions) -> bool:
     """Return whether a kubelet would send the log of the run before the one that the script started last.
 
     With ``previous``, it sends that of the last run that has ended; without, also until the next one runs.
@@ -212,7 +213,7 @@ def _is_previous(state: Path, ask: LogOptions) -> bool:
     return found.get("state") == "waiting" and bool(last) and not ended
 
 
-def _has_ended(state: Path) -> bool:
+def _has_ended(state: Where) -> bool:
     """Return whether the container's current run, which writes the log, has ended."""
     found = read_json(state, LARGEST_STATE) or {}
     return found.get("state") == "terminated" or (found.get("state") == "waiting" and bool(found.get("ended")))

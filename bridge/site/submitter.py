@@ -27,7 +27,6 @@ from bridge.site import status as job_status
 from bridge.site.batch.port import BatchSystem, JobRequest
 from bridge.site.batch_list import BatchList
 from bridge.site.config import SiteConfig
-from bridge.site.files import other_owner, write
 from bridge.site.folder import Folder
 from bridge.site.job_folder import JobFolder
 from bridge.site.job_record import Cancellation, JobRecord, Meta
@@ -317,14 +316,12 @@ class Submitter:
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
         if record.final or job_actions.confirmed(record):
             return  # the job no longer reads them, and its secrets were removed
-        volumes = where.path / "volumes"
         todo = [
-            (sent_files.inside(volumes, file.path), sent_files.decoded(file), file.mode & 0o777) for file in body.files
+            (sent_files.parts_of(where.path, file.path), sent_files.decoded(file), file.mode & 0o777)
+            for file in body.files
         ]
-        user = other_owner(where.path)
-        for path, content, mode in todo:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write(path, content, mode=mode, owner=user)
+        for parts, content, mode in todo:
+            sent_files.put(where.path, parts, content, mode)
 
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
         """Write a log in pieces: see :func:`bridge.site.logs.read_log`."""

@@ -24,6 +24,7 @@ from bridge.site.batch.port import (
     Site,
     job_environment,
 )
+from bridge.site.beneath import Below
 from bridge.site.files import write
 
 log = logging.getLogger(__name__)
@@ -87,8 +88,8 @@ class CondorBatch(BatchSystem):
         if request.flags:
             raise BatchError(f"flags {list(request.flags)}: this batch system takes none")
         folder = request.folder
-        write(folder / "wrapper.sh", text.WRAPPER, mode=0o700)
-        write(folder / "job.sub", self.submit_file(request).encode())
+        write(Below(str(folder), "wrapper.sh"), text.WRAPPER, mode=0o700)
+        write(Below(str(folder), "job.sub"), self.submit_file(request).encode())
         command = ("condor_submit", *self._where(), "-terse", "job.sub")
         return self._commands.submit(request.uid, *command, cwd=folder, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER)
 

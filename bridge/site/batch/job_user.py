@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,11 +48,14 @@ def hand_over(folder: Path, words: Sequence[str]) -> int | None:
             raise BatchError(f"user {named[-1]} of the job is not allowed; allowed: 0 to {NO_USER - 1}") from error
     site = folder.parent.parent
     try:
+        has = folder.stat().st_uid
+        if has not in (owner, os.geteuid()):
+            raise BatchError(f"the job can't run as user {named[-1]}: its directory belongs to user {has} already")
         for path, mode in ((site, 0o711), (folder.parent, 0o711), (site / "changed", 0o1733)):
             path.chmod(mode)
-        for path in (folder, *folder.iterdir()):
-            found = path.lstat()
-            if path == folder or (stat.S_ISREG(found.st_mode) and found.st_nlink == 1):  # no file of another place
+        if has != owner:
+            # the directory last: until then, the user can change nothing in it
+            for path in (*folder.iterdir(), folder):
                 os.chown(path, owner, group, follow_symlinks=False)
     except OSError as error:
         raise BatchError(f"the job can't run as user {named[-1]}: {error}") from error

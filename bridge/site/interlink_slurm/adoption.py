@@ -18,12 +18,13 @@ from pathlib import Path
 from bridge.logs import kv
 from bridge.site.batch import adopted
 from bridge.site.batch.adopted import AdoptedJob
-from bridge.site.files import put, read_json, remove_tree
+from bridge.site.files import open_plain, put, read_json
 from bridge.site.folder import Folder
 from bridge.site.interlink_slurm import jobs
 from bridge.site.interlink_slurm.jobs import OldJob, OldState
 from bridge.site.job_folder import LARGEST_STATE, JobFolder
 from bridge.site.job_record import Meta
+from bridge.site.removal import remove_tree
 
 log = logging.getLogger(__name__)
 
@@ -124,8 +125,16 @@ class Adoption:
             if seen.ended:
                 self._copied.add(target)
                 with contextlib.suppress(OSError):
-                    shutil.copyfile(source, target, follow_symlinks=False)
+                    _copy(source, target)
                 log.warning("output copied at the end of its job only", extra=kv(file=source, why=error))
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a plain file; the user of the job may put a link in its place."""
+    descriptor = open_plain(source)
+    if descriptor is not None:
+        with open(descriptor, "rb") as old, open(target, "xb") as new:
+            shutil.copyfileobj(old, new)
 
 
 def _replace(path: Path, content: dict[str, object]) -> bool:
