@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 class BridgeError(Exception):
@@ -42,16 +40,12 @@ class UnexpectedError(BridgeError):
     retryable = True
 
 
-@contextmanager
-def isolated() -> Iterator[None]:
-    """Raise UnexpectedError for each exception that is no BridgeError: one object must not end the process."""
-    try:
-        yield
-    except BridgeError:
-        raise
-    except Exception as error:
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        raise UnexpectedError(f"internal error: {type(error).__name__} at {at.filename}:{at.lineno}") from error
+def unexpected(error: Exception) -> UnexpectedError:
+    """Return an error without its values; a BridgeError may show its text."""
+    if isinstance(error, BridgeError):
+        return UnexpectedError(f"internal error: {error}")
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return UnexpectedError(f"internal error: {type(error).__name__} at {at.filename}:{at.lineno}")
 
 
 class ConfigError(BridgeError):

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
+from bridge import isolation
 from bridge.clock import Clock
 from bridge.config import Config
 from bridge.errors import BridgeError
@@ -84,7 +85,7 @@ class Loop(ABC):
         self._wanted = False
         self._touching = threading.Lock()
         self._touched: set[str] | None = None
-        self._urgent = self._begun = False
+        self._urgent = self._begun = self._failing = False
         self._progress = clock.monotonic()
         self._whole_from = self._some_from = -math.inf  # the next reconciliations do not begin earlier
         self._resync_at = -math.inf
@@ -172,12 +173,14 @@ class Loop(ABC):
                 continue
             if not self._urgent and supervisor.wait(FIRST_DELAY):
                 return
-            self._progress = self.clock.monotonic()
+            began_at = self.clock.monotonic()
+            if not self._failing:
+                self._progress = began_at
             leads = self._leads() and self.ready()
             with self._touching:
                 touched, self._touched = self._touched, None
                 urgent, self._urgent = self._urgent, False
-            whole = self._whole_at() <= self._progress and not (urgent and self._begun)
+            whole = self._whole_at() <= began_at and not (urgent and self._begun)
             if whole:
                 self._wanted = False
             began = time.thread_time()
@@ -188,8 +191,14 @@ class Loop(ABC):
                         self.reconcile()
                     else:
                         self.reconcile_some(touched or set())
+                    self._failing = False
                 except BridgeError as error:
                     log.warning("reconciliation failed", extra=kv(loop=self.name, error=error))
+                except Exception as error:
+                    # not about one object: if it lasts, the loop counts as stuck, and Kubernetes restarts the process
+                    isolation.report("loop", self.name, error)
+                    self._failing = True
+                    self.wake()
             took = time.thread_time() - began
             if leads:
                 log.debug("reconciled", extra=kv(loop=self.name, whole=whole, cpu=round(took, 4)))

@@ -52,6 +52,11 @@ SLURM_REQUEST_SECONDS = Histogram(
 SLURM_RESPONSE_BYTES = Counter("podbridge_slurm_response_bytes_total", "Bytes read from slurmrestd.")
 WATCH_RESTARTS = Counter("podbridge_watch_restarts_total", "Restarts of watches.", ["kind", "reason"])
 CACHE_OBJECTS = Gauge("podbridge_cache_objects", "Objects in a cache.", ["kind"])
+ISOLATED_ERRORS = Counter(
+    "podbridge_isolated_errors_total",
+    "Unexpected errors about one object, by the part of podbridge in which they occurred. All others were handled.",
+    ["part"],
+)
 QUEUE_DEPTH = Gauge("podbridge_workqueue_depth", "Keys in a work queue.", ["name"])
 QUEUE_RETRIES = Counter("podbridge_workqueue_retries_total", "Keys queued again after a failure.", ["name"])
 LEADER = Gauge("podbridge_leader", "1 while this process holds the lease, or needs none.", ["name"])

@@ -154,6 +154,9 @@ JOB_MISSING = "bridge.vk.io/JobMissing"
 JOB_SUSPENDED = "bridge.vk.io/JobSuspended"
 """Condition of a pod: Slurm has suspended its job. The pod's containers continue."""
 
+INTERNAL_ERROR = "bridge.vk.io/InternalError"
+"""Condition of a pod: an unexpected error about it, so that podbridge does nothing for it."""
+
 # --- permissions: the virtual resources of SubjectAccessReviews -------------------------------------------------------
 PERMISSION_GROUP = "bridge.vk.io"
 PERMISSION_RESOURCE = "slurmjobs"

@@ -8,6 +8,7 @@ import queue
 import threading
 from collections.abc import Callable
 
+from bridge import isolation
 from bridge.clock import Clock, SystemClock
 from bridge.errors import BridgeError, LostLeadershipError
 from bridge.logs import kv
@@ -28,8 +29,8 @@ class Workers:
 
     ``submit`` refuses a call for a key while another one for it is queued or running, so that two decisions from the
     same view do not act twice. A :class:`BridgeError` of a call is logged, and calls of the same kind for the key are
-    refused until a back-off has passed. Any other exception is a bug and ends the process. ``done`` is called in the
-    worker's thread after each call, with its key, to trigger the next decision.
+    refused until a back-off has passed. Any other exception is a defect, and has the same effect for this key.
+    ``done`` is called in the worker's thread after each call, with its key, to trigger the next decision.
     """
 
     def __init__(
@@ -99,6 +100,10 @@ class Workers:
                 log.warning("not sent: this process is not the leader", extra=kv(key=key, error=error))
             except BridgeError as error:
                 self._failed(key, kind, error)
+            except Exception as error:
+                if kind:
+                    self._retries.failed(key, kind)
+                isolation.report("worker", key, error)
             finally:
                 with self._lock:
                     self._busy.discard(key)

@@ -67,8 +67,10 @@ class Controllers(SlurmLoop):
         with self._lock:
             self._resting = {key: until for key, until in self._resting.items() if until > now}
         nodes = [node for node in self.dependencies.nodes.items() if not pool_selection.is_virtual(node)]
-        self._reconcile_workload(nodes, snapshot, expected, now)
-        self._reconcile_nodes(nodes, snapshot)
+        try:
+            self._reconcile_workload(nodes, snapshot, expected, now)
+        finally:  # neither part waits for the other
+            self._reconcile_nodes(nodes, snapshot)
 
     def _reconcile_workload(
         self, nodes: list[dict[str, Any]], snapshot: Snapshot, expected: Set[int], now: float

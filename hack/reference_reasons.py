@@ -118,6 +118,13 @@ REASONS = (
         "Slurm suspended the pod's job; the containers continue",
     ),
     ("Pod, `bridge.vk.io/JobSuspended=False` and Event", "JobResumed", "the pod's job is no longer suspended"),
+    (
+        "Pod, `PodScheduled=False` or `bridge.vk.io/InternalError=True`",
+        "InternalError",
+        "podbridge has a defect that concerns this pod alone; the log of the part that reports it has the place in the "
+        "code. Other pods are not affected",
+    ),
+    ("Pod, `bridge.vk.io/InternalError=False`", "Handled", "podbridge handles the pod again"),
     ("Node, Event", "SlurmNodeDrained", "podbridge cordoned the node, because it is drained or down in Slurm"),
     ("Node, Event", "SlurmNameConflict", "several nodes have the same Slurm node name; podbridge uses none of them"),
     ("Node, Event", "SlurmNameSettled", "the Slurm node name of the node is unique again"),

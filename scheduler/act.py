@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from bridge import clock, names, tracing
+from bridge import clock, isolation, names, tracing
 from bridge.backoff import Backoff
 from bridge.errors import (
     BridgeError,
@@ -18,6 +18,7 @@ from bridge.errors import (
     SlurmRefusedError,
     SlurmUnavailableError,
     SlurmUnknownOutcomeError,
+    UnexpectedError,
 )
 from bridge.fencing import fence
 from bridge.kube.resources import PODS
@@ -27,6 +28,7 @@ from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted, la
 from bridge.slurm import states
 from bridge.slurm.answers import UNKNOWN_NODE
 from bridge.slurm.cancelling import cancel_if_ours, exclude_if_ours
+from bridge.slurm.models import JobRequest, Submitted
 from bridge.workload import groups, links, pods, slurm_spans, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from bridge.workload.devices import DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
@@ -155,12 +157,11 @@ class SlurmActor:
             self._refused(pod, LostJobsError(f"Slurm lost {lost} jobs of this pod, or their comments"))
             return False
         try:
-            request = self._requests.of(members, action.gang, self.placements)
+            request = self._build(members, action.gang)
             if tracing.tracer is not None:
                 request = traced(request, slurm_spans.traceparent(members))
             began = self._clock.time()
-            with fence(self._check_leadership):
-                submitted = self._slurm.submit(request)
+            submitted = self._send(pod, request)
         except SlurmUnknownOutcomeError as error:
             now, reason, message = self._clock.monotonic(), error.reason, str(error)
             self._states.update(key, lambda state: state.without_answer(now, reason, message))
@@ -169,7 +170,7 @@ class SlurmActor:
         except SlurmUnavailableError as error:
             self._failed(key, UNAVAILABLE, error.reason, str(error))
             raise
-        except (SlurmError, translate.UntranslatableError, InvalidAnnotationsError) as error:
+        except (SlurmError, translate.UntranslatableError, InvalidAnnotationsError, UnexpectedError) as error:
             self._refused(pod, error)
             return False
         now = self._clock.monotonic()
@@ -184,6 +185,23 @@ class SlurmActor:
         if submitted.warning:
             self._events.event(pod, "SlurmWarning", f"Slurm job {submitted.job_id}: {submitted.warning}", warning=True)
         return True
+
+    def _build(self, members: list[actions.Pod], gang: Gang | None) -> JobRequest:
+        try:
+            return self._requests.of(members, gang, self.placements)
+        except BridgeError:
+            raise
+        except Exception as error:
+            raise isolation.report("scheduler", pods.key(members[0]), error) from error
+
+    def _send(self, pod: actions.Pod, request: JobRequest) -> Submitted:
+        try:
+            with fence(self._check_leadership):
+                return self._slurm.submit(request)
+        except BridgeError:
+            raise
+        except Exception as error:  # Slurm may have the job
+            raise SlurmUnknownOutcomeError(str(isolation.report("scheduler", pods.key(pod), error))) from error
 
     def _trace_submission(self, key: str, members: list[actions.Pod], job_id: int, began: float) -> None:
         now = self._clock.time()

@@ -23,6 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
+from bridge import isolation
+from bridge.errors import UnexpectedError
 from bridge.slurm import states
 from bridge.slurm.models import ObservedJob
 from bridge.workload import links, pods
@@ -94,23 +96,40 @@ def decide(view: SchedulerView) -> Decision:
     actions: list[Action] = []
     changed: dict[str, PodState] = {}
     occupancy = PlannedOccupancy(view.occupancy)
-    units: list[tuple[tuple[int, str, str], Pod | Gang]] = [
-        (pods.urgency(pod), pod) for pod in view.pods if pods.is_open(pod)
-    ]
-    units += [(min(map(pods.urgency, gang.open)), gang) for gang in view.gangs if gang.open]
+    units: list[tuple[tuple[int, str, str], Pod | Gang]] = []
+    everything: list[Pod | Gang] = [*view.pods, *view.gangs]
+    for one in everything:
+        members = one.open if isinstance(one, Gang) else [one] if pods.is_open(one) else []
+        if not members:
+            continue
+        try:
+            units.append((min(map(pods.urgency, members)), one))
+        except Exception as error:
+            actions += _undecided(view, one, isolation.report("scheduler", pods.key(members[0]), error))
     for _, unit in sorted(units, key=itemgetter(0)):
         key = unit.key if isinstance(unit, Gang) else pods.uid(unit)
         before = view.states.get(key, NEW)
-        if isinstance(unit, Gang):
-            more, after = gang_decide.decide(view, unit, before, occupancy)
-            actions += more
-        else:
-            action, after = _decide_pod(view, unit, before, occupancy)
-            if action is not None:
-                actions.append(action)
+        try:
+            if isinstance(unit, Gang):
+                more, after = gang_decide.decide(view, unit, before, occupancy)
+                actions += more
+            else:
+                action, after = _decide_pod(view, unit, before, occupancy)
+                if action is not None:
+                    actions.append(action)
+        except Exception as error:
+            actions += _undecided(view, unit, isolation.report("scheduler", key, error))
+            continue
         if after is not before:
             changed[key] = after
     return Decision(paced(view, actions), changed, occupancy.planned, occupancy.refused)
+
+
+def _undecided(view: SchedulerView, unit: Pod | Gang, error: UnexpectedError) -> list[Action]:
+    """Tell the pods of a unit for which the decision has failed."""
+    members = unit.open if isinstance(unit, Gang) else [unit]
+    told = (tell(view, pod, view.states.get(pods.uid(pod), NEW), error.reason, str(error)) for pod in members)
+    return [action for action in told if action is not None]
 
 
 def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: PlannedOccupancy) -> _Step:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from typing import TypeVar
 
-from bridge import names
+from bridge import isolation, names
 from bridge.clock import Clock
 from bridge.kube.cache import Cache
 from bridge.workload import links, pods
@@ -64,7 +64,10 @@ class GangIndex:
                 arrivals = {uid: at for uid, (_, at) in entries}
                 since = (arrivals[pods.uid(pod)] for pod, _ in present if not pods.is_finished(pod))
                 alone = [pod for uid in others if (pod := cache.by_uid(uid)) is not None]
-                found.append(make(present, min(since, default=-math.inf), alone))
+                try:
+                    found.append(make(present, min(since, default=-math.inf), alone))
+                except Exception as error:
+                    isolation.report("scheduler", present[0][1].key.key, error)
         return found
 
     def keys(self) -> set[str]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+from bridge import isolation
 from bridge.brake import Brake, Limits, step
 from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
@@ -134,7 +135,7 @@ class Scheduler(SlurmLoop):
         self._actor.update_pace.sent(counts[label_of(actions.Exclude)])
         if (now := self.dependencies.clock.monotonic()) >= self._count_from:
             self._count_from = now + COUNT_PERIOD
-            waits = Counter(self._waiting_for(uid, pod) for uid, pod in waiting.items() if uid in ours)
+            waits = self._count({uid: pod for uid, pod in waiting.items() if uid in ours})
             for name in {*WAITING_FOR.values(), "gate", "release"}:
                 SCHEDULER_PODS.labels(name).set(waits[name])
 
@@ -149,6 +150,16 @@ class Scheduler(SlurmLoop):
             # updates of pending jobs are left to whole reconciliations: those of the most urgent jobs come first
             ours = {uid for uid, pod in some.items() if self._ours(uid, pod, self._seen)}
             self._decide_for(some, ours, self._seen, updates=0)
+
+    def _count(self, waiting: Mapping[str, actions.Pod]) -> Counter[str]:
+        """Count the pods by what they wait for."""
+        found: Counter[str] = Counter()
+        for uid, pod in waiting.items():
+            try:
+                found[self._waiting_for(uid, pod)] += 1
+            except Exception as error:
+                isolation.report("scheduler", pods.key(pod), error)
+        return found
 
     def _waiting_for(self, uid: str, pod: actions.Pod) -> str:
         """Return what a pod waits for: the value of the label ``waiting_for``."""
@@ -220,7 +231,10 @@ class Scheduler(SlurmLoop):
         counts: Counter[str] = Counter()
         for action in decision.actions:
             counts[label_of(type(action))] += 1
-            self._dispatch(action)
+            try:
+                self._dispatch(action)
+            except Exception as error:
+                isolation.report("scheduler", pods.key(action.pod), error)
         return counts
 
     def _idle_gangs(self, waiting: Mapping[str, actions.Pod], snapshot: Snapshot) -> list[Gang]:
@@ -238,9 +252,13 @@ class Scheduler(SlurmLoop):
 
     def _ours(self, uid: str, pod: actions.Pod, snapshot: Snapshot) -> bool:
         """Whether the pod runs on the colocated Slurm: it selects no pool, was left to Slurm, or has a job already."""
-        if uid in snapshot.by_uid or uid in self._local or pods.job_id(pod) is not None:
-            return True
-        return not pool_selection.of(pod).remote
+        try:
+            if uid in snapshot.by_uid or uid in self._local or pods.job_id(pod) is not None:
+                return True
+            return not pool_selection.of(pod).remote
+        except Exception as error:
+            isolation.report("scheduler", pods.key(pod), error)
+            return True  # the decision about it fails too, and tells the pod
 
     def _is_braked(self, snapshot: Snapshot) -> bool:
         """Whether so many jobs are missing that no job is submitted; computed once for each snapshot."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 
+from bridge import isolation
 from bridge.slurm import states
 from bridge.slurm.models import ObservedJob
 from bridge.workload import pods
@@ -79,7 +80,14 @@ class UnchangedPods:
         acted = {pods.uid(action.pod) for action in decision.actions}
         for pod in view.pods:
             uid = pods.uid(pod)
-            if uid not in acted and uid not in decision.states and (found := self._found(view, pod, uid)) is not None:
+            if uid in acted or uid in decision.states:
+                continue
+            try:
+                found = self._found(view, pod, uid)
+            except Exception as error:
+                isolation.report("scheduler", pods.key(pod), error)
+                continue
+            if found is not None:
                 self._decided[uid] = found
 
     def _found(self, view: SchedulerView, pod: Pod, uid: str) -> _Decided | None:

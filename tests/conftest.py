@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from bridge import isolation
 from cluster import Cluster, orphans, places
 from cluster.gangs import WORKLOAD_API
 from cluster.world import World
@@ -49,6 +50,34 @@ def pytest_configure(config):
     """Refuse to keep clusters that several processes would share."""
     if config.getoption("--keep") and getattr(config.option, "numprocesses", None):
         raise pytest.UsageError("--keep: not with -n, since each kept cluster serves one process")
+
+
+REPORT_ISOLATED = isolation.report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unexpected_errors_fail_the_test():
+    """Raise what podbridge would report as an isolated error; :func:`isolates` switches this off."""
+
+    def fail(part, subject, error):
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolation, "report", fail)
+        yield
+
+
+@pytest.fixture
+def isolates(monkeypatch):
+    """Isolate unexpected errors, as in production; return the list of (part, object) of each."""
+    reported = []
+
+    def report(part, subject, error):
+        reported.append((part, subject))
+        return REPORT_ISOLATED(part, subject, error)
+
+    monkeypatch.setattr(isolation, "report", report)
+    return reported
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ def _reason(pod: Mapping[str, Any], state: str) -> tuple[str, str]:
             return GATED, f"scheduling gates: {gates}"
         return str(waiting.get("reason") or NO_REASON), str(waiting.get("message") or "")
     if state == RUNNING:
-        for kind in (names.JOB_MISSING, names.JOB_SUSPENDED):
+        for kind in (names.INTERNAL_ERROR, names.JOB_MISSING, names.JOB_SUSPENDED):
             held = pods.condition(pod, kind)
             if held.get("status") == "True":
                 return str(held.get("reason") or ""), str(held.get("message") or "")

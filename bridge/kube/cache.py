@@ -15,7 +15,9 @@ import math
 import random
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
+from bridge import isolation
 from bridge.backoff import Backoff
 from bridge.clock import Clock, SystemClock
 from bridge.errors import KubeError, KubeGoneError
@@ -28,6 +30,7 @@ from bridge.metrics import CACHE_OBJECTS, WATCH_RESTARTS
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Subscriber = Callable[[str, Object | None, Object | None], None]
 
 PAGE = 500
@@ -42,7 +45,8 @@ class Cache:
     """The objects of one kind, optionally of one namespace or field selector. The objects are shared and read-only.
 
     ``prune`` gets each object (already without ``metadata.managedFields``) and returns the part to keep. ``pick``
-    selects the objects that :meth:`picked` returns.
+    selects the objects that :meth:`picked` returns. If ``prune`` raises, the whole object is kept; if ``pick`` raises,
+    the object is not picked.
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class Cache:
         self._clock = clock
         self._backoff = backoff
         self._rand = rand
-        self._store = ObjectStore(pick)
+        self._store = ObjectStore(lambda obj: self._isolated("pick", pick, obj, False))
         self._objects = CACHE_OBJECTS.labels(name)
         self._version = ""  # resource version of the next watch; empty: list first
         self._highest = ""
@@ -135,11 +139,12 @@ class Cache:
     def subscribe(self, fn: Subscriber) -> None:
         """Call ``fn(type, old, new)`` with "add" for each existing object now, and for each later change.
 
-        ``type`` is "add", "update" or "delete". ``fn`` must not block or raise: it runs in the cache's thread.
+        ``type`` is "add", "update" or "delete". ``fn`` must not block: it runs in the cache's thread. If it raises, it
+        misses this change alone.
         """
         with self._delivery:
             for obj in self._store.items():
-                fn("add", None, obj)
+                self._notify(fn, ("add", None, obj))
             self._subscribers.append(fn)
 
     def run(self, stop: threading.Event) -> None:
@@ -241,8 +246,25 @@ class Cache:
     def _deliver(self, changes: list[Change]) -> None:
         for change in changes:
             for fn in self._subscribers:
-                fn(*change)
+                self._notify(fn, change)
         self._objects.set(len(self._store))
+
+    def _notify(self, fn: Subscriber, change: Change) -> None:
+        try:
+            fn(*change)
+        except Exception as error:
+            isolation.report("subscriber", self._subject(change[2] or change[1] or {}), error)
+
+    def _isolated(self, part: str, call: Callable[[Object], T], obj: Object, otherwise: T) -> T:
+        try:
+            return call(obj)
+        except Exception as error:
+            isolation.report(part, self._subject(obj), error)
+            return otherwise
+
+    def _subject(self, obj: Object) -> str:
+        metadata = obj.get("metadata") or {}
+        return f"{self.name} {metadata.get('namespace', '')}/{metadata.get('name', '')}"
 
     def _confirm(self) -> None:
         self._confirmed = self._clock.monotonic()
@@ -251,4 +273,4 @@ class Cache:
         if "managedFields" in obj["metadata"]:
             metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
             obj = {**obj, "metadata": metadata}
-        return self._prune(obj)
+        return self._isolated("prune", self._prune, obj, obj)

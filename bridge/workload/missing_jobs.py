@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bridge import isolation
 from bridge.slurm import states
 from bridge.slurm.models import Snapshot
 from bridge.workload import links, pods
@@ -30,21 +31,24 @@ def jobs(everyone: Iterable[Pod], snapshot: Snapshot, max_grace: float) -> tuple
     count, sure = 0, False
     found: dict[str, Pod] = {}
     for pod in everyone:
-        labelled = pods.job_id(pod)
-        if labelled is None or not pods.is_bound(pod) or pods.is_finished(pod):
-            continue
-        if pods.is_ending(pod, max_grace):
-            continue
-        count += 1
-        uid = pods.uid(pod)
-        known = snapshot.jobs.get(labelled)
-        if known is None:
-            if labelled not in snapshot.unread:
+        try:
+            labelled = pods.job_id(pod)
+            if labelled is None or not pods.is_bound(pod) or pods.is_finished(pod):
+                continue
+            if pods.is_ending(pod, max_grace):
+                continue
+            count += 1
+            uid = pods.uid(pod)
+            known = snapshot.jobs.get(labelled)
+            if known is None:
+                if labelled not in snapshot.unread:
+                    found[uid] = pod
+            elif known.job.link is not None and links.key(pod) not in known.job.link.keys:
                 found[uid] = pod
-        elif known.job.link is not None and links.key(pod) not in known.job.link.keys:
-            found[uid] = pod
-            sure = True
-        elif known.missing or (labelled in snapshot.absent and states.end_of(known.job.states) is None):
-            found[uid] = pod
-            sure = sure or (known.missing and known.is_confirmed)
+                sure = True
+            elif known.missing or (labelled in snapshot.absent and states.end_of(known.job.states) is None):
+                found[uid] = pod
+                sure = sure or (known.missing and known.is_confirmed)
+        except Exception as error:
+            isolation.report("workload", pods.key(pod), error)
     return count, found if sure else {}

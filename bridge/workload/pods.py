@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bridge import clock, names
+from bridge.errors import UnexpectedError
 
 Pod = Mapping[str, Any]
 _JOB_ID = re.compile(r"[0-9]{1,10}")
@@ -235,6 +236,22 @@ def binding(
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }
+
+
+def has_error(pod: Pod) -> bool:
+    """Whether the condition of the pod reports an unexpected error."""
+    return condition(pod, names.INTERNAL_ERROR).get("status") == "True"
+
+
+def error_patch(pod: Pod, message: str, now: str) -> dict[str, Any] | None:
+    """Return the status patch that reports an unexpected error, or with an empty message its end; ``None``: not due."""
+    before = condition(pod, names.INTERNAL_ERROR)
+    if not message:
+        reason, text = "Handled", "podbridge handles the pod again"
+        return condition_patch(pod, names.INTERNAL_ERROR, "False", reason, text, now) if has_error(pod) else None
+    if before.get("status") == "True" and before.get("message") == message[:1024]:
+        return None
+    return condition_patch(pod, names.INTERNAL_ERROR, "True", UnexpectedError.reason, message, now)
 
 
 def condition_patch(pod: Pod, kind: str, status: str, reason: str, message: str, now: str) -> dict[str, Any]:

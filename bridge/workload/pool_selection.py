@@ -112,7 +112,9 @@ def tolerated_by_name(entries: Iterable[Mapping[str, Any]]) -> list[str]:
     found = [
         names.ANY_POOL if entry.get("operator") == "Exists" else str(entry.get("value") or "")
         for entry in entries
-        if entry.get("key") == names.POOL_TAINT and entry.get("effect") in (None, "", _EFFECT)
+        if entry.get("key") == names.POOL_TAINT
+        and entry.get("effect") in (None, "", _EFFECT)
+        and entry.get("operator") in (None, "", "Equal", "Exists")  # the others compare numbers
     ]
     return list(dict.fromkeys(name for name in found if name))
 

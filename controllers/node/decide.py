@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bridge import names
+from bridge import isolation, names
 from bridge.config import Config
 from bridge.slurm import states
 from bridge.slurm.models import Node
@@ -59,48 +59,65 @@ def decide(view: NodeSyncView) -> NodeDecision:
     actions: list[Action] = []
     plans: list[Plan] = []
     nodes, taken = [], {}
+    failed: list[KubeNode] = []
     for node in view.nodes:
-        slurm_node = view.snapshot.nodes.get(slurm_name(node))
-        possible, holder = node_ownership.is_possible(view.config, node, slurm_node), node_ownership.holder(node)
-        if possible and holder in ("", view.config.scheduler_name):
-            nodes.append(node)
-        elif holder == view.config.scheduler_name:
-            actions.append(_release(view, node, slurm_node))
-        elif possible and (slurm_node is not None or external.is_labelled(node)):
-            taken[node["metadata"]["name"]] = holder
+        try:
+            slurm_node = view.snapshot.nodes.get(slurm_name(node))
+            possible, holder = node_ownership.is_possible(view.config, node, slurm_node), node_ownership.holder(node)
+            if possible and holder in ("", view.config.scheduler_name):
+                nodes.append(node)
+            elif holder == view.config.scheduler_name:
+                actions.append(_release(view, node, slurm_node))
+            elif possible and (slurm_node is not None or external.is_labelled(node)):
+                taken[node["metadata"]["name"]] = holder
+        except Exception as error:
+            _report(node, error)
+            failed.append(node)
     rivals = eligibility.rivals(nodes)
     silent = not_ready.causes(view, nodes)
     for node in nodes:
-        slurm_node = view.snapshot.nodes.get(slurm_name(node))
-        claimants = rivals.get(node["metadata"]["name"], ())
-        plan = external.plan(view, node, slurm_node, claimants)
-        taint = _taint(view.config, node, slurm_node is not None or plan.wanted)
-        if taint is not None:
-            actions.append(taint)
-        labels = _label(node, slurm_node if view.config.nodes.partition_labels else None)
-        if labels is not None:
-            actions.append(labels)
-        mark = _mark_asleep(view, node, slurm_node)
-        if mark is not None:
-            actions.append(mark)
-        others = claimants if slurm_node is not None else ()
-        dispute = _dispute(node, others)
-        if dispute is not None:
-            actions.append(dispute)
-        actions += plan.actions
+        try:
+            more, plan = _decide_node(view, node, rivals.get(node["metadata"]["name"], ()), silent)
+        except Exception as error:
+            _report(node, error)
+            continue
+        actions += more
         plans.append(plan)
-        # a cordon of one node must not drain another, and a drain must not cordon it
-        step = None if others else _sync_cordon(view, node, slurm_node, plan, silent)
-        if step is not None:
-            actions.append(step)
-    for node, orphan in external.orphans(view, map(slurm_name, nodes)):
-        plan = external.orphan_plan(node, orphan)
-        actions += plan.actions
+    # a node for which the decision has failed is no orphan
+    for node, orphan in external.orphans(view, map(slurm_name, [*nodes, *failed])):
+        try:
+            plan = external.orphan_plan(node, orphan)
+            drain = [] if states.is_drained(orphan.states) else [_drain(node, orphan, plan.drain)]
+        except Exception as error:
+            _report(node, error)
+            continue
+        actions += [*plan.actions, *drain]
         plans.append(plan)
-        if not states.is_drained(orphan.states):
-            actions.append(_drain(node, orphan, plan.drain))
     counts = {state: sum(plan.state == state for plan in plans) for state in external.STATES}
     return NodeDecision(actions, counts, taken)
+
+
+def _report(node: KubeNode, error: Exception) -> None:
+    isolation.report("node", str(node["metadata"]["name"]), error)
+
+
+def _decide_node(
+    view: NodeSyncView, node: KubeNode, claimants: tuple[str, ...], silent: Mapping[str, str]
+) -> tuple[list[Action], Plan]:
+    """Decide for one node of this installation; ``claimants`` are the other nodes that claim its Slurm node."""
+    slurm_node = view.snapshot.nodes.get(slurm_name(node))
+    plan = external.plan(view, node, slurm_node, claimants)
+    others = claimants if slurm_node is not None else ()
+    actions: list[Action | None] = [
+        _taint(view.config, node, slurm_node is not None or plan.wanted),
+        _label(node, slurm_node if view.config.nodes.partition_labels else None),
+        _mark_asleep(view, node, slurm_node),
+        _dispute(node, others),
+        *plan.actions,
+        # a cordon of one node must not drain another, and a drain must not cordon it
+        None if others else _sync_cordon(view, node, slurm_node, plan, silent),
+    ]
+    return [action for action in actions if action is not None], plan
 
 
 def _release(view: NodeSyncView, node: KubeNode, slurm_node: Node | None) -> Action:

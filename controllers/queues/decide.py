@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from bridge import isolation
 from controllers.queues import leaving, manifests, offers, specification, status
 from controllers.queues.actions import Action, Apply, Delete, Evict, Kind, Object, SetStatus
 from controllers.queues.leaving import Leaving
@@ -74,8 +75,17 @@ def decide(view: View) -> list[Action]:
     actions: list[Action] = []
     for queue in sorted(view.queues, key=lambda item: str(item["metadata"]["name"])):
         if not queue["metadata"].get("deletionTimestamp"):
-            actions += _Plan(view, queue, found).actions()
+            actions += _decide_queue(view, queue, found)
     return actions
+
+
+def _decide_queue(view: View, queue: Object, found: Mapping[str, Offer]) -> list[Action]:
+    """Decide about one MasterQueue; an unexpected error becomes its status."""
+    plan = _Plan(view, queue, found)
+    try:
+        return plan.actions()
+    except Exception as error:
+        return plan.failed(str(isolation.report("queues", plan.name, error)))
 
 
 class _Plan:
@@ -116,6 +126,12 @@ class _Plan:
         if problem or not any(isinstance(action, Apply | Delete) for action in self.result):
             self._report(status.usable(self.states, spec.ignored, manifests.omitted(quotas), reason, problem))
         return self.result  # without a status: the next decision reports what has become of the writes
+
+    def failed(self, message: str) -> list[Action]:
+        """Return the report of an unexpected error."""
+        self.result = []
+        self._report(status.invalid(message))
+        return self.result
 
     def _problem(self) -> tuple[str, str]:
         if self.conflicts:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
-from bridge import names
+from bridge import isolation, names
 from bridge.clock import parse_rfc3339
 from bridge.workload import pods
 from bridge.workload.pool_selection import is_virtual
@@ -55,8 +55,16 @@ class Offer:
 
 def read(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Offer]:
     """Return the offers of all virtual nodes by pool."""
-    found = [_offer(node) for node in nodes if is_virtual(node)]
+    found = [offer for node in nodes if is_virtual(node) and (offer := _readable_offer(node)) is not None]
     return {offer.pool: offer for offer in sorted(found, key=lambda offer: offer.pool)}
+
+
+def _readable_offer(node: Mapping[str, Any]) -> Offer | None:
+    try:
+        return _offer(node)
+    except Exception as error:
+        isolation.report("queues", str(node["metadata"]["name"]), error)
+        return None
 
 
 def of_nodes(

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bridge import names, tracing
+from bridge import isolation, names, tracing
 from bridge.backoff import Backoff
 from bridge.clock import Clock, rfc3339
 from bridge.errors import (
@@ -23,7 +23,6 @@ from bridge.errors import (
     SiteError,
     SiteUnknownOutcomeError,
     UnexpectedError,
-    isolated,
 )
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
@@ -82,19 +81,29 @@ class PodActor:
 
     def act(self, action: actions.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
         """Carry out one action. A failure sets the entry's back-off, and becomes an Event of the pod once."""
+        pod = getattr(action, "pod", None)
         try:
-            with isolated():
+            try:
                 self._do(action, pool, entry, cache)
+            except BridgeError:
+                raise
+            except Exception as error:
+                raise isolation.report("virtual-pods", pods.key(pod) if pod else "", error) from error
         except LostLeadershipError:
             raise
         except BridgeError as error:
             self._back_off(entry, error)
-            pod = getattr(action, "pod", None)
             if isinstance(error, SiteError | MissingReferenceError | UnexpectedError) and pod is not None:
                 text = f"waiting for the site: {error.with_hint}" if isinstance(error, SiteError) else error.with_hint
                 self._event_once(entry, pod, "BridgeWaiting", text, about=error.reason, warning=True)
             raise
         entry.failures = 0
+
+    def report(self, pod: Pod, message: str, cache: Cache) -> None:
+        """Write the condition of an unexpected error about a pod, or with an empty message of its end."""
+        patch = pods.error_patch(pod, message, rfc3339(self._clock.time()))
+        if patch is not None:
+            self._patch(pod, cache, patch["status"])
 
     def _do(self, action: actions.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
         match action:

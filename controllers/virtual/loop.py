@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from bridge import names
+from bridge import isolation, names
 from bridge.clock import Clock, rfc3339
 from bridge.config import Config
 from bridge.kube.cache import Cache
@@ -185,9 +185,10 @@ class VirtualNodes(Loop):
         """Update nodes and leases, and check a part of the pods."""
         self._follow_pools()
         now = self.clock.monotonic()
+        states = [state for record in self._records.values() if (state := self._readable_state(record)) is not None]
         known = ((name, self._nodes.get("", name)) for name in self._records)
         view = node_decide.NodesView(
-            pools=[self._state(record) for record in self._records.values()],
+            pools=states,
             nodes={name: node for name, node in known if node is not None},
             settings=self.settings,
             written=self._node_writer.written(),
@@ -206,7 +207,10 @@ class VirtualNodes(Loop):
             )
             self._call(f"node/{name}", lambda a=action: self._node_writer.act(a))  # type: ignore[misc]
         for state in view.pools:
-            self._update(self._records[state.name], state, view)
+            try:
+                self._update(self._records[state.name], state, view)
+            except Exception as error:
+                isolation.report("virtual-nodes", state.name, error)
 
     def _on_change(self, pool: str, uid: str) -> None:
         if uid:
@@ -227,8 +231,12 @@ class VirtualNodes(Loop):
                 self._loop_states[name].progress = PoolProgress()
             record.pool = pools.get(name)
             node = self._nodes.get("", name)
-            ours = node is not None and node_decide.is_ours(node, name)
-            record.usable = ours and self._choose_folder(record, node or {})
+            try:
+                ours = node is not None and node_decide.is_ours(node, name)
+                record.usable = ours and self._choose_folder(record, node or {})
+            except Exception as error:
+                isolation.report("virtual-nodes", name, error)
+                record.usable = False
 
     def _choose_folder(self, record: PoolState, node: Mapping[str, Any]) -> bool:
         """Choose the folder of the pool's site; return whether it is the one in the node's annotation."""
@@ -288,6 +296,13 @@ class VirtualNodes(Loop):
 
         threads.spawn(f"cache-pods-{name}", watch)
         return record
+
+    def _readable_state(self, record: PoolState) -> PoolStatus | None:
+        try:
+            return self._state(record)
+        except Exception as error:
+            isolation.report("virtual-nodes", record.name, error)
+            return None
 
     def _state(self, record: PoolState) -> PoolStatus:
         announced = record.pool.announced() if record.pool is not None else None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bridge import names
+from bridge import isolation, names
 from bridge.clock import parse_rfc3339, rfc3339
 from bridge.poolapi.announcement import Announcement
 from bridge.workload import quantity
@@ -123,10 +123,19 @@ def is_ours(node: Node, pool: str) -> bool:
 
 def decide(view: NodesView) -> tuple[list[Action], History]:
     """Return the actions, at most one for each pool, and the history for the next decision."""
-    decided = {state.name: _one(view, state) for state in view.pools}
+    decided: dict[str, Action | None] = {}
+    collisions: set[str] = set()
+    for state in view.pools:
+        try:
+            if _collides(view, state):
+                collisions.add(state.name)
+            decided[state.name] = _decide_pool(view, state)
+        except Exception as error:
+            isolation.report("virtual-nodes", state.name, error)
+            decided[state.name] = None
     checked = {name: at for name, at in view.history.checked.items() if name in decided}
     checked |= {name: view.now for name, action in decided.items() if isinstance(action, Vanish)}
-    history = History(checked, frozenset(state.name for state in view.pools if _collides(view, state)))
+    history = History(checked, frozenset(collisions))
     return [action for action in decided.values() if action is not None], history
 
 
@@ -135,7 +144,7 @@ def _collides(view: NodesView, state: PoolStatus) -> bool:
     return node is not None and not is_ours(node, state.name)
 
 
-def _one(view: NodesView, state: PoolStatus) -> Action | None:
+def _decide_pool(view: NodesView, state: PoolStatus) -> Action | None:
     node = view.nodes.get(state.name)
     if node is not None and _collides(view, state):
         return Collide(node) if state.name not in view.history.collisions else None

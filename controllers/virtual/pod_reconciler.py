@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from bridge import isolation
 from bridge.brake import Brake
 from bridge.clock import Clock
 from bridge.errors import BridgeError, LostLeadershipError
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 
 GATHER = 0.05
 """Seconds for which events of one pod are collected: containers of a pod change together."""
+FAILED_AGAIN = 15.0
+"""Seconds until the next decision about a pod after an unexpected error."""
 LATE = 60.0
 """Seconds after its time-out for which an unknown pool may still carry out a submission."""
 TOKENS_WITHIN = 300.0
@@ -192,8 +195,11 @@ class PodReconciler:
         pod, entry = record.cache.by_uid(uid), record.entries.get(uid) or Entry()
         if uid in record.calls or entry.is_settled(pod, job):
             return False
-        view = self._view(record, uid, pod, job, entry)
-        return not isinstance(decide.decide(view), actions.Wait | None)
+        try:
+            return not isinstance(decide.decide(self._view(record, uid, pod, job, entry)), actions.Wait | None)
+        except Exception as error:
+            isolation.report("virtual-pods", uid, error)
+            return False  # it is queued already, with a pause
 
     def _work(self, stopping: threading.Event) -> None:
         while not stopping.is_set():
@@ -206,8 +212,25 @@ class PodReconciler:
                     self._reconcile(*key)
             except LostLeadershipError as error:
                 log.warning("not sent: this process is not the leader any more", extra=kv(key=key, error=error))
+            except Exception as error:
+                self._failed(*key, error)
             finally:
                 self._queue.done(key)
+
+    def _failed(self, name: str, uid: str, error: Exception) -> None:
+        """Report an unexpected error about a pod, in its condition too, and decide again later."""
+        found = isolation.report("virtual-pods", f"{name}/{uid}", error)
+        self._queue.add_after((name, uid), FAILED_AGAIN)
+        record = self._records.get(name)
+        pod = record.cache.by_uid(uid) if record is not None else None
+        if record is not None and pod is not None:
+            self._report(record, pod, str(found))
+
+    def _report(self, record: PoolState, pod: Pod, message: str) -> None:
+        try:
+            self._actor.report(pod, message, record.cache)
+        except BridgeError as error:
+            log.warning("condition not written", extra=kv(pod=pods.key(pod), error=error))
 
     def _reconcile(self, name: str, uid: str) -> None:
         record = self._records.get(name)
@@ -237,6 +260,8 @@ class PodReconciler:
             if pod is not None:
                 self._actor.tell_occurrences(pod, job, entry)
         action = decide.decide(self._view(record, uid, pod, job, entry))
+        if pod is not None and pods.has_error(pod):
+            self._report(record, pod, "")
         if action is None:
             entry.settled = None if pod is None or job is None else (pod["metadata"]["resourceVersion"], job)
             return

@@ -52,6 +52,10 @@ class WorkloadActor:
             case actions.Mark():
                 patch = mark_patch(action.pod, action.missing, clocks.rfc3339(self._clock.time()))
                 self._cache.apply(self._kube.patch(_path(action.pod, "status"), patch, kind="strategic"))
+            case actions.Report():
+                report = pods.error_patch(action.pod, action.message, clocks.rfc3339(self._clock.time()))
+                if report is not None:
+                    self._patch(action.pod, report, "status")
             case actions.Suspension():
                 self._suspension(action)
             case actions.Label():

@@ -101,4 +101,12 @@ class Rest:
     link: JobLink
 
 
-Action = Release | End | Ask | Cancel | Mark | Suspension | Label | Orphan | Rest
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Set the condition of a pod: an unexpected error about it; an empty ``message``: there is none any more."""
+
+    pod: Pod
+    message: str
+
+
+Action = Release | End | Ask | Cancel | Mark | Report | Suspension | Label | Orphan | Rest

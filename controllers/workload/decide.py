@@ -10,13 +10,26 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from bridge import ends, names
+from bridge import ends, isolation, names
 from bridge.brake import Brake
 from bridge.slurm import states
 from bridge.slurm.components import is_over
 from bridge.slurm.models import ObservedJob, Snapshot
 from bridge.workload import links, pods
-from controllers.workload.actions import Action, Ask, Cancel, End, Label, Mark, Orphan, Pod, Release, Rest, Suspension
+from controllers.workload.actions import (
+    Action,
+    Ask,
+    Cancel,
+    End,
+    Label,
+    Mark,
+    Orphan,
+    Pod,
+    Release,
+    Report,
+    Rest,
+    Suspension,
+)
 
 DISPLACED_ANSWERS = 3
 """Number of different snapshots that show a displaced job before its pod is terminated."""
@@ -86,36 +99,65 @@ def decide(view: WorkloadView) -> Decision:
     displaced: dict[str, Displaced] = {}
     waiting: dict[str, Waiting] = {}
     others: list[tuple[Pod, str, bool]] = []
+    all_keys: set[str] = set()
     for pod in view.pods:
         uid = pods.uid(pod)
         last = view.waiting.get(uid)
         if last is not None and last.pod is pod and jobs.get(last.known.job.job_id) is last.known:
             waiting[uid] = last
-        else:
+            continue
+        try:
             others.append((pod, links.key(pod), _over(view, pod)))
-    all_keys = {pod.key for pod in waiting.values()}
+        except Exception as error:
+            actions += _undecided(pod, error)
+            all_keys.add(uid)
+    all_keys.update(pod.key for pod in waiting.values())
     open_keys = all_keys | {key for _, key, over in others if not over}
     all_keys.update(key for _, key, _ in others)
     for pod, key, over in others:
-        action, moved = _decide_pod(view, pod, key, over, open_keys)
-        action = _braked(view, pod, action)
+        try:
+            action, moved = _decide_pod(view, pod, key, over, open_keys)
+            action = _braked(view, pod, action)
+            awaits = _awaited(view, pod, key) if action is None and moved is None and not over else None
+            if action is None and pods.has_error(pod):
+                action = Report(pod, "")
+        except Exception as error:
+            actions += _undecided(pod, error)
+            continue
         if action is not None:
             actions.append(action)
         if moved is not None:
             displaced[pods.uid(pod)] = moved
-        if action is None and moved is None and not over and (known := _awaited(view, pod, key)) is not None:
-            waiting[pods.uid(pod)] = Waiting(pod, known, key)
+        if awaits is not None:
+            waiting[pods.uid(pod)] = Waiting(pod, awaits, key)
     awaited = {pod.known.job.job_id for pod in waiting.values()}
     for job_id, known in jobs.items():
-        link = known.job.link
-        if link is None or job_id in awaited:
+        if job_id in awaited:
             continue
-        if _lives(known):
-            if all_keys.isdisjoint(link.keys):
-                actions.append(Orphan(job_id, link))
-        elif known.is_confirmed and not known.missing and not is_over(known.job):
-            actions.append(Rest(job_id, link))
+        try:
+            action = _decide_job(job_id, known, all_keys)
+        except Exception as error:
+            isolation.report("workload", f"job {job_id}", error)
+            continue
+        if action is not None:
+            actions.append(action)
     return Decision(actions, displaced, waiting)
+
+
+def _undecided(pod: Pod, error: Exception) -> list[Action]:
+    """Report an unexpected error in the condition of the pod, if that is due."""
+    text = str(isolation.report("workload", pods.key(pod), error))
+    return [Report(pod, text)] if pods.error_patch(pod, text, "") is not None else []
+
+
+def _decide_job(job_id: int, known: ObservedJob, all_keys: Set[str]) -> Orphan | Rest | None:
+    """Decide for one job: it ends with the last of its pods, and with its first component."""
+    link = known.job.link
+    if link is None:
+        return None
+    if _lives(known):
+        return Orphan(job_id, link) if all_keys.isdisjoint(link.keys) else None
+    return Rest(job_id, link) if known.is_confirmed and not known.missing and not is_over(known.job) else None
 
 
 def is_missing(action: Action) -> bool:

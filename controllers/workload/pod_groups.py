@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge import names
+from bridge import isolation, names
 from bridge.errors import KubeNotFoundError
 from bridge.kube.client import KubeClient
 from bridge.kube.discovery import get_if_served
@@ -45,11 +45,24 @@ def conditions(everyone: Iterable[Pod]) -> dict[str, GroupCondition]:
     for pod in everyone:
         if names.GROUP not in (pod["metadata"].get("annotations") or ()):
             continue
-        key = links.key(pod)  # cached: reading the memberships of thousands of pods takes longer
+        try:
+            key = links.key(pod)  # cached: reading the memberships of thousands of pods takes longer
+        except Exception as error:
+            isolation.report("workload", pods.key(pod), error)
+            continue
         if key.startswith(f"{workload_api.KIND.name}/"):
             members.setdefault(key, []).append(pod)
-    memberships = {key: _membership(found) for key, found in members.items()}
-    return {key: _condition(member, members[key]) for key, member in memberships.items() if member is not None}
+    found = {key: _of_members(key, group) for key, group in members.items()}
+    return {key: condition for key, condition in found.items() if condition is not None}
+
+
+def _of_members(key: str, members: list[Pod]) -> GroupCondition | None:
+    try:
+        member = _membership(members)
+        return _condition(member, members) if member is not None else None
+    except Exception as error:
+        isolation.report("workload", key, error)
+        return None
 
 
 def _membership(members: list[Pod]) -> Membership | None:

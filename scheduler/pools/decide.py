@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any, Literal
 
-from bridge import names
+from bridge import isolation, names
 from bridge.script import consent
 from bridge.workload import eligibility, links, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
@@ -129,9 +130,26 @@ class Decision:
 def decide(view: PoolSchedulerView) -> Decision:
     """Decide for every pod that may go to a pool, in the order of their priority; at most one action for each pod."""
     usage, shapes = PlannedUsage(view.usage), _Shapes(view)
-    waiting = sorted(filter(_is_waiting, view.pods), key=pods.urgency)
-    actions = (_decide_pod(view, pod, usage, shapes) for pod in waiting)
+    waiting: list[tuple[tuple[int, str, str], Pod]] = []
+    actions: list[Action | None] = []
+    for pod in view.pods:
+        try:
+            if _is_waiting(pod):
+                waiting.append((pods.urgency(pod), pod))
+        except Exception as error:
+            actions.append(_undecided(view, pod, error))
+    for _, pod in sorted(waiting, key=itemgetter(0)):
+        try:
+            actions.append(_decide_pod(view, pod, usage, shapes))
+        except Exception as error:
+            actions.append(_undecided(view, pod, error))
     return Decision([action for action in actions if action is not None], usage.planned)
+
+
+def _undecided(view: PoolSchedulerView, pod: Pod, error: Exception) -> Tell | None:
+    """Report an unexpected error in the condition of the pod."""
+    found = isolation.report("pool-scheduler", pods.key(pod), error)
+    return _tell(view, pod, view.states.get(pods.uid(pod), NEW), str(found), found.reason)
 
 
 class _Shape:

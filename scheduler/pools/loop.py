@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bridge import names
+from bridge import isolation, names
 from bridge.clock import Clock
 from bridge.config import Config
 from bridge.errors import KubeError
@@ -133,7 +133,11 @@ class PoolScheduler(Loop):
         for node in self._nodes.items():
             known = before.get(node["metadata"]["name"])
             if known is None or known[0] is not node:  # the cache replaces objects and never changes them
-                known = node, eligibility.view(node)
+                try:
+                    known = node, eligibility.view(node)
+                except Exception as error:
+                    isolation.report("pool-scheduler", str(node["metadata"]["name"]), error)
+                    continue
             self._views[known[1].name] = known
         return list(self._views.values())
 

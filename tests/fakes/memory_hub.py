@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge import names
+from bridge import isolation, names
 from bridge.config import Config
 from bridge.errors import BridgeError, LostLeadershipError
 from bridge.kube.object_store import Object
@@ -52,6 +52,8 @@ class Queue:
             self.calls[key]()
         except BridgeError:
             pass  # the workers log it; the next decision repeats the action
+        except Exception as error:
+            isolation.report("worker", key, error)
         finally:
             self.calls.pop(key)
 

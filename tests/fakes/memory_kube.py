@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bridge import clock as clocks
-from bridge import names
+from bridge import isolation, names
 from bridge.errors import KubeConflictError, KubeNotFoundError
 from bridge.kube.object_store import Change, Object, ObjectStore, number
 from bridge.kube.responses import error_of_status
@@ -66,7 +66,10 @@ class MemoryCache(ObjectStore):
         changes: list[Change] = self.remove(obj) if gone else self.put(obj)
         for change in changes:
             for fn in self._subscribers:
-                fn(*change)
+                try:
+                    fn(*change)
+                except Exception as error:
+                    isolation.report("subscriber", obj["metadata"]["name"], error)
 
 
 class MemoryKube:

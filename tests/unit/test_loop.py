@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
@@ -153,6 +154,26 @@ def test_the_pause_after_a_whole_reconciliation(took: float, whole_after: float,
     assert loop._resync_at - now == pytest.approx(resync_after)
     loop.wake()
     assert loop._next() - now == pytest.approx(whole_after - FIRST_DELAY), "after a change"
+
+
+def test_an_error_about_no_single_object_stops_no_other_loop_and_makes_this_one_stuck(
+    isolates: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, works = Recorder(), threading.Event()
+    monkeypatch.setattr("bridge.loop.STUCK", 0.2)
+    reconcile = loop.reconcile
+
+    def broken() -> None:
+        reconcile()
+        if not works.is_set():
+            raise ZeroDivisionError
+
+    loop.reconcile = broken  # type: ignore[method-assign]
+    with running(loop):
+        eventually(lambda: len(loop.times) >= 2 and loop.stuck(), "repeated, and reported as stuck")
+        works.set()
+        eventually(lambda: not loop.stuck(), "it makes progress again")
+    assert set(isolates) == {("loop", "recorder")}
 
 
 class Lease:

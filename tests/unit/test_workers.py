@@ -127,7 +127,9 @@ def test_one_call_a_key_at_a_time_and_the_most_urgent_first(supervisor: Supervis
     assert order == ["soon", "usual", "late"]
 
 
-def test_an_error_of_ours_ends_a_call_and_a_bug_the_process(supervisor: Supervisor) -> None:
+def test_neither_an_error_of_ours_nor_a_bug_ends_more_than_a_call(
+    supervisor: Supervisor, isolates: list[tuple[str, str]]
+) -> None:
     done = threading.Event()
     workers = Workers("errors", 1, done=lambda _: done.set())
 
@@ -142,6 +144,9 @@ def test_an_error_of_ours_ends_a_call_and_a_bug_the_process(supervisor: Supervis
     assert done.wait(5)
     assert not workers.busy("one")
     assert not supervisor.stopping.is_set()
-    workers.submit("two", bug)
-    assert supervisor.stopping.wait(5)
-    assert "ZeroDivisionError" in (supervisor.failure or "")
+    done.clear()
+    workers.submit("two", bug, kind="bind")
+    assert done.wait(5)
+    assert isolates == [("worker", "two")]
+    assert not workers.submit("two", bug, kind="bind"), "a back-off"
+    assert not supervisor.stopping.is_set()

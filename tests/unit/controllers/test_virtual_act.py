@@ -370,7 +370,7 @@ def test_no_token_goes_to_a_pool_that_the_namespace_does_not_let_have_it_any_mor
     assert world.events.told[-1][0] == "BridgeWaiting"
 
 
-def test_a_defect_for_one_pod_is_an_error_of_this_pod(world, monkeypatch):
+def test_a_defect_for_one_pod_is_an_error_of_this_pod(world, monkeypatch, isolates):
     monkeypatch.setattr(world.pool, "prepare", lambda _: {}["a secret"])
     with pytest.raises(UnexpectedError, match=r"KeyError at .*test_virtual_act.py:\d+") as caught:
         world.act(actions.Submit(pod()))
@@ -380,7 +380,7 @@ def test_a_defect_for_one_pod_is_an_error_of_this_pod(world, monkeypatch):
     assert world.entry.sent_until is None
 
 
-def test_a_defect_after_a_request_was_sent_leaves_its_outcome_unknown(world, monkeypatch):
+def test_a_defect_after_a_request_was_sent_leaves_its_outcome_unknown(world, monkeypatch, isolates):
     monkeypatch.setattr(world.pool, "submit", lambda *_: {}["answer"])
     with pytest.raises(UnexpectedError):
         world.act(actions.Submit(pod()))
