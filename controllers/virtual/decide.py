@@ -90,6 +90,8 @@ def _without_pod(view: PodView) -> Action | None:
         return _place(view, view.racer, view.job or _answer(view))
     if view.job is None or not view.pool.synced:
         return None
+    if view.now < view.entry.reread_at:
+        return Wait(view.entry.reread_at - view.now)
     return Wait(CANCEL_AGAIN) if view.job.phase != "ended" and _just_cancelled(view) else Orphan(view.job)
 
 

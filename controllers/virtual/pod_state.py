@@ -88,6 +88,8 @@ class Entry:
         Of a place of a pod that races: number of accepted offers, and the time of the last one.
     asked_at, granted_at
         Time at which the place first asked, ``None`` before; time of the last grant that was sent to the site.
+    reread_at
+        Of a withdrawn place: time at which its pod is read again, which may be gone or bound elsewhere.
     claimed
         The ticket in the grant that the API server has accepted.
     """
@@ -109,6 +111,7 @@ class Entry:
     offered_at: float = 0.0
     asked_at: float | None = None
     granted_at: float = float("-inf")
+    reread_at: float = 0.0
     claimed: str = ""
 
     @property

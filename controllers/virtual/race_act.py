@@ -141,7 +141,7 @@ class RaceActor:
             self.withdraw(pod, pool, entry)
             log.info("place withdrawn", extra=kv(pool=pool.name, job=job.job_id, uid=job.job))
         else:
-            entry.not_before = self._clock.monotonic() + WITHDRAWN_AGAIN
+            entry.reread_at = self._clock.monotonic() + WITHDRAWN_AGAIN
 
     def withdraw(self, pod: Pod, pool: Pool, entry: Entry) -> None:
         """End the job, if it has no grant."""

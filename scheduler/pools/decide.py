@@ -274,6 +274,8 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage, shapes: 
 def _places(view: PoolSchedulerView, pod: Pod, shape: _Shape, usage: PlannedUsage) -> race.Places:
     """Select the places of a pod that races. The colocated Slurm keeps its place: the pod may have a job there."""
     kept = places.recorded(pod)
+    if pods.job_id(pod) is not None or view.taken(pods.uid(pod)):
+        kept = *kept, names.LOCAL_POOL  # it had a job there before it raced
     confidential = consent.confidential_everywhere(pod)
     candidates: list[race.Candidate] = []
     for name in shape.ordered:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bridge import names
+
 NOT_ALLOWED = "the site allows no race"
 NO_PLACE_LEFT = "no place left"
 
@@ -43,11 +45,13 @@ def select(candidates: Sequence[Candidate], kept: Sequence[str], most: int) -> P
     """Select at most ``most`` places. ``candidates`` are in the order of preference, ``kept`` are the present places.
 
     A present place stays while its pool can have it: it has waited in its queue. A present place at a pool that is not
-    Ready stays only as long as no other pool needs its number.
+    Ready stays only as long as no other pool needs its number. The colocated Slurm always keeps its place, because
+    nothing withdraws its job while the pod waits.
     """
 
-    def rank(candidate: Candidate) -> tuple[bool, bool, bool]:
-        return bool(candidate.silent), candidate.name not in kept, bool(candidate.full)
+    def rank(candidate: Candidate) -> tuple[bool, bool, bool, bool]:
+        new = candidate.name not in kept
+        return new or candidate.name != names.LOCAL_POOL, bool(candidate.silent), new, bool(candidate.full)
 
     possible = [c for c in candidates if not c.problem and (not c.silent or c.name in kept)]
     chosen = {candidate.name for candidate in sorted(possible, key=rank)[:most]}

@@ -339,7 +339,9 @@ def test_a_place_whose_pod_may_return_is_withdrawn_and_its_record_stays(world, r
     assert (world.pool.asked[-1], world.pool.site["u1"].unused) == (("withdraw", "u1"), True)
     world.act(Orphan(world.pool.site["u1"]))
     assert world.pool.asked[-1] == ("withdraw", "u1")
-    assert world.entry.not_before == NOW + 30
+    assert look(the_job=world.pool.site["u1"], entry=world.entry) == Wait(30)
+    assert look(racer=pod(), the_job=world.pool.site["u1"], entry=world.entry) == Wait(10), "its pause, as ever"
+    assert look(pod("site"), the_job=world.pool.site["u1"], entry=world.entry) == Submit(pod("site")), "at once"
     world.api.pod["spec"]["nodeName"] = "other"
     world.act(Orphan(world.pool.site["u1"]))
     assert world.pool.asked[-1] == ("forget", "u1")

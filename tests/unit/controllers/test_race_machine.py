@@ -723,6 +723,7 @@ class Race(RuleBasedStateMachine):
                 if turn == self.late:
                     self.a_late_withdrawal_arrives(name)
                     self.a_late_grant_arrives(name)
+                self.note_the_places()
                 site = self.sites[name]
                 site.look(1)
                 hub.pools[name].snapshot()

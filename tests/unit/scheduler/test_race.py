@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,6 +125,14 @@ def test_the_colocated_slurm_is_a_place_and_keeps_it():
     assert isinstance(look(recorded, pool("a"), nodes=nodes), decide.Local)  # after a restart
     assert look(recorded, pool("a"), nodes=nodes, left={"u1"}) is None
     assert look(recorded, pool("a"), nodes=(), left={"u1"}, taken=lambda _: True) is None
+
+
+@pytest.mark.parametrize("recorded", ["a,b,local", "a,b", None])
+def test_the_colocated_slurm_keeps_the_place_of_a_job_if_fewer_places_are_allowed(recorded: str | None):
+    the_pod = pod("a,b,local", recorded=recorded)
+    action = look(the_pod, pool("a"), pool("b"), nodes=(), most=2, left={"u1"}, taken=lambda _: True)
+    assert isinstance(action, decide.Race)
+    assert action.places == ("a", "local")
 
 
 def test_slurm_is_no_place_where_none_is_configured():
