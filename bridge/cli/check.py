@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 import click
@@ -26,11 +26,13 @@ from bridge.cli.findings import Finding
 from bridge.cli.session import CommandSession
 from bridge.clock import parse_rfc3339
 from bridge.config import jwt_source
-from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
+from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError, SlurmUnavailableError
 from bridge.kube.resources import LEASES, NAMESPACES
 
 Step = tuple[str, Callable[[CommandSession], Iterator[Finding]]]
 """The name of a check for its errors, and the check."""
+WIDTH = 19
+"""Characters of the longest name of a check."""
 RENEWAL = (
     "write a new token to the same file, or with Helm to its Secret (slurm-bridge-token by default); podbridge reads "
     "it again; docs/install.md has the command"
@@ -38,26 +40,32 @@ RENEWAL = (
 
 
 def run(connection: ConnectionOptions, form: str) -> int:
-    """Print the findings; return the exit status, 1 if a check has failed."""
-    found = list(findings(connection))
-    if form == "table":
-        click.echo(_text(found))
+    """Print the findings; return the exit status, 1 if a check has failed.
+
+    As text, each finding is printed when its check has it: a system that hangs does not hide the findings before.
+    """
+    found: list[Finding] = []
+    if form in ("table", "wide"):
+        click.echo(_line("RESULT", "WHAT", "FOUND"))
+    for finding in findings(connection):
+        found.append(finding)
+        if form in ("table", "wide"):
+            click.echo(_line(finding.result, finding.what, finding.found))
+            if finding.fix:
+                click.echo(output.printable(f"         fix: {finding.fix}"))
+    count = Counter(finding.result for finding in found)
+    if form in ("table", "wide"):
+        warnings = f"{count['warn']} warning{'' if count['warn'] == 1 else 's'}"
+        click.echo(f"\n{count['ok']} ok, {warnings}, {count['FAIL']} failed")
     else:
         columns = ["result", "what", "found", "fix"]
         output.show([asdict(finding) for finding in found], columns, form, no_headers=False, nothing="")
-    return 1 if any(finding.result == "FAIL" for finding in found) else 0
+    return 1 if count["FAIL"] else 0
 
 
-def _text(found: Sequence[Finding]) -> str:
-    """Return a line for each finding, the fix of a problem below it, and a summary."""
-    rows = [(finding.result, finding.what, finding.found) for finding in found]
-    header, *lines = output.table(("RESULT", "WHAT", "FOUND"), rows).splitlines()
-    text = [header]
-    for finding, line in zip(found, lines, strict=True):
-        text += [line, *([output.printable(f"         fix: {finding.fix}")] if finding.fix else [])]
-    count = Counter(finding.result for finding in found)
-    warnings = f"{count['warn']} warning{'' if count['warn'] == 1 else 's'}"
-    return "\n".join([*text, "", f"{count['ok']} ok, {warnings}, {count['FAIL']} failed"])
+def _line(result: str, what: str, found: str) -> str:
+    """Return a line of the table. The columns have fixed widths: the next findings are not known yet."""
+    return output.printable(f"{result:6}   {what:{WIDTH}}   {found}").rstrip()
 
 
 def findings(connection: ConnectionOptions) -> Iterator[Finding]:
@@ -99,6 +107,9 @@ def findings(connection: ConnectionOptions) -> Iterator[Finding]:
         try:
             yield from step(session)
         except BridgeError as error:
+            if isinstance(error, SlurmUnavailableError):
+                # the checks that follow do not wait for it again: they run as without a Slurm
+                session.config = session.config.model_copy(update={"slurm_rest_api": ""})
             yield Finding("FAIL", what, str(error), error.hint or "check that it runs and that its address is correct")
 
 
@@ -207,5 +218,8 @@ def _slurm(session: CommandSession) -> Iterator[Finding]:
 
 
 def _nodes(session: CommandSession) -> Iterator[Finding]:
+    if not session.config.slurm_rest_api:
+        yield Finding("warn", "nodes", "not checked without Slurm", "fix Slurm first")
+        return
     yield from check_installations.taken_nodes(session)
     yield from check_nodes.nodes(session)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import faulthandler
 import sys
 
+from bridge.cli import process_end
+
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line and end the process."""
     if sys.argv[1:2] == ["slurm-hint"]:
         from bridge.cli.slurm_hint import main as hint
 
@@ -15,4 +17,4 @@ def main() -> None:
     faulthandler.enable()  # a crash in a library, for example of TLS, prints what each thread was doing
     from bridge.cli.main import main as command_line
 
-    command_line()
+    process_end.run(command_line)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 KINDS = ("pod", "job", "node", "pool", "queue")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _SHORT = {"po": "pod", "no": "node", "masterqueue": "queue"}
 
 
@@ -13,6 +16,21 @@ def singular(word: str) -> str:
     found = word.lower().removesuffix("s")
     found = _SHORT.get(found, found)
     return found if found in KINDS else word
+
+
+class ObjectName(click.ParamType[str]):
+    """The name of an object or of a namespace. Any other word would name another path of the API: a list for ``''``."""
+
+    name = "name"
+
+    def __init__(self, *, optional: bool = False) -> None:
+        self._optional = optional
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name; fail if no object can have it."""
+        if not (_NAME.fullmatch(value) or (self._optional and not value)):
+            self.fail(f"{value[:120]!r} is not a name; allowed: a-z, 0-9, - and ., at most 253 characters", param, ctx)
+        return value
 
 
 class KindType(click.ParamType[tuple[str, str]]):
@@ -34,7 +52,7 @@ class KindType(click.ParamType[tuple[str, str]]):
         kind = singular(word)
         if kind not in KINDS:
             self.fail(f"'{word}' is not one of {', '.join(KINDS)}.", param, ctx)
-        return kind, name
+        return kind, ObjectName(optional=True).convert(name, param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

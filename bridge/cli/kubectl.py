@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from click.shell_completion import ShellComplete
 
+from bridge.cli import process_end
 from bridge.cli.main import cli, main
 
 NO_FILES = ":4"
@@ -16,8 +17,8 @@ FILES = ":0"
 
 
 def plugin() -> None:
-    """Run ``kubectl podbridge``."""
-    main("kubectl podbridge")
+    """Run ``kubectl podbridge`` and end the process."""
+    process_end.run(lambda: main("kubectl podbridge"))
 
 
 def complete() -> None:
@@ -25,8 +26,7 @@ def complete() -> None:
 
     Print a completion in each line, with a tab before its description, and a directive in the last line.
     """
-    for line in completions(sys.argv[1:]):
-        sys.stdout.write(f"{line}\n")
+    process_end.run(lambda: sys.stdout.writelines(f"{line}\n" for line in completions(sys.argv[1:])))
 
 
 def completions(words: Sequence[str]) -> list[str]:

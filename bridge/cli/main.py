@@ -14,7 +14,7 @@ from bridge.cli.brake import brake
 from bridge.cli.connection import ConnectionOptions, connection_options
 from bridge.cli.convert import convert
 from bridge.cli.extras import missing_extra
-from bridge.cli.kinds import KindGroup
+from bridge.cli.kinds import KindGroup, ObjectName
 from bridge.cli.nats import nats
 from bridge.cli.observe import describe, explain_job, explain_pool, top, version
 from bridge.cli.output import printable, yaml_or_json
@@ -40,7 +40,12 @@ list_output_option = click.option(
     help="Format of the output; wide: more columns, name: for scripts.",
 )
 namespace_option = click.option(
-    "-n", "--namespace", shell_complete=completing.namespaces, help="Default: the kubeconfig's, else default."
+    "-n",
+    "--namespace",
+    type=ObjectName(optional=True),
+    metavar="TEXT",
+    shell_complete=completing.namespaces,
+    help="Default: the kubeconfig's, else default.",
 )
 
 
@@ -105,7 +110,8 @@ def admission_command(connection: ConnectionOptions, unregister: bool) -> None:
 def check(connection: ConnectionOptions, output: str) -> None:
     """Check connections, permissions, versions, clocks and certificates, and print how to fix each problem.
 
-    The exit status is 1 if a check has failed.
+    As text, each finding is printed as soon as it is known. A slurmrestd that does not answer is asked once. The exit
+    status is 1 if a check has failed.
     """
     from bridge.cli.check import run
 
@@ -187,7 +193,7 @@ def explain() -> None:
 
 
 @explain.command("pod", epilog="Example:\n\n  podbridge explain pod train-7 -n slurm-bridge")
-@click.argument("name", shell_complete=completing.names("pod"))
+@click.argument("name", type=ObjectName(), shell_complete=completing.names("pod"))
 @connection_options
 @namespace_option
 @output_option
@@ -199,7 +205,7 @@ def explain_pod(name: str, connection: ConnectionOptions, namespace: str | None,
 
 
 @explain.command("queue", epilog="Example:\n\n  podbridge explain queue batch")
-@click.argument("name", shell_complete=completing.names("queue"))
+@click.argument("name", type=ObjectName(), shell_complete=completing.names("queue"))
 @connection_options
 @list_output_option
 def explain_queue(name: str, connection: ConnectionOptions, output: str) -> None:

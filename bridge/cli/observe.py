@@ -8,7 +8,7 @@ import click
 
 from bridge.cli import completing
 from bridge.cli.connection import ConnectionOptions, connection_options
-from bridge.cli.kinds import KindType
+from bridge.cli.kinds import KindType, ObjectName
 
 report_option = click.option(
     "-o",
@@ -25,10 +25,17 @@ report_option = click.option(
     "  podbridge describe node node-3 -o yaml\n\n  podbridge describe pool site-a\n\n  podbridge describe queue batch"
 )
 @click.argument("kind", type=KindType())
-@click.argument("name", required=False, metavar="NAME", shell_complete=completing.names(""))
+@click.argument(
+    "name", type=ObjectName(optional=True), required=False, metavar="NAME", shell_complete=completing.names("")
+)
 @connection_options
 @click.option(
-    "-n", "--namespace", shell_complete=completing.namespaces, help="Of a pod. Default: the kubeconfig's, else default."
+    "-n",
+    "--namespace",
+    type=ObjectName(optional=True),
+    metavar="TEXT",
+    shell_complete=completing.namespaces,
+    help="Of a pod. Default: the kubeconfig's, else default.",
 )
 @report_option
 def describe(
@@ -93,7 +100,7 @@ def explain_job(job_id: int, connection: ConnectionOptions, output: str) -> None
 
 
 @click.command("pool", epilog="Examples:\n\n  podbridge explain pool site-a\n\n  podbridge explain pool site-a -o yaml")
-@click.argument("name", shell_complete=completing.names("pool"))
+@click.argument("name", type=ObjectName(), shell_complete=completing.names("pool"))
 @connection_options
 @report_option
 def explain_pool(name: str, connection: ConnectionOptions, output: str) -> None:

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from bridge.cli import process_end
+
 MOST_TARGETS = 16
 """Pipes of a directory, or addresses of a host name."""
 _REQUEST = "POST /hint{query} HTTP/1.1\r\nHost: {host}\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n"
@@ -41,10 +43,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Run the command, and end the process even if a thread still waits for the resolver or for a connection."""
-    status = run(sys.argv[2:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    process_end.end(run(sys.argv[2:]))
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:

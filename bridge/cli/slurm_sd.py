@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from bridge.cli import process_end
 from bridge.cli.extras import missing_extra
 from bridge.cli.plugin import plugin
 from bridge.errors import BridgeError
@@ -46,6 +47,11 @@ def words(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
         else:
             left.append(word)
     return ["--slurm-config", path, *(["--log-level", level] if level else []), *left]
+
+
+def program() -> None:
+    """Run the command and end the process."""
+    process_end.run(main)
 
 
 def main() -> None:

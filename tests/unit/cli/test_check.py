@@ -4,6 +4,8 @@ import base64
 import json
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -12,7 +14,16 @@ import pytest
 from click.testing import CliRunner
 
 import roles
-from bridge.cli import check_connections, check_kueue, check_permissions, check_webhook
+from bridge.cli import (
+    check,
+    check_connections,
+    check_installations,
+    check_kueue,
+    check_permissions,
+    check_pools,
+    check_webhook,
+)
+from bridge.cli.connection import ConnectionOptions
 from bridge.cli.main import cli
 from bridge.config import Config
 from bridge.errors import KubeForbiddenError, KubeInvalidError, KubeNotFoundError
@@ -317,3 +328,68 @@ def test_without_an_api_server_the_other_checks_are_skipped(tmp_path, monkeypatc
     text = CliRunner().invoke(cli, args).output.splitlines()
     assert text[-1] == "1 ok, 1 warning, 3 failed"
     assert sum(line.startswith("         fix: ") for line in text) == 4
+
+
+@pytest.fixture
+def hanging():
+    """A slurmrestd that takes connections and never answers; it yields its URL and the list of connections."""
+    taken = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def take():
+            while True:
+                try:
+                    taken.append(server.accept())
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", taken
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+def test_findings_are_printed_as_they_are_found(tmp_path, hanging):
+    config = tmp_path / "config.yaml"
+    config.write_text(f"{{slurmRestApi: '{hanging[0]}', slurm: {{readTimeout: 60}}}}")
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}], users: [{name: u, user: {}}], "
+        "contexts: [{name: c, context: {cluster: c, user: u}}], current-context: c}"
+    )
+    code = "from bridge.cli.entry import main; main()"
+    words = ["check", "--config", str(config), "--kubeconfig", str(kubeconfig)]
+    env = {"PATH": "/usr/bin:/bin", "SLURM_JWT": "e30.eyJzdW4iOiJzbHVybSJ9.x"}
+    process = subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True, env=env)
+    try:
+        lines = [process.stdout.readline() for _ in range(7)]
+        assert process.poll() is None, "it still waits for slurmrestd"
+    finally:
+        process.kill()
+        process.communicate()
+    assert [line.split()[0] for line in lines] == ["RESULT", "ok", "FAIL", "fix:", "warn", "fix:", "ok"]
+    assert lines[-1].startswith("ok       Slurm token")
+
+
+def test_a_slurmrestd_that_hangs_is_asked_once(monkeypatch, tmp_path, hanging):
+    url, taken = hanging
+    config = tmp_path / "config.yaml"
+    config.write_text(f"{{slurmRestApi: '{url}', slurm: {{readTimeout: 0.3}}}}")
+    monkeypatch.setenv("SLURM_JWT", "e30.eyJzdW4iOiJzbHVybSJ9.x")
+    kube = Kube({"/version": {"gitVersion": "v1"}, "/api/v1/nodes": {"items": []}})
+    monkeypatch.setattr("bridge.cli.session.KubeClient.load", lambda *_, **__: kube)
+    for module, name in (
+        (check_permissions, "permissions"),
+        (check_webhook, "webhook"),
+        (check_webhook, "policies"),
+        (check_installations, "collisions"),
+        (check_kueue, "kueue"),
+        (check_pools, "pools"),
+    ):
+        monkeypatch.setattr(module, name, lambda _: iter(()))
+    monkeypatch.setattr(check, "_namespaces", lambda _: iter(()))
+    found = list(check.findings(ConnectionOptions(config, None, None)))
+    slurm = [(finding.result, finding.what) for finding in found if finding.what in ("Slurm", "nodes", "clocks")]
+    assert slurm == [("FAIL", "Slurm"), ("warn", "nodes"), ("ok", "clocks")]
+    assert len(taken) == 1

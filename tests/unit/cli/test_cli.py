@@ -2,6 +2,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import yaml
@@ -245,6 +246,64 @@ def test_a_crash_in_a_library_prints_the_stacks_of_all_threads():
     assert done.returncode == -signal.SIGSEGV
     assert "Segmentation fault" in done.stderr
     assert "bridge/cli/entry.py" in done.stderr
+
+
+STUCK = """
+import atexit, sys, threading, time, bridge.cli.main as program
+def command(*_):
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    atexit.register(lambda: print("at exit"))
+    print("last line")
+    {end}
+program.main = command
+sys.argv[1:] = {words}
+from bridge.cli.{module} import {function}
+{function}()
+"""
+
+
+@pytest.mark.parametrize(("module", "function"), [("entry", "main"), ("kubectl", "plugin")])
+@pytest.mark.parametrize(
+    ("end", "status", "told"),
+    [
+        ("pass", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit('wrong')", 1, "wrong"),
+        ("raise RuntimeError('bug')", 1, "RuntimeError: bug"),
+        ("sys.stdout.close()", 0, ""),
+    ],
+)
+def test_a_command_ends_after_its_last_line_whatever_its_threads_wait_for(module, function, end, status, told):
+    code = STUCK.format(end=end, words=["check"], module=module, function=function)
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert time.monotonic() - began < 30, "the thread waits for 60 s"
+    assert done.returncode == status
+    assert done.stdout.startswith("last line\n")
+    assert end == "sys.stdout.close()" or done.stdout == "last line\nat exit\n"
+    assert told in done.stderr
+
+
+WRONG_NAMES = ["", ".", "..", "a/b", "a b", "A", "a?b", "-", "\n", "a" * 254]
+
+
+@pytest.mark.parametrize("name", WRONG_NAMES)
+@pytest.mark.parametrize(
+    "words", [("explain", "pod"), ("explain", "pool"), ("explain", "queue"), ("describe", "pod"), ("describe", "node")]
+)
+def test_a_word_that_is_no_name_is_refused_before_a_request(words, name):
+    done = run(*words, "--", name)
+    assert done.exit_code == 2, done.output
+    assert "Traceback" not in done.output
+    assert "is not a name" in done.output or "Name one object" in done.output
+
+
+@pytest.mark.parametrize("namespace", WRONG_NAMES[1:])
+def test_a_word_that_is_no_namespace_is_refused_before_a_request(namespace):
+    for words in (("explain", "pod", "p"), ("describe", "pod", "p"), ("get", "pods")):
+        done = run(*words, f"--namespace={namespace}")
+        assert done.exit_code == 2, done.output
+        assert "is not a name" in done.output
 
 
 def configured(tmp_path, text):
