@@ -229,7 +229,7 @@ class JobFolder:
         if meta is None:
             return None
         if meta.grant_wait is not None:
-            _look_again(at)
+            self._look_again()
         job_id, started_job = read_line(Below(at, "job.id")), _started_job(at)
         started = started_job is not None
         job_id = "" if job_id in meta.replaced else job_id
@@ -261,22 +261,21 @@ class JobFolder:
             found_at=self.site.since,
         )
 
+    def _look_again(self) -> None:
+        """List what the script writes: the hub has ``grant_wait`` seconds to learn that it asks.
+
+        With its default options, NFS remembers for half a minute that a name is absent; when a directory is opened, it
+        asks the server whether the directory has changed.
+        """
+        for path in (self._at, self._below("state")):
+            names(path)
+
     def meta(self) -> Meta | None:
         """Read the request; ``None``: there is no such job."""
         return _meta(self._at)
 
     def _below(self, name: str) -> Below:
         return Below(self._at, name)
-
-
-def _look_again(at: int) -> None:
-    """List what the script writes: the hub has ``grant_wait`` seconds to learn that it asks.
-
-    With its default options, NFS remembers for half a minute that a name is absent; when a directory is opened, it
-    asks the server whether the directory has changed.
-    """
-    for name in (".", "state"):
-        names(Below(at, name))
 
 
 def _meta(at: str | int) -> Meta | None:

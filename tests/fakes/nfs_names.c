@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -44,6 +45,27 @@ static void opened(const char *directory) {
             absent[i][0] = 0;
 }
 
+/* The path of a name in an open directory. */
+static const char *whole(int at, const char *path, char *space) {
+    char link[64];
+    if (!path || path[0] == '/' || at == AT_FDCWD)
+        return path;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", at);
+    ssize_t length = readlink(link, space, PATH_MAX - 1);
+    if (length < 0 || length + strlen(path) + 2 > PATH_MAX)
+        return path;
+    space[length] = '/';
+    strcpy(space + length + 1, path);
+    return space;
+}
+
+/* O_PATH does not open a directory for the file system. */
+static int note_open(const char *path, int flags, int result) {
+    if (result >= 0 && flags & O_DIRECTORY && !(flags & O_PATH))
+        opened(path);
+    return note(path, result);
+}
+
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 #define OPEN(name)                                                         \
     int name(const char *path, int flags, ...) {                           \
@@ -53,7 +75,7 @@ static void opened(const char *directory) {
         va_end(more);                                                      \
         if (!(flags & O_CREAT) && is_absent(path))                         \
             return -1;                                                     \
-        return note(path, REAL(name)(path, flags, mode));                  \
+        return note_open(path, flags, REAL(name)(path, flags, mode));      \
     }
 #define OPENAT(name)                                                       \
     int name(int at, const char *path, int flags, ...) {                   \
@@ -61,9 +83,11 @@ static void opened(const char *directory) {
         va_start(more, flags);                                             \
         mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0; \
         va_end(more);                                                      \
-        if (!(flags & O_CREAT) && is_absent(path))                         \
+        char space[PATH_MAX];                                              \
+        const char *found = whole(at, path, space);                        \
+        if (!(flags & O_CREAT) && is_absent(found))                        \
             return -1;                                                     \
-        return note(path, REAL(name)(at, path, flags, mode));              \
+        return note_open(found, flags, REAL(name)(at, path, flags, mode)); \
     }
 #define STAT(name, kind)                                                   \
     int name(const char *path, struct kind *found) {                       \
@@ -71,7 +95,9 @@ static void opened(const char *directory) {
     }
 #define STATAT(name, kind)                                                 \
     int name(int at, const char *path, struct kind *found, int flags) {    \
-        return is_absent(path) ? -1 : note(path, REAL(name)(at, path, found, flags)); \
+        char space[PATH_MAX];                                              \
+        const char *named = whole(at, path, space);                        \
+        return is_absent(named) ? -1 : note(named, REAL(name)(at, path, found, flags)); \
     }
 
 OPEN(open)
@@ -90,7 +116,9 @@ int access(const char *path, int mode) {
 }
 
 int faccessat(int at, const char *path, int mode, int flags) {
-    return is_absent(path) ? -1 : note(path, REAL(faccessat)(at, path, mode, flags));
+    char space[PATH_MAX];
+    const char *named = whole(at, path, space);
+    return is_absent(named) ? -1 : note(named, REAL(faccessat)(at, path, mode, flags));
 }
 
 DIR *opendir(const char *path) {
