@@ -17,6 +17,10 @@ else:
     _Settings = settings.with_sections("BuildSettings", settings.BuildSettings, runtimes.sections())
 
 
+_NEWER = {("apptainer", "root_filesystem"): "disk"}
+"""Keys of this version with their defaults, with which they are left out."""
+
+
 class Runtime(settings.Runtime):
     """``[runtime]``: the container runtime."""
 
@@ -29,8 +33,12 @@ class BuildConfig(_Settings):
     runtime: Runtime = Runtime()
 
     def dump(self) -> dict[str, Any]:
-        """Return it as data for JSON."""
-        return self.model_dump(mode="json")
+        """Return it as data for JSON. Hubs of earlier versions refuse keys that they do not know: see ``_NEWER``."""
+        data = self.model_dump(mode="json")
+        for (section, key), usual in _NEWER.items():
+            if data[section][key] == usual:
+                del data[section][key]
+        return data
 
     @property
     def digest(self) -> str:

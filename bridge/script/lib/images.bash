@@ -70,6 +70,22 @@ allowed_image() {
     esac
 }
 
+JSON_STRING='"(([^"\\]|\\.)*)"'
+
+# json_member NAME TEXT: the value of the first member with this name that is a string.
+json_member() {
+    [[ $2 =~ (^|[{,[:space:]])\"$1\":\ *$JSON_STRING ]] && json_string "${BASH_REMATCH[2]}"
+}
+
+# json_string TEXT: the text of a string of JSON; nothing if it has characters that no path needs.
+json_string() {
+    local text=$1
+    [[ $text != *\\[!\"\\/]* ]] || return 0
+    text=${text//\\\"/\"}
+    text=${text//\\\//\/}
+    printf '%s' "${text//\\\\/\\}"
+}
+
 # image_or_cannot I
 image_or_cannot() {
     image_of "$1" || cannot "${NAME[$1]}" 128 InvalidImageName "$PROBLEM"

@@ -229,6 +229,7 @@ died() {
     for i in "${!PID[@]}"; do
         [[ ! ${PID[i]} ]] || end_now "$i"
     done
+    runtime_end
     unmount_fuse
     remove_scratch
     drop_secrets

@@ -15,6 +15,7 @@ runtime_signal() {
 }
 
 runtime_pid() { RESULT=${PID[$1]}; }
+runtime_own() { :; }
 runtime_code() { RESULT=$2; }
 runtime_oom() { cgroup_oom; }
 runtime_remove() { rm -rf -- "$1"; }

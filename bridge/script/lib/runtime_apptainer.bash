@@ -14,16 +14,59 @@ runtime_check() {
         export DOCKER_CONFIG=$PWD/run/docker REGISTRY_AUTH_FILE=$PWD/run/docker/config.json
         export APPTAINER_AUTH_FILE=$REGISTRY_AUTH_FILE SINGULARITY_AUTH_FILE=$REGISTRY_AUTH_FILE
     fi
-    tool "$RUNTIME" && plain_folder
+    tool "$RUNTIME" && plain_folder || return
+    [[ ! $WRITABLE_TMPFS || -e run/root.area ]] || find_root_area
 }
 
-# arguments_of I: sets WORDS to the arguments up to the image, with the mounts of the container.
+# find_root_area: run/root.area gets a folder for what containers change in their root file systems, or nothing: the machine
+# has no overlays for users, or none on this file system (NFS), and then apptainer has room for some MiB in memory.
+find_root_area() {
+    local area
+    : >run/root.area
+    [[ $ROOT_FILESYSTEM == disk ]] || return 0
+    mkdir -p run/no-image/{dev,proc,sys,tmp}
+    for area in "${WORKDIR_BELOW-$SCRATCH_AREA}" "$PWD/work" "${TMPDIR:-/tmp}"; do
+        [[ -d $area ]] || continue
+        make_area run/root.area "$area" || continue
+        new_root check
+        # that the program is missing is found out in the container
+        [[ $("$RUNTIME" --silent exec "${OPTIONS[@]}" "${ROOT_WORDS[@]}" "$PWD/run/no-image" /podbridge-check 2>&1) == \
+            *'stat /podbridge-check'* ]] && return
+        remove_tree "$(<run/root.area)"
+        : >run/root.area
+    done
+    note 'no overlay on a disk: containers can change some MiB of their root file systems'
+} </dev/null
+
+# new_root NAME: ROOT_WORDS are the options for a root file system that a container may change; it is as new.
+new_root() {
+    ROOT_WORDS=(--writable-tmpfs)
+    [[ -s run/root.area ]] || return 0
+    local root
+    root=$(<run/root.area)/$1
+    [[ ! -e $root ]] || remove_tree "$root"
+    mkdir -p "$root" && ROOT_WORDS=(--overlay "$root")
+}
+
+# arguments_of I: sets WORDS to the arguments up to the image, with the mounts of the container. An overlay can be mounted
+# once: a command beside the container has a root file system of its own.
 arguments_of() {
     local i=$1 k covered=''
     WORDS=("${OPTIONS[@]}" "${GPU_WORDS[@]}")
-    [[ $WRITABLE_TMPFS && ! ${READONLY_ROOT[i]} ]] && WORDS+=(--writable-tmpfs)
+    if [[ $WRITABLE_TMPFS && ! ${READONLY_ROOT[i]} ]]; then
+        ROOT_WORDS=(--writable-tmpfs)
+        [[ $2 == exec ]] || new_root "${NAME[i]}"
+        WORDS+=("${ROOT_WORDS[@]}")
+    fi
+    read_image_config "${NAME[i]}"
     # the default is the user's home directory, which does not exist in the image
-    WORDS+=(--pwd "${DIRECTORY[i]:-/}")
+    WORDS+=(--pwd "${DIRECTORY[i]:-${IMAGE_DIRECTORY:-/}}")
+    variables_of "$i"
+    for ((k = 0; k < ${#VARIABLES[@]}; k += 2)); do
+        [[ ${VARIABLES[k]} != HOME ]] || IMAGE_HOME=${VARIABLES[k + 1]}
+    done
+    # apptainer takes HOME from this option alone; with --no-home it mounts nothing there
+    [[ ! $IMAGE_HOME ]] || WORDS+=(--no-home --home "$PWD:$IMAGE_HOME")
     [[ ${DIRECTORY[i]} ]] && make_directory "$i"
     LINKS=()
     for k in "${!TO[@]}"; do
@@ -55,6 +98,7 @@ runtime_start() {
     mkdir -p "work/$name"
     image_or_cannot "$i"
     fetch "$i"
+    write_image_config "$name"
     mounts_or_cannot "$i"
     BEFORE=(setsid)
     ((${#SHARED[@]} == 0)) || into_namespace "$i" start
@@ -96,14 +140,14 @@ launch() {
     local i=$1 name=${NAME[$1]}
     if [[ $2 == exec ]]; then
         pass_foreign "$name" || return
-        arguments_of "$i"
-        exec "${BEFORE[@]}" "${SETTER[@]}" "$RUNTIME" exec "${WORDS[@]}" --env-file "run/$name.env" "$IMAGE" "${@:3}"
+        arguments_of "$i" exec
+        exec "${BEFORE[@]}" "${SETTER[@]}" "$RUNTIME" --silent exec "${WORDS[@]}" --env-file "run/$name.env" "$IMAGE" "${@:3}"
     fi
     devices_or_cannot "$i"
     PODBRIDGE_ADDRESS=$ADDRESS write_exports "$i" "run/$name.env"
     write_foreign "$name"
     pass_foreign "$name" || cannot "$name" 128 ContainerCannotRun "$PROBLEM"
-    arguments_of "$i"
+    arguments_of "$i" start
     command_of "$i"
     if [[ ${#LINKS[@]} -gt 0 && ${HAS_COMMAND[i]} ]] && has_shell; then
         # shellcheck disable=SC2016
@@ -114,8 +158,47 @@ launch() {
     mpi "$i" 'export "APPTAINERENV_$name=${!name}" "SINGULARITYENV_$name=${!name}"'
     umask 022
     go "$name"
-    exec "${BEFORE[@]}" "${MPI[@]}" "${SETTER[@]}" "$RUNTIME" "$(verb "$i")" "${WORDS[@]}" --env-file "run/$name.env" \
+    exec "${BEFORE[@]}" "${MPI[@]}" "${SETTER[@]}" "$RUNTIME" --silent "$(verb "$i")" "${WORDS[@]}" --env-file "run/$name.env" \
         "$IMAGE" "${COMMAND[@]}"
+}
+
+# write_image_config NAME: run/NAME.config gets the working directory and HOME of the image, which apptainer stores in a SIF
+# file that it makes of an image of a registry, and does not use.
+write_image_config() {
+    local id kind text directory='' home=''
+    if [[ -f $IMAGE ]]; then
+        while IFS='|' read -r id _ _ _ kind; do
+            [[ $kind == JSON.Generic* ]] || continue
+            text=$("$RUNTIME" sif dump "${id// /}" "$IMAGE")
+            # the other one is what apptainer itself says of the image
+            [[ $text != '{"data":'* ]] || continue
+            directory=$(json_member WorkingDir "$text")
+            [[ $text =~ \"Env\":\[(($JSON_STRING,?)*)\] && ${BASH_REMATCH[1]} =~ (^|,)\"HOME=(([^\"\\]|\\.)*)\" ]] &&
+                home=$(json_string "${BASH_REMATCH[2]}")
+        done < <("$RUNTIME" sif list "$IMAGE")
+    fi 2>/dev/null
+    [[ $directory == /* ]] || directory=''
+    [[ $home != *:* ]] || home=''
+    printf '%s\n' "${directory//$'\n'/}" "${home//$'\n'/}" >"run/$1.config"
+}
+
+# read_image_config NAME: IMAGE_DIRECTORY and IMAGE_HOME, of a container that has started.
+read_image_config() {
+    IMAGE_DIRECTORY='' IMAGE_HOME=''
+    [[ ! -e run/$1.config ]] || { IFS= read -r IMAGE_DIRECTORY && IFS= read -r IMAGE_HOME; } <"run/$1.config"
+}
+
+# runtime_own I: leave in FAMILY only the container's own processes. Apptainer's have its program; those that mount for it
+# are outside of the container's PID namespace, if it has one.
+runtime_own() {
+    local pid own=() inner=()
+    for pid in "${FAMILY[@]}"; do
+        [[ ! /proc/$pid/exe -ef /proc/${PID[$1]}/exe ]] || continue
+        own+=("$pid")
+        [[ /proc/$pid/ns/pid -ef /proc/self/ns/pid ]] || inner+=("$pid")
+    done
+    ((${#inner[@]} == 0)) || own=("${inner[@]}")
+    FAMILY=("${own[@]}")
 }
 
 # Variables that enter the container, or that apptainer itself reads, although the environment is cleaned.
@@ -212,8 +295,15 @@ remove_build() {
 }
 
 runtime_clean() {
-    rm -f "run/${NAME[$1]}".{env,foreign.env,pull,asked,progress}
+    rm -f "run/${NAME[$1]}".{env,foreign.env,pull,asked,progress,config}
+    [[ ! -s run/root.area ]] || remove_tree "$(<run/root.area)/${NAME[$1]}"
     remove_build "${NAME[$1]}"
     release_mounts "${NAME[$1]}"
 }
-runtime_end() { rm -f run/*.sif; rm -rf work; }
+
+runtime_end() {
+    [[ ! -s run/root.area ]] || remove_tree "$(<run/root.area)"
+    : >run/root.area
+    rm -f run/*.sif
+    rm -rf work
+}

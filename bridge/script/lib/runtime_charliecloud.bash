@@ -58,6 +58,10 @@ inside() {
     if [[ ${DIRECTORY[i]} ]]; then
         make_directory "$i" "run/$name.image"
         WORDS+=(--cd="${DIRECTORY[i]}")
+    elif [[ -f run/$name.image/ch/metadata.json ]]; then
+        # the image's own, as ch-image writes it
+        k=$(json_member cwd "$(<"run/$name.image/ch/metadata.json")")
+        [[ $k == /* ]] && WORDS+=(--cd="$k")
     fi
     for k in "${!TO[@]}"; do
         case ${TO[k]} in

@@ -75,7 +75,14 @@ launch() {
     {
         if [[ ${DIRECTORY[i]} ]]; then
             printf 'cd -- %q || exit 128\n' "${DIRECTORY[i]}"
-        fi
+        elif [[ ${HAS_COMMAND[i]} ]]; then
+            # the image's own, with which its command script begins
+            while IFS= read -r k; do
+                [[ $k =~ ^cd\ \"(.*)\"\ \&\&\ unset\ OLDPWD ]] || continue
+                printf 'cd -- %q 2>/dev/null\n' "${BASH_REMATCH[1]}"
+                break
+            done <"$ENROOT_DATA_PATH/$name/etc/rc"
+        fi 2>/dev/null
         if [[ ${HAS_COMMAND[i]} ]]; then
             printf 'exec "$@"\n'
         else

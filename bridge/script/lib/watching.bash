@@ -30,6 +30,7 @@ watch_memory() {
     [[ $root ]] || return
     family "$root"
     ((RESIDENT * PAGE > MEMORY[i])) || return
+    runtime_own "$i"
     proportional
     ((RESIDENT_KIB > MEMORY[i])) || return
     note "${NAME[i]}: $RESIDENT_KIB KiB of memory, limit ${MEMORY[i]} KiB"
@@ -64,8 +65,11 @@ family() {
 
 # RESIDENT_KIB: the proportional set size of FAMILY, or the resident one where the kernel does not count it.
 proportional() {
-    local pid key value sum=0
-    RESIDENT_KIB=$((RESIDENT * PAGE))
+    local pid key value sum=0 pages
+    RESIDENT_KIB=0
+    for pid in "${FAMILY[@]}"; do
+        { read -r _ pages _ <"/proc/$pid/statm"; } 2>/dev/null && RESIDENT_KIB=$((RESIDENT_KIB + pages * PAGE))
+    done
     for pid in "${FAMILY[@]}"; do
         [[ -r /proc/$pid/smaps_rollup ]] || return
         while read -r key value _; do

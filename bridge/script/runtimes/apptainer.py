@@ -42,7 +42,13 @@ class Apptainer(Part):
     nvidia_support: Literal["auto", "always", "never"] = Field("auto", description="auto: for pods that request GPUs.")
     cleanenv: bool = True
     unsquash: bool = False
-    writable_tmpfs: bool = True
+    writable_tmpfs: bool = Field(
+        True, description="Containers may change their root file system, unless they forbid it."
+    )
+    root_filesystem: Literal["disk", "memory"] = Field(
+        "disk",
+        description="Where such changes are stored; memory: some MiB (sessiondir max size of apptainer.conf).",
+    )
     options: Words = Field([], description="Additional options, before the image.")
 
 
@@ -56,7 +62,7 @@ class ApptainerRuntime(Runtime):
     option_annotations = (names.SINGULARITY_MOUNTS, names.SINGULARITY_OPTIONS)
 
     def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
-        """Refuse names that are no images, variables for the runtime itself, and user 0 without ``fakeroot``."""
+        """Refuse names that are no images, reserved variables, a ``HOME`` with a colon, and 0 without ``fakeroot``."""
         images.accept_image(container, where, config, image_root, self.schemes)
         for name in images.foreign(container):
             if name.startswith(_ITS_OWN):
@@ -66,6 +72,12 @@ class ApptainerRuntime(Runtime):
                     self.kind,
                     f"letters, digits and _ in names that begin with {', '.join(_ITS_OWN)}",
                 )
+        home = container.environment.get("HOME", "")
+        if ":" in home:
+            raise ScriptError(
+                f"{container.fields['HOME']}: the value {home!r} of HOME is not allowed at this site "
+                f"(runtime {self.kind}); allowed: a path without ':'"
+            )
         if container.run_as.startswith("0:") and not config.section(Apptainer).fakeroot:
             raise ScriptError(
                 f"{where}.securityContext.runAsUser: 0 is not allowed at this site (apptainer.fakeroot is false)"
@@ -108,6 +120,7 @@ class ApptainerRuntime(Runtime):
             array("OPTIONS", [*words, *own.options, *plan.annotations.options]),
             array("GPU_WORDS", _gpus(plan)),
             f"WRITABLE_TMPFS={'1' if own.writable_tmpfs else ''}",
+            f"ROOT_FILESYSTEM={own.root_filesystem}",
             f"FAKEROOT_USER={'0' if own.fakeroot else ''}",
         ]
 

@@ -45,11 +45,20 @@ class Registry:
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
-    def put(self, name: str, tag: str, folder: Path, **files: str) -> str:
-        """Add an image of a folder and more files in its root; returns the digest of its manifest."""
+    def put(
+        self, name: str, tag: str, folder: Path, config: dict[str, Any] | None = None, folders: str = "", **files: str
+    ) -> str:
+        """Add an image of a folder and more files in its root; returns the digest of its manifest.
+
+        ``config``: its configuration; ``folders``: paths of more folders.
+        """
         raw = io.BytesIO()
         with tarfile.open(fileobj=raw, mode="w") as tar:
             tar.add(folder, arcname=".", filter=_of_root)
+            for path in filter(None, folders.split(":")):
+                entry = tarfile.TarInfo(path)
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o777
+                tar.addfile(entry)
             for path, text in files.items():
                 entry = tarfile.TarInfo(path)
                 entry.size, entry.mode = len(text), 0o644
@@ -58,7 +67,7 @@ class Registry:
         config = {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Cmd": ["/bin/sh"]},
+            "config": {"Cmd": ["/bin/sh"], **(config or {})},
             "history": [{"created_by": "a test"}],
             "rootfs": {"type": "layers", "diff_ids": [_digest(raw.getvalue())]},
         }

@@ -1,5 +1,7 @@
 """Pods in real containers: rootless podman, charliecloud and apptainer, as an ordinary user."""
 
+import json
+import shutil
 import signal
 import time
 
@@ -174,6 +176,27 @@ def test_working_directory_is_made(site):
     job = site.run({**DISK, "containers": containers})
     for index, place in enumerate(places):
         assert job.log(f"c{index}") == f"{place}\nyes\n", job.everything()
+
+
+@pytest.mark.parametrize("home", ["charliecloud"], indirect=True)
+def test_what_ch_image_says_of_an_image(site):
+    """Images from a registry are in test_images.py: ch-image itself is not here."""
+    image = site.own.folder / "of-ch-image"
+    shutil.copytree(site.own.folder / "busybox", image, symlinks=True)
+    (image / "ch").mkdir()
+    (image / "work").mkdir()
+    (image / "ch" / "metadata.json").write_text(json.dumps({"arch": "amd64", "cwd": "/work", "env": {}}, indent=2))
+    (image / "ch" / "environment").write_text("HOME=/work/home\n")
+    try:
+        show = "pwd; echo $$HOME"
+        containers = [
+            site.shell(show, image="of-ch-image"),
+            site.shell(show, name="own", image="of-ch-image", workingDir="/tmp", env=[{"name": "HOME", "value": "/h"}]),
+        ]
+        job = site.run({"containers": containers})
+    finally:
+        shutil.rmtree(image)
+    assert (job.log().split(), job.log("own").split()) == (["/work", "/work/home"], ["/tmp", "/h"]), job.everything()
 
 
 GIVEN = {

@@ -19,16 +19,21 @@ pytestmark = pytest.mark.real
 
 RECORD = '{ printf "%s\\0" "$@"; printf "\\1\\0"; } >>"$STUB_FOLDER/${0##*/}.words"\n'
 STUBS = {
-    "apptainer": RECORD
+    "apptainer": """
+[[ $1 != --silent ]] || shift
+[[ ${!#} != /podbridge-check ]] || { echo "FATAL:   stat /podbridge-check: no such file or directory" >&2; exit 255; }
+"""
+    + RECORD
     + """
 case $1 in
+sif) exit 255 ;;
 pull) [[ $4 == *missing* ]] && { echo "FATAL: no such image" >&2; exit 255; }; echo image >"$3"; exit ;;
 esac
 verb=$1; shift
 while [[ $1 == --* ]]; do
     case $1 in
     --env-file) file=$2; shift 2 ;;
-    --bind | --pwd | --network) shift 2 ;;
+    --bind | --pwd | --network | --overlay | --home) shift 2 ;;
     *) shift ;;
     esac
 done
@@ -70,7 +75,12 @@ declare -p made >"$STUB_FOLDER/$name.made"
     + """
 case $1 in
 import) [[ $4 == *missing* ]] && { echo "[ERROR] no such image" >&2; exit 1; }; echo image >"$3"; exit ;;
-create) mkdir -p "$ENROOT_DATA_PATH/$3"; exit ;;
+create)
+    mkdir -p "$ENROOT_DATA_PATH/$3/etc"
+    # as enroot writes it for an image with WORKDIR
+    printf 'mkdir -p "/usr/bin" 2> /dev/null\ncd "/usr/bin" && unset OLDPWD || exit 1\n' >"$ENROOT_DATA_PATH/$3/etc/rc"
+    exit
+    ;;
 remove) rm -rf "$ENROOT_DATA_PATH/$3"; exit ;;
 exec) shift 2; exec "$@" ;;
 esac
@@ -234,7 +244,7 @@ def test_apptainer_is_told(ordinary, stubs):
     words = next(call for call in stubs.calls("apptainer") if call[-1] == "sleep 6")
     folder = str(job.folder)
     assert words_of(stubs, "apptainer", "pull")[2:] == [f"{folder}/run/main.sif", "docker://busybox:1"]
-    for flag in ("--containall", "--no-home", "--cleanenv", "--no-eval", "--no-umask", "--writable-tmpfs", "--nv"):
+    for flag in ("--containall", "--no-home", "--cleanenv", "--no-eval", "--no-umask", "--overlay", "--nv"):
         assert flag in words
     binds = [words[index + 1] for index, word in enumerate(words) if word == "--bind"]
     assert binds == [
@@ -247,8 +257,10 @@ def test_apptainer_is_told(ordinary, stubs):
     assert f"{folder}/run/main.sif" in words
     assert words[words.index("--pwd") + 1] == "/e" and words[-3:] == ["sh", "-c", "sleep 6"]
     probes = [call for call in stubs.calls("apptainer") if call[-1] == "true"]
-    # a probe gets the same image, volumes and variables
-    assert probes and probes[0][: probes[0].index("--env-file")] == words[: words.index("--env-file")]
+    # a probe gets the same image, volumes and variables, but an overlay can be mounted once only
+    at, end = words.index("--overlay"), words.index("--env-file")
+    expected = [*words[:at], "--writable-tmpfs", *words[at + 2 : end]]
+    assert probes and probes[0][: probes[0].index("--env-file")] == expected
 
 
 def test_apptainer_runs_the_images_own(ordinary, stubs):
@@ -315,6 +327,8 @@ def test_enroot_is_told(ordinary, stubs):
     words = words_of(stubs, "enroot", "start")
     assert f"{job.folder}/volumes/c:/c:none:x-create=dir,rbind,ro" in words and "--rw" in words
     assert words[-2:] == ["main", "pwd"] and job.log() == "/usr\n"
+    job = ordinary.run(pod(command=["pwd"], workingDir=""), objects=OBJECTS, config=stubs.settings("enroot"))
+    assert job.log() == "/usr/bin\n", "the image's own"
 
 
 def test_charliecloud_is_told(ordinary, stubs):

@@ -82,6 +82,7 @@ RUNTIME=apptainer
 OPTIONS=(--no-umask --no-eval --containall --no-home --no-privs --cleanenv --bind /cvmfs)
 GPU_WORDS=()
 WRITABLE_TMPFS=1
+ROOT_FILESYSTEM=disk
 FAKEROOT_USER=
 LC_ALL=C
 case ${1-} in

@@ -85,6 +85,7 @@ RUNTIME=apptainer
 OPTIONS=(--no-umask --no-eval --containall --no-home --no-privs --cleanenv)
 GPU_WORDS=()
 WRITABLE_TMPFS=1
+ROOT_FILESYSTEM=disk
 FAKEROOT_USER=
 LC_ALL=C
 case ${1-} in

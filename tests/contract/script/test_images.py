@@ -1,0 +1,118 @@
+"""What an image says of its containers, with apptainer and podman and a registry on this machine."""
+
+import pytest
+
+from bridge.errors import ScriptError
+from tests.contract.script.containers import HOMES, Containers
+from tests.contract.script.registry import Registry
+
+pytestmark = pytest.mark.real
+
+CONFIG = {
+    "WorkingDir": '/work/di"r $HOME',
+    "Env": ["PATH=/bin", 'A=x"y', "HOME=/work/home", 'NOT=\\"HOME=/no\\"'],
+    "Cmd": ["sh", "-c", "pwd; echo $HOME; : HOME=/no"],
+    "Labels": {"x": '"WorkingDir":"/no"'},
+}
+"""With what a reader of JSON must tell apart."""
+PLACE = 'work/di"r $HOME'
+
+
+@pytest.fixture(scope="module", params=["apptainer", "podman"])
+def home(request):
+    made = HOMES[request.param]()
+    made.kind = request.param
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def image(home):
+    made = Registry()
+    made.put("team/image", "1", home.folder / "busybox", CONFIG, f"work:{PLACE}:work/home")
+    yield f"{made.host}/team/image:1"
+    made.close()
+
+
+@pytest.fixture
+def site(home):
+    made = Containers(home.kind, home)
+    yield made
+    made.close()
+
+
+def ran(site, containers, **spec):
+    more = {"APPTAINER_NOHTTPS": "1", "CONTAINERS_REGISTRIES_CONF": str(site.own.folder / "registries.conf")}
+    (site.own.folder / "registries.conf").write_text('[[registry]]\nlocation = "127.0.0.1"\ninsecure = true\n')
+    job = site.run({"containers": containers, **spec}, environment=more, timeout=120)
+    assert job.pod()["phase"] == "Succeeded", job.everything()
+    return job
+
+
+def test_working_directory_and_home_are_the_images(site, image):
+    """apptainer/apptainer#2844 and #388: WORKDIR and HOME of the image, unless the pod has its own."""
+    show = "pwd; echo $$HOME"
+    disk = {"volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}
+    containers = [
+        {"name": "own", "image": image},
+        site.shell(show, name="command", image=image),
+        site.shell(
+            show, name="pods", image=image, workingDir="/disk", env=[{"name": "HOME", "value": "/disk/h"}], **disk
+        ),
+        site.shell(
+            "until [ -e /disk/done ]; do sleep 0.1; done",
+            name="probed",
+            image=image,
+            lifecycle={"postStart": {"exec": {"command": ["sh", "-c", "(pwd; echo $HOME) >/disk/done"]}}},
+            **disk,
+        ),
+        site.shell("cat /disk/done", name="after", image=image, **disk),
+    ]
+    spec = {"volumes": [{"name": "disk", "emptyDir": {}}]}
+    containers[-1]["command"] = ["sh", "-c", "until [ -s /disk/done ]; do sleep 0.1; done; cat /disk/done"]
+    job = ran(site, containers, **spec)
+    said = {each["name"]: job.log(each["name"]).splitlines() for each in containers}
+    usual = [f"/{PLACE}", "/work/home"]
+    assert said == {"own": usual, "command": usual, "pods": ["/disk", "/disk/h"], "probed": [], "after": usual}
+
+
+def test_home_is_the_pods_byte_by_byte(site):
+    values = ["/a b", "relative", '/it\'s "$HOME"', "/x,y", "/x\\y", "/ünï"]
+    containers = [
+        site.shell('printf %s "$$HOME"', name=f"c{number}", env=[{"name": "HOME", "value": value.replace("$", "$$")}])
+        for number, value in enumerate(values)
+    ]
+    job = ran(site, containers)
+    assert [job.log(each["name"]) for each in containers] == values
+    if site.kind == "apptainer":
+        with pytest.raises(ScriptError, match=r"env\[0\].*HOME.*without ':'"):
+            site.job({"containers": [site.shell("", env=[{"name": "HOME", "value": "/x:/y"}])]})
+
+
+def test_a_root_file_system_has_room(site, image):
+    """apptainer/apptainer#1313: the default of apptainer is 64 MiB. A restart begins with the image as it was."""
+    text = (
+        "[ -e /work/once ] && exit 9; mkdir -p /work/site && dd if=/dev/zero of=/work/site/x bs=1M count=100;"
+        "wc -c </work/site/x; touch /work/once"
+    )
+    probe = {"exec": {"command": ["test", "!", "-e", "/work/once"]}, "periodSeconds": 1}
+    container = site.shell(f"{text}; [ -e /disk/2 ] || {{ touch /disk/2; exit 1; }}", image=image, readinessProbe=probe)
+    container["volumeMounts"] = [{"name": "disk", "mountPath": "/disk"}]
+    job = ran(site, [container], volumes=[{"name": "disk", "emptyDir": {}}], restartPolicy="OnFailure")
+    assert job.log().splitlines()[-1] == str(100 << 20) and job.state("main")["restarts"] == 1, job.everything()
+    assert not (job.folder / "work").exists() or site.kind != "apptainer", "nothing is left"
+
+
+def test_the_log_has_nothing_of_the_runtime(site, image):
+    """Its warnings (no /etc/passwd in the image, no place for a directory) are no output of the program."""
+    probe = {"exec": {"command": ["true"]}, "periodSeconds": 1}
+    job = ran(site, [site.shell("sleep 2; echo out; echo err >&2", image=image, livenessProbe=probe)])
+    assert sorted(job.log().splitlines()) == ["err", "out"]
+
+
+def test_a_small_memory_limit_is_for_the_container_alone(site):
+    """kubeflow/trainer#1734: an init container with 20Mi that only sleeps."""
+    small = {"resources": {"limits": {"memory": "16Mi"}}}
+    containers = [site.shell("sleep 4; echo fine", **small)]
+    job = ran(site, containers, initContainers=[site.shell("sleep 4", name="init", **small)])
+    assert job.log() == "fine\n"
