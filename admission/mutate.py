@@ -7,7 +7,10 @@ A new pod gets all of these changes. A pod without a node gets only tolerations,
 - *Scheduler*: in a managed namespace, the default scheduler is replaced by podbridge's. Other schedulers are kept. By
   configuration, pods without a place here stay with the default scheduler; an annotation has the reason.
 - *Toleration*: only podbridge's pods tolerate the taint of managed nodes.
-- *Node*: ``spec.nodeName`` is removed, unless a daemon set or a kubelet has set it: it bypasses Slurm.
+- *Node*: ``spec.nodeName`` becomes a required node affinity, unless a daemon set or a kubelet has set it: it bypasses
+  Slurm. In the exported YAML of a pod, it is the node that podbridge has selected, and is removed.
+- *Own marks*: annotations, labels and finalizers that only podbridge sets, from the exported YAML of another pod, are
+  removed.
 - *Pools*: a pod whose annotation or namespace requests pools tolerates their virtual nodes. Like the pods of a daemon
   set, it also tolerates the not-ready taint indefinitely: no pod is evicted while its site is silent.
 - *Annotations*: job annotations of the pod's owners are copied to the pod unless the pod has its own. Validation checks
@@ -31,6 +34,7 @@ from typing import Any
 from admission import pods
 from bridge import names
 from bridge.workload import eligibility, pool_selection
+from bridge.workload import pods as pod_fields
 
 Operation = dict[str, Any]
 
@@ -39,6 +43,18 @@ _LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _NOT_READY_TOLERATIONS = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _LOST]
 _DEFAULT_EVICTIONS = [{**entry, "tolerationSeconds": DEFAULT_EVICTION_SECONDS} for entry in _NOT_READY_TOLERATIONS]
 _ANY_VALUE = "\0"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+OWN_ANNOTATIONS = (
+    names.NODE_ANNOTATION,
+    names.SLURM_NODE_ANNOTATION,
+    names.JOB_ID_ANNOTATION,
+    names.JOB_START_ANNOTATION,
+    names.REMOTE_JOB,
+    names.JOB_INTENT,
+    names.PLACES,
+    names.GRANT,
+)
+"""The annotations of a pod that only podbridge sets, after its creation."""
 
 
 def mutate(
@@ -92,12 +108,13 @@ def mutate(
         if named == names.KUBE_DEFAULT_SCHEDULER:
             patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler})
             named = scheduler
-        if pod["spec"].get("nodeName"):
-            patch.append({"op": "remove", "path": "/spec/nodeName"})
+        patch += _require_node(pod)
     if named == scheduler:
-        if _may_be_local(pod, more):
+        local = _may_be_local(pod, more)
+        if local:
             more = {**(defaults or {}), **more}
-            patch += _hold(pod, more)
+        patch += _hold(pod, hold=local and not _may_be_remote(pod, more))
+        patch += _remove_own_marks(pod)
         patch += _tolerate(pod, scheduler, more)
         patch += _annotate(pod, more, group, traceparent)
     return patch
@@ -170,12 +187,44 @@ def _may_be_remote(pod: pods.Pod, inherited: Mapping[str, str]) -> bool:
     return pool_selection.of(pod).remote if text is None else text.strip() != names.LOCAL_POOL
 
 
-def _hold(pod: pods.Pod, inherited: Mapping[str, str]) -> list[Operation]:
+def _hold(pod: pods.Pod, *, hold: bool) -> list[Operation]:
     """Set the finalizer on a pod that cannot run on a pool: there, the pool alone decides when the pod may go."""
-    finalizers = pod["metadata"].get("finalizers") or []
-    if names.FINALIZER in finalizers or _may_be_remote(pod, inherited):
+    before = pod["metadata"].get("finalizers") or []
+    after = [name for name in before if name not in (names.FINALIZER, names.POOL_FINALIZER)]
+    after += [names.FINALIZER] if hold else []
+    if set(after) == set(before):
         return []
-    return [{"op": "add", "path": "/metadata/finalizers", "value": [*finalizers, names.FINALIZER]}]
+    return [{"op": "add", "path": "/metadata/finalizers", "value": after}]
+
+
+def _require_node(pod: pods.Pod) -> list[Operation]:
+    """Replace ``spec.nodeName`` by a required node affinity for this node."""
+    spec, annotations = pod["spec"], pods.annotations_of(pod)
+    node = spec.get("nodeName")
+    if not node:
+        return []
+    patch: list[Operation] = [{"op": "remove", "path": "/spec/nodeName"}]
+    pool = annotations.get(names.REMOTE_JOB, "").partition("/")[0] or pod_fields.intent(pod)[0]
+    if node in (annotations.get(names.NODE_ANNOTATION), pool):
+        return patch
+    affinity = spec.get("affinity") or {}
+    of_nodes = affinity.get("nodeAffinity") or {}
+    required = of_nodes.get(_REQUIRED) or {}
+    this_node = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms = [  # one of the terms must match, and each expression of it
+        {**term, "matchFields": [*(term.get("matchFields") or ()), this_node]}
+        for term in required.get("nodeSelectorTerms") or [{}]
+    ]
+    of_nodes = {**of_nodes, _REQUIRED: {**required, "nodeSelectorTerms": terms}}
+    return [*patch, {"op": "add", "path": "/spec/affinity", "value": {**affinity, "nodeAffinity": of_nodes}}]
+
+
+def _remove_own_marks(pod: pods.Pod) -> list[Operation]:
+    """Remove what only podbridge sets: ``kubectl replace --force`` creates a pod from the exported one."""
+    found = [_annotation_path(key) for key in OWN_ANNOTATIONS if key in pods.annotations_of(pod)]
+    if names.JOB_ID_LABEL in pods.labels_of(pod):
+        found.append(_path("labels", names.JOB_ID_LABEL))
+    return [{"op": "remove", "path": path} for path in found]
 
 
 def _tolerate(pod: pods.Pod, scheduler: str, inherited: Mapping[str, str]) -> list[Operation]:
@@ -245,4 +294,8 @@ def _set_annotations(own: Mapping[str, str], wanted: Mapping[str, str]) -> list[
 
 
 def _annotation_path(key: str) -> str:
-    return "/metadata/annotations/" + key.replace("~", "~0").replace("/", "~1")
+    return _path("annotations", key)
+
+
+def _path(where: str, key: str) -> str:
+    return f"/metadata/{where}/" + key.replace("~", "~0").replace("/", "~1")

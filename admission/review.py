@@ -14,6 +14,8 @@ API_VERSION = "admission.k8s.io/v1"
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 MAX_WARNING = 256
 """Characters; the API server drops longer warnings."""
+MOST_WARNINGS = 15
+"""The API server sends at most 4,096 characters of warnings."""
 
 Json = dict[str, Any]
 
@@ -115,7 +117,9 @@ def deny(
 
 def _answer(response: Json, warnings: Sequence[str]) -> Json:
     if warnings:
-        response["warnings"] = [w if len(w) <= MAX_WARNING else w[: MAX_WARNING - 3] + "..." for w in warnings]
+        shown = [w if len(w) <= MAX_WARNING else w[: MAX_WARNING - 3] + "..." for w in warnings[:MOST_WARNINGS]]
+        more = [f"{len(warnings) - MOST_WARNINGS} more warnings"] if len(warnings) > MOST_WARNINGS else []
+        response["warnings"] = shown + more
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
 
 

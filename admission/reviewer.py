@@ -33,6 +33,21 @@ NodesView = Callable[[], Sequence[Resources]]
 """Returns the allocatable resources of the managed nodes; empty before the nodes are listed."""
 
 
+MOST_PROBLEMS = 20
+"""Number of problems that a message names."""
+LONGEST_PROBLEM = 1024
+"""Characters of one of them."""
+
+
+def summary(problems: Sequence[str]) -> str:
+    """Return the message about the problems of a pod; its length is limited, whatever is in the pod."""
+    shown = [text if len(text) <= LONGEST_PROBLEM else f"{text[:LONGEST_PROBLEM]}..." for text in problems]
+    if len(shown) == 1:
+        return shown[0]
+    more = f"; and {len(shown) - MOST_PROBLEMS} more" if len(shown) > MOST_PROBLEMS else ""
+    return f"{len(shown)} problems: " + "; ".join(shown[:MOST_PROBLEMS]) + more
+
+
 class Reviewer:
     """Answers the reviews of pods and namespaces.
 
@@ -130,7 +145,7 @@ class Reviewer:
         problems = verdict.invalid + forbidden
         if not problems:
             return allow(review.uid, warnings=verdict.warnings)
-        message = problems[0] if len(problems) == 1 else f"{len(problems)} problems: " + "; ".join(problems)
+        message = summary(problems)
         if forbidden:
             return deny(review.uid, message, warnings=verdict.warnings)
         return deny(review.uid, message, code=422, reason="Invalid", warnings=verdict.warnings)

@@ -13,18 +13,22 @@ from typing import Any
 from bridge.workload import resources
 from bridge.workload.resources import DEVICE_CLASS_PREFIX, Resources
 
+SLURM = "Slurm selects the node"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def requirements(spec: Mapping[str, Any]) -> list[str]:
-    """List the requirements of the pod that Slurm or a pool would violate. For devices see :func:`devices`."""
+def requirements(spec: Mapping[str, Any], selects: str = SLURM) -> list[str]:
+    """List the requirements of the pod that Slurm or a pool would violate. For devices see :func:`devices`.
+
+    ``selects`` says what selects the place of the pod.
+    """
     problems: list[str] = []
     for index, constraint in enumerate(spec.get("topologySpreadConstraints") or ()):
         if (constraint.get("whenUnsatisfiable") or "DoNotSchedule") == "DoNotSchedule":
             problems.append(
                 f"spec.topologySpreadConstraints[{index}]: topologyKey {constraint.get('topologyKey')!r} with "
-                f"whenUnsatisfiable 'DoNotSchedule' is not allowed: Slurm selects the node and does not spread pods; "
+                f"whenUnsatisfiable 'DoNotSchedule' is not allowed: {selects} and does not spread pods; "
                 f"allowed: whenUnsatisfiable 'ScheduleAnyway', or no constraint"
             )
     affinity = spec.get("affinity") or {}
@@ -32,7 +36,8 @@ def requirements(spec: Mapping[str, Any]) -> list[str]:
         for index, term in enumerate((affinity.get(kind) or {}).get(_REQUIRED) or ()):
             problems.append(
                 f"spec.affinity.{kind}.{_REQUIRED}[{index}]: topologyKey {term.get('topologyKey')!r} is not allowed: "
-                f"Slurm does not consider other pods; allowed: required node affinity, nodeSelector, or a preference"
+                f"{selects} and does not consider other pods; allowed: required node affinity, nodeSelector, or a "
+                f"preference"
             )
     return problems
 
@@ -76,15 +81,15 @@ def unknown_resources(asked: Iterable[str], gres: Mapping[str, str]) -> list[str
     ]
 
 
-def preferences(spec: Mapping[str, Any]) -> list[str]:
-    """List the preferences of the pod that Slurm ignores."""
+def preferences(spec: Mapping[str, Any], selects: str = SLURM) -> list[str]:
+    """List the preferences of the pod that Slurm and pools ignore; ``selects`` says what selects its place."""
     warnings: list[str] = []
     for index, constraint in enumerate(spec.get("topologySpreadConstraints") or ()):
         if constraint.get("whenUnsatisfiable") == "ScheduleAnyway":
-            warnings.append(f"spec.topologySpreadConstraints[{index}] is ignored: Slurm selects the node")
+            warnings.append(f"spec.topologySpreadConstraints[{index}] is ignored: {selects}")
     affinity = spec.get("affinity") or {}
     warnings += [
-        f"spec.affinity.{kind}.{_PREFERRED} is ignored: Slurm selects the node"
+        f"spec.affinity.{kind}.{_PREFERRED} is ignored: {selects}"
         for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
         if (affinity.get(kind) or {}).get(_PREFERRED)
     ]

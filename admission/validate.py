@@ -8,6 +8,7 @@ from typing import Any
 
 from admission import field_policy, pods, pool_rules, size_policy, unsupported
 from admission.field_policy import Denial
+from admission.mutate import OWN_ANNOTATIONS
 from bridge import names
 from bridge.config import Config
 from bridge.namespace_policies import NOTHING, NamespacePolicy
@@ -117,8 +118,9 @@ def create(
     asked = resources.pod_requests(spec)
     verdict.invalid += wrong
     verdict.permissions += job_annotations.needed_permissions(annotations)
-    verdict.invalid += unsupported.requirements(spec)
-    verdict.warnings += unsupported.preferences(spec)
+    selects = "Slurm selects the node" if pool_selection.of(pod).local else "podbridge selects the pool"
+    verdict.invalid += unsupported.requirements(spec, selects)
+    verdict.warnings += unsupported.preferences(spec, selects)
     verdict.invalid += pool_rules.invalid(pod, scope.pools)
     verdict.forbidden += pool_rules.forbidden(pod, scope.pools)
     if not scope.managed and not scope.policy.may_name_scheduler:
@@ -319,17 +321,13 @@ def _shortfall(pod: pods.Pod, rules: Rules) -> list[str]:
 
 def _reserved(old: pods.Pod, new: pods.Pod) -> list[str]:
     problems = []
-    for where, key, before, after in (
-        ("metadata.labels", names.JOB_ID_LABEL, pods.labels_of(old), pods.labels_of(new)),
-        ("metadata.annotations", names.NODE_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
-        ("metadata.annotations", names.SLURM_NODE_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
-        ("metadata.annotations", names.JOB_ID_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
-        ("metadata.annotations", names.JOB_START_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
-        ("metadata.annotations", names.GROUP, pods.annotations_of(old), pods.annotations_of(new)),
-        ("metadata.annotations", names.REMOTE_JOB, pods.annotations_of(old), pods.annotations_of(new)),
-        ("metadata.annotations", names.JOB_INTENT, pods.annotations_of(old), pods.annotations_of(new)),
-        ("metadata.annotations", names.PLACES, pods.annotations_of(old), pods.annotations_of(new)),
-        ("metadata.annotations", names.GRANT, pods.annotations_of(old), pods.annotations_of(new)),
+    labels, annotations = (
+        (pods.labels_of(old), pods.labels_of(new)),
+        (pods.annotations_of(old), pods.annotations_of(new)),
+    )
+    for where, key, (before, after) in (
+        ("metadata.labels", names.JOB_ID_LABEL, labels),
+        *(("metadata.annotations", key, annotations) for key in (*OWN_ANNOTATIONS, names.GROUP)),
     ):
         if before.get(key) == after.get(key):
             continue

@@ -47,8 +47,10 @@ def _of_pod(spec: Mapping[str, Any]) -> Iterator[str]:
         )
     if spec.get("hostAliases"):
         yield _refused("spec.hostAliases", spec["hostAliases"][0].get("ip"), "none: names are the machine's")
-    if spec.get("dnsConfig") or spec.get("dnsPolicy") == "None":
-        yield _refused("spec.dnsConfig", spec.get("dnsPolicy"), "none: name servers are the machine's")
+    if spec.get("dnsConfig"):
+        yield _refused("spec.dnsConfig", spec["dnsConfig"], "none: name servers are the machine's")
+    if spec.get("dnsPolicy") == "None":
+        yield _refused("spec.dnsPolicy", "None", "another policy, which is ignored: name servers are the machine's")
     if spec.get("resourceClaims"):
         yield _refused("spec.resourceClaims", spec["resourceClaims"][0].get("name"), "extended resources")
     if spec.get("ephemeralContainers"):

@@ -175,6 +175,10 @@ KEYS: dict[str, Key] = {
     )
 }
 
+LONGEST = 1024
+"""Characters of a value."""
+MOST_UNKNOWN = 10
+"""Number of unknown annotations that messages name."""
 JobSettings = dict[str, Any]
 """Values by the name of the annotation, as its ``read`` returns them."""
 
@@ -183,19 +187,25 @@ def check(annotations: Mapping[str, str]) -> list[str]:
     """Return the problems of the annotations, one sentence each, sorted by name; empty if all are valid."""
     problems: list[str] = []
     settings: JobSettings = {}
-    for name in sorted(annotations):
-        if not name.startswith(names.JOB_ANNOTATION_PREFIX) and name not in KEYS:
-            continue
+    ours = [name for name in sorted(annotations) if name.startswith(names.JOB_ANNOTATION_PREFIX) or name in KEYS]
+    unknown = [name for name in ours if name not in KEYS]
+    problems += [_unknown(name) for name in unknown[:MOST_UNKNOWN]]
+    if len(unknown) > MOST_UNKNOWN:
+        problems.append(f"{len(unknown) - MOST_UNKNOWN} more annotations {names.JOB_ANNOTATION_PREFIX}... are unknown")
+    for name in ours:
         key = KEYS.get(name)
         if key is None:
-            problems.append(_unknown(name))
             continue
+        value = annotations[name]
         try:
-            settings[name] = key.read(annotations[name])
+            settings[name] = key.read(value[: LONGEST + 1])
         except ValueError:
-            value = annotations[name]
             shown = repr(value if len(value) <= 120 else value[:120] + "...")
             problems.append(f"annotation {name}: {shown} is not allowed; allowed: {key.allowed}")
+            continue
+        if len(value) > LONGEST:
+            text = f"a value of {len(value)} characters is not allowed; allowed: at most {LONGEST}"
+            problems.append(f"annotation {name}: {text}")
     most, fewest = settings.get(names.MAX_NODES), settings.get(names.MIN_NODES)
     if most is not None and fewest is not None and most < fewest:
         problems.append(

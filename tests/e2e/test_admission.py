@@ -249,8 +249,13 @@ def test_another_scheduler_is_respected(hub: SimpleNamespace, made: Callable[...
     assert all(t["key"] != names.MANAGED_TAINT for t in result["spec"]["tolerations"])
 
 
-def test_a_chosen_node_is_cleared(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
-    assert "nodeName" not in made(pod(nodeName="node-0"))["spec"]
+def test_a_chosen_node_is_required(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    spec = made(pod(nodeName="node-0"))["spec"]
+    assert "nodeName" not in spec
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert required["nodeSelectorTerms"] == [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-0"]}]}
+    ]
     assert made(pod(nodeName="node-0"), OTHER)["spec"]["nodeName"] == "node-0"
 
 
@@ -717,6 +722,16 @@ def held(hub: SimpleNamespace, made: Callable[..., Json]) -> str:
     }
     hub.scheduler.patch(PODS.path(MANAGED, name), {"metadata": metadata})
     return str(name)
+
+
+def test_an_exported_pod_can_be_created_again(hub: SimpleNamespace, held: str, made: Callable[..., Json]) -> None:
+    exported = hub.admin.get(PODS.path(MANAGED, held))
+    metadata = {key: exported["metadata"][key] for key in ("labels", "annotations", "finalizers")}
+    again = made({"metadata": {"name": "again", **metadata}, "spec": {**exported["spec"], "nodeName": "node-0"}})
+    assert names.JOB_ID_LABEL not in again["metadata"].get("labels", {})
+    assert names.NODE_ANNOTATION not in again["metadata"].get("annotations", {})
+    assert again["metadata"]["finalizers"] == [names.FINALIZER]
+    assert "affinity" not in again["spec"]
 
 
 TAMPERING: dict[str, tuple[Json, str]] = {

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from admission import validate
 from admission.mutate import mutate, update
 from admission.pods import MIRROR_ANNOTATION
 from bridge import names
+from bridge.config import Config
+from bridge.workload import eligibility
 
 OURS = "ours"
 DAEMON_USER = "system:serviceaccount:kube-system:daemon-set-controller"
@@ -62,9 +65,71 @@ def test_a_pod_that_may_run_on_a_pool_gets_no_finalizer(pools: str) -> None:
     assert "finalizers" not in run(pod(), pools=pools)["metadata"]
 
 
-def test_another_scheduler_is_respected_but_chooses_the_node_itself() -> None:
-    spec = run(pod(schedulerName="theirs", nodeName="n"))["spec"]
-    assert spec == {"containers": [], "schedulerName": "theirs"}
+ON_N = {"key": "metadata.name", "operator": "In", "values": ["n"]}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def required(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    terms: list[dict[str, Any]] = spec["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    return terms
+
+
+@pytest.mark.parametrize("scheduler", ["default-scheduler", OURS, "theirs"])
+def test_a_node_name_becomes_a_required_affinity(scheduler: str) -> None:
+    """``kubectl debug node/n`` sets it (kubernetes/enhancements#3521); the pod must not run elsewhere in silence."""
+    spec = run(pod(schedulerName=scheduler, nodeName="n"))["spec"]
+    assert "nodeName" not in spec
+    assert required(spec) == [{"matchFields": [ON_N]}]
+    view = eligibility.view({"metadata": {"name": "n"}, "status": {}})
+    other = eligibility.view({"metadata": {"name": "other"}, "status": {}})
+    assert eligibility.term_matches(required(spec)[0], view)
+    assert not eligibility.term_matches(required(spec)[0], other)
+
+
+def test_a_node_name_is_required_beside_each_other_affinity() -> None:
+    zones = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "ab"]
+    field = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["m"]}]}
+    preferred = [{"weight": 1, "preference": zones[0]}]
+    of_nodes = {REQUIRED: {"nodeSelectorTerms": [*zones, field]}, "preferred": preferred}
+    made = run(pod(nodeName="n", affinity={"nodeAffinity": of_nodes, "podAffinity": {}}))
+    assert required(made["spec"]) == [
+        {**zones[0], "matchFields": [ON_N]},
+        {**zones[1], "matchFields": [ON_N]},
+        {"matchFields": [*field["matchFields"], ON_N]},
+    ]
+    assert made["spec"]["affinity"]["nodeAffinity"]["preferred"] == preferred
+    assert made["spec"]["affinity"]["podAffinity"] == {}
+    assert run(made) == made
+
+
+OF_SLURM = {
+    names.NODE_ANNOTATION: "n",
+    names.SLURM_NODE_ANNOTATION: "s-n",
+    names.JOB_ID_ANNOTATION: "7",
+    names.JOB_START_ANNOTATION: "2026-01-01T00:00:00Z",
+}
+OF_A_POOL = {names.POOLS: "n", names.REMOTE_JOB: "n/7", names.JOB_INTENT: "n", names.PLACES: "n", names.GRANT: "n/t"}
+
+
+@pytest.mark.parametrize("own", [OF_SLURM, OF_A_POOL], ids=["of Slurm", "of a pool"])
+def test_the_exported_yaml_of_a_pod_can_be_created_again(own: dict[str, str]) -> None:
+    """``kubectl replace --force -f`` deletes the pod and creates it with all that podbridge had set."""
+    metadata: dict[str, Any] = {
+        "annotations": {"example.com/own": "x", **own},
+        "labels": {"app": "x", names.JOB_ID_LABEL: "7"},
+        "finalizers": ["example.com/own", names.FINALIZER, names.POOL_FINALIZER],
+    }
+    made = run(pod(metadata, schedulerName=OURS, nodeName="n"))
+    kept = {"example.com/own": "x", **({names.POOLS: "n"} if names.POOLS in own else {})}
+    assert made["metadata"]["annotations"] == kept
+    assert made["metadata"]["labels"] == {"app": "x"}
+    held = [] if names.POOLS in own else [names.FINALIZER]
+    assert made["metadata"]["finalizers"] == ["example.com/own", *held]
+    assert "nodeName" not in made["spec"]
+    assert "affinity" not in made["spec"], "podbridge selected the node, not the user"
+    rules = validate.rules_of(Config(scheduler_name=OURS), frozenset())
+    assert validate.create(made, "alice", rules).forbidden == []
+    assert run(made) == made
 
 
 def test_elsewhere_only_pods_that_name_us_change() -> None:

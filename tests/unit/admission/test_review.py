@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from admission.review import MalformedReviewError, allow, deny, parse
+from admission.reviewer import summary
 
 POD = {"metadata": {"name": "p"}, "spec": {"containers": []}}
 
@@ -25,6 +26,19 @@ def body(**changes: Any) -> bytes:
         **changes,
     }
     return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+
+
+def test_the_message_about_many_or_long_problems_is_short() -> None:
+    assert summary(["one"]) == "one"
+    assert summary(["one", "two"]) == "2 problems: one; two"
+    text = summary([f"{number}: {'x' * 100_000}" for number in range(6000)])
+    assert text.startswith("6000 problems: 0: xxx")
+    assert text.endswith("; and 5980 more")
+    assert len(text) < 25_000
+    shown = allow("u", warnings=[f"{number} {'x' * 1000}" for number in range(6000)])["response"]["warnings"]
+    assert len(shown) == 16
+    assert sum(map(len, shown)) <= 4096
+    assert shown[-1] == "5985 more warnings"
 
 
 def test_a_review_is_read() -> None:

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,3 +96,21 @@ def test_check_and_read_agree(given_annotations):
             annotations.read(given_annotations)
     else:
         assert annotations.read(given_annotations).keys() == given_annotations.keys()
+
+
+def test_long_values_and_many_unknown_names_cost_little_and_make_short_messages():
+    many = {f"{names.JOB_ANNOTATION_PREFIX}prioritx{number:05d}": "" for number in range(6000)}
+    begun = time.process_time()
+    problems = annotations.check({**many, **dict.fromkeys(annotations.KEYS, "9" * 200000)})
+    assert time.process_time() - begun < 0.3
+    assert sum(map(len, problems)) < 20_000
+    assert any("5990 more annotations" in problem for problem in problems)
+    assert len([problem for problem in problems if "99999" in problem or "characters" in problem]) >= len(
+        annotations.KEYS
+    )
+
+
+def test_a_valid_value_that_is_too_long_is_refused():
+    (problem,) = annotations.check({names.CPU_PER_TASK: "0" * 2000 + "1"})
+    assert "cpu-per-task" in problem
+    assert annotations.LONGEST == 1024
