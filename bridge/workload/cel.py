@@ -8,7 +8,8 @@ is refused, as is an expression that does not read the device.
 
 The results are those of the API server's CEL: a missing attribute, and an operation on values of the wrong type, is an
 error, which ``&&`` and ``||`` ignore if the other side decides; values of different types are unequal. Sources:
-the CEL specification and ``k8s.io/dynamic-resource-allocation/cel``.
+the CEL specification and ``k8s.io/dynamic-resource-allocation/cel``, with which ``tests/contract/kube/test_cel.py``
+compares it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from bridge.workload.cel_values import (
     METHODS,
     ORDER,
     UNARY,
+    AbortedError,
     Described,
     EvaluationError,
     Term,
@@ -32,7 +34,9 @@ from bridge.workload.cel_values import (
     call,
     equal,
     join,
+    member,
     ordered,
+    unequal,
 )
 from bridge.workload.semver import Semver
 
@@ -45,7 +49,9 @@ _TOKEN = re.compile(
     r"|(?P<sign>&&|\|\||==|!=|<=|>=|[<>!()\[\].,-]))"
 )
 _PATTERN = re.compile(r"(?!.*\[\[)(?!.*[*+?][*+?])(?!(?:[^*+?]*[*+?]){4})[^(){}\\\n]{0,256}")
-"""Regular expressions that mean the same in RE2 and Python, and that take little time in Python."""
+"""Regular expressions that take little time in Python, and mean the same in RE2, except for ``$``."""
+_END = re.compile(r"\$(?![^\[\]]*\])")
+"""``$`` outside of a class: in Python, it also matches before a newline at the end."""
 
 
 class UnsupportedExpressionError(ValueError):
@@ -64,7 +70,7 @@ def parse(text: str) -> Callable[[Described], bool]:
     def matches(device: Described) -> bool:
         try:
             return term(device) is True
-        except EvaluationError:
+        except (EvaluationError, AbortedError):
             return False
 
     return matches
@@ -126,8 +132,8 @@ class _Parser:
         sign = self._text if self._kind in ("sign", "name") else ""
         if sign in ("==", "!="):
             self._next()
-            right, wanted = self._unary(), sign == "=="
-            return lambda device: equal(left(device), right(device)) is wanted
+            right, same = self._unary(), equal if sign == "==" else unequal
+            return lambda device: same(left(device), right(device))
         if sign in ORDER:
             self._next()
             right, compare = self._unary(), ORDER[sign]
@@ -143,7 +149,7 @@ class _Parser:
             while self._take(","):
                 listed.append(self._constant())
             self._need("]")
-            return lambda device: any(equal(value, one) for value in [left(device)] for one in listed)
+            return lambda device: member(left(device), listed)
         domain = self._domain()
 
         def within(device: Described) -> bool:
@@ -250,7 +256,7 @@ class _Parser:
                         f"brackets, braces and backslashes, with at most three of *, + and ?"
                     )
                 try:
-                    compiled = re.compile(pattern, re.ASCII)
+                    compiled = re.compile(_END.sub(r"\\Z", pattern), re.ASCII)
                 except re.error:
                     raise UnsupportedExpressionError(
                         f"CEL expression: {pattern!r} is not a regular expression"

@@ -32,6 +32,10 @@ class EvaluationError(Exception):
     """An error of CEL for one device."""
 
 
+class AbortedError(Exception):
+    """An error that ends the evaluation, whatever the other side of ``&&`` and ``||`` is."""
+
+
 Term = Callable[[Described], Any]
 """A part of an expression: returns its value for a device, or raises :class:`EvaluationError`."""
 
@@ -56,13 +60,29 @@ def call(function: Callable[[Any, Any], Any], subject: Term, argument: Term) -> 
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two values are equal; values of different types are not."""
-    return type(left) is type(right) and left == right
+    """Whether two values are equal. Values of different types are not, but a version or a quantity on the left
+    compares only with its own type.
+    """
+    if isinstance(left, Semver | Decimal) and type(left) is not type(right):
+        raise EvaluationError
+    return not unequal(left, right)
+
+
+def member(value: Any, listed: Sequence[Value]) -> bool:
+    """Whether a list of constants contains a value. cel-go looks them up by hash, and a version has none."""
+    if isinstance(value, Semver):
+        raise AbortedError
+    return not all(unequal(value, one) for one in listed)
+
+
+def unequal(left: Any, right: Any) -> bool:
+    """Whether two values are unequal, of whatever types."""
+    return type(left) is not type(right) or left != right
 
 
 def ordered(left: Any, right: Any) -> tuple[Any, Any]:
-    """Return two values that ``<`` compares: numbers or strings. Versions and quantities have ``compareTo``."""
-    if type(left) is not type(right) or not isinstance(left, str | int) or isinstance(left, bool):
+    """Return two values that ``<`` compares: numbers, strings or booleans. Others have ``compareTo``."""
+    if type(left) is not type(right) or not isinstance(left, str | int):
         raise EvaluationError
     return left, right
 

@@ -63,6 +63,12 @@ A, C = 'device.attributes["gpu.nvidia.com"]', 'device.capacity["gpu.nvidia.com"]
         (f"has({A}.type) && !has({A}.model)", True),
         (f"{A}.minor > 2 && {A}.minor <= 3 && {A}.minor < 4 && {A}.minor >= -1", True),
         (f'{A}.minor < "4"', False),
+        # as Kubernetes' own compiler, with which tests/contract/kube/test_cel.py compares many more
+        (f"{A}.healthy > false && {A}.healthy >= true && !({A}.healthy < true)", True),
+        (f"!({A}.driverVersion == '550.54.15')", False),
+        (f"{A}.driverVersion != '550.54.15'", True),
+        (f"!('550.54.15' == {A}.driverVersion)", True),
+        (f"!({C}.memory == 1)", False),
         (f'{A}.minor != "3"', True),
         # from the documentation of k8s-dra-driver-gpu
         (f"{A}.productName.lowerAscii().matches('^.*a100.*$')", True),
@@ -201,3 +207,12 @@ def test_capacities_and_versions_are_read_and_those_that_are_none_left_out() -> 
     }
     assert device_selectors.attributes("d.com", device) == {"d.com/v": Semver((1, 2, 3), ("rc", "1"))}
     assert device_selectors.capacity("d.com", device) == {"d.com/memory": 40 * 2**30, "other.com/x": 1}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "expected"),
+    [("^x$", "x", True), ("^x$", "x\n", False), ("x$|y", "y\n", True), ("[$]$", "a$", True), ("[$]$", "a$\n", False)],
+)
+def test_the_end_of_a_text_is_not_before_a_newline(pattern, text, expected):
+    matches = cel.parse(f"{A}.type.matches('{pattern}')")
+    assert matches(Gpu(attributes={"gpu.nvidia.com/type": text})) is expected
