@@ -81,7 +81,7 @@ def _container(
         command=_texts(container, "command", where, variables),
         args=_texts(container, "args", where, variables),
         directory=clean(str(container.get("workingDir") or ""), f"{where}.workingDir"),
-        environment=variables,
+        environment={**_hostname(pod), **variables},
         fields=fields,
         mounts=mounts.make(container, where, made, variables, message, written),
         memory=sizing.memory_limit(container, where) if config.limits.watch_memory else None,
@@ -97,6 +97,14 @@ def _container(
         post_start=probes.action(lifecycle.get("postStart"), f"{where}.lifecycle.postStart", ports),
         pre_stop=probes.action(lifecycle.get("preStop"), f"{where}.lifecycle.preStop", ports),
     )
+
+
+def _hostname(pod: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variable that a container runtime sets; with ``hostNetwork`` it would be the machine's name."""
+    spec = pod["spec"]
+    if spec.get("hostNetwork"):
+        return {}
+    return {"HOSTNAME": str(spec.get("hostname") or pod["metadata"]["name"])[:63].rstrip("-.")}
 
 
 def _reachable(container: Container, where: str, has_network: bool) -> None:

@@ -35,6 +35,7 @@ begin() {
         exec </dev/null >&"$OUTPUT" 2>&1 {OUTPUT}>&-
         started_at "$BASHPID"
         printf '%d %d %s\n' "$BASHPID" "$RESULT" "$BOOT" >"run/$name.pid"
+        fits_or_cannot "$i"
         runtime_start "$i"
     ) &
     PID[i]=$!
@@ -52,6 +53,30 @@ cannot() {
     printf '%s\n%s\n' "$3" "$4" >"run/$1.why"
     printf '%s\n' "$4" >&2
     exit "$2"
+}
+
+# fits_or_cannot I: Linux starts no program with a longer argument or variable than 32 pages, or with more than ARG_MAX bytes
+# of both; a page is left for what a runtime adds.
+fits_or_cannot() {
+    local k size sum=4096 most=$((PAGE * 32768 - 1)) all
+    command_of "$1"
+    variables_of "$1"
+    for k in "${!COMMAND[@]}"; do
+        size=${#COMMAND[k]}
+        ((size <= most)) || cannot "${NAME[$1]}" 128 ContainerCannotRun \
+            "argument $k has $size bytes; this machine starts no program with an argument of more than $most"
+        sum=$((sum + size + 9))
+    done
+    for ((k = 0; k < ${#VARIABLES[@]}; k += 2)); do
+        size=$((${#VARIABLES[k]} + 1 + ${#VARIABLES[k + 1]}))
+        ((size <= most)) || cannot "${NAME[$1]}" 128 ContainerCannotRun \
+            "the variable ${VARIABLES[k]} has $size bytes; this machine starts no program with a variable of more than $most"
+        sum=$((sum + size + 9))
+    done
+    ((sum > most)) || return 0
+    all=$(getconf ARG_MAX) || return 0
+    ((sum <= all)) || cannot "${NAME[$1]}" 128 ContainerCannotRun \
+        "arguments and variables have $sum bytes; this machine starts no program with more than $all"
 }
 
 # The container's process has started.

@@ -538,6 +538,39 @@ def test_a_hook_that_leaves_a_process_does_not_wait_for_it(ordinary):
     assert job.pod()["phase"] == "Succeeded" and events(job) == {}
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"command": ["true", "x" * 131_072]}, "argument 1 has 131072 bytes"),
+        ({"env": [{"name": "BIG", "value": "x" * 131_069}]}, "the variable BIG has 131073 bytes"),
+        ({"args": ["y" * 100_000] * 70}, "arguments and variables have 7"),
+    ],
+    ids=["argument", "variable", "all"],
+)
+def test_what_linux_cannot_start_is_refused_by_its_size(ordinary, more, said):
+    container = ordinary.shell("true") | more
+    job = ordinary.run({"containers": [container]})
+    ended = job.ended()
+    assert (ended["exitCode"], ended["reason"]) == (128, "ContainerCannotRun"), job.everything()
+    assert job.message().startswith(said) and "this machine starts no program with" in job.message()
+
+
+def test_the_longest_argument_is_no_problem(ordinary):
+    job = ordinary.run(
+        {"containers": [ordinary.shell("true") | {"command": ["sh", "-c", "echo $0 | wc -c", "x" * 131_071]}]}
+    )
+    assert job.log().split() == ["131072"], job.everything()
+
+
+def test_hostname_is_the_pods(ordinary):
+    """As a container runtime sets it: programs use it as their own name."""
+    show = "echo $$HOSTNAME"
+    own = ordinary.shell(show, name="own", env=[{"name": "HOSTNAME", "value": "mine"}])
+    job = ordinary.run({"containers": [ordinary.shell(show), own]})
+    assert (job.log(), job.log("own")) == ("pod\n", "mine\n")
+    assert ordinary.run({"hostname": "h-1", "containers": [ordinary.shell(show)]}).log() == "h-1\n"
+
+
 def test_http_hook(ordinary, http_port):
     lifecycle = {"postStart": {"httpGet": {"port": http_port, "path": "/bad"}}}
     job = ordinary.run({"containers": [ordinary.shell("exec sleep 1000", lifecycle=lifecycle)]})

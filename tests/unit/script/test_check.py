@@ -177,7 +177,7 @@ NAMES = (
 def test_variables_that_runtimes_hand_on(runtime, name):
     config = BuildConfig.model_validate({"runtime": {"kind": runtime}})
     (planned,) = make(pod(in_env(name, "$(A)")), config, Objects(), "node").containers
-    assert planned.environment == {"A": "x", name: "x"}
+    assert planned.environment == {"HOSTNAME": "pod", "A": "x", name: "x"}
 
 
 @pytest.mark.parametrize("option", ["--cleanenv=true", "--containall=1", "-eC", "-ce"])

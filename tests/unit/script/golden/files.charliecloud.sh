@@ -69,7 +69,7 @@ esac
 }
 variables_of() {
 case $1 in
-0) VARIABLES=() ;;
+0) VARIABLES=(HOSTNAME pod) ;;
 esac
 }
 mounts_of() {

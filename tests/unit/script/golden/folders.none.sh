@@ -48,7 +48,7 @@ esac
 }
 variables_of() {
 case $1 in
-0) VARIABLES=(WHO me) ;;
+0) VARIABLES=(HOSTNAME pod WHO me) ;;
 esac
 }
 mounts_of() {

@@ -45,8 +45,8 @@ esac
 }
 variables_of() {
 case $1 in
-0) VARIABLES=() ;;
-1) VARIABLES=() ;;
+0) VARIABLES=(HOSTNAME pod) ;;
+1) VARIABLES=(HOSTNAME pod) ;;
 esac
 }
 mounts_of() {

@@ -46,9 +46,9 @@ esac
 }
 variables_of() {
 case $1 in
-0) VARIABLES=() ;;
-1) VARIABLES=() ;;
-2) VARIABLES=() ;;
+0) VARIABLES=(HOSTNAME pod) ;;
+1) VARIABLES=(HOSTNAME pod) ;;
+2) VARIABLES=(HOSTNAME pod) ;;
 esac
 }
 mounts_of() {

@@ -45,7 +45,7 @@ esac
 }
 variables_of() {
 case $1 in
-0) VARIABLES=(APP_LEVEL 3 APP_app.ini '[app]
+0) VARIABLES=(HOSTNAME pod APP_LEVEL 3 APP_app.ini '[app]
 name = it'"'"'s
 ' password 'p'"'"'a"s$s
 word' user me VALUE 'a'"'"'b"c`d$e
