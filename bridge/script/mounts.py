@@ -16,8 +16,8 @@ from bridge.script.volumes import Volumes, inside
 class Mount:
     """A mount. ``kind`` is that of the volume, or ``own`` for a file in the job's directory, whose path is ``volume``.
 
-    ``shared``: another process may write to the volume while the container starts, so the target of ``sub_path`` may
-    change between the check and the mount.
+    ``shared``: another process may write to the volume, or to the directory that it is in, so what is at the path may
+    change between a check and the mount.
     """
 
     kind: str
@@ -68,15 +68,22 @@ def make(
     return mounts
 
 
+_SEPARATORS = ':,^\\"'
+"""Characters that end a path, or escape one, in the options of some runtime.
+
+apptainer splits at ``^`` too: ``[^,^:]+`` in its ``ParseBindPath``, which also drops blanks at the ends of a path.
+"""
+
+
 def place_of(path: str, where: str) -> str:
     """Return a path in a container; raises ``ScriptError`` unless it is absolute, not /, and safe for all runtimes."""
     clean(path, where)
     place = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
-    bad = place == "/" or ".." in place.split("/") or any(letter in ':,\\"' or ord(letter) < 32 for letter in place)
-    if bad or not path.startswith("/"):
+    bad = place == "/" or ".." in place.split("/") or place != place.rstrip()
+    if bad or not path.startswith("/") or any(letter in _SEPARATORS or ord(letter) < 32 for letter in place):
         raise ScriptError(
-            f"{where}: {path!r} is not allowed; allowed: an absolute path, not / itself, without '..', ':', ',', "
-            f"backslash, quotation marks and control characters"
+            f"{where}: {path!r} is not allowed; allowed: an absolute path, not / itself, without '..', ':', ',', '^', "
+            f"backslash, quotation marks, control characters, and blanks at its end"
         )
     return place
 
@@ -104,7 +111,6 @@ def _mount(
         sub_path=sub_path,
         read_only=kind == "files" or name in volumes.shared or bool(entry.get("readOnly")),
         path=place_of(str(entry.get("mountPath") or ""), f"{where}.mountPath"),
-        shared=bool(sub_path)
-        and name not in volumes.shared
-        and (kind in ("host", "fuse") or (kind == "scratch" and name in written)),
+        shared=(kind == "host" and not volumes.host[name].free)
+        or (bool(sub_path) and (kind == "fuse" or (kind == "scratch" and name in written))),
     )

@@ -10,6 +10,7 @@ from bridge.script.plan_types import Container, Plan
 from bridge.script.probes import Action
 from bridge.script.quoting import array, encoded, word, words
 from bridge.script.runtimes import table as runtimes
+from bridge.script.volumes import areas, everything, may_use
 
 _END = "PODBRIDGE_END"
 _BY_PROGRAM = {"https", "grpc"}
@@ -101,7 +102,9 @@ def _volumes(plan: Plan) -> Iterator[str]:
     area = plan.annotations.workdir or usual
     yield f"SCRATCH_AREA={word(area)}"
     if plan.annotations.workdir:
-        yield array("WORKDIR_BELOW", plan.config.volumes.host_paths)
+        yield array("WORKDIR_BELOW", areas(plan.config))
+    if area and may_use(area, plan.config) and not everything(plan.config):
+        yield "SCRATCH_HELD=1"
     for name, scratch in volumes.scratch.items():
         yield f"SCRATCH[{name}]={'memory' if scratch.memory else 'disk'}"
         if scratch.limit is not None:
@@ -110,12 +113,12 @@ def _volumes(plan: Plan) -> Iterator[str]:
     if volumes.fuse:
         yield f"FUSE_MODE={word(runtimes.of(plan.config).fuse_mode(plan.config))}"
         yield f"FUSE_WAIT={_centiseconds(plan.config.volumes.fuse_sleep_seconds)}"
-    yield "host_paths() {"
-    yield ":"
+    if volumes.host:
+        yield array("HOST_AREAS", areas(plan.config))
     for name, host in volumes.host.items():
-        allowed = words([host.path] if name in volumes.shared else plan.config.volumes.host_paths)
-        yield f"HOST_PATH[{name}]=$(host_path {word(host.path)} {word(host.type)} {allowed}) || return 1"
-    yield "}"
+        yield f"HOST_PATH[{name}]={word(host.path)} HOST_TYPE[{name}]={word(host.type)}"
+        if host.free:
+            yield f"HOST_FREE[{name}]=1"
     yield "write_volumes() {"
     folders = [name for name, kind in volumes.kinds.items() if kind == "files"]
     yield f"mkdir -p {words(f'volumes/{name}' for name in folders)}" if folders else ":"
@@ -134,7 +137,7 @@ def _put(path: str, data: bytes, mode: int, command: str = "put") -> Iterator[st
 
 
 def _mounts(container: Container) -> str:
-    lines = ["FROM=() TO=() ACCESS=() FUSED=() SHARED=()"]
+    lines = [f"HELD=$PWD/run/{word(container.name)}.held FROM=() TO=() ACCESS=() FUSED=() LINKED=() SHARED=()"]
     lines += [
         f"add_mount {mount.kind} "
         f"{words((mount.volume, mount.sub_path, 'ro' if mount.read_only else 'rw', mount.path))}"

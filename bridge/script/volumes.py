@@ -48,10 +48,14 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class HostPath:
-    """A directory or file of the machine."""
+    """A directory or file of the machine.
+
+    ``free``: the site allows whatever the path leads to, so a link that a container creates in it opens nothing.
+    """
 
     path: str
     type: str
+    free: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ def make(
             made.fuse[name] = fuse.script(name, scripts[name], config)
         elif name in shared:
             made.kinds[name] = "host"
-            made.host[name] = HostPath(fuse.cvmfs(name, config), "Directory")
+            made.host[name] = HostPath(fuse.cvmfs(name, config), "Directory", free=True)
             made.shared.add(name)
         elif (source := volume.get("emptyDir")) is not None:
             made.kinds[name] = "scratch"
@@ -278,15 +282,29 @@ def _host(source: Mapping[str, Any], where: str, config: BuildSettings) -> HostP
             f"{where}.path: {path!r} is not allowed; allowed at this site: below "
             f"{', '.join(config.volumes.host_paths) or 'no path'}"
         )
-    return HostPath(posixpath.normpath(path), kind)
+    return HostPath(posixpath.normpath(path), kind, free=everything(config))
 
 
 def may_use(path: str, config: BuildSettings) -> bool:
     """Return whether the site allows pods to use a path of its machines."""
     if not path.startswith("/") or ".." in path.split("/"):
         return False
-    normal = posixpath.normpath(path)
-    return any(
-        normal == root or normal.startswith(root.rstrip("/") + "/")
-        for root in map(posixpath.normpath, config.volumes.host_paths)
-    )
+    return any(_is_in(posixpath.normpath(path), root) for root in areas(config))
+
+
+def areas(config: BuildSettings) -> list[str]:
+    """Return the directories that pods may use, without those inside of others.
+
+    Pods may write to a directory that they use, so they may replace one inside of it by a link to anywhere.
+    """
+    roots = {"/" + posixpath.normpath(path).lstrip("/") for path in config.volumes.host_paths}
+    return sorted(root for root in roots if not any(root != other and _is_in(root, other) for other in roots))
+
+
+def everything(config: BuildSettings) -> bool:
+    """Return whether pods may use every path of the machine."""
+    return areas(config) == ["/"]
+
+
+def _is_in(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")

@@ -105,9 +105,12 @@ may_run_as() {
     fi
 }
 
-# Whether a bind specification "source:place:options" can contain the path of the job's directory.
+# is_plain PATH: whether a bind specification "source:place:options" can contain the path.
+is_plain() { [[ $1 != *[:,^[:space:]\"\\]* ]]; }
+
+# Whether it can contain the path of the job's directory.
 plain_folder() {
-    [[ $PWD != *[:,\ \"\\]* ]] && return
+    is_plain "$PWD" && return
     note "the job's folder has a character in its name that the container runtime gives a meaning to"
     return 1
 }
@@ -147,38 +150,14 @@ remove_image() {
     [[ ! -d run/$1.image ]] || remove_tree "run/$1.image"
 }
 
-# place_for_folder ROOT PATH: create a directory and its parents; follow no link, not even one created meanwhile.
-place_for_folder() (
-    rest=$2/
-    cd -P -- "$1" || exit 1
-    at=$(readlink /proc/self/cwd)
-    while [[ $rest ]]; do
-        part=${rest%%/*} rest=${rest#*/}
-        case $part in
-        '' | .) continue ;;
-        ..) exit 1 ;;
-        esac
-        [[ -L ./$part ]] && exit 1
-        [[ -d ./$part ]] || mkdir -m 755 -- "./$part" || exit 1
-        at=${at%/}/$part
-        cd -P -- "./$part" || exit 1
-        [[ $(readlink /proc/self/cwd) == "$at" ]] || exit 1
-    done
-)
-
-# place_for_file ROOT PATH: the same for a file.
-place_for_file() {
-    place_for_folder "$1" "${2%/*}" || return 1
-    [[ -L $1$2 ]] && return 1
-    [[ -e $1$2 ]] || : >"$1$2"
-}
-
-# make_directory I [ROOT]: the working directory, in the innermost volume that it lies in or else in the image at ROOT.
+# make_directory I [ROOT]: the working directory, in the innermost volume that it lies in or else in the image at ROOT; not
+# in a volume that is read-only.
 make_directory() {
     local at=${2-} rest=${DIRECTORY[$1]} k best=''
     for k in "${!TO[@]}"; do
         if [[ $rest/ == "${TO[k]}"/* ]] && ((${#TO[k]} > ${#best})); then
             best=${TO[k]} at=${FROM[k]}
+            [[ ${ACCESS[k]} != ro ]] || at=''
         fi
     done
     [[ ! $at ]] || place_for_folder "$at" "${rest#"$best"}" 2>/dev/null

@@ -3,7 +3,8 @@
 # The pod: init containers one after the other, then all others, then the end.
 
 declare -a BEGAN_AT
-declare -A HOST_PATH
+declare -A HOST_PATH HOST_TYPE HOST_FREE
+HOST_AREAS=() SCRATCH_HELD=''
 STOPPING='' CURRENT=0 FORCED='' STOP_BY='' DEADLINE_AT=''
 FIRST_BACKOFF=$((${PODBRIDGE_FIRST_BACKOFF_SECONDS:-10} * 100))
 

@@ -25,8 +25,9 @@ find_root_area() {
     : >run/root.area
     [[ $ROOT_FILESYSTEM == disk ]] || return 0
     mkdir -p run/no-image/{dev,proc,sys,tmp}
-    for area in "${WORKDIR_BELOW-$SCRATCH_AREA}" "$PWD/work" "${TMPDIR:-/tmp}"; do
-        [[ -d $area ]] || continue
+    for area in "$SCRATCH_AREA" "$PWD/work" "${TMPDIR:-/tmp}"; do
+        # not where pods could replace it by a link
+        [[ -d $area && ! ($SCRATCH_HELD && $area == "$SCRATCH_AREA") ]] && is_plain "$(readlink -e -- "$area")" || continue
         make_area run/root.area "$area" || continue
         new_root check
         # that the program is missing is found out in the container
@@ -66,16 +67,19 @@ arguments_of() {
         [[ ${VARIABLES[k]} != HOME ]] || IMAGE_HOME=${VARIABLES[k + 1]}
     done
     # apptainer takes HOME from this option alone; with --no-home it mounts nothing there
-    [[ ! $IMAGE_HOME ]] || WORDS+=(--no-home --home "$PWD:$IMAGE_HOME")
+    [[ $IMAGE_HOME != /* || $IMAGE_HOME == *:* ]] || WORDS+=(--no-home --home "$PWD:$IMAGE_HOME")
     [[ ${DIRECTORY[i]} ]] && make_directory "$i"
     LINKS=()
     for k in "${!TO[@]}"; do
-        if [[ ${TO[k]} == /dev/* && -f ${FROM[k]} ]]; then
-            # its /dev is new: it accepts links, but no mounts
+        case ${TO[k]} in
+        /dev/shm | /dev/mqueue | /dev/pts) ;;
+        /dev/*)
+            # its /dev is new: it accepts links, but mounts only at these places
             WORDS+=(--bind "${FROM[k]}:/.podbridge/$k:${ACCESS[k]}")
             LINKS+=("/.podbridge/$k" "${TO[k]}")
             continue
-        fi
+            ;;
+        esac
         WORDS+=(--bind "${FROM[k]}:${TO[k]}:${ACCESS[k]}")
         covered+=" ${TO[k]} "
     done
@@ -109,7 +113,7 @@ runtime_start() {
 runtime_exec() {
     image_of "$1" || return
     [[ -e run/${NAME[$1]}.sif ]] && IMAGE=$PWD/run/${NAME[$1]}.sif
-    mounts_of "$1" || return
+    mounts_of "$1" && link_mounts || return
     BEFORE=()
     ((${#SHARED[@]} == 0)) || into_namespace "$1" exec "${@:2}"
     launch "$1" exec "${@:2}"
@@ -120,12 +124,11 @@ inside() {
     local i=$1
     ADDRESS=$PODBRIDGE_ADDRESS
     unset -v PODBRIDGE_ADDRESS
-    host_paths
     image_of "$i" || return
     [[ -e run/${NAME[i]}.sif ]] && IMAGE=$PWD/run/${NAME[i]}.sif
     mounts_of "$i" || return
     if [[ $2 == exec ]]; then
-        hold_mounts "${NAME[i]}" || return
+        hold_mounts || return
     else
         hold_or_cannot "$i"
     fi
@@ -150,9 +153,9 @@ launch() {
     arguments_of "$i" start
     command_of "$i"
     if [[ ${#LINKS[@]} -gt 0 && ${HAS_COMMAND[i]} ]] && has_shell; then
-        # shellcheck disable=SC2016
-        COMMAND=("${IMAGE_SHELL[@]}" -c 'ln -s "$1" "$2" 2>/dev/null; shift 2; exec "$@"' sh "${LINKS[@]:0:2}"
-            "${COMMAND[@]}")
+        COMMAND=("${IMAGE_SHELL[@]}" -c "$MAKE_LINKS" sh "${#LINKS[@]}" "${LINKS[@]}" "${COMMAND[@]}")
+    elif ((${#LINKS[@]} > 2)) || [[ ${LINKS[0]-} && ${FROM[${LINKS[0]##*/}]} != "$PWD/run/$name.message" ]]; then
+        cannot "$name" 128 ContainerCannotRun "a volume below /dev, other than /dev/shm, needs a command and an image with a shell"
     fi
     # of each rank: a clean environment accepts variables with these names
     mpi "$i" 'export "APPTAINERENV_$name=${!name}" "SINGULARITYENV_$name=${!name}"'
@@ -200,6 +203,18 @@ runtime_own() {
     ((${#inner[@]} == 0)) || own=("${inner[@]}")
     FAMILY=("${own[@]}")
 }
+
+# shellcheck disable=SC2016
+MAKE_LINKS='
+n=$1
+shift
+while [ "$n" -gt 0 ]; do
+    mkdir -p "${2%/*}"
+    ln -s "$1" "$2"
+    shift 2
+    n=$((n - 2))
+done 2>/dev/null
+exec "$@"'
 
 # Variables that enter the container, or that apptainer itself reads, although the environment is cleaned.
 KEPT='^(PATH|HOME|LD_LIBRARY_PATH|LANG|TERM|(?i:(https?|no|all|ftp)_proxy)|(APPTAINER|SINGULARITY)(ENV)?_.*)$'

@@ -15,7 +15,7 @@ runtime_start() {
     local i=$1 name=${NAME[$1]}
     image_or_cannot "$i"
     if [[ ! -d run/$name.image ]]; then
-        if [[ -d $IMAGE ]]; then
+        if [[ $IMAGE == /* && -d $IMAGE ]]; then
             copy_image "$name"
         else
             IMAGE=${IMAGE#docker://}
@@ -43,32 +43,16 @@ pull_image() {
 
 # inside I: called by job.sh in a separate namespace, in which it makes volumes read-only: ch-run has no option for it.
 inside() {
-    local i=$1 name=${NAME[$1]} k source user group
+    local i=$1 name=${NAME[$1]} k source
     ADDRESS=$PODBRIDGE_ADDRESS
     unset -v PODBRIDGE_ADDRESS
-    host_paths
     mounts_or_cannot "$i"
     hold_or_cannot "$i"
-    user=${RUN_AS[i]%%:*} group=${RUN_AS[i]#*:}
     # ch-run requires USER; the container gets it only from its pod
     keep_foreign_out "$name" || cannot "$name" 128 ContainerCannotRun "$PROBLEM"
-    WORDS=("${UNSET[@]}" --no-passwd --write --private-tmp --uid="${user:-$OWN_UID}" --gid="${group:-$OWN_GID}")
-    [[ -f run/$name.image/ch/environment ]] && WORDS+=(--set-env="run/$name.image/ch/environment")
-    WORDS+=(--env-no-expand --set-env="run/$name.env" "${OPTIONS[@]}")
-    if [[ ${DIRECTORY[i]} ]]; then
-        make_directory "$i" "run/$name.image"
-        WORDS+=(--cd="${DIRECTORY[i]}")
-    elif [[ -f run/$name.image/ch/metadata.json ]]; then
-        # the image's own, as ch-image writes it
-        k=$(json_member cwd "$(<"run/$name.image/ch/metadata.json")")
-        [[ $k == /* ]] && WORDS+=(--cd="$k")
-    fi
+    [[ ! ${DIRECTORY[i]} ]] || make_directory "$i" "run/$name.image"
     for k in "${!TO[@]}"; do
-        case ${TO[k]} in
-        # directories of the host: no mount point can be created there
-        /dev/* | /proc/* | /sys/*) continue ;;
-        esac
-        source=${FROM[k]}
+        in_image "${TO[k]}" || continue
         if [[ ${ACCESS[k]} == ro ]]; then
             source=$PWD/run/$name.ro.$k
             if [[ -d ${FROM[k]} ]]; then
@@ -79,11 +63,12 @@ inside() {
             if ! mount --bind -- "${FROM[k]}" "$source" || ! read_only_mount "$source"; then
                 cannot "$name" 128 ContainerCannotRun "volumes can't be made read-only"
             fi
+            FROM[k]=$source
         fi
-        [[ -d $source ]] || place_for_file "run/$name.image" "${TO[k]}" ||
+        [[ -d ${FROM[k]} ]] || place_for_file "run/$name.image" "${TO[k]}" ||
             cannot "$name" 128 ContainerCannotRun "there is no place for a file at ${TO[k]}"
-        WORDS+=(--bind="$source:${TO[k]}")
     done
+    arguments_of "$i"
     command_of "$i"
     mpi "$i"
     umask 022
@@ -92,6 +77,32 @@ inside() {
     (tell_when_in "$name" "${PID[i]}" "$i" &)
     without_host_variables
     become "run/$name.env" "${MPI[@]}" "${SETTER[@]}" ch-run "${WORDS[@]}" "run/$name.image" -- "${COMMAND[@]}"
+}
+
+# in_image PLACE: whether a mount point can be made; other directories are the host's. /dev/shm is there already.
+in_image() {
+    case $1 in
+    /dev/shm) ;;
+    /dev/* | /proc/* | /sys/*) return 1 ;;
+    esac
+}
+
+# arguments_of I: sets WORDS to the options of the container, with its mounts.
+arguments_of() {
+    local i=$1 name=${NAME[$1]} k user=${RUN_AS[$1]%%:*} group=${RUN_AS[$1]#*:}
+    WORDS=("${UNSET[@]}" --no-passwd --write --private-tmp --uid="${user:-$OWN_UID}" --gid="${group:-$OWN_GID}")
+    [[ -f run/$name.image/ch/environment ]] && WORDS+=(--set-env="run/$name.image/ch/environment")
+    WORDS+=(--env-no-expand --set-env="run/$name.env" "${OPTIONS[@]}")
+    if [[ ${DIRECTORY[i]} ]]; then
+        WORDS+=(--cd="${DIRECTORY[i]}")
+    elif [[ -f run/$name.image/ch/metadata.json ]]; then
+        # the image's own, as ch-image writes it
+        k=$(json_member cwd "$(<"run/$name.image/ch/metadata.json")")
+        [[ $k == /* ]] && WORDS+=(--cd="$k")
+    fi
+    for k in "${!TO[@]}"; do
+        in_image "${TO[k]}" && WORDS+=(--bind="${FROM[k]}:${TO[k]}")
+    done
 }
 
 # ch-run passes the complete environment on: only the variables of the batch system and of MPI remain in it.

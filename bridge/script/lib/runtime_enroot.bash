@@ -41,32 +41,38 @@ runtime_start() {
 inside() {
     ADDRESS=$PODBRIDGE_ADDRESS
     unset -v PODBRIDGE_ADDRESS
-    host_paths
     mounts_of "$1" || return
     hold_or_cannot "$1"
     leave_namespace
     launch "$1"
 }
 
-# launch I: replace this process by the container.
-launch() {
-    local i=$1 name=${NAME[$1]} k words=() rc
+# arguments_of I: sets WORDS to the options of the container, with its mounts.
+arguments_of() {
+    local i=$1 k
+    WORDS=()
     for k in "${OPTIONS[@]}"; do
-        [[ ${READONLY_ROOT[i]} && ($k == --rw || $k == -w) ]] || words+=("$k")
+        [[ ${READONLY_ROOT[i]} && ($k == --rw || $k == -w) ]] || WORDS+=("$k")
     done
-    [[ ${RUN_AS[i]%%:*} == 0 ]] && words+=(--root)
+    [[ ${RUN_AS[i]%%:*} == 0 ]] && WORDS+=(--root)
     for k in "${!TO[@]}"; do
         if [[ -d ${FROM[k]} ]]; then
-            words+=(--mount "${FROM[k]}:${TO[k]}:none:x-create=dir,rbind,${ACCESS[k]}")
+            WORDS+=(--mount "${FROM[k]}:${TO[k]}:none:x-create=dir,rbind,${ACCESS[k]}")
         else
-            words+=(--mount "${FROM[k]}:${TO[k]}:none:x-create=file,bind,${ACCESS[k]}")
+            WORDS+=(--mount "${FROM[k]}:${TO[k]}:none:x-create=file,bind,${ACCESS[k]}")
         fi
     done
+}
+
+# launch I: replace this process by the container.
+launch() {
+    local i=$1 name=${NAME[$1]} rc
+    arguments_of "$i"
     # the command script: the variables, the directory, then the command of the pod, else of the image
     rc=run/$name.rc
     devices_or_cannot "$i"
     # read by enroot's hook for GPUs
-    words+=(--env "NVIDIA_VISIBLE_DEVICES=$(
+    WORDS+=(--env "NVIDIA_VISIBLE_DEVICES=$(
         IFS=,
         printf '%s' "${GIVEN[*]:-void}"
     )")
@@ -92,7 +98,7 @@ launch() {
     mpi "$i" 'set -- "$1" "$2" --env "$name=${!name}" "${@:3}"'
     umask 022
     go "$name"
-    exec "${BEFORE[@]}" "${MPI[@]}" "$RUNTIME" start --rc "$rc" "${words[@]}" "$name" "${COMMAND[@]}"
+    exec "${BEFORE[@]}" "${MPI[@]}" "$RUNTIME" start --rc "$rc" "${WORDS[@]}" "$name" "${COMMAND[@]}"
 }
 
 pull_image() { "$RUNTIME" import --output "$1" "$(with_registry "$IMAGE")"; }

@@ -3,8 +3,6 @@
 # Runtime "none": processes of the host. Volumes are mounted in a private mount namespace. Its root consists of bind
 # mounts, so that mount points can be created without a change of the host.
 
-declare -A MADE
-
 runtime_check() {
     NAMESPACE=''
     if ((UID == 0)) && unshare -m -- true 2>/dev/null; then
@@ -42,7 +40,6 @@ inside() {
     shift 2
     ADDRESS=$PODBRIDGE_ADDRESS
     unset -v PODBRIDGE_ADDRESS
-    host_paths
     mounts_or_cannot "$i"
     if [[ $how == start ]]; then
         command_of "$i"
@@ -66,7 +63,7 @@ inside() {
     local directory=${DIRECTORY[i]:-$PWD/work/$name}
     if [[ $NAMESPACE ]]; then
         exec 9<.
-        hold_mounts "$name" || cannot_now "$name" 128 CreateContainerConfigError "$NOT_HELD"
+        hold_mounts || cannot_now "$name" 128 CreateContainerConfigError "$NOT_HELD"
         make_root "$i" || cannot_now "$name" 128 ContainerCannotRun "volumes can't be mounted at their places: $PROBLEM"
     elif [[ ${#TO[@]} -gt 1 || ${READONLY_ROOT[i]} ]]; then
         cannot_now "$name" 128 ContainerCannotRun "this machine gives no mount namespace to users, and the container has volumes"
@@ -148,26 +145,21 @@ cannot_now() {
 
 # make_root I: build the new root, mount the volumes (FROM, TO, ACCESS), and change to it.
 make_root() {
-    local i=$1 k
+    local k
     NEW=$PWD/run/root
     PROBLEM='no new root'
-    mkdir -p "$NEW" && mount --make-rprivate / && mount -t tmpfs -o mode=755 podbridge "$NEW" || return 1
-    MADE=([/]=1) COVERS=()
-    mirror / || return 1
-    if [[ ${READONLY_ROOT[i]} ]]; then
+    mkdir -p "$NEW" && mount --make-rprivate / && mount -t tmpfs -o mode=755 podbridge "$NEW" && mirror / || return 1
+    make_places || return 1
+    if [[ ${READONLY_ROOT[$1]} ]]; then
         PROBLEM='the root file system can not be made read-only'
         read_only_tree || return 1
     fi
-    for k in "${!TO[@]}"; do
-        PROBLEM="${TO[k]}"
-        attach "${FROM[k]}" "${TO[k]}" "${ACCESS[k]}" || return 1
+    for k in "${ORDER[@]}"; do
+        PROBLEM=${TO[k]}
+        attach "$k" || return 1
     done
-    if [[ ${READONLY_ROOT[i]} ]]; then
-        for k in "${COVERS[@]}" ''; do
-            [[ $k == /dev ]] || mount -o remount,bind,ro "$NEW$k" || return 1
-        done
-    fi
     PROBLEM='no way into the new root'
+    [[ ! ${READONLY_ROOT[$1]} ]] || mount -o remount,bind,ro "$NEW" || return 1
     cd "$NEW" && pivot_root . . && umount -l . && cd /
 }
 
@@ -205,42 +197,59 @@ escaped() {
     printf '%s' "$text"
 }
 
-# attach SOURCE PLACE ACCESS
-attach() {
-    local source=$1 place
-    place=$(readlink -m -- "$2") || return 1
-    [[ $place == / ]] && return 1
-    if [[ ! -e $NEW$place ]]; then
-        make_place "${place%/*}" || return 1
-        if [[ -d $source ]]; then
-            mkdir -- "$NEW$place"
-        else
-            : >"$NEW$place"
-        fi 2>/dev/null || return 1
-    fi
-    mount --rbind -- "$source" "$NEW$place" || return 1
-    MADE[$place]=volume
-    [[ $3 == ro ]] || return 0
-    read_only_mount "$NEW$place"
+# make_places: make every mount point before anything is mounted, as a directory of the host that is covered later would hide
+# what is mounted in it. PLACE are the mount points without links, ORDER their numbers, outer ones first. Those in another
+# volume, INNER, are made by attach.
+make_places() {
+    local k other folder covered=()
+    PLACE=() INNER=()
+    for k in "${!TO[@]}"; do
+        PROBLEM=${TO[k]}
+        PLACE[k]=$(readlink -m -- "${TO[k]}") && [[ ${PLACE[k]} != / ]] || return 1
+    done
+    read -r -d '' -a ORDER < <(for k in "${!PLACE[@]}"; do printf '%s\t%s\n' "${PLACE[k]}" "$k"; done | sort | cut -f 2)
+    for k in "${ORDER[@]}"; do
+        for other in "${PLACE[@]}"; do
+            [[ ${PLACE[k]} != "$other"/* ]] || INNER[k]=1
+        done
+        folder=${PLACE[k]}
+        [[ ! ${INNER[k]-} && ! -e $folder ]] || continue
+        while [[ ! -d ${folder:=/} ]]; do
+            folder=${folder%/*}
+        done
+        covered+=("$folder")
+    done
+    # outer ones first here, too
+    while IFS= read -r folder; do
+        PROBLEM=$folder
+        cover "$folder" || return 1
+    done < <(printf '%s\n' "${covered[@]}" | sort -u | grep -v -x -e / -e '')
+    for k in "${ORDER[@]}"; do
+        PROBLEM=${TO[k]}
+        [[ ${INNER[k]-} ]] || make_place "$k" || return 1
+    done
 }
 
-# make_place FOLDER: create a directory in which a mount point can be created without a write to the host.
+# cover FOLDER: cover a directory of the host with a copy, in which mount points can be made.
+cover() {
+    mount -t tmpfs -o "mode=$(stat -c %a -- "$1")" podbridge "$NEW$1" && mirror "$1"
+}
+
+# make_place K: make a mount point, a directory or a file as the source is.
 make_place() {
-    local folder=${1:-/} parent
-    [[ ${MADE[$folder]-} ]] && return
-    if [[ -d $NEW$folder ]]; then
-        parent=$folder
-        while [[ $parent ]]; do
-            [[ ${MADE[$parent]-} == volume ]] && return
-            parent=${parent%/*}
-        done
-        # a directory of the host: covered by a copy
-        mount -t tmpfs -o mode=755 podbridge "$NEW$folder" && mirror "$folder" || return 1
-        COVERS+=("$folder")
+    if [[ -d ${FROM[$1]} ]]; then
+        place_for_folder "$NEW" "${PLACE[$1]}"
     else
-        make_place "${folder%/*}" && mkdir -- "$NEW$folder" || return 1
+        place_for_file "$NEW" "${PLACE[$1]}"
     fi
-    MADE[$folder]=1
+}
+
+# attach K: mount a volume at its place.
+attach() {
+    local place=$NEW${PLACE[$1]}
+    [[ ! ${INNER[$1]-} ]] || make_place "$1" || return 1
+    mount --rbind -- "${FROM[$1]}" "$place" || return 1
+    [[ ${ACCESS[$1]} != ro ]] || read_only_mount "$place"
 }
 
 # Make every mount below the new root read-only, except those that programs must write to, and those in a directory that

@@ -20,12 +20,11 @@ ask() {
 }
 
 runtime_start() {
-    local i=$1 name=${NAME[$1]} k words=()
+    local i=$1 name=${NAME[$1]} k
     container_name "$i"
     "$RUNTIME" rm --force --ignore --time 0 "$RESULT" >/dev/null 2>&1
     image_or_cannot "$i"
     fetch "$i"
-    [[ -d $IMAGE ]] && words=(--rootfs)
     if [[ ${NON_ROOT[i]} ]]; then
         k=${RUN_AS[i]%%:*}
         [[ $k ]] || k=$("$RUNTIME" image inspect --format '{{.Config.User}}' "$IMAGE" 2>/dev/null)
@@ -37,33 +36,15 @@ runtime_start() {
     if ((${#SHARED[@]})); then
         "$RUNTIME" unshare "$BASH" "$PWD/job.sh" inside hold "$i" >"run/$name.pull" 2>&1 </dev/null ||
             cannot "$name" 128 CreateContainerConfigError "$NOT_HELD"
-        for k in "${!SHARED[@]}"; do
-            FROM[k]=$PWD/run/$name.held.$k
-        done
     fi
     devices_or_cannot "$i"
     add_devices "$i"
     write_lines "$i" "run/$name.env" ''
     write_foreign "$name"
     set_foreign "$name" || cannot "$name" 128 ContainerCannotRun "$PROBLEM"
-    words=(create --name "$RESULT" --pull never --network "$NETWORK" --init=false --log-driver none
-        --env-file "run/$name.env" "${OPTIONS[@]}" "${DEVICE_WORDS[@]}" "${words[@]}")
-    for k in "${MORE[@]}"; do
-        words+=(--env "$k")
-    done
-    for k in "${!TO[@]}"; do
-        words+=(--volume "${FROM[k]}:${TO[k]}:${ACCESS[k]}")
-    done
-    [[ ${READONLY_ROOT[i]} ]] && words+=(--read-only --read-only-tmpfs=false)
-    [[ ${DIRECTORY[i]} ]] && words+=(--workdir "${DIRECTORY[i]}")
-    [[ ${RUN_AS[i]} != : ]] && words+=(--user "${RUN_AS[i]%:}")
-    command_of "$i"
-    if [[ ${HAS_COMMAND[i]} ]]; then
-        words+=(--entrypoint "${COMMAND[0]}")
-        COMMAND=("${COMMAND[@]:1}")
-    fi
+    arguments_of "$i"
     umask 022
-    (become "run/$name.env" "${SETTER[@]}" "$RUNTIME" "${words[@]}" "$IMAGE" "${COMMAND[@]}") >/dev/null 2>"run/$name.pull" </dev/null ||
+    (become "run/$name.env" "${SETTER[@]}" "$RUNTIME" create "${WORDS[@]}" "$IMAGE" "${COMMAND[@]}") >/dev/null 2>"run/$name.pull" </dev/null ||
         cannot "$name" 128 ContainerCannotRun "$(tail -n 5 "run/$name.pull" | head -c 2000)"
     if [[ ${DIRECTORY[i]} ]]; then
         "$RUNTIME" unshare "$BASH" "$PWD/job.sh" inside "$RESULT" "$i" >/dev/null 2>&1 </dev/null
@@ -71,6 +52,29 @@ runtime_start() {
     (tell_when_in "$name" "$BASHPID" "$i" &)
     container_name "$i"
     exec setsid "$RUNTIME" start --attach "$RESULT"
+}
+
+# arguments_of I: sets WORDS to the options of the container, with its mounts, and COMMAND to what stands behind the image.
+arguments_of() {
+    local i=$1 k
+    container_name "$i"
+    WORDS=(--name "$RESULT" --pull never --network "$NETWORK" --init=false --log-driver none
+        --env-file "run/${NAME[i]}.env" "${OPTIONS[@]}" "${DEVICE_WORDS[@]}")
+    [[ $IMAGE != /* ]] || WORDS+=(--rootfs)
+    for k in "${MORE[@]}"; do
+        WORDS+=(--env "$k")
+    done
+    for k in "${!TO[@]}"; do
+        WORDS+=(--volume "${FROM[k]}:${TO[k]}:${ACCESS[k]}")
+    done
+    [[ ${READONLY_ROOT[i]} ]] && WORDS+=(--read-only --read-only-tmpfs=false)
+    [[ ${DIRECTORY[i]} ]] && WORDS+=(--workdir "${DIRECTORY[i]}")
+    [[ ${RUN_AS[i]} != : ]] && WORDS+=(--user "${RUN_AS[i]%:}")
+    command_of "$i"
+    if [[ ${HAS_COMMAND[i]} ]]; then
+        WORDS+=(--entrypoint "${COMMAND[0]}")
+        COMMAND=("${COMMAND[@]:1}")
+    fi
 }
 
 # add_devices I: sets DEVICE_WORDS. The container sees only these devices, so their numbers start at 0.
@@ -111,7 +115,7 @@ render_nodes() {
 fetch() {
     local i=$1 name=${NAME[$1]}
     IMAGE=${IMAGE#docker://}
-    if [[ -d $IMAGE ]]; then
+    if [[ $IMAGE == /* && -d $IMAGE ]]; then
         copy_image "$name"
         IMAGE=$PWD/run/$name.image
     elif [[ $IMAGE == /* ]]; then
@@ -168,20 +172,22 @@ pull_by_name() {
 
 pull_image() { "$RUNTIME" pull --quiet "$IMAGE" >"$1"; }
 
-# inside CONTAINER I: called by job.sh in podman's namespaces, in which the container's root is visible; inside hold I
-# mounts there files that others may change, for podman create.
+# inside CONTAINER I: called by job.sh in podman's namespaces, in which the container's root is visible. "inside hold I"
+# mounts there what others may change, for podman create, and "inside release I" unmounts it.
 inside() {
     local root
-    host_paths
-    mounts_of "$2" || return
-    if [[ $1 == hold ]]; then
+    mounts_of "$2"
+    case $1 in
+    hold)
         unmount_held "$2"
-        hold_mounts "${NAME[$2]}"
+        hold_mounts
         return
-    fi
-    for root in "${!SHARED[@]}"; do
-        FROM[root]=$PWD/run/${NAME[$2]}.held.$root
-    done
+        ;;
+    release)
+        unmount_held "$2"
+        return
+        ;;
+    esac
     root=$("$RUNTIME" mount "$1") || return
     make_directory "$2" "$root"
     "$RUNTIME" unmount "$1"
@@ -242,7 +248,7 @@ runtime_oom() {
 unmount_held() {
     local held
     for held in "run/${NAME[$1]}".held.*; do
-        [[ ! -e $held ]] || umount -l -- "$held"
+        [[ -L $held || ! -e $held ]] || umount -l -- "$held"
     done
 } 2>/dev/null
 
@@ -252,7 +258,8 @@ runtime_clean() {
     container_name "$1"
     "$RUNTIME" rm --force --ignore --time 0 "$RESULT" >/dev/null 2>&1
     if compgen -G "run/${NAME[$1]}.held.*" >/dev/null; then
-        "$RUNTIME" unshare umount -l -- "run/${NAME[$1]}".held.* >/dev/null 2>&1
+        mounts_of "$1"
+        ((${#SHARED[@]} == 0)) || "$RUNTIME" unshare "$BASH" "$PWD/job.sh" inside release "$1" >/dev/null 2>&1 </dev/null
         release_mounts "${NAME[$1]}"
     fi
     remove_image "${NAME[$1]}"

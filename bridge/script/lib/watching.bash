@@ -126,7 +126,7 @@ watch_sizes() {
 sizes_are_kept() {
     local volume size
     for volume in "${!SIZE_LIMIT[@]}"; do
-        size=$(du -skx -- "$(scratch_of "$volume")" 2>/dev/null)
+        size=$(du -skx -- "scratch/$volume/" 2>/dev/null)
         size=${size%%[!0-9]*}
         ((${size:-0} <= SIZE_LIMIT[$volume])) || return 1
     done

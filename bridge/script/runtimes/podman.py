@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from pydantic import Field
@@ -41,6 +42,11 @@ class PodmanRuntime(Runtime):
                 f"{field}: {target!r} is not allowed; allowed: names with a registry, <registry>/{target}"
             )
         images.accept_lines(container)
+        if container.command and _is_list(container.command[0]):
+            raise ScriptError(
+                f"{where}.command[0]: {container.command[0]!r} is not allowed at this site: podman reads it as a list; "
+                f"allowed: the name of a program"
+            )
         for name, value in container.environment.items():
             if name.startswith(" "):
                 # it would be another name: podman drops blanks before names
@@ -66,3 +72,13 @@ class PodmanRuntime(Runtime):
     def version_command(self, config: BuildSettings) -> list[str]:
         """Return ``podman --version``."""
         return [config.section(Podman).executable, "--version"]
+
+
+def _is_list(program: str) -> bool:
+    """Return whether ``--entrypoint`` takes the text for a list of words, or for none."""
+    try:
+        return program == "" or isinstance(json.loads(program), list | None)
+    except RecursionError:
+        return True
+    except ValueError:
+        return False

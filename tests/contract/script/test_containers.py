@@ -1,6 +1,7 @@
 """Pods in real containers: rootless podman, charliecloud and apptainer, as an ordinary user."""
 
 import json
+import os
 import shutil
 import signal
 import time
@@ -541,3 +542,118 @@ def test_podman_without_subordinate_ids(podman):
         assert job.ended()["reason"] == "ContainerCannotRun" and "setres" in job.message()
     finally:
         ids.write_text(before)
+
+
+@pytest.mark.parametrize("separator", [",", ":", "^", " "])
+def test_a_path_that_a_runtime_takes_apart_is_one_mount(site, separator):
+    """A subPath was a second bind of apptainer, which the container could write to; others split at ":"."""
+    home = site.home_for_host_path()
+    (home / "secret").write_text("of the site's user\n")
+    os.chown(home / "secret", NOBODY, NOBODY)
+    part = f"a{separator}{home}"
+    making = site.shell(f"mkdir -p '/all/{part}'; echo mine >'/all/{part}/x'; touch '/all/{part}.go'", name="making")
+    mounts = [
+        {"name": "disk", "mountPath": "/m", "subPath": part},
+        {"name": "disk", "mountPath": "/e", "subPathExpr": "$(PART)"},
+        {"name": "c", "mountPath": "/c", "subPath": f"it{separator}{home}/em"},
+        {"name": "h", "mountPath": "/h"},
+    ]
+    allowed = site.home_for_host_path()
+    item = {"key": "key", "path": f"it{separator}{home}/em"}
+    spec = {
+        "volumes": [
+            *DISK["volumes"],
+            {"name": "c", "configMap": {"name": "c", "items": [item]}},
+            {"name": "h", "hostPath": {"path": f"{allowed}/{part}", "type": "DirectoryOrCreate"}},
+        ],
+        "initContainers": [making | {"volumeMounts": [{"name": "disk", "mountPath": "/all"}]}],
+        "containers": [
+            site.shell(
+                f"cat /m/x /e/x /c; ls -A /h; ls {home}; cat {home}/secret; echo no >>{home}/secret",
+                env=[{"name": "PART", "value": part}],
+                volumeMounts=mounts,
+            )
+        ],
+    }
+    job = site.run(spec, objects=OBJECTS, config={"volumes": {"host_paths": [str(allowed)]}})
+    assert job.log().startswith("mine\nmine\nhello\n"), job.everything()
+    assert "site's user" not in job.log() and "secret\n" not in job.log().replace(f"{home}/secret", "")
+    assert (home / "secret").read_text() == "of the site's user\n" and (allowed / part).is_dir()
+    with pytest.raises(ScriptError, match="mountPath"):
+        mount = {"name": "disk", "mountPath": f"/x{separator}{home}{separator}"}
+        site.job({**DISK, "containers": [site.shell("true", volumeMounts=[mount])]})
+
+
+def test_a_host_path_that_an_init_container_replaces_leads_nowhere(site):
+    allowed, outside = site.home_for_host_path(), site.home_for_host_path()
+    (outside / "x").write_text("of the site's user\n")
+    for name in ("set", "stays"):
+        (allowed / name).mkdir()
+        (allowed / name / "x").write_text("of the pod\n")
+        os.chown(allowed / name, NOBODY, NOBODY)
+    paths = {"all": allowed, "v": allowed / "set", "w": allowed / "stays"}
+    text = f"mv /all/set /all/moved; ln -s {outside} /all/set"
+    spec = {
+        "volumes": [{"name": name, "hostPath": {"path": str(path)}} for name, path in paths.items()],
+        "initContainers": [site.shell(text, name="init", volumeMounts=[{"name": "all", "mountPath": "/all"}])],
+        "containers": [
+            site.shell("cat /v/x", volumeMounts=[{"name": "v", "mountPath": "/v"}]),
+            site.shell("cat /w/x; id -u", name="other", volumeMounts=[{"name": "w", "mountPath": "/w"}]),
+        ],
+    }
+    job = site.run(spec, config={"volumes": {"host_paths": [str(allowed)]}})
+    ended = job.ended()
+    assert (ended["exitCode"], ended["reason"]) == (128, "CreateContainerConfigError"), job.everything()
+    assert "site's user" not in job.log()
+    assert job.log("other").split("\n")[:2] == ["of the pod", "0" if site.kind == "podman" else str(NOBODY)], (
+        job.everything()
+    )
+
+
+def test_shared_memory(site):
+    """Each pod of PyTorch or Ray has such a volume (apptainer/apptainer#3001, galaxyproject/galaxy#20395)."""
+    mount = {"volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}
+    spec = {
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}}],
+        "initContainers": [site.shell("echo seed >/dev/shm/seed", name="seed", **mount)],
+        "containers": [
+            site.shell("stat -f -c %T /dev/shm; cat /dev/shm/seed; echo data >/dev/shm/data; sleep 60", **mount),
+            site.shell(
+                "until [ -s /dev/shm/data ]; do sleep 0.1; done; cat /dev/shm/data;"
+                "head -c 20000000 /dev/zero >/dev/shm/x",
+                name="reader",
+                **mount,
+            ),
+        ],
+    }
+    job = site.run(spec, timeout=40)
+    assert job.log().split()[:2] == ["tmpfs", "seed"] and job.log("reader") == "data\n", job.everything()
+    assert (job.pod()["phase"], job.pod()["reason"]) == ("Failed", "Evicted"), job.everything()
+
+
+@pytest.mark.parametrize("home", ["apptainer", "podman"], indirect=True)
+def test_volumes_below_dev(site):
+    mounts = [{"name": "disk", "mountPath": "/dev/x/one"}, {"name": "c", "mountPath": "/dev/two", "subPath": "key"}]
+    text = "echo yes >/dev/x/one/file; cat /dev/two; echo message >/dev/termination-log"
+    spec = {
+        "volumes": [*DISK["volumes"], {"name": "c", "configMap": {"name": "c"}}],
+        "containers": [
+            site.shell(text, volumeMounts=mounts),
+            site.shell("until cat /disk/file; do sleep 0.1; done 2>/dev/null", name="other", **MOUNT),
+        ],
+    }
+    job = site.run(spec, objects=OBJECTS)
+    assert (job.log(), job.log("other")) == ("hello\n", "yes\n"), job.everything()
+    assert job.message() == "message\n"
+
+
+@pytest.mark.parametrize("home", ["podman", "charliecloud"], indirect=True)
+def test_a_name_that_is_also_a_path_of_the_job_is_no_folder(site):
+    """An init container could make a link in its emptyDir, which the next one then named as an image."""
+    link = site.shell("ln -s / /disk/link", name="init", **MOUNT)
+    container = site.shell("ls /", image="scratch/disk/link", imagePullPolicy="Never")
+    job = site.run(
+        {**DISK, "initContainers": [link], "containers": [container]},
+        config={"runtime": {"kind": site.kind, "image_prefix": ""}},
+    )
+    assert job.ended()["reason"] in ("ErrImageNeverPull", "ErrImagePull"), job.everything()

@@ -3,6 +3,7 @@
 import base64
 import os
 import re
+import socket
 import subprocess
 from pathlib import Path
 
@@ -397,3 +398,147 @@ def test_the_last_of_two_sources_with_the_same_path_counts(site):
     job = site.run(spec, objects=Objects(configmaps=configmaps))
     assert job.pod()["phase"] == "Succeeded", job.everything()
     assert job.log() == "of b\n400\n"
+
+
+def mounts(*places):
+    return {"volumeMounts": [{"name": name, "mountPath": path} for name, path in places]}
+
+
+PLACES = [
+    ("c", "/etc/ssl"),
+    ("c", "/etc/script-new/er"),
+    ("e", "/var/tmp"),
+    ("c", "/var/script-new"),
+    ("m", "/dev/shm"),
+]
+"""Directories of every machine, and new ones beside them: the machine's are covered by copies."""
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_volumes_do_not_hide_each_other(site, order):
+    """Found with ``none``: what a pod wrote to an emptyDir at /var/tmp stayed in the machine's /var/tmp."""
+    text = "cat /etc/ssl/one /etc/script-new/er/one /var/script-new/one; touch /var/tmp/script-left; ls /var/tmp"
+    text += "; echo shared >/dev/shm/script-left; test -c /dev/null && ls -d /dev/termination-log; sleep 1"
+    reads = "until [ -s /dev/shm/script-left ]; do sleep 0.1; done; cat /dev/shm/script-left"
+    sources = {"c": {"configMap": {"name": "c"}}, "e": {"emptyDir": {}}, "m": {"emptyDir": {"medium": "Memory"}}}
+    spec = {
+        "volumes": [{"name": name, **source} for name, source in sources.items()],
+        "containers": [
+            site.shell(text, **mounts(*PLACES[::order])),
+            site.shell(reads, name="reads", **mounts(("m", "/dev/shm"))),
+        ],
+    }
+    job = site.run(spec, objects=OBJECTS)
+    assert job.log() == "1\n1\n1\nscript-left\n/dev/termination-log\n", job.everything()
+    assert job.log("reads") == "shared\n", job.everything()
+    machines = [Path(place) for place in ("/etc", "/etc/ssl", "/var", "/var/tmp", "/dev/shm")]
+    assert [path for each in machines for path in each.glob("script-*")] == []
+
+
+def test_a_place_in_another_volume(site):
+    """Also where a link of the machine leads there; a link in the volume leads nowhere."""
+    link = site.home_for_host_path() / "link"
+    link.symlink_to("/etc/script-outer")
+    places = [("e", "/etc/script-outer"), ("c", "/etc/script-outer/inner"), ("f", f"{link}/other")]
+    names = {"e": {"emptyDir": {}}, "c": {"configMap": {"name": "c"}}, "f": {"emptyDir": {}}}
+    volumes = [{"name": name, **source} for name, source in names.items()]
+    text = "cat /etc/script-outer/inner/one; touch /etc/script-outer/other/x; ls -A /etc/script-outer"
+    job = site.run({"volumes": volumes, "containers": [site.shell(text, **mounts(*places[::-1]))]}, objects=OBJECTS)
+    assert job.log() == "1\ninner\nother\n", job.everything()
+    making = site.shell("ln -s /tmp /v/out", name="init", **mounts(("e", "/v")))
+    spec = {"volumes": volumes, "initContainers": [making]}
+    job = site.run(
+        {**spec, "containers": [site.shell("true", **mounts(("e", "/v"), ("c", "/v/out/er")))]}, objects=OBJECTS
+    )
+    assert job.ended()["reason"] == "ContainerCannotRun" and "/v/out/er" in job.message(), job.everything()
+    assert not Path("/tmp/er").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_a_host_path_that_becomes_a_link_leads_nowhere(ordinary, kind):
+    """An init container of the pod, or another pod, may replace what a hostPath names."""
+    allowed, outside = ordinary.home_for_host_path(), ordinary.home_for_host_path()
+    (outside / "x").write_text("of the site's user\n")
+    source = allowed / "set" if kind == "folder" else allowed / "set" / "x"
+    (allowed / "set").mkdir()
+    (allowed / "set" / "x").write_text("of the pod\n")
+    os.chown(allowed / "set", ordinary.user or 0, -1)
+    target = outside if kind == "folder" else outside / "x"
+    name = source.relative_to(allowed)
+    spec = {
+        "volumes": [
+            {"name": "all", "hostPath": {"path": str(allowed)}},
+            {"name": "v", "hostPath": {"path": str(source)}},
+        ],
+        "initContainers": [
+            ordinary.shell(
+                f"mv /all/{name} /all/moved; ln -s {target} /all/{name}", name="init", **mounts(("all", "/all"))
+            )
+        ],
+        "containers": [ordinary.shell("cat /v/x /v", **mounts(("v", "/v")))],
+    }
+    job = ordinary.run(spec, config={"volumes": {"host_paths": [str(allowed)]}})
+    assert "site's user" not in job.log(), job.everything()
+    ended = job.ended()
+    assert (ended["exitCode"], ended["reason"]) == (128, "CreateContainerConfigError"), job.everything()
+    assert "out of the folders that this site allows" in job.message()
+
+
+def test_an_allowed_folder_in_another_one_opens_nothing(ordinary):
+    """Pods may write to the outer one, so they can make a link of the inner one."""
+    allowed, outside = ordinary.home_for_host_path(), ordinary.home_for_host_path()
+    (allowed / "sub").symlink_to(outside)
+    spec = {
+        "volumes": [{"name": "v", "hostPath": {"path": str(allowed / "sub")}}],
+        "containers": [ordinary.shell("ls /v", **mounts(("v", "/v")))],
+    }
+    job = ordinary.run(spec, config={"volumes": {"host_paths": [str(allowed), str(allowed / "sub")]}})
+    assert job.pod()["reason"] == "FailedMount", job.everything()
+
+
+def test_special_files_of_a_host_path(ordinary):
+    """A pipe without a writer must not hold the start; a socket can't be opened."""
+    host = ordinary.home_for_host_path()
+    os.mkfifo(host / "pipe")
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(host / "socket"))
+    server.listen()
+    for each in ("pipe", "socket"):
+        os.chown(host / each, ordinary.user or 0, -1)
+    kinds = {
+        "p": ("pipe", ""),
+        "s": ("socket", "Socket"),
+        "d": ("made/er", "DirectoryOrCreate"),
+        "f": ("new", "FileOrCreate"),
+    }
+    spec = {
+        "volumes": [
+            {"name": name, "hostPath": {"path": str(host / path), "type": kind}} for name, (path, kind) in kinds.items()
+        ],
+        "containers": [
+            ordinary.shell("ls -dF /p /s /d; echo x >/f", **mounts(*((name, f"/{name}") for name in kinds)))
+        ],
+    }
+    with server:
+        job = ordinary.run(spec, config={"volumes": {"host_paths": [str(host)]}})
+    assert job.log().split() == ["/d/", "/p|", "/s="], job.everything()
+    assert (host / "new").read_text() == "x\n" and (host / "made" / "er").stat().st_mode & 0o777 == 0o755
+
+
+def test_scratch_that_becomes_a_link_leads_nowhere(ordinary):
+    """With job-workdir, and the folder as a hostPath, a pod can move its scratch away: not even its removal follows."""
+    allowed, outside = ordinary.home_for_host_path(), ordinary.home_for_host_path()
+    (outside / "e").mkdir()
+    (outside / "e" / "x").write_text("of the site's user\n")
+    for path in (outside / "e", outside / "e" / "x"):
+        os.chown(path, ordinary.user or 0, -1)
+    text = f"cd /all; for f in podbridge-*; do mv $f moved; ln -s {outside} $f; done"
+    spec = {
+        "volumes": [{"name": "all", "hostPath": {"path": str(allowed)}}, {"name": "e", "emptyDir": {}}],
+        "initContainers": [ordinary.shell(text, name="init", **mounts(("all", "/all")))],
+        "containers": [ordinary.shell("cat /e/x", **mounts(("e", "/e")))],
+    }
+    config = {"volumes": {"host_paths": [str(allowed)]}}
+    job = ordinary.run(spec, config=config, annotations={"slurm-job.vk.io/job-workdir": str(allowed)})
+    assert "site's user" not in job.log() and job.ended()["reason"] == "CreateContainerConfigError", job.everything()
+    assert (outside / "e" / "x").exists()

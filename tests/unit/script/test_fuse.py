@@ -48,7 +48,7 @@ def test_cvmfs_is_read_only_and_checked_where_the_job_runs():
     plan = make(with_volume({"cvmfs.vk.io/v": ""}), config(), Objects(), "node")
     assert plan.containers[0].mounts[-1].read_only or plan.containers[0].mounts[0].read_only
     job = build(with_volume({"cvmfs.vk.io/v": ""}), config(), Objects(), "node")
-    assert "HOST_PATH[v]=$(host_path /cvmfs Directory /cvmfs) || return 1" in job.script
+    assert "HOST_PATH[v]=/cvmfs HOST_TYPE[v]=Directory\nHOST_FREE[v]=1\n" in job.script
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,6 @@ GRACE=3000
 DEADLINE=
 SCRATCH_AREA=''
 FUSE=()
-host_paths() {
-:
-}
 write_volumes() {
 mkdir -p volumes/settings volumes/login volumes/about volumes/kube-api-access
 put settings/app.ini 440 <<'PODBRIDGE_END' || return 1
@@ -74,7 +71,7 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
+0) HELD=$PWD/run/main.held FROM=() TO=() ACCESS=() FUSED=() LINKED=() SHARED=()
 add_mount files settings '' ro /etc/app || return 1
 add_mount files settings app.ini ro /etc/app.ini || return 1
 add_mount files login '' ro /etc/login || return 1

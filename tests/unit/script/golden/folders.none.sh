@@ -34,10 +34,8 @@ SCRATCH[disk]=disk
 SIZE_LIMIT[disk]=1048576
 SCRATCH[fast]=memory
 FUSE=()
-host_paths() {
-:
-HOST_PATH[data]=$(host_path /data/set Directory /data) || return 1
-}
+HOST_AREAS=(/data)
+HOST_PATH[data]=/data/set HOST_TYPE[data]=Directory
 write_volumes() {
 :
 }
@@ -53,10 +51,10 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
+0) HELD=$PWD/run/main.held FROM=() TO=() ACCESS=() FUSED=() LINKED=() SHARED=()
 add_mount scratch disk '' rw /disk || return 1
 add_mount scratch fast '' rw /fast || return 1
-add_mount host data '' ro /data || return 1
+add_mount host data '' ro /data shared || return 1
 add_mount scratch disk users/me rw /disk/mine || return 1
 add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;
 esac

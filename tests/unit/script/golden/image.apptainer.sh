@@ -31,9 +31,6 @@ GRACE=3000
 DEADLINE=
 SCRATCH_AREA=''
 FUSE=()
-host_paths() {
-:
-}
 write_volumes() {
 :
 keep docker/config.json 600 <<'PODBRIDGE_END' || return 1
@@ -55,9 +52,9 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
+0) HELD=$PWD/run/main.held FROM=() TO=() ACCESS=() FUSED=() LINKED=() SHARED=()
 add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;
-1) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
+1) HELD=$PWD/run/other.held FROM=() TO=() ACCESS=() FUSED=() LINKED=() SHARED=()
 add_mount own run/other.message '' rw /dev/termination-log || return 1 ;;
 esac
 }

@@ -31,9 +31,6 @@ GRACE=3000
 DEADLINE=
 SCRATCH_AREA=''
 FUSE=()
-host_paths() {
-:
-}
 write_volumes() {
 :
 }
@@ -53,11 +50,11 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
+0) HELD=$PWD/run/one.held FROM=() TO=() ACCESS=() FUSED=() LINKED=() SHARED=()
 add_mount own run/one.message '' rw /dev/termination-log || return 1 ;;
-1) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
+1) HELD=$PWD/run/two.held FROM=() TO=() ACCESS=() FUSED=() LINKED=() SHARED=()
 add_mount own run/two.message '' rw /dev/termination-log || return 1 ;;
-2) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
+2) HELD=$PWD/run/main.held FROM=() TO=() ACCESS=() FUSED=() LINKED=() SHARED=()
 add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;
 esac
 }

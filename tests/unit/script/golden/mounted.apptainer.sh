@@ -33,10 +33,9 @@ SCRATCH_AREA=''
 FUSE=(remote)
 FUSE_MODE=container
 FUSE_WAIT=500
-host_paths() {
-:
-HOST_PATH[software]=$(host_path /cvmfs Directory /cvmfs) || return 1
-}
+HOST_AREAS=(/data)
+HOST_PATH[software]=/cvmfs HOST_TYPE[software]=Directory
+HOST_FREE[software]=1
 write_volumes() {
 :
 keep fuse/remote 600 <<'PODBRIDGE_END' || return 1
@@ -55,7 +54,7 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
+0) HELD=$PWD/run/main.held FROM=() TO=() ACCESS=() FUSED=() LINKED=() SHARED=()
 add_mount fuse remote '' rw /remote || return 1
 add_mount host software x ro /cvmfs/x || return 1
 add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;

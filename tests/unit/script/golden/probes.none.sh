@@ -31,9 +31,6 @@ GRACE=500
 DEADLINE=
 SCRATCH_AREA=''
 FUSE=()
-host_paths() {
-:
-}
 write_volumes() {
 :
 }
@@ -51,9 +48,9 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
+0) HELD=$PWD/run/main.held FROM=() TO=() ACCESS=() FUSED=() LINKED=() SHARED=()
 add_mount own run/main.message '' rw /var/log/last || return 1 ;;
-1) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
+1) HELD=$PWD/run/rpc.held FROM=() TO=() ACCESS=() FUSED=() LINKED=() SHARED=()
 add_mount own run/rpc.message '' rw /dev/termination-log || return 1 ;;
 esac
 }

@@ -31,9 +31,6 @@ GRACE=3000
 DEADLINE=
 SCRATCH_AREA=''
 FUSE=()
-host_paths() {
-:
-}
 write_volumes() {
 :
 }
@@ -49,7 +46,7 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
+0) HELD=$PWD/run/main.held FROM=() TO=() ACCESS=() FUSED=() LINKED=() SHARED=()
 add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;
 esac
 }

@@ -1,0 +1,330 @@
+"""No field of a pod adds, widens or redirects a mount, an option or a variable on the command line of a runtime.
+
+The functions of the library that build a command line run on the data of random pods. The file systems and programs
+that they use are left out; a reference parser of the runtime reads the command line. By hand, for more pods::
+
+    PYTHONPATH=. python -m tests.unit.script.test_command_lines 100000 SEED
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import BridgeError
+from bridge.script import library, render
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.plan import make
+from bridge.script.plan_types import Container, Plan
+from bridge.script.quoting import ADDRESS
+from bridge.script.runtimes import images
+from bridge.script.runtimes import table as runtimes
+from tests.unit.script import hostile_pods, runtime_syntax
+
+IP = "192.0.2.7"
+SHOW = r"""
+exec 4>told
+show() { printf '%s\0' "$@" >&4; printf '\1\0' >&4; }
+exec() { show command "$@"; }
+become() { show command "${@:2}"; }
+cannot() { show cannot "$@"; exit; }
+cannot_now() { cannot "$@"; }
+find_setter() { SETTER=(setter); }
+has_shell() { IMAGE_SHELL=(/bin/sh); }
+image_or_cannot() { IMAGES=("${IMAGES[@]}"); image_of "$1" || [[ $IMAGE == /images/* ]] || cannot "$1" image; }
+fetch() { IMAGE=${IMAGE#docker://}; }
+mounts_or_cannot() { mounts_of "$1"; }
+for f in link_mounts hold_mounts hold_or_cannot make_directory place_for_file place_for_folder copy_image \
+    read_only_mount tell_when_in go without_host_variables podman enroot ch-convert mkdir rm mount readlink umask; do
+    eval "$f() { :; }"
+done
+into_namespace() { inside "$@"; }
+ADDRESS=192.0.2.7 OWN_UID=1 OWN_GID=1 PODBRIDGE_ADDRESS=192.0.2.7
+# each container in a process of its own
+of_container() {
+    local name=${NAME[$1]} file
+    show container "$1"
+    case $RUNTIME_KIND in
+    apptainer)
+        (image_or_cannot "$1"; mounts_of "$1"; BEFORE=(setsid); launch "$1" start)
+        (image_or_cannot "$1"; mounts_of "$1"; BEFORE=(); launch "$1" exec probe --bind /:/x)
+        ;;
+    enroot) (image_or_cannot "$1"; mounts_of "$1"; BEFORE=(setsid); launch "$1") ;;
+    podman) (runtime_start "$1") ;;
+    charliecloud) (image_or_cannot "$1"; write_lines "$1" "run/$name.env" "'"; write_foreign "$name"; inside "$1") ;;
+    esac
+    for file in "run/$name".{env,env.more,foreign.env,rc}; do
+        [[ ! -e $file ]] || {
+            { printf 'file\0%s\0' "${file#"run/$name."}"; cat "$file"; printf '\0\1\0'; } >&4
+            command rm "$file"
+        }
+    done
+}
+for data in data.*; do
+    show pod "$data"
+    (
+        . ./"$data"
+        for i in "${!NAME[@]}"; do of_container "$i"; done
+    )
+done
+"""
+
+
+def planned(runtime: str, pods: hostile_pods.Pods) -> Plan | str:
+    """Return the plan of a random pod, or why the hub refuses it."""
+    config = BuildConfig.model_validate(hostile_pods.site(runtime, pods.rng))
+    pod, objects = pods.pod()
+    try:
+        return make(pod, config, objects, "node")
+    except BridgeError as error:
+        return str(error)
+
+
+def data_part(plan: Plan) -> str:
+    driver = runtimes.of(plan.config)
+    body, lib = render.script(plan), library.text(driver.library)
+    return body[body.index(lib) + len(lib) : body.rindex("LC_ALL=C")]
+
+
+def told(runtime: str, plans: list[Plan], folder: Path) -> list[list[list[list[str]]]]:
+    """Return, for each plan and each of its containers, the records that the library wrote."""
+    (folder / "run" / "fuse").mkdir(parents=True)
+    (folder / "run" / "fuse" / "f").touch()
+    for index, plan in enumerate(plans):
+        (folder / f"data.{index:06}").write_text(data_part(plan))
+    script = library.text(runtime) + f"RUNTIME_KIND={runtime}\n" + SHOW
+    done = subprocess.run(
+        ["bash", "--norc", "--noprofile", "-c", script], cwd=folder, capture_output=True, check=False,
+        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+    )  # fmt: skip
+    assert done.returncode == 0 and not done.stderr, done.stderr.decode()[-3000:]
+    found: list[list[list[list[str]]]] = []
+    for part in (folder / "told").read_bytes().decode().split("\1\0")[:-1]:
+        record = part.split("\0")[:-1]
+        if record[0] == "pod":
+            found.append([])
+        elif record[0] == "container":
+            found[-1].append([])
+        else:
+            found[-1][-1].append(record)
+    return found
+
+
+def final(text: str) -> str:
+    return text.replace(ADDRESS, IP)
+
+
+def check_mounts(
+    runtime: str, container: Container, plan: Plan, found: list[tuple[str, str, str]], folder: Path
+) -> None:
+    """Compare the mounts of a command line with those of the pod: their number, places, access and sources."""
+    expected, fused = [], []
+    for mount in container.mounts:
+        if mount.kind == "fuse" and runtimes.of(plan.config).fuse_mode(plan.config):
+            fused.append(mount)
+        elif (
+            runtime != "charliecloud"
+            or mount.path == "/dev/shm"
+            or not mount.path.startswith(("/dev/", "/proc/", "/sys/"))
+        ):
+            expected.append(mount)
+    own = re.compile(rf"{re.escape(str(folder))}/(volumes|scratch|fuse|run)/([a-z0-9][a-z0-9.-]*)")
+    rest = [each for each in found if each[2] != "fuse"]
+    programs = [each for each in found if each[2] == "fuse"]
+    for mount in expected:
+        source, place, access = rest.pop(0)
+        match = own.fullmatch(source)
+        assert match, source
+        if match.group(1) == "run":
+            assert re.fullmatch(rf"{container.name}\.(held\.\d+|ro\.\d+|message)", match.group(2)), source
+        else:
+            assert match.group(2) == mount.volume and not mount.sub_path
+        linked = runtime == "apptainer" and re.fullmatch(r"/\.podbridge/\d+", place) and mount.path.startswith("/dev/")
+        assert place == mount.path or linked, (place, mount)
+        assert access == ("ro" if mount.read_only else "rw"), (access, mount)
+    for mount in fused:
+        if programs[0][0].startswith("container:"):
+            source, place, access = rest.pop(0)
+            assert (place, access) == (f"/.podbridge/{Path(source).name}", "ro")
+        program, place, _ = programs.pop(0)
+        assert place == mount.path
+        assert re.fullmatch(rf"host:/bin/bash {folder}/run/fuse/\S+|container:/bin/sh /\.podbridge/\S+", program), (
+            program
+        )
+    assert programs == []
+    if runtime == "apptainer":
+        places = {mount.path for mount in expected}
+        private = [place for place in ("/tmp", "/var/tmp") if place not in places]
+        assert rest == [(f"{folder}/work/{container.name}{place}", place, "rw") for place in private]
+    else:
+        assert rest == []
+
+
+DEVICES = "CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES"
+RESERVED = "UID|EUID|GID|PPID|GROUPS|SHELLOPTS|BASH(?!_ENV$)[A-Za-z0-9_]*|PWD|OLDPWD|SHLVL|IFS|_"
+"""Names that shells keep for themselves."""
+
+
+def check_variables(runtime: str, container: Container, files: dict[str, list[str]], handed: list[str]) -> None:
+    """Compare what reaches the container with the variables of the pod."""
+    got = runtime_syntax.foreign(filter(None, files.get("foreign.env", [])))
+    (text,) = files["rc" if runtime == "enroot" else "env"]
+    if runtime in ("apptainer", "enroot"):
+        if runtime == "enroot":
+            text = re.sub(r"(cd -- \S.* \|\| exit 128\n)?(exec \"\$@\"|\. /etc/rc)\n\Z", "", text)
+        got |= runtime_syntax.exports(text)
+    else:
+        got |= runtime_syntax.lines(text, "'" if runtime == "charliecloud" else "")
+        (more,) = files["env.more"]
+        got |= runtime_syntax.exports(more)
+    dropped = re.compile(f"{DEVICES}|{RESERVED}" if runtime in ("apptainer", "enroot") else DEVICES)
+    expected = {name: final(value) for name, value in container.environment.items() if not dropped.fullmatch(name)}
+    assert {name: value for name, value in got.items() if not dropped.fullmatch(name)} == expected
+    assert set(handed) <= set(expected) and not [name for name in handed if name.endswith("*")]
+
+
+def check(runtime: str, plan: Plan, index: int, records: list[list[str]], folder: Path) -> None:
+    container = plan.containers[index]
+    files = {record[1]: record[2:] for record in records if record[0] == "file"}
+    commands = [record[1:] for record in records if record[0] == "command"]
+    (prefix, own) = images.accept_image(
+        container, "", plan.config, plan.annotations.image_root, runtimes.of(plan.config).schemes
+    )
+    assert prefix and own is not None
+    handed: list[str] = []
+    for words in commands:
+        program = {"charliecloud": "ch-run"}.get(runtime, runtime)
+        at = next(number for number, word in enumerate(words) if word == program)
+        assert set(words[:at]) <= {"setsid", "setter", f"run/{container.name}.foreign.env"} or runtime != "enroot"
+        words = words[at + 1 :]
+        if words[:2] == ["start", "--attach"]:
+            assert words[2].endswith(f"-{container.name}") and len(words) == 3
+            continue
+        if runtime == "apptainer" and words[0] == "--silent":
+            del words[0]
+        verb = [] if runtime == "charliecloud" else [words.pop(0)]
+        assert verb in ([], ["exec"], ["run"], ["create"], ["start"])
+        command = runtime_syntax.PARSERS[runtime](words)
+        check_mounts(runtime, container, plan, command.mounts, folder)
+        image, *rest = command.words
+        if runtime in ("apptainer", "podman"):
+            assert image in (prefix, prefix.removeprefix("docker://")), (image, prefix)
+        elif runtime == "enroot":
+            assert image == container.name
+        else:
+            assert image == f"run/{container.name}.image" and rest.pop(0) == "--"
+        directory = {"apptainer": "pwd", "podman": "workdir", "charliecloud": "cd"}.get(runtime)
+        if directory:
+            usual = ["/"] if runtime == "apptainer" else []
+            assert command.values(directory) == ([container.directory] if container.directory else usual)
+        wanted = [final(word) for word in (*container.command, *container.args)]
+        if runtime == "podman":
+            assert [*command.values("entrypoint"), *rest] == wanted
+            handed += command.values("env")
+        elif rest != ["probe", "--bind", "/:/x"]:
+            assert rest[len(rest) - len(wanted) :] == wanted
+            if len(rest) > len(wanted):
+                assert runtime == "apptainer" and rest[0] == "/bin/sh"
+        check_options(runtime, command, container, folder)
+    check_variables(runtime, container, files, handed)
+
+
+OPTIONS = {
+    "apptainer": {"bind", "fusemount", "pwd", "env-file", "home"},
+    "podman": {"name", "pull", "network", "init", "log-driver", "env-file", "cap-drop", "security-opt", "env", "volume",
+               "workdir", "user", "entrypoint", "read-only-tmpfs"},
+    "enroot": {"mount", "env", "rc"},
+    "charliecloud": {"unset-env", "uid", "gid", "set-env", "cd", "bind"},
+}  # fmt: skip
+
+
+def check_options(runtime: str, command: runtime_syntax.Command, container: Container, folder: Path) -> None:
+    for option, value in command.options:
+        if value is None:
+            continue
+        assert option in OPTIONS[runtime], option
+        if option in ("uid", "gid", "user"):
+            assert re.fullmatch(r"[0-9]+(:[0-9]+)?", value), value
+        elif option in ("env-file", "set-env", "rc"):
+            assert re.fullmatch(rf"run/{container.name}\.(env|rc|image/ch/environment)", value), value
+        elif option == "env" and runtime == "enroot":
+            assert value == "NVIDIA_VISIBLE_DEVICES=void"
+        elif option == "home":
+            own = final(container.environment["HOME"])
+            assert value.split(":") == [str(folder), own] and ("no-home", None) in command.options, value
+        elif option == "name":
+            assert value.endswith(f"-{container.name}")
+    assert (("root", None) in command.options) == (runtime == "enroot" and container.run_as.startswith("0:"))
+
+
+def run(runtime: str, count: int, seed: int, folder: Path) -> Counter[str]:
+    """Check random pods of one seed; return how many were sent, and how many were refused."""
+    pods = hostile_pods.Pods(seed)
+    made = [planned(runtime, pods) for _ in range(count)]
+    plans = [plan for plan in made if isinstance(plan, Plan)]
+    return check_all(runtime, plans, folder, f"seed {seed}") + Counter(refused=count - len(plans))
+
+
+def check_all(runtime: str, plans: list[Plan], folder: Path, what: str) -> Counter[str]:
+    found = told(runtime, plans, folder)
+    assert len(found) == len(plans)
+    results: Counter[str] = Counter(pods=len(plans))
+    for number, (plan, containers) in enumerate(zip(plans, found, strict=True)):
+        assert len(containers) == len(plan.containers)
+        for index, records in enumerate(containers):
+            failed = next((record for record in records if record[0] == "cannot"), None)
+            results["cannot" if failed else "containers"] += 1
+            if failed is None:
+                try:
+                    check(runtime, plan, index, records, folder)
+                except Exception as error:
+                    where = f"{what}, pod {number}, container {index}"
+                    raise AssertionError(
+                        f"{where}: {str(plan.containers[index])[:2000]}\n{str(records)[:2000]}"
+                    ) from error
+    return results
+
+
+@pytest.mark.parametrize("runtime", hostile_pods.RUNTIMES)
+def test_no_field_of_a_pod_changes_a_command_line(runtime, tmp_path):
+    results = run(runtime, 80, 41, tmp_path)
+    # a good part of the pods gets as far as a command line
+    assert results["pods"] > 15 and results["containers"] > 2 * results["cannot"], results
+
+
+@pytest.mark.parametrize("runtime", hostile_pods.RUNTIMES)
+def test_no_character_that_a_runtime_gives_a_meaning_to_changes_a_command_line(runtime, tmp_path):
+    """Each such text in as many fields of a pod as the hub accepts it in."""
+    site = {"runtime": {"kind": runtime}, "volumes": {"host_paths": ["/data"], "scratch_in_job_folder": False}}
+    config, plans = BuildConfig.model_validate(site), []
+    for piece in hostile_pods.PIECES:
+        pod, objects = hostile_pods.ordinary()
+        plan = make(pod, config, objects, "node")
+        for change in hostile_pods.each_field(piece):
+            changed = copy.deepcopy(pod)
+            change(changed)
+            try:
+                plan, pod = make(changed, config, objects, "node"), changed
+            except BridgeError:
+                continue
+        plans.append(plan)
+    results = check_all(runtime, plans, tmp_path, "piece")
+    assert results["containers"] > 0.9 * len(plans), results
+
+
+if __name__ == "__main__":
+    wanted, seed = int(sys.argv[1]), int(sys.argv[2])
+    total: Counter[str] = Counter()
+    while total["pods"] + total["refused"] < wanted:
+        for kind in hostile_pods.RUNTIMES:
+            with tempfile.TemporaryDirectory(prefix="podbridge-fuzz-") as name:
+                total += run(kind, 500, seed, Path(name))
+            seed += 1
+        print(dict(total), "next seed", seed, flush=True)
