@@ -151,7 +151,7 @@ def test_a_second_deletion_of_a_pod_shortens_its_grace_period_and_a_longer_one_c
     pod = create_pod(client, namespace)
     path = PODS.path(namespace, "p")
     client.patch(path, pods.hold_patch(pod, 1, "slurm"), kind="strategic")
-    client.create(f"{path}/binding", {"target": {"kind": "Node", "name": "no-kubelet"}})
+    client.create(f"{path}/binding", {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "no-kubelet"}})
     year = 31536000
     first = client.delete(path, {"gracePeriodSeconds": year})["metadata"]
     requested = clock.parse_rfc3339(first["deletionTimestamp"]) - year
