@@ -9,6 +9,7 @@ cached only by its UID, which the pod's owner references state. An object that o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from bridge.errors import KubeForbiddenError
 from bridge.kube.client import KubeClient
 from bridge.kube.discovery import get_if_served
 from bridge.kube.resources import JOBS, Resource, resource_of
+from bridge.logs import kv
 from bridge.single_flight_cache import SingleFlightCache
 from bridge.slurm.models import GroupRef
 from bridge.workload import groups
@@ -28,6 +30,8 @@ from bridge.workload.groups import InvalidGroupError, Membership
 from bridge.workload.kinds import job, jobset
 from bridge.workload.kinds.kind import Kind, controller, label, number
 from bridge.workload.kinds.table import check_gang, claimed
+
+log = logging.getLogger(__name__)
 
 REMEMBER = 5.0
 """Seconds to cache an owner whose UID is known: the pods of a group are created in quick succession."""
@@ -130,7 +134,7 @@ class GroupReader:
             gang = annotations[names.GANG]
             check_gang(gang, f"{kind.title} {name}")
         gang = gang or default
-        more = merge([annotations])
+        more = merge([annotations, self._template_annotations(kind, owner, namespace)])
         if gang == "false":
             return FoundGroup(None, more)
         self._check_parents(kind, owner, namespace)
@@ -157,6 +161,23 @@ class GroupReader:
         what = f"{kind.title} {which} ({kind.resources[0].group}) does not exist in namespace {namespace!r}"
         hint = f"create the {kind.title} before its pods" if kind.created_first else "its pods cannot start without it"
         raise InvalidGroupError(f"the group of the pod cannot be determined: {what}; {hint}")
+
+    def _template_annotations(self, kind: Kind, owner: Mapping[str, Any], namespace: str) -> Mapping[str, str]:
+        """Return the annotations of the object from which an owner was made; empty if it may not be read."""
+        template = kind.template(owner) if kind.resources else None
+        if template is None:
+            return {}
+        resources, name = template
+        last = self._served.get(kind.name)
+        for resource in sorted(resources, key=lambda one: last is None or one.version != last.version):
+            try:
+                found = self._get(resource, namespace, name, "")
+            except KubeForbiddenError as error:
+                log.warning("reading a template is forbidden: its annotations are ignored", extra=kv(error=error))
+                return {}
+            if found is not None:
+                return found["metadata"].get("annotations") or {}
+        return {}
 
     def _check_parents(self, kind: Kind, owner: Mapping[str, Any], namespace: str) -> None:
         """Raise :class:`InvalidGroupError` if the group is in a group that podbridge does not support."""

@@ -22,6 +22,7 @@ from scheduler.act import URGENCY, SlurmActor
 from scheduler.device_names import DeviceNames
 from scheduler.gang_index import GangIndex
 from scheduler.gangs import Gang
+from scheduler.group_minimums import GroupMinimums
 from scheduler.new_pods import NewPods
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
@@ -65,6 +66,7 @@ class Scheduler(SlurmLoop):
         self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken, self._max_grace)
         self._states = PodStates()
         self._gangs = GangIndex(dependencies.clock)
+        self._minimums = GroupMinimums(dependencies.kube, dependencies.clock)
         self._new = NewPods(dependencies.pods)
         self._unchanged = UnchangedPods()
         self._head = QueueHead()
@@ -124,7 +126,9 @@ class Scheduler(SlurmLoop):
     def reconcile(self) -> None:
         """Decide for all waiting pods."""
         waiting, self._seen = self.dependencies.pods.picked(), self.dependencies.poller.snapshot
-        self._states.forget_all_but(waiting.keys() | self._gangs.keys())
+        in_gangs = self._gangs.keys()
+        self._states.forget_all_but(waiting.keys() | in_gangs)
+        self._minimums.forget_all_but(in_gangs)
         self._unchanged.forget_all_but(waiting.keys())
         self._actor.placements.forget_all_but(waiting.keys())
         confirmed = self.dependencies.clock.monotonic() - self.dependencies.pods.age()
@@ -242,7 +246,9 @@ class Scheduler(SlurmLoop):
         if not (in_gangs := self._gangs.uids):
             return []
         keys = {key for uid in waiting if (key := in_gangs.get(uid)) is not None}
-        found = self._gangs.gangs(self.dependencies.pods, (key for key in keys if not self.workers.busy(key)))
+        idle = self._gangs.gangs(self.dependencies.pods, (key for key in keys if not self.workers.busy(key)))
+        found = [self._minimums.applied(gang) for gang in idle]
+        self._minimums.request(found, snapshot, self.workers)
         return [
             gang
             for gang in found

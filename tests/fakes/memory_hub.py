@@ -189,7 +189,9 @@ class MemoryHub:
         """Deliver the changes of the API server to the caches."""
         while self.kube.changes:
             obj, gone = self.kube.changes.pop(0)
-            (self.pods if obj["kind"] == "Pod" else self.nodes).deliver(obj, gone=gone)
+            cache = {"Pod": self.pods, "Node": self.nodes}.get(obj["kind"])
+            if cache is not None:
+                cache.deliver(obj, gone=gone)
 
     def run(self, what: Callable[[], None]) -> None:
         """Run a part of the process; if it is killed there, start the next one."""

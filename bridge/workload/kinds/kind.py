@@ -51,6 +51,9 @@ class Kind:
         Returns the resource and the name of the group that contains an owner, or such a group; ``None`` if there is
         none. Raises :class:`~bridge.workload.groups.InvalidGroupError` for a group whose pods cannot share the rules
         of podbridge.
+    template
+        Returns the resource in each API version and the name of the object from which an owner was made, ``None`` if
+        there is none. Its job annotations apply to the pods too, those of the owner have precedence.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Kind:
     opt_in: bool = False
     created_first: bool = False
     parent: Callable[[Owner], tuple[Resource, str] | None] = lambda owner: None
+    template: Callable[[Owner], tuple[tuple[Resource, ...], str] | None] = lambda owner: None
 
 
 def label(pod: Pod, name: str) -> str | None:

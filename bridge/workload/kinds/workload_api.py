@@ -15,6 +15,8 @@ from bridge.workload.groups import InvalidGroupError
 from bridge.workload.kinds.kind import Kind, Owner, Place, Pod, number
 from bridge.workload.kinds.podgroup import of_minimum
 
+_VERSIONS = ("v1beta1", "v1alpha2")
+WORKLOADS = tuple(Resource("scheduling.k8s.io", version, "workloads", True) for version in _VERSIONS)
 COMPOSITES = Resource("scheduling.k8s.io", "v1alpha3", "compositepodgroups", True)
 _ALONE = f"or the annotation {names.GANG}: 'false', with which each pod starts alone"
 
@@ -54,6 +56,14 @@ def _parent(owner: Owner) -> tuple[Resource, str] | None:
     return (COMPOSITES, name) if name else None
 
 
+def _template(owner: Owner) -> tuple[tuple[Resource, ...], str] | None:
+    """Return the Workload of a PodGroup: Kubernetes 1.36 names it in another field than 1.37."""
+    spec = owner["spec"]
+    reference = spec.get("workloadRef") or (spec.get("podGroupTemplateRef") or {}).get("workload") or {}
+    name = reference.get("workloadName")
+    return (WORKLOADS, name) if name else None
+
+
 def _check_constraints(owner: Owner) -> None:
     for entry in (owner["spec"].get("schedulingConstraints") or {}).get("topology") or ():
         raise InvalidGroupError(
@@ -78,10 +88,11 @@ def _refuse(pod: Pod, owner: Owner, whole: bool, replicas: int) -> NoReturn:
 KIND = Kind(
     "workload",
     "PodGroup",
-    tuple(Resource("scheduling.k8s.io", version, "podgroups", True) for version in ("v1beta1", "v1alpha2")),
+    tuple(Resource("scheduling.k8s.io", version, "podgroups", True) for version in _VERSIONS),
     _owner_name,
     _place,
     created_first=True,
     parent=_parent,
+    template=_template,
 )
 WORKLOAD_REF = Kind("workload", "Workload", (), _workload_name, _refuse)
