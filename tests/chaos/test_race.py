@@ -1,6 +1,7 @@
 """Pods race at two sites while hub, submitters and nats-server are killed or stopped: each runs once, nothing is left.
 
-A pod whose job was killed together with its node may fail (docs/race.md); no fault here kills a job, so none may.
+Sites are cordoned meanwhile, so places are withdrawn and given again. A pod whose job was killed together with its node
+may fail (docs/race.md); no fault here kills a job, so none may.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import random
 import signal
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -57,6 +59,19 @@ def hurt(world, chance):
         world.cluster.start_daemon(victim)
 
 
+@contextmanager
+def maintenance(world, chance):
+    """Cordon one site, both or none: the pods lose their places there."""
+    closed = chance.choice(((), SITES[:1], SITES[1:], SITES))
+    if closed:
+        world.cluster.kubectl("cordon", *closed)
+    try:
+        yield
+    finally:
+        if closed:
+            world.cluster.kubectl("uncordon", *closed)
+
+
 def test_each_pod_that_races_runs_once(world, long, report):
     total, kills = (LONG_PODS, LONG_KILLS) if long else (PODS, KILLS)
     seed = random.randrange(1_000_000)
@@ -66,6 +81,7 @@ def test_each_pod_that_races_runs_once(world, long, report):
         for name in (f"r{number}" for number in batch):
             pools = ",".join(chance.sample(SITES, 2))
             world.create_pod(marks.spec(name, chance.randrange(5)), pools, name, {"bridge.vk.io/placement": "race"})
-        hurt(world, chance)
-        time.sleep(chance.uniform(0.2, 2))
+        with maintenance(world, chance):
+            hurt(world, chance)
+            time.sleep(chance.uniform(0.2, 2))
     marks.check_each_ran_once(world, total, report, f"chaos of races, seed {seed}: {kills} kills and stops")
