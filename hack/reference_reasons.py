@@ -66,6 +66,11 @@ REASONS = (
     ),
     (
         UNSCHEDULED,
+        "AllocationTooSmall",
+        "Slurm has allocated less than the pod takes: the job was changed while it was pending; podbridge cancels it",
+    ),
+    (
+        UNSCHEDULED,
         "GangIncomplete",
         "the [group](gangs.md) has fewer pods than its minimum; the message has both numbers",
     ),

@@ -362,10 +362,10 @@ class SlurmActor:
         self._cancel(action.pod, action.job_id)
         now, backoff = self._clock.monotonic(), NODE_REFUSED if action.soon else REFUSED
         self._states.update(
-            links.key(action.pod), lambda state: state.gave_back(now, backoff, "NodeRefused", action.why)
+            links.key(action.pod), lambda state: state.gave_back(now, backoff, action.reason, action.why)
         )
         self._events.event(
-            action.pod, "NodeRefused", f"Slurm job {action.job_id} was cancelled: {action.why}", warning=True
+            action.pod, action.reason, f"Slurm job {action.job_id} was cancelled: {action.why}", warning=True
         )
 
     def _set_apart(self, action: actions.SetApart) -> None:

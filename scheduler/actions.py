@@ -92,6 +92,7 @@ class GiveBack:
     why: str
     gang: Gang | None = None
     soon: bool = False
+    reason: str = "NodeRefused"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from bridge import isolation
 from bridge.errors import UnexpectedError
 from bridge.slurm import states
 from bridge.slurm.models import ObservedJob
-from bridge.workload import links, pods
+from bridge.workload import allotted, links, pods
 from bridge.workload.resources import Resources
 from scheduler import full_nodes, gang_decide, volume_waits
 from scheduler.actions import Action, Bind, BindVolumes, Cancel, Exclude, GiveBack, Hold, Pod, Release, Submit, Tell
@@ -221,6 +221,8 @@ def _allocated(
     if job.link is not None and job.link.shape not in ("", links.shape(pod)):
         text = "the resources or settings of the pod have changed since its submission"
         return GiveBack(pod, job.job_id, text), state
+    if short := allotted.shortage(job.allotment, [pod], view.config.gres):
+        return GiveBack(pod, job.job_id, f"Slurm has allocated {short}", reason=allotted.REASON), state
     missing, state = starting(view, state, job.nodes[:1])
     if missing:
         text = f"Slurm job {job.job_id} is allocated; {missing}"

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from bridge.slurm import states
 from bridge.slurm.models import Job, ObservedJob
-from bridge.workload import extended_claims, pods
+from bridge.workload import allotted, extended_claims, links, pods
 from scheduler import full_nodes, gang_apart, gangs, volume_waits
 from scheduler.actions import (
     Action,
@@ -263,6 +263,9 @@ def _start(
     """Bind all members that have a place, or none."""
     placed = _placed(gang, assigned)
     failure = failure_of(state.phase)
+    if short := _shortage(view, gang, job, placed):
+        text = f"Slurm has allocated {short}"
+        return [GiveBack(placed[0], job.job_id, text, gang, reason=allotted.REASON)], state
     missing, state = starting(view, state, sorted(set(assigned.values())))
     if missing:
         text = f"Slurm job {job.job_id} is allocated; {missing}"
@@ -301,6 +304,18 @@ def _start(
     if not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure))
     return actions, state
+
+
+def _shortage(view: SchedulerView, gang: Gang, job: Job, placed: list[Pod]) -> str:
+    """Return what the job, or one of its components, has too little of for its members; empty if nothing."""
+    running = [pod for pod in gang.running if pods.job_id(pod) == job.job_id]
+    uids = set(map(pods.uid, placed))
+    for part, members in gangs.parts(gang, job):
+        there = [pod for pod in members if pods.uid(pod) in uids]
+        there += running if isinstance(part, Job) else [pod for pod in running if links.shape(pod) == part.shape]
+        if short := allotted.shortage(part.allotment, there, view.config.gres):
+            return short
+    return ""
 
 
 def _replacements(

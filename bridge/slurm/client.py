@@ -174,8 +174,15 @@ class SlurmClient:
 
         Raises :class:`SlurmRefusedError` if the job has no nodes: it is pending, has ended or does not exist.
         """
+        return tuple(entry["node"] for entry in self.allotted(job_id))
+
+    def allotted(self, job_id: int) -> list[JsonObject]:
+        """Return what a running job has on each of its nodes (:func:`bridge.slurm.allotments.of_nodes`).
+
+        As :meth:`allocation`.
+        """
         data = self._call("resources", "GET", f"resources/{job_id}")
-        found = tuple(entry["node"] for entry in data["nodes"] if isinstance(entry, dict) and entry.get("node"))
+        found = [entry for entry in data["nodes"] if isinstance(entry, dict) and entry.get("node")]
         if not found:
             raise SlurmRefusedError(f"resources: job {job_id} has no nodes")
         return found

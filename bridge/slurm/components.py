@@ -72,6 +72,7 @@ def _joined(group: Mapping[int, Job]) -> Job:
         nodes=tuple(node for part in parts for node in part.nodes),
         reason=", ".join(dict.fromkeys(reasons)),
         parts=tuple([_part(part) for part in parts]),
+        allotment=None,
     )
 
 
@@ -79,7 +80,7 @@ def _part(job: Job) -> JobPart:
     if job.link is None:
         return JobPart(job.job_id, job.states, job.nodes, excluded=job.excluded)
     counts = job.link.members, job.link.together
-    return JobPart(job.job_id, job.states, job.nodes, job.link.shape, job.excluded, *counts)
+    return JobPart(job.job_id, job.states, job.nodes, job.link.shape, job.excluded, *counts, job.allotment)
 
 
 def is_over(job: Job) -> bool:

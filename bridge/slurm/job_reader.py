@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from bridge.clock import Clock
 from bridge.errors import SlurmNotFoundError, SlurmRefusedError
 from bridge.logs import kv
+from bridge.slurm import allotments
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.merging import is_unexplained, started
-from bridge.slurm.models import Job
+from bridge.slurm.models import Job, JsonObject
 from bridge.slurm.poll_state import Answers, Expected, PollState, States
 from bridge.slurm.query_plan import (
     QueryPlan,
@@ -219,20 +220,22 @@ class JobReader:
         The answer has no start time. The time of the last poll in which the job was pending takes its place.
         """
         jobs = {}
-        for job_id, nodes in at_once(ASKERS, self._allocation, job_ids).items():
-            if nodes:  # else the job has lost them again: the next poll shows it
+        cpus = {name: node.cpus for name, node in last.snapshot.nodes.items()} if job_ids else {}
+        for job_id, entries in at_once(ASKERS, self._allocation, job_ids).items():
+            if entries:  # else the job has lost them again: the next poll shows it
                 expectation = expected.get(job_id)
                 before = max(last.snapshot.began, expectation.since if expectation else 0.0)
                 earliest = self._clock.time() - (self._clock.monotonic() - before)
                 job = started(last, expected, job_id, states[job_id])
-                jobs[job_id] = replace(job, nodes=nodes, start_time=earliest)
+                nodes, given = tuple(entry["node"] for entry in entries), allotments.of_nodes(entries, cpus)
+                jobs[job_id] = replace(job, nodes=nodes, start_time=earliest, allotment=given)
         return jobs
 
-    def _allocation(self, job_id: int) -> tuple[str, ...]:
+    def _allocation(self, job_id: int) -> list[JsonObject]:
         try:
-            return self._client.allocation(job_id)
+            return self._client.allotted(job_id)
         except SlurmRefusedError:
-            return ()
+            return []
 
     def _job(self, job_id: int) -> Job | None:
         try:

@@ -40,7 +40,7 @@ class NodeResources:
 
 def read(entry: Mapping[str, object]) -> NodeResources:
     """Read the entry of one node; raises ``ValueError`` or ``TypeError`` if a number cannot be read."""
-    sockets, per_socket = _count(entry.get("sockets_per_node")), _count(entry.get("cores_per_socket"))
+    sockets, per_socket = count(entry.get("sockets_per_node")), count(entry.get("cores_per_socket"))
     numbers = bits(str(entry.get("core_bitmap") or "0"))
     if numbers and not (per_socket and numbers[-1] < sockets * per_socket):
         raise ValueError(f"core {numbers[-1]} is not one of {sockets} sockets of {per_socket} cores")
@@ -85,7 +85,8 @@ def indices(text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _count(value: object) -> int:
+def count(value: object) -> int:
+    """Read a count, in the format of any version; raises ``ValueError``."""
     if isinstance(value, dict):
         value = value.get("number")
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:

@@ -10,6 +10,7 @@ from typing import Any
 
 from bridge.errors import SlurmError
 from bridge.slurm import hostlist
+from bridge.slurm.allotments import Allotment
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ class JobPart:
     excluded: str = ""
     members: int = 0
     together: int = 0
+    allotment: Allotment | None = field(default=None, compare=False)
 
     @property
     def excluded_nodes(self) -> tuple[str, ...]:
@@ -176,6 +178,9 @@ class Job:
     is_array_task: bool = field(default=False, compare=False)
     """Whether the id was assigned later than the submission: a task of an array gets it when it starts or changes."""
     parts: tuple[JobPart, ...] = ()
+    allotment: Allotment | None = field(default=None, compare=False)
+    """What Slurm has given to the job, as read when its nodes were read; ``None`` before, and for one with ``parts``.
+    The two answers that show it may differ in form, and that is no reason for a new decision."""
 
     @property
     def excluded_nodes(self) -> tuple[str, ...]:

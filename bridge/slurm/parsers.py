@@ -13,7 +13,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from bridge.errors import SlurmError, SlurmRefusedError
-from bridge.slurm import components, hostlist, link
+from bridge.slurm import allotments, components, hostlist, link
+from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import ApiVersion, Job, JobRequest, JsonObject, Node, Partition
 
 PLACEHOLDER_SCRIPT = """\
@@ -156,12 +157,13 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
     if found is None and own_user and user == own_user:
         found = link.decode(text(obj.get("comment")))
     reason = text(obj.get("state_reason"))
+    nodes = _hosts(text(obj.get("nodes"))) if found else ()
     number_of_job, array = job_id(obj), int(number(obj.get("array_job_id")))
     return Job(
         job_id=number_of_job,
         states=states(obj.get("job_state")),
         link=found,
-        nodes=_hosts(text(obj.get("nodes"))) if found else (),
+        nodes=nodes,
         reason="" if reason == "None" else reason,
         description=text(obj.get("state_description")),
         name=text(obj.get("name")),
@@ -175,7 +177,13 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
         excluded=sys.intern(text(obj.get("excluded_nodes"))) if found else "",
         priority=int(number(obj.get("priority"))),
         is_array_task=array not in (0, number_of_job),
+        allotment=_allotment(obj) if nodes else None,
     )
+
+
+def _allotment(obj: JsonObject) -> Allotment:
+    cpus, nodes, tasks = (number(obj.get(key)) for key in ("cpus", "node_count", "tasks"))
+    return allotments.of_job(cpus, nodes, tasks, {key: text(obj[key]) for key in obj if key.startswith("tres_")})
 
 
 def read_component(obj: JsonObject, own_user: str = "") -> components.Component:

@@ -9,6 +9,7 @@ from typing import Any
 from bridge import fencing
 from bridge.errors import SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError, SlurmUnknownOutcomeError
 from bridge.slurm import states
+from bridge.slurm.allotments import Allotment
 from bridge.slurm.cancelling import Cancellations
 from bridge.slurm.components import Component, joined
 from bridge.slurm.models import ApiVersion, Job, JobLink, JobRequest, Node, ObservedJob, Snapshot, Submitted
@@ -62,7 +63,15 @@ class MemoryJob:
 
     def _shown(self) -> Job:
         found = frozenset({self.state, *self.flags})
-        return Job(self.job_id, found, self.request.link, self.nodes, excluded=",".join(self.excluded))
+        excluded, given = ",".join(self.excluded), self.allotment() if self.nodes else None
+        return Job(self.job_id, found, self.request.link, self.nodes, excluded=excluded, allotment=given)
+
+    def allotment(self) -> Allotment:
+        """Return what the job has on its nodes: what it requested, and what its owner has left of it."""
+        asked, nodes = self.request, len(self.nodes)
+        tasks = nodes * max(1, asked.tasks_per_node)
+        gres = tuple((name, int(count) * nodes) for name, _, count in (one.rpartition(":") for one in asked.gres))
+        return Allotment(asked.cpus * tasks, asked.memory_mib * nodes, gres)
 
 
 @dataclass

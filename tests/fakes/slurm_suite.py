@@ -11,7 +11,7 @@ import pytest
 
 from bridge.config import Config, SlurmSection
 from bridge.errors import SlurmAuthError, SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError
-from bridge.slurm import states
+from bridge.slurm import allotments, states
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Job, JobLink, JobRequest, PodRef
 from bridge.slurm.snapshot import Poller
@@ -139,6 +139,16 @@ class SlurmSuite:
             with pytest.raises(SlurmRefusedError, match="resources: "):
                 client.allocation(none)
         client.cancel(waiting)
+
+    def test_a_job_shows_what_slurm_has_given_to_it(self, client: SlurmClient, running: Any) -> None:
+        job = running(ask(client, cpus=3, memory_mib=500, gres=("gpu:2",)))
+        shown = [job.allotment]
+        if client.version.allocations:
+            cpus = {node.name: node.cpus for node in client.nodes()}
+            shown.append(allotments.of_nodes(client.allotted(job.job_id), cpus))
+        for given in shown:
+            assert given is not None
+            assert (given.cpus, given.memory_mib, given.count("gpu", "")) == (3, 500, 2)
 
     def test_lists_agree_with_single_answers(self, client: SlurmClient, running: Any) -> None:
         job = running(ask(client))

@@ -276,6 +276,12 @@ class FakeSlurm:
         return [job for job in self.jobs.values() if job_id in (job.job_id, job.leader)]
 
     @staticmethod
+    def _cpus(job: FakeJob) -> int:
+        """Return the CPUs of a job on each of its nodes."""
+        asked = job.asked
+        return int(asked.get("cpus_per_task", 1)) * int(asked.get("tasks_per_node", 1))
+
+    @staticmethod
     def _memory(job: dict[str, Any]) -> int:
         value = job.get("memory_per_node", 0)
         return int(value["number"] if isinstance(value, dict) else value)
@@ -332,12 +338,24 @@ class FakeSlurm:
         job = self.jobs.get(job_id)
         if job is None or not job.nodes:
             return self._error(500, 2017, "Invalid job id specified", nodes=[])
-        fixed = {"mem_alloc": 16, "sockets_per_node": 8, "cores_per_socket": 1, "core_bitmap": "0x01", "gres": []}
+        cores = {"sockets_per_node": 128, "cores_per_socket": 1, "core_bitmap": f"{2 ** self._cpus(job) - 1:#x}"}
+        kinds = [one.removeprefix("gres/").split(":") for one in job.asked.get("tres_per_node", "").split(",") if one]
+        gres = [
+            {"name": kind[0], "type": kind[1] if len(kind) > 2 else "", "count": int(kind[-1]), "index": "N/A"}
+            for kind in kinds
+        ]
+        fixed = {"mem_alloc": self._memory(job.asked), **cores, "gres": gres}
         return self._json(200, {"nodes": [{"node": name, **fixed} for name in hostlist.expand(job.nodes)]})
 
     def _job(self, job: FakeJob, version: ApiVersion) -> dict[str, Any]:
         number: Callable[[int], Any] = _number if version.numbers else int
         flags = [state for state in job.states[1:] if state not in ("POWER_UP_NODE",)]
+        nodes = len(hostlist.expand(job.nodes)) or 1
+        cpus, memory = self._cpus(job) * nodes, self._memory(job.asked) * nodes
+        given = f"cpu={cpus},mem={memory}M,node={nodes},billing={cpus}" if job.nodes else ""
+        per_node = job.asked.get("tres_per_node") or ",".join(
+            f"gres:{one}" for one in job.asked.get("gres", "").split(",") if one
+        )
         return {
             "job_id": job.job_id,
             "het_job_id": number(job.leader),
@@ -352,6 +370,11 @@ class FakeSlurm:
             "admin_comment": job.asked.get("admin_comment", ""),
             "comment": job.asked.get("comment", ""),
             "nodes": job.nodes,
+            "node_count": number(nodes),
+            "cpus": number(cpus),
+            "tasks": number(job.asked.get("tasks", 1)),
+            "tres_alloc_str": given,
+            "tres_per_node": per_node,
             "excluded_nodes": ",".join(job.asked.get("excluded_nodes", [])),
             "submit_time": number(job.submit_time),
             "start_time": number(job.start_time),

@@ -23,7 +23,7 @@ from bridge.errors import (
     SlurmUnavailableError,
     SlurmUnknownOutcomeError,
 )
-from bridge.slurm import hostlist, link, query_plan, state_lists, states
+from bridge.slurm import allotments, hostlist, link, query_plan, state_lists, states
 from bridge.slurm.client import MOST_IDS, SlurmClient
 from bridge.slurm.models import GroupRef, JobLink, JobRequest, PodRef
 from bridge.slurm.query_plan import LARGEST_BULK
@@ -134,6 +134,30 @@ def test_what_slurm_does_not_have_is_refused(client: SlurmClient, field: str, va
     with pytest.raises(SlurmRefusedError) as told:
         client.submit(ask(client, **{field: value}))
     assert told.value.code == code
+
+
+@pytest.mark.not_on("22.05", reason="its API submits no held job")
+def test_a_job_that_its_owner_has_made_smaller_shows_what_is_left(site: RealSite, client: SlurmClient) -> None:
+    """The owner of a pending job may do so; podbridge binds no pod that takes more."""
+    job_id = client.submit(ask(client, cpus=8, memory_mib=4000, gres=("gpu:2",), priority=0)).job_id
+    try:
+        for change in ("NumCPUs=1", "CPUsPerTask=1", "MinMemoryNode=10", "Gres=gpu:1"):
+            site.scontrol("update", f"jobid={job_id}", change)
+        site.scontrol("release", str(job_id))
+        job = eventually(lambda: states.is_allocated(client.job(job_id).states) and client.job(job_id), "running", 30)
+        shown = [job.allotment]
+        if client.version.allocations:
+            shown.append(allotments.of_nodes(client.allotted(job_id), {}))
+        for given in shown:
+            assert given is not None
+            assert given.cpus == 1 and given.memory_mib == 10
+            assert given.count("gpu", "") == 1
+        # the size of a running job stays, except for its nodes
+        site.scontrol("update", f"jobid={job_id}", "MinMemoryNode=5")
+        site.scontrol("update", f"jobid={job_id}", "Gres=none")
+        assert client.job(job_id).allotment == job.allotment
+    finally:
+        client.cancel(job_id)
 
 
 def test_licenses_and_wckey_arrive(site: RealSite, client: SlurmClient) -> None:
