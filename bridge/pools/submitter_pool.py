@@ -19,7 +19,7 @@ from bridge.pools.job_view import JobView
 from bridge.pools.port import Pod
 from bridge.pools.received_buildconfigs import ReceivedBuildConfigs
 from bridge.pools.submitter_client import Client
-from bridge.script import references
+from bridge.script import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from bridge.wire.client import SUBMIT_TIMEOUT
@@ -126,7 +126,7 @@ class SubmitterPool:
 
     def prepare(self, pod: Pod) -> Pod:
         """Return the pod as the site gets it; raises ScriptError."""
-        return references.at_site(pod, api_server=self._usable_config().api_server.url is not None)
+        return build.at_site(pod, self._usable_config())
 
     def submit(self, pod: Pod, objects: Objects) -> JobStatus:
         """Build the script of a prepared pod and submit it."""

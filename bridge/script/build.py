@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.logs import kv
-from bridge.script import interlink_rules, plan, render
+from bridge.script import interlink_rules, plan, references, render
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import ROOT_CA, Objects
+from bridge.script.runtimes import table as runtimes
 from bridge.script.volumes import inside
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,12 @@ class Job:
     flags: list[str]
     flavor: str
     grace: float
+
+
+def at_site(pod: references.Pod, config: BuildConfig) -> references.Pod:
+    """Return the pod as this site gets it; raises ``ScriptError`` (see :func:`bridge.script.references.at_site`)."""
+    files = runtimes.of(config).account_files
+    return references.at_site(pod, api_server=config.api_server.url is not None, account_files=files)
 
 
 def build(

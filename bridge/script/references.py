@@ -69,10 +69,11 @@ def containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
             yield f"spec.{kind}[{index}]", container
 
 
-def at_site(pod: Pod, *, api_server: bool) -> Pod:
+def at_site(pod: Pod, *, api_server: bool, account_files: bool = False) -> Pod:
     """Return the pod as a site gets it: without a token for the API server, unless the site says where that is.
 
-    The volume that every pod has is left out with its mounts. A volume that the user wrote is refused with
+    The volume that every pod has is left out with its mounts or, with ``account_files``, has its other files only: the
+    namespace, and the CA certificates if podbridge may read them. A volume that the user wrote is refused with
     ``ScriptError``: the container would miss a file that the user requested.
     """
     spec = pod["spec"]
@@ -92,6 +93,8 @@ def at_site(pod: Pod, *, api_server: bool) -> Pod:
     left_out = {volume["name"] for volume in spec.get("volumes") or () if _is_automatic(volume)}
     if not left_out:
         return pod
+    if account_files:
+        return {**pod, "spec": {**spec, "volumes": [_without_token(volume) for volume in spec["volumes"]]}}
     fewer = {**spec, "volumes": [volume for volume in spec["volumes"] if volume["name"] not in left_out]}
     for kind in ("initContainers", "containers"):
         if kind in spec:
@@ -101,6 +104,18 @@ def at_site(pod: Pod, *, api_server: bool) -> Pod:
 
 def _is_automatic(volume: Mapping[str, Any]) -> bool:
     return str(volume.get("name", "")).startswith(names.AUTOMATIC_VOLUME_PREFIX) and volume.get("projected") is not None
+
+
+def _without_token(volume: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not _is_automatic(volume):
+        return volume
+    parts: list[Mapping[str, Any]] = []
+    for part in _projected(volume):
+        if "configMap" in part:
+            parts.append({"configMap": {**part["configMap"], "optional": True}})
+        elif "serviceAccountToken" not in part:
+            parts.append(part)
+    return {**volume, "projected": {**volume["projected"], "sources": parts}}
 
 
 def _without_mounts(container: Mapping[str, Any], volumes: set[str]) -> Mapping[str, Any]:

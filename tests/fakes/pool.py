@@ -14,7 +14,7 @@ from bridge.poolapi.jobs import GRANTED, ContainerState, JobStatus, Termination
 from bridge.poolapi.readiness import READY, Readiness
 from bridge.poolapi.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.pools import submission
-from bridge.script import references
+from bridge.script import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from bridge.threads import Supervisor
@@ -73,7 +73,7 @@ class FakePool:
 
     def prepare(self, pod: Pod) -> Pod:
         assert self.config is not None
-        return references.at_site(pod, api_server=self.config.api_server.url is not None)
+        return build.at_site(pod, self.config)
 
     def submit(self, pod: Pod, objects: Objects) -> JobStatus:
         return self._submit(pod, objects, waits=False)

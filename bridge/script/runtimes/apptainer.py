@@ -56,6 +56,7 @@ class ApptainerRuntime(Runtime):
     """``apptainer exec`` and ``apptainer run``."""
 
     kind = library = "apptainer"
+    account_files = True
     settings: ClassVar[type[Part] | None] = Apptainer
     schemes = ("docker", "oras", "library", "shub", "https", "http")
     exec_mounts = True

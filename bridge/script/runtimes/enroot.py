@@ -29,6 +29,7 @@ class EnrootRuntime(Runtime):
     """``enroot start`` and ``enroot exec``."""
 
     kind = library = "enroot"
+    account_files = True
     settings = Enroot
     option_annotations = (names.ENROOT_MOUNTS, names.ENROOT_OPTIONS)
     secrets = ("run/enroot-credentials", "run/enroot.config")

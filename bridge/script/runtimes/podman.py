@@ -31,6 +31,7 @@ class PodmanRuntime(Runtime):
     """``podman run`` and ``podman exec``."""
 
     kind = library = "podman"
+    account_files = True
     settings = Podman
     supports_mpi = False
 

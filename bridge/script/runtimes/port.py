@@ -26,6 +26,9 @@ class Runtime(ABC):
     """Whether ``mpiexec`` of the machine can start its containers (annotation ``mpi-flags``)."""
     exec_mounts: ClassVar[bool] = False
     """Whether ``runtime_exec`` mounts the volumes again, while the running container may change them."""
+    account_files: ClassVar[bool] = False
+    """Whether the volume that every pod has (``/var/run/secrets/kubernetes.io/serviceaccount``) can be mounted in any
+    image, also where ``/var/run`` is a link."""
     option_annotations: ClassVar[tuple[str, ...]] = ()
     """Annotations whose words stand before the image on the command line, in this order."""
     secrets: ClassVar[tuple[str, ...]] = ("run/docker",)

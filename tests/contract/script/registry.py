@@ -14,6 +14,7 @@ import json
 import re
 import tarfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,18 @@ class Registry:
         self._thread.start()
 
     def put(
-        self, name: str, tag: str, folder: Path, config: dict[str, Any] | None = None, folders: str = "", **files: str
+        self,
+        name: str,
+        tag: str,
+        folder: Path,
+        config: dict[str, Any] | None = None,
+        folders: str = "",
+        links: Mapping[str, str] | None = None,
+        **files: str,
     ) -> str:
         """Add an image of a folder and more files in its root; returns the digest of its manifest.
 
-        ``config``: its configuration; ``folders``: paths of more folders.
+        ``config``: its configuration; ``folders``: paths of more folders; ``links``: path -> target.
         """
         raw = io.BytesIO()
         with tarfile.open(fileobj=raw, mode="w") as tar:
@@ -58,6 +66,10 @@ class Registry:
             for path in filter(None, folders.split(":")):
                 entry = tarfile.TarInfo(path)
                 entry.type, entry.mode = tarfile.DIRTYPE, 0o777
+                tar.addfile(entry)
+            for path, target in (links or {}).items():
+                entry = tarfile.TarInfo(path)
+                entry.type, entry.linkname = tarfile.SYMTYPE, target
                 tar.addfile(entry)
             for path, text in files.items():
                 entry = tarfile.TarInfo(path)

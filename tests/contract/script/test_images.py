@@ -3,6 +3,9 @@
 import pytest
 
 from bridge.errors import ScriptError
+from bridge.script.build import at_site
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.references import Objects
 from tests.contract.script.containers import HOMES, Containers
 from tests.contract.script.registry import Registry
 
@@ -41,10 +44,10 @@ def site(home):
     made.close()
 
 
-def ran(site, containers, **spec):
+def ran(site, containers, objects=None, **spec):
     more = {"APPTAINER_NOHTTPS": "1", "CONTAINERS_REGISTRIES_CONF": str(site.own.folder / "registries.conf")}
     (site.own.folder / "registries.conf").write_text('[[registry]]\nlocation = "127.0.0.1"\ninsecure = true\n')
-    job = site.run({"containers": containers, **spec}, environment=more, timeout=120)
+    job = site.run({"containers": containers, **spec}, environment=more, objects=objects, timeout=120)
     assert job.pod()["phase"] == "Succeeded", job.everything()
     return job
 
@@ -116,3 +119,37 @@ def test_a_small_memory_limit_is_for_the_container_alone(site):
     containers = [site.shell("sleep 4; echo fine", **small)]
     job = ran(site, containers, initContainers=[site.shell("sleep 4", name="init", **small)])
     assert job.log() == "fine\n"
+
+
+AUTOMATIC = {
+    "name": "kube-api-access-x7x7x",
+    "projected": {
+        "sources": [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+        ]
+    },
+}
+"""As the API server adds it to each pod."""
+
+
+@pytest.mark.parametrize("may_read", [True, False])
+def test_a_pod_knows_its_namespace_and_the_authorities_also_without_a_token(site, may_read):
+    """Programs read their namespace from this file. In most images /var/run is a link."""
+    folder = "/var/run/secrets/kubernetes.io/serviceaccount"
+    made = Registry()
+    made.put("team/linked", "1", site.own.folder / "busybox", links={"var/run": "/run"})
+    try:
+        container = site.shell(
+            f"ls {folder}; cat {folder}/namespace", image=f"{made.host}/team/linked:1",
+            volumeMounts=[{"name": AUTOMATIC["name"], "mountPath": folder, "readOnly": True}],
+        )  # fmt: skip
+        spec = {"containers": [container], "volumes": [AUTOMATIC]}
+        config = BuildConfig.model_validate({"runtime": {"kind": site.kind}})
+        spec = at_site({"metadata": {}, "spec": spec}, config)["spec"]
+        certificates = {"kube-root-ca.crt": {"data": {"ca.crt": "a certificate"}}} if may_read else {}
+        job = ran(site, spec.pop("containers"), objects=Objects(configmaps=certificates), **spec)
+    finally:
+        made.close()
+    assert job.log().split() == [*(["ca.crt"] if may_read else []), "namespace", "default"]

@@ -8,6 +8,7 @@ import pytest
 from bridge import names
 from bridge.config import Config
 from bridge.errors import (
+    KubeForbiddenError,
     KubeInvalidError,
     KubeNotFoundError,
     KubeUnavailableError,
@@ -299,6 +300,7 @@ AUTOMATIC = {
         "sources": [
             {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
             {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
         ]
     },
 }
@@ -306,18 +308,41 @@ MOUNT = {"name": "kube-api-access-x7x7x", "mountPath": "/var/run/secrets/kuberne
 CA = "-----BEGIN CERTIFICATE-----\nQ0E=\n-----END CERTIFICATE-----\n"
 
 
-def test_the_automatic_token_is_left_out_where_the_site_names_no_api_server(world):
+class Forbidding(Kube):
+    def get(self, path, params=None):
+        if "/configmaps/" in path:
+            raise KubeForbiddenError(path, status=403)
+        return super().get(path, params)
+
+
+@pytest.mark.parametrize("may_read", [True, False], ids=["read", "forbidden"])
+def test_the_automatic_token_is_left_out_where_the_site_names_no_api_server(world, may_read):
+    """The other files of its volume are there; a namespace that lets podbridge read no ConfigMap holds no pod up."""
+    world.pool.config = BuildConfig.model_validate({"runtime": {"kind": "apptainer"}})
     the_pod = pod(volumes=[AUTOMATIC], main={"volumeMounts": [MOUNT]})
+    if may_read:
+        world.kube.objects["/api/v1/namespaces/ns/configmaps/kube-root-ca.crt"] = {"data": {"ca.crt": CA}}
+    else:
+        world.kube = Forbidding()
+        reader = ReferenceReader(world.kube, Config(), world.clock)
+        world.actor = PodActor(world.kube, world.events, reader, world.clock, world.check_leadership, "10.0.0.1", 30)
     world.act(actions.Submit(the_pod))
     assert world.kube.writes == [], "no token was asked for"
     script = world.pool.submits["u1"].script
-    assert "kube-api-access" not in script
+    files = ("ca.crt", "namespace", "token")
+    assert [f"kube-api-access-x7x7x/{name}" in script for name in files] == [may_read, True, False]
     assert "KUBERNETES_SERVICE" not in script
     status = JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase="queued")
     world.act(actions.Write(the_pod, status, {}, {}, "site/7"))
     ((reason, text),) = world.events.told
     assert reason == "BridgeSubmitted"
     assert text.startswith("pool site has it as job 7; without its service account token")
+
+
+def test_a_runtime_that_cannot_mount_in_any_image_gets_no_automatic_volume(world):
+    world.pool.config = BuildConfig.model_validate({"runtime": {"kind": "charliecloud"}})
+    world.act(actions.Submit(pod(volumes=[AUTOMATIC], main={"volumeMounts": [MOUNT]})))
+    assert "kube-api-access" not in world.pool.submits["u1"].script
 
 
 def test_a_token_for_the_api_server_that_the_user_asked_for_is_refused_there(world):
