@@ -125,6 +125,10 @@ START_TO_BIND_SECONDS = Histogram(
 CONTROLLER_ACTIONS = Counter(
     "podbridge_controller_actions_total", "Actions of the controllers.", ["controller", "action", "result"]
 )
+STRANDED_PODS = Gauge(
+    "podbridge_stranded_pods",
+    "Pods with a job of this installation that name another scheduler, for example after a change of schedulerName.",
+)
 GUARDED_NODES = Gauge(
     "podbridge_guarded_nodes",
     "Nodes in the list of the admission policy for guarded nodes; 0 while it cannot be written.",

@@ -24,6 +24,7 @@ from controllers.workload import actions as workload_actions
 from controllers.workload import decide as workload_decide
 from controllers.workload import pod_groups
 from controllers.workload.act import WorkloadActor
+from controllers.workload.stranded import StrandedPods
 
 SEEN_AFTER = 0.5
 """Seconds until caches and snapshot show a completed action: it is not repeated before."""
@@ -56,6 +57,9 @@ class Controllers(SlurmLoop):
         self._lock = threading.Lock()
         """Guards ``_resting`` and ``_written_groups``, to which the workers add."""
         self._kube = dependencies.kube.fenced(self.check_leadership)
+        self._stranded = StrandedPods(
+            self._kube, dependencies.events, dependencies.config.scheduler_name, self.clock, self._workload.cancel
+        )
         self._taken: Mapping[str, str] = {}
         self._written_groups: dict[str, pod_groups.GroupCondition] = {}
 
@@ -94,7 +98,10 @@ class Controllers(SlurmLoop):
         )
         decision = self._decide_workload(workload, now)
         self._displaced, self._waiting = decision.displaced, decision.waiting
+        self._stranded.request(self.workers, snapshot)
         for action in decision.actions:
+            if isinstance(action, workload_actions.Orphan) and self._stranded.keeps(action.link.keys):
+                continue
             if isinstance(action, workload_actions.Orphan | workload_actions.Rest):
                 key = f"job/{action.job_id}"
             else:
@@ -161,6 +168,7 @@ class Controllers(SlurmLoop):
     def on_started_leading(self) -> None:
         """Request a poll, and check the conditions JobMissing that a former leader wrote."""
         self._watched_until = self.clock.monotonic() + WATCHED
+        self._stranded.on_started_leading()
         super().on_started_leading()
 
     def _dispatch(self, controller: str, key: str, action: object, call: Callable[[], None]) -> None:

@@ -130,6 +130,11 @@ REASONS = (
         "code. Other pods are not affected",
     ),
     ("Pod, `bridge.vk.io/InternalError=False`", "Handled", "podbridge handles the pod again"),
+    (
+        "Pod, Event",
+        "SchedulerNameChanged",
+        "`schedulerName` of the configuration was changed; podbridge still releases the pod's job with the pod",
+    ),
     ("Node, Event", "SlurmNodeDrained", "podbridge cordoned the node, because it is drained or down in Slurm"),
     ("Node, Event", "SlurmNameConflict", "several nodes have the same Slurm node name; podbridge uses none of them"),
     ("Node, Event", "SlurmNameSettled", "the Slurm node name of the node is unique again"),

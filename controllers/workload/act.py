@@ -63,7 +63,7 @@ class WorkloadActor:
             case actions.Orphan():
                 self._orphan(action)
             case actions.Rest():
-                if self._cancel(action.job_id, action.link.keys):
+                if self.cancel(action.job_id, action.link.keys):
                     log.info("job cancelled because one of its components has ended", extra=kv(job=action.job_id))
 
     def _release(self, action: actions.Release) -> None:
@@ -75,7 +75,7 @@ class WorkloadActor:
         if ids and links.membership(action.pod) is not None and self._has_new_member(links.key(action.pod)):
             return
         for job_id in ids:
-            self._cancel(job_id, [links.key(action.pod)])
+            self.cancel(job_id, [links.key(action.pod)])
         if pods.is_held(action.pod):
             patch = pods.withdraw_patch(action.pod) if action.remote else pods.unhold_patch(action.pod)
             answer = self._patch(action.pod, patch)
@@ -88,13 +88,14 @@ class WorkloadActor:
             pods.is_open(pod) and not pods.is_deleted(pod) and links.key(pod) == key for pod in self._cache.items()
         )
 
-    def _cancel(self, job_id: int, keys: Iterable[str]) -> bool:
+    def cancel(self, job_id: int, keys: Iterable[str]) -> bool:
+        """Cancel a job if its comment names one of the keys; return whether it does."""
         ours = cancel_if_ours(self._slurm, job_id, self._cluster, keys, self._check_leadership)
         self._poller.wake()
         return ours
 
     def _cancel_second(self, action: actions.Cancel) -> None:
-        if self._cancel(action.job_id, [links.key(action.pod)]):
+        if self.cancel(action.job_id, [links.key(action.pod)]):
             log.warning("cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id))
 
     def _end(self, action: actions.End) -> None:
@@ -155,7 +156,7 @@ class WorkloadActor:
                 continue
             if pods.uid(found) == ref.uid and not pods.is_finished(found):
                 return
-        if self._cancel(action.job_id, action.link.keys):
+        if self.cancel(action.job_id, action.link.keys):
             log.warning("job without a pod released", extra=kv(job=action.job_id, pods=action.link.keys))
 
     def _has_member(self, group: GroupRef) -> bool:

@@ -116,7 +116,12 @@ class MemoryKube:
         if path.endswith("/deviceclasses"):
             return {"items": []}
         if path.endswith("/pods"):
-            params, found = params or {}, [o for p, o in self.objects.items() if p.startswith(path + "/")]
+            params = params or {}
+            found = (
+                self.pods()
+                if path == "/api/v1/pods"
+                else [o for p, o in self.objects.items() if p.startswith(path + "/")]
+            )
             found = [o for o in found if _is_selected(o, params.get("fieldSelector", ""))]
             begin = int(params.get("continue", 0))
             end = begin + params.get("limit", len(found))

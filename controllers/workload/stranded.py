@@ -1,0 +1,135 @@
+"""Pods that podbridge holds for a scheduler name that no configuration has any more.
+
+After a change of ``schedulerName``, the caches lack the pods with the former name: nobody would release their jobs, and
+podbridge's finalizer would keep deleted pods for ever. These pods are listed when a process becomes the leader. A pod
+is this installation's if its job is; another installation may have its name. Any pod that stays deleted for long is
+released: a job that is left without a pod is cancelled by the installation that submitted it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bridge import clock as clocks
+from bridge.clock import Clock
+from bridge.errors import KubeConflictError, KubeNotFoundError
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.resources import PODS
+from bridge.logs import kv
+from bridge.metrics import STRANDED_PODS
+from bridge.slurm.models import Snapshot
+from bridge.workers import Workers
+from bridge.workload import links, pods
+
+log = logging.getLogger(__name__)
+Pod = Mapping[str, Any]
+
+PERIOD = 30.0
+"""Seconds between two looks at the pods."""
+LIST_AGAIN = 300.0
+"""Seconds after which the pods are listed once more: during an update, a former process admits pods with its name."""
+OVERDUE = 300.0
+"""Seconds after the end of its grace period until a deleted pod is released, whoever holds it."""
+PAGE = 500
+
+
+class StrandedPods:
+    """Finds the pods, reports them, and releases them at their end.
+
+    ``cancel`` cancels a job, if it is this installation's and has this key in its comment.
+    """
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        events: EventRecorder,
+        scheduler_name: str,
+        clock: Clock,
+        cancel: Callable[[int, list[str]], object],
+    ) -> None:
+        self._kube, self._events, self._clock = kube, events, clock
+        self._scheduler_name, self._cancel = scheduler_name, cancel
+        self._held: dict[str, str] = {}
+        """The path of each pod with podbridge's finalizer and another scheduler, by UID."""
+        self._told: set[str] = set()
+        self._lists: list[float] = []
+        self._look_at = 0.0
+        self._looked = False
+
+    def on_started_leading(self) -> None:
+        """List the pods now, and once more later."""
+        now = self._clock.monotonic()
+        self._lists, self._look_at, self._held, self._looked = [now, now + LIST_AGAIN], now, {}, False
+
+    def request(self, workers: Workers, snapshot: Snapshot) -> None:
+        """Let a worker look at the pods if that is due."""
+        now = self._clock.monotonic()
+        if snapshot.sequence and now >= self._look_at and (self._lists or self._held):
+            workers.submit("stranded-pods", lambda: self._look(snapshot), 7, kind="stranded-pods")
+
+    def keeps(self, keys: tuple[str, ...]) -> bool:
+        """Whether a stranded pod has, or before the first look may have, the job with these keys: it is no orphan."""
+        return not self._looked or not self._told.isdisjoint(keys)
+
+    def _look(self, snapshot: Snapshot) -> None:
+        now = self._clock.monotonic()
+        self._look_at = now + PERIOD
+        if self._lists and now >= self._lists[0]:
+            self._list()
+            self._lists = [at for at in self._lists if at > now]
+        told: set[str] = set()
+        for uid, path in list(self._held.items()):
+            try:
+                pod = self._kube.get(path)
+            except KubeNotFoundError:
+                pod = None
+            if pod is None or pods.uid(pod) != uid or not pods.is_held(pod):
+                del self._held[uid]
+            elif self._judge(pod, path, snapshot):
+                told.add(links.key(pod))
+        self._told, self._looked = told, True
+        STRANDED_PODS.set(len(told))
+
+    def _list(self) -> None:
+        """List the metadata of all pods of other schedulers: podbridge holds few of them, or none."""
+        params: dict[str, str | int | bool] = {"fieldSelector": f"spec.schedulerName!={self._scheduler_name}"}
+        params["limit"] = PAGE
+        while True:
+            page = self._kube.get(PODS.path(), params, metadata_only=True)
+            for pod in filter(pods.is_held, page["items"]):
+                self._held[pods.uid(pod)] = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"])
+            token = page["metadata"].get("continue")
+            if not token:
+                return
+            params["continue"] = token
+
+    def _judge(self, pod: Pod, path: str, snapshot: Snapshot) -> bool:
+        """Release the pod if it is over; return whether it is this installation's and stays."""
+        key = links.key(pod)
+        job_ids = snapshot.by_uid.get(key, ())
+        over = pods.is_finished(pod) or (pods.is_deleted(pod) and not pods.is_bound(pod))
+        if (job_ids and over) or self._is_overdue(pod):
+            for job_id in job_ids if links.membership(pod) is None else ():
+                self._cancel(job_id, [key])
+            try:
+                self._kube.patch(path, pods.unhold_patch(pod), kind="strategic")
+            except (KubeNotFoundError, KubeConflictError) as error:
+                log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
+            log.info("stranded pod released", extra=kv(pod=pods.key(pod), jobs=job_ids))
+            return False
+        if job_ids and key not in self._told:
+            former = pod["spec"].get("schedulerName")
+            text = (
+                f"podbridge's scheduler is {self._scheduler_name} now, and the pod names {former}: podbridge releases "
+                f"Slurm job {job_ids[0]} with the pod, but the end of the job does not end the pod; create it again"
+            )
+            self._events.event(pod, "SchedulerNameChanged", text, warning=True)
+            log.warning("pod of a former schedulerName", extra=kv(pod=pods.key(pod), job=job_ids[0], former=former))
+        return bool(job_ids)
+
+    def _is_overdue(self, pod: Pod) -> bool:
+        deleted = pod["metadata"].get("deletionTimestamp")
+        return bool(deleted) and self._clock.time() > clocks.parse_rfc3339(deleted) + OVERDUE

@@ -1,0 +1,114 @@
+"""A changed schedulerName: the pods with the former name are found, reported, and released with their jobs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from bridge import names
+from controllers.workload import stranded
+from tests.fakes.memory_hub import MemoryHub
+from tests.unit.scheduler.test_binding import PATH, decide_the_bind, hub_with_started_job
+
+FORMER = "former-scheduler"
+
+
+class Events:
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def event(self, pod: Any, reason: str, text: str, **_: Any) -> None:
+        self.told.append((reason, text))
+
+
+def renamed(hub: MemoryHub) -> Events:
+    """Restart the hub: its configuration has another name than the pods."""
+    for obj in hub.kube.pods():
+        obj["spec"]["schedulerName"] = FORMER
+    hub.restart()
+    for pod in list(hub.pods.items()):
+        hub.pods.deliver(pod, gone=True)
+    events = Events()
+    hub.controllers._stranded._events = events  # type: ignore[assignment]
+    return events
+
+
+def live(hub: MemoryHub, seconds: int) -> None:
+    for _ in range(seconds):
+        hub.clock.advance(1)
+        hub.poll()
+        hub.controllers.reconcile()
+        hub.run_all()
+
+
+@pytest.fixture
+def hub() -> MemoryHub:
+    """Return a hub with one pod that runs."""
+    found = hub_with_started_job()
+    decide_the_bind(found)
+    found.run_all()
+    return found
+
+
+def test_a_running_pod_is_reported_once_and_its_job_is_kept(hub: MemoryHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    events, reads = renamed(hub), list[str]()
+    get = hub.kube.get
+    monkeypatch.setattr(hub.kube, "get", lambda path, *a, **k: (reads.append(path), get(path, *a, **k))[1])
+    live(hub, 120)
+    assert [reason for reason, _ in events.told] == ["SchedulerNameChanged"]
+    assert "is slurm-bridge-scheduler now, and the pod names former-scheduler" in events.told[0][1]
+    assert len(hub.slurm.live()) == 1
+    assert reads.count(PATH) <= 1 + 120 / stranded.PERIOD, "not once a second"
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_is_released_with_its_job(hub: MemoryHub, phase: str) -> None:
+    renamed(hub)
+    live(hub, 5)
+    ended = copy.deepcopy(hub.kube.objects[PATH])
+    ended["status"]["phase"] = phase
+    hub.kube.put(PATH, ended)
+    live(hub, 40)
+    assert names.FINALIZER not in hub.kube.objects[PATH]["metadata"]["finalizers"]
+    assert hub.slurm.live() == []
+
+
+def test_a_deleted_pod_does_not_stay_for_ever(hub: MemoryHub) -> None:
+    """Its kubelet is gone, and never reports the end of its containers."""
+    renamed(hub)
+    hub.kube.request_deletion(PATH)
+    live(hub, 60)
+    assert names.FINALIZER in hub.kube.objects[PATH]["metadata"]["finalizers"]
+    live(hub, int(stranded.OVERDUE) + 60)
+    assert hub.kube.objects[PATH]["metadata"]["finalizers"] == []
+    assert hub.slurm.live() == []
+
+
+def test_a_waiting_pod_that_is_deleted_goes_with_its_job() -> None:
+    hub = hub_with_started_job()
+    renamed(hub)
+    live(hub, 5)
+    hub.kube.request_deletion(PATH)
+    live(hub, 40)
+    assert PATH not in hub.kube.objects
+    assert hub.slurm.live() == []
+
+
+def test_the_job_of_a_group_is_not_cancelled_because_its_members_have_a_former_name(hub: MemoryHub) -> None:
+    """Nothing is an orphan before the pods of other schedulers are listed."""
+    renamed(hub)
+    assert hub.controllers._stranded.keeps(("jobset/o1/workers",))
+    live(hub, 5)
+    assert not hub.controllers._stranded.keeps(("jobset/o1/workers",))
+    assert hub.controllers._stranded.keeps(("u1",))
+
+
+def test_the_pod_of_another_installation_is_left_alone(hub: MemoryHub) -> None:
+    """It has a finalizer of the same name, and a job with another owner."""
+    hub.kube.objects[PATH]["metadata"]["uid"] = "other"
+    events = renamed(hub)
+    live(hub, 120)
+    assert events.told == []
+    assert names.FINALIZER in hub.kube.objects[PATH]["metadata"]["finalizers"]
