@@ -73,7 +73,9 @@ class NunetSection(Section):
         "", description="Field of the request's `gpu` with the number of GPUs; empty: pods with several are refused."
     )
     log_hosts: list[str] = Field(
-        [], description="Hosts whose log URLs are read, `host`, `host:port` or `*.domain`. Default: the host of `url`."
+        [],
+        description="Hosts whose log URLs are read: `host:port`, or `host` or `*.domain` with every port. Default: the "
+        "host and the port of `url`.",
     )
     insecure_logs: bool = Field(False, description="Also read logs over http; with an http `url` always true.")
     log_limit: Annotated[int, Field(ge=1024)] = Field(16 * 2**20, description="Bytes of a log that are read at most.")

@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import requests
 from urllib3.exceptions import HTTPError
@@ -30,7 +30,8 @@ class LogAccess:
     Parameters
     ----------
     hosts
-        Allowed hosts, ``name`` or ``name:port``; ``*.example.org``: every host in that domain.
+        Allowed hosts, ``name`` or ``name:port``; ``*.example.org``: every host in that domain. Without a port, every
+        port of the host.
     insecure
         Whether ``http`` is allowed besides ``https``.
     most
@@ -46,14 +47,21 @@ class LogAccess:
     timeout: float = 30.0
 
 
+def own_host(url: str) -> str:
+    """Return the host and the port of a URL, as one of :attr:`LogAccess.hosts`."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return f"{f'[{host}]' if ':' in host else host}:{_port(parts)}"
+
+
 def check_url(url: str, access: LogAccess) -> str:
     """Return the URL if it may be read; raises SiteRefusedError."""
     schemes = ("https", "http") if access.insecure else ("https",)
     try:
         parts = urlsplit(url)
-        host, port = (parts.hostname or "").lower(), parts.port
+        host, port = (parts.hostname or "").lower(), _port(parts)
     except ValueError:
-        parts, host, port = urlsplit(""), "", None
+        parts, host, port = urlsplit(""), "", 0
     if parts.scheme not in schemes or "@" in parts.netloc or not host or "\\" in url or any(c <= " " for c in url):
         raise SiteRefusedError(
             f"the log URL {url[:200]!r} of the peer is not allowed; allowed: {', '.join(schemes)} without a user"
@@ -66,10 +74,15 @@ def check_url(url: str, access: LogAccess) -> str:
     return url
 
 
-def _matches(host: str, port: int | None, allowed: str) -> bool:
+def _port(parts: SplitResult) -> int:
+    return parts.port or (80 if parts.scheme == "http" else 443)
+
+
+def _matches(host: str, port: int, allowed: str) -> bool:
     name, colon, number = allowed.rpartition(":")
-    if not colon or not number.isdigit():
+    if not colon or not number.isdigit() or name.endswith(":") or (":" in name and not name.startswith("[")):
         name, number = allowed, ""
+    name = name.removeprefix("[").removesuffix("]")
     if number and str(port) != number:
         return False
     return host == name or (name.startswith("*.") and host.endswith(name[1:]))

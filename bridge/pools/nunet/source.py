@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 from bridge.clock import Clock
 from bridge.config import Config
@@ -11,7 +10,7 @@ from bridge.config_nunet import NunetSection
 from bridge.errors import ConfigError
 from bridge.pools.nunet.capacity import Group
 from bridge.pools.nunet.client import DmsAccess, DmsClient
-from bridge.pools.nunet.logs import LogAccess
+from bridge.pools.nunet.logs import LogAccess, own_host
 from bridge.pools.nunet.pod_annotations import KEYS
 from bridge.pools.nunet.pod_request import RequestSettings
 from bridge.pools.nunet.pool import NunetPool
@@ -90,7 +89,7 @@ def _settings(
             defaults=_defaults(section, where),
         ),
         logs=LogAccess(
-            hosts=tuple(section.log_hosts) or (urlsplit(section.url).hostname or "",),
+            hosts=tuple(section.log_hosts) or (own_host(section.url),),
             insecure=section.insecure_logs or section.url.startswith("http://"),
             most=section.log_limit,
             connect_timeout=section.connect_timeout,

@@ -578,6 +578,10 @@ def test_a_log_has_a_limit(site):
         "http://127.0.0.1\\@evil.example/",
         "http://evil.example/?127.0.0.1",
         "//127.0.0.1/x",
+        # other servers of the DMS's machine
+        "http://127.0.0.1/x",
+        "http://127.0.0.1:22/",
+        "https://127.0.0.1/x",
         "http:///x",
         "http://[::1/",
         "",
@@ -602,6 +606,11 @@ def test_log_urls_of_other_hosts_are_refused(site, url, monkeypatch):
         ("https://a.example:8443/x", ("a.example:8443",), True),
         ("https://a.example/x", ("a.example:8443",), False),
         ("http://a.example/x", ("a.example",), False),
+        ("https://a.example/x", ("a.example:443",), True),
+        ("https://a.example:444/x", ("a.example",), True),
+        ("https://[fd00::1]:8443/x", ("[fd00::1]:8443",), True),
+        ("https://[fd00::1]:9/x", ("[fd00::1]:8443",), False),
+        ("https://[fd00::1]:9/x", ("fd00::1",), True),
     ],
 )
 def test_allowed_hosts(url, hosts, good):
@@ -611,6 +620,26 @@ def test_allowed_hosts(url, hosts, good):
     else:
         with pytest.raises(SiteRefusedError):
             logs.check_url(url, access)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://dms.example", "dms.example:443"),
+        ("http://dms.example/api", "dms.example:80"),
+        ("https://dms.example:9999", "dms.example:9999"),
+        ("http://[fd00::1]:9999", "[fd00::1]:9999"),
+    ],
+)
+def test_by_default_a_peer_reaches_one_port_of_the_dms(url, expected):
+    assert logs.own_host(url) == expected
+    access = logs.LogAccess(hosts=(expected,), insecure=True)
+    scheme, _, host = url.partition("://")
+    name = host.partition("/")[0].removesuffix(":9999")
+    assert logs.check_url(f"{scheme}://{host}/log", access)
+    for port in (1, 22, 443 if scheme == "http" else 80, 6443, 65535):
+        with pytest.raises(SiteRefusedError, match="is not allowed"):
+            logs.check_url(f"{scheme}://{name}:{port}/log", access)
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------
