@@ -145,6 +145,12 @@ class SlurmRefusedError(SlurmError):
     reason = "SlurmRefused"
 
 
+class SlurmFederationError(SlurmRefusedError):
+    """The Slurm cluster is in a federation: another cluster of it could run the job."""
+
+    reason = "SlurmFederation"
+
+
 class SlurmNotFoundError(SlurmRefusedError):
     """slurmctld answered that it knows no such job, node or partition."""
 

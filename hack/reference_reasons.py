@@ -24,6 +24,11 @@ REASONS = (
         "SlurmRefused",
         "Slurm rejected the job; the message contains Slurm's error; podbridge retries with back-off",
     ),
+    (
+        UNSCHEDULED,
+        "SlurmFederation",
+        "the Slurm cluster is in a federation, which may run the job elsewhere; podbridge has cancelled it",
+    ),
     (UNSCHEDULED, "SlurmUnavailable", "Slurm does not respond; podbridge retries"),
     (
         UNSCHEDULED,

@@ -15,13 +15,13 @@ from urllib.parse import quote
 
 from bridge.clock import Clock, SystemClock
 from bridge.config import Config
-from bridge.errors import SlurmError, SlurmRefusedError, SlurmUnavailableError
+from bridge.errors import SlurmError, SlurmFederationError, SlurmRefusedError, SlurmUnavailableError
 from bridge.slurm import answers, components, hostlist, job_resources, parsers
 from bridge.slurm.auth import TokenSource, claims
 from bridge.slurm.cancelling import Cancellations
 from bridge.slurm.external_nodes import ExternalNode, conf_line
 from bridge.slurm.job_resources import NodeResources
-from bridge.slurm.models import ApiVersion, Job, JobRequest, JsonObject, Node, Partition, Submitted
+from bridge.slurm.models import HIGHEST_ID, ApiVersion, Job, JobRequest, JsonObject, Node, Partition, Submitted
 from bridge.slurm.transport import Transport
 from bridge.slurm.versions import VERSIONS, newest_common, of_release
 
@@ -144,6 +144,14 @@ class SlurmClient:
         """Submit a placeholder job. 4 ms; 1,000 a second over 8 connections, 100 if batch jobs start meanwhile."""
         data = self._call("submit", "POST", "job/submit", parsers.job_body(request, self.version))
         self.cancellations.forget(data["job_id"])
+        if data["job_id"] > HIGHEST_ID:
+            self.cancel(data["job_id"])
+            raise SlurmFederationError(
+                f"job {data['job_id']} was cancelled: this Slurm cluster is in a federation, which may run the job on "
+                f"another cluster",
+                hint="podbridge cannot keep a job on one cluster of a federation: an administrator removes the cluster "
+                "from it (sacctmgr modify federation), or gives podbridge a cluster of its own",
+            )
         return Submitted(data["job_id"], answers.warning(data))
 
     def cancel(self, job_id: int) -> None:

@@ -13,13 +13,11 @@ from dataclasses import replace
 from itertools import chain
 
 from bridge.slurm.identity import UNREAD, Identity, identity, is_same
-from bridge.slurm.models import CONFIRMATIONS, Job, ObservedJob, Snapshot
+from bridge.slurm.models import CONFIRMATIONS, HIGHEST_ID, Job, ObservedJob, Snapshot
 from bridge.slurm.poll_state import Answers, Expected, PollState, States
 from bridge.slurm.query_plan import changed_jobs
 from bridge.slurm.states import Phase, end_of, phase
 
-HIGHEST_ID = 0x03FFFFFF
-"""Largest job id outside of a federation (MAX_JOB_ID in slurm.h)."""
 FORGET_AFTER = 600.0
 """Seconds for which a job that slurmctld no longer knows stays in the snapshot."""
 

@@ -220,6 +220,8 @@ class Node:
     reserved_mib: int = 0
 
 
+HIGHEST_ID = 0x03FFFFFF
+"""Largest job id outside of a federation (MAX_JOB_ID in slurm.h)."""
 CONFIRMATIONS = 2
 """Number of answers in a row that must report the same end of a job before podbridge acts on it."""
 

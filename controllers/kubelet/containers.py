@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bridge.names import REMOTE_JOB
 from bridge.poolapi.jobs import ContainerState, JobStatus
 from bridge.serving.answers import AnswerError
 
@@ -32,6 +33,10 @@ def check_log(pod: Object, status: JobStatus | None, container: str, *, previous
     if container not in names(pod):
         raise AnswerError(404, f"container {container!r} not found in pod {name!r}".replace("'", '"'))
     what = f'container "{container}" in pod "{name}"'
+    if status is None and _was_refused(pod):
+        told = pod["status"]
+        text = ": ".join(str(told[key]) for key in ("reason", "message") if told.get(key))
+        raise AnswerError(400, f'pod "{name}" has no log, because it never ran: {text or "it failed"}')
     known = state_of(pod, status, container)
     if previous:
         if not known.earlier:
@@ -39,6 +44,12 @@ def check_log(pod: Object, status: JobStatus | None, container: str, *, previous
         return
     if known.state == "waiting" and not known.earlier:
         raise AnswerError(400, f"{what} is waiting to start: {known.reason or CREATING}")
+
+
+def _was_refused(pod: Object) -> bool:
+    """Whether the pod has failed without a job at its site."""
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    return (pod.get("status") or {}).get("phase") == "Failed" and not annotations.get(REMOTE_JOB)
 
 
 def names(pod: Object) -> list[str]:

@@ -72,3 +72,14 @@ def test_without_a_word_of_the_site_the_pods_status_counts() -> None:
     pod = {**POD, "status": {"containerStatuses": [ended]}}
     check_log(pod, None, "main", previous=False)
     check_log(pod, None, "main", previous=True)
+
+
+def test_a_pod_that_was_refused_has_no_log_and_the_message_says_why() -> None:
+    failed = {"phase": "Failed", "reason": "PodNotSupported", "message": "spec.hostPID: True is not allowed on a pool"}
+    containers = [{"name": "main", "state": {"terminated": {"exitCode": 137}}}]
+    pod = {**POD, "status": {**failed, "containerStatuses": containers}}
+    error = refused(pod, None)
+    text = "PodNotSupported: spec.hostPID: True is not allowed on a pool"
+    assert (error.status, error.text) == (400, f'pod "p" has no log, because it never ran: {text}')
+    ran = {**pod, "metadata": {"name": "p", "annotations": {"bridge.vk.io/job": "site/7"}}}
+    check_log(ran, None, "main", previous=False)

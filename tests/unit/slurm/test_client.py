@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bridge.config import Config, SlurmSection
-from bridge.errors import SlurmUnavailableError
+from bridge.errors import SlurmFederationError, SlurmUnavailableError
 from bridge.slurm.client import MOST_PATIENCE, SlurmClient
+from bridge.slurm.models import JobLink, JobRequest, PodRef
 from tests.fakes.clock import FakeClock
 
 READ_TIMEOUT = 15.0
@@ -63,3 +64,24 @@ def test_after_a_hang_the_time_limit_decreases_again(client: SlurmClient, transp
 def test_a_list_that_is_always_slow_keeps_its_time_limit(client: SlurmClient, transport: Transport) -> None:
     assert limits(client, transport, 20.0, 6) == [1, 2, 2, 2, 2, 2]
     assert limits(client, transport, 40.0, 6) == [2, 4, 4, 4, 4, 4]
+
+
+@pytest.mark.parametrize(("job_id", "federated"), [(0x03FFFFFF, False), (0x04000001, True)])
+def test_a_job_of_a_federation_is_cancelled_and_refused(
+    client: SlurmClient, monkeypatch: pytest.MonkeyPatch, job_id: int, federated: bool
+) -> None:
+    """Another cluster of the federation could run it, whose nodes are not in Kubernetes."""
+    calls: list[tuple[str, str]] = []
+
+    def call(endpoint: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        calls.append((method, path))
+        return {"job_id": job_id, "errors": [], "warnings": []}
+
+    monkeypatch.setattr(client, "_call", call)
+    request = JobRequest("p", JobLink("c", (PodRef("ns", "p", "u"),)), external=True)
+    if not federated:
+        assert client.submit(request).job_id == job_id
+        return
+    with pytest.raises(SlurmFederationError, match="is in a federation"):
+        client.submit(request)
+    assert calls == [("POST", "job/submit"), ("DELETE", f"job/{job_id}")]
