@@ -44,6 +44,7 @@ from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, Repo
 from scheduler.pod_writer import PodWriter
 from scheduler.rules import lives
 from scheduler.storage import Storage
+from scheduler.taken_devices import TakenDevices
 from scheduler.update_pace import UpdatePace
 from scheduler.volume_writer import VolumeWriter
 
@@ -88,6 +89,7 @@ class SlurmActor:
         storage: Storage,
         device_names: DeviceNames,
         check_leadership: Callable[[], None],
+        taken: TakenDevices | None = None,
     ) -> None:
         self._dependencies = dependencies
         self._config = dependencies.config
@@ -101,7 +103,9 @@ class SlurmActor:
         self._writer = PodWriter(self._kube, self._cache, self._events, self._clock, states)
         self._check_leadership = check_leadership
         self._device_names = device_names
-        self._claims = Claims(self._kube, self._slurm, self._config, self._clock, self._classes, self._cache.apply)
+        self._claims = Claims(
+            self._kube, self._slurm, self._config, self._clock, self._classes, self._cache.apply, taken
+        )
         self._requests = JobRequests(dependencies, self._claims)
         self._volumes = VolumeWriter(self._kube, storage)
         self.update_pace = UpdatePace()

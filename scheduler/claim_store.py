@@ -5,7 +5,7 @@ Each write has the resource version of the object that was read as its precondit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bridge.errors import KubeConflictError, KubeNotFoundError, KubeUnavailableError
@@ -15,6 +15,7 @@ from bridge.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURC
 from bridge.workload import devices, extended_claims, pods
 from bridge.workload.devices import Device, DevicesNotReadyError, UnsupportedClaimError
 from bridge.workload.translate import UntranslatableError
+from scheduler.taken_devices import TakenDevices
 
 Object = dict[str, Any]
 Pod = Mapping[str, Any]
@@ -29,8 +30,14 @@ class ClaimMissingError(UntranslatableError):
 class ClaimStore:
     """The claims of pods in the API server. For any thread."""
 
-    def __init__(self, kube: KubeClient, applied: Callable[[Object], object] = lambda _: None) -> None:
+    def __init__(
+        self,
+        kube: KubeClient,
+        applied: Callable[[Object], object] = lambda _: None,
+        taken: TakenDevices | None = None,
+    ) -> None:
         self._kube = kube
+        self._taken = taken or TakenDevices()
         self._applied = applied
         """Gets each changed pod: its new resource version is the precondition of the binding."""
 
@@ -126,14 +133,19 @@ class ClaimStore:
 
     def write(self, claim: Object, status: Mapping[str, Any]) -> Object:
         """Replace fields of the status of the claim; return the claim."""
-        return self._kube.replace(_path(claim, "status"), {**claim, "status": {**claim.get("status", {}), **status}})
+        return self._replaced(claim, {**claim.get("status", {}), **status})
 
     def deallocate(self, claim: Object) -> Object:
         """Remove the allocation and the reservation of the claim, as kube-controller-manager does; return it."""
         status = {
             key: value for key, value in claim["status"].items() if key not in ("allocation", "reservedFor", "devices")
         }
-        return self._kube.replace(_path(claim, "status"), {**claim, "status": status})
+        return self._replaced(claim, status)
+
+    def _replaced(self, claim: Object, status: Mapping[str, Any]) -> Object:
+        answer = self._kube.replace(_path(claim, "status"), {**claim, "status": status})
+        self._taken.written(answer)
+        return answer
 
     def device_class(self, name: str) -> Object:
         """Read a DeviceClass; raises :class:`UnsupportedClaimError` if it does not exist."""
@@ -147,8 +159,13 @@ class ClaimStore:
         slices = self._kube.get(RESOURCE_SLICES.path(), {"fieldSelector": f"spec.nodeName={node}"})["items"]
         return devices.of_node(slices, node)
 
-    def taken(self) -> dict[tuple[str, str, str], str]:
-        """Return the devices that are allocated to the claims of the cluster: key of the device -> UID of its claim."""
+    def taken(self, offered: Iterable[Device]) -> dict[tuple[str, str, str], str]:
+        """Return those of the devices that are allocated to claims: key of the device -> UID of its claim.
+
+        From the cache of claims. While it is not current, list all claims of the cluster.
+        """
+        if self._taken.is_current:
+            return self._taken.of(device.key for device in offered)
         return {
             key: claim["metadata"]["uid"]
             for claim in self._kube.get(RESOURCE_CLAIMS.path())["items"]

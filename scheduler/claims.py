@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,7 @@ from bridge.workload import devices, extended_claims, links, pods
 from bridge.workload.devices import CPU, Demand, Device, DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
 from scheduler.actions import Bind
 from scheduler.claim_store import ClaimStore
+from scheduler.taken_devices import TakenDevices
 
 Object = dict[str, Any]
 Pod = Mapping[str, Any]
@@ -68,7 +70,8 @@ class _Plan:
 class Claims:
     """Allocates the claims of pods; ``kube`` is fenced, and ``applied`` gets each pod that it changes. For any thread.
 
-    One allocation runs at a time, so that two pods of one job never get the same device.
+    One allocation runs at a time on a node, so that two pods of one job never get the same device. Every device is in
+    the ResourceSlice of one node.
     """
 
     def __init__(
@@ -79,13 +82,14 @@ class Claims:
         clock: Clock,
         classes: Classes = lambda _: {},
         applied: Callable[[Object], object] = lambda _: None,
+        taken: TakenDevices | None = None,
     ) -> None:
         self._classes = classes
-        self._store = ClaimStore(kube, applied)
+        self._store = ClaimStore(kube, applied, taken)
         self._slurm = slurm
         self._table = config.device_classes
         self._clock = clock
-        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
 
     def add_to(self, request: JobRequest, members: Sequence[Pod]) -> JobRequest:
         """Return the job request of a pod or of a gang without a job, with the CPUs and gres of its claims.
@@ -161,9 +165,12 @@ class Claims:
         for bind in binds:
             if bind.slurm_node not in given:
                 raise WrongDevicesError(f"Slurm job {bind.job_id} has no resources on node {bind.slurm_node}")
-        with self._lock:
-            found = {node: self._store.devices(node) for node in sorted({bind.node for bind in binds})}
-            taken = self._store.taken()
+        nodes = sorted({bind.node for bind in binds})  # every call locks several nodes in the same order
+        with ExitStack() as locks:
+            for node in nodes:
+                locks.enter_context(self._locks.setdefault(node, threading.Lock()))
+            found = {node: self._store.devices(node) for node in nodes}
+            taken = self._store.taken(device for listed in found.values() for device in listed)
             plans: dict[str, _Plan] = {}
             for bind in binds:
                 self._plan(bind, given[bind.slurm_node], found[bind.node], plans)

@@ -29,6 +29,7 @@ from scheduler.placement import Placements
 from scheduler.pod_states import WAITING_FOR, Bound, PodStates
 from scheduler.queue_head import QueueHead
 from scheduler.storage import Storage
+from scheduler.taken_devices import TakenDevices
 from scheduler.unchanged_pods import UnchangedPods
 
 Node = Mapping[str, Any]
@@ -46,7 +47,8 @@ class Scheduler(SlurmLoop):
     for all that have an allocated job: room on a node goes to the most urgent of them.
 
     ``local`` holds the UIDs of the pods that the pool scheduler left to the colocated Slurm. ``others`` is the cache of
-    the bound pods of other schedulers. ``storage`` are the caches of claims, volumes and storage classes.
+    the bound pods of other schedulers. ``storage`` are the caches of claims, volumes and storage classes, ``claims`` is
+    that of ResourceClaims (:func:`scheduler.taken_devices.prune`).
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Scheduler(SlurmLoop):
         local: set[str],
         others: Cache,
         storage: Sequence[Cache],
+        claims: Cache | None = None,
     ) -> None:
         super().__init__("scheduler", dependencies, elector)
         self._local = local
@@ -71,7 +74,10 @@ class Scheduler(SlurmLoop):
         self._unchanged = UnchangedPods()
         self._head = QueueHead()
         self._device_names = DeviceNames(dependencies.kube, dependencies.config, dependencies.clock)
-        self._actor = SlurmActor(dependencies, self._states, self._storage, self._device_names, self.check_leadership)
+        taken = TakenDevices(claims)
+        self._actor = SlurmActor(
+            dependencies, self._states, self._storage, self._device_names, self.check_leadership, taken
+        )
         self._node_changes = 0
         self._placed: tuple[object, ...] = ()
         self._node_names: list[str] = []

@@ -27,7 +27,14 @@ from bridge.kube.lease import Elector
 from bridge.kube.object_store import Object
 from bridge.kube.prune import prune_claim, prune_node, prune_pod, prune_storage_class, prune_volume
 from bridge.kube.rate_limit import TokenBucket
-from bridge.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES
+from bridge.kube.resources import (
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    RESOURCE_CLAIMS,
+    STORAGE_CLASSES,
+)
 from bridge.logs import kv
 from bridge.loop import Dependencies, Loop
 from bridge.metrics import BUILD_INFO, LEADER
@@ -40,7 +47,7 @@ from bridge.workload import links
 from bridge.workload.pods import is_open
 from controllers.guarded_nodes import GuardedNodes
 from controllers.loop import Controllers
-from scheduler import occupancy
+from scheduler import occupancy, taken_devices
 from scheduler.loop import Scheduler
 from scheduler.pools.loop import PoolScheduler
 
@@ -189,8 +196,10 @@ class Hub:
         loops: list[Loop] = []
         spawn, stopping = self.supervisor.spawn, self.supervisor.stopping
         if "scheduler" in electors:
-            others, storage = self._other_pods(), self._storage()
-            loops.append(Scheduler(dependencies, electors["scheduler"], local, others, storage))
+            others, storage, claims = self._other_pods(), self._storage(), self._resource_claims()
+            loops.append(Scheduler(dependencies, electors["scheduler"], local, others, storage, claims))
+            if claims is not None:  # an API server may not serve claims: the process is ready without them
+                spawn("cache-resource-claims", lambda: claims.run(stopping))
             for cache in (others, *storage):
                 self._run_cache(cache)
         if "controllers" in electors:
@@ -243,6 +252,12 @@ class Hub:
             ("storage-classes", STORAGE_CLASSES, prune_storage_class),
         )
         return [Cache(self.kube, what, name=name, prune=prune, clock=self.clock) for name, what, prune in kinds]
+
+    def _resource_claims(self) -> Cache | None:
+        """Create the cache of the devices that are taken, if pods may have ResourceClaims."""
+        if not self.config.device_classes:
+            return None
+        return Cache(self.kube, RESOURCE_CLAIMS, name="resource-claims", prune=taken_devices.prune, clock=self.clock)
 
     def _elector(self, name: str) -> Elector | None:
         lease = self.config.leader_election

@@ -42,7 +42,7 @@ SCHEDULER = {
     ("get", "", "namespaces", "", "", KUBE_SYSTEM),
     ("create", "events.k8s.io", "events", "", CLOSED, ""),
     ("update", "coordination.k8s.io", "leases", "", "podbridge", "podbridge-scheduler"),
-    *((verb, "resource.k8s.io", "resourceclaims", "", CLOSED, "") for verb in ("list", "create", "update")),
+    *((verb, "resource.k8s.io", "resourceclaims", "", CLOSED, "") for verb in ("list", "watch", "create", "update")),
     *(("update", "resource.k8s.io", "resourceclaims", sub, CLOSED, "c") for sub in ("status", "binding")),
     ("list", "resource.k8s.io", "resourceslices", "", "", ""),
     ("get", "resource.k8s.io", "deviceclasses", "", "", "gpu.example.com"),
