@@ -222,7 +222,6 @@ class TestGangs:
             world.delete(pod, grace=1)
         world.api("PATCH", f"{POD_GROUPS}/least", {"spec": {"minMember": 3}}, MERGE)
         assert minimum_of_new_pods(world, "least") == 3
-        finish(world, first)
         world.delete(second, grace=1)
         world.gone(second)
         slot = second["metadata"]["annotations"][SLOT]
@@ -230,7 +229,7 @@ class TestGangs:
         successor = at_slot(world, group, slot)
         assert (successor["spec"]["nodeName"], world.job_of(successor)) == (second["spec"]["nodeName"], job)
         assert (minimum(alone), minimum(successor)) == (2, 3)
-        for pod in (alone, successor):
+        for pod in (first, alone, successor):
             finish(world, world.running(pod))
         eventually(lambda: not world.queue(), "each job ends with its last member")
 
