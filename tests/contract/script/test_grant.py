@@ -50,8 +50,8 @@ def test_a_withdrawn_place_ends_at_once(site):
 
 
 def test_the_deadline_of_the_pod_counts_from_its_grant(site):
-    job = site.job({"containers": [site.shell("sleep 1")], "activeDeadlineSeconds": 3}, grant_wait=30.0).start()
+    job = site.job({"containers": [site.shell("true")], "activeDeadlineSeconds": 5}, grant_wait=30.0).start()
     ticket = job.asks()
-    time.sleep(4)  # longer than the deadline
+    time.sleep(6)  # longer than the deadline
     job.grant(ticket)
     assert job.wait() == 0
