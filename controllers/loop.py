@@ -58,8 +58,14 @@ class Controllers(SlurmLoop):
         """Guards ``_resting`` and ``_written_groups``, to which the workers add."""
         self._kube = dependencies.kube.fenced(self.check_leadership)
         self._stranded = StrandedPods(
-            self._kube, dependencies.events, dependencies.config.scheduler_name, self.clock, self._workload.cancel
+            self._kube,
+            dependencies.events,
+            dependencies.config.scheduler_name,
+            self.clock,
+            self._workload.cancel,
+            dependencies.pods.by_uid,
         )
+        self._workload.found_alive = self._stranded.found
         self._taken: Mapping[str, str] = {}
         self._written_groups: dict[str, pod_groups.GroupCondition] = {}
 

@@ -36,6 +36,8 @@ class WorkloadActor:
         self._max_grace = dependencies.config.max_grace_period
         self._clock = dependencies.clock
         self._check_leadership = check_leadership
+        self.found_alive: Callable[[actions.Pod], None] = lambda _: None
+        """Called with a pod that exists, has a job, and was not in the cache."""
 
     def act(self, action: actions.Action) -> None:
         """Carry out one action; raises :class:`~bridge.errors.BridgeError`."""
@@ -155,6 +157,7 @@ class WorkloadActor:
             except KubeNotFoundError:
                 continue
             if pods.uid(found) == ref.uid and not pods.is_finished(found):
+                self.found_alive(found)
                 return
         if self.cancel(action.job_id, action.link.keys):
             log.warning("job without a pod released", extra=kv(job=action.job_id, pods=action.link.keys))

@@ -39,7 +39,8 @@ PAGE = 500
 class StrandedPods:
     """Finds the pods, reports them, and releases them at their end.
 
-    ``cancel`` cancels a job, if it is this installation's and has this key in its comment.
+    ``cancel`` cancels a job, if it is this installation's and has this key in its comment. ``cached`` returns the pod
+    with a UID from the cache of this scheduler's pods.
     """
 
     def __init__(
@@ -49,11 +50,12 @@ class StrandedPods:
         scheduler_name: str,
         clock: Clock,
         cancel: Callable[[int, list[str]], object],
+        cached: Callable[[str], object],
     ) -> None:
         self._kube, self._events, self._clock = kube, events, clock
-        self._scheduler_name, self._cancel = scheduler_name, cancel
+        self._scheduler_name, self._cancel, self._cached = scheduler_name, cancel, cached
         self._held: dict[str, str] = {}
-        """The path of each pod with podbridge's finalizer and another scheduler, by UID."""
+        """The path of each pod with podbridge's finalizer or job that the cache lacks, by UID."""
         self._told: set[str] = set()
         self._lists: list[float] = []
         self._look_at = 0.0
@@ -69,6 +71,11 @@ class StrandedPods:
         now = self._clock.monotonic()
         if snapshot.sequence and now >= self._look_at and (self._lists or self._held):
             workers.submit("stranded-pods", lambda: self._look(snapshot), 7, kind="stranded-pods")
+
+    def found(self, pod: Pod) -> None:
+        """Follow a pod that has a job and is not in the cache, from now on."""
+        self._look_at = 0.0
+        self._held[pods.uid(pod)] = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"])
 
     def keeps(self, keys: tuple[str, ...]) -> bool:
         """Whether a stranded pod has, or before the first look may have, the job with these keys: it is no orphan."""
@@ -86,7 +93,8 @@ class StrandedPods:
                 pod = self._kube.get(path)
             except KubeNotFoundError:
                 pod = None
-            if pod is None or pods.uid(pod) != uid or not pods.is_held(pod):
+            gone = pod is None or pods.uid(pod) != uid or self._cached(uid) is not None
+            if pod is None or gone or not (pods.is_held(pod) or snapshot.by_uid.get(links.key(pod))):
                 del self._held[uid]
             elif self._judge(pod, path, snapshot):
                 told.add(links.key(pod))
@@ -110,18 +118,19 @@ class StrandedPods:
         """Release the pod if it is over; return whether it is this installation's and stays."""
         key = links.key(pod)
         job_ids = snapshot.by_uid.get(key, ())
-        over = pods.is_finished(pod) or (pods.is_deleted(pod) and not pods.is_bound(pod))
-        if (job_ids and over) or self._is_overdue(pod):
-            for job_id in job_ids if links.membership(pod) is None else ():
-                self._cancel(job_id, [key])
+        overdue, former = self._is_overdue(pod), pod["spec"].get("schedulerName")
+        over = pods.is_finished(pod) or pods.is_deleted(pod)
+        if pods.is_held(pod) and ((job_ids and over) or overdue):
             try:
                 self._kube.patch(path, pods.unhold_patch(pod), kind="strategic")
             except (KubeNotFoundError, KubeConflictError) as error:
                 log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
             log.info("stranded pod released", extra=kv(pod=pods.key(pod), jobs=job_ids))
+        if pods.is_finished(pod) or overdue:  # the job of any other pod is an orphan when the pod is gone
+            for job_id in job_ids if links.membership(pod) is None else ():
+                self._cancel(job_id, [key])
             return False
-        if job_ids and key not in self._told:
-            former = pod["spec"].get("schedulerName")
+        if job_ids and key not in self._told and former != self._scheduler_name and not over:
             text = (
                 f"podbridge's scheduler is {self._scheduler_name} now, and the pod names {former}: podbridge releases "
                 f"Slurm job {job_ids[0]} with the pod, but the end of the job does not end the pod; create it again"

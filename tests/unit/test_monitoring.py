@@ -168,7 +168,7 @@ def test_the_name_of_a_metric_follows_the_conventions(name):
 
 
 BOUNDED = {
-    "method", "code", "endpoint", "kind", "reason", "name", "state", "result", "path", "waiting_for", "action",
+    "method", "code", "endpoint", "part", "kind", "reason", "name", "state", "result", "path", "waiting_for", "action",
     "controller", "brake", "pool", "phase", "request", "route", "version", "le",
 }  # fmt: skip
 """Labels whose values do not depend on the number of pods, jobs or nodes. ``pool`` and ``brake`` have a value for each
