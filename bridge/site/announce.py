@@ -17,6 +17,7 @@ from bridge import __version__
 from bridge.clock import Clock
 from bridge.errors import BatchError, BridgeError
 from bridge.logs import kv
+from bridge.poolapi import architecture
 from bridge.script import library
 from bridge.script.runtimes import table as runtimes
 from bridge.site.batch.port import Amount, BatchSystem, Capacity
@@ -146,7 +147,7 @@ class Announcer:
             capacity=total,
             free=free,
             jobs=counts,
-            labels=dict(config.node.labels),
+            labels={architecture.LABEL: architecture.HERE, **config.node.labels},
             taints=list(config.node.taints),
             problem=problem or self._problem,
             digest=built.digest,

@@ -17,6 +17,9 @@ Taint = dict[str, str]
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 DEFAULT_PODS = "10000"
 """Capacity for pods of a site that announces no limit: its batch system queues jobs."""
+DEFAULT_STORAGE = "1Pi"
+"""Ephemeral storage of a site that announces none: batch systems do not count it, so a request for it limits
+nothing."""
 MOST = 100
 """Labels, taints and resources of a site, at most, each."""
 
@@ -62,7 +65,7 @@ def check(announce: Announcement) -> ValidAnnouncement:
             _reported(problems, "taint", text, taint)
         else:
             taints[taint["key"], taint["effect"]] = taint
-    capacity = {"pods": DEFAULT_PODS}
+    capacity = {"pods": DEFAULT_PODS, "ephemeral-storage": DEFAULT_STORAGE}
     for name, text in _first(announce.capacity.items(), "resources", problems):
         if not _reported(problems, "resource", name, _resource(name, text)):
             capacity[name] = text.strip()

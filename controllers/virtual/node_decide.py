@@ -197,7 +197,8 @@ def _describe(node: Node, state: PoolStatus, valid: ValidAnnouncement) -> Body |
     metadata, pool = node["metadata"], state.name
     told = metadata.get("annotations") or {}
     old_labels, old_taints = announcement_validation.recorded(node) or (set(), set())
-    has, wanted_labels = metadata.get("labels") or {}, node_manifest.labels(pool, valid)
+    has = metadata.get("labels") or {}
+    wanted_labels = node_manifest.labels(pool, valid, has)
     labels: Body = {key: value for key, value in wanted_labels.items() if has.get(key) != value}
     labels |= {key: None for key in old_labels - wanted_labels.keys() if key in has}
     taints = list((node.get("spec") or {}).get("taints") or ())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
 from bridge.clock import rfc3339
+from bridge.poolapi import architecture
 from bridge.poolapi.announcement import Announcement
 from bridge.poolapi.readiness import READY, Readiness
 from controllers.virtual import announcement_validation
@@ -65,9 +67,13 @@ class NodeSettings:
     version: str
 
 
-def labels(pool: str, valid: ValidAnnouncement) -> dict[str, str]:
-    """Return all labels. Labels of podbridge replace those of the site."""
+def labels(pool: str, valid: ValidAnnouncement, has: Mapping[str, str]) -> dict[str, str]:
+    """Return all labels for a node with the labels ``has``. Labels of podbridge replace those of the site.
+
+    A node of a site that announces no architecture keeps the one that it has; a new one gets that of the hub.
+    """
     return {
+        architecture.LABEL: has.get(architecture.LABEL) or architecture.HERE,
         **valid.labels,
         "kubernetes.io/hostname": pool,
         "kubernetes.io/os": "linux",
@@ -150,7 +156,7 @@ def status(
     if valid is not None and state.announce is not None:
         result["capacity"] = result["allocatable"] = valid.capacity
         result["nodeInfo"] = {
-            "architecture": valid.labels.get("kubernetes.io/arch", ""),
+            "architecture": valid.labels.get(architecture.LABEL, architecture.HERE),
             "operatingSystem": "linux",
             "osImage": state.announce.batch[:MESSAGE],
             "containerRuntimeVersion": state.announce.runtime[:MESSAGE],
@@ -180,7 +186,7 @@ def node(state: PoolStatus, valid: ValidAnnouncement, wanted: Body, time: float)
         "kind": "Node",
         "metadata": {
             "name": pool,
-            "labels": labels(pool, valid),
+            "labels": labels(pool, valid, {}),
             "annotations": node_annotations(state, valid),
         },
         "spec": {"taints": taints(pool, valid), "providerID": f"podbridge:///{pool}"},

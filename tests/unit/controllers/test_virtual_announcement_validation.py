@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.poolapi import architecture
 from bridge.wire.messages import Announce
 from controllers.virtual import announcement_validation
 
@@ -73,7 +74,7 @@ def test_a_taint_that_a_site_must_not_set_is_left_out_and_named(text):
 )  # fmt: skip
 def test_a_bad_resource_is_left_out_and_named(name, text):
     found = announcement_validation.check(announce(capacity={name: text, "example.com/good": "3"}))
-    assert found.capacity == {"pods": "10000", "example.com/good": "3"}
+    assert found.capacity == {"pods": "10000", "ephemeral-storage": "1Pi", "example.com/good": "3"}
     assert len(found.problems) == 1
     assert repr(name) in found.problems[0]
 
@@ -93,3 +94,17 @@ def test_nothing_raises(labels, taints, capacity):
     found = announcement_validation.check(announce(labels=labels, taints=taints, capacity=capacity))
     assert found.capacity["pods"]
     assert announcement_validation.from_json(announcement_validation.as_json(found))[0] == set(found.labels)
+
+
+def test_what_a_site_does_not_say_has_a_default():
+    """snakemake/snakemake#3308: its pods request ephemeral storage."""
+    found = announcement_validation.check(announce())
+    assert found.capacity == {"pods": "10000", "ephemeral-storage": "1Pi"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"),
+    [("x86_64", "amd64"), ("aarch64", "arm64"), ("armv7l", "arm"), ("ppc64le", "ppc64le"), ("riscv64", "riscv64")],
+)
+def test_architectures_have_kubernetes_names(machine, name):
+    assert architecture.kubernetes_name(machine) == name

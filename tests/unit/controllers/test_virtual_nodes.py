@@ -6,6 +6,7 @@ import pytest
 
 from bridge import names
 from bridge.clock import rfc3339
+from bridge.poolapi import architecture
 from bridge.wire.messages import Announce
 from controllers.virtual import node_decide, node_manifest
 from controllers.virtual.node_decide import Collide, Create, Describe, History, NodesView, Report, Vanish
@@ -90,7 +91,8 @@ def test_2_2_what_a_virtual_node_is():
         {"key": "gpu", "value": "a", "effect": "NoSchedule"},
     ]
     status = node["status"]
-    assert status["capacity"] == status["allocatable"] == {"pods": "10000", "cpu": "8", "memory": "16Gi"}
+    assert status["capacity"] == status["allocatable"]
+    assert status["capacity"] == {"pods": "10000", "ephemeral-storage": "1Pi", "cpu": "8", "memory": "16Gi"}
     assert condition(status, "Ready") == ("True", "SiteReady")
     assert status["addresses"] == [{"type": "InternalIP", "address": "10.0.0.1"}]
     assert status["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
@@ -141,9 +143,26 @@ def test_nothing_is_written_when_nothing_differs():
     assert beat.news is None
 
 
+def test_the_architecture_has_a_default_that_an_administrator_can_change():
+    """projectcalico/calico#2532: pods select the architecture. Sites of interLink and NuNet announce none."""
+    node = made()
+    assert node["metadata"]["labels"][architecture.LABEL] == architecture.HERE
+    assert node["status"]["nodeInfo"]["architecture"] == architecture.HERE
+    del node["metadata"]["labels"][architecture.LABEL]
+    (described,) = [action for action in decide(view(state(), node=node)) if not isinstance(action, Report)]
+    assert described.patch["metadata"]["labels"] == {architecture.LABEL: architecture.HERE}
+    node["metadata"]["labels"][architecture.LABEL] = "riscv64"
+    assert [action for action in decide(view(state(), node=node)) if not isinstance(action, Report)] == []
+
+
 def test_quantities_are_compared_by_value():
     written, node = settled(capacity={"cpu": "8000m", "memory": "1024Mi"})
-    node["status"]["capacity"] = node["status"]["allocatable"] = {"cpu": "8", "memory": "1Gi", "pods": "10k"}
+    node["status"]["capacity"] = node["status"]["allocatable"] = {
+        "cpu": "8",
+        "memory": "1Gi",
+        "pods": "10k",
+        "ephemeral-storage": "1024Ti",
+    }
     same = state(heard=NOW + 9, capacity={"cpu": "8000m", "memory": "1024Mi"})
     assert decide(view(same, node=node, written=written, now=NOW + 10)) == []
 
