@@ -239,7 +239,7 @@ def _container(name: str, content: Mapping[str, Any], messages: Mapping[str, str
 
 
 def _occurrences(found: object, most: int) -> tuple[Occurrence, ...]:
-    number = min(MOST_OCCURRENCES, 1 + most // 512)
+    number = MOST_OCCURRENCES if most >= 512 else 1
     most //= number
     return tuple(
         Occurrence(

@@ -67,7 +67,10 @@ arguments_of() {
         [[ ${VARIABLES[k]} != HOME ]] || IMAGE_HOME=${VARIABLES[k + 1]}
     done
     # apptainer takes HOME from this option alone; with --no-home it mounts nothing there
-    [[ $IMAGE_HOME != /* || $IMAGE_HOME == *:* ]] || WORDS+=(--no-home --home "$PWD:$IMAGE_HOME")
+    if [[ $IMAGE_HOME == /* && $IMAGE_HOME != *:* ]]; then
+        mkdir -p "work/${NAME[i]}/home"
+        WORDS+=(--no-home --home "$PWD/work/${NAME[i]}/home:$IMAGE_HOME")
+    fi
     [[ ${DIRECTORY[i]} ]] && make_directory "$i"
     LINKS=()
     for k in "${!TO[@]}"; do

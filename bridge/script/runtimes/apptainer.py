@@ -63,7 +63,7 @@ class ApptainerRuntime(Runtime):
     option_annotations = (names.SINGULARITY_MOUNTS, names.SINGULARITY_OPTIONS)
 
     def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
-        """Refuse names that are no images, reserved variables, a ``HOME`` with a colon, and 0 without ``fakeroot``."""
+        """Refuse names that are no images, variables that it cannot set, and user 0 without ``fakeroot``."""
         images.accept_image(container, where, config, image_root, self.schemes)
         for name in images.foreign(container):
             if name.startswith(_ITS_OWN):
@@ -74,10 +74,10 @@ class ApptainerRuntime(Runtime):
                     f"letters, digits and _ in names that begin with {', '.join(_ITS_OWN)}",
                 )
         home = container.environment.get("HOME", "")
-        if ":" in home:
+        if home and (not home.startswith("/") or ":" in home):
             raise ScriptError(
                 f"{container.fields['HOME']}: the value {home!r} of HOME is not allowed at this site "
-                f"(runtime {self.kind}); allowed: a path without ':'"
+                f"(runtime {self.kind}); allowed: an absolute path without ':'"
             )
         if container.run_as.startswith("0:") and not config.section(Apptainer).fakeroot:
             raise ScriptError(
