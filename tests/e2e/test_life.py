@@ -101,6 +101,65 @@ def test_a_pod_waits_while_its_job_is_held_or_depends_on_another(clean):
     assert world.labelled(waiting) == job
 
 
+@pytest.mark.main_version
+@pytest.mark.parametrize(
+    ("size", "changes", "lacks"),
+    [
+        (1, ["CPUsPerTask=1", "NumCPUs=1"], "1 CPUs for pods that take 8"),
+        (2, ["MinMemoryNode=10"], "20 MiB for pods that take 2048"),
+    ],
+)
+def test_no_pod_is_bound_to_a_job_that_its_owner_has_made_smaller(clean, size, changes, lacks):
+    world = clean
+    blockers = [world.running(world.create(cpu="128")) for _ in range(4)]
+    gang = world.create_gang("smaller", 2, cpu="8") if size > 1 else None
+    alone = world.create(cpu="8") if gang is None else None
+    members = eventually(lambda: len(found := world.members(gang)) == 2 and found, "members") if gang else [alone]
+    job = world.labelled(members[0])
+    for change in changes:
+        update(world, job, change)
+    for blocker in blockers[:2]:
+        world.delete(blocker, grace=1)
+    told = eventually(lambda: [e for pod in members for e in world.events(pod, "AllocationTooSmall")], "told why", 30)
+    assert lacks in told[0]["note"]
+    for pod in members:
+        assert world.job_of(world.running(pod, 60)) != job
+    if gang:
+        world.delete_gang(gang)
+
+
+@pytest.mark.main_version
+def test_nodes_that_take_few_pods_do_not_get_all_pods(clean):
+    """Slurm packs jobs and counts no pods: kubernetes/kubernetes#63190 and the default of 110 pods a node."""
+    world = clean
+    nodes = [f"/api/v1/nodes/node-{number}/status" for number in range(4)]
+
+    def take(count):
+        body = {"status": {"allocatable": {"pods": count}, "capacity": {"pods": count}}}
+        for path in nodes:
+            world.api("PATCH", path, body, "application/merge-patch+json")
+
+    before = world.kube_node("node-0")["status"]["allocatable"]["pods"]
+    take("2")
+    try:
+        found = [world.running(pod, 60) for pod in [world.create() for _ in range(6)]]
+    finally:
+        take(before)
+    assert len({pod["spec"]["nodeName"] for pod in found}) >= 3
+
+
+@pytest.mark.main_version
+def test_pods_with_the_same_host_port_run_on_different_nodes(clean):
+    """As the rendezvous port of torchrun with the host network: kubernetes/kubernetes#60726."""
+    world = clean
+    made = []
+    for _ in range(2):
+        manifest = world.manifest(hostNetwork=True)
+        manifest["spec"]["containers"][0]["ports"] = [{"name": "rdzv", "containerPort": 29500}]
+        made.append(world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", manifest))
+    assert len({world.running(pod, 60)["spec"]["nodeName"] for pod in made}) == 2
+
+
 @pytest.mark.not_on("24.11", "26.05")  # their slurmctld refuses it: "Job is no longer pending execution"
 def test_a_running_gang_that_loses_a_node_goes_on_with_the_other_members(clean):
     world = clean
