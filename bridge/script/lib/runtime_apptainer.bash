@@ -27,7 +27,8 @@ find_root_area() {
     mkdir -p run/no-image/{dev,proc,sys,tmp}
     for area in "$SCRATCH_AREA" "$PWD/work" "${TMPDIR:-/tmp}"; do
         # not where pods could replace it by a link
-        [[ -d $area && ! ($SCRATCH_HELD && $area == "$SCRATCH_AREA") ]] && is_plain "$(readlink -e -- "$area")" || continue
+        [[ -d $area && ! ($SCRATCH_HELD && $area == "$SCRATCH_AREA") ]] || continue
+        is_plain "$(readlink -e -- "$area")" || continue
         make_area run/root.area "$area" || continue
         new_root check
         # that the program is missing is found out in the container

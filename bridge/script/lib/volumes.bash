@@ -133,10 +133,11 @@ enter_host() {
     REAL=$(readlink -m -- "$1") || return 1
     case $2 in
     DirectoryOrCreate) make=folders ;;
-    FileOrCreate) make=file ;;
+    FileOrCreate) make='file' ;;
     esac
     for area in "${@:3}"; do
-        area=$(readlink -e -- "$area") && is_in "$REAL" "$area" || continue
+        area=$(readlink -e -- "$area") || continue
+        is_in "$REAL" "$area" || continue
         [[ -d $area ]] || area=${area%/*}
         enter "${area:-/}" "$REAL" "$make" || return 1
         area=./$LEAF
@@ -261,7 +262,7 @@ release_mounts() {
 into_namespace() {
     local words=(-U -r -m)
     unshare --help 2>/dev/null | grep -q -e --propagation && words+=(--propagation slave)
-    unshare --help 2>/dev/null | grep -q -e '--map-user[= ]' && unshare "${words[@]}" -- true ||
+    { unshare --help 2>/dev/null | grep -q -e '--map-user[= ]' && unshare "${words[@]}" -- true; } ||
         cannot "${NAME[$1]}" 128 CreateContainerConfigError \
             'a hostPath volume, or the subPath of a volume that others write to, needs user namespaces and unshare --map-user (util-linux 2.36 or newer)'
     export PODBRIDGE_ADDRESS=$ADDRESS OWN_UID=$UID OWN_GID=${GROUPS[0]}

@@ -130,7 +130,7 @@ def lines(text: str, quote: str) -> dict[str, str]:
     for line in re.split(r"\n", text):
         if not line or line.startswith("#"):
             continue
-        name, equals, value = line.lstrip().partition("=")
+        name, equals, value = (line if quote else line.lstrip()).partition("=")
         assert equals, line
         if quote:
             assert value[:1] == quote and value[-1:] == quote and len(value) > 1, line
