@@ -16,6 +16,7 @@ from bridge.poolapi.jobs import JobStatus
 from bridge.pools.port import Pool
 from bridge.serving.answers import AnswerError
 from bridge.serving.log_body import log_response
+from bridge.serving.log_shares import LogShares
 from bridge.single_flight_cache import SingleFlightCache
 from controllers.kubelet import stats
 from controllers.kubelet.authorization import KubeletAuthorizer
@@ -70,6 +71,7 @@ class Handlers:
     def __init__(self, sources: Sources, authorizer: KubeletAuthorizer, clock: Clock) -> None:
         self._sources, self._authorizer, self._clock = sources, authorizer, clock
         self._started = clock.time()
+        self._shares = LogShares()
         self._scrapes: SingleFlightCache[bytes] = SingleFlightCache(clock, limit=16)
 
     def check(self, node: str) -> None:
@@ -85,7 +87,13 @@ class Handlers:
         if pool is None:
             raise AnswerError(502, f"pool {found.node} has not been heard of since podbridge started")
         check_log(found.pod, pool.job(found.job), container, previous=options.previous)
-        return log_response(pool.logs(found.pod, options), pool=pool.name, job=found.job)
+        self._shares.enter(namespace, found.job)
+        try:
+            response = log_response(pool.logs(found.pod, options), pool=pool.name, job=found.job)
+        except BaseException:
+            self._shares.leave(namespace, found.job)
+            raise
+        return self._shares.until_closed(response, namespace, found.job)
 
     def not_possible(self, namespace: str, name: str, **_: str) -> flask.Response:
         """Refuse ``kubectl exec``, ``attach`` and ``port-forward``, and name an alternative."""
