@@ -23,7 +23,12 @@ from scheduler.rules import SchedulerView, lives
 
 def lost(view: SchedulerView, gang: Gang) -> list[Pod]:
     """Return the deleted members on silent nodes whose job is over: no kubelet reports the end of their containers."""
-    return [pod for pod in gang.running if pods.is_deleted(pod) and _is_silent(view, pod) and _job_is_over(view, pod)]
+    deleted = [pod for pod in gang.pods if pods.is_deleted(pod)]
+    return [pod for pod in deleted if _is_running(pod) and _is_silent(view, pod) and _job_is_over(view, pod)]
+
+
+def _is_running(pod: Pod) -> bool:
+    return pods.is_bound(pod) and not pods.is_finished(pod)
 
 
 def _is_silent(view: SchedulerView, pod: Pod) -> bool:
@@ -66,7 +71,7 @@ def started(gang: Gang, job: Job) -> int:
 
 def others_run(gang: Gang, job: Job) -> bool:
     """Whether a member runs in the job and stays: the job is not there for the waiting members alone."""
-    return any(pods.job_id(pod) == job.job_id and not pods.is_deleted(pod) for pod in gang.running)
+    return any(pods.job_id(pod) == job.job_id and not pods.is_deleted(pod) for pod in gang.pods if _is_running(pod))
 
 
 def without_place(view: SchedulerView, gang: Gang, job: Job, late: Sequence[Pod]) -> tuple[list[Pod], list[Pod]]:
@@ -74,6 +79,8 @@ def without_place(view: SchedulerView, gang: Gang, job: Job, late: Sequence[Pod]
 
     ``late`` are the members without a place. A deleted pod on a silent node keeps its place.
     """
+    if not late:
+        return [], []
     shape_of = gangs.shape_in(job)
     leaving = Counter(
         shape_of(pod)

@@ -238,7 +238,6 @@ def _allocated(
     assigned = gangs.assign_places(gang, job)
     late = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
     text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
-    started, needed = gang_apart.started(gang, job), gang_apart.needed(gang, job)
     if state.started_job == job.job_id or gang.has_started(job.job_id, _placed(gang, assigned)):
         late, apart = (
             gang_apart.without_place(view, gang, job, late) if gang_apart.others_run(gang, job) else (late, [])
@@ -246,6 +245,7 @@ def _allocated(
         actions, state = _replacements(view, gang, state, job, assigned, occupancy)
         return _tell(view, late, "GangFull", text) + [SetApart(pod, text) for pod in apart] + actions, state
     told = _tell(view, late, "GangFull", text)
+    started, needed = gang_apart.started(gang, job), gang_apart.needed(gang, job)
     if job.parts and not started and present >= needed > len(assigned):
         return [GiveBack(gang.waiting[0], job.job_id, _OTHERS.format(job.job_id), gang)], state
     if started + len(assigned) < needed:
