@@ -71,7 +71,7 @@ def test_a_member_of_a_group_is_searched_in_pages_of_metadata(
     monkeypatch.setattr(hub.kube, "get", get)
     cancelled: list[int] = []
     actor = act.WorkloadActor(hub.scheduler.dependencies, lambda: None)
-    monkeypatch.setattr(actor, "_cancel", lambda job, _: cancelled.append(job))
+    monkeypatch.setattr(actor, "cancel", lambda job, _: cancelled.append(job))
     actor.act(Orphan(7, JobLink(CLUSTER, (), GroupRef("job", "ns", "train", "o1"), 2)))
     assert cancelled == ([] if finds else [7])
     assert pages == ([["p1", "p2"], ["p3", "p4"]] if finds else [["p1", "p2"], ["p4", "p5"]])
