@@ -130,6 +130,15 @@ def test_the_successor_of_a_pod_on_a_drained_node_runs_elsewhere(world):
     assert job.lives
 
 
+def test_a_pod_with_another_request_gets_a_job_of_its_own_though_a_member_is_gone(world):
+    trio(world)
+    end(world, "ring-2")
+    make(world, "ring-3", cpu="7")
+    settle(world)
+    assert len(set(jobs(world).values())) == 2
+    assert "ring-3" in jobs(world)
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_member_with_a_job_of_its_own_counts_when_the_others_start_again(world, restarted):
     """Else the two others would wait for a third pod that nobody creates."""
