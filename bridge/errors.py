@@ -48,6 +48,13 @@ def unexpected(error: Exception) -> UnexpectedError:
     return UnexpectedError(f"internal error: {type(error).__name__} at {at.filename}:{at.lineno}")
 
 
+class ShareExceededError(BridgeError):
+    """Somebody has as many places as it may take from others, for example for logs."""
+
+    reason = "TooManyRequests"
+    retryable = True
+
+
 class ConfigError(BridgeError):
     """An invalid configuration; the message names the key, the value and the allowed values."""
 

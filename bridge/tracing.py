@@ -279,6 +279,7 @@ def setup(service: str, environ: Mapping[str, str] = os.environ) -> None:
     ratio = sample_ratio(environ)
     os.environ.setdefault("OTEL_BSP_SCHEDULE_DELAY", SCHEDULE_DELAY)
     os.environ.setdefault("OTEL_SERVICE_NAME", service)
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -291,7 +292,13 @@ def setup(service: str, environ: Mapping[str, str] = os.environ) -> None:
         thread.start()
         thread.join(FLUSH_SECONDS)
 
-    tracer = Tracer(lambda span: processor.on_end(_readable(span, resource)), stop, ratio)
+    def send(span: Span) -> None:
+        readable = _readable(span, resource)
+        # the exporter drops a whole batch if it cannot encode one span: a site may report any time and any text
+        encode_spans([readable])
+        processor.on_end(readable)
+
+    tracer = Tracer(send, stop, ratio)
     log.info("tracing", extra=kv(service=os.environ["OTEL_SERVICE_NAME"], ratio=ratio))
 
 

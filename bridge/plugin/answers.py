@@ -11,6 +11,7 @@ from bridge.errors import (
     BridgeError,
     MissingReferenceError,
     ScriptError,
+    ShareExceededError,
     SiteDownError,
     SiteRefusedError,
     SiteTooLargeError,
@@ -35,6 +36,8 @@ def answer_of(error: BridgeError) -> AnswerError:
     text = error.with_hint
     if isinstance(error, ScriptError | MissingReferenceError):
         return AnswerError(422, text)
+    if isinstance(error, ShareExceededError):
+        return AnswerError(429, text)
     if isinstance(error, SiteTooLargeError):
         return AnswerError(413, text)
     if isinstance(error, SiteUnknownOutcomeError):

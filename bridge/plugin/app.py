@@ -28,7 +28,7 @@ from bridge.plugin.pods import Pods
 from bridge.plugin.reports import Reports
 from bridge.serving.access import ServerAccess
 from bridge.serving.answers import AnswerError
-from bridge.serving.log_body import log_response
+from bridge.serving.log_body import log_response, log_shares
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,7 @@ class Handlers:
 
     def __init__(self, pods: Pods, reports: Reports, clock: Clock) -> None:
         self._pods, self._reports, self._clock = pods, reports, clock
+        self._shares = log_shares()
 
     def create(self, data: bytes) -> flask.Response:
         """Submit pods."""
@@ -90,8 +91,11 @@ class Handlers:
     def logs(self, data: bytes) -> flask.Response:
         """Send the log of a container."""
         told, options = bodies.log_request(data, self._clock.time())
-        pool, pieces = self._pods.logs(told, options)
-        return log_response(pieces, pool=pool, job=told.pod_uid)
+        with self._shares.unless_it_fails(told.namespace, told.pod_uid) as leave:
+            pool, pieces = self._pods.logs(told, options)
+            response = log_response(pieces, pool=pool, job=told.pod_uid)
+        response.call_on_close(leave)
+        return response
 
     def system_info(self, _data: bytes) -> flask.Response:
         """Report the state of the batch systems."""

@@ -9,9 +9,18 @@ import flask
 
 from bridge.errors import BridgeError
 from bridge.logs import kv
-from bridge.serving.streaming import ON_HANG_UP
+from bridge.serving.streaming import LIMIT, ON_HANG_UP
+from bridge.shares import Shares
 
 log = logging.getLogger(__name__)
+
+
+def log_shares() -> Shares:
+    """Return the shares of namespaces and pods in the logs that one server sends at once.
+
+    Servers do not know the user of ``kubectl logs``: their client is the API server or a virtual kubelet.
+    """
+    return Shares(LIMIT, LIMIT // 8, "logs", "namespace", "pod")
 
 
 def log_response(pieces: Iterator[bytes], **about: object) -> flask.Response:

@@ -11,8 +11,9 @@ import threading
 from collections.abc import Callable
 
 from bridge.clock import Clock
-from bridge.errors import SiteDownError, SiteError, SiteRefusedError
+from bridge.errors import ShareExceededError, SiteDownError, SiteError, SiteRefusedError
 from bridge.logs import kv
+from bridge.shares import Shares
 from bridge.wire.connection import Link
 from bridge.wire.envelope import pack_chunk, parse
 from bridge.wire.messages import LogAck, LogChunk
@@ -30,6 +31,7 @@ KEEP_ALIVE = 10.0
 ANSWER_AFTER = 3.0
 """Seconds after which a request for a log is answered, even if the log has no data yet."""
 MOST_STREAMS = 256
+"""Logs at once, for all owners: Kubernetes clusters. A job has an eighth of them at most."""
 _PERIOD = 0.5
 _ROOM_FOR_HEAD = 4096
 _WAIT = 0.25
@@ -140,30 +142,45 @@ class Streams:
         self._link, self._subjects, self._clock = link, subjects, clock
         self._lock = threading.Lock()
         self._streams: dict[tuple[str, str], Stream] = {}
+        self._shares = Shares(MOST_STREAMS, MOST_STREAMS // 8, "logs", "cluster", "job")
         link.subscribe(subjects.acks, self._on_ack, threads=0)
         link.every(_PERIOD, self._tick)
 
     def start(
-        self, owner: str, name: str, read: Callable[[Write], None], answer: Callable[[BaseException | None], None]
+        self,
+        owner: str,
+        job: str,
+        name: str,
+        read: Callable[[Write], None],
+        answer: Callable[[BaseException | None], None],
     ) -> None:
-        """Run ``read`` on a thread of its own, and send the log to its owner. Raise if there are too many logs."""
+        """Run ``read`` on a thread of its own, and send the log to its owner.
+
+        Raises :class:`SiteRefusedError` if the owner or the job has as many logs as it may, or the stream is in use.
+        """
         stream = Stream(self._link, self._subjects.of(owner).stream(name), self._clock, answer)
         key = owner, name
         with self._lock:
             if key in self._streams:
                 raise SiteRefusedError(f"stream {name}: in use", reason="StreamInUse")
-            if len(self._streams) >= MOST_STREAMS:
-                text = f"{MOST_STREAMS} logs are being read at this site already"
-                raise SiteRefusedError(text, reason="TooManyStreams", retryable=True)
+            try:
+                leave = self._shares.enter(owner, job)
+            except ShareExceededError as error:
+                raise SiteRefusedError(str(error), reason="TooManyStreams", retryable=True) from error
             self._streams[key] = stream
         try:
             # no thread of the supervisor: those last as long as the process
-            threading.Thread(target=self._read, args=(key, stream, read), name=f"log-{name}", daemon=True).start()
+            threading.Thread(
+                target=self._read, args=(key, stream, read, leave), name=f"log-{name}", daemon=True
+            ).start()
         except RuntimeError as error:
+            leave()
             del self._streams[key]
             raise SiteRefusedError("no thread for one more log", reason="TooManyStreams", retryable=True) from error
 
-    def _read(self, key: tuple[str, str], stream: Stream, read: Callable[[Write], None]) -> None:
+    def _read(
+        self, key: tuple[str, str], stream: Stream, read: Callable[[Write], None], leave: Callable[[], None]
+    ) -> None:
         error: BaseException | None = None
         try:
             read(stream.write)
@@ -176,6 +193,7 @@ class Streams:
         except Exception:
             log.exception("the end of a log could not be sent", extra=kv(stream=key[1]))
         finally:
+            leave()
             with self._lock:
                 del self._streams[key]
 

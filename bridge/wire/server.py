@@ -140,7 +140,7 @@ class Server:
             options = parse_body(Logs, request.body)
             owner, job = request.owner, request.job
             self._streams.start(
-                owner, options.stream, lambda write: self._handlers.logs(owner, job, options, write), answer
+                owner, job, options.stream, lambda write: self._handlers.logs(owner, job, options, write), answer
             )
         except Exception as error:
             answer(error)

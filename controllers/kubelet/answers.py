@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from bridge.errors import BridgeError, KubeError, SiteDownError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.errors import (
+    BridgeError,
+    KubeError,
+    ShareExceededError,
+    SiteDownError,
+    SiteRefusedError,
+    SiteUnknownOutcomeError,
+)
 from bridge.serving.answers import AnswerError
 
 
@@ -12,6 +19,8 @@ def answer_of(error: BridgeError) -> AnswerError:
     The API server passes on the message of a 400, 404 and 502, and replaces that of a 503. So a silent site is 502, and
     503 means that the API server did not answer a review.
     """
+    if isinstance(error, ShareExceededError):
+        return AnswerError(429, str(error))
     if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
         return AnswerError(502, error.with_hint)
     if isinstance(error, SiteRefusedError) and not error.retryable:

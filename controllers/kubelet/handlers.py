@@ -15,8 +15,7 @@ from bridge.clock import Clock
 from bridge.poolapi.jobs import JobStatus
 from bridge.pools.port import Pool
 from bridge.serving.answers import AnswerError
-from bridge.serving.log_body import log_response
-from bridge.serving.log_shares import LogShares
+from bridge.serving.log_body import log_response, log_shares
 from bridge.single_flight_cache import SingleFlightCache
 from controllers.kubelet import stats
 from controllers.kubelet.authorization import KubeletAuthorizer
@@ -71,7 +70,7 @@ class Handlers:
     def __init__(self, sources: Sources, authorizer: KubeletAuthorizer, clock: Clock) -> None:
         self._sources, self._authorizer, self._clock = sources, authorizer, clock
         self._started = clock.time()
-        self._shares = LogShares()
+        self._shares = log_shares()
         self._scrapes: SingleFlightCache[bytes] = SingleFlightCache(clock, limit=16)
 
     def check(self, node: str) -> None:
@@ -87,13 +86,10 @@ class Handlers:
         if pool is None:
             raise AnswerError(502, f"pool {found.node} has not been heard of since podbridge started")
         check_log(found.pod, pool.job(found.job), container, previous=options.previous)
-        self._shares.enter(namespace, found.job)
-        try:
+        with self._shares.unless_it_fails(namespace, found.job) as leave:
             response = log_response(pool.logs(found.pod, options), pool=pool.name, job=found.job)
-        except BaseException:
-            self._shares.leave(namespace, found.job)
-            raise
-        return self._shares.until_closed(response, namespace, found.job)
+        response.call_on_close(leave)
+        return response
 
     def not_possible(self, namespace: str, name: str, **_: str) -> flask.Response:
         """Refuse ``kubectl exec``, ``attach`` and ``port-forward``, and name an alternative."""

@@ -1,7 +1,9 @@
 """Traces: contexts, spans of a pod, and what happens without a tracer."""
 
 import re
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,50 @@ def test_nothing_is_set_up_without_an_endpoint():
     tracing.setup("x", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318", "OTEL_SDK_DISABLED": "true"})
     assert tracing.tracer is None
     assert tracing.new_context() is None
+
+
+BAD_SPANS = [
+    {"started_at": CREATED + 2, "submitted_at": value} for value in (-1e18, -1.0, float("nan"), float("inf"))
+] + [{"started_at": 1e30}, {"ended_at": -1e18}, {"attributes": {"podbridge.reason": "\ud800"}}]
+"""What a site may report of the end of a pod."""
+
+
+@pytest.mark.parametrize("bad", BAD_SPANS, ids=repr)
+def test_a_span_that_cannot_be_sent_loses_no_other(bad, monkeypatch):
+    pytest.importorskip("opentelemetry.sdk")
+    bodies = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "OTEL_SERVICE_NAME": "x"}
+    for key, value in {**environ, "OTEL_EXPORTER_OTLP_COMPRESSION": "none"}.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(tracing, "tracer", None)
+    tracing.setup("x", environ)
+    try:
+        tracing.ended(
+            pod(),
+            CREATED + 9,
+            bad.get("attributes", {}),
+            bad.get("submitted_at"),
+            bad.get("started_at"),
+            bad.get("ended_at"),
+        )
+        tracing.scheduled(pod(), "another-pool", CREATED + 1)
+        tracing.stop()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert b"another-pool" in b"".join(bodies)
 
 
 def test_the_sample_ratio_decides_for_new_pods_only(monkeypatch):

@@ -385,18 +385,24 @@ def test_a_site_that_sends_without_end_does_not_fill_the_hub(both: Both) -> None
         list(reader)
 
 
-def test_two_hundred_logs_at_once_and_no_more_than_there_is_room_for(both: Both, monkeypatch: Any) -> None:
-    monkeypatch.setattr(log_streams, "MOST_STREAMS", 200)
+def test_a_cluster_has_half_of_the_logs_and_a_job_an_eighth(both: Both) -> None:
     both.site.log = b"line\n" * 1000
-    readers = [both.client.logs(f"uid-{number}", logs(follow=True)) for number in range(200)]
-    with pytest.raises(SiteRefusedError) as caught:
-        both.client.logs("uid-x", logs())
+    half, eighth = log_streams.MOST_STREAMS // 2, log_streams.MOST_STREAMS // 8
+    jobs = ["uid-a"] * eighth + [f"uid-{number}" for number in range(half - eighth)]
+    readers = []
+    for number, job in enumerate(jobs):
+        if number == eighth:
+            with pytest.raises(SiteRefusedError, match="of this job") as caught:
+                both.client.logs("uid-a", logs())
+        readers.append(both.client.logs(job, logs(follow=True)))
     assert (caught.value.reason, caught.value.retryable) == ("TooManyStreams", True)
+    with pytest.raises(SiteRefusedError, match="of cluster"):
+        both.client.logs("uid-x", logs())
     for reader in readers:
         assert next(reader) == both.site.log
     for reader in readers:
         reader.close()
-    eventually(lambda: both.site.readers_gone == 200)
+    eventually(lambda: both.site.readers_gone == half)
     eventually(lambda: refusal(lambda: both.client.logs("uid-y", logs()).close()) is None)
 
 

@@ -16,9 +16,7 @@ from bridge.errors import (
     SiteUnknownOutcomeError,
 )
 from bridge.poolapi.jobs import Termination
-from bridge.serving import log_shares
-from bridge.serving.answers import AnswerError
-from bridge.serving.log_shares import LogShares
+from bridge.serving.streaming import LIMIT
 from controllers.kubelet.app import make_app
 from controllers.kubelet.authentication import TokenAuthenticator, User
 from controllers.kubelet.authorization import KubeletAuthorizer
@@ -373,7 +371,7 @@ def test_other_methods_change_nothing(served: Served, method: str) -> None:
 def test_one_pod_has_a_share_of_the_logs() -> None:
     served = Served()
     path = "/containerLogs/ns/a/main"
-    open_logs = [served.client.open(path, headers={"Authorization": "Bearer admin"}) for _ in range(log_shares.POD)]
+    open_logs = [served.client.open(path, headers={"Authorization": "Bearer admin"}) for _ in range(LIMIT // 8)]
     assert {each.status_code for each in open_logs} == {200}
     refused = served.get(path)
     assert refused.status_code == 429 and "of this pod" in refused.text
@@ -381,19 +379,3 @@ def test_one_pod_has_a_share_of_the_logs() -> None:
     open_logs[0].close()
     again = served.client.open(path, headers={"Authorization": "Bearer admin"})
     assert again.status_code == 200
-
-
-def test_a_namespace_always_leaves_a_place_for_another() -> None:
-    shares, taken = LogShares(), []
-    for number in range(8):
-        namespace = f"ns-{number}"
-        with pytest.raises(AnswerError) as refused:
-            for pod in range(1000):
-                shares.enter(namespace, f"{namespace}-{pod}")
-                taken.append((namespace, f"{namespace}-{pod}"))
-        assert refused.value.status == 429 and namespace in refused.value.text
-    counts = [sum(name == f"ns-{number}" for name, _ in taken) for number in range(8)]
-    assert counts == [128, 64, 32, 16, 8, 4, 2, 1]
-    for entry in taken:
-        shares.leave(*entry)
-    shares.enter("ns-0", "x")

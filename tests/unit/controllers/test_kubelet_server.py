@@ -13,7 +13,7 @@ import pytest
 from bridge.errors import BridgeError
 from bridge.kube.client import KubeClient
 from bridge.serving.certificates import make_ca
-from bridge.serving.log_shares import LogShares
+from bridge.shares import Shares
 from bridge.threads import Supervisor
 from controllers.kubelet.handlers import Found
 from controllers.kubelet.server import Kubelet, Settings
@@ -127,7 +127,7 @@ def test_interlink_2_5_a_follow_outlives_every_timeout_of_requests(
 def test_200_follows_at_once_and_a_plain_request_beside_them(
     served: Running, api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LogShares, "enter", lambda *_: None)  # the server itself has room for 256, of any pods
+    monkeypatch.setattr(Shares, "enter", lambda *_: lambda: None)  # the server itself has room for 256, of any pods
     opened = [served.get(LOG) for _ in range(200)]
     assert {response.status for response in opened} == {200}
     assert len(served.kubelet._streams) == 200

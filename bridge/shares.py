@@ -1,0 +1,78 @@
+"""The shares of groups and of their members in a limited number of places, so that one of them can't take all."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from bridge.errors import ShareExceededError
+
+_Key = TypeVar("_Key")
+
+
+class Shares:
+    """Counts the places in use. Each group may have half of what the others leave. For any thread.
+
+    So a group alone has half of the places, and there is always one for the first member of one more group.
+
+    Parameters
+    ----------
+    limit
+        Number of places.
+    of_member
+        Places of one member, at most.
+    thing, group, member
+        Nouns for the messages: ``logs``, ``namespace``, ``pod``.
+    """
+
+    def __init__(self, limit: int, of_member: int, thing: str, group: str, member: str) -> None:
+        self._limit, self._of_member = limit, of_member
+        self._thing, self._group, self._member = thing, group, member
+        self._lock = threading.Lock()
+        self._groups: Counter[str] = Counter()
+        self._members: Counter[tuple[str, str]] = Counter()
+
+    def enter(self, group: str, member: str) -> Callable[[], None]:
+        """Take a place; return the function that gives it back, once. Raises :class:`ShareExceededError`."""
+        key = group, member
+        with self._lock:
+            own = self._groups[group]
+            if own >= (self._limit - (self._groups.total() - own)) / 2:
+                raise ShareExceededError(
+                    f"{own} {self._thing} of {self._group} {group!r} are being sent already: end one of them"
+                )
+            if self._members[key] >= self._of_member:
+                raise ShareExceededError(
+                    f"{self._of_member} {self._thing} of this {self._member} are being sent already: end one of them"
+                )
+            self._groups[group] += 1
+            self._members[key] += 1
+        place = [key]
+
+        def leave() -> None:
+            with self._lock:
+                if place:
+                    place.clear()
+                    _less(self._groups, group)
+                    _less(self._members, key)
+
+        return leave
+
+    @contextmanager
+    def unless_it_fails(self, group: str, member: str) -> Iterator[Callable[[], None]]:
+        """Take a place as :meth:`enter`; give it back if the body raises."""
+        leave = self.enter(group, member)
+        try:
+            yield leave
+        except BaseException:
+            leave()
+            raise
+
+
+def _less(counts: Counter[_Key], key: _Key) -> None:
+    counts[key] -= 1
+    if counts[key] <= 0:
+        del counts[key]
