@@ -134,9 +134,10 @@ def _with_job(
         f"the pod requests other resources or settings than the members for which Slurm job {job.job_id} was submitted"
     )
     told = _tell(view, strangers, "GangDiffers", text)
-    has_started = state.started_job == job.job_id or gang.has_started(job.job_id, strangers)
-    if has_started and gang_apart.others_run(gang, job):
-        told = [SetApart(pod, text) for pod in strangers]
+    if strangers:
+        has_started = state.started_job == job.job_id or gang.has_started(job.job_id, strangers)
+        if has_started and gang_apart.others_run(gang, job):
+            told = [SetApart(pod, text) for pod in strangers]
     if not gang.waiting:
         return (told, state) if gang.running else ([GiveBack(strangers[0], job.job_id, text, gang)], state)
     if states.is_allocated(job.states):

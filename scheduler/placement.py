@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from scheduler.storage import Storage
 from scheduler.volume_nodes import NodeFilter, Write
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Placement:
     """The Slurm nodes of a pod's partitions: those to exclude (name -> reason) and the others, sorted.
 
@@ -62,7 +63,8 @@ class Placements:
         self._bound = BoundedCache[tuple[object, ...], Placement](self._most)
         self._drained = frozenset(name for name, node in slurm_nodes.items() if "DRAIN" in node.states)
         self._same = BoundedCache[tuple[int, int], tuple[tuple[str, ...], tuple[str, ...], bool]](self._most)
-        self._by_uid: dict[str, tuple[Mapping[str, Any], Key]] = {}
+        # a weak reference: one placement for each pod would not be bounded
+        self._by_uid: dict[str, tuple[Mapping[str, Any], Key, weakref.ref[Placement]]] = {}
         self._storage = storage or Storage()
         self._stored = _ByStorage(0, self._most)
 
@@ -70,12 +72,14 @@ class Placements:
         """Return the placement of a pod."""
         uid = pod["metadata"].get("uid", "")
         seen = self._by_uid.get(uid)
-        if seen is None or seen[0] is not pod:  # the cache replaces objects and never changes them
+        # the cache replaces objects and never changes them
+        placement = seen[2]() if seen is not None and seen[0] is pod else None
+        if seen is None or placement is None:
             key = self._fit.key(pod, slurm_partition.of(pod, default_partition))
-            seen = self._by_uid[uid] = (pod, key)
-        key, wanted = seen[1], self.needs(pod)
-        placement = self._known.get(key, lambda: self._find(pod, key, default_partition))
-        return self._within(key, placement, wanted) if wanted.restricts else placement
+            placement = self._known.get(key, lambda: self._find(pod, key, default_partition))
+            seen = self._by_uid[uid] = (pod, key, weakref.ref(placement))
+        wanted = self.needs(pod)
+        return self._within(seen[1], placement, wanted) if wanted.restricts else placement
 
     def forget_all_but(self, uids: Set[str]) -> None:
         """Forget the other pods. Other threads may add pods meanwhile."""

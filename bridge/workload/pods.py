@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ from bridge import clock, names
 from bridge.errors import UnexpectedError
 
 Pod = Mapping[str, Any]
-_JOB_ID = re.compile(r"[0-9]{1,10}")
+_JOB_ID_DIGITS = 10
 FINISHED = ("Succeeded", "Failed")
 DEFAULT_GRACE = 30
 """Seconds of ``terminationGracePeriodSeconds`` that the API server sets."""
@@ -36,7 +35,7 @@ def job_id(pod: Pod) -> int | None:
     text = (metadata.get("annotations") or {}).get(names.JOB_ID_ANNOTATION)
     if text is None:
         text = (metadata.get("labels") or {}).get(names.JOB_ID_LABEL, "")
-    return int(text) if _JOB_ID.fullmatch(text) else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _JOB_ID_DIGITS else None
 
 
 def is_bound(pod: Pod) -> bool:
