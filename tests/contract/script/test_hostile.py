@@ -28,6 +28,7 @@ def test_every_text_is_data(ordinary, text):
     text = text.replace("CANARY", str(canary))
     path = "".join(letter for letter in text if letter not in ',:"\\\n')
     part = path.replace("/", "_")
+    place = f" {path}".rstrip()  # a mount path has no blank at its end
     spec = {
         "volumes": [
             {"name": "e", "emptyDir": {}},
@@ -38,14 +39,14 @@ def test_every_text_is_data(ordinary, text):
                 "name": "main",
                 "image": text,
                 "command": ["sh", "-c", 'printf "%s\\0" "$0" "$V" "$PWD"; cat "$1"; sleep 2'],
-                "args": [text.replace("$", "$$"), f"/c {path.replace('$', '$$')}/{part.replace('$', '$$')}"],
-                "workingDir": f"/e {path}/{part}",
+                "args": [text.replace("$", "$$"), f"/c{place.replace('$', '$$')}/{part.replace('$', '$$')}"],
+                "workingDir": f"/e{place}/{part}",
                 "env": [{"name": "V", "value": text.replace("$", "$$")}],
                 "volumeMounts": [
-                    {"name": "e", "mountPath": f"/e {path}", "subPath": part},
-                    {"name": "c", "mountPath": f"/c {path}"},
+                    {"name": "e", "mountPath": f"/e{place}", "subPath": part},
+                    {"name": "c", "mountPath": f"/c{place}"},
                 ],
-                "terminationMessagePath": f"/m {path}",
+                "terminationMessagePath": f"/m{place}",
                 "livenessProbe": {"exec": {"command": ["printf", text]}, "periodSeconds": 1},
                 "readinessProbe": {"exec": {"command": ["test", "x", "=", text]}, "periodSeconds": 1},
                 "lifecycle": {
@@ -59,7 +60,7 @@ def test_every_text_is_data(ordinary, text):
     job = ordinary.run(spec, objects=objects, annotations={"a": text, "slurm-job.vk.io/image-root": text})
     assert job.pod()["phase"] == "Succeeded", job.everything()
     first, second, third, rest = job.log().split("\0")
-    assert (first, second, third, rest) == (text, text, f"/e {path}/{part}", text)
+    assert (first, second, third, rest) == (text, text, f"/e{place}/{part}", text)
     assert not canary.exists()
     assert [each for each in Path(job.folder).rglob("*") if "canary" in each.name.lower() and each.is_file()] in (
         [],

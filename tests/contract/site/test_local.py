@@ -68,9 +68,9 @@ def test_an_event_comes_soon_after_the_change(site: Any) -> None:
     assert site.heard_end(job)[0] - ended < 1.0
 
 
-def test_a_job_outlives_its_submitter_and_is_found_again(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("sleep 3; echo survived"))
+def test_a_job_outlives_its_submitter_and_is_found_again(site: Any, tmp_path: Path) -> None:
+    job, seen = uid(), tmp_path / "seen"
+    site.client.submit(job, submit(f"until [ -e {seen} ]; do sleep 0.1; done; echo survived"))
     site.wait(job, "running")
     site.kill(site.processes[0])
     time.sleep(0.3)
@@ -78,6 +78,7 @@ def test_a_job_outlives_its_submitter_and_is_found_again(site: Any) -> None:
         site.client.status(job, timeout=1)
     site.start()
     assert site.status(job).phase == "running"
+    seen.touch()
     assert site.wait(job, "ended").outcome == "Succeeded"
     assert site.log(job) == b"survived\n"
 
