@@ -14,7 +14,8 @@ from bridge.slurm import job_resources
 
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _MEMORY = re.compile(r"mem=([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGTP]?)")
-_GRES = re.compile(r"(?:gres[/:])?([A-Za-z][\w.-]*?)(?::([A-Za-z_][\w.-]*))?(?:[:=]([0-9]{1,9}))?")
+_GRES = re.compile(r"(?:gres[/:])?([A-Za-z][\w.-]*?)(?::(?![0-9]+$)([\w.-]+))?(?:[:=]([0-9]{1,9}))?")
+"""The type of a gres may begin with a digit (``gpu:1g.5gb:2``); a last part of digits alone is a count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,19 @@ def of_job(cpus: float, nodes: float, tasks: float, texts: Mapping[str, str]) ->
     ones. Slurm gives all of them or none.
     """
     memory = _MEMORY.search(texts.get("tres_alloc_str", ""))
+    shown = "tres_per_node" in texts
     found: Counter[str] = Counter()
     for field, times in (("tres_per_node", nodes), ("tres_per_job", 1), ("tres_per_task", tasks)):
         for part in filter(None, texts.get(field, "").split(",")):
             match = _GRES.fullmatch(part.strip())
-            if match is not None:
+            if match is None:
+                shown = False  # an unknown form: the gres are not compared
+            else:
                 found[match[1] + (f":{match[2]}" if match[2] else "")] += int(match[3] or 1) * max(1, int(times))
     return Allotment(
         int(cpus),
         float(memory[1]) * _UNITS[memory[2] or "M"] if memory is not None else 0,
-        tuple(sorted(found.items())) if "tres_per_node" in texts else None,
+        tuple(sorted(found.items())) if shown else None,
     )
 
 

@@ -601,13 +601,6 @@ BAD: dict[str, tuple[Json, list[str]]] = {
     "whole nodes": (annotated("exclusive", "true"), [JOB + "exclusive", "max.exclusive", "slurmjobs.bridge.vk.io"]),
     "many nodes": (annotated("max-nodes", "1000"), [JOB + "max-nodes", "1000", "at most 1", "max.maxNodes"]),
     "licenses": (annotated("licenses", "matlab:2"), [JOB + "licenses", "'matlab:2'", "licenses in namespace"]),
-    "job id label": (pod(labels={names.JOB_ID_LABEL: "7"}), ["metadata.labels", names.JOB_ID_LABEL, "'7'"]),
-    "job id label, empty": (pod(labels={names.JOB_ID_LABEL: ""}), ["metadata.labels", names.JOB_ID_LABEL]),
-    "node annotation": (
-        pod(annotations={names.NODE_ANNOTATION: "node-1"}),
-        ["metadata.annotations", names.NODE_ANNOTATION, "'node-1'"],
-    ),
-    "our finalizer": (pod(finalizers=[names.POOL_FINALIZER]), ["metadata.finalizers", names.POOL_FINALIZER]),
     "topology spread": (
         pod(
             topologySpreadConstraints=[
@@ -642,15 +635,32 @@ def test_bad_input_is_refused(hub: SimpleNamespace, kind: str) -> None:
     assert [word for word in words if word not in message] == []
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        pod(labels={names.JOB_ID_LABEL: "7"}),
+        pod(labels={names.JOB_ID_LABEL: ""}),
+        pod(annotations={names.NODE_ANNOTATION: "node-1"}),
+        pod(finalizers=[names.POOL_FINALIZER]),
+    ],
+    ids=["job id label", "job id label, empty", "node annotation", "our finalizer"],
+)
+def test_what_podbridge_writes_is_removed_from_a_new_pod(hub: SimpleNamespace, body: Json) -> None:
+    made = hub.user.create(PODS.path(MANAGED), body, {"dryRun": "All"})["metadata"]
+    assert names.JOB_ID_LABEL not in made.get("labels", {})
+    assert names.NODE_ANNOTATION not in made.get("annotations", {})
+    assert names.POOL_FINALIZER not in made["finalizers"]
+
+
 def test_bad_input_is_of_thirty_kinds_at_least() -> None:
     assert len(BAD) >= 30
 
 
 def test_several_problems_are_told_together(hub: SimpleNamespace) -> None:
-    body = pod(annotations={JOB + "timelimit": "x", JOB + "user-id": "0"}, labels={names.JOB_ID_LABEL: "7"})
+    body = pod(annotations={JOB + "timelimit": "x", JOB + "user-id": "0", JOB + "min-nodes": "y"})
     message = refused(hub, body)
     assert "3 problems" in message
-    for word in ("timelimit", names.JOB_ID_LABEL, "user-id"):
+    for word in ("timelimit", "min-nodes", "user-id"):
         assert word in message
 
 

@@ -191,7 +191,7 @@ def place(kubernetes, monkeypatch):
 def test_a_pool_has_a_node_and_a_lease(place):
     node = place.node()
     assert node["metadata"]["labels"]["gpu"] == "a100"
-    assert node["status"]["capacity"] == {"cpu": "64", "memory": "256Gi", "pods": "10k"}
+    assert node["status"]["capacity"] == {"cpu": "64", "memory": "256Gi", "pods": "10k", "ephemeral-storage": "1Pi"}
     assert place.condition()["status"] == "True"
     lease = eventually(lambda: _lease(place), "lease")
     assert lease["spec"]["leaseDurationSeconds"] == 40
@@ -211,8 +211,9 @@ def test_what_a_site_says_anew_is_taken_over(place):
     )
     node = eventually(lambda: (n := place.node())["metadata"]["labels"].get("disk") and n, "labels")
     assert "gpu" not in node["metadata"]["labels"]
-    eventually(lambda: place.node()["status"]["capacity"] == {"nvidia.com/gpu": "4", "pods": "10k"}, "capacity")
-    assert place.node()["status"]["allocatable"] == {"nvidia.com/gpu": "4", "pods": "10k"}
+    found = {"nvidia.com/gpu": "4", "pods": "10k", "ephemeral-storage": "1Pi"}
+    eventually(lambda: place.node()["status"]["capacity"] == found, "capacity")
+    assert place.node()["status"]["allocatable"] == found
     assert "disk" in [taint["key"] for taint in place.node()["spec"]["taints"]]
     assert "'cpu'" in place.condition("AnnouncementAccepted")["message"]
 

@@ -348,7 +348,7 @@ def test_the_site_gives_up_when_the_reader_says_nothing(both: Both, monkeypatch:
             ended.set()
 
     streams = Streams(both.site_link, Subjects(PREFIX, "gamma", OWNER), both.client._clock)
-    streams.start(OWNER, "stream-00", read, lambda _error: None)
+    streams.start(OWNER, "uid-1", "stream-00", read, lambda _error: None)
     assert ended.wait(10)
     assert len(sent) == log_streams.WINDOW
 

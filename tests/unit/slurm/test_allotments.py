@@ -15,6 +15,10 @@ from bridge.slurm.allotments import Allotment
         ({"tres_per_node": "gres/gpu:a100:1,gres/fpga"}, Allotment(8, 0, (("fpga", 2), ("gpu:a100", 2)))),
         ({"tres_per_node": "gres/gpu=2", "tres_per_job": "gres/gpu:1"}, Allotment(8, 0, (("gpu", 5),))),
         ({"tres_per_node": "", "tres_per_task": "gres/gpu:1"}, Allotment(8, 0, (("gpu", 3),))),
+        ({"tres_per_node": "gres/gpu:1g.5gb:2"}, Allotment(8, 0, (("gpu:1g.5gb", 4),))),
+        ({"tres_per_node": "gres:gpu:1g.5gb"}, Allotment(8, 0, (("gpu:1g.5gb", 2),))),
+        ({"tres_per_node": "gres/gpu:80:2"}, Allotment(8, 0, (("gpu:80", 4),))),
+        ({"tres_per_node": "gres/gpu:2,gres/band:width:4K"}, Allotment(8, 0, None)),
         ({}, Allotment(8, 0, None)),
     ],
 )
