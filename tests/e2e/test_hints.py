@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from cluster import hints
+from cluster import hints, install
 from cluster.polling import eventually
 from cluster.ports import free_block, listening
 from cluster.slurm import SLURM_UID
@@ -52,6 +52,8 @@ def hinted(request, world):
     found = Hinted(world, free_block(1) if request.param == "https" else None)
     world.clear()
     world.cluster.stop_podbridge()
+    if found.port is not None:
+        install.ensure(added=["python3"])  # the root folder of slurmctld may have none
     text = "" if found.port is None else hints.command(found.port)
     with hints.script(world.cluster, text, jobcomp=True):
         found.start()
