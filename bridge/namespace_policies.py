@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from bridge import names
 from bridge.config_base import DnsName, LabelSelector, Section
+from bridge.gres_text import KIND
 
 ANY = "*"
 """In a list of allowed values: every value. In a list of namespaces: every namespace."""
@@ -109,8 +110,8 @@ class MaxValues(Section):
     mem_per_node: Annotated[str, Field(pattern=r"^[1-9]\d{0,15}([kMGTP]|[KMGTP]i)?$")] | None = Field(
         None, description="Memory on a node, for example 64Gi. A pod without a request for memory is refused."
     )
-    gres: dict[Annotated[str, Field(pattern=r"^[A-Za-z][\w.-]*(:\w[\w.-]*)?$")], Annotated[int, Field(ge=0)]] | None = (
-        Field(None, description="Count on a node by gres, for example `gpu: 4` or `gpu:a100: 2`; others are refused.")
+    gres: dict[Annotated[str, Field(pattern=rf"^{KIND}$")], Annotated[int, Field(ge=0)]] | None = Field(
+        None, description="Count on a node by gres, for example `gpu: 4` or `gpu:a100: 2`; others are refused."
     )
     timelimit: Annotated[int, Field(ge=1, le=5_256_000)] | None = Field(
         None, description="Time limit in minutes. A pod without time limit and deadline gets this one."

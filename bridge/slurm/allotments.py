@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from bridge import gres_text
 from bridge.slurm import job_resources
 
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _MEMORY = re.compile(r"mem=([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGTP]?)")
-_GRES = re.compile(r"(?:gres[/:])?([A-Za-z][\w.-]*?)(?::(?![0-9]+$)([\w.-]+))?(?:[:=]([0-9]{1,9}))?")
-"""The type of a gres may begin with a digit (``gpu:1g.5gb:2``); a last part of digits alone is a count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,13 @@ def of_job(cpus: float, nodes: float, tasks: float, texts: Mapping[str, str]) ->
     shown = "tres_per_node" in texts
     found: Counter[str] = Counter()
     for field, times in (("tres_per_node", nodes), ("tres_per_job", 1), ("tres_per_task", tasks)):
-        for part in filter(None, texts.get(field, "").split(",")):
-            match = _GRES.fullmatch(part.strip())
-            if match is None:
+        for part in gres_text.listed(texts.get(field, "")):
+            try:
+                one = gres_text.read(part)
+            except ValueError:
                 shown = False  # an unknown form: the gres are not compared
             else:
-                found[match[1] + (f":{match[2]}" if match[2] else "")] += int(match[3] or 1) * max(1, int(times))
+                found[one.kind] += one.count * max(1, int(times))
     return Allotment(
         int(cpus),
         float(memory[1]) * _UNITS[memory[2] or "M"] if memory is not None else 0,

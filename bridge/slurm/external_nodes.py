@@ -18,6 +18,7 @@ import json
 import re
 from dataclasses import astuple, dataclass
 
+from bridge.gres_text import KIND
 from bridge.slurm.models import Node
 
 ADDRESS = "127.0.0.1"
@@ -29,7 +30,7 @@ ALREADY_EXISTS = 2168
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,252}")
 TOPOLOGY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:,/-]{0,1023}")
-_GRES = re.compile(r"[A-Za-z][\w.-]*(:\w[\w.-]*)?:[1-9][0-9]*")
+_GRES = re.compile(rf"{KIND}:[1-9][0-9]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,42 +1,23 @@
 """Generic resources in the format of Slurm (``gpu:a100:2``), and their comparison with a pod's requests. Pure.
 
 Observed with slurmctld 22.05 and 26.05: of ``gpu:3,gpu:1`` the last one counts; the same name with and without a type
-is refused; a type may begin with a digit (``gpu:2080ti:1``, ``gpu:1g.10gb:2``), but 22.05 needs a count after it.
+is refused; a type that begins with a digit needs a count after it in 22.05.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from bridge import gres_text
+from bridge.gres_text import Gres
 from bridge.workload import quantity, resources
 from bridge.workload.resources import Resources
 
-_COUNT = r"\d{1,16}[kKmMgG]?"
-_GRES = re.compile(rf"(?:gres[/:])?([A-Za-z][\w.-]*)(?::(?!{_COUNT}$)(\w[\w.-]*?))?(?:[:=]({_COUNT}))?")
-_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30}
 LONGEST = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Gres:
-    """A generic resource: its name, its type (empty: any), and its count on one node."""
-
-    name: str
-    type: str
-    count: int
-
-    def __str__(self) -> str:
-        """Return ``name[:type]:count``."""
-        return ":".join(filter(None, (self.name, self.type, str(self.count))))
-
-
 def parse(text: str) -> tuple[Gres, ...]:
-    """Read a comma list of ``name[:type][:count]``; raises ``ValueError``, also if Slurm would ignore a part of it.
-
-    A number after the name is a count, as in Slurm: a type of digits only needs a count after it.
-    """
+    """Read a comma list of ``name[:type][:count]``; raises ``ValueError``, also if Slurm would ignore a part of it."""
     if len(text) > LONGEST:
         raise ValueError
     return of_parts(text.split(","))
@@ -44,7 +25,7 @@ def parse(text: str) -> tuple[Gres, ...]:
 
 def of_parts(parts: Iterable[str]) -> tuple[Gres, ...]:
     """Read generic resources one by one; raises ``ValueError`` like :func:`parse`, but for any length."""
-    found = tuple(_one(part.strip()) for part in parts)
+    found = tuple(gres_text.read(part.strip()) for part in parts)
     seen: dict[str, set[str]] = {}
     for gres in found:
         types = seen.setdefault(gres.name, set())
@@ -83,14 +64,3 @@ def missing(given: Iterable[Gres], asked: Mapping[tuple[str, str], int]) -> dict
         if typed < count or total < sum(number for (other, _), number in asked.items() if other == name):
             short[name, kind] = count
     return short
-
-
-def _one(text: str) -> Gres:
-    match = _GRES.fullmatch(text)
-    if match is None:
-        raise ValueError
-    name, kind, count = match.groups()
-    if count is None:
-        return Gres(name, kind or "", 1)
-    unit = _UNITS.get(count[-1].lower(), 1)
-    return Gres(name, kind or "", int(count.rstrip("kKmMgG")) * unit)

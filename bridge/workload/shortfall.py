@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 
 from bridge import names
+from bridge.gres_text import Gres
 from bridge.workload import gres, quantity
 from bridge.workload.annotations import JobSettings
 from bridge.workload.resources import Resources
@@ -32,7 +33,7 @@ def problems(settings: JobSettings, asked: Resources, table: Mapping[str, str]) 
     if given:
         short = gres.missing(gres.of_parts(given), gres.of_requests(asked, table))
         if short:
-            least = ",".join(str(gres.Gres(name, kind, count)) for (name, kind), count in sorted(short.items()))
+            least = ",".join(str(Gres(name, kind, count)) for (name, kind), count in sorted(short.items()))
             found.append(_below(names.GRES, ",".join(given), f"{least}, the pod's requests for extended resources"))
     return found
 

@@ -10,6 +10,7 @@ from typing import Any
 from bridge import names
 from bridge.config import Config
 from bridge.errors import BridgeError
+from bridge.gres_text import Gres
 from bridge.slurm import components
 from bridge.slurm.models import ApiVersion, GroupRef, JobLink, JobRequest, PodRef
 from bridge.workload import annotations as job_annotations
@@ -254,5 +255,5 @@ def requested_gres(
         )
     named = {expression.split(":")[0] for expression in given}
     counted = gres.of_requests(asked, table)
-    own = (gres.Gres(name, kind, count) for (name, kind), count in sorted(counted.items()) if name not in named)
+    own = (Gres(name, kind, count) for (name, kind), count in sorted(counted.items()) if name not in named)
     return (*given, *map(str, own))

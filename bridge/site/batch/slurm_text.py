@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from bridge import ends
+from bridge import ends, gres_text
 from bridge.ends import End
 from bridge.poolapi.identifiers import UID_PATTERN
 from bridge.site.batch.port import NAME_PREFIX, BatchJob, Phase
@@ -226,12 +227,10 @@ def _integer(word: str) -> int:
 
 
 def gres_counts(written: str) -> dict[str, int]:
-    """Count ``gpu:a100:4(S:0-1),gpu:2`` by name and type: ``{"gpu:a100": 4, "gpu": 2}``."""
+    """Count ``gpu:a100:4(S:0-1),gpu:2`` by name and type: ``{"gpu:a100": 4, "gpu": 2}``; skip what has another form."""
     counts: dict[str, int] = {}
-    for item in re.sub(r"\([^)]*\)", "", written).split(","):
-        name, *rest = item.strip().split(":")
-        if not name or not rest or not rest[-1].isdigit():
-            continue
-        kind = f"{name}:{rest[0]}" if len(rest) > 1 and rest[0] else name
-        counts[kind] = counts.get(kind, 0) + int(rest[-1])
+    for part in gres_text.listed(written):
+        with suppress(ValueError):
+            one = gres_text.read(part)
+            counts[one.kind] = counts.get(one.kind, 0) + one.count
     return counts

@@ -18,7 +18,8 @@ from bridge.slurm.allotments import Allotment
         ({"tres_per_node": "gres/gpu:1g.5gb:2"}, Allotment(8, 0, (("gpu:1g.5gb", 4),))),
         ({"tres_per_node": "gres:gpu:1g.5gb"}, Allotment(8, 0, (("gpu:1g.5gb", 2),))),
         ({"tres_per_node": "gres/gpu:80:2"}, Allotment(8, 0, (("gpu:80", 4),))),
-        ({"tres_per_node": "gres/gpu:2,gres/band:width:4K"}, Allotment(8, 0, None)),
+        ({"tres_per_node": "gres/gpu:2,gres/band:width:4K"}, Allotment(8, 0, (("band:width", 8192), ("gpu", 4)))),
+        ({"tres_per_node": "gres/gpu:2,gres/band::4"}, Allotment(8, 0, None)),
         ({}, Allotment(8, 0, None)),
     ],
 )

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from bridge import names
+from bridge.gres_text import Gres
 from bridge.workload import annotations, gres
-from bridge.workload.gres import Gres
 
 
 @pytest.mark.parametrize(
