@@ -15,8 +15,8 @@ A new pod gets all of these changes. A pod without a node gets only tolerations,
   set, it also tolerates the not-ready taint indefinitely: no pod is evicted while its site is silent.
 - *Annotations*: job annotations of the pod's owners are copied to the pod unless the pod has its own. Validation checks
   all of them against the permissions of the user who creates the pod, and they cannot change afterwards.
-- *Group*: the annotation with the group of the pod is set, replaced or removed. Users often create a pod from the YAML
-  of another one, which has the annotation.
+- *Group*, *limits*: the annotations with the group of the pod, and with the limits that the scheduler checks, are set,
+  replaced or removed. Users often create a pod from the YAML of another one, which has the annotations.
 - *Finalizer*: a pod that can only run on Slurm gets it, so that the pod does not disappear before its job is released.
 - *Defaults*: if the pod may run on Slurm, the defaults of the namespace's policy are copied in the same way.
 
@@ -55,6 +55,8 @@ OWN_ANNOTATIONS = (
     names.GRANT,
 )
 """The annotations of a pod that only podbridge sets, after its creation."""
+CREATION_ANNOTATIONS = (names.GROUP, names.JOB_LIMITS)
+"""The annotations that only admission sets, when the pod is created."""
 
 
 def mutate(
@@ -69,6 +71,7 @@ def mutate(
     pools_only: bool = False,
     default_nodes: Mapping[str, str] | None = None,
     group: str | None = None,
+    job_limits: str | None = None,
     traceparent: str = "",
 ) -> list[Operation]:
     """Return the JSON patch for a new pod.
@@ -93,6 +96,8 @@ def mutate(
         Labels of nodes of the default scheduler; a pod that selects one of them stays with it.
     group
         The pod's group; the pod's own value is replaced, or removed if this is ``None``.
+    job_limits
+        The limits of the namespace's policy that the scheduler checks, in the same way.
     traceparent
         The new trace context of the pod, which replaces its own; empty: it keeps its own, or has none.
     """
@@ -116,7 +121,8 @@ def mutate(
         patch += _hold(pod, hold=local and not _may_be_remote(pod, more))
         patch += _remove_own_marks(pod)
         patch += _tolerate(pod, scheduler, more)
-        patch += _annotate(pod, more, group, traceparent)
+        exact = {names.GROUP: group, names.JOB_LIMITS: job_limits if local else None}
+        patch += _annotate(pod, more, exact, traceparent)
     return patch
 
 
@@ -272,17 +278,20 @@ def annotates(patch: Iterable[Operation], name: str) -> bool:
     )
 
 
-def _annotate(pod: pods.Pod, inherited: Mapping[str, str], group: str | None, traceparent: str) -> list[Operation]:
+def _annotate(
+    pod: pods.Pod, inherited: Mapping[str, str], exact: Mapping[str, str | None], traceparent: str
+) -> list[Operation]:
+    """Add annotations that the pod lacks, and set or remove (``None``) those of ``exact``."""
     own = pods.annotations_of(pod)
-    missing = {key: value for key, value in sorted(inherited.items()) if key not in own}
-    if group is not None and own.get(names.GROUP) != group:
-        missing[names.GROUP] = group
+    wanted = {key: value for key, value in sorted(inherited.items()) if key not in own}
+    wanted |= {key: value for key, value in exact.items() if value is not None}
     if traceparent:
-        missing[names.TRACEPARENT] = traceparent
-    patch = _set_annotations(own, missing)
-    if group is None and names.GROUP in own:
-        patch.append({"op": "remove", "path": _annotation_path(names.GROUP)})
-    return patch
+        wanted[names.TRACEPARENT] = traceparent
+    removed = [key for key, value in exact.items() if value is None and key in own]
+    return [
+        *_set_annotations(own, wanted),
+        *({"op": "remove", "path": _annotation_path(key)} for key in removed),
+    ]
 
 
 def _set_annotations(own: Mapping[str, str], wanted: Mapping[str, str]) -> list[Operation]:

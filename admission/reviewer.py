@@ -20,7 +20,7 @@ from bridge.kube import namespaces
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.logs import kv
 from bridge.namespace_policies import NamespacePolicy
-from bridge.workload import pool_selection
+from bridge.workload import extended_claims, job_limits, pool_selection
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.resources import Resources
 
@@ -90,7 +90,7 @@ class Reviewer:
             return allow(review.uid, update(review.old, pod, scheduler=self._scheduler))
         context, start = _new_context(review, pod) if tracing.tracer is not None else None, time.time()
         owners = Owners()
-        namespace, group = Namespace(), BARE
+        namespace, policy, group, limits = Namespace(), namespace_policies.NOTHING, BARE, None
         try:
             if self._ours(pod, managed):
                 owners = self._owners.find(pod, review.namespace)
@@ -101,10 +101,13 @@ class Reviewer:
                     group = self._groups.find(
                         pod, review.namespace, owners.annotations, namespace.annotations, owners.references
                     )
+                policy = self._policy(review, namespace)
+                limits = self._job_limits(review, policy, group=group.value is not None)
         except InvalidGroupError as error:
             return deny(review.uid, str(error), code=422, reason="Invalid")
         except BridgeError as error:
-            return _not_reviewed(review, "the pod's owners or its namespace could not be read", error)
+            what = "the pod's owners, its namespace or a permission of its user could not be read"
+            return _not_reviewed(review, what, error)
         inherited = {**group.inherited, **owners.annotations}
         patch = mutate(
             pod,
@@ -113,10 +116,11 @@ class Reviewer:
             user_name=review.user_name,
             inherited=inherited,
             pools=namespace.pools,
-            defaults=field_policy.defaults(self._policy(review, namespace), pod, inherited),
+            defaults=field_policy.defaults(policy, pod, inherited),
             pools_only=self._pools_only,
             default_nodes=self._default_nodes,
             group=group.value,
+            job_limits=limits,
             traceparent="" if context is None else context.text,
         )
         if context is not None and annotates(patch, names.TRACEPARENT):
@@ -188,6 +192,13 @@ class Reviewer:
 
     def _policy(self, review: Review, namespace: Namespace) -> NamespacePolicy:
         return namespace_policies.find(self._policies, review.namespace, namespace.labels, review.groups)
+
+    def _job_limits(self, review: Review, policy: NamespacePolicy, *, group: bool) -> str | None:
+        """Return the limits that the scheduler checks; ``None`` if there are none, or the user may exceed them all."""
+        limits = job_limits.of_policy(policy.max, claims=extended_claims.wants_devices(review.object), group=group)
+        keys = {name.removeprefix(names.JOB_ANNOTATION_PREFIX): name for name in limits}
+        missing = self._permissions.missing(review.user, keys, review.namespace)
+        return job_limits.encode({keys[key]: limits[keys[key]] for key in missing}) if missing else None
 
     def _managed(self, review: Review, selected: bool) -> bool:
         return selected and (self._namespaces is None or review.namespace in self._namespaces)

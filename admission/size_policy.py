@@ -13,10 +13,11 @@ from pydantic.alias_generators import to_camel
 
 from admission import pods
 from admission.field_policy import Denial
-from bridge import names
+from bridge import gres_text, names
 from bridge.namespace_policies import SIZES, MaxValues
 from bridge.workload import gres, groups, quantity, translate
 from bridge.workload.annotations import JobSettings
+from bridge.workload.devices import CPU
 from bridge.workload.groups import InvalidGroupError, Membership
 from bridge.workload.resources import Resources
 
@@ -25,11 +26,19 @@ _LIMITED_ALWAYS = (names.MIN_NODES, names.MAX_NODES, names.EXCLUSIVE)
 
 
 def denied(
-    pod: pods.Pod, settings: JobSettings, asked: Resources, most: MaxValues, table: Mapping[str, str], exclusive: bool
+    pod: pods.Pod,
+    settings: JobSettings,
+    asked: Resources,
+    most: MaxValues,
+    table: Mapping[str, str],
+    by_class: Mapping[str, int],
+    exclusive: bool,
 ) -> list[Denial]:
     """List what exceeds the maxima in a pod with these annotations and requests.
 
-    ``table`` maps extended resources to gres; ``exclusive``: pods without the annotation take whole nodes.
+    ``table`` maps extended resources to gres; ``by_class`` are the gres and CPUs that containers request by the name of
+    a device class; ``exclusive``: pods without the annotation take whole nodes. The devices of other claims are not
+    known yet (:mod:`bridge.workload.job_limits`).
     """
     if most == UNLIMITED and settings.keys().isdisjoint(_LIMITED_ALWAYS):
         return []
@@ -37,8 +46,8 @@ def denied(
     return [
         *_nodes(settings, member, most),
         *_whole_nodes(settings, most, exclusive=exclusive),
-        *_amounts(settings, asked, member, most),
-        *_gres(settings, asked, member, most, table),
+        *_amounts(settings, asked, by_class.get(CPU, 0), member, most),
+        *_gres(settings, asked, {kind: by_class[kind] for kind in by_class if kind != CPU}, member, most, table),
         *_time(pod, settings, most),
     ]
 
@@ -85,9 +94,11 @@ def _whole_nodes(settings: JobSettings, most: MaxValues, *, exclusive: bool) -> 
         yield _denial(names.EXCLUSIVE, f"annotation {names.EXCLUSIVE}: true is not allowed", "false")
 
 
-def _amounts(settings: JobSettings, asked: Resources, member: Membership | None, most: MaxValues) -> Iterator[Denial]:
+def _amounts(
+    settings: JobSettings, asked: Resources, by_class: int, member: Membership | None, most: MaxValues
+) -> Iterator[Denial]:
     """Check CPUs of a pod, and memory on a node."""
-    cpus = settings.get(names.CPU_PER_TASK) or quantity.whole(asked.get("cpu", quantity.parse(0)))
+    cpus = max(settings.get(names.CPU_PER_TASK) or quantity.whole(asked.get("cpu", quantity.parse(0))), by_class)
     if most.cpu_per_task is not None and cpus > most.cpu_per_task:
         what = _what(names.CPU_PER_TASK, settings, f"{cpus} CPUs")
         yield _denial(names.CPU_PER_TASK, what, f"at most {most.cpu_per_task}")
@@ -105,22 +116,20 @@ def _amounts(settings: JobSettings, asked: Resources, member: Membership | None,
 
 
 def _gres(
-    settings: JobSettings, asked: Resources, member: Membership | None, most: MaxValues, table: Mapping[str, str]
+    settings: JobSettings,
+    asked: Resources,
+    by_class: Mapping[str, int],
+    member: Membership | None,
+    most: MaxValues,
+    table: Mapping[str, str],
 ) -> Iterator[Denial]:
     if most.gres is None:
         return
     given = translate.requested_gres(asked, settings.get(names.GRES, ()), table, exclusive=True)
-    found = [gres.parse(part)[0] for part in given]
-    counts: dict[str, int] = {}
-    for one in found:
-        own = [key for key in (one.name, f"{one.name}:{one.type}") if key in most.gres]
-        for key in own or [str(one).rpartition(":")[0]]:
-            counts[key] = counts.get(key, 0) + one.count * _on_a_node(member)
-    for key, count in sorted(counts.items()):
-        if count > most.gres.get(key, 0):
-            what = _what(names.GRES, settings, f"{key}:{count} on a node")
-            allowed = ", ".join(f"{name}:{limit}" for name, limit in sorted(most.gres.items())) or "none"
-            yield _denial(names.GRES, what, f"at most {allowed}")
+    found = [gres_text.read(part) for part in (*given, *(f"{kind}:{count}" for kind, count in by_class.items()))]
+    for key, count in gres.beyond(found, most.gres, _on_a_node(member)).items():
+        what = _what(names.GRES, settings, f"{key}:{count} on a node")
+        yield _denial(names.GRES, what, f"at most {gres.limits_text(most.gres)}")
 
 
 def _time(pod: pods.Pod, settings: JobSettings, most: MaxValues) -> Iterator[Denial]:

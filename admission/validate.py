@@ -8,13 +8,13 @@ from typing import Any
 
 from admission import field_policy, pods, pool_rules, size_policy, unsupported
 from admission.field_policy import Denial
-from admission.mutate import OWN_ANNOTATIONS
+from admission.mutate import CREATION_ANNOTATIONS, OWN_ANNOTATIONS
 from bridge import names
 from bridge.config import Config
 from bridge.namespace_policies import NOTHING, NamespacePolicy
 from bridge.script import check as script_check
 from bridge.workload import annotations as job_annotations
-from bridge.workload import groups, pool_selection, resources, shortfall
+from bridge.workload import extended_claims, groups, pool_selection, resources, shortfall
 from bridge.workload.annotations import JobSettings
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.kinds.table import check_gang
@@ -151,7 +151,8 @@ def create(
 
 def _too_large(pod: pods.Pod, settings: JobSettings, asked: Resources, rules: Rules, scope: Scope) -> list[Denial]:
     """List what exceeds the maxima of the namespace's policy."""
-    return size_policy.denied(pod, settings, asked, scope.policy.max, rules.gres, rules.exclusive)
+    by_class = extended_claims.by_class(pod["spec"], rules.device_classes)
+    return size_policy.denied(pod, settings, asked, scope.policy.max, rules.gres, by_class, rules.exclusive)
 
 
 def _grown(old: pods.Pod, new: pods.Pod, rules: Rules, scope: Scope) -> list[Denial]:
@@ -183,10 +184,9 @@ def _reserved_on_create(pod: pods.Pod, user_name: str, rules: Rules) -> list[str
         )
     if user_name not in rules.trusted:
         before: pods.Pod = {"metadata": {}}
-        if names.GROUP in annotations and pods.scheduler_name(pod) == rules.scheduler:
-            before = {
-                "metadata": {"annotations": {names.GROUP: annotations[names.GROUP]}}
-            }  # set by the mutating webhook
+        if pods.scheduler_name(pod) == rules.scheduler:  # set by the mutating webhook
+            known = {key: annotations[key] for key in CREATION_ANNOTATIONS if key in annotations}
+            before = {"metadata": {"annotations": known}}
         problems += _reserved(before, pod)
         local = pods.scheduler_name(pod) == rules.scheduler and pool_selection.of(pod).local
         reserved = [name for name in _FINALIZERS if not (local and name == names.FINALIZER)]
@@ -327,7 +327,7 @@ def _reserved(old: pods.Pod, new: pods.Pod) -> list[str]:
     )
     for where, key, (before, after) in (
         ("metadata.labels", names.JOB_ID_LABEL, labels),
-        *(("metadata.annotations", key, annotations) for key in (*OWN_ANNOTATIONS, names.GROUP)),
+        *(("metadata.annotations", key, annotations) for key in (*OWN_ANNOTATIONS, *CREATION_ANNOTATIONS)),
     ):
         if before.get(key) == after.get(key):
             continue

@@ -67,6 +67,11 @@ OWN_NAMES = (
     (names.JOB_ID_ANNOTATION, "annotation on the pod", "its Slurm job, from the binding on"),
     (names.JOB_START_ANNOTATION, "annotation on the pod", "when Slurm allocated that job"),
     (names.GROUP, "annotation on the pod", "its [group](gangs.md): kind, name, UID and index; size, minimum and slot"),
+    (
+        names.JOB_LIMITS,
+        "annotation on the pod",
+        "limits of the namespace's [policy](admission.md#policies) that the scheduler checks, as JSON",
+    ),
     (names.FINALIZER, "finalizer of the pod", "from the creation of a pod for Slurm until its job is released"),
     (names.MANAGED_TAINT, "taint of nodes", "value: the scheduler's name; effect NoExecute"),
     (names.SLURM_NODENAME_LABEL, "label on a node", "the name of the node in Slurm, if it differs"),

@@ -56,6 +56,12 @@ REASONS = (
         "UnsupportedResourceClaim",
         "Slurm cannot satisfy a resource claim or device class of the pod; the message contains the cause, see dra.md",
     ),
+    (
+        UNSCHEDULED,
+        "NamespaceLimitExceeded",
+        "the resource claims of the pod have more devices than the policy of its namespace allows, or its group has "
+        "more pods; podbridge retries, see [policies](admission.md#policies)",
+    ),
     (UNSCHEDULED, "ResourceClaimMissing", "a resource claim of the pod does not exist yet; podbridge retries"),
     (
         UNSCHEDULED,

@@ -10,7 +10,7 @@ from typing import Any
 from bridge.loop import Dependencies
 from bridge.slurm import states
 from bridge.slurm.models import ApiVersion, JobRequest
-from bridge.workload import links, translate
+from bridge.workload import job_limits, links, translate
 from bridge.workload.devices import UnsupportedClaimError
 from scheduler.claims import Claims
 from scheduler.errors import NoNodeError
@@ -33,8 +33,14 @@ class JobRequests:
 
         Members of different shapes get a heterogeneous job, with one component for each shape. If members of one shape
         have too few nodes in common, because they select different ones, each kind of them gets a component. Raises
-        :class:`NoNodeError`, and the errors of :mod:`bridge.workload.translate` and of :meth:`Claims.add_to`.
+        :class:`NoNodeError`, and the errors of :mod:`bridge.workload.translate`, :mod:`bridge.workload.job_limits` and
+        :meth:`Claims.add_to`.
         """
+        request = self._of(members, gang, placements)
+        job_limits.check(request, members)
+        return request
+
+    def _of(self, members: Sequence[Pod], gang: Gang | None, placements: Placements) -> JobRequest:
         version = self._slurm.version
         if gang is None:
             placement, longest = self._place(members, placements)

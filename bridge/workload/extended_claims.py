@@ -60,6 +60,19 @@ def wants_devices(pod: _Pod, classes: Collection[str] = ()) -> bool:
     return bool(spec.get("resourceClaims")) or any(device_classes(container, classes) for container in containers)
 
 
+def by_class(spec: _Object, table: Mapping[str, str]) -> dict[str, int]:
+    """Return what containers request by the name of a device class: the entry of the class in ``table`` -> count.
+
+    Classes that are not in the table are left out: admission refuses the pod.
+    """
+    counts: dict[str, int] = {}
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        for resource, text in device_classes(container).items():
+            if kind := table.get(resource.removeprefix(PREFIX)):
+                counts[kind] = counts.get(kind, 0) + quantity.whole(quantity.parse(text))
+    return counts
+
+
 def shape(pod: _Pod) -> list[object]:
     """Return which claims and device classes the pod names; empty if it has none."""
     spec = pod["spec"]

@@ -64,3 +64,21 @@ def missing(given: Iterable[Gres], asked: Mapping[tuple[str, str], int]) -> dict
         if typed < count or total < sum(number for (other, _), number in asked.items() if other == name):
             short[name, kind] = count
     return short
+
+
+def beyond(given: Iterable[Gres], most: Mapping[str, int], pods: int = 1) -> dict[str, int]:
+    """Return the counts of ``pods`` pods on a node that exceed ``most``, by ``name`` or ``name:type``.
+
+    A gres counts for its name and for its type. One that ``most`` does not name is not allowed.
+    """
+    counts: dict[str, int] = {}
+    for one in given:
+        limited = [key for key in dict.fromkeys((one.name, one.kind)) if key in most]
+        for key in limited or [one.kind]:
+            counts[key] = counts.get(key, 0) + one.count * pods
+    return {key: count for key, count in sorted(counts.items()) if count > most.get(key, 0)}
+
+
+def limits_text(most: Mapping[str, int]) -> str:
+    """Return the limits as a text: ``fpga:1, gpu:4``, or ``none``."""
+    return ", ".join(f"{name}:{limit}" for name, limit in sorted(most.items())) or "none"

@@ -18,6 +18,7 @@ from bridge.config import Config
 from bridge.errors import KubeForbiddenError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.kube.resources import Resource
+from tests.unit.admission.test_mutate import patched
 
 OURS = names.DEFAULT_SCHEDULER_NAME
 JOB_OWNER = [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1", "controller": True}]
@@ -481,3 +482,49 @@ class TestTraces:
     def test_without_a_tracer_no_pod_gets_a_context(self, app: flask.testing.FlaskClient) -> None:
         assert self.annotation(app, self.pod()) == ""
         assert self.annotation(app, self.pod("malformed")) == ""
+
+
+CLAIMS = [{"name": "gpus", "resourceClaimTemplateName": "t"}]
+LIMITS = {"gres": {"gpu": 4}, "cpuPerTask": 8}
+LIMITED = [{"namespaces": ["*"], "max": {**LIMITS, "maxNodes": 2, "timelimit": 60}}]
+
+
+def limits_of(made: dict[str, Any], response: Mapping[str, Any]) -> str | None:
+    return patched(made, patch_of(response))["metadata"]["annotations"].get(names.JOB_LIMITS)
+
+
+def test_the_limits_that_the_scheduler_checks_are_on_the_pod(world: World) -> None:
+    app = client(world, namespace_policies=LIMITED)
+    plain, claiming = pod({"annotations": {}}), pod({"annotations": {}}, resourceClaims=CLAIMS)
+    assert limits_of(plain, ask(app, "/mutate", review(plain))) is None
+    assert json.loads(limits_of(claiming, ask(app, "/mutate", review(claiming))) or "") == LIMITS
+    labels = {"kueue.x-k8s.io/pod-group-name": "g"}
+    member = pod({"labels": labels, "annotations": {"kueue.x-k8s.io/pod-group-total-count": "2"}})
+    found = json.loads(limits_of(member, ask(app, "/mutate", review(member))) or "")
+    assert found == {"minNodes": 2, "maxNodes": 2}
+
+
+def test_limits_that_the_user_may_exceed_are_not_on_the_pod(world: World) -> None:
+    world.allowed = True
+    made = pod({"annotations": {names.JOB_LIMITS: '{"gres": {}}'}}, resourceClaims=CLAIMS)
+    assert limits_of(made, ask(client(world, namespace_policies=LIMITED), "/mutate", review(made))) is None
+    assert limits_of(made, ask(client(world), "/mutate", review(made))) is None
+
+
+@pytest.mark.parametrize("own", ["{}", json.dumps({"gres": {"gpu": 99}}), json.dumps(LIMITS)])
+def test_a_user_does_not_write_the_limits(world: World, own: str) -> None:
+    app = client(world, namespace_policies=LIMITED)
+    made = pod({"annotations": {names.JOB_LIMITS: own}}, resourceClaims=CLAIMS)
+    assert json.loads(limits_of(made, ask(app, "/mutate", review(made))) or "") == LIMITS
+    for old, new in ((own, None), (own, "{}"), (None, own)):
+        before, after = (pod({"annotations": {} if text is None else {names.JOB_LIMITS: text}}) for text in (old, new))
+        if before != after:
+            response = ask(app, "/validate", review(after, "UPDATE", oldObject=before))
+            assert not response["allowed"] and names.JOB_LIMITS in response["status"]["message"]
+
+
+def test_a_permission_that_cannot_be_checked_admits_no_pod(world: World) -> None:
+    app = client(world, namespace_policies=LIMITED)
+    world.error = KubeUnavailableError("no answer")
+    response = ask(app, "/mutate", review(pod(resourceClaims=CLAIMS)))
+    assert not response["allowed"] and response["status"]["code"] == 503

@@ -1,0 +1,94 @@
+"""The limits of a namespace's policy that hold for what only the scheduler can count. Pure.
+
+A resource claim may be created after its pod, also from a template that has been replaced since. A group may get more
+pods than its object says. So admission writes these limits to the pod, and the scheduler compares the request for the
+job with them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from bridge import gres_text, names
+from bridge.namespace_policies import MaxValues
+from bridge.slurm.models import JobRequest
+from bridge.workload import gres
+from bridge.workload.translate import UntranslatableError
+
+Limits = dict[str, Any]
+"""Limits by the annotation that they limit, as in :class:`~bridge.namespace_policies.MaxValues`."""
+_KEYS = {
+    names.GRES: "gres",
+    names.CPU_PER_TASK: "cpuPerTask",
+    names.MIN_NODES: "minNodes",
+    names.MAX_NODES: "maxNodes",
+}
+
+
+class LimitExceededError(UntranslatableError):
+    """A job that is larger than the policy of its pod's namespace allows."""
+
+    reason = "NamespaceLimitExceeded"
+
+
+def of_policy(most: MaxValues, *, claims: bool, group: bool) -> Limits:
+    """Return the limits for a pod that has resource claims, or is a member of a group."""
+    found: Limits = {names.GRES: most.gres, names.CPU_PER_TASK: most.cpu_per_task} if claims else {}
+    if group:
+        found |= {names.MIN_NODES: most.min_nodes or most.max_nodes, names.MAX_NODES: most.max_nodes}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def encode(limits: Limits) -> str:
+    """Return the annotation."""
+    return json.dumps({_KEYS[name]: value for name, value in limits.items()}, sort_keys=True)
+
+
+def check(request: JobRequest, members: Iterable[Mapping[str, Any]]) -> None:
+    """Raise :class:`LimitExceededError` if the request for a job exceeds a limit of one of its pods."""
+    for text in sorted({(pod["metadata"].get("annotations") or {}).get(names.JOB_LIMITS) or "" for pod in members}):
+        if text and (found := _problems((request, *request.components), text)):
+            raise LimitExceededError("; ".join(found))
+
+
+def _problems(parts: Iterable[JobRequest], text: str) -> list[str]:
+    parts = list(parts)
+    try:
+        limits = {**json.loads(text)}
+        given = {key: limits[key] for key in _KEYS.values() if key in limits}
+        return [problem for key, most in given.items() for problem in _COUNTS[key](parts, most)]
+    except (ValueError, TypeError, AttributeError):
+        return [f"annotation {names.JOB_LIMITS}: {text[:80]!r} cannot be read; allowed: as admission writes it"]
+
+
+def _gres(parts: list[JobRequest], most: Mapping[str, int]) -> Iterable[str]:
+    for part in parts:
+        given = [gres_text.read(one) for expression in part.gres for one in gres_text.listed(expression)]
+        for kind, count in gres.beyond(given, most).items():
+            what = f"{kind}:{count} on a node, with the resource claims, is not allowed"
+            yield _text(what, gres.limits_text(most), "gres")
+
+
+def _cpus(parts: list[JobRequest], most: int) -> Iterable[str]:
+    if (count := max(part.cpus for part in parts)) > most:
+        yield _text(f"{count} CPUs, with the resource claims, are not allowed", most, "cpuPerTask")
+
+
+def _min_nodes(parts: list[JobRequest], most: int) -> Iterable[str]:
+    if (count := sum(part.min_nodes for part in parts)) > most:
+        yield _text(f"a minimum of {count} nodes for the pods of the group is not allowed", most, "minNodes")
+
+
+def _max_nodes(parts: list[JobRequest], most: int) -> Iterable[str]:
+    if (count := sum(part.max_nodes or part.min_nodes for part in parts)) > most:
+        yield _text(f"{count} nodes for the pods of the group are not allowed", most, "maxNodes")
+
+
+def _text(what: str, most: object, key: str) -> str:
+    return f"{what}; allowed: at most {most} (max.{key} of the namespace's policy)"
+
+
+_COUNTS: Mapping[str, Callable[[list[JobRequest], Any], Iterable[str]]]
+_COUNTS = {"gres": _gres, "cpuPerTask": _cpus, "minNodes": _min_nodes, "maxNodes": _max_nodes}
