@@ -144,7 +144,7 @@ inside() {
 
 # launch I start|exec [WORD...]: replace this process by the container, or by a command beside it.
 launch() {
-    local i=$1 name=${NAME[$1]}
+    local i=$1 name=${NAME[$1]} verb=run
     if [[ $2 == exec ]]; then
         pass_foreign "$name" || return
         arguments_of "$i" exec
@@ -156,6 +156,7 @@ launch() {
     pass_foreign "$name" || cannot "$name" 128 ContainerCannotRun "$PROBLEM"
     arguments_of "$i" start
     command_of "$i"
+    [[ ! ${HAS_COMMAND[i]} ]] || verb=exec
     if [[ ${#LINKS[@]} -gt 0 && ${HAS_COMMAND[i]} ]] && has_shell; then
         COMMAND=("${IMAGE_SHELL[@]}" -c "$MAKE_LINKS" sh "${#LINKS[@]}" "${LINKS[@]}" "${COMMAND[@]}")
     elif ((${#LINKS[@]} > 2)) || [[ ${LINKS[0]-} && ${FROM[${LINKS[0]##*/}]} != "$PWD/run/$name.message" ]]; then
@@ -165,7 +166,7 @@ launch() {
     mpi "$i" 'export "APPTAINERENV_$name=${!name}" "SINGULARITYENV_$name=${!name}"'
     umask 022
     go "$name"
-    exec "${BEFORE[@]}" "${MPI[@]}" "${SETTER[@]}" "$RUNTIME" --silent "$(verb "$i")" "${WORDS[@]}" --env-file "run/$name.env" \
+    exec "${BEFORE[@]}" "${MPI[@]}" "${SETTER[@]}" "$RUNTIME" --silent "$verb" "${WORDS[@]}" --env-file "run/$name.env" \
         "$IMAGE" "${COMMAND[@]}"
 }
 
@@ -275,14 +276,6 @@ has_shell() {
         return
     fi
     "${LEAVE[@]}" "${SETTER[@]}" "$RUNTIME" exec "${OPTIONS[@]}" "$IMAGE" "${IMAGE_SHELL[@]}" -c "$text" >/dev/null 2>&1 </dev/null
-}
-
-verb() {
-    if [[ ${HAS_COMMAND[$1]} ]]; then
-        printf exec
-    else
-        printf run
-    fi
 }
 
 # fetch I: pulls an image to a file first, so that a failed pull can be distinguished from a failed program.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,8 +26,11 @@ HOST_PATHS = ["/data", "/data/in:ner", "/o,th^er:/x"]
 
 def site(runtime: str, rng: random.Random) -> dict[str, Any]:
     """Return a BuildConfig. Nothing is allowed by which the site trusts its pods with options."""
+    prefixes = ["docker://", "docker://registry.example/x", ""]
+    # without a prefix, apptainer and enroot have no image of a plain name
+    weights = [1, 1, 0.2 if runtime in ("apptainer", "enroot") else 1]
     return {
-        "runtime": {"kind": runtime, "image_prefix": rng.choice(["docker://", "docker://registry.example/x", ""])},
+        "runtime": {"kind": runtime, "image_prefix": rng.choices(prefixes, weights)[0]},
         "volumes": {
             "host_paths": rng.choice([HOST_PATHS, ["/"]]),
             "cvmfs_path": "/cvmfs/a,b",
@@ -90,10 +94,14 @@ def ordinary() -> tuple[dict[str, Any], Objects]:
 
 
 class Pods:
-    """Makes pods; most texts are ordinary, so that most pods have only one or two that are not."""
+    """Makes pods; most texts are ordinary, so that most pods have only one or two that are not.
 
-    def __init__(self, seed: int) -> None:
+    Most pods get as far as a command line: of the texts that every hub refuses, most are made ones that it accepts.
+    """
+
+    def __init__(self, seed: int, runtime: str = "") -> None:
         self.rng = random.Random(seed)
+        self.runtime = runtime
 
     def hostile(self) -> str:
         return "".join(self.rng.choice(PIECES) for _ in range(self.rng.randint(1, 4)))
@@ -101,9 +109,27 @@ class Pods:
     def text(self, usual: str, odds: float = 0.08) -> str:
         return self.hostile() if self.rng.random() < odds else usual
 
+    def long(self) -> str:
+        """Return a text that is too long for programs which read lines."""
+        text = self.hostile()
+        return text * (9000 // len(text))
+
+    def tame(self, text: str, refused: str, usual: str) -> str:
+        """Return the text, mostly without the characters that match ``refused``."""
+        return text if text == usual or self.rng.random() < 0.15 else re.sub(refused, "", text) or usual
+
     def name(self, usual: str) -> str:
         """Return the name of a variable; an API server allows no other characters."""
-        return "".join(letter for letter in self.text(usual, 0.1) if " " <= letter <= "~" and letter != "=") or usual
+        text = re.sub(r"[^ -~]|=", "", self.text(usual, 0.15)) or usual
+        return self.tame(text, r"^[0-9]+|\W" if self.runtime == "enroot" else "^$", usual)
+
+    def place(self, usual: str, odds: float = 0.1) -> str:
+        """Return where something is mounted."""
+        path = self.tame(self.path(usual, odds), r"[:,^\"\\\x00-\x1f\x7f]|\.\.|\s+$", usual)
+        return path if path.startswith("/") or self.rng.random() < 0.1 else f"/{path}"
+
+    def image(self, usual: str) -> str:
+        return self.tame(self.text(usual, 0.1), r"[^A-Za-z0-9_./:@+#%=~-]|^\W+|\.\.", usual)
 
     def path(self, usual: str, odds: float = 0.05) -> str:
         """Return a path; a hostile one is part of an ordinary one, as most of the others are refused."""
@@ -121,7 +147,7 @@ class Pods:
         if rng.random() < 0.2:
             annotations["slurm-job.vk.io/image-root"] = self.text("docker://registry.example/", 0.1)
         volumes = [
-            {"name": "c", "configMap": {"name": "c", "items": [{"key": "k", "path": self.path("it/em")}]}},
+            {"name": "c", "configMap": {"name": "c", "items": [{"key": "k", "path": self.path("it/em", 0.1)}]}},
             {"name": "s", "secret": {"secretName": "s"}},
             {"name": "e", "emptyDir": {}},
             {"name": "m", "emptyDir": {"medium": "Memory"}},
@@ -151,19 +177,20 @@ class Pods:
         )
 
     def key(self) -> str:
-        return self.text("key", 0.2).replace("/", "_") or "k"
+        return self.tame(self.text("key", 0.2).replace("/", "_"), r"[^ -~]|[=\n]|^\.\.", "key")
 
     def container(self, name: str) -> dict[str, Any]:
         rng = self.rng
         container: dict[str, Any] = {
             "name": name,
-            "image": self.text(rng.choice(["busybox", "registry.example:5000/team/tool:2", "docker://busybox"]), 0.05),
+            "image": self.image(rng.choice(["busybox", "registry.example:5000/team/tool:2", "docker://busybox"])),
             "command": [self.text("run"), *self.some(lambda _: self.text("word", 0.3), 2)],
             "args": self.some(lambda _: self.text("arg", 0.3), 2),
             "env": [
-                {"name": self.name("V"), "value": self.text("value", 0.3)},
+                {"name": "V", "value": self.text("value", 0.3)},
                 {"name": "L", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['l']"}}},
-                *self.some(lambda _: {"name": self.name("X"), "value": self.hostile() * rng.choice([1, 1, 3000])}, 2),
+                *self.some(lambda _: {"name": self.name("X"), "value": self.hostile()}, 2),
+                *([{"name": self.name("Y"), "value": self.long()}] if rng.random() < 0.05 else []),
             ],
             "volumeMounts": self.some(self.mount, 5),
         }
@@ -172,22 +199,23 @@ class Pods:
         if rng.random() < 0.3:
             container["workingDir"] = self.path("/work")
         if rng.random() < 0.2:
-            container["terminationMessagePath"] = self.path("/dev/termination-log", 0.2)
+            container["terminationMessagePath"] = self.place("/dev/termination-log", 0.2)
         if rng.random() < 0.2:
             container["readinessProbe"] = {"exec": {"command": [self.text("probe", 0.3), self.hostile()]}}
         if rng.random() < 0.2:
             container["securityContext"] = {
-                "runAsUser": rng.choice([0, 1000, 1000]),
+                "runAsUser": 0 if rng.random() < (0.05 if self.runtime == "apptainer" else 0.3) else 1000,
                 "readOnlyRootFilesystem": rng.random() < 0.1,
             }
         return container
 
     def mount(self, number: int) -> dict[str, Any]:
         rng = self.rng
+        device = rng.random() < (0.02 if self.runtime == "charliecloud" else 0.2)
         place = rng.choice(
-            [f"/m{number}", f"/m{number}/in/it", "/dev/shm", "/tmp", f"/dev/x{number}" if rng.random() < 0.2 else "/x"]
+            [f"/m{number}", f"/m{number}/in/it", "/dev/shm", "/tmp", f"/dev/x{number}" if device else "/x"]
         )
-        mount = {"name": rng.choice("csemhvf"), "mountPath": self.path(place), "readOnly": rng.random() < 0.3}
+        mount = {"name": rng.choice("csemhvf"), "mountPath": self.place(place), "readOnly": rng.random() < 0.3}
         kind = rng.random()
         if kind < 0.3:
             mount["subPath"] = self.path("sub", 0.2)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -117,11 +116,20 @@ def _csv(value: str) -> list[str]:
     return record
 
 
+_QUOTED = r"""'[^']*'|"'"|\\'"""
+_EXPORT = re.compile(rf"export ([A-Za-z_][A-Za-z0-9_]*)=((?:{_QUOTED})*)\n")
+_PART = re.compile(_QUOTED)
+
+
 def exports(text: str) -> dict[str, str]:
-    """Read lines of a shell that only export variables; every other word is an error."""
-    words = shlex.split(text)
-    assert words[::2] == ["export"] * (len(words) // 2), words
-    return dict(word.split("=", 1) for word in words[1::2])
+    """Read lines of a shell that only export variables, each value quoted; everything else is an error."""
+    found, at = {}, 0
+    while at < len(text):
+        match = _EXPORT.match(text, at)
+        assert match, text[at : at + 200]
+        found[match[1]] = _PART.sub(lambda part: part[0][1:-1] or (part[0] == "\\'") * "'", match[2])
+        at = match.end()
+    return found
 
 
 def lines(text: str, quote: str) -> dict[str, str]:
