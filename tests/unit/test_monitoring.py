@@ -154,6 +154,13 @@ def test_no_page_describes_an_alert_that_does_not_exist():
     assert pages == {rule["alert"] for rule in RULES}
 
 
+def test_each_defect_and_each_state_that_podbridge_does_not_leave_by_itself_has_an_alert():
+    alerted = set().union(*(used(rule["expr"])[0] for rule in RULES))
+    assert {"podbridge_isolated_errors_total", "podbridge_stranded_pods"} <= alerted
+    symptoms = (ROOT / "docs" / "troubleshooting.md").read_text()
+    assert {name for name in own() if name in symptoms} <= alerted
+
+
 BASE_UNITS = ("_seconds", "_bytes", "_info", "_total")
 COUNTS = {"jobs", "nodes", "pods", "objects", "flavors", "depth", "waiting"}
 STATES = {"leader", "up", "engaged", "others"}
