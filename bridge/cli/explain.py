@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -107,10 +107,20 @@ def _kubernetes(pod: pods.Pod) -> list[str]:
         lines.append(f"on node {pod['spec']['nodeName']}")
     conditions = [c for c in status.get("conditions") or () if c.get("message")]
     lines += [f"{c['type']}={c['status']}: {c['message']}" for c in conditions]
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        ended = (each.get("lastState") or {}).get("terminated")
+        if ended and (each.get("state") or {}).get("waiting"):
+            lines.append(
+                f"container {each['name']} waits for its restart, exit code {ended['exitCode']}: {_cause(ended)}"
+            )
     lines += _race(pod)
     asked = resources.pod_requests(pod["spec"])
     lines.append("requests " + (", ".join(f"{n} {v.normalize():f}" for n, v in sorted(asked.items())) or "nothing"))
     return lines
+
+
+def _cause(found: Mapping[str, Any]) -> str:
+    return ": ".join(str(found[key]) for key in ("reason", "message") if found.get(key))
 
 
 def _race(pod: pods.Pod) -> list[str]:
@@ -260,7 +270,8 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
     waiting = pods.condition(pod, names.POD_SCHEDULED)
     if pods.is_finished(pod):
         held = ", still held by podbridge's finalizer" if pods.is_held(pod) else ""
-        return f"finished ({pod['status']['phase']}){held}", ""
+        cause = _cause(pod["status"])
+        return f"finished ({pod['status']['phase']}){held}{f': {cause}' if cause else ''}", ""
     remote = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB)
     if pods.is_bound(pod) and (remote or not pool_selection.of(pod).local):
         return f"on pool {pod['spec']['nodeName']}" + (f" as job {remote}" if remote else ": not submitted yet"), ""

@@ -105,3 +105,25 @@ def test_each_member_shows_the_position_the_reason_and_the_start_of_the_job_of_i
         ]
         assert report["next"] == "squeue -j 9 --start"
         assert report["not_read"] == []
+
+
+def remote(**status):
+    return member("x", node="pool", group=None) | {"status": status}
+
+
+def test_a_pod_that_has_failed_shows_its_reason_and_message():
+    """The Event that has them is deleted after an hour."""
+    why = {"reason": "NotPossibleAtSite", "message": "container main: runAsUser: 185 is not allowed"}
+    report = explain.describe(Session([]), remote(phase="Failed", **why))
+    assert report["summary"] == f"finished (Failed): {why['reason']}: {why['message']}"
+    assert explain.describe(Session([]), remote(phase="Succeeded"))["summary"] == "finished (Succeeded)"
+
+
+def test_a_container_that_waits_for_its_restart_shows_how_it_ended():
+    ended = {"exitCode": 128, "reason": "ErrImagePull", "message": "no such image"}
+    state = {"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}}
+    runs = {"name": "other", "state": {"running": {}}, "lastState": {"terminated": ended}}
+    found = explain.describe(Session([]), remote(phase="Running", containerStatuses=[state, runs]))["kubernetes"]
+    assert [line for line in found if line.startswith("container ")] == [
+        "container main waits for its restart, exit code 128: ErrImagePull: no such image"
+    ]
