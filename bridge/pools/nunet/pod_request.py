@@ -38,6 +38,9 @@ _CONTAINER_SENT = {"name", "image", "command", "args", "env", "envFrom", "resour
 _CONTAINER_NO_EFFECT = {"imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"}
 
 
+_IDS = {"runAsUser", "runAsGroup", "fsGroup"}
+
+
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
     """Values of the configuration.
@@ -107,9 +110,11 @@ def _refuse_unknown(found: Mapping[str, Any], where: str, allowed: set[str]) -> 
             raise ScriptError(f"{where}.{name}: a NuNet job cannot have it; remove it from the pod")
 
 
-def _is_empty(value: object) -> bool:
-    """Return whether the value requests nothing: empty, false, or an object of such values."""
-    return not value or (isinstance(value, dict) and all(map(_is_empty, value.values())))
+def _is_empty(value: object, name: str = "") -> bool:
+    """Return whether the value requests nothing: empty, false, or an object of such values. User 0 is one."""
+    if name in _IDS:
+        return value is None
+    return not value or (isinstance(value, dict) and all(_is_empty(each, key) for key, each in value.items()))
 
 
 def _time_limit(spec: Mapping[str, Any], values: Mapping[str, Any]) -> int | None:

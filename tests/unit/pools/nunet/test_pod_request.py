@@ -74,6 +74,8 @@ def test_what_the_api_server_adds_is_accepted():
         (pod(hostNetwork=True), "spec.hostNetwork"),
         (pod(hostname="x"), "spec.hostname"),
         (pod(securityContext={"runAsUser": 1000}), "spec.securityContext"),
+        (pod(securityContext={"runAsUser": 0}), "spec.securityContext"),
+        (pod(container={"securityContext": {"runAsGroup": 0}}), "spec.containers[0].securityContext"),
         (pod(runtimeClassName="kata"), "spec.runtimeClassName"),
         (pod(newFieldOfNextYear="x"), "spec.newFieldOfNextYear"),
         (pod(container={"workingDir": "/x"}), "spec.containers[0].workingDir"),
