@@ -25,7 +25,7 @@ from bridge.logs import kv
 from bridge.single_flight_cache import SingleFlightCache
 from bridge.slurm.models import GroupRef
 from bridge.workload import groups
-from bridge.workload.annotations import merge
+from bridge.workload.annotations import Layers, merge
 from bridge.workload.groups import InvalidGroupError, Membership
 from bridge.workload.kinds import job, jobset
 from bridge.workload.kinds.kind import Kind, controller, label, number
@@ -46,10 +46,14 @@ Read = Callable[[Resource, str, str], Mapping[str, Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class FoundGroup:
-    """The value of the annotation ``bridge.vk.io/group``, ``None`` for a bare pod; annotations of the group's owner."""
+    """The value of the annotation ``bridge.vk.io/group``, ``None`` for a bare pod; annotations of the group's owner.
+
+    ``layers`` has the group's owner and the object from which it was made, each with its annotations.
+    """
 
     value: str | None = None
     inherited: Mapping[str, str] = field(default_factory=dict)
+    layers: Layers = field(default=(), compare=False)
 
 
 BARE = FoundGroup()
@@ -134,19 +138,20 @@ class GroupReader:
             gang = annotations[names.GANG]
             check_gang(gang, f"{kind.title} {name}")
         gang = gang or default
-        more = merge([annotations, self._template_annotations(kind, owner, namespace)])
+        layers = ((f"{kind.title} {name}", annotations), *self._template(kind, owner, namespace))
+        more = merge([each for _, each in layers])
         if gang == "false":
-            return FoundGroup(None, more)
+            return FoundGroup(None, more, layers)
         self._check_parents(kind, owner, namespace)
         replicas = self._replicas(pod, namespace, owners) if kind.created_first else 0
         place = kind.place(pod, owner, gang == "all", replicas)
         if place is None or place.size == 1:
-            return FoundGroup(None, more)
+            return FoundGroup(None, more, layers)
         groups.together({**more, **settings})
         key = GroupRef(kind.name, namespace, name, str(owner["metadata"].get("uid") or ""), place.index)
         completed = min(self._completed(pod, namespace, place.index, owners), place.size)
         member = Membership(key, place.size, place.minimum, place.slot, completed=completed)
-        return FoundGroup(groups.encode(member), more)
+        return FoundGroup(groups.encode(member), more, layers)
 
     def _owner(self, kind: Kind, namespace: str, name: str, uid: str) -> Mapping[str, Any]:
         if not kind.resources:
@@ -162,11 +167,11 @@ class GroupReader:
         hint = f"create the {kind.title} before its pods" if kind.created_first else "its pods cannot start without it"
         raise InvalidGroupError(f"the group of the pod cannot be determined: {what}; {hint}")
 
-    def _template_annotations(self, kind: Kind, owner: Mapping[str, Any], namespace: str) -> Mapping[str, str]:
-        """Return the annotations of the object from which an owner was made; empty if it may not be read."""
+    def _template(self, kind: Kind, owner: Mapping[str, Any], namespace: str) -> Layers:
+        """Return the object from which an owner was made, with its annotations; empty if it may not be read."""
         template = kind.template(owner) if kind.resources else None
         if template is None:
-            return {}
+            return ()
         resources, name = template
         last = self._served.get(kind.name)
         for resource in sorted(resources, key=lambda one: last is None or one.version != last.version):
@@ -174,10 +179,11 @@ class GroupReader:
                 found = self._get(resource, namespace, name, "")
             except KubeForbiddenError as error:
                 log.warning("reading a template is forbidden: its annotations are ignored", extra=kv(error=error))
-                return {}
+                return ()
             if found is not None:
-                return found["metadata"].get("annotations") or {}
-        return {}
+                title = resource.plural.removesuffix("s").capitalize()
+                return ((f"{title} {name}", found["metadata"].get("annotations") or {}),)
+        return ()
 
     def _check_parents(self, kind: Kind, owner: Mapping[str, Any], namespace: str) -> None:
         """Raise :class:`InvalidGroupError` if the group is in a group that podbridge does not support."""

@@ -16,7 +16,7 @@ from bridge.kube.discovery import get_if_served
 from bridge.kube.resources import JOBS, resource_of
 from bridge.logs import kv
 from bridge.single_flight_cache import SingleFlightCache
-from bridge.workload.annotations import merge
+from bridge.workload.annotations import Layers, merge
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +58,14 @@ def _with_deadline(metadata: Mapping[str, Any], job: Mapping[str, Any]) -> Mappi
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """The job annotations of a pod's controlling owners, and the references to these owners, the nearest first."""
+    """The job annotations of a pod's controlling owners, and the references to these owners, the nearest first.
+
+    ``layers`` has kind and name of each owner that exists, and its annotations.
+    """
 
     annotations: dict[str, str] = field(default_factory=dict)
     references: tuple[Mapping[str, Any], ...] = ()
+    layers: Layers = ()
 
 
 class OwnerAnnotations:
@@ -77,7 +81,7 @@ class OwnerAnnotations:
 
     def find(self, pod: pods.Pod, namespace: str) -> Owners:
         """Return the controlling owners of a pod and their job annotations. Raises ``Kube*`` errors."""
-        layers: list[Mapping[str, str]] = []
+        layers: list[tuple[str, Mapping[str, str]]] = []
         references: list[Mapping[str, Any]] = []
         reference = pods.controller(pod)
         while reference is not None and len(layers) < MAX_DEPTH:
@@ -85,9 +89,9 @@ class OwnerAnnotations:
             metadata = self._metadata(reference, namespace)
             if metadata is None:
                 break
-            layers.append(metadata.get("annotations") or {})
+            layers.append((f"{reference.get('kind')} {reference.get('name')}", metadata.get("annotations") or {}))
             reference = pods.controller({"metadata": metadata})
-        return Owners(merge(layers), tuple(references))
+        return Owners(merge([annotations for _, annotations in layers]), tuple(references), tuple(layers))
 
     def _metadata(self, reference: Mapping[str, Any], namespace: str) -> Mapping[str, Any] | None:
         # the pod's author may write any reference, so the whole reference is the key of the cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.logs import kv
 from bridge.namespace_policies import NamespacePolicy
 from bridge.workload import extended_claims, job_limits, pool_selection
+from bridge.workload.annotations import Layers, with_sources
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.resources import Resources
 
@@ -104,7 +106,8 @@ class Reviewer:
                 policy = self._policy(review, namespace)
                 limits = self._job_limits(review, policy, group=group.value is not None)
         except InvalidGroupError as error:
-            return deny(review.uid, str(error), code=422, reason="Invalid")
+            problem = with_sources([str(error)], {**owners.annotations, **pods.annotations_of(pod)}, owners.layers)[0]
+            return deny(review.uid, problem, code=422, reason="Invalid")
         except BridgeError as error:
             what = "the pod's owners, its namespace or a permission of its user could not be read"
             return _not_reviewed(review, what, error)
@@ -149,10 +152,22 @@ class Reviewer:
         problems = verdict.invalid + forbidden
         if not problems:
             return allow(review.uid, warnings=verdict.warnings)
+        if review.operation == "CREATE" and any(problem.startswith("annotation ") for problem in problems):
+            problems = with_sources(problems, pods.annotations_of(pod), self._layers(pod, review.namespace))
         message = summary(problems)
         if forbidden:
             return deny(review.uid, message, warnings=verdict.warnings)
         return deny(review.uid, message, code=422, reason="Invalid", warnings=verdict.warnings)
+
+    def _layers(self, pod: pods.Pod, namespace: str) -> Layers:
+        """Return the objects that a refused pod inherits annotations from, as far as they can be read."""
+        layers: Layers = ()
+        with contextlib.suppress(BridgeError):
+            owners = self._owners.find(pod, namespace)
+            layers = owners.layers
+            if self._rules.slurm:
+                layers += self._groups.find(pod, namespace, owners.annotations, {}, owners.references).layers
+        return layers
 
     def validate_namespace(self, review: Review, selected: bool) -> Json:
         """Answer a review of a namespace: deny the annotation for pools in a namespace that is not managed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,6 +177,9 @@ KEYS: dict[str, Key] = {
 
 LONGEST = 1024
 """Characters of a value."""
+Layers = tuple[tuple[str, Mapping[str, str]], ...]
+"""Kind and name of each object that a pod inherits annotations from, and all its annotations, the nearest first."""
+_NAMED = re.compile(r"annotation ([^\s:]+)")
 MOST_UNKNOWN = 10
 """Number of unknown annotations that messages name."""
 JobSettings = dict[str, Any]
@@ -240,6 +243,20 @@ def merge(chain: list[Mapping[str, str]]) -> dict[str, str]:
     for layer in reversed(chain):
         merged.update({k: v for k, v in layer.items() if is_inherited(k)})
     return merged
+
+
+def with_sources(problems: Iterable[str], annotations: Mapping[str, str], layers: Layers) -> list[str]:
+    """Return the problems of a pod's annotations, with the object that the pod has each of them from.
+
+    A pod does not record it: the first layer with the pod's value counts.
+    """
+    found = []
+    for problem in problems:
+        named = _NAMED.match(problem)
+        key = named[1] if named else ""
+        source = next((what for what, more in layers if key in more and more[key] == annotations.get(key)), "")
+        found.append(f"{problem} (the annotation is that of {source})" if source else problem)
+    return found
 
 
 def is_inherited(name: str) -> bool:
