@@ -53,7 +53,7 @@ new_root() {
 # arguments_of I: sets WORDS to the arguments up to the image, with the mounts of the container. An overlay can be mounted
 # once: a command beside the container has a root file system of its own.
 arguments_of() {
-    local i=$1 k covered=''
+    local i=$1 k covered=$'\n'
     WORDS=("${OPTIONS[@]}" "${GPU_WORDS[@]}")
     if [[ $WRITABLE_TMPFS && ! ${READONLY_ROOT[i]} ]]; then
         ROOT_WORDS=(--writable-tmpfs)
@@ -85,14 +85,14 @@ arguments_of() {
             ;;
         esac
         WORDS+=(--bind "${FROM[k]}:${TO[k]}:${ACCESS[k]}")
-        covered+=" ${TO[k]} "
+        covered+=${TO[k]}$'\n'
     done
     for ((k = 0; k < ${#FUSED[@]}; k += 3)); do
         mounted_by_runtime "run/fuse/${NAME[i]}.$k" "${FUSED[@]:k:3}"
     done
     for k in /tmp /var/tmp; do
         # private to the container, and shared with its probes
-        if [[ $covered != *" $k "* ]]; then
+        if [[ $covered != *$'\n'$k$'\n'* ]]; then
             mkdir -p "work/${NAME[i]}$k"
             WORDS+=(--bind "$PWD/work/${NAME[i]}$k:$k:rw")
         fi

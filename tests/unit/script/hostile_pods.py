@@ -71,6 +71,8 @@ def each_field(piece: str) -> Iterator[Callable[[dict[str, Any]], None]]:
         yield of_container(lambda container, text=text: container.update(terminationMessagePath=f"/t/{text}"))
         yield of_container(lambda container, text=text: container.update(image=text))
         yield of_container(lambda container, text=text: container["env"].append({"name": text, "value": text}))
+    for text in (f"/tmp{piece}x", f"/x{piece}/tmp{piece}x"):
+        yield of_mount("e", mountPath=text)
     for text in (piece, piece * 3000):
         yield of_container(lambda container, text=text: container["args"].append(text))
         yield of_container(lambda container, text=text: container.update(command=[text]))
