@@ -96,11 +96,22 @@ def make(
             made.host[name] = _host(source, f"{where}.hostPath", config)
         else:
             made.kinds[name] = "files"
-            made.files.extend(
-                VolumeFile(f"{name}/{path}", data, mode)
-                for path, data, mode in content(pod, volume, where, objects, node, machine)
-            )
+            files = list(content(pod, volume, where, objects, node, machine))
+            _refuse_overlaps({path for path, _, _ in files}, where)
+            made.files.extend(VolumeFile(f"{name}/{path}", data, mode) for path, data, mode in files)
     return made
+
+
+def _refuse_overlaps(paths: set[str], where: str) -> None:
+    """Refuse files that would have to be directories; the two may come from different sources of the volume."""
+    for path in sorted(paths):
+        parts = path.split("/")
+        above = next((above for at in range(1, len(parts)) if (above := "/".join(parts[:at])) in paths), None)
+        if path == "." or above is not None:
+            raise ScriptError(
+                f"{where}: the file {path!r} is not allowed{'' if above is None else f' beside the file {above!r}'}; "
+                f"allowed: files none of which is a directory, too"
+            )
 
 
 def content(

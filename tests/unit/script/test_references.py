@@ -3,6 +3,7 @@
 import base64
 import json
 import posixpath
+import re
 
 import pytest
 
@@ -182,3 +183,43 @@ def test_workdir_is_below_what_the_site_allows():
     wanted = pod({"containers": []}, annotations={"slurm-job.vk.io/job-workdir": "/etc"})
     with pytest.raises(ScriptError, match="job-workdir: '/etc' is not allowed"):
         read(wanted, BuildConfig.model_validate(SITE))
+
+
+ITEMS = [{"key": "k", "path": "a/b"}, {"key": "k", "path": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("volume", "message"),
+    [
+        ({"configMap": {"name": "c", "items": ITEMS}}, "'a/b' is not allowed beside the file 'a'"),
+        ({"secret": {"secretName": "s", "items": ITEMS[::-1]}}, "'a/b' is not allowed beside the file 'a'"),
+        ({"secret": {"secretName": "s", "items": [{"key": "k", "path": "./."}]}}, "'.' is not allowed"),
+        (
+            {
+                "projected": {
+                    "sources": [
+                        {"configMap": {"name": "c", "items": [{"key": "k", "path": "k/x/y"}]}},
+                        {"secret": {"name": "s"}},
+                    ]
+                }
+            },
+            "'k/x/y' is not allowed beside the file 'k'",
+        ),
+        (
+            {
+                "downwardAPI": {
+                    "items": [
+                        {"path": path, "fieldRef": {"fieldPath": "metadata.name"}} for path in ("l/./m", "l/m/n", "l.m")
+                    ]
+                }
+            },
+            "'l/m/n' is not allowed beside the file 'l/m'",
+        ),
+    ],
+)
+def test_a_file_of_a_volume_that_would_have_to_be_a_directory_is_refused(volume, message):
+    """The script could write only one of the two, and a kubelet mounts no such volume."""
+    objects = Objects(configmaps={"c": {"data": {"k": "1"}}}, secrets={"s": {"data": {"k": "MQ=="}}})
+    spec = {"volumes": [{"name": "v", **volume}], "containers": [{"name": "main", "image": "x", "command": ["x"]}]}
+    with pytest.raises(ScriptError, match=re.escape(message)):
+        build(pod(spec), NONE, objects, "node")
