@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ from bridge.script.environment import expand
 from bridge.script.quoting import ADDRESS, clean
 
 KINDS = ("startup", "liveness", "readiness")
+_HEADER_NAME = re.compile(r"[-A-Za-z0-9]+")
+"""As an API server allows. curl reads a header that begins with ``@`` from a file of the machine."""
 MAX_SERVICE = 8192
 """Bytes of the name of a gRPC service; the message has two bytes for its length."""
 
@@ -112,22 +115,32 @@ def action(handler: Mapping[str, Any] | None, where: str, ports: Mapping[str, in
 
 def _http(inner: Mapping[str, Any], where: str, ports: Mapping[str, int]) -> Action:
     host, port = _host(inner, where), _port(inner.get("port"), where, ports)
+    named = f"[{host}]" if ":" in host else host
     path = _line(str(inner.get("path") or "/"), f"{where}.path").replace(" ", "%20")
     path = path if path.startswith("/") else f"/{path}"
     asked = [
-        tuple(_line(str(header.get(key) or ""), f"{where}.httpHeaders") for key in ("name", "value"))
-        for header in inner.get("httpHeaders") or ()
+        (
+            _header_name(str(header.get("name") or ""), f"{where}.httpHeaders[{index}].name"),
+            _line(str(header.get("value") or ""), f"{where}.httpHeaders[{index}].value"),
+        )
+        for index, header in enumerate(inner.get("httpHeaders") or ())
     ]
     given = {name.lower() for name, _ in asked}
     usual = [("Accept", "*/*"), ("User-Agent", "kube-probe/1")]
     headers = [*((name, value) for name, value in usual if name.lower() not in given), *asked]
     if str(inner.get("scheme") or "HTTP").upper() == "HTTPS":
-        url = f"https://{host}:{port}{path}"
+        url = f"https://{named}:{port}{path}"
         return Action("https", [url, *(f"{k}: {v}".replace("\\", "\\\\").replace('"', '\\"') for k, v in headers)])
     if "host" not in given:
-        headers.insert(0, ("Host", f"{host}:{port}"))
+        headers.insert(0, ("Host", f"{named}:{port}"))
     lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers), "Connection: close"]
     return Action("http", [host, str(port), *lines])
+
+
+def _header_name(text: str, where: str) -> str:
+    if not _HEADER_NAME.fullmatch(text):
+        raise ScriptError(f"{where}: {text!r} is not allowed; allowed: letters, digits and -")
+    return text
 
 
 def _host(inner: Mapping[str, Any], where: str) -> str:

@@ -50,14 +50,22 @@ class EnrootRuntime(Runtime):
                 )
 
     def login(self, secret: bytes) -> tuple[str, bytes]:
-        """Return the logins as a netrc file."""
+        """Return the logins as a netrc file; raises ``ScriptError`` for a password that is a command to enroot."""
         lines = []
         for registry, entry in json.loads(secret)["auths"].items():
             user, _, password = base64.b64decode(entry.get("auth", "")).decode("utf-8", "replace").partition(":")
             host = registry.removeprefix("https://").removeprefix("http://").split("/")[0]
             host = "auth.docker.io" if host in _DOCKER_HUB else host
-            if not any(letter.isspace() for letter in host + user + password) and user:
-                lines.append(f"machine {host} login {user} password {password}\n")
+            # a netrc file cannot hold the others: it has words between blanks
+            if not all(text.isprintable() and text and " " not in text for text in (host, user, password)):
+                continue
+            if password.startswith("$"):
+                # enroot lets a shell expand such a password, and uses what the shell prints
+                raise ScriptError(
+                    f"spec.imagePullSecrets: the password for {registry!r} is not allowed at this site (runtime "
+                    f"{self.kind}); allowed: passwords that do not begin with '$', which enroot executes"
+                )
+            lines.append(f"machine {host} login {user} password {password}\n")
         return "enroot-credentials", "".join(lines).encode()
 
     def options(self, plan: Plan) -> list[str]:

@@ -150,3 +150,14 @@ def lines(text: str, quote: str) -> dict[str, str]:
 def foreign(data: Iterable[str]) -> dict[str, str]:
     """Read ``NAME=VALUE``, each with NUL at its end."""
     return dict(entry.split("=", 1) for entry in data)
+
+
+def netrc(text: str) -> dict[str, tuple[str, str]]:
+    """Read logins as enroot does: awk and curl split at blanks, and a password that begins with ``$`` is a command."""
+    found = {}
+    for line in text.splitlines():
+        machine, host, login, user, password, secret = line.split()
+        assert (machine, login, password) == ("machine", "login", "password"), line
+        assert not secret.startswith("$"), line
+        found[host] = (user, secret)
+    return found

@@ -1,5 +1,6 @@
 """Which images a pod may name: those of registries, and those in the folders that a site keeps for images."""
 
+import base64
 import json
 import re
 import subprocess
@@ -13,7 +14,9 @@ from bridge.errors import ScriptError
 from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
+from bridge.script.runtimes.enroot import EnrootRuntime
 from bridge.script.runtimes.images import login_digest, pull_policy
+from tests.unit.script import runtime_syntax
 from tests.unit.script.pods import pod
 
 RUNTIMES = ("apptainer", "singularity", "podman", "enroot", "charliecloud")
@@ -191,3 +194,33 @@ def test_keys_of_the_cache():
     assert key(f"docker://a.example/x:1{digest}") == key(f"b.example/y{digest}") != key(f"oras://b.example/y{digest}")
     assert key(f"a.example/x{digest}") != key(f"a.example/x{digest}", "0" * 64)
     assert key(f"https://a.example/x.sif{digest}") != key(f"https://b.example/x.sif{digest}")  # nothing verifies it
+
+
+TEXTS = st.text(st.sampled_from("ab$(){};\x00\x7f`'\"\\ \t\n\r\v\x1c\x85\u2028#:@/."), max_size=8)
+REGISTRIES = TEXTS | st.sampled_from(["", "/", "https://", "a.example", "http://b.example/v2/"])
+
+
+@given(st.dictionaries(REGISTRIES, st.tuples(TEXTS, TEXTS), max_size=3))
+def test_no_login_is_a_command_or_another_login_to_enroot(logins):
+    auths = {
+        registry: {"auth": base64.b64encode(f"{user}:{password}".encode()).decode()}
+        for registry, (user, password) in logins.items()
+    }
+    try:
+        _, text = EnrootRuntime().login(json.dumps({"auths": auths}).encode())
+    except ScriptError as error:
+        assert "begin with '$'" in str(error)
+        return
+    pairs = {f"{user}:{password}" for user, password in logins.values()}
+    assert {":".join(login) for login in runtime_syntax.netrc(text.decode()).values()} <= pairs
+
+
+def test_a_pod_with_a_login_that_enroot_would_execute_is_refused():
+    text = json.dumps({"auths": {"registry.example": {"username": "u", "password": "$(touch${IFS}x)"}}})
+    objects = Objects(secrets={"r": {"data": {".dockerconfigjson": base64.b64encode(text.encode()).decode()}}})
+    spec = {"imagePullSecrets": [{"name": "r"}], "containers": [{"name": "main", "image": "x"}]}
+    enroot, podman = (BuildConfig.model_validate({"runtime": {"kind": kind}}) for kind in ("enroot", "podman"))
+    with pytest.raises(ScriptError, match=r"imagePullSecrets: the password for 'registry.example'") as raised:
+        build(pod(spec), enroot, objects, "node")
+    assert "touch" not in str(raised.value)
+    assert build(pod(spec), podman, objects, "node").script

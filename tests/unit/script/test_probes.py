@@ -59,3 +59,19 @@ def test_headers():
     ]  # fmt: skip
     made = action({"httpGet": {"port": 80, "scheme": "HTTPS", "httpHeaders": headers}}, "x", {})
     assert made is not None and made.words[1:] == ["Accept: */*", "X: 1", "X: 2", "user-agent: me"]
+
+
+@pytest.mark.parametrize("name", ["@/home/site/secret", "", "X: 1", "a b", "x\u00e4", "X;", "a_b"])
+@pytest.mark.parametrize("scheme", ["HTTP", "HTTPS"])
+def test_a_header_has_a_name_that_an_api_server_allows(name, scheme):
+    """Curl reads the headers from a file if the text begins with @."""
+    asked = {"httpGet": {"port": 80, "scheme": scheme, "httpHeaders": [{"name": "X", "value": "@x"}, {"name": name}]}}
+    with pytest.raises(ScriptError, match=r"x\.httpGet\.httpHeaders\[1\]\.name: .* allowed: letters, digits and -"):
+        action(asked, "x", {})
+
+
+def test_the_address_of_a_host_by_ipv6_is_told_from_the_port():
+    made = action({"httpGet": {"port": 80, "host": "::1", "scheme": "HTTPS"}}, "x", {})
+    assert made is not None and made.words[0] == "https://[::1]:80/"
+    made = action({"httpGet": {"port": 80, "host": "::1"}}, "x", {})
+    assert made is not None and made.words[:4] == ["::1", "80", "GET / HTTP/1.1", "Host: [::1]:80"]

@@ -138,7 +138,7 @@ def pod(text, image, path):
                             "httpGet": {
                                 "scheme": "HTTPS",
                                 "port": 80,
-                                "httpHeaders": [{"name": text, "value": text}],
+                                "httpHeaders": [{"name": "X-Test", "value": text}],
                             }
                         },
                     },
