@@ -121,6 +121,17 @@ REASONS = (
         "afterwards, and cancels the job after `busyNodeTimeout`",
     ),
     ("Pod, Event", "Scheduled", "the pod was bound to the allocated node"),
+    (
+        "Pod, Event",
+        "NodeReleased",
+        "the job of the pod's group has released a drained node on which no pod of the group was left; this pod "
+        "continues",
+    ),
+    (
+        "Pod, Event",
+        "GroupReplaced",
+        "the PodGroup of the waiting pod was deleted and created again; the pod belongs to the new one from now on",
+    ),
     ("Pod, Event", "SlurmWarning", "Slurm accepted the job with a warning"),
     (
         "Pod, `bridge.vk.io/JobMissing` and Event",

@@ -27,12 +27,12 @@ from bridge.loop import Dependencies
 from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted, label_of
 from bridge.slurm import states
 from bridge.slurm.answers import UNKNOWN_NODE
-from bridge.slurm.cancelling import cancel_if_ours, exclude_if_ours
+from bridge.slurm.cancelling import cancel_if_ours, exclude_if_ours, shrink_if_ours
 from bridge.slurm.models import JobRequest, Submitted
 from bridge.workload import groups, links, pods, slurm_spans, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from bridge.workload.devices import DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
-from scheduler import actions, allocation_check
+from scheduler import actions, allocation_check, gangs
 from scheduler.claim_store import ClaimMissingError
 from scheduler.claims import Claims
 from scheduler.device_names import DeviceNames
@@ -70,6 +70,8 @@ URGENCY: dict[type[actions.Action], int] = {
     actions.Submit: 4,
     actions.Hold: 5,
     actions.Exclude: 6,
+    actions.Shrink: 6,
+    actions.Join: 5,
     actions.SetApart: 5,
     actions.Tell: 9,
 }
@@ -140,6 +142,10 @@ class SlurmActor:
                     self._give_back(action)
                 case actions.Exclude():
                     self._exclude(action)
+                case actions.Shrink():
+                    self._shrink(action)
+                case actions.Join():
+                    self._join(action.gang)
                 case actions.SetApart():
                     self._set_apart(action)
                 case actions.Tell():
@@ -279,6 +285,8 @@ class SlurmActor:
         pod = self._cache.by_uid(pods.uid(pod)) or pod  # a hold or the claims may have changed it
         if _has_changed(pod, action):
             return
+        if action.later:
+            self._poller.read(action.job_id)
         snapshot = self._poller.snapshot
         cancelled = self._slurm.cancellations.since(snapshot.began)
         if why := allocation_check.lost(action, links.key(pod), snapshot, cancelled):
@@ -377,9 +385,45 @@ class SlurmActor:
         member = links.membership(pod) if pod is not None else None
         if pod is None or member is None or pods.is_deleted(pod) or not pods.is_open(pod):
             return
-        self._writer.patch(pod, pods.apart_patch(pod, groups.encode(replace(member, alone=True))))
+        self._writer.patch(pod, pods.group_patch(pod, groups.encode(replace(member, alone=True))))
         self._events.event(pod, "OwnJob", f"the pod gets a Slurm job of its own: {action.why}", action="Scheduling")
         log.info("member set apart", extra=kv(pod=pods.key(pod), group=member.key.key, why=action.why))
+
+    def _join(self, gang: Gang) -> None:
+        for one in gang.open:
+            pod = self._cache.by_uid(pods.uid(one))
+            member = links.membership(pod) if pod is not None and gangs.may_join(pod, gang.ref) else None
+            if pod is None or member is None or gang.replacement is None:
+                continue
+            joined = gangs.joined(member, gang.replacement)
+            self._writer.patch(pod, pods.group_patch(pod, groups.encode(joined)))
+            text = f"{gang.ref.kind} {gang.ref.name} was created again: the pod belongs to the new object from now on"
+            self._events.event(pod, "GroupReplaced", text, action="Scheduling")
+            log.info("member joined", extra=kv(pod=pods.key(pod), group=joined.key.key, before=gang.key))
+
+    def _shrink(self, action: actions.Shrink) -> None:
+        key = links.key(action.pod)
+        try:
+            released = shrink_if_ours(
+                self._slurm,
+                action.job_id,
+                action.component or action.job_id,
+                {*action.nodes},
+                self._dependencies.cluster,
+                [key],
+                self._check_leadership,
+            )
+        except SlurmRefusedError as error:
+            released = ()
+            log.info("job not shrunk", extra=kv(group=key, job=action.job_id, nodes=action.nodes, error=error))
+        if released:
+            text = f"Slurm job {action.job_id} has released {', '.join(released)}: {action.why}"
+            self._events.event(action.pod, "NodeReleased", text, action="Scheduling")
+            log.info("job shrunk", extra=kv(group=key, job=action.job_id, released=released))
+        self._poller.read(action.job_id)
+        if not released and not {*action.nodes}.isdisjoint(self._poller.snapshot.jobs[action.job_id].job.nodes):
+            retry_at = self._clock.monotonic() + REFUSED.limit  # a batch job keeps the node of its script, for example
+            self._states.update(key, lambda state: replace(state, shrink_retry_at=retry_at))
 
     def _exclude(self, action: actions.Exclude) -> None:
         key = links.key(action.pod)

@@ -34,7 +34,8 @@ class Bind:
 
     ``node`` is the name in Kubernetes, ``slurm_node`` the name in Slurm. ``started`` is the start of the job in seconds
     since the epoch. ``component`` is the id of the component that has the node; 0: the job is not heterogeneous. Up to
-    ``sharing`` members of the gang share the node, this one included.
+    ``sharing`` members of the gang share the node, this one included. ``later``: other members have started before, and
+    the job may have lost the node since, which its state does not show.
     """
 
     pod: Pod
@@ -44,6 +45,7 @@ class Bind:
     slurm_node: str
     component: int = 0
     sharing: int = 1
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,28 @@ class Exclude:
 
 
 @dataclass(frozen=True, slots=True)
+class Shrink:
+    """Let the running job of a gang, or its component with this id, give back ``nodes`` on which no member runs.
+
+    ``pod`` is a member that runs in the job.
+    """
+
+    pod: Pod
+    job_id: int
+    nodes: tuple[str, ...]
+    why: str
+    component: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Let the waiting members of the ``gang`` join the object that has taken the name of their group."""
+
+    pod: Pod
+    gang: Gang
+
+
+@dataclass(frozen=True, slots=True)
 class SetApart:
     """Give a member of a gang a job of its own, because the job of the gang has no place for it."""
 
@@ -129,4 +153,18 @@ class Tell:
     message: str
 
 
-Action = Submit | Hold | Bind | BindTogether | BindVolumes | Release | Cancel | GiveBack | Exclude | SetApart | Tell
+Action = (
+    Submit
+    | Hold
+    | Bind
+    | BindTogether
+    | BindVolumes
+    | Release
+    | Cancel
+    | GiveBack
+    | Exclude
+    | Shrink
+    | Join
+    | SetApart
+    | Tell
+)

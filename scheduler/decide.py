@@ -99,7 +99,7 @@ def decide(view: SchedulerView) -> Decision:
     units: list[tuple[tuple[int, str, str], Pod | Gang]] = []
     everything: list[Pod | Gang] = [*view.pods, *view.gangs]
     for one in everything:
-        members = one.open if isinstance(one, Gang) else [one] if pods.is_open(one) else []
+        members = one.open or one.running if isinstance(one, Gang) else [one] if pods.is_open(one) else []
         if not members:
             continue
         try:

@@ -71,7 +71,12 @@ def started(gang: Gang, job: Job) -> int:
 
 def others_run(gang: Gang, job: Job) -> bool:
     """Whether a member runs in the job and stays: the job is not there for the waiting members alone."""
-    return any(pods.job_id(pod) == job.job_id and not pods.is_deleted(pod) for pod in gang.pods if _is_running(pod))
+    return any(stays(pod, job) for pod in gang.pods if _is_running(pod))
+
+
+def stays(pod: Pod, job: Job) -> bool:
+    """Whether a running member is in the job, and not deleted."""
+    return pods.job_id(pod) == job.job_id and not pods.is_deleted(pod)
 
 
 def without_place(view: SchedulerView, gang: Gang, job: Job, late: Sequence[Pod]) -> tuple[list[Pod], list[Pod]]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from bridge.slurm import states
 from bridge.slurm.models import Job, ObservedJob
 from bridge.workload import allotted, extended_claims, links, pods
-from scheduler import full_nodes, gang_apart, gangs, volume_waits
+from scheduler import full_nodes, gang_apart, gang_shrink, gangs, volume_waits
 from scheduler.actions import (
     Action,
     Bind,
@@ -25,6 +25,7 @@ from scheduler.actions import (
     Exclude,
     GiveBack,
     Hold,
+    Join,
     Pod,
     Release,
     SetApart,
@@ -100,8 +101,12 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
             return [], state
         return [Release(deleted[0], tuple(entry.job.job_id for entry in live), tuple(deleted))], state
     leave: list[Action] = [Release(pod, ()) for pod in deleted if pods.is_held(pod)]
+    if (shrink := gang_shrink.decide(view, gang, state, live)) is not None:
+        return [*leave, shrink], state.seen()
     if not gang.waiting:
         return leave, state.seen()
+    if gang.replacement is not None and not gang.running and any(gangs.may_join(pod, gang.ref) for pod in gang.open):
+        return [*leave, Join(gang.waiting[0], gang)], state.seen()
     if live and outruns(view, gang, state):
         return leave, state
     actions, state = (
@@ -349,9 +354,9 @@ def _replacements(
             actions += _bind_volumes(view, waits)
         elif (claims := view.states.get(pods.uid(pod), NEW).claim_wait) is not None:
             text = claims[1]
-            actions += _tell(view, [pod], *claims) or binds
+            actions += _tell(view, [pod], *claims) or _later(binds)
         else:
-            actions += binds
+            actions += _later(binds)
             binds_some = True
     if text and not gang.running and not binds_some:
         return _wait(view, gang, state, job, actions, text, until)
@@ -361,6 +366,10 @@ def _replacements(
     if not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure_of(state.phase)))
     return actions, state
+
+
+def _later(binds: list[Bind]) -> list[Bind]:
+    return [replace(bind, later=True) for bind in binds]
 
 
 def _bind_volumes(view: SchedulerView, waits: list[tuple[Pod, VolumeWait]]) -> list[Action]:

@@ -31,25 +31,29 @@ class GangIndex:
     def changed(self, kind: str, old: Pod | None, new: Pod | None) -> None:
         """Apply a change of the cache: ``kind`` is add, update or delete.
 
-        The group of a pod never changes, but a member may get a job of its own.
+        A member may get a job of its own, or join another group.
         """
         pod = new if new is not None else old
         if pod is None or (kind == "update" and old is not None and _group_text(old) == _group_text(pod)):
             return
-        if (member := links.group_of(pod)) is None:
+        before = links.group_of(old) if old is not None else None
+        member = links.group_of(pod)
+        if before is None and member is None:
             return
-        uid, key = pods.uid(pod), member.key.key
+        uid = pods.uid(pod)
         with self._lock:
-            if kind == "delete" or member.alone:
-                self.uids.pop(uid, None)
-                _discard(self._members, key, uid)
-            if kind == "delete":
-                _discard(self._alone, key, uid)
-            elif member.alone:
-                self._alone.setdefault(key, {})[uid] = None
+            for group in (before, member):
+                if group is not None:
+                    self.uids.pop(uid, None)
+                    _discard(self._members, group.key.key, uid)
+                    _discard(self._alone, group.key.key, uid)
+            if member is None or kind == "delete":
+                return
+            if member.alone:
+                self._alone.setdefault(member.key.key, {})[uid] = None
             else:
-                self.uids[uid] = key
-                self._members.setdefault(key, {})[uid] = member, self._clock.monotonic()
+                self.uids[uid] = member.key.key
+                self._members.setdefault(member.key.key, {})[uid] = member, self._clock.monotonic()
 
     def gangs(self, cache: Cache, keys: Iterable[str]) -> list[Gang]:
         """Return the gangs with these keys as the cache has them now."""

@@ -18,13 +18,25 @@ Pod = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Replacement:
+    """The object that has the name of a group, but another UID than the group: a user has created it again.
+
+    ``minimum`` is 0 if it lets each pod start alone.
+    """
+
+    uid: str
+    minimum: int
+
+
+@dataclass(frozen=True, slots=True)
 class Gang:
     """A group and its pods that the cache has, ended ones included, in the order of their slots and names.
 
     The job starts with at least ``minimum`` of ``size`` members. ``slots`` are the slots of the pods by UID, ``None``
     for a pod without one. ``completed`` is the number of members that had succeeded when the newest pods were created;
     their own pods may be deleted. ``alone`` are the members with a job of their own. ``present_since`` is the
-    monotonic time since which this process knows the oldest of the members that have not ended.
+    monotonic time since which this process knows the oldest of the members that have not ended. ``replacement`` is the
+    object that the waiting members join.
     """
 
     ref: GroupRef
@@ -35,6 +47,7 @@ class Gang:
     completed: int = 0
     present_since: float = -math.inf
     alone: tuple[Pod, ...] = ()
+    replacement: Replacement | None = None
 
     @property
     def key(self) -> str:
@@ -134,15 +147,18 @@ def _together(pod: Pod) -> int:
     return 1 if host_ports.of(pod["spec"]) else groups.together(pod["metadata"].get("annotations") or {})
 
 
-def assign(gang: Gang, nodes: Sequence[str], size: int, shared: int) -> dict[str, str]:
+def assign(gang: Gang, nodes: Sequence[str], size: int, shared: int, exact: bool = False) -> dict[str, str]:
     """Return the Slurm node for each waiting member by UID; a member without a free place is left out.
 
     The job was submitted for ``size`` members, of which ``shared`` share a node: the last node may have fewer places.
+    ``exact``: the job got CPUs for ``size`` members and no more, so this holds also after it has lost other nodes.
     A pure function of the pods and the nodes of the job, so that a successor continues after a crash in the middle of
     the bindings: running members keep their places. A member with a slot gets the place of its slot, or any free
     place if that one is taken; the others get the free places in the order of their names.
     """
     free = {node: min(shared, size - number * shared) for number, node in enumerate(nodes)}
+    if exact and nodes and len(nodes) * shared < size:
+        free[nodes[-1]] = size % shared or shared
     for pod in gang.running:
         node = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION, "")
         if node in free:
@@ -172,7 +188,8 @@ def assign_places(gang: Gang, job: Job) -> dict[str, str]:
     """
     size = _size(gang, job)
     if not job.parts:
-        return assign(gang, job.nodes, size, _shared(job.link, gang.waiting, size))
+        exact = gang.minimum >= gang.size  # as the request: else the number of tasks follows from the nodes
+        return assign(gang, job.nodes, size, _shared(job.link, gang.waiting, size), exact)
     most, shape_of = size - len(job.parts) + 1, shape_in(job)
     shapes = {pods.uid(pod): shape_of(pod) for pod in gang.pods}
     assigned: dict[str, str] = {}
@@ -183,7 +200,8 @@ def assign_places(gang: Gang, job: Job) -> dict[str, str]:
         slots = {uid: ranks.get(slot) for uid, slot in gang.slots.items()}
         members = tuple([pod for pod in gang.pods if pods.is_bound(pod) or pods.uid(pod) in own])
         shared = _shared(part, [pod for pod in gang.waiting if pods.uid(pod) in own], part.members or most)
-        assigned |= assign(replace(gang, pods=members, slots=slots), part.nodes, part.members or most, shared)
+        own_gang, own_size = replace(gang, pods=members, slots=slots), part.members or most
+        assigned |= assign(own_gang, part.nodes, own_size, shared, exact=bool(part.members))
     return assigned
 
 
@@ -299,3 +317,26 @@ def without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
     if not strangers:
         return gang, []
     return replace(gang, pods=tuple([pod for pod in gang.pods if pod not in strangers])), strangers
+
+
+def may_join(pod: Pod, ref: GroupRef) -> bool:
+    """Whether a member of the group ``ref`` may join the object that has taken its name.
+
+    Not one that has a node or is deleted, and none whose owner references name the old object: its UID decides.
+    """
+    owners = pod["metadata"].get("ownerReferences") or ()
+    member = links.membership(pod)
+    ours = member is not None and member.key == ref and all(owner.get("uid") != ref.uid for owner in owners)
+    return ours and pods.is_open(pod) and not pods.is_deleted(pod)
+
+
+def joined(member: Membership, replacement: Replacement) -> Membership:
+    """Return the place of a member in the object that has taken the name of its group.
+
+    The size is the number of pods that the controller of the pod creates; if it is unknown, it is the minimum.
+    """
+    minimum = max(1, replacement.minimum)
+    size = max(member.size, minimum) if member.size > member.minimum else minimum
+    alone = size == 1 or not replacement.minimum
+    key, completed = replace(member.key, uid=replacement.uid), min(member.completed, size)
+    return replace(member, key=key, size=size, minimum=minimum, slot=None, completed=completed, alone=alone)

@@ -22,7 +22,7 @@ from scheduler.act import URGENCY, SlurmActor
 from scheduler.device_names import DeviceNames
 from scheduler.gang_index import GangIndex
 from scheduler.gangs import Gang
-from scheduler.group_minimums import GroupMinimums
+from scheduler.group_objects import GroupObjects
 from scheduler.new_pods import NewPods
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
@@ -34,7 +34,15 @@ from scheduler.unchanged_pods import UnchangedPods
 
 Node = Mapping[str, Any]
 
-_OF_THE_JOB = (actions.Submit, actions.BindTogether, actions.Cancel, actions.GiveBack, actions.Exclude)
+_OF_THE_JOB = (
+    actions.Submit,
+    actions.BindTogether,
+    actions.Cancel,
+    actions.GiveBack,
+    actions.Exclude,
+    actions.Shrink,
+    actions.Join,
+)
 """The actions that write the state of the job: for a gang, one at a time for all members."""
 COUNT_PERIOD = 5.0
 """Seconds between two counts of the waiting pods for the metric: to count 10,000 takes a quarter of a decision."""
@@ -69,7 +77,7 @@ class Scheduler(SlurmLoop):
         self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken, self._max_grace)
         self._states = PodStates()
         self._gangs = GangIndex(dependencies.clock)
-        self._minimums = GroupMinimums(dependencies.kube, dependencies.clock)
+        self._group_objects = GroupObjects(dependencies.kube, dependencies.clock)
         self._new = NewPods(dependencies.pods)
         self._unchanged = UnchangedPods()
         self._head = QueueHead()
@@ -134,14 +142,14 @@ class Scheduler(SlurmLoop):
         waiting, self._seen = self.dependencies.pods.picked(), self.dependencies.poller.snapshot
         in_gangs = self._gangs.keys()
         self._states.forget_all_but(waiting.keys() | in_gangs)
-        self._minimums.forget_all_but(in_gangs)
+        self._group_objects.forget_all_but(in_gangs)
         self._unchanged.forget_all_but(waiting.keys())
         self._actor.placements.forget_all_but(waiting.keys())
         confirmed = self.dependencies.clock.monotonic() - self.dependencies.pods.age()
         self._states.forget_bindings(confirmed, self.workers.busy)
         updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
         ours = {uid for uid, pod in waiting.items() if self._ours(uid, pod, self._seen)}
-        counts = self._decide_for(waiting, ours, self._seen, updates)
+        counts = self._decide_for(waiting, ours, self._seen, updates, whole=True)
         self._actor.update_pace.sent(counts[label_of(actions.Exclude)])
         if (now := self.dependencies.clock.monotonic()) >= self._count_from:
             self._count_from = now + COUNT_PERIOD
@@ -180,11 +188,18 @@ class Scheduler(SlurmLoop):
         return WAITING_FOR[type(self._states.of(self._gangs.uids.get(uid, uid)).phase)]
 
     def _decide_for(
-        self, waiting: Mapping[str, actions.Pod], ours: Set[str], snapshot: Snapshot, updates: int
+        self,
+        waiting: Mapping[str, actions.Pod],
+        ours: Set[str],
+        snapshot: Snapshot,
+        updates: int,
+        *,
+        whole: bool = False,
     ) -> Counter[str]:
         """Decide for waiting pods and for the gangs that have one of them; return the number of actions by kind.
 
-        ``ours`` are the UIDs of those that run on the colocated Slurm.
+        ``ours`` are the UIDs of those that run on the colocated Slurm. ``whole``: also for gangs that run on nodes that
+        take no new pod.
         """
         if self._inherited_at:
             until = rules.settled_at(snapshot, self._inherited_at)
@@ -205,10 +220,11 @@ class Scheduler(SlurmLoop):
         self._device_names.request(self.workers)
         self._occupancy.correct(self.dependencies.pods.picked(), self._is_binding)
         time = self.dependencies.clock.time()
+        placements = self._place(snapshot, time)
         view = rules.SchedulerView(
             pods=idle,
             snapshot=snapshot,
-            placements=self._place(snapshot, time),
+            placements=placements,
             states=self._states.by_uid,
             version=self.dependencies.slurm.version,
             config=self.dependencies.config,
@@ -218,7 +234,7 @@ class Scheduler(SlurmLoop):
             leading_since=max(self.leading_since or 0.0, self._inherited_until),
             inherited_at=self._inherited_at,
             braked=self._is_braked(snapshot),
-            gangs=self._idle_gangs(waiting, snapshot),
+            gangs=self._idle_gangs(waiting, snapshot, placements.closed if whole else frozenset()),
             updates=updates,
             new=self._new.uids,
             head=self._head.of(snapshot.jobs, self.dependencies.clock.monotonic()),
@@ -247,14 +263,23 @@ class Scheduler(SlurmLoop):
                 isolation.report("scheduler", pods.key(action.pod), error)
         return counts
 
-    def _idle_gangs(self, waiting: Mapping[str, actions.Pod], snapshot: Snapshot) -> list[Gang]:
-        """Return the gangs with a waiting pod for which the workers have no call."""
+    def _idle_gangs(
+        self, waiting: Mapping[str, actions.Pod], snapshot: Snapshot, closed: Set[str] = frozenset()
+    ) -> list[Gang]:
+        """Return the gangs with a waiting pod, or with a job on a ``closed`` node, without a call of the workers."""
         if not (in_gangs := self._gangs.uids):
             return []
         keys = {key for uid in waiting if (key := in_gangs.get(uid)) is not None}
+        if closed:
+            keys |= {
+                key
+                for key in self._gangs.keys() - keys
+                for job_id in snapshot.by_uid.get(key, ())
+                if not closed.isdisjoint(snapshot.jobs[job_id].job.nodes)
+            }
         idle = self._gangs.gangs(self.dependencies.pods, (key for key in keys if not self.workers.busy(key)))
-        found = [self._minimums.applied(gang) for gang in idle]
-        self._minimums.request(found, snapshot, self.workers)
+        found = [self._group_objects.applied(gang) for gang in idle]
+        self._group_objects.request(found, snapshot, self.workers)
         return [
             gang
             for gang in found

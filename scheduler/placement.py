@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from bridge.slurm import states
@@ -167,6 +168,20 @@ class Placements:
         why = eligibility.refusal(pod["spec"], host_ports.node_requests(pod["spec"]), node)
         wanted = self.needs(pod)
         return why or (NodeFilter(wanted, self._storage).refusal(node) if wanted.restricts else "")
+
+    @cached_property
+    def closed(self) -> frozenset[str]:
+        """The Slurm nodes that take no new pod: drained, cordoned, not Ready, or not a node of Kubernetes.
+
+        Nodes that Slurm's power saving starts and stops may be absent or not Ready for a while.
+        """
+        return self._drained | {
+            name for name in self._slurm_nodes if not self._is_open(name) and not self.comes_and_goes(name)
+        }
+
+    def _is_open(self, slurm_node: str) -> bool:
+        node = self.by_slurm_name.get(slurm_node)
+        return node is not None and node.ready and not node.cordoned
 
     def starting(self, slurm_node: str) -> str:
         """Return what is missing until a node that Slurm starts can run a pod; empty if nothing is."""

@@ -142,6 +142,7 @@ class PodState:
     that this process has cancelled and that the snapshot may still show as live. ``excluded`` are the excluded nodes
     of the job as sent or read last, ``None`` if neither was done; those of the components after the first are in
     ``more_excluded``, by number. The next ones are not sent before ``exclude_retry_at`` (monotonic seconds).
+    If Slurm takes no node from a job, this is not tried again before ``shrink_retry_at``.
     ``differ_since`` is the monotonic time since which members without slots differ. ``unused_jobs`` is the number of
     jobs since the last binding that have ended, or that podbridge has cancelled because they could not be used.
     ``claim_wait`` is why the last bind to the job could not allocate the resource claims: reason and message.
@@ -159,6 +160,7 @@ class PodState:
     more_excluded: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     differ_since: float | None = None
     exclude_retry_at: float | None = None
+    shrink_retry_at: float = 0
     unused_jobs: int = 0
     claim_wait: tuple[str, str] | None = None
     started_job: int = 0

@@ -55,6 +55,7 @@ _JOB_KEYS = frozenset(
         *("state_reason", "state_description", "submit_time", "start_time", "time_limit"),
         *("cpus", "node_count", "tasks", "tres_alloc_str", "tres_per_node", "tres_per_job", "tres_per_task"),
         *("restart_cnt", "exit_code", "excluded_nodes", "priority", "het_job_id", "het_job_offset"),
+        *("batch_flag", "batch_host"),
     )
 )
 

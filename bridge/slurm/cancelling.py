@@ -15,10 +15,11 @@ from bridge.fencing import fence
 from bridge.logs import kv
 from bridge.metrics import SLURM_CANCELS_REFUSED
 from bridge.slurm.components import is_over
+from bridge.slurm.states import is_allocated
 
 if TYPE_CHECKING:
     from bridge.slurm.client import SlurmClient
-    from bridge.slurm.models import Job
+    from bridge.slurm.models import Job, JobPart
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +100,35 @@ def exclude_if_ours(
     with fence(check_leadership):
         slurm.set_excluded_nodes(job_id, nodes)
     return True
+
+
+def shrink_if_ours(
+    slurm: SlurmClient,
+    link_of: int,
+    job_id: int,
+    released: Set[str],
+    cluster: str,
+    keys: Iterable[str],
+    check_leadership: Callable[[], None] | None,
+) -> tuple[str, ...]:
+    """Take the nodes ``released`` from running job or component ``job_id``; return those that it has lost now.
+
+    As :func:`exclude_if_ours`. The nodes are read right before: the request names those that the job keeps, and after a
+    crash nothing may be left to do. A job keeps at least one node, and a batch job the one on which its script runs.
+    Raises the errors of :meth:`SlurmClient.job` and :meth:`SlurmClient.shrink`.
+    """
+    job = _ours(slurm, link_of, cluster, keys)
+    parts: list[Job | JobPart] = [] if job is None else [*job.parts, job]
+    part = next((part for part in parts if part.job_id == job_id), None)
+    if part is None or not is_allocated(part.states):
+        return ()
+    nodes, released = part.nodes, released - {part.batch_host}
+    kept = tuple([node for node in nodes if node not in released])
+    if not kept or len(kept) == len(nodes):
+        return ()
+    with fence(check_leadership):
+        slurm.shrink(job_id, kept)
+    return tuple([node for node in nodes if node in released])
 
 
 def _ours(slurm: SlurmClient, job_id: int, cluster: str, keys: Iterable[str]) -> Job | None:

@@ -283,6 +283,18 @@ class SlurmClient:
         # Slurm ignores an empty list; an empty name clears the list
         self._call("set_job", "POST", f"job/{job_id}", {"excluded_nodes": [hostlist.compressed(nodes)]})
 
+    def shrink(self, job_id: int, nodes: tuple[str, ...]) -> None:
+        """Let a running job or component keep only ``nodes``, which it has now. 3 ms.
+
+        Slurm takes the others from it at once; the state of the job does not change. The same request may be repeated.
+        Raises :class:`SlurmRefusedError` if the job lacks one of the nodes, or if its batch host is not among them, and
+        on 22.05 for a while after an earlier update. Do not call it for a pending job: these nodes would be the only
+        ones on which it may start.
+        """
+        kept = hostlist.compressed(nodes)
+        body: JsonObject = {"required_nodes": [kept]} if self.version.numbers else {"nodelist": kept}
+        self._call("set_job", "POST", f"job/{job_id}", body)
+
     def _read_jobs(self, data: JsonObject) -> list[Job]:
         own_user = self.user_name
         return components.joined(_read_all(data["jobs"], lambda obj: parsers.read_component(obj, own_user)))

@@ -80,7 +80,9 @@ def _part(job: Job) -> JobPart:
     if job.link is None:
         return JobPart(job.job_id, job.states, job.nodes, excluded=job.excluded)
     counts = job.link.members, job.link.together
-    return JobPart(job.job_id, job.states, job.nodes, job.link.shape, job.excluded, *counts, job.allotment)
+    return JobPart(
+        job.job_id, job.states, job.nodes, job.link.shape, job.excluded, *counts, job.allotment, job.batch_host
+    )
 
 
 def is_over(job: Job) -> bool:

@@ -141,6 +141,7 @@ class JobPart:
     members: int = 0
     together: int = 0
     allotment: Allotment | None = field(default=None, compare=False)
+    batch_host: str = field(default="", compare=False)
 
     @property
     def excluded_nodes(self) -> tuple[str, ...]:
@@ -181,6 +182,8 @@ class Job:
     allotment: Allotment | None = field(default=None, compare=False)
     """What Slurm has given to the job, as read when its nodes were read; ``None`` before, and for one with ``parts``.
     The two answers that show it may differ in form, and that is no reason for a new decision."""
+    batch_host: str = field(default="", compare=False)
+    """The node on which the script of a batch job runs, as read with the details of a job that runs."""
 
     @property
     def excluded_nodes(self) -> tuple[str, ...]:

@@ -178,6 +178,7 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
         priority=int(number(obj.get("priority"))),
         is_array_task=array not in (0, number_of_job),
         allotment=_allotment(obj) if nodes else None,
+        batch_host=text(obj.get("batch_host")) if nodes and obj.get("batch_flag") else "",
     )
 
 

@@ -250,6 +250,17 @@ class Poller:
                 subscriber(snapshot)
             return snapshot
 
+    def read(self, job_id: int) -> None:
+        """Read a known job alone and publish it: Slurm may have changed its nodes, which no poll sees.
+
+        For any thread. Raises the errors of :meth:`SlurmClient.job`, and :class:`SlurmUnavailableError` if the answer
+        is about another job, or if polls change the snapshot meanwhile.
+        """
+        if self._read_job(job_id) is None:
+            raise SlurmUnavailableError(f"job {job_id} cannot be read now")
+        for subscriber in self._subscribers:
+            subscriber(self.snapshot)
+
     # --- hints --------------------------------------------------------------------------------------------------------
     def run_hints(self, stop: threading.Event) -> None:
         """Read the jobs that hints name until ``stop`` is set; a poll in progress does not delay this."""

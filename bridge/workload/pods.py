@@ -200,8 +200,8 @@ def forget_job_patch(pod: Pod) -> dict[str, Any]:
     return {"metadata": {"uid": uid(pod), "labels": {names.JOB_ID_LABEL: None}}}
 
 
-def apart_patch(pod: Pod, group: str) -> dict[str, Any]:
-    """Return the strategic patch that gives a member of a group a job of its own; ``group`` is its new group."""
+def group_patch(pod: Pod, group: str) -> dict[str, Any]:
+    """Return the strategic patch that sets another ``group`` on a pod, and removes the id of the old group's job."""
     metadata = {"annotations": {names.GROUP: group}, "labels": {names.JOB_ID_LABEL: None}}
     return {"metadata": {"uid": uid(pod), **metadata}}
 

@@ -99,6 +99,16 @@ def hosts(world, job):
     return world.slurm("scontrol", "show", "hostnames", world.job(job)["NodeList"]).split()
 
 
+def drain(world, node, *, ends=False):
+    """Drain a node, or end its drain: in Kubernetes, on 22.05 in Slurm, where podbridge cannot do it."""
+    if world.cluster.options.slurm == "22.05":
+        world.slurm("scontrol", "update", f"nodename={node}", "state=resume" if ends else "state=drain", "reason=disk")
+        if ends:
+            eventually(lambda: not world.kube_node(node)["spec"].get("unschedulable"), "uncordoned", 20)
+    else:
+        world.cluster.kubectl("uncordon" if ends else "cordon", node)
+
+
 def all_bound(world, group, count):
     """Return whether ``count`` members exist and each has a node, by one answer of the API server."""
     found = nodes(world, group)
@@ -256,3 +266,62 @@ class TestGangs:
         members = [world.running(pod) for pod in (first, successor)]
         assert [world.job_of(pod) for pod in members] == [job, job]
         assert {pod["spec"]["nodeName"] for pod in members} == {*hosts(world, job)}
+
+    def test_10_the_job_gives_a_drained_node_back_while_the_other_members_run(self, clean, gang):
+        """Slurm shows a node as DRAINING while a job has it: nebius/soperator#2962."""
+        world = clean
+        group = gang("drained", 3, run="600")
+        eventually(lambda: all_bound(world, group, 3), "all bound")
+        before = {slot: world.running(at_slot(world, group, slot)) for slot in range(3)}
+        job, victim = world.job_of(before[2]), before.pop(2)
+        node = victim["spec"]["nodeName"]
+        drain(world, node)
+        try:
+            eventually(lambda: "DRAIN" in world.node(node)[0], "the drain", 20)
+            eventually(lambda: world.kube_node(node)["spec"].get("unschedulable"), "the cordon", 20)
+            world.delete(victim, grace=1)
+            world.gone(victim)
+            eventually(
+                lambda: {*world.node(node)[0].split("+")} == {"IDLE", "DRAIN"}, "nothing is left on the node", 30
+            )
+            eventually(lambda: all_bound(world, group, 3), "the successor is bound elsewhere")
+        finally:
+            drain(world, node, ends=True)
+        assert (world.queue()[job], hosts(world, job)) == (
+            "RUNNING",
+            [pod["spec"]["nodeName"] for pod in before.values()],
+        )
+        assert world.job_of(world.running(at_slot(world, group, 2))) != job
+        world.polled()
+        for pod in before.values():
+            now = world.get(pod)
+            assert now["status"]["phase"] == "Running"
+            assert not now["metadata"].get("deletionTimestamp")
+        told = [event for pod in before.values() for event in world.events(pod, "NodeReleased")]
+        assert f"Slurm job {job} has released {node}" in told[0]["note"]
+        (heir,) = [before.pop(1)]
+        world.delete(heir, grace=1)
+        world.gone(heir)
+        eventually(lambda: all_bound(world, group, 3), "a later member takes a place that is left")
+        again = at_slot(world, group, 1)
+        assert (again["spec"]["nodeName"], world.job_of(again)) == (heir["spec"]["nodeName"], job)
+
+    @pytest.mark.main_version
+    def test_11_waiting_pods_join_a_pod_group_that_is_created_again(self, clean, pod_group):
+        """Their ReplicaSet keeps them, and the UID of the old one is on them: kubernetes/kubernetes#139914."""
+        world = clean
+        pod_group("replaced", 3)
+
+        def member(name):
+            body = world.manifest(name)
+            body["metadata"]["labels"] = {pod_groups.LABEL: "replaced"}
+            return world.api("POST", PODS, body)
+
+        found = [member("replaced-0"), member("replaced-1")]
+        world.api("DELETE", f"{POD_GROUPS}/replaced")
+        new = pod_group("replaced", 3)
+        found.append(member("replaced-2"))
+        found = [world.running(pod, 40) for pod in found]
+        assert len({world.job_of(pod) for pod in found}) == 1
+        assert {json.loads(pod["metadata"]["annotations"][GROUP])["uid"] for pod in found} == {new["metadata"]["uid"]}
+        assert world.events(found[0], "GroupReplaced")

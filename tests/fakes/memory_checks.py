@@ -27,6 +27,7 @@ class WriteChecks:
         self._hub, self._minimum = hub, minimum
         hub.kube.on_bind, hub.kube.on_delete = self._bind, self._delete
         hub.slurm.on_submit, hub.slurm.on_cancel = self._submit, self._cancel
+        hub.slurm.on_shrink = self._shrink
 
     def members(self, link: JobLink) -> list[Object]:
         """Return the pods of a job."""
@@ -105,3 +106,22 @@ class WriteChecks:
             if pods.job_id(pod) == job.job_id and not pods.is_finished(pod)
         ]
         assert not running, f"job {job.job_id} is cancelled, and {running} run"
+
+    def _shrink(self, job: MemoryJob, kept: tuple[str, ...]) -> None:
+        assert job.ours, f"job {job.job_id} of another cluster is shrunk"
+        released = {*job.nodes} - {*kept}
+        running = {
+            pod["metadata"]["name"]: pod["spec"]["nodeName"]
+            for pod in self._hub.kube.pods()
+            if links.key(pod) in job.request.link.keys and pods.is_bound(pod) and not pods.is_finished(pod)
+        }
+        assert released.isdisjoint(running.values()), f"job {job.job_id} gives back {released}, and {running} run"
+        if self.fresh:
+            specs = {node: self._hub.kube.get(f"/api/v1/nodes/{node}")["spec"] for node in released}
+            usable = [node for node, spec in specs.items() if not spec.get("unschedulable") and self._is_up(node)]
+            assert not usable, f"job {job.job_id} gives back {usable}, which take pods"
+            assert running, f"job {job.job_id} is shrunk, and no member of it runs"
+
+    def _is_up(self, node: str) -> bool:
+        ready = self._hub.kube.get(f"/api/v1/nodes/{node}")["status"]["conditions"][0]["status"] == "True"
+        return ready and node not in self._hub.slurm.drained

@@ -79,8 +79,9 @@ class MemorySlurm:
     """Jobs on whole nodes, each with room for one job. ``fault`` is what happens to the next submission.
 
     ``jobs`` has a heterogeneous job once, under the id of its first component.
-    ``on_submit`` and ``on_cancel`` are called right before the hub submits or cancels a job. ``moved`` are the ids of
-    jobs that have ended, or were requeued, by something else than the hub; ``cancelled`` those that the hub has ended.
+    ``on_submit``, ``on_cancel`` and ``on_shrink`` are called right before the hub submits, cancels or shrinks a job.
+    ``moved`` are the ids of jobs that have ended, or were requeued, by something else than the hub; ``cancelled`` those
+    that the hub has ended.
     """
 
     writes: Writes
@@ -94,6 +95,7 @@ class MemorySlurm:
     version: ApiVersion = VERSION
     on_submit: Callable[[JobRequest], None] = lambda request: None
     on_cancel: Callable[[MemoryJob], None] = lambda job: None
+    on_shrink: Callable[[MemoryJob, tuple[str, ...]], None] = lambda job, nodes: None
     moved: set[int] = field(default_factory=set)
     cancelled: set[int] = field(default_factory=set)
     _last: int = 0
@@ -165,6 +167,16 @@ class MemorySlurm:
         job.excluded = nodes
         self.writes.done()
 
+    def shrink(self, job_id: int, nodes: tuple[str, ...]) -> None:
+        """Let a running job keep some of its nodes; slurmctld refuses others, and none."""
+        _check_fence()
+        job = self.find(job_id)
+        if job is None or job.state != "RUNNING" or not nodes or not {*nodes} <= {*job.nodes}:
+            raise SlurmRefusedError("Invalid node name specified", code=2018)
+        self.on_shrink(job, nodes)
+        job.nodes = tuple(node for node in job.nodes if node in nodes)
+        self.writes.done()
+
     def set_node(self, name: str, state: str, reason: str = "") -> None:
         _check_fence()
         if state == "DRAIN":
@@ -215,6 +227,13 @@ class MemorySlurm:
         if reuse:
             request = replace(job.request, link=replace(job.request.link, cluster=OTHER_CLUSTER))
             self.jobs[job.job_id] = MemoryJob(job.job_id, request, "RUNNING")
+
+
+def _polled(shown: Job, before: ObservedJob | None) -> Job:
+    """Return a job as a poll shows it: one that has lost nodes has the same state, so a poll does not read it."""
+    if before is None or before.missing or (before.job.link, before.job.states) != (shown.link, shown.states):
+        return shown
+    return before.job if {*shown.nodes} < {*before.job.nodes} else shown
 
 
 def _check_fence() -> None:
@@ -277,12 +296,22 @@ class MemoryPoller:
         del sure
         self._expected[job_id] = link
 
+    def read(self, job_id: int) -> None:
+        """Read one job alone."""
+        job, known = self.slurm.jobs.get(job_id), self.snapshot.jobs.get(job_id)
+        if job is None or known is None or known.missing or known.job.link != job.request.link:
+            raise SlurmUnavailableError("another job")
+        seen = {**self.snapshot.jobs, job_id: self._observed(job.shown(), known, missing=False)}
+        self.snapshot = replace(self.snapshot, jobs=seen)
+
     def poll(self) -> None:
         before, found = self.snapshot.jobs, {}
         hidden, self.hidden = self.hidden if self._is_known(self.hidden) else 0, 0
         shown = [job for job in self.slurm.jobs.values() if job.ours and job.job_id != hidden]
         for job in shown:
-            found[job.job_id] = self._observed(job.shown(), before.get(job.job_id), missing=False)
+            found[job.job_id] = self._observed(
+                _polled(job.shown(), before.get(job.job_id)), before.get(job.job_id), missing=False
+            )
         known = {job_id: entry.job for job_id, entry in before.items()}
         known |= {job_id: Job(job_id, frozenset(), link) for job_id, link in self._expected.items()}
         for job_id, was in known.items():

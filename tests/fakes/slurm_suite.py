@@ -12,6 +12,7 @@ import pytest
 from bridge.config import Config, SlurmSection
 from bridge.errors import SlurmAuthError, SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError
 from bridge.slurm import allotments, states
+from bridge.slurm.cancelling import shrink_if_ours
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Job, JobLink, JobRequest, PodRef
 from bridge.slurm.snapshot import Poller
@@ -252,6 +253,37 @@ class SlurmSuite:
             client.set_excluded_nodes(job_id, nodes)
             assert client.job(job_id).excluded_nodes == nodes
         client.cancel(job_id)
+
+    @pytest.mark.parametrize("external", [False, True], ids=["batch", "external"])
+    def test_a_running_job_gives_back_nodes_but_not_that_of_its_script(
+        self, site: Site, client: SlurmClient, running: Any, external: bool
+    ) -> None:
+        if external and not client.version.external_jobs:
+            return
+        two = {"min_nodes": 2, "max_nodes": 2, "tasks": 2, "gres": ("gpu:1",)}
+        job = running(ask(client, external=external, cpus=3, **two))
+        first, second = job.nodes
+        assert job.batch_host == ("" if external else first)
+        poller = Poller(client, "here", Config())
+        assert poller.refresh().jobs[job.job_id].job.nodes == (first, second)
+        kept = second if external else first
+        if not external:
+            with pytest.raises(SlurmRefusedError) as told:
+                client.shrink(job.job_id, (second,))
+            assert told.value.code == 2018
+        key = job.link.keys
+        for released in ((job.nodes[external - 1],), ()):
+            assert shrink_if_ours(client, job.job_id, job.job_id, {*job.nodes} - {kept}, "here", key, None) == released
+            now = client.job(job.job_id)
+            assert (now.nodes, now.states, now.submit_time) == ((kept,), job.states, job.submit_time)
+            assert now.allotment is not None
+            assert (now.allotment.cpus, now.allotment.memory_mib, now.allotment.count("gpu", "")) == (3, 100, 1)
+        poller.read(job.job_id)  # a poll reads no job whose state is the same, unless it is a witness
+        assert poller.snapshot.jobs[job.job_id].job.nodes == (kept,)
+        assert poller.refresh().jobs[job.job_id].job.nodes == (kept,)
+        with pytest.raises(SlurmRefusedError):  # 22.05 without slurmdbd: 2103, for each second update of a job
+            client.shrink(job.job_id, (first, second))
+        assert shrink_if_ours(client, job.job_id, job.job_id, {kept}, "here", key, None) == ()
 
     def test_a_token_that_is_not_accepted(self, site: Site) -> None:
         client = SlurmClient(Config(slurm_rest_api=site.url), "e30.eyJzdW4iOiJzbHVybSJ9.nonsense")

@@ -55,6 +55,12 @@ class FakeJob:
     restarts: int = 0
     leader: int = 0
     offset: int = 0
+    batch_host: str = ""
+
+    @property
+    def batch(self) -> bool:
+        """Return whether the job has a script; of the components of a heterogeneous job, only the first has one."""
+        return "EXTERNAL_JOB" not in self.asked.get("flags", []) and not self.offset
 
     @property
     def shown_id(self) -> str:
@@ -320,6 +326,9 @@ class FakeSlurm:
                 if part.states[0] in ("PENDING", "RUNNING"):
                     self.end(part.job_id, "CANCELLED")
             return self._json(200, {} if old else {"status": [{"error": {"code": 0}}]})
+        kept = json.loads(body).get("nodelist" if old else "required_nodes") if method == "POST" else None
+        if kept and job.states[0] == "RUNNING":
+            return self._shrink(job, kept if isinstance(kept, str) else ",".join(kept), old)
         if method == "POST" and version.exclude_nodes:
             if job.states[0] != "PENDING":
                 return self._error(422, 2073, "Job is no longer pending execution", results=None)
@@ -333,6 +342,21 @@ class FakeSlurm:
                 return self._error(422, 2015, "Requested partition configuration not available now", results=None)
             return self._json(200, {"results": None})
         return self._json(200, {"jobs": [self._job(part, version) for part in self.whole(job_id)]})
+
+    def _shrink(self, job: FakeJob, kept: str, old: bool) -> Answer:
+        """Let a running job keep some of its nodes: the batch host is one of them."""
+        nodes = hostlist.expand(kept)
+        host = {self._batch_host(job)} if job.batch else set()
+        if not host <= set(nodes) <= set(hostlist.expand(job.nodes)):
+            return self._error(500 if old else 422, 2018, "Invalid node name specified", results=None)
+        job.batch_host = job.batch_host or self._batch_host(job)
+        job.nodes = hostlist.compress(nodes)
+        self.touch()
+        return self._json(200, {"results": None})
+
+    @staticmethod
+    def _batch_host(job: FakeJob) -> str:
+        return job.batch_host or next(iter(hostlist.expand(job.nodes)), "")
 
     def _resources(self, job_id: int) -> Answer:
         job = self.jobs.get(job_id)
@@ -370,6 +394,8 @@ class FakeSlurm:
             "admin_comment": job.asked.get("admin_comment", ""),
             "comment": job.asked.get("comment", ""),
             "nodes": job.nodes,
+            "batch_flag": job.batch,
+            "batch_host": self._batch_host(job),
             "node_count": number(nodes),
             "cpus": number(cpus),
             "tasks": number(job.asked.get("tasks", 1)),

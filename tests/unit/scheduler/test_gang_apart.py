@@ -5,11 +5,14 @@ drained) and kubernetes-sigs/lws#586 (a node is lost).
 """
 
 import json
+from collections import Counter
 
 import pytest
 
 from bridge import names
+from bridge.errors import SlurmRefusedError
 from bridge.workload import links, pods
+from scheduler import gangs
 from tests.unit.scheduler.test_ended_jobs import World
 
 GROUP = {"kind": "podgroup", "name": "ring", "uid": "o-ring", "size": 3, "minimum": 3}
@@ -65,9 +68,9 @@ def end(world, name, phase="Failed"):
         world.look()
 
 
-def cordon(world, name):
+def cordon(world, name, cordoned=True):
     node = world.hub.kube.get(f"/api/v1/nodes/{name}")
-    node["spec"]["unschedulable"] = True
+    node["spec"]["unschedulable"] = cordoned
     world.hub.kube.put(f"/api/v1/nodes/{name}", node)
 
 
@@ -128,6 +131,154 @@ def test_the_successor_of_a_pod_on_a_drained_node_runs_elsewhere(world):
     assert len(found) == 3
     assert found["again"] != job.job_id
     assert job.lives
+
+
+def place_of(world, name):
+    return world.hub.kube.get(f"/api/v1/namespaces/ns/pods/{name}")["spec"].get("nodeName")
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_running_job_gives_back_a_drained_node_on_which_no_member_is_left(world, number, restarted):
+    """Slurm shows a node as DRAINING while a job has it: nebius/soperator#2962."""
+    job = trio(world)
+    before = {f"ring-{slot}": place_of(world, f"ring-{slot}") for slot in range(3)}
+    drained = job.nodes[number]
+    (gone,) = [name for name, node in before.items() if node == drained]
+    cordon(world, drained)
+    world.look()
+    world.hub.kube.request_deletion(f"/api/v1/namespaces/ns/pods/{gone}")
+    settle(world, 3)
+    assert drained in job.nodes, "its containers have not ended"
+    end(world, gone)
+    if restarted:
+        world.hub.restart()
+    settle(world)
+    kept = tuple(node for node in before.values() if node != drained)
+    assert (job.nodes, job.state) == (kept, "RUNNING")
+    cordon(world, drained, False)
+    for name in before:  # whoever comes later gets none of the place
+        make(world, f"next-{name}")
+    settle(world)
+    assert {name: place_of(world, name) for name in before if name != gone} == {
+        name: node for name, node in before.items() if name != gone
+    }
+    assert all(jobs(world)[f"next-{name}"] not in (None, job.job_id) for name in before)
+    (other, *_) = [name for name in before if name != gone]
+    end(world, other)
+    make(world, "heir")
+    settle(world)
+    assert (jobs(world)["heir"], place_of(world, "heir")) == (job.job_id, before[other])
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_component_gives_back_a_drained_node(world, number):
+    for slot in range(4):
+        make(world, f"ring-{slot}", cpu="5" if slot < 2 else "6", size=4, minimum=4, slot=slot)
+    settle(world)
+    (job,) = world.hub.slurm.live()
+    before = {f"ring-{slot}": place_of(world, f"ring-{slot}") for slot in range(4)}
+    drained = [node for part in job.all for node in part.nodes][number]
+    (gone,) = [name for name, node in before.items() if node == drained]
+    cordon(world, drained)
+    end(world, gone)
+    settle(world, 5)
+    kept = [[node for node in before.values() if node in part.nodes] for part in job.all]
+    assert sorted(map(len, kept)) == [1, 2]
+    assert drained not in {node for part in job.all for node in part.nodes}
+    assert jobs(world) == {name: job.job_id for name in before if name != gone}
+    (alone,) = [name for name, node in before.items() if [node] in kept]
+    cordon(world, before[alone])
+    end(world, alone)
+    settle(world, 5)
+    assert [before[alone]] in [list(part.nodes) for part in job.all], "a component keeps one node"
+
+
+def test_a_kill_at_any_write_of_a_drain_ends_no_member_and_gives_the_node_back(world):
+    apart, writes, kills = world.apart, 1, 0
+    while kills == writes - 1:
+        world = World(apart=apart)
+        job = trio(world)
+        (drained, *kept) = job.nodes
+        (gone,) = [f"ring-{slot}" for slot in range(3) if place_of(world, f"ring-{slot}") == drained]
+        before = jobs(world)
+        restarts = world.hub.restarts
+        world.hub.writes.kill_after = writes
+        cordon(world, drained)
+        for _ in range(2):
+            world.look()
+        end(world, gone)
+        make(world, "again")
+        settle(world, 40)
+        kills += world.hub.restarts > restarts
+        writes += 1
+        assert job.nodes == tuple(kept), world.story()
+        found = jobs(world)
+        assert found.pop("again") not in (None, job.job_id), world.story()
+        assert found == {name: job_id for name, job_id in before.items() if name != gone}, world.story()
+        assert len(world.hub.slurm.live()) == 2
+    assert kills >= 6
+
+
+def test_a_process_that_has_not_seen_the_loss_of_a_node_binds_no_pod_there(world):
+    """Slurm shows no change of the state of the job, so no poll reads it: nodes are lost to an administrator, too."""
+    job = trio(world)
+    lost = place_of(world, "ring-1")
+    job.nodes = tuple(node for node in job.nodes if node != lost)
+    end(world, "ring-1")
+    make(world, "heir")
+    settle(world)
+    assert jobs(world)["heir"] not in (None, job.job_id)
+
+
+def test_a_refused_request_leaves_the_job_as_it_is(world, monkeypatch):
+    job = trio(world)
+    asked = []
+
+    def refuse(job_id, nodes):
+        asked.append(nodes)
+        raise SlurmRefusedError("no", code=2018)
+
+    monkeypatch.setattr(world.hub.slurm, "shrink", refuse)
+    nodes = job.nodes
+    cordon(world, nodes[1])
+    (gone,) = [f"ring-{slot}" for slot in range(3) if place_of(world, f"ring-{slot}") == nodes[1]]
+    end(world, gone)
+    settle(world, 20)
+    assert (job.nodes, job.state, len(asked)) == (nodes, "RUNNING", 1)
+    assert len(jobs(world)) == 2
+    world.hub.clock.advance(300)
+    settle(world, 2)
+    assert len(asked) == 2
+
+
+def test_the_job_of_a_gang_whose_last_living_member_is_evicted_ends(world):
+    job = trio(world)
+    for slot in range(3):
+        cordon(world, place_of(world, f"ring-{slot}"))
+        end(world, f"ring-{slot}")
+    settle(world, 5)
+    assert not job.lives
+    assert not world.hub.slurm.live()
+
+
+@pytest.mark.parametrize("size", [5, 6])
+def test_a_job_that_has_lost_a_node_has_the_places_of_the_others(size):
+    """The last node of a job for five members, two on a node, has CPUs for one of them."""
+    found = gang_of(size)
+    nodes, short = ("n1", "n2", "n3"), 1 if size == 5 else 2
+    assert Counter(gangs.assign(found, nodes, size, 2, exact=True).values()) == {"n1": 2, "n2": 2, "n3": short}
+    assert Counter(gangs.assign(found, nodes[1:], size, 2, exact=True).values()) == {"n2": 2, "n3": short}
+
+
+def gang_of(size):
+    found = []
+    for number in range(size):
+        group = GROUP | {"size": size, "minimum": size}
+        meta = {"namespace": "ns", "name": f"m-{number}", "uid": f"u{number}"}
+        pod = {"metadata": meta | {"annotations": {names.GROUP: json.dumps(group)}}, "spec": {"containers": []}}
+        found.append((pod, links.membership(pod)))
+    return gangs.make(found)
 
 
 def test_a_pod_with_another_request_gets_a_job_of_its_own_though_a_member_is_gone(world):

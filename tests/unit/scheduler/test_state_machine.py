@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from bridge import names
 from bridge.workload import links, pods
-from tests.fakes.memory_world import NODES, PLACES, UNITS, MemoryWorld, path_of
+from tests.fakes.memory_world import NODES, PLACES, UNITS, MemoryWorld, path_of, places
 
 ROUNDS = 60
 REST = 31
@@ -383,6 +383,14 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
             if pods.is_bound(pod) and not pods.is_finished(pod)
         ]
         assert len(used) == len(set(used)), used
+
+    @invariant()
+    def no_pod_runs_on_a_node_that_its_job_has_given_back(self):
+        for pod in self.running():
+            job = self.hub.slurm.jobs.get(pods.job_id(pod))
+            ours = job is not None and job.ours and job.lives and links.key(pod) in job.request.link.keys
+            if ours and job.job_id not in self.hub.slurm.moved:
+                assert (job.job_id, pod["spec"]["nodeName"]) in places(job), self.story()
 
     @invariant()
     def no_group_has_two_jobs(self):

@@ -9,7 +9,7 @@ import pytest
 from bridge.config import Config
 from bridge.errors import LostLeadershipError, SlurmUnavailableError
 from bridge.metrics import SLURM_CANCELS_REFUSED
-from bridge.slurm.cancelling import cancel_if_ours, exclude_if_ours
+from bridge.slurm.cancelling import cancel_if_ours, exclude_if_ours, shrink_if_ours
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.link import encode
 from bridge.slurm.models import JobLink, PodRef
@@ -139,7 +139,7 @@ def test_a_process_that_leads_no_more_updates_nothing(slurm: FakeSlurm, client: 
     assert slurm.count("POST", "job/") == 0
 
 
-@pytest.mark.parametrize("call", ["cancel", "set_excluded_nodes"])
+@pytest.mark.parametrize("call", ["cancel", "set_excluded_nodes", "shrink"])
 def test_no_other_module_cancels_or_updates(call: str) -> None:
     found = [
         str(file.relative_to(ROOT))
@@ -148,3 +148,53 @@ def test_no_other_module_cancels_or_updates(call: str) -> None:
         if re.search(rf"slurm\.{call}\(", file.read_text())
     ]
     assert found == ["bridge/slurm/cancelling.py"]
+
+
+def running(slurm: FakeSlurm, words: str, nodes: str = "node-[0-2]") -> int:
+    job = slurm.add({"admin_comment": words, "flags": ["EXTERNAL_JOB"]})
+    slurm.start(job.job_id, nodes)
+    return job.job_id
+
+
+def test_the_pods_own_job_gives_nodes_back(slurm: FakeSlurm, client: SlurmClient) -> None:
+    job_id = running(slurm, comment("a", "b"))
+    assert client.version
+    slurm.calls.clear()
+    assert shrink_if_ours(client, job_id, job_id, {"node-1", "node-9"}, "here", ["a"], None) == ("node-1",)
+    assert slurm.jobs[job_id].nodes == "node-[0,2]"
+    assert paths(slurm.calls) == ["GET job/1?flags=MIXED", "POST job/1"]
+    assert shrink_if_ours(client, job_id, job_id, {"node-1"}, "here", ["a"], None) == ()
+    assert shrink_if_ours(client, job_id, job_id, {"node-0", "node-2"}, "here", ["a"], None) == ()
+    assert slurm.count("POST", "job/") == 1
+
+
+@OF_OTHERS
+def test_a_job_that_is_not_the_pods_keeps_its_nodes(
+    slurm: FakeSlurm, client: SlurmClient, words: str, uids: list[str]
+) -> None:
+    job_id = running(slurm, words)
+    assert shrink_if_ours(client, job_id, job_id, {"node-1"}, "here", uids, None) == ()
+    assert slurm.count("POST", "job/") == 0
+
+
+@pytest.mark.parametrize("state", ["PENDING", "COMPLETED"])
+def test_a_job_that_does_not_run_is_not_pinned_to_nodes(slurm: FakeSlurm, client: SlurmClient, state: str) -> None:
+    """It was requeued since the decision."""
+    job_id = running(slurm, comment("a"))
+    slurm.jobs[job_id].states = [state]
+    assert shrink_if_ours(client, job_id, job_id, {"node-1"}, "here", ["a"], None) == ()
+    assert shrink_if_ours(client, 99, 99, {"node-1"}, "here", ["a"], None) == ()
+    other = running(slurm, comment("b"))
+    assert shrink_if_ours(client, job_id, other, {"node-1"}, "here", ["a"], None) == ()
+    assert slurm.count("POST", "job/") == 0
+
+
+def test_a_process_that_leads_no_more_shrinks_nothing(slurm: FakeSlurm, client: SlurmClient) -> None:
+    job_id = running(slurm, comment("a"))
+
+    def check_leadership() -> None:
+        raise LostLeadershipError("lease lost")
+
+    with pytest.raises(LostLeadershipError):
+        shrink_if_ours(client, job_id, job_id, {"node-1"}, "here", ["a"], check_leadership)
+    assert slurm.count("POST", "job/") == 0

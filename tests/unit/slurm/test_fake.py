@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from bridge.slurm import hostlist
 from tests.fakes.component_suite import ComponentSuite
 from tests.fakes.slurm_suite import SlurmSuite
 from tests.fakes.slurmrestd import TOKEN, FakeSlurm
@@ -20,7 +21,8 @@ class FakeSite:
             if job.states == ["PENDING"] and job.asked.get("cpus_per_task", 1) < 128:
                 others = {other.nodes for other in self.slurm.whole(job.leader) if job.leader}
                 free = self.slurm.nodes.keys() - others - set(job.asked.get("excluded_nodes", []))
-                self.slurm.start(job.job_id, min(free))
+                least = job.asked.get("minimum_nodes") or str(job.asked.get("nodes", 1)).split("-")[0]
+                self.slurm.start(job.job_id, hostlist.compress(sorted(free)[: int(least)]))
 
 
 @pytest.fixture(params=["22.05.8", "24.11.5", "26.05.5"])

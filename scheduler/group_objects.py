@@ -1,7 +1,9 @@
-"""The present minimum of PodGroups whose members wait for others: a user may correct ``minMember`` meanwhile.
+"""The objects of groups whose members wait: users correct ``minMember``, or delete and create a PodGroup meanwhile.
 
-Admission writes the minimum on a pod when it is created. A group that waits for more members is read again from time to
-time, and its present minimum counts until its job is submitted.
+Admission writes the minimum and the UID of the object on a pod when it is created. The objects of groups of which no
+member runs are read again from time to time. The present minimum counts until the job is submitted. If another object
+has the name of the group, its members join that one (:class:`scheduler.actions.Join`): else they wait for members that
+are created for the other object.
 """
 
 from __future__ import annotations
@@ -21,45 +23,53 @@ from bridge.slurm.models import GroupRef, Snapshot
 from bridge.workers import Workers
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.kinds import podgroup, workload_api
-from scheduler.gangs import Gang
+from scheduler.gangs import Gang, Replacement
 
 log = logging.getLogger(__name__)
 
 PERIOD = 10.0
-"""Seconds between two readings of one group."""
+"""Seconds between two readings of a group that lacks members."""
+LONG_PERIOD = 60.0
+"""Seconds between two readings of a group whose members wait for Slurm."""
 GAP = 0.1
-"""Least seconds between the readings of two groups: thousands of incomplete ones cost the API server little."""
+"""Least seconds between the readings of two groups: thousands of waiting ones cost the API server little."""
 _KINDS = {kind.name: kind for kind in (podgroup.KIND, workload_api.KIND)}
 _NO_POD: Mapping[str, Any] = {"metadata": {}, "spec": {}}
 
 
-class GroupMinimums:
-    """Reads incomplete groups with the workers of the loop, and changes gangs. Used by the loop alone."""
+class GroupObjects:
+    """Reads the objects with the workers of the loop, and changes gangs. Used by the loop alone."""
 
     def __init__(self, kube: KubeClient, clock: Clock) -> None:
         self._kube = kube
         self._clock = clock
-        self._found: dict[str, int] = {}
+        self._minimums: dict[str, int] = {}
+        self._replaced: dict[str, Replacement] = {}
         self._read_at: dict[str, float] = {}
         self._next = -math.inf
         self._forbidden = False
 
     def request(self, gangs: Iterable[Gang], snapshot: Snapshot, workers: Workers) -> None:
-        """Read the next group that lacks members, if one is due."""
+        """Read the object of the next waiting group, if one is due."""
         now = self._clock.monotonic()
         if self._forbidden or now < self._next:
             return
         for gang in gangs:
-            due = now >= self._read_at.get(gang.key, -math.inf) + PERIOD
-            if due and gang.ref.kind in _KINDS and _lacks_members(gang, snapshot):
+            waited = now - self._read_at.get(gang.key, -math.inf)
+            if waited < PERIOD or gang.ref.kind not in _KINDS or not gang.waiting or gang.running:
+                continue
+            if waited >= LONG_PERIOD or _lacks_members(gang, snapshot):
                 self._read_at[gang.key], self._next = now, now + GAP
-                call = f"minimum of {gang.key}"
+                call = f"object of {gang.key}"
                 workers.submit(call, lambda ref=gang.ref: self._read(ref), 9, kind="read_group")  # type: ignore[misc]
                 return
 
     def applied(self, gang: Gang) -> Gang:
-        """Return the gang with the present minimum of its group, if that was read."""
-        minimum = self._found.get(gang.key, gang.minimum)
+        """Return the gang with the present minimum of its group, and with the object that has taken its name."""
+        replacement = self._replaced.get(gang.key)
+        if replacement is not None:
+            gang = replace(gang, replacement=replacement)
+        minimum = self._minimums.get(gang.key, gang.minimum)
         if minimum == gang.minimum:
             return gang
         # without a controller that says how many pods it creates, the size is the minimum
@@ -68,7 +78,7 @@ class GroupMinimums:
 
     def forget_all_but(self, keys: Set[str]) -> None:
         """Forget the groups without pods."""
-        for known in (self._found, self._read_at):
+        for known in (self._minimums, self._replaced, self._read_at):
             for key in known.keys() - keys:
                 known.pop(key, None)
 
@@ -79,23 +89,24 @@ class GroupMinimums:
                 owner = get_if_served(self._kube, resource, ref.namespace, ref.name)
             except KubeForbiddenError as error:
                 self._forbidden = True
-                log.warning(
-                    "PodGroups may not be read: a changed minimum applies to new pods only", extra=kv(error=error)
-                )
+                log.warning("PodGroups may not be read: their changes apply to new pods only", extra=kv(error=error))
                 return
             if owner is None:
                 continue
-            if owner["metadata"].get("uid") == ref.uid:
-                try:
-                    place = kind.place(_NO_POD, owner, False, 0)
-                except InvalidGroupError:
-                    return
+            try:
+                place = kind.place(_NO_POD, owner, False, 0)
+            except InvalidGroupError:
+                return  # as for new pods of the group, which admission refuses
+            uid = str(owner["metadata"].get("uid") or "")
+            if uid == ref.uid:
+                self._replaced.pop(ref.key, None)
                 if place is not None:
-                    self._found[ref.key] = place.minimum
+                    self._minimums[ref.key] = place.minimum
+            elif uid:
+                self._replaced[ref.key] = Replacement(uid, place.minimum if place is not None else 0)
             return
 
 
 def _lacks_members(gang: Gang, snapshot: Snapshot) -> bool:
     """Whether a gang waits for more members before its job is submitted."""
-    waiting = len(gang.waiting)
-    return bool(waiting) and not snapshot.by_uid.get(gang.key) and waiting + gang.succeeded() < gang.minimum
+    return not snapshot.by_uid.get(gang.key) and len(gang.waiting) + gang.succeeded() < gang.minimum

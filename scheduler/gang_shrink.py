@@ -1,0 +1,58 @@
+"""The nodes that a running gang gives back: Slurm shows a drained node as DRAINING while a job has it. Pure.
+
+A member that is evicted from such a node gets a job of its own elsewhere (:mod:`scheduler.gang_apart`). The job of the
+gang is shrunk to its other nodes when no pod is left on the node and none can be bound there any more. The request to
+Slurm names the nodes that the job keeps, so it may be repeated after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from bridge import names
+from bridge.slurm import states
+from bridge.slurm.models import Job, JobPart, ObservedJob
+from scheduler import gang_apart, gangs
+from scheduler.actions import Shrink
+from scheduler.gangs import Gang
+from scheduler.pod_states import PodState
+from scheduler.rules import SchedulerView
+
+WHY = "no new pod can run there, and no pod of the group is left there"
+
+
+def decide(view: SchedulerView, gang: Gang, state: PodState, live: list[ObservedJob]) -> Shrink | None:
+    """Return the action for the first component of the running job with nodes to give back; ``None`` without any.
+
+    ``live`` are the jobs of the gang that are pending or allocated.
+    """
+    if len(live) != 1 or view.now < state.shrink_retry_at:
+        return None
+    job = live[0].job
+    closed = view.placements.closed
+    if closed.isdisjoint(job.nodes) or not _runs(gang, state, job):
+        return None
+    used = _used(gang, job)
+    if used is None:
+        return None
+    for part in job.parts or (job,):
+        released = tuple([node for node in part.nodes if node in closed and node not in used])
+        if 0 < len(released) < len(part.nodes):
+            pod = next(pod for pod in gang.running if gang_apart.stays(pod, job))
+            return Shrink(pod, job.job_id, released, WHY, part.job_id if isinstance(part, JobPart) else 0)
+    return None
+
+
+def _runs(gang: Gang, state: PodState, job: Job) -> bool:
+    """Whether the job has started, and a member runs in it and stays."""
+    if not states.is_allocated(job.states) or "CONFIGURING" in job.states or not gang_apart.others_run(gang, job):
+        return False
+    return state.started_job == job.job_id or gang.has_started(job.job_id, gang.waiting)
+
+
+def _used(gang: Gang, job: Job) -> Set[str] | None:
+    """Return the nodes on which a member runs or may be bound; ``None`` if a pod does not name its node."""
+    used = {pod["metadata"]["annotations"].get(names.SLURM_NODE_ANNOTATION, "") for pod in gang.running}
+    members, _ = gangs.without_strangers(gang, job)
+    used |= {*gangs.assign_places(members, job).values()} if members.waiting else set()
+    return None if "" in used else used
