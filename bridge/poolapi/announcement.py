@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from bridge.poolapi.identifiers import PoolName, Value
+from bridge.poolapi.job_user import JobUser
 
 
 class Announcement(Value):
@@ -25,6 +26,7 @@ class Announcement(Value):
     capacity: dict[str, str] = Field(default_factory=dict)
     free: dict[str, str] = Field(default_factory=dict)
     jobs: dict[str, int] = Field({}, description="Jobs by phase, of all owners.")
+    user: JobUser | None = Field(None, description="The user of all jobs; None: they have several, or it is not known.")
     labels: dict[str, str] = Field(default_factory=dict)
     taints: list[str] = Field([], description="key=value:Effect")
     problem: str = Field("", description="Why the site accepts no job now, e.g. the batch system does not answer.")

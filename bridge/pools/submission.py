@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.errors import SiteRefusedError
+from bridge.poolapi.job_user import JobUser
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import JobSubmission
 from bridge.pools.submitter_client import Client
@@ -20,13 +21,19 @@ LIBRARY_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
 
 
 def make(
-    pod: Mapping[str, Any], config: BuildConfig, objects: Objects, pool: str, grant_wait: float | None = None
+    pod: Mapping[str, Any],
+    config: BuildConfig,
+    objects: Objects,
+    pool: str,
+    grant_wait: float | None = None,
+    jobs: JobUser | None = None,
 ) -> JobSubmission:
     """Return the job of a pod for a site; raises ``ScriptError`` and ``MissingReferenceError``.
 
-    ``grant_wait``: seconds for which the script waits for a grant; ``None``: it needs none.
+    ``grant_wait``: seconds for which the script waits for a grant; ``None``: it needs none. ``jobs``: the user of the
+    site's jobs, if it has announced one.
     """
-    made = build.build(pod, config, objects, pool, grant_wait)
+    made = build.build(pod, config, objects, pool, grant_wait, jobs)
     metadata = pod["metadata"]
     return JobSubmission(
         namespace=metadata["namespace"],

@@ -130,8 +130,7 @@ class SubmitterPool:
 
     def submit(self, pod: Pod, objects: Objects) -> JobStatus:
         """Build the script of a prepared pod and submit it."""
-        made = submission.make(pod, self._usable_config(), objects, self.name)
-        return self.send(pod["metadata"]["uid"], made)
+        return self._build_and_send(pod, objects, None)
 
     def allows_race(self) -> bool | None:
         """Return whether the site accepts jobs that wait for a grant; ``None`` without a BuildConfig."""
@@ -140,7 +139,12 @@ class SubmitterPool:
 
     def offer(self, pod: Pod, objects: Objects, wait: float) -> JobStatus:
         """Build a script that waits for its grant, and submit it."""
-        made = submission.make(pod, self._usable_config(), objects, self.name, wait)
+        return self._build_and_send(pod, objects, wait)
+
+    def _build_and_send(self, pod: Pod, objects: Objects, wait: float | None) -> JobStatus:
+        announced = self._announced
+        user = announced[0].user if announced else None
+        made = submission.make(pod, self._usable_config(), objects, self.name, wait, user)
         return self.send(pod["metadata"]["uid"], made)
 
     def withdraw(self, pod: Pod) -> JobStatus | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.logs import kv
+from bridge.poolapi.job_user import JobUser
 from bridge.script import interlink_rules, plan, references, render
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import ROOT_CA, Objects
@@ -41,16 +42,22 @@ def at_site(pod: references.Pod, config: BuildConfig) -> references.Pod:
 
 
 def build(
-    pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: str, grant_wait: float | None = None
+    pod: Mapping[str, Any],
+    config: BuildConfig,
+    objects: Objects,
+    node: str,
+    grant_wait: float | None = None,
+    jobs: JobUser | None = None,
 ) -> Job:
     """Return the job of a pod for a site; raises ``ScriptError`` and ``MissingReferenceError``.
 
     ``grant_wait``: seconds for which the script waits for a grant before it starts anything; ``None``: it needs none.
+    ``jobs``: the user of the site's jobs, if it has announced one.
     """
     if config.api_server.ca is not None:
         reached_by = {"data": {"ca.crt": config.api_server.ca}}
         objects = replace(objects, configmaps={**objects.configmaps, ROOT_CA: reached_by})
-    planned = replace(plan.make(pod, config, objects, node), grant_wait=grant_wait)
+    planned = replace(plan.make(pod, config, objects, node, jobs), grant_wait=grant_wait)
     size = planned.size
     by_flags = interlink_rules.apply(config)
     for problem in interlink_rules.warnings(pod, config) if by_flags else ():

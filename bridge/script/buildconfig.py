@@ -17,7 +17,7 @@ else:
     _Settings = settings.with_sections("BuildSettings", settings.BuildSettings, runtimes.sections())
 
 
-_NEWER = {("apptainer", "root_filesystem"): "disk"}
+_NEWER = {("apptainer", "root_filesystem"): "disk", ("runtime", "run_as_user"): "refuse"}
 """Keys of this version with their defaults, with which they are left out."""
 
 

@@ -114,17 +114,17 @@ def flags(pod: Mapping[str, Any], config: BuildSettings, words: Sequence[str]) -
     held = (*(_BY_CPU if _largest(spec, "cpu") else ()), *(_BY_MEMORY if _largest(spec, "memory") else ()))
     found = _without(words, held)
     flavor, _ = choose(pod, config)
-    user = (spec.get("securityContext") or {}).get("runAsUser")
+    user = None if config.runtime.run_as_user == "ignore" else run_as(spec)
     for candidate in (user, flavor.uid if flavor else None, config.limits.default_uid):
         if candidate is not None:
             return [*found, f"--uid={int(candidate)}"]
     return found
 
 
-def run_as(spec: Mapping[str, Any]) -> str:
-    """Return the user of the whole job, as ``<user>:``; users of single containers and all groups are ignored."""
+def run_as(spec: Mapping[str, Any]) -> int | None:
+    """Return the user that the pod asks for; users of single containers and all groups are ignored."""
     user = (spec.get("securityContext") or {}).get("runAsUser")
-    return ":" if user is None else f"{int(user)}:"
+    return None if user is None else int(user)
 
 
 def normalized(pod: Mapping[str, Any]) -> dict[str, str]:

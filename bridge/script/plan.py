@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.errors import ScriptError
-from bridge.script import check, environment, interlink_rules, mounts, probes, site_annotations, sizing, volumes
+from bridge.poolapi.job_user import JobUser
+from bridge.script import (
+    check,
+    environment,
+    interlink_rules,
+    mounts,
+    probes,
+    run_as,
+    site_annotations,
+    sizing,
+    volumes,
+)
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import clean
 from bridge.script.references import Objects
@@ -19,8 +30,13 @@ from bridge.script.volumes import Volumes
 TERMINATION_PATH = "/dev/termination-log"
 
 
-def make(pod: Mapping[str, Any], config: BuildSettings, objects: Objects, node: str) -> Plan:
-    """Return the plan of a pod; raises ``ScriptError`` (not supported) and ``MissingReferenceError``."""
+def make(
+    pod: Mapping[str, Any], config: BuildSettings, objects: Objects, node: str, jobs: JobUser | None = None
+) -> Plan:
+    """Return the plan of a pod; raises ``ScriptError`` (not supported) and ``MissingReferenceError``.
+
+    ``jobs``: the user of the site's jobs, if it has announced one.
+    """
     problems = check.problems(pod)
     if problems:
         raise ScriptError("; ".join(problems))
@@ -34,6 +50,7 @@ def make(pod: Mapping[str, Any], config: BuildSettings, objects: Objects, node: 
         for index, container in enumerate(spec.get(kind) or ()):
             where = f"spec.{kind}[{index}]"
             planned = _container(pod, container, where, config, objects, node, size, made)
+            run_as.accept(pod, container, where, runtime, config, jobs)
             runtime.accept(planned, where, config, asked.image_root)
             _reachable(planned, where, runtime.has_network(config))
             containers.append(planned)
@@ -71,6 +88,7 @@ def _container(
     lifecycle = container.get("lifecycle") or {}
     context = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
     message = str(container.get("terminationMessagePath") or TERMINATION_PATH)
+    user = run_as.of_container(pod, container, config)
     ports = probes.named_ports(container)
     written = mounts.written_beside(pod["spec"], container, exec_mounts=runtimes.of(config).exec_mounts)
     return Container(
@@ -87,10 +105,8 @@ def _container(
         memory=sizing.memory_limit(container, where) if config.limits.watch_memory else None,
         fallback_to_logs=container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
         read_only_root=bool(context.get("readOnlyRootFilesystem")),
-        run_as=interlink_rules.run_as(pod["spec"])
-        if interlink_rules.apply(config)
-        else f"{_number(context.get('runAsUser'))}:{_number(context.get('runAsGroup'))}",
-        non_root=bool(context.get("runAsNonRoot")),
+        run_as=user.text,
+        non_root=user.non_root,
         probes=probes.make(container, where, ports, sizing.grace(pod["spec"]), variables)
         if config.limits.probes
         else [],
@@ -114,10 +130,6 @@ def _reachable(container: Container, where: str, has_network: bool) -> None:
             f"{where}: a probe or hook by {by_network[0]} is not allowed at this site, whose containers have no "
             f"network; allowed: exec"
         )
-
-
-def _number(value: Any) -> str:
-    return "" if value is None else str(int(value))
 
 
 def _texts(container: Mapping[str, Any], key: str, where: str, variables: Mapping[str, str]) -> list[str]:

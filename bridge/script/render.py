@@ -65,6 +65,8 @@ def _data(plan: Plan) -> Iterator[str]:
     yield array("READONLY_ROOT", ["1" if c.read_only_root else "" for c in containers])
     yield array("RUN_AS", [c.run_as for c in containers])
     yield array("NON_ROOT", ["1" if c.non_root else "" for c in containers])
+    if plan.config.runtime.run_as_user == "ignore":
+        yield "IGNORE_USERS=1"
     yield array("DIRECTORY", [c.directory for c in containers])
     yield array("NEEDS", sorted(_BY_PROGRAM & {how for c in containers for how in c.ways}))
     yield f"RESTART_POLICY={word(plan.restart_policy)}"

@@ -68,6 +68,10 @@ class Runtime(Part):
     kind: str = "apptainer"
     image_prefix: str = Field("docker://", description="Prefix of images without a scheme that are no path.")
     network: Literal["host", "none"] = Field("host", description="none: containers have no network.")
+    run_as_user: Literal["refuse", "ignore"] = Field(
+        "refuse",
+        description="Pods whose runAsUser or runAsGroup the runtime cannot give; ignore: the field has no effect.",
+    )
 
 
 class ApiServer(Part):

@@ -20,6 +20,7 @@ from bridge.logs import kv
 from bridge.poolapi import architecture
 from bridge.script import library
 from bridge.script.runtimes import table as runtimes
+from bridge.site import job_users
 from bridge.site.batch.port import Amount, BatchSystem, Capacity
 from bridge.site.config import Resources, SiteConfig
 from bridge.site.cpus import all_given
@@ -147,6 +148,7 @@ class Announcer:
             capacity=total,
             free=free,
             jobs=counts,
+            user=job_users.measure(config, one_machine=self._batch.one_machine),
             labels={architecture.LABEL: architecture.HERE, **config.node.labels},
             taints=list(config.node.taints),
             problem=problem or self._problem,

@@ -83,7 +83,10 @@ class FakePool:
 
     def _submit(self, pod: Pod, objects: Objects, *, waits: bool) -> JobStatus:
         assert self.config is not None
-        job, submit = uid_of(pod), submission.make(pod, self.config, objects, self.name)
+        job, submit = (
+            uid_of(pod),
+            submission.make(pod, self.config, objects, self.name, jobs=self.heard[0].user if self.heard else None),
+        )
         with self._lock:
             self._ask("submit", job)
             if job not in self.site or self.site[job].unused:

@@ -48,7 +48,8 @@ go() {
     [[ -p run/wake ]] && printf . 1<>run/wake
 } 2>/dev/null
 
-# cannot NAME CODE REASON MESSAGE: a runtime calls it if it can't start the container; ends this process.
+# cannot NAME CODE REASON MESSAGE: a runtime calls it if it can't start the container; ends this process. With "REASON
+# permanent", no restart on this machine could start it, and the pod fails: else it would hold its resources for nothing.
 cannot() {
     printf '%s\n%s\n' "$3" "$4" >"run/$1.why"
     printf '%s\n' "$4" >&2
@@ -63,19 +64,19 @@ fits_or_cannot() {
     variables_of "$1"
     for k in "${!COMMAND[@]}"; do
         size=${#COMMAND[k]}
-        ((size <= most)) || cannot "${NAME[$1]}" 128 ContainerCannotRun \
+        ((size <= most)) || cannot "${NAME[$1]}" 128 'ContainerCannotRun permanent' \
             "argument $k has $size bytes; this machine starts no program with an argument of more than $most"
         sum=$((sum + size + 9))
     done
     for ((k = 0; k < ${#VARIABLES[@]}; k += 2)); do
         size=$((${#VARIABLES[k]} + 1 + ${#VARIABLES[k + 1]}))
-        ((size <= most)) || cannot "${NAME[$1]}" 128 ContainerCannotRun \
+        ((size <= most)) || cannot "${NAME[$1]}" 128 'ContainerCannotRun permanent' \
             "the variable ${VARIABLES[k]} has $size bytes; this machine starts no program with a variable of more than $most"
         sum=$((sum + size + 9))
     done
     ((sum > most)) || return 0
     all=$(getconf ARG_MAX) || return 0
-    ((sum <= all)) || cannot "${NAME[$1]}" 128 ContainerCannotRun \
+    ((sum <= all)) || cannot "${NAME[$1]}" 128 'ContainerCannotRun permanent' \
         "arguments and variables have $sum bytes; this machine starts no program with more than $all"
 }
 
@@ -260,7 +261,7 @@ hook_over() {
 
 # The container's process has ended: record how, and decide whether it restarts.
 reap() {
-    local i=$1 code name signal=0 reason
+    local i=$1 code name signal=0 reason permanent=''
     name=${NAME[i]}
     wait "${PID[i]}"
     code=$?
@@ -282,7 +283,7 @@ reap() {
     reason=Error
     ((code == 0)) && reason=Completed
     if [[ -s run/$name.why ]]; then
-        read -r reason <"run/$name.why"
+        read -r reason permanent <"run/$name.why"
         reason=$(safe "$reason")
     elif [[ ${WHY_KILLED[i]} == OOMKilled ]]; then
         reason=OOMKilled code=137 signal=9
@@ -295,7 +296,10 @@ reap() {
     close_log "$i"
     keep_message "$i"
     STATE[i]=terminated REASON[i]=$reason SAYS[i]='' UP[i]=false READY[i]=false DIRTY[i]=1
-    if begins_again "$i"; then
+    if [[ $permanent && ! $STOPPING ]]; then
+        STEP[i]=over OVER[i]=1
+        fail_pod "$reason" "container $name: $(tail -n +2 "run/$name.why" | head -c 4096)"
+    elif begins_again "$i"; then
         back_off "$i"
     else
         STEP[i]=over OVER[i]=1

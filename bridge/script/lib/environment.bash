@@ -38,7 +38,7 @@ given_devices() {
 # devices_or_cannot I: a pod that requests GPUs gets the allocated ones, not all of the machine.
 devices_or_cannot() {
     if [[ $GPU_RESOURCE ]]; then
-        given_devices || cannot "${NAME[$1]}" 128 CreateContainerConfigError \
+        given_devices || cannot "${NAME[$1]}" 128 'CreateContainerConfigError permanent' \
             "the pod asks for $GPU_RESOURCE, but the batch system named no devices (CUDA_VISIBLE_DEVICES and the like)"
     else
         GIVEN=()

@@ -91,20 +91,6 @@ image_or_cannot() {
     image_of "$1" || cannot "${NAME[$1]}" 128 InvalidImageName "$PROBLEM"
 }
 
-# may_run_as I: whether the user that the pod asks for is the one that this runtime gives (RUN_AS is <user>:<group>).
-may_run_as() {
-    local user=${RUN_AS[$1]%%:*} group=${RUN_AS[$1]#*:}
-    if [[ ${NON_ROOT[$1]} ]] && ((${user:-$UID} == 0)); then
-        cannot "${NAME[$1]}" 128 CreateContainerConfigError 'runAsNonRoot: the user of the container is root'
-    fi
-    if [[ $user && $user != "$UID" && $user != "$2" ]]; then
-        cannot "${NAME[$1]}" 128 CreateContainerConfigError "runAsUser: $user is not allowed; allowed: $UID, the user of this site"
-    fi
-    if [[ $group && $group != "${GROUPS[0]}" && $user != "$2" ]]; then
-        cannot "${NAME[$1]}" 128 CreateContainerConfigError "runAsGroup: $group is not allowed; allowed: ${GROUPS[0]}, the group of this site"
-    fi
-}
-
 # is_plain PATH: whether a bind specification "source:place:options" can contain the path.
 is_plain() { [[ $1 != *[:,^[:space:]\"\\]* ]]; }
 

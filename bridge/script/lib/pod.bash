@@ -4,7 +4,7 @@
 
 declare -a BEGAN_AT
 declare -A HOST_PATH HOST_TYPE HOST_FREE
-HOST_AREAS=() SCRATCH_HELD=''
+HOST_AREAS=() SCRATCH_HELD='' IGNORE_USERS=''
 STOPPING='' CURRENT=0 FORCED='' STOP_BY='' DEADLINE_AT=''
 FIRST_BACKOFF=$((${PODBRIDGE_FIRST_BACKOFF_SECONDS:-10} * 100))
 
@@ -70,6 +70,8 @@ prepare() {
     mount_fuse || return 1
     REFUSED=RuntimeNotFound POD_MESSAGE='the container runtime is not there'
     runtime_check || return 1
+    REFUSED=NotPossibleAtSite
+    users_given || return 1
     REFUSED=ProbeNotPossible
     local way
     for way in "${NEEDS[@]}"; do
@@ -79,6 +81,31 @@ prepare() {
     REFUSED=PreExecFailed POD_MESSAGE='the script of the annotation pre-exec failed'
     before_all || return 1
     POD_MESSAGE=''
+}
+
+# users_given: check that the runtime gives each container its user, before any of them starts. Where the site says so
+# (IGNORE_USERS), what it cannot give has no effect.
+users_given() {
+    local i user
+    for i in "${!NAME[@]}"; do
+        until runtime_user "$i"; do
+            POD_MESSAGE="container ${NAME[i]}: $FIELD: $PROBLEM"
+            [[ $IGNORE_USERS ]] || return 1
+            note "$POD_MESSAGE; ignored"
+            happened "$i" "${FIELD^}Ignored" "$FIELD: $PROBLEM; the site ignores it (runtime.run_as_user)"
+            user=${RUN_AS[i]%%:*}
+            if [[ $FIELD == runAsUser ]]; then
+                RUN_AS[i]=:${RUN_AS[i]#*:}
+            else
+                RUN_AS[i]=$user:
+            fi
+        done
+        user=${RUN_AS[i]%%:*}
+        if [[ ${NON_ROOT[i]} ]] && ((${user:-${IMAGE_USER:-$UID}} == 0)); then
+            POD_MESSAGE="container ${NAME[i]}: runAsNonRoot: the user of the container is root"
+            return 1
+        fi
+    done
 }
 
 refuse() {
@@ -110,6 +137,13 @@ look_for_stop() {
         POD_MESSAGE='the pod was active for longer than its activeDeadlineSeconds'
         stop_pod "$GRACE" DeadlineExceeded
     fi
+}
+
+# fail_pod REASON MESSAGE
+fail_pod() {
+    json_text "$2"
+    POD_REASON=$1 POD_MESSAGE=$RESULT FORCED=Failed
+    stop_pod "$GRACE" "$1"
 }
 
 # stop_pod GRACE REASON: request the end of every container, sidecars after the others.

@@ -14,6 +14,25 @@ runtime_signal() {
     kill -s "$2" -- "${PID[$1]}" 2>/dev/null
 }
 
+# runtime_user I: whether the runtime can give the container the user and the group that its pod asks for (RUN_AS is
+# <user>:<group>); else FIELD is the field, and PROBLEM is what is wrong with its value.
+runtime_user() { :; }
+# Whether a container without runAsUser has the user of its image, and not that of the site.
+IMAGE_USER=''
+
+# own_user I ROOT: runtime_user of a runtime that gives the user of this site, or the user ROOT (empty, or 0) with any group.
+own_user() {
+    local user=${RUN_AS[$1]%%:*} group=${RUN_AS[$1]#*:}
+    [[ ! $user || $user != "$2" ]] || return 0
+    if [[ $user && $user != "$UID" ]]; then
+        FIELD=runAsUser PROBLEM="$user is not allowed; allowed: $UID, the user of this site${2:+, or $2}"
+        return 1
+    elif [[ $group && $group != "${GROUPS[0]}" ]]; then
+        FIELD=runAsGroup PROBLEM="$group is not allowed; allowed: ${GROUPS[0]}, the group of this site"
+        return 1
+    fi
+}
+
 runtime_pid() { RESULT=${PID[$1]}; }
 runtime_own() { :; }
 runtime_code() { RESULT=$2; }

@@ -99,9 +99,10 @@ arguments_of() {
     done
 }
 
+runtime_user() { own_user "$1" "$FAKEROOT_USER"; }
+
 runtime_start() {
     local i=$1 name=${NAME[$1]}
-    may_run_as "$i" "$FAKEROOT_USER"
     rm -rf "work/$name"
     mkdir -p "work/$name"
     image_or_cannot "$i"
@@ -153,10 +154,10 @@ launch() {
     devices_or_cannot "$i"
     PODBRIDGE_ADDRESS=$ADDRESS write_exports "$i" "run/$name.env"
     write_foreign "$name"
-    pass_foreign "$name" || cannot "$name" 128 ContainerCannotRun "$PROBLEM"
+    pass_foreign "$name" || cannot "$name" 128 'ContainerCannotRun permanent' "$PROBLEM"
     arguments_of "$i" start
     command_of "$i"
-    [[ ! ${HAS_COMMAND[i]} ]] || verb=exec
+    [[ ! ${HAS_COMMAND[i]} ]] || verb='exec'
     if [[ ${#LINKS[@]} -gt 0 && ${HAS_COMMAND[i]} ]] && has_shell; then
         COMMAND=("${IMAGE_SHELL[@]}" -c "$MAKE_LINKS" sh "${#LINKS[@]}" "${LINKS[@]}" "${COMMAND[@]}")
     elif ((${#LINKS[@]} > 2)) || [[ ${LINKS[0]-} && ${FROM[${LINKS[0]##*/}]} != "$PWD/run/$name.message" ]]; then

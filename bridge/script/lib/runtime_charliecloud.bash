@@ -49,7 +49,7 @@ inside() {
     mounts_or_cannot "$i"
     hold_or_cannot "$i"
     # ch-run requires USER; the container gets it only from its pod
-    keep_foreign_out "$name" || cannot "$name" 128 ContainerCannotRun "$PROBLEM"
+    keep_foreign_out "$name" || cannot "$name" 128 'ContainerCannotRun permanent' "$PROBLEM"
     [[ ! ${DIRECTORY[i]} ]] || make_directory "$i" "run/$name.image"
     for k in "${!TO[@]}"; do
         in_image "${TO[k]}" || continue
@@ -61,7 +61,7 @@ inside() {
                 : >>"$source"
             fi
             if ! mount --bind -- "${FROM[k]}" "$source" || ! read_only_mount "$source"; then
-                cannot "$name" 128 ContainerCannotRun "volumes can't be made read-only"
+                cannot "$name" 128 'ContainerCannotRun permanent' "volumes can't be made read-only"
             fi
             FROM[k]=$source
         fi

@@ -19,9 +19,10 @@ runtime_check() {
     tool "$RUNTIME" && plain_folder
 }
 
+runtime_user() { own_user "$1" 0; }
+
 runtime_start() {
     local i=$1 name=${NAME[$1]}
-    may_run_as "$i" 0
     image_or_cannot "$i"
     if [[ ! -d $ENROOT_DATA_PATH/$name ]]; then
         if [[ $IMAGE == docker://* ]]; then

@@ -13,6 +13,14 @@ runtime_check() {
     export NAMESPACE
 }
 
+# runtime_user I: any user and group, in a user namespace; else those of this site.
+runtime_user() {
+    local user=${RUN_AS[$1]%%:*} group=${RUN_AS[$1]#*:}
+    user=${user:-$UID} group=${group:-${GROUPS[0]}}
+    [[ $user != "$UID" || $group != "${GROUPS[0]}" ]] || return 0
+    unshare "--map-user=$user" "--map-group=$group" -- true 2>/dev/null || own_user "$1" ''
+}
+
 runtime_start() {
     into "$1" start
 }
@@ -24,7 +32,7 @@ runtime_exec() {
 
 into() {
     local how=$2
-    export PODBRIDGE_ADDRESS=$ADDRESS OWN_UID=$UID OWN_GID=${GROUPS[0]}
+    export PODBRIDGE_ADDRESS=$ADDRESS OWN_UID=$UID OWN_GID=${GROUPS[0]} USER_GIVEN=${RUN_AS[$1]}
     case $NAMESPACE in
     root) set -- unshare -m -- "$BASH" "$PWD/job.sh" inside "$@" ;;
     user) set -- unshare -U -r -m -- "$BASH" "$PWD/job.sh" inside "$@" ;;
@@ -66,10 +74,10 @@ inside() {
         hold_mounts || cannot_now "$name" 128 CreateContainerConfigError "$NOT_HELD"
         make_root "$i" || cannot_now "$name" 128 ContainerCannotRun "volumes can't be mounted at their places: $PROBLEM"
     elif [[ ${#TO[@]} -gt 1 || ${READONLY_ROOT[i]} ]]; then
-        cannot_now "$name" 128 ContainerCannotRun "this machine gives no mount namespace to users, and the container has volumes"
+        cannot_now "$name" 128 'ContainerCannotRun permanent' "this machine gives no mount namespace to users, and the container has volumes"
     fi
     if ((${#FOREIGN[@]})); then
-        find_setter || cannot_now "$name" 128 ContainerCannotRun "$PROBLEM"
+        find_setter || cannot_now "$name" 128 'ContainerCannotRun permanent' "$PROBLEM"
         words=("$(type -P env)" -i "${SETTER[@]}" 5 .)
     fi
     umask 022
@@ -83,16 +91,13 @@ inside() {
             : >"$JOB/run/$name.go"
         fi
     fi
-    local user=${RUN_AS[i]%%:*} group=${RUN_AS[i]#*:}
-    if ((${user:-$OWN_UID} == 0)) && [[ ${NON_ROOT[i]} ]]; then
-        cannot_now "$name" 128 CreateContainerConfigError 'runAsNonRoot: the user of the container is root'
-    fi
+    local user=${USER_GIVEN%%:*} group=${USER_GIVEN#*:}
     user=${user:-$OWN_UID} group=${group:-$OWN_GID}
     if ((${#FOREIGN[@]})); then
         # all variables of the command; the setter itself starts with none, so that the pod's variables for Perl and Python do
         # not affect it
         {
-            env -0 -u NAMESPACE -u OWN_UID -u OWN_GID -u LC_ALL
+            env -0 -u NAMESPACE -u OWN_UID -u OWN_GID -u USER_GIVEN -u LC_ALL
             printf '%s=%s\0' ${LOCALE:+LC_ALL "$LOCALE"} "${VARIABLES[@]}"
         } >&6
         exec 6>&-
@@ -103,10 +108,8 @@ inside() {
             # back to the user's own id, or to the requested one, without rights on the mounts
             set -- unshare "--map-user=$user" "--map-group=$group" -- "$@"
         fi
-    elif [[ $user != "$OWN_UID" || $group != "$OWN_GID" ]]; then
-        cannot_now "$name" 128 CreateContainerConfigError "runAsUser: $user is not allowed; allowed: $OWN_UID, the user of this site"
     fi
-    unset -v NAMESPACE OWN_UID OWN_GID
+    unset -v NAMESPACE OWN_UID OWN_GID USER_GIVEN
     if [[ $LOCALE ]]; then
         LC_ALL=$LOCALE
     else

@@ -3,7 +3,7 @@
 # Runtime "podman", rootless. The container is created first and then started, to know which of the two failed.
 
 # PLAIN_NAMES: whether an image name without a scheme refers to a registry.
-SCHEMES='docker' PLAIN_NAMES=1
+SCHEMES='docker' PLAIN_NAMES=1 IMAGE_USER=1
 
 runtime_check() {
     extra_paths
@@ -19,6 +19,24 @@ ask() {
     RESULT=$("$RUNTIME" inspect --format "$2" "$RESULT" 2>/dev/null)
 }
 
+# Root's podman gives any user; another one's gives those that podman's user namespace has on this machine.
+runtime_user() {
+    ((UID)) || return 0
+    gives uid runAsUser "${RUN_AS[$1]%%:*}" && gives gid runAsGroup "${RUN_AS[$1]#*:}"
+}
+
+# gives uid|gid FIELD ID: whether the namespace has the id. Where podman does not say it, the start of the container does.
+gives() {
+    local first length last=-1
+    [[ $3 ]] || return 0
+    while read -r first _ length; do
+        ((first + length - 1 <= last)) || last=$((first + length - 1))
+    done < <("$RUNTIME" unshare cat "/proc/self/$1_map" 2>/dev/null)
+    ((last < 0 || $3 <= last)) && return
+    FIELD=$2 PROBLEM="$3 is not allowed; allowed: 0 to $last, by /etc/sub$1 of this machine"
+    return 1
+}
+
 runtime_start() {
     local i=$1 name=${NAME[$1]} k
     container_name "$i"
@@ -29,7 +47,7 @@ runtime_start() {
         k=${RUN_AS[i]%%:*}
         [[ $k ]] || k=$("$RUNTIME" image inspect --format '{{.Config.User}}' "$IMAGE" 2>/dev/null)
         case ${k%%:*} in
-        '' | root | 0) cannot "$name" 128 CreateContainerConfigError 'runAsNonRoot: the user of the container is root' ;;
+        '' | root | 0) cannot "$name" 128 'CreateContainerConfigError permanent' 'runAsNonRoot: the user of the container is root' ;;
         esac
     fi
     mounts_or_cannot "$i"
@@ -41,7 +59,7 @@ runtime_start() {
     add_devices "$i"
     write_lines "$i" "run/$name.env" ''
     write_foreign "$name"
-    set_foreign "$name" || cannot "$name" 128 ContainerCannotRun "$PROBLEM"
+    set_foreign "$name" || cannot "$name" 128 'ContainerCannotRun permanent' "$PROBLEM"
     arguments_of "$i"
     umask 022
     (become "run/$name.env" "${SETTER[@]}" "$RUNTIME" create "${WORDS[@]}" "$IMAGE" "${COMMAND[@]}") >/dev/null 2>"run/$name.pull" </dev/null ||
@@ -85,7 +103,7 @@ add_devices() {
     for device in "${GIVEN[@]}"; do
         if [[ $GPU_RESOURCE == amd.com/gpu ]]; then
             [[ $device =~ ^[0-9]+$ && ${nodes[device]-} ]] ||
-                cannot "${NAME[$1]}" 128 CreateContainerConfigError "this machine has no device file of GPU $device"
+                cannot "${NAME[$1]}" 128 'CreateContainerConfigError permanent' "this machine has no device file of GPU $device"
             ((number)) || DEVICE_WORDS+=(--device /dev/kfd)
             DEVICE_WORDS+=(--device "${nodes[device]}")
         else

@@ -263,7 +263,7 @@ into_namespace() {
     local words=(-U -r -m)
     unshare --help 2>/dev/null | grep -q -e --propagation && words+=(--propagation slave)
     { unshare --help 2>/dev/null | grep -q -e '--map-user[= ]' && unshare "${words[@]}" -- true; } ||
-        cannot "${NAME[$1]}" 128 CreateContainerConfigError \
+        cannot "${NAME[$1]}" 128 'CreateContainerConfigError permanent' \
             'a hostPath volume, or the subPath of a volume that others write to, needs user namespaces and unshare --map-user (util-linux 2.36 or newer)'
     export PODBRIDGE_ADDRESS=$ADDRESS OWN_UID=$UID OWN_GID=${GROUPS[0]}
     exec "${BEFORE[@]}" unshare "${words[@]}" -- "$BASH" "$PWD/job.sh" inside "$@"

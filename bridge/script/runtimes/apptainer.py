@@ -12,6 +12,7 @@ from pydantic import Field
 
 from bridge import names
 from bridge.errors import ScriptError
+from bridge.poolapi.job_user import JobUser
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
 from bridge.script.runtimes import images
@@ -63,7 +64,7 @@ class ApptainerRuntime(Runtime):
     option_annotations = (names.SINGULARITY_MOUNTS, names.SINGULARITY_OPTIONS)
 
     def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
-        """Refuse names that are no images, variables that it cannot set, and user 0 without ``fakeroot``."""
+        """Refuse names that are no images, and variables that it cannot set."""
         images.accept_image(container, where, config, image_root, self.schemes)
         for name in images.foreign(container):
             if name.startswith(_ITS_OWN):
@@ -79,10 +80,6 @@ class ApptainerRuntime(Runtime):
                 f"{container.fields['HOME']}: the value {home!r} of HOME is not allowed at this site "
                 f"(runtime {self.kind}); allowed: an absolute path without ':'"
             )
-        if container.run_as.startswith("0:") and not config.section(Apptainer).fakeroot:
-            raise ScriptError(
-                f"{where}.securityContext.runAsUser: 0 is not allowed at this site (apptainer.fakeroot is false)"
-            )
         if not self.fuse_mode(config):
             return
         for mount in container.mounts:
@@ -91,6 +88,12 @@ class ApptainerRuntime(Runtime):
                     f"{where}.volumeMounts: readOnly, or a place with blanks ({mount.path!r}), is not allowed for a "
                     f"FUSE volume at this site (apptainer.fuse_mode is {config.section(Apptainer).fuse_mode})"
                 )
+
+    def refused_user(
+        self, user: int | None, group: int | None, config: BuildSettings, jobs: JobUser | None
+    ) -> tuple[str, str] | None:
+        """Refuse other users than that of the site, and 0 without ``fakeroot``."""
+        return images.own_user(user, group, jobs, root=config.section(Apptainer).fakeroot)
 
     def options(self, plan: Plan) -> list[str]:
         """Return the variables of ``lib/runtime_apptainer.bash``."""

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from bridge import names
 from bridge.errors import ScriptError
+from bridge.poolapi.job_user import JobUser
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
 from bridge.script.runtimes import images
@@ -48,6 +49,12 @@ class EnrootRuntime(Runtime):
                 raise ScriptError(
                     f"{where}.volumeMounts: {mount.path!r} is not allowed at this site: blanks in a place"
                 )
+
+    def refused_user(
+        self, user: int | None, group: int | None, config: BuildSettings, jobs: JobUser | None
+    ) -> tuple[str, str] | None:
+        """Refuse other users than that of the site and 0."""
+        return images.own_user(user, group, jobs, root=True)
 
     def login(self, secret: bytes) -> tuple[str, bytes]:
         """Return the logins as a netrc file; raises ``ScriptError`` for a password that is a command to enroot."""

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from bridge import names
 from bridge.errors import ScriptError
+from bridge.poolapi.job_user import JobUser
 from bridge.script.environment import IDENTIFIER
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import ADDRESS, array, word
@@ -88,6 +89,21 @@ def areas(config: BuildSettings) -> list[str]:
     folders = [folder for folder in (volumes.image_dir, volumes.cvmfs_unpacked_path, prefix) if folder]
     below = [posixpath.normpath(folder).rstrip("/") + "/" for folder in folders if folder.startswith("/")]
     return [*below, *map(posixpath.normpath, volumes.image_paths)]
+
+
+def own_user(
+    user: int | None, group: int | None, jobs: JobUser | None, *, root: bool = False
+) -> tuple[str, str] | None:
+    """Return :meth:`.port.Runtime.refused_user` of a runtime that gives the user of the site.
+
+    ``root``: it also gives user 0, with any group. Without ``jobs``, only user 0 can be refused.
+    """
+    if user is None or (user == 0 and root) or (user != 0 if jobs is None else user == jobs.uid):
+        if group in (None, jobs and jobs.gid) or (user == 0 and root) or jobs is None or jobs.gid is None:
+            return None
+        return "runAsGroup", f"{jobs.gid}, the group of this site"
+    own = "the user of this site" if jobs is None else f"{jobs.uid}, the user of this site"
+    return "runAsUser", f"{own}, or 0" if root else own
 
 
 def is_line(name: str, value: str) -> bool:

@@ -8,6 +8,7 @@ import re
 from pydantic import Field
 
 from bridge.errors import ScriptError
+from bridge.poolapi.job_user import JobUser
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
 from bridge.script.runtimes import images
@@ -32,6 +33,7 @@ class PodmanRuntime(Runtime):
 
     kind = library = "podman"
     account_files = True
+    image_user = True
     settings = Podman
     supports_mpi = False
 
@@ -57,6 +59,20 @@ class PodmanRuntime(Runtime):
                 images.refuse_name(
                     container, name, "podman", "no * at its end, or no # before it and a short value of one line"
                 )
+
+    def refused_user(
+        self, user: int | None, group: int | None, config: BuildSettings, jobs: JobUser | None
+    ) -> tuple[str, str] | None:
+        """Refuse ids that the user namespace of the site's user does not have. Root needs none."""
+        if jobs is None or jobs.uid == 0:
+            return None
+        for field, value, most, file in (
+            ("runAsUser", user, jobs.most_uid, "subuid"),
+            ("runAsGroup", group, jobs.most_gid, "subgid"),
+        ):
+            if value is not None and most is not None and value > most:
+                return field, f"0 to {most}, by /etc/{file} of the site"
+        return None
 
     def options(self, plan: Plan) -> list[str]:
         """Return the variables of ``lib/runtime_podman.bash``."""

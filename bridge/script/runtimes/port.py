@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import ClassVar
 
+from bridge.poolapi.job_user import JobUser
 from bridge.script.plan_types import Container, Plan
 from bridge.script.settings import BuildSettings, Part
 
@@ -26,6 +27,8 @@ class Runtime(ABC):
     """Whether ``mpiexec`` of the machine can start its containers (annotation ``mpi-flags``)."""
     exec_mounts: ClassVar[bool] = False
     """Whether ``runtime_exec`` mounts the volumes again, while the running container may change them."""
+    image_user: ClassVar[bool] = False
+    """Whether a container without ``runAsUser`` has the user of its image, and not that of the site."""
     account_files: ClassVar[bool] = False
     """Whether the volume that every pod has (``/var/run/secrets/kubernetes.io/serviceaccount``) can be mounted in any
     image, also where ``/var/run`` is a link."""
@@ -42,9 +45,10 @@ class Runtime(ABC):
 
         It defines ``runtime_check``, ``runtime_start I`` (becomes the container; calls ``go`` just before, or
         ``cannot``), ``runtime_exec I WORD...`` (a command in the running container), ``runtime_signal I NAME``,
-        ``runtime_pid I``, ``runtime_code I CODE``, ``runtime_oom I``, ``runtime_clean I``, ``runtime_remove PATH`` and
-        ``runtime_end``; ``lib/runtime.bash`` has defaults for most. ``command_of``, ``variables_of`` and ``mounts_of``
-        read the data of a container. It must not contain heredocs: comments and indentation are stripped.
+        ``runtime_pid I``, ``runtime_user I``, ``runtime_code I CODE``, ``runtime_oom I``, ``runtime_clean I``,
+        ``runtime_remove PATH`` and ``runtime_end``; ``lib/runtime.bash`` has defaults for most. ``command_of``,
+        ``variables_of`` and ``mounts_of`` read the data of a container. It must not contain heredocs: comments and
+        indentation are stripped.
         """
         return (resources.files("bridge.script") / "lib" / f"runtime_{self.library}.bash").read_text("utf-8")
 
@@ -54,6 +58,16 @@ class Runtime(ABC):
 
         ``where`` is the path of the container in the pod; ``image_root`` is the annotation of that name, or empty.
         """
+
+    def refused_user(
+        self, user: int | None, group: int | None, config: BuildSettings, jobs: JobUser | None
+    ) -> tuple[str, str] | None:
+        """Return the field that the runtime cannot give, ``runAsUser`` or ``runAsGroup``, and which values are allowed.
+
+        ``user`` and ``group`` are the values of a pod, ``jobs`` is the user of the site's jobs, if it is known. Return
+        ``None`` if the runtime can give both, or if only the machine of the job knows: see ``runtime_user``.
+        """
+        return None
 
     def login(self, secret: bytes) -> tuple[str, bytes]:
         """Return a path below ``run/`` and the content of the file with the logins of registries.

@@ -60,7 +60,7 @@ class LocalBatch(BatchSystem):
     settings = Local
     period = 0.5
     lag = 1.0
-    eager = True
+    eager = one_machine = True
 
     def __init__(self, config: Local, site: Site) -> None:
         self._config, self._clock = config, site.clock

@@ -119,6 +119,8 @@ class BatchSystem(ABC):
     """Seconds between two lists of all jobs; ``batch.period`` overrides it."""
     lag: ClassVar[float] = 15.0
     """Seconds that a shared file system may take to show what a job wrote; ``batch.lag`` overrides it."""
+    one_machine: ClassVar[bool] = False
+    """Whether all jobs run on the machine of the submitter."""
     eager: ClassVar[bool] = False
     """Whether a list of all jobs is cheap, so that the submitter requests one after each change."""
 

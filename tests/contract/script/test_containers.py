@@ -417,6 +417,22 @@ def test_memory_limit(site):
     assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled"), job.everything()
 
 
+def cannot_be_given(site, spec):
+    """Try a user that the runtime cannot give, at a site that refuses and at one that ignores it."""
+    said = f"runAsUser: 1000 is not allowed; allowed: {NOBODY}, the user of this site"
+    refused = site.run({**spec, "restartPolicy": "Always"}).pod()
+    assert (refused["phase"], refused["reason"]) == ("Failed", "NotPossibleAtSite")
+    assert refused["message"] == f"container main: {said}"
+    job = site.run(spec, config={"runtime": {"kind": site.kind, "run_as_user": "ignore"}})
+    assert job.pod()["phase"] == "Succeeded" and job.log().split() == [str(NOBODY)] * 2, job.everything()
+    events = {each["reason"]: each["message"] for each in job.state("main")["occurrences"]}
+    ignored = "; the site ignores it (runtime.run_as_user)"
+    assert events == {
+        "RunAsUserIgnored": said + ignored,
+        "RunAsGroupIgnored": f"runAsGroup: 5 is not allowed; allowed: {NOBODY}, the group of this site{ignored}",
+    }
+
+
 def test_users_of_a_container(site):
     spec = {
         **DISK,
@@ -428,11 +444,10 @@ def test_users_of_a_container(site):
             )
         ],
     }
-    job = site.run(spec)
     if site.kind == "apptainer":
-        assert job.ended()["reason"] == "CreateContainerConfigError", job.everything()
-        assert job.message() == f"runAsUser: 1000 is not allowed; allowed: {NOBODY}, the user of this site\n"
+        cannot_be_given(site, spec)
         return
+    job = site.run(spec)
     assert job.log().split() == ["1000", "5"], job.everything()
     assert job.pod()["phase"] == "Succeeded" and not list((job.folder / "scratch").iterdir())
 
@@ -539,7 +554,8 @@ def test_podman_without_subordinate_ids(podman):
         job = podman.run({"containers": [podman.shell("id -u")]})
         assert job.log().splitlines()[-1] == "0" and job.pod()["phase"] == "Succeeded", job.everything()
         job = podman.run({"containers": [podman.shell("id -u", securityContext={"runAsUser": 1000})]})
-        assert job.ended()["reason"] == "ContainerCannotRun" and "setres" in job.message()
+        assert job.pod()["reason"] == "NotPossibleAtSite", job.everything()
+        assert "runAsUser: 1000 is not allowed; allowed: 0 to 0" in job.pod()["message"]
     finally:
         ids.write_text(before)
 

@@ -548,11 +548,15 @@ def test_a_hook_that_leaves_a_process_does_not_wait_for_it(ordinary):
     ids=["argument", "variable", "all"],
 )
 def test_what_linux_cannot_start_is_refused_by_its_size(ordinary, more, said):
-    container = ordinary.shell("true") | more
-    job = ordinary.run({"containers": [container]})
-    ended = job.ended()
+    """No restart would change it, and the pod would hold its resources: it ends, with its other containers."""
+    container, other = ordinary.shell("true") | more, ordinary.shell("sleep 300", name="other")
+    spec = {"restartPolicy": "Always", "terminationGracePeriodSeconds": 1, "containers": [other, container]}
+    job = ordinary.run(spec)
+    ended, pod = job.ended(), job.pod()
     assert (ended["exitCode"], ended["reason"]) == (128, "ContainerCannotRun"), job.everything()
     assert job.message().startswith(said) and "this machine starts no program with" in job.message()
+    assert (pod["phase"], pod["reason"]) == ("Failed", "ContainerCannotRun") and job.state("main")["restarts"] == 0
+    assert pod["message"] == f"container main: {job.message().strip()}" and job.ended("other")["exitCode"] != 0
 
 
 def test_the_longest_argument_is_no_problem(ordinary):

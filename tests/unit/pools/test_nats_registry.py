@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from bridge.errors import SiteRefusedError
+from bridge.errors import ScriptError, SiteRefusedError
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import JobSubmission
 from bridge.pools.nats_registry import MUTE, PERIOD, NatsPools
 from bridge.script import library
+from bridge.script.references import Objects
 from bridge.threads import Supervisor
 from bridge.wire.envelope import LIMITS, pack, parse
 from bridge.wire.messages import Announce, BuildConfigMessage, Event, Problem, Reply, Request
@@ -103,6 +104,19 @@ def test_a_pool_is_found_by_its_announcement() -> None:
     assert hub.pool.jobs() == {}
     assert hub.pool.complete_at() is None
     assert ("alpha", "") in hub.told
+
+
+@pytest.mark.parametrize("racing", [False, True])
+def test_a_user_that_the_site_cannot_give_is_refused_before_anything_is_sent(racing: bool) -> None:
+    hub = Hub()
+    raw = json.loads(announce()) | {"user": {"uid": 1000, "gid": 1000}}
+    hub.link.publish(SUBJECTS.announce, json.dumps(raw).encode())
+    hub.link.publish(SUBJECTS.buildconfig, pack(BuildConfigMessage(pool="alpha", digest="d", config={})))
+    body = pod("p")
+    body["spec"]["securityContext"] = {"runAsUser": 185}
+    with pytest.raises(ScriptError, match="runAsUser: 185 is not allowed"):
+        hub.pool.offer(body, Objects(), 5) if racing else hub.pool.submit(body, Objects())
+    assert hub.asked_for("submit") == 0
 
 
 def test_the_first_snapshot_is_asked_for_at_once_and_then_every_minute() -> None:

@@ -21,6 +21,7 @@ class MemoryBatch:
     """What a cluster would do: jobs appear when submitted, and are told of until ``forget``."""
 
     kind, period, lag, eager = "memory", 1.0, 2.0, False
+    one_machine = False
 
     def __init__(self):
         self.table, self.submits, self.cancelled, self.history = {}, [], [], {}
