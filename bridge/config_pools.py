@@ -135,6 +135,15 @@ class PoolsSection(Section):
         "MasterQueue.",
     )
     race: RaceSection = RaceSection()
+    volume_period: Seconds = Field(
+        60,
+        description="Time between two reads of a ConfigMap or Secret in a volume of a pod at a site. Its files follow.",
+    )
+    volume_reads: Annotated[float, Field(gt=0, le=1000)] = Field(
+        20,
+        description="Such reads per second, at most. With more objects than volumePeriod x volumeReads, each is read "
+        "less often.",
+    )
     submit_timeout: Seconds = Field(60, description="Time-out of a submission to a site.")
     workers: Annotated[int, Field(ge=1, le=64)] = Field(32, description="Concurrent calls to one pool.")
     kubelet_port: Annotated[int, Field(ge=0, le=65535)] = Field(

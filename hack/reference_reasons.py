@@ -188,6 +188,7 @@ REASONS = (
     ),
     ("Pod, Event", "BridgeRejected", "the site cannot run the pod; the pod has failed, its status contains the cause"),
     ("Pod, Event", "BridgeCancelled", "podbridge cancels the job at the site"),
+    ("Pod, Event", "BridgeFilesKept", "files of a volume cannot follow their object, and keep their content"),
     ("Pod, Event", "BridgeFailed", "the pod failed at the site; the message contains the cause"),
     ("Pod, Event", "BridgeJobLost", "the job no longer exists at the site; the pod has failed"),
     ("Pod, status", "NotPossibleAtSite", "the site cannot run the pod; the message contains the field and its value"),

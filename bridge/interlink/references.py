@@ -14,7 +14,7 @@ from typing import Any
 
 from bridge.interlink.messages import PodCreateRequests, RetrievedContainer
 from bridge.interlink.objects import ConfigMap, JsonObject, Secret
-from bridge.script import environment, volumes
+from bridge.script import environment, volume_files
 from bridge.script.quoting import ADDRESS
 from bridge.script.references import Objects, containers
 
@@ -107,11 +107,11 @@ def _sent(pod: Pod, volume: Mapping[str, Any], index: int, objects: Objects, nod
         return None, ""
     text: dict[str, str] = {}
     binary: dict[str, str] = {}
-    for path, data, _ in volumes.content(pod, volume, f"spec.volumes[{index}]", objects, node, {}):
+    for file in volume_files.content(pod, volume, f"spec.volumes[{index}]", objects, node, {}):
         try:
-            text[path] = data.decode()
+            text[file.path] = file.data.decode()
         except UnicodeDecodeError:
-            binary[path] = base64.b64encode(data).decode()
+            binary[file.path] = base64.b64encode(file.data).decode()
     content = {"metadata": {"name": str(volume["name"])}, "data": text, "binaryData": binary}
     return ConfigMap.model_validate(content), "projected"
 

@@ -44,7 +44,7 @@ class LogOptions(Value):
 
 
 class VolumeFile(Value):
-    """New content for a file of a job's volume. ``path`` is relative to the job's folder ``volumes``."""
+    """A file of a job's volume. ``path`` is relative to the job's folder ``volumes``, or to the volume."""
 
     path: str
     data: bytes

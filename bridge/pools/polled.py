@@ -24,6 +24,7 @@ from bridge.poolapi.requests import LogOptions, VolumeFile
 from bridge.pools.followed_jobs import FollowedJobs
 from bridge.pools.port import Pod
 from bridge.script.references import Objects
+from bridge.script.volume_files import CurrentFiles
 from bridge.threads import Supervisor, at_once
 from bridge.workload.pods import uid as uid_of
 
@@ -67,7 +68,7 @@ class PolledPool(abc.ABC):
     A subclass implements the abstract methods. It applies each other answer about a job to :attr:`followed`.
     """
 
-    lists = False
+    lists = refreshes = False
 
     def __init__(self, name: str, settings: PollSettings, clock: Clock) -> None:
         self.name = name
@@ -158,7 +159,14 @@ class PolledPool(abc.ABC):
         self.followed.apply(found, asked)
         return found[job]
 
-    def refresh(self, pod: Pod, files: Sequence[VolumeFile]) -> None:  # noqa: B027
+    def current_files(self, pod: Pod, objects: Objects) -> CurrentFiles:
+        """Return nothing: see :meth:`refresh`."""
+        del pod, objects
+        return CurrentFiles()
+
+    def refresh(  # noqa: B027
+        self, pod: Pod, files: Sequence[VolumeFile], volumes: Mapping[str, Sequence[str]]
+    ) -> None:
         """Do nothing: the site cannot replace files of a job."""
 
     def job(self, job: str) -> JobStatus | None:

@@ -14,6 +14,7 @@ from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.readiness import Readiness
 from bridge.poolapi.requests import LogOptions, VolumeFile
 from bridge.script.references import Objects
+from bridge.script.volume_files import CurrentFiles
 
 Pod = Mapping[str, Any]
 """A raw pod. If a job has no pod, ``metadata`` has only its namespace, name and UID."""
@@ -24,11 +25,13 @@ class Pool(Protocol):
 
     ``lists``: the pool can list all its jobs, so :meth:`jobs` also has those that this process does not know of. The
     hub writes its intent to the pod before it submits to a pool that cannot, and passes the pod to :meth:`follow`.
+    ``refreshes``: the pool can replace files in the volumes of a job.
     ``late``: seconds after its time-out for which the site may still carry out a submission that got no answer.
     """
 
     name: str
     lists: bool
+    refreshes: bool
     late: float
 
     # --- the site -----------------------------------------------------------------------------------------------------
@@ -83,8 +86,14 @@ class Pool(Protocol):
     def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
         """Iterate over the pieces of a log. To end the log at the site too, close the iterator."""
 
-    def refresh(self, pod: Pod, files: Sequence[VolumeFile]) -> None:
-        """Replace files in the volumes of a job. A pool that cannot do this ignores it."""
+    def current_files(self, pod: Pod, objects: Objects) -> CurrentFiles:
+        """Return the present files of a prepared pod's volumes, as far as the objects are known. Sends no request."""
+
+    def refresh(self, pod: Pod, files: Sequence[VolumeFile], volumes: Mapping[str, Sequence[str]]) -> None:
+        """Replace files in the volumes of a job. A pool that cannot do this ignores it.
+
+        ``volumes``: the paths of all files in a volume; the site removes other ones.
+        """
 
     # --- the view of jobs ---------------------------------------------------------------------------------------------
     def job(self, job: str) -> JobStatus | None:

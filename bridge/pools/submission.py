@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bridge.errors import SiteRefusedError
 from bridge.poolapi.job_user import JobUser
 from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.requests import JobSubmission
+from bridge.poolapi.requests import JobSubmission, VolumeFile
 from bridge.pools.submitter_client import Client
 from bridge.script import build, library
 from bridge.script.buildconfig import BuildConfig
@@ -18,6 +18,9 @@ from bridge.wire.messages import UNKNOWN_LIBRARY, ScriptWithoutLibrary, Submit
 
 LIBRARY_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
 """Reasons with which a submitter of another version refuses a script without its library."""
+
+PORTION = 2**18
+"""Bytes of files in one request: base64 and JSON make it a third larger, and NATS servers allow 1 MiB by default."""
 
 
 def make(
@@ -60,6 +63,20 @@ def send(client: Client, job: str, made: JobSubmission, digest: str, timeout: fl
         if script is made.script or error.reason not in LIBRARY_REFUSED:
             raise
         return client.submit(job, Submit.of(made, made.script), timeout).status
+
+
+def portions(files: Sequence[VolumeFile]) -> Iterator[list[VolumeFile]]:
+    """Divide files into requests of :data:`PORTION` bytes at most; a larger file is alone in its request."""
+    portion: list[VolumeFile] = []
+    size = 0
+    for file in files:
+        if portion and size + len(file.data) > PORTION:
+            yield portion
+            portion, size = [], 0
+        portion.append(file)
+        size += len(file.data)
+    if portion:
+        yield portion
 
 
 def without_library(script: str, digest: str) -> str | ScriptWithoutLibrary:

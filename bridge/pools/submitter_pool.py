@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bridge.backoff import Backoff
 from bridge.clock import Clock
-from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
+from bridge.errors import SiteDownError, SiteError, SiteTooLargeError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.readiness import READY, Readiness
@@ -22,6 +22,7 @@ from bridge.pools.submitter_client import Client
 from bridge.script import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
+from bridge.script.volume_files import CurrentFiles
 from bridge.wire.client import SUBMIT_TIMEOUT
 from bridge.wire.envelope import check_pool
 from bridge.wire.messages import Announce, BuildConfigMessage, Cancel, Event, File, Files, Grant, Status
@@ -49,7 +50,7 @@ class SubmitterPool:
     Messages of submitters with another folder are ignored, and they receive no requests.
     """
 
-    lists = True
+    lists = refreshes = True
     late = LATE
 
     def __init__(
@@ -218,9 +219,27 @@ class SubmitterPool:
         """Iterate over the pieces of a log. To end the log at the site too, close the iterator."""
         return self._client.logs(pod["metadata"]["uid"], options)
 
-    def refresh(self, pod: Pod, files: Sequence[VolumeFile]) -> None:
-        """Replace files in the volumes of a job."""
-        self._client.files(pod["metadata"]["uid"], Files(files=[File.of(file) for file in files]))
+    def current_files(self, pod: Pod, objects: Objects) -> CurrentFiles:
+        """Return the present files of a prepared pod's volumes, as far as the objects are known."""
+        return build.current_files(pod, self._usable_config(), objects, self.name)
+
+    def refresh(self, pod: Pod, files: Sequence[VolumeFile], volumes: Mapping[str, Sequence[str]]) -> None:
+        """Replace files in the volumes of a job, in requests of a limited size. The last one removes other files.
+
+        A file that is too large for a request is left out; then raises SiteTooLargeError in the end.
+        """
+        too_large: SiteTooLargeError | None = None
+        for portion in submission.portions(files):
+            try:
+                self._client.files(pod["metadata"]["uid"], Files(files=[File.of(file) for file in portion]))
+            except SiteTooLargeError as error:
+                names = ", ".join(file.path for file in portion)
+                too_large = SiteTooLargeError(f"{names}: {error}", hint=error.hint)
+        if volumes:
+            lists = {name: list(paths) for name, paths in volumes.items()}
+            self._client.files(pod["metadata"]["uid"], Files(files=[], volumes=lists))
+        if too_large is not None:
+            raise too_large
 
     def follow(self, pod: Pod) -> None:
         """Do nothing: events and snapshots have all jobs."""

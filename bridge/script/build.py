@@ -9,15 +9,13 @@ from typing import Any
 
 from bridge.logs import kv
 from bridge.poolapi.job_user import JobUser
-from bridge.script import interlink_rules, plan, references, render
+from bridge.script import interlink_rules, plan, references, render, volume_files
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import ROOT_CA, Objects
 from bridge.script.runtimes import table as runtimes
-from bridge.script.volumes import inside
+from bridge.script.volume_files import CurrentFiles
 
 log = logging.getLogger(__name__)
-
-TOKEN_MODE = 0o644
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +52,7 @@ def build(
     ``grant_wait``: seconds for which the script waits for a grant before it starts anything; ``None``: it needs none.
     ``jobs``: the user of the site's jobs, if it has announced one.
     """
-    if config.api_server.ca is not None:
-        reached_by = {"data": {"ca.crt": config.api_server.ca}}
-        objects = replace(objects, configmaps={**objects.configmaps, ROOT_CA: reached_by})
+    objects = _with_authorities(config, objects)
     planned = replace(plan.make(pod, config, objects, node, jobs), grant_wait=grant_wait)
     size = planned.size
     by_flags = interlink_rules.apply(config)
@@ -75,17 +71,13 @@ def build(
     )
 
 
-def token_files(pod: Mapping[str, Any], tokens: Mapping[tuple[str, str], str]) -> list[tuple[str, str, int]]:
-    """Return the files of renewed service account tokens: path below ``volumes/``, text, mode."""
-    files = []
-    for index, volume in enumerate(pod["spec"].get("volumes") or ()):
-        projected = volume.get("projected") or {}
-        mode = int(projected.get("defaultMode", TOKEN_MODE)) & 0o777
-        for part in projected.get("sources") or ():
-            if (inner := part.get("serviceAccountToken")) is None:
-                continue
-            path = inside(str(inner.get("path") or ""), f"spec.volumes[{index}].projected")
-            token = tokens.get((str(volume["name"]), path))
-            if token is not None:
-                files.append((f"{volume['name']}/{path}", token, mode))
-    return files
+def current_files(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: str) -> CurrentFiles:
+    """Return the present files of a prepared pod's volumes, as far as the objects are known."""
+    return volume_files.current(pod, _with_authorities(config, objects), node)
+
+
+def _with_authorities(config: BuildConfig, objects: Objects) -> Objects:
+    """Return the objects with the certificates of the API server as the site reaches it."""
+    if config.api_server.ca is None:
+        return objects
+    return replace(objects, configmaps={**objects.configmaps, ROOT_CA: {"data": {"ca.crt": config.api_server.ca}}})

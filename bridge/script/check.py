@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge import names
 from bridge.errors import ScriptError
-from bridge.script import environment, fuse, mounts, probes, volumes
+from bridge.script import environment, fuse, mounts, probes, volume_files, volumes
 from bridge.script.references import containers
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -139,7 +139,7 @@ def _of_mounts(where: str, container: Mapping[str, Any]) -> Iterator[str]:
         try:
             mounts.place_of(str(entry.get("mountPath") or ""), f"{place}.mountPath")
             if entry.get("subPath"):
-                volumes.inside(str(entry["subPath"]), f"{place}.subPath")
+                volume_files.inside(str(entry["subPath"]), f"{place}.subPath")
         except ScriptError as error:
             yield str(error)
         if entry.get("mountPropagation") not in (None, "None"):

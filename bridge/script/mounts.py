@@ -9,7 +9,8 @@ from typing import Any
 from bridge.errors import ScriptError
 from bridge.script import environment, probes
 from bridge.script.quoting import ADDRESS, clean
-from bridge.script.volumes import Volumes, inside
+from bridge.script.volume_files import inside
+from bridge.script.volumes import Volumes
 
 
 @dataclass(frozen=True, slots=True)

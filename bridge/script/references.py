@@ -128,8 +128,17 @@ def _without_mounts(container: Mapping[str, Any], volumes: set[str]) -> Mapping[
 def needed(pod: Pod) -> PodReferences:
     """Return the objects that the script needs. An image pull secret may be missing, as for a kubelet."""
     spec = pod["spec"]
+    return _collected(spec, (*_of_volumes(spec), *_of_containers(spec)))
+
+
+def of_volumes(pod: Pod) -> PodReferences:
+    """Return the objects and tokens in the pod's volumes."""
+    return _collected(pod["spec"], _of_volumes(pod["spec"]))
+
+
+def _collected(spec: Mapping[str, Any], references: Iterable[_Reference]) -> PodReferences:
     found: dict[str, dict[str, bool]] = {"configmaps": {}, "secrets": {}}
-    for kind, name, optional in (*_of_volumes(spec), *_of_containers(spec)):
+    for kind, name, optional in references:
         if name:
             found[kind][str(name)] = bool(optional) and found[kind].get(str(name), True)
     return PodReferences(

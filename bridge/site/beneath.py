@@ -101,16 +101,19 @@ def unlink(path: Where) -> None:
         os.unlink(name, dir_fd=folder)
 
 
-def make_folder(path: Where, owner: int | None) -> None:
-    """Create a private directory that belongs to a numeric user, if there is none; ``None``: that of this process."""
+def make_folder(path: Where, owner: int | None, mode: int = 0o700) -> None:
+    """Create a directory that belongs to a numeric user, if there is none; ``None``: that of this process."""
     with parent(path) as (folder, name):
         try:
             os.mkdir(name, 0o700, dir_fd=folder)
         except FileExistsError:
             return
-        if owner is not None:
+        if owner is not None or mode != 0o700:
             made = os.open(name, _LIST, dir_fd=folder)
-            try:
-                os.fchown(made, owner, -1)  # not by its name, which may be a file of somebody else by now
+            try:  # not by its name, which may be a file of somebody else by now
+                if mode != 0o700:  # os.mkdir applies the umask
+                    os.fchmod(made, mode)
+                if owner is not None:
+                    os.fchown(made, owner, -1)
             finally:
                 os.close(made)

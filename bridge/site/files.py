@@ -125,7 +125,7 @@ def write(path: Where, content: bytes, *, mode: int = 0o600, sync: bool = False,
     """
     with parent(path) as (folder, name):
         above, base = os.path.split(name)
-        aside = os.path.join(above, f".{base}.{secrets.token_hex(4)}")
+        aside = os.path.join(above, f".{base[:48]}.{secrets.token_hex(4)}")  # a name has 255 bytes at most
         try:
             _create(folder, aside, content, mode=mode, sync=sync, owner=owner)
             try:

@@ -308,7 +308,7 @@ class Submitter:
 
     # --- files and logs -----------------------------------------------------------------------------------------------
     def files(self, owner: str, job: str, body: messages.Files) -> None:
-        """Replace files of a job's volumes; checks all of them before it writes the first."""
+        """Replace and remove files of a job's volumes; checks all of them before it writes the first."""
         where = self._folder.job(job)
         record = self._owned(where, owner)
         if record is None:
@@ -320,8 +320,12 @@ class Submitter:
             (sent_files.parts_of(where.path, file.path), sent_files.decoded(file), file.mode & 0o777)
             for file in body.files
         ]
+        for volume, paths in body.volumes.items():
+            sent_files.check_list(volume, paths)
         for parts, content, mode in todo:
             sent_files.put(where.path, parts, content, mode)
+        for volume, paths in body.volumes.items():
+            sent_files.keep(where.path, volume, paths)
 
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
         """Write a log in pieces: see :func:`bridge.site.logs.read_log`."""

@@ -177,9 +177,13 @@ class File(Message):
 
 
 class Files(Message):
-    """Body of ``files``: new content for files of a pending or running job (service account tokens)."""
+    """Body of ``files``: new content for files of a pending or running job.
+
+    ``volumes``: the paths of all files in a volume; the site removes other ones. Older submitters ignore it.
+    """
 
     files: list[File]
+    volumes: dict[str, list[str]] = {}
 
 
 class Announce(Announcement, Message):

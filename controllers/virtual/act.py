@@ -31,9 +31,7 @@ from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.metrics import RACE_PLACES
 from bridge.poolapi.jobs import JobStatus, pod_of
-from bridge.poolapi.requests import VolumeFile
 from bridge.pools.port import Pool, RacingPool
-from bridge.script import build
 from bridge.script.references import Objects
 from bridge.workload import places, pods
 from controllers.brakes import mark_patch
@@ -41,6 +39,7 @@ from controllers.virtual import actions, decide, race, status_patch, synthetic_s
 from controllers.virtual.pod_state import Cancellation, Entry, Pod
 from controllers.virtual.race_act import RaceActor
 from controllers.virtual.reference_reader import ReferenceReader
+from controllers.virtual.volume_act import VolumeActor
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +51,6 @@ FORGOTTEN = 5.0
 """Seconds for which the view may show a deleted job, or the cache may lack an existing pod."""
 TOLD_BEFORE = 300.0
 """Seconds before the first sight of a job: earlier occurrences in its containers were told by an earlier process."""
-REFRESH_AGAIN = 60.0
-"""Seconds until a failed refresh of tokens is repeated."""
 
 
 class PodActor:
@@ -71,7 +68,10 @@ class PodActor:
         grant_wait: float = 60.0,
     ) -> None:
         self._kube = kube.fenced(check_leadership)
-        self._race = RaceActor(self._kube, events, reader, clock, check_leadership, submit_timeout, grant_wait)
+        self._volumes = VolumeActor(events, reader, clock, check_leadership)
+        self._race = RaceActor(
+            self._kube, events, reader, self._volumes, clock, check_leadership, submit_timeout, grant_wait
+        )
         self._events = events
         self._reader = reader
         self._clock = clock
@@ -129,7 +129,7 @@ class PodActor:
             case actions.Orphan() if pool is not None:
                 self._orphan(action.job, pool, entry)
             case actions.Refresh() if pool is not None:
-                self._refresh(action.pod, pool, entry)
+                self._volumes.refresh(action.pod, pool, entry)
             case race.Offer() if pool is not None:
                 self._race.offer(action.pod, pool, entry)
             case race.Claim() if pool is not None:
@@ -152,6 +152,7 @@ class PodActor:
         try:
             seen = pool.prepare(pod)
             objects, refresh_in = self._reader.read(seen, pool.name)
+            sent_at = self._clock.time()
             if not pool.lists and not self._record_intent(pod, pool.name, said, cache):
                 return
             with tracing.submitting(pod, pool.name, self._clock.time):
@@ -179,7 +180,7 @@ class PodActor:
         entry.answered(answer, self._clock.monotonic())
         if seen is not pod:
             entry.note = "; without its service account token: the site does not say how to reach the API server"
-        entry.refresh_at = None if refresh_in is None else self._clock.monotonic() + refresh_in
+        self._volumes.submitted(seen, pool, objects, entry, answer, sent_at, refresh_in)
         log.info("pod submitted", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))
 
     def _send(self, pod: Pod, objects: Objects, pool: Pool, entry: Entry) -> JobStatus:
@@ -239,20 +240,6 @@ class PodActor:
         entry.cancellation = Cancellation("", now)
         text = "place withdrawn" if alive else "job without a pod cancelled"
         log.log(logging.INFO if alive else logging.WARNING, text, extra=kv(pool=pool.name, job=job.job_id, uid=job.job))
-
-    def _refresh(self, pod: Pod, pool: Pool, entry: Entry) -> None:
-        entry.refresh_at = self._clock.monotonic() + REFRESH_AGAIN
-        if not pool.ready().ok:
-            return
-        pod = pool.prepare(pod)
-        tokens = self._reader.tokens(pod, pool.name)
-        files = [
-            VolumeFile(path=path, data=text.encode(), mode=mode)
-            for path, text, mode in build.token_files(pod, tokens.texts)
-        ]
-        if files:
-            pool.refresh(pod, files)
-        entry.refresh_at = None if tokens.refresh_in is None else self._clock.monotonic() + tokens.refresh_in
 
     def tell_occurrences(self, pod: Pod, job: JobStatus, entry: Entry) -> None:
         """Write an Event for each failed probe or hook, and for each container that was killed, as a kubelet does."""

@@ -87,7 +87,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Send fresh service account tokens to the site."""
+    """Send to the site the files of volumes that have changed, and fresh service account tokens."""
 
     pod: Pod
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bridge import ends, names
 from bridge.poolapi import pod_status as statuses
 from bridge.poolapi.jobs import JobStatus
-from bridge.script import sizing
+from bridge.script import sizing, volume_files
 from bridge.workload import pods
 from controllers.virtual import race, status_patch, synthetic_status
 from controllers.virtual.actions import (
@@ -102,9 +102,8 @@ def _place(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
         return race.Offer(pod) if isinstance(action, Submit) else action
     if job.missing:
         return Wait(CANCEL_AGAIN) if _just_cancelled(view) else race.Withdraw(pod)
-    refresh_at = view.entry.refresh_at
-    if job.phase == "queued" and refresh_at is not None and view.now >= refresh_at:
-        return Refresh(pod)
+    if job.phase == "queued" and isinstance(action := _refresh(view, pod), Refresh):
+        return action
     found = race.decide(pod, job, view.entry, view.now)
     return Wait(found) if isinstance(found, float) else found
 
@@ -191,12 +190,23 @@ def _running(view: PodView, pod: Pod, job: JobStatus) -> Action | None:
     write = _write(view, pod, job)
     if write is not None:
         return write
-    entry = view.entry
-    if entry.refresh_at is not None and job.phase in ("queued", "running"):  # a job may wait longer than a token lives
-        if view.now >= entry.refresh_at:
-            return Refresh(pod)
-        return Wait(BRAKED_AGAIN if job.missing else entry.refresh_at - view.now)
+    if job.phase in ("queued", "running"):  # a job may wait longer than a token lives
+        action = _refresh(view, pod)
+        if isinstance(action, Refresh) or not job.missing:
+            return action
     return Wait(BRAKED_AGAIN) if job.missing else None
+
+
+def _refresh(view: PodView, pod: Pod) -> Refresh | Wait | None:
+    """Decide about the files of the job's volumes."""
+    entry, due = view.entry, view.entry.refresh_at
+    files = entry.files
+    if entry.stale or (files is not None and files.shown and files.shown != volume_files.shown(pod)):
+        due = view.now
+    if due is None:
+        return None
+    due = max(due, entry.refresh_after)
+    return Refresh(pod) if view.now >= due else Wait(due - view.now)
 
 
 def _write(view: PodView, pod: Pod, job: JobStatus) -> Action | None:

@@ -29,6 +29,7 @@ from controllers.virtual import node_decide, site_folder
 from controllers.virtual.act import PodActor
 from controllers.virtual.node_manifest import NodeSettings, PoolStatus
 from controllers.virtual.node_writer import NodeWriter
+from controllers.virtual.object_follower import ObjectFollower
 from controllers.virtual.pod_reconciler import PodReconciler, PoolState
 from controllers.virtual.prune import prune
 from controllers.virtual.race import Racers
@@ -115,10 +116,11 @@ class VirtualNodes(Loop):
         self._node_writer = NodeWriter(
             kube, node_cache, events, clock, self.check_leadership, settings.remove_after, forget
         )
+        reader = ReferenceReader(kube, config, clock)
         actor = PodActor(
             kube,
             events,
-            ReferenceReader(kube, config, clock),
+            reader,
             clock,
             self.check_leadership,
             settings.address,
@@ -132,6 +134,10 @@ class VirtualNodes(Loop):
             lambda: self.leading_since,
             self.check_leadership,
             config.pools.submit_timeout,
+        )
+        reconciler = self._reconciler
+        self._follower = ObjectFollower(
+            reader, reconciler.followed, reconciler.tell_version, config.pools.volume_period, clock
         )
         self._racers: Racers | None = None
         self._waiting: Cache | None = None
@@ -171,6 +177,7 @@ class VirtualNodes(Loop):
         self._supervisor = supervisor
         self._pools.subscribe(self._on_change)
         self._reconciler.start(supervisor, self._threads)
+        supervisor.spawn("followed-objects", lambda: self._follower.run(supervisor.stopping.wait))
         if (waiting := self._waiting) is not None:
             supervisor.spawn("cache-pods-racing", lambda: waiting.run(supervisor.stopping))
         super().start(supervisor)

@@ -7,7 +7,6 @@ site run on the workers of its pool, so that a site that does not answer delays 
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,14 +21,14 @@ from bridge.logs import kv
 from bridge.metrics import POOL_ACTIONS, POOL_EVENT_SECONDS, counted, label_of
 from bridge.poolapi.jobs import JobStatus
 from bridge.pools.port import Pool
-from bridge.script import references
 from bridge.threads import Supervisor
 from bridge.workers import Workers
 from bridge.workload import pods
 from controllers.virtual import actions, decide, race
 from controllers.virtual.act import PodActor
-from controllers.virtual.pod_state import Entry, Pod
+from controllers.virtual.pod_state import Entry, ObjectKey, Pod
 from controllers.virtual.pod_view import PodView, PoolView
+from controllers.virtual.volume_act import unknown_until
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +38,6 @@ FAILED_AGAIN = 15.0
 """Seconds until the next decision about a pod after an unexpected error."""
 LATE = 60.0
 """Seconds after its time-out for which an unknown pool may still carry out a submission."""
-TOKENS_WITHIN = 300.0
-"""Seconds within which a new leader refreshes tokens, because it does not know their age."""
 _URGENCY: dict[type[actions.Action], int] = {
     race.Grant: 0,
     actions.Cancel: 1,
@@ -190,6 +187,26 @@ class PodReconciler:
             self._changed_at.setdefault((pool, uid), self._clock.monotonic())
         self._queue.add_after((pool, uid), GATHER)
 
+    def followed(self) -> dict[ObjectKey, list[tuple[PoolState, str]]]:
+        """Return the objects in volumes of pending and running jobs, with the pool and UID of each."""
+        found: dict[ObjectKey, list[tuple[PoolState, str]]] = {}
+        if self._leading_since() is None:
+            return found
+        for record in list(self._records.values()):
+            jobs = record.pool.jobs() if record.pool is not None else {}
+            for uid, entry in list(record.entries.items()):
+                if entry.files is not None and uid in jobs and jobs[uid].phase in ("queued", "running"):
+                    for key in entry.files.versions:
+                        found.setdefault(key, []).append((record, uid))
+        return found
+
+    def tell_version(self, follower: tuple[PoolState, str], key: ObjectKey, version: str) -> None:
+        """Queue a pod if the site has another version of an object."""
+        record, uid = follower
+        entry = record.entries.get(uid)
+        if entry is not None and entry.changed(key, version):
+            self.add(record.name, uid)
+
     def needs(self, record: PoolState, uid: str, job: JobStatus | None) -> bool:
         """Whether the decision for a pod is to act."""
         pod, entry = record.cache.by_uid(uid), record.entries.get(uid) or Entry()
@@ -293,8 +310,8 @@ class PodReconciler:
 
     def _new_entry(self, pod: Pod | None, pool: Pool | None) -> Entry:
         entry = Entry()
-        if pod is not None and decide.remote_job(pod) and references.needed(pod).tokens:
-            entry.refresh_at = self._clock.monotonic() + TOKENS_WITHIN * random.random()  # noqa: S311
+        if pod is not None and decide.remote_job(pod):
+            entry.refresh_at = unknown_until(pod, self._clock.monotonic())
         if pod is not None and pods.has_intent(pod) and not decide.remote_job(pod) and not pods.is_finished(pod):
             # an earlier process may have sent the request a moment ago
             late = pool.late if pool is not None else LATE

@@ -15,6 +15,8 @@ from bridge.errors import BridgeError, SiteUnknownOutcomeError
 from bridge.poolapi.jobs import JobStatus, Occurrence
 
 Pod = Mapping[str, Any]
+ObjectKey = tuple[str, str, str]
+"""Plural name of the kind, namespace and name of an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,26 @@ class Deletion:
     seen_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class SentFiles:
+    """The files of a job's volumes that this process has sent.
+
+    Parameters
+    ----------
+    digests
+        Digests of content and mode by path below ``volumes``; empty for a file whose content was not sent.
+    versions
+        Versions of the objects in the volumes; empty for an object that was missing. Objects that never change are
+        left out.
+    shown
+        The labels and annotations in the volumes.
+    """
+
+    digests: Mapping[str, bytes]
+    versions: Mapping[ObjectKey, str]
+    shown: tuple[Any, ...]
+
+
 @dataclass(slots=True)
 class Entry:
     """The state of one pod.
@@ -71,8 +93,14 @@ class Entry:
         Time until which a submit request with an unknown outcome may still be carried out; ``None``: there is none.
     written_at
         Time of the last write of the status.
+    files
+        The files of volumes that the site has; ``None``: this process does not know.
+    stale
+        The objects in the volumes that have changed since.
     refresh_at
-        Time at which the service account tokens are due for a refresh; ``None``: there are none.
+        Time at which the service account tokens, or unknown files, are due for a refresh; ``None``: there are none.
+    refresh_after, reserved
+        No refresh before this time; whether the reads of objects by the next refresh have their share of the limit.
     settled
         The pod's resourceVersion and the job's state for which the last decision was to do nothing.
     told
@@ -101,7 +129,11 @@ class Entry:
     cancellation: Cancellation | None = None
     deletion: Deletion | None = None
     written_at: float = 0.0
+    files: SentFiles | None = None
+    stale: frozenset[ObjectKey] = frozenset()
     refresh_at: float | None = None
+    refresh_after: float = 0.0
+    reserved: bool = False
     settled: tuple[str, JobStatus] | None = None
     told: frozenset[str] = frozenset()
     happened: dict[tuple[str, str, str], int] | None = None
@@ -166,6 +198,15 @@ class Entry:
         if told is None:
             return [(key[0], each) for key, each in found.items() if (each.at or 0) >= since]
         return [(key[0], each) for key, each in found.items() if each.count > told.get(key, 0)]
+
+    def changed(self, key: ObjectKey, version: str) -> bool:
+        """Record the present version of an object; return whether the site has another one."""
+        files = self.files
+        if files is None or files.versions.get(key, version) == version or key in self.stale:
+            return False
+        self.stale |= {key}
+        self.settled = None
+        return True
 
     def listed(self) -> None:
         """Record that the view lists the job, which makes answers obsolete."""

@@ -7,24 +7,37 @@ from typing import Any
 
 from bridge import names
 from bridge.kube.prune import IDENTITY, pick
+from bridge.script import volume_files
 
 Object = dict[str, Any]
+Field = tuple[str, str | None]
 
+_ANNOTATIONS = (names.REMOTE_JOB, names.JOB_INTENT, names.GRANT, names.TRACEPARENT)
 _SPEC = ("nodeName", "restartPolicy", "terminationGracePeriodSeconds", "readinessGates", "serviceAccountName")
 _WORD = 32
 """Length of strings that are interned, at most: types, reasons and images repeat, times do not."""
+_WITH_FILES = ("configMap", "secret", "downwardAPI", "projected")
+_MOST_SOURCES = 4096
+_sources: dict[str, tuple[Any, list[Field]]] = {}
 _CONTAINER = ("name", "image", "restartPolicy", "resources")
 
 
 def prune(pod: Object) -> Object:
-    """Return identity, containers, service account tokens and status of a submitted pod; any other pod unchanged."""
+    """Return identity, containers, volumes with files and status of a submitted pod; any other pod unchanged."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     notes = metadata.get("annotations") or {}
-    job = notes.get(names.REMOTE_JOB)
-    if not job and status.get("phase") not in ("Succeeded", "Failed"):
+    ended = status.get("phase") in ("Succeeded", "Failed")
+    if not ended and not notes.get(names.REMOTE_JOB):
         return pod
     kept = pick(metadata, IDENTITY)
-    if annotations := pick(notes, (names.REMOTE_JOB, names.JOB_INTENT, names.GRANT, names.TRACEPARENT)):
+    wanted: tuple[str, ...] = _ANNOTATIONS
+    files = [] if ended else [found for found in map(_with_files, spec.get("volumes") or ()) if found is not None]
+    if shown := [field for _, fields in files for field in fields]:
+        labels = metadata.get("labels") or {}
+        if labels := pick(labels, _shown(shown, "labels", labels)):
+            kept["labels"] = labels
+        wanted += _shown(shown, "annotations", notes)
+    if annotations := pick(notes, wanted):
         kept["annotations"] = annotations
     if names.POOL_FINALIZER in (metadata.get("finalizers") or ()):
         kept["finalizers"] = [names.POOL_FINALIZER]
@@ -32,17 +45,34 @@ def prune(pod: Object) -> Object:
     for kind in ("initContainers", "containers"):
         if spec.get(kind):
             small[kind] = [pick(container, _CONTAINER) for container in spec[kind]]
-    tokens = [volume for volume in map(_tokens, spec.get("volumes") or ()) if volume is not None]
-    if tokens:
-        small["volumes"] = tokens
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": _shared(small), "status": _shared(status)}
+    small = _shared(small)
+    if files:
+        small["volumes"] = [volume for volume, _ in files]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": small, "status": _shared(status)}
 
 
-def _tokens(volume: Object) -> Object | None:
-    """Return the service account tokens of a projected volume."""
-    projected = volume.get("projected") or {}
-    sources = [source for source in projected.get("sources") or () if "serviceAccountToken" in source]
-    return {"name": volume["name"], "projected": {**projected, "sources": sources}} if sources else None
+def _with_files(volume: Object) -> tuple[Object, list[Field]] | None:
+    """Return a volume with files, and the labels and annotations that it shows; ``None`` for another volume.
+
+    Equal sources of all pods are one object: each pod has the same ones for its service account.
+    """
+    kind = next((kind for kind in _WITH_FILES if volume.get(kind) is not None), None)
+    if kind is None:
+        return None
+    key = f"{kind} {volume[kind]!r}"
+    known = _sources.get(key)
+    if known is None:
+        if len(_sources) >= _MOST_SOURCES:
+            _sources.clear()
+        fields = volume_files.shown_fields({"spec": {"volumes": [volume]}})
+        known = _sources[key] = (_shared(volume[kind]), fields)
+    return {"name": volume["name"], kind: known[0]}, known[1]
+
+
+def _shown(fields: list[Field], kind: str, values: Object) -> tuple[str, ...]:
+    """Return the keys of the labels or annotations that volumes show."""
+    keys = [key for field, key in fields if field == kind]
+    return tuple(values) if None in keys else tuple(key for key in keys if key is not None)
 
 
 def _shared(value: Any) -> Any:

@@ -25,6 +25,7 @@ from bridge.workload import places, pods
 from controllers.virtual import race
 from controllers.virtual.pod_state import Cancellation, Entry, Pod
 from controllers.virtual.reference_reader import ReferenceReader
+from controllers.virtual.volume_act import VolumeActor
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +48,14 @@ class RaceActor:
         kube: KubeClient,
         events: EventRecorder,
         reader: ReferenceReader,
+        volumes: VolumeActor,
         clock: Clock,
         check_leadership: Callable[[], None],
         submit_timeout: float,
         wait: float,
     ) -> None:
         self._kube, self._events, self._reader, self._clock = kube, events, reader, clock
+        self._volumes = volumes
         self._check_leadership = check_leadership
         self._submit_timeout, self._wait = submit_timeout, wait
 
@@ -66,6 +69,7 @@ class RaceActor:
             seen = pool.prepare(pod)
             objects, refresh_in = self._reader.read(seen, pool.name)
             self._check_leadership()
+            sent_at = self._clock.time()
             with entry.sending(self._clock.monotonic, self._submit_timeout + pool.late):
                 answer = pool.offer(seen, objects, self._wait)
         except (ScriptError, MissingReferenceError, SiteError) as error:
@@ -76,7 +80,7 @@ class RaceActor:
         now = self._clock.monotonic()
         entry.answered(answer, now)
         entry.offers, entry.offered_at = entry.offers + 1, now
-        entry.refresh_at = None if refresh_in is None else now + refresh_in
+        self._volumes.submitted(seen, pool, objects, entry, answer, sent_at, refresh_in)
         RACE_PLACES.labels(pool.name, "offered").inc()
         self._events.event(pod, "BridgePlace", f"pool {pool.name} has a job of the pod: {answer.job_id or answer.job}")
         log.info("place offered", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))

@@ -1,14 +1,14 @@
 """Reads the objects that a pod references: ConfigMaps, Secrets and service account tokens.
 
 Each object is read when it is needed, and cached for a few seconds, so that a thousand pods of a Job need one request.
-podbridge neither lists nor watches Secrets.
+podbridge neither lists nor watches Secrets. Reads after the submission of a pod, for its volumes, have a limit.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,11 @@ from bridge.clock import Clock, parse_rfc3339
 from bridge.config import Config
 from bridge.errors import KubeForbiddenError, KubeNotFoundError, MissingReferenceError
 from bridge.kube.client import KubeClient, Object
+from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import CONFIGMAPS, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from bridge.script import consent, references
 from bridge.script.references import Objects, PodReferences, TokenRequest
-
-Pod = Mapping[str, Any]
+from controllers.virtual.pod_state import ObjectKey, Pod
 
 FRESH = 10.0
 """Seconds for which an existing object is cached."""
@@ -31,6 +31,8 @@ REFRESH_AT = 0.8
 """Share of a token's lifetime after which it is refreshed, as in a kubelet."""
 SHORTEST = 600
 """Shortest lifetime of a token that the API server issues, in seconds."""
+_RESOURCES = {CONFIGMAPS.plural: CONFIGMAPS, SECRETS.plural: SECRETS}
+_KINDS = {CONFIGMAPS.plural: "ConfigMap", SECRETS.plural: "Secret"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,27 @@ class Tokens:
     refresh_in: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """Objects that were read again, without those that do not exist or cannot be read.
+
+    ``problems`` says which they are, if the pod requires them.
+    """
+
+    objects: Objects
+    problems: list[str]
+
+
 class ReferenceReader:
     """Reads the objects that pods reference. Thread-safe."""
 
     def __init__(self, kube: KubeClient, config: Config, clock: Clock) -> None:
         self._kube, self._config = kube, config
         self._clock = clock
-        self._known: OrderedDict[tuple[str, str, str], tuple[float, Object | None]] = OrderedDict()
+        self._known: OrderedDict[ObjectKey, tuple[float, Object | None]] = OrderedDict()
         self._lock = threading.Lock()
+        rate = config.pools.volume_reads
+        self._limit = TokenBucket(rate, max(1.0, rate), clock)
 
     def read(self, pod: Pod, pool: str) -> tuple[Objects, float | None]:
         """Return the referenced objects, and the seconds until the pod's tokens are due for a refresh.
@@ -65,6 +80,42 @@ class ReferenceReader:
             raise MissingReferenceError(f"waiting for {', '.join(missing)} in namespace {namespace}")
         tokens = self._tokens(pod, needed)
         return Objects(configmaps, secrets, tokens.texts), tokens.refresh_in
+
+    def wait_for_reads(self, keys: Iterable[ObjectKey]) -> float:
+        """Reserve the reads of objects that are not cached; return the seconds to wait before they are read."""
+        now = self._clock.monotonic()
+        return max((self._limit.take() for key in keys if self._cached(key, now) is None), default=0.0)
+
+    def reread(self, pod: Pod, pool: str, keys: Iterable[ObjectKey]) -> Reread:
+        """Read objects in the pod's volumes. Raises :class:`MissingReferenceError` as :meth:`tokens` does."""
+        refs = references.of_volumes(pod)
+        self._check_consent(pod["metadata"]["namespace"], pool, refs)
+        found: dict[str, dict[str, Object]] = {CONFIGMAPS.plural: {}, SECRETS.plural: {}}
+        problems: list[str] = []
+        for plural, namespace, name in sorted(keys):
+            optional = refs.optional_configmaps if plural == CONFIGMAPS.plural else refs.optional_secrets
+            problem = f"{_KINDS[plural]} {name} does not exist"
+            try:
+                obj = self._one(_RESOURCES[plural], namespace, name)
+            except MissingReferenceError as error:
+                obj, problem = None, error.with_hint
+            if obj is not None:
+                found[plural][name] = obj
+            elif name not in optional:
+                problems.append(problem)
+        return Reread(Objects(found[CONFIGMAPS.plural], found[SECRETS.plural]), problems)
+
+    def version(self, key: ObjectKey) -> str:
+        """Read the present version of an object, and discard an older one; empty: it does not exist."""
+        plural, namespace, name = key
+        try:
+            found = _version(self._kube.get(_RESOURCES[plural].path(namespace, name), metadata_only=True))
+        except KubeNotFoundError:
+            found = ""
+        with self._lock:
+            if key in self._known and _version(self._known[key][1]) != found:
+                del self._known[key]
+        return found
 
     def tokens(self, pod: Pod, pool: str) -> Tokens:
         """Request the pod's service account tokens. They are bound to the pod, and become invalid with its deletion.
@@ -134,12 +185,10 @@ class ReferenceReader:
     def _one(self, kind: Resource, namespace: str, name: str) -> Object | None:
         key = (kind.plural, namespace, name)
         now = self._clock.monotonic()
-        with self._lock:
-            at, obj = self._known.get(key, (float("-inf"), None))
-        if now - at < (FRESH if obj is not None else MISSING):
-            return obj
+        if (known := self._cached(key, now)) is not None:
+            return known[1]
         try:
-            obj = self._kube.get(kind.path(namespace, name))
+            obj: Object | None = self._kube.get(kind.path(namespace, name))
         except KubeNotFoundError:
             obj = None
         except KubeForbiddenError as error:
@@ -147,9 +196,15 @@ class ReferenceReader:
         with self._lock:
             self._known[key] = (now, obj)
             self._known.move_to_end(key)
-            while next(iter(self._known.values()))[0] < now - FRESH:
+            while self._known and next(iter(self._known.values()))[0] < now - FRESH:
                 self._known.popitem(last=False)
         return obj
+
+    def _cached(self, key: ObjectKey, now: float) -> tuple[float, Object | None] | None:
+        """Return the time of a recent read of an object, and the object."""
+        with self._lock:
+            known = self._known.get(key)
+        return known if known is not None and now - known[0] < (MISSING if known[1] is None else FRESH) else None
 
     def _unbound(self, what: str, namespace: str) -> MissingReferenceError:
         """Return the error for a refusal of the API server: a RoleBinding is missing."""
@@ -160,3 +215,25 @@ class ReferenceReader:
             hint=f"an administrator allows this with: {installations.pools_binding_command(self._config, namespace)} "
             f"(with podbridge run: add --account {account})",
         )
+
+
+def keys_of(pod: Pod) -> list[ObjectKey]:
+    """Return the ConfigMaps and Secrets in the pod's volumes."""
+    found, namespace = references.of_volumes(pod), pod["metadata"]["namespace"]
+    kinds = ((CONFIGMAPS.plural, found.configmaps), (SECRETS.plural, found.secrets))
+    return [(plural, namespace, name) for plural, each in kinds for name in sorted(each)]
+
+
+def versions_of(keys: Iterable[ObjectKey], objects: Objects) -> dict[ObjectKey, str]:
+    """Return the versions of objects that may change; empty: the object is missing."""
+    held = {CONFIGMAPS.plural: objects.configmaps, SECRETS.plural: objects.secrets}
+    found = {key: held[key[0]].get(key[2]) for key in keys}
+    return {key: _version(obj) for key, obj in found.items() if not (obj or {}).get("immutable")}
+
+
+def _version(obj: Mapping[str, Any] | None) -> str:
+    """Return uid and resourceVersion of an object; empty: it does not exist."""
+    if obj is None:
+        return ""
+    metadata = obj.get("metadata") or {}
+    return f"{metadata.get('uid', '')}/{metadata.get('resourceVersion', '')}"

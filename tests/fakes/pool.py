@@ -17,6 +17,7 @@ from bridge.pools import submission
 from bridge.script import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
+from bridge.script.volume_files import CurrentFiles
 from bridge.threads import Supervisor
 
 Pod = Mapping[str, Any]
@@ -37,6 +38,8 @@ class FakePool:
         self.offered: set[str] = set()
         """The jobs that need a grant."""
         self.refreshed: dict[str, Sequence[VolumeFile]] = {}
+        self.kept: dict[str, Mapping[str, Sequence[str]]] = {}
+        """The lists of all files of volumes in the last refresh."""
         self.problem: SiteError | None = None
         """The error that every request raises."""
         self.swallow = False
@@ -48,7 +51,7 @@ class FakePool:
         self.config_problem = ""
         self.complete: float | None = time.monotonic()
         self.config: BuildConfig | None = BuildConfig.model_validate({"runtime": {"kind": "none"}})
-        self.lists = True
+        self.lists = self.refreshes = True
         self.late = 5.0
         self.followed: dict[str, Pod] = {}
         self._view: dict[str, JobStatus] = {}
@@ -166,10 +169,14 @@ class FakePool:
     def unfollow(self, job: str) -> None:
         self.followed.pop(job, None)
 
-    def refresh(self, pod: Pod, files: Sequence[VolumeFile]) -> None:
+    def current_files(self, pod: Pod, objects: Objects) -> CurrentFiles:
+        assert self.config is not None
+        return build.current_files(pod, self.config, objects, self.name)
+
+    def refresh(self, pod: Pod, files: Sequence[VolumeFile], volumes: Mapping[str, Sequence[str]]) -> None:
         job = uid_of(pod)
         self._ask("refresh", job)
-        self.refreshed[job] = files
+        self.refreshed[job], self.kept[job] = files, volumes
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
         self._subscribers.append(changed)

@@ -2,18 +2,25 @@
 # shellcheck disable=SC2154,SC2034
 # Files and folders of volumes.
 
-declare -A SIZE_LIMIT SCRATCH PUT
+declare -A SIZE_LIMIT SCRATCH
 declare -a BEFORE LEAVE
 
-# put PATH MODE: write standard input, base64, to volumes/PATH. A file that was there before the script is newer: a
-# token that was renewed while the job waited. Of two sources of a volume with the same path, the last one counts; the
-# mode of the first may forbid to write.
+# put PATH MODE: write standard input, base64, to volumes/PATH. What the hub sends meanwhile is newer: a file that is there
+# stays, one that replaces this one is not written to, and one that volumes/.files, the names that a volume still has,
+# does not list is removed. The hub's list is written before it removes anything, so either side sees the other's.
 put() {
-    [[ ! -e volumes/$1 || ${PUT[$1]} ]] || return 0
-    PUT[$1]=1
+    local file list=volumes/.files/${1%%/*}
     mkdir -p -- "volumes/${1%/*}"
-    rm -f -- "volumes/$1"
-    base64 -d >"volumes/$1" && chmod "$2" "volumes/$1"
+    set -C
+    if ! { exec {file}>"volumes/$1"; } 2>/dev/null; then
+        set +C
+        [[ -e volumes/$1 ]]
+        return
+    fi
+    set +C
+    base64 -d >&"$file" && chmod "$2" "volumes/$1" || return 1
+    exec {file}>&-
+    [[ ! -e $list ]] || grep -qxF -e "${1#*/}" "$list" || rm -f -- "volumes/$1"
 }
 
 # keep PATH MODE: write standard input, base64, to run/PATH, which no container sees.

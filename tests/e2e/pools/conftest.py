@@ -11,7 +11,8 @@ SITES = ("slurm-site", "local-site", "condor-site", "apptainer-site")
 @pytest.fixture(scope="package")
 def pools_world(state_folder):
     """A cluster with a colocated Slurm and all sites, their submitters, and podbridge."""
-    settings = {"brake": {"hold": 300}}  # no pod ends because this machine is busy
+    # no pod ends because this machine is busy; volumes follow their objects within seconds
+    settings = {"brake": {"hold": 300}, "pools": {"volumePeriod": 2}}
     options = {"slurm": "26.05", "nodes": 2, "pools": list(SITES), "audit": True, "podbridge": settings}
     with Cluster(state_folder / "pools", **options) as cluster:
         yield PoolWorld.started(cluster)

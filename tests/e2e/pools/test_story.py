@@ -1,5 +1,6 @@
 """The main use of pools on real systems."""
 
+import json
 import signal
 import time
 
@@ -12,6 +13,7 @@ from cluster.polling import eventually
 from cluster.pools import NAMESPACE
 
 pytestmark = pytest.mark.real
+SITES = ("slurm-site", "local-site", "condor-site", "apptainer-site")
 TAINTS = {"virtual-node.interlink/no-schedule": "true"}
 
 
@@ -72,6 +74,48 @@ class TestPods:
         eventually(lambda: pools_world.api("GET", f"{path}/spread")["status"].get("succeeded") == 12, "complete", 90)
         pods = pools_world.pods(NAMESPACE, "job-name=spread")
         assert all(pools_world.remote_job(pod) for pod in pods)
+
+    def test_volumes_follow_their_objects(self, pools_world):
+        """A Tekton step waits for an annotation in a file (virtual-kubelet/azure-aci#91); virtual-kubelet#158."""
+        world, kubectl = pools_world, pools_world.cluster.kubectl
+        data = {"mode": "one", "gone": "x"}
+        world.api(
+            "POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps", {"metadata": {"name": "followed"}, "data": data}
+        )
+        items = [
+            {"path": "ready", "fieldRef": {"fieldPath": "metadata.annotations['tekton.dev/ready']"}},
+            {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+        ]
+        script = (
+            'until [ -s /down/ready ] && [ "$(cat /conf/mode)" = two ] && [ ! -e /conf/gone ]; do sleep 0.2; done; '
+            "echo $(cat /conf/new /fixed /down/labels)"
+        )
+        mounts = [
+            {"name": "conf", "mountPath": "/conf"},
+            {"name": "conf", "mountPath": "/fixed", "subPath": "mode"},
+            {"name": "down", "mountPath": "/down"},
+        ]
+        spec = {
+            "volumes": [
+                {"name": "conf", "configMap": {"name": "followed"}},
+                {"name": "down", "downwardAPI": {"items": items}},
+            ],
+            "containers": [
+                {"name": "main", "image": "busybox", "command": ["sh", "-c", script], "volumeMounts": mounts}
+            ],
+            "restartPolicy": "Never",
+        }
+        pods = [world.create_pod(spec, site) for site in SITES]
+        for pod in pods:
+            world.running(pod)
+        change = {"data": {"mode": "two", "gone": None, "new": "key"}}
+        kubectl("patch", "configmap", "followed", "-n", NAMESPACE, "--type=merge", "-p", json.dumps(change))
+        names = [pod["metadata"]["name"] for pod in pods]
+        kubectl("label", "pod", "-n", NAMESPACE, *names, "team=b")
+        kubectl("annotate", "pod", "-n", NAMESPACE, *names, "tekton.dev/ready=READY")
+        for pod in pods:
+            assert world.ended(pod, 30)["status"]["phase"] == "Succeeded"
+            assert world.logs(pod) == 'keyoneteam="b"\n'
 
     def test_logs_with_every_option(self, pools_world, pool):
         pod = pools_world.run("for i in 1 2 3 4 5; do echo line $i; sleep 1; done", pool)

@@ -36,12 +36,15 @@ class Kube:
     def __init__(self):
         self.objects = {"/api/v1/namespaces/ns": {"metadata": {"annotations": {names.POOL_SECRETS: "site"}}}}
         self.writes = []
+        self.reads = []
         self.refusal = None
+        self.token = "t0ken"
 
     def fenced(self, check):
         return self
 
-    def get(self, path, params=None):
+    def get(self, path, params=None, *, metadata_only=False):
+        self.reads.append(path)
         if path not in self.objects:
             raise KubeNotFoundError(path, status=404)
         return self.objects[path]
@@ -58,7 +61,7 @@ class Kube:
 
     def create(self, path, body):
         self.writes.append(("create", path, body))
-        return {"status": {"token": "t0ken", "expirationTimestamp": "2027-01-15T09:00:00Z"}}
+        return {"status": {"token": self.token, "expirationTimestamp": "2027-01-15T09:00:00Z"}}
 
 
 class Recorder:
@@ -375,8 +378,14 @@ def test_tokens_are_renewed_at_four_fifths_of_their_life(world):
     assert body["spec"]["boundObjectRef"] == {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u1"}
     assert world.entry.refresh_at == world.clock.now + 0.8 * 3600
     world.act(actions.Refresh(the_pod))
-    assert [file.path for file in world.pool.refreshed["u1"]] == ["t/token"]
+    assert world.pool.refreshed == {}, "it is not due"
+    world.clock.advance(0.8 * 3600)
+    world.kube.token = "t1"
+    world.act(actions.Refresh(the_pod))
+    assert [(file.path, file.data) for file in world.pool.refreshed["u1"]] == [("t/token", b"t1")]
     world.pool.down()
+    world.kube.token = "t2"
+    world.clock.advance(world.entry.refresh_at - world.clock.now)
     with pytest.raises(SiteDownError):
         world.act(actions.Refresh(the_pod))
     assert world.entry.refresh_at == world.clock.now + 60
@@ -388,7 +397,7 @@ def test_no_token_goes_to_a_pool_that_the_namespace_does_not_let_have_it_any_mor
     world.act(actions.Submit(the_pod))
     requests = len(world.kube.writes)
     world.kube.objects["/api/v1/namespaces/ns"] = {"metadata": {"annotations": {names.POOL_SECRETS: "other"}}}
-    world.clock.advance(60)
+    world.clock.advance(0.8 * 3600)
     with pytest.raises(MissingReferenceError, match="does not let"):
         world.act(actions.Refresh(the_pod))
     assert (len(world.kube.writes), world.pool.refreshed) == (requests, {})

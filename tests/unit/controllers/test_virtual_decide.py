@@ -21,7 +21,7 @@ from controllers.virtual.actions import (
     Wait,
     Write,
 )
-from controllers.virtual.pod_state import Absent, Cancellation, Entry, Known
+from controllers.virtual.pod_state import Absent, Cancellation, Entry, Known, SentFiles
 from controllers.virtual.pod_view import PodView, PoolView
 
 NOW, TIME = 1000.0, 1_800_000_000.0
@@ -131,6 +131,9 @@ def test_why_a_job_waits_is_not_written_all_the_time():
 def test_tokens_are_renewed_while_it_waits_and_while_it_runs(phase):
     the_pod = written(pod(taken=False), job(phase))
     assert look(the_pod, job(phase), Entry(refresh_at=NOW - 1)) == Refresh(the_pod)
+    key = ("configmaps", "ns", "c")
+    assert look(the_pod, job(phase), Entry(stale=frozenset({key}))) == Refresh(the_pod)
+    assert look(the_pod, job(phase), Entry(stale=frozenset({key}), refresh_after=NOW + 1)) == Wait(1)
     assert look(the_pod, job(phase), Entry(refresh_at=NOW + 60)) == Wait(60)
     assert look(written(the_pod, job("ended")), job("ended"), Entry(refresh_at=NOW - 1)) is None
 
@@ -392,3 +395,28 @@ def test_an_answer_before_the_last_request_can_be_carried_out_does_not_count_aft
     assert isinstance(look(deleted, entry=late, the_pool=UNLISTED), Remove)
     assert look(new, entry=early, the_pool=UNLISTED) == Look(new)
     assert look(new, entry=late, the_pool=UNLISTED) == Submit(new)
+
+
+@pytest.mark.parametrize("phase", ["queued", "running"])
+def test_volumes_follow_labels_and_annotations(phase):
+    item = {"path": "ready", "fieldRef": {"fieldPath": "metadata.annotations['ready']"}}
+    the_pod = written(pod(), job(phase))
+    the_pod["spec"]["volumes"] = [{"name": "d", "downwardAPI": {"items": [item]}}]
+    entry = Entry(files=SentFiles({}, {}, (None,)))
+    assert look(the_pod, job(phase), entry) is None
+    the_pod["metadata"]["annotations"]["other"] = "x"
+    assert look(the_pod, job(phase), entry) is None
+    the_pod["metadata"]["annotations"]["ready"] = "READY"
+    assert look(the_pod, job(phase), entry) == Refresh(the_pod)
+    assert look(the_pod, job(phase), replace(entry, not_before=NOW + 3)) == Wait(3)
+
+
+def test_only_another_version_of_an_object_is_a_change():
+    key = ("configmaps", "ns", "c")
+    entry = Entry(settled=("1", job()))
+    assert not entry.changed(key, "u/2"), "nothing is known of the site"
+    entry.files = SentFiles({}, {key: "u/1"}, ())
+    assert not entry.changed(key, "u/1") and not entry.changed(("secrets", "ns", "c"), "u/2")
+    assert entry.settled is not None
+    assert entry.changed(key, "u/2") and entry.stale == {key} and entry.settled is None
+    assert not entry.changed(key, "u/3"), "it is queued already"

@@ -5,7 +5,7 @@ import json
 from bridge import names
 from bridge.poolapi import pod_status as statuses
 from bridge.poolapi.jobs import ContainerState, JobStatus
-from bridge.script import references
+from bridge.script import references, volume_files
 from controllers.virtual.prune import prune
 
 
@@ -49,6 +49,35 @@ def test_a_pod_at_its_site_is_small_and_still_enough():
     assert statuses.pod_status(small, job, "10.0.0.1", 1e9) == statuses.pod_status(whole, job, "10.0.0.1", 1e9)
     assert references.needed(small).tokens == references.needed(whole).tokens
     assert prune(small) == small
+
+
+def test_what_volumes_show_stays():
+    """A pod at its site keeps the volumes whose files follow objects, with the labels and annotations in them."""
+    items = [
+        {"path": "l", "fieldRef": {"fieldPath": "metadata.labels"}},
+        {"path": "a", "fieldRef": {"fieldPath": "metadata.annotations['ready']"}},
+    ]
+    whole = pod({names.REMOTE_JOB: "site/7", "ready": "x", "other": "y"})
+    whole["spec"]["volumes"] += [
+        {"name": "d", "downwardAPI": {"items": items}},
+        {"name": "c", "configMap": {"name": "settings"}},
+        {"name": "s", "secret": {"secretName": "login", "optional": True}},
+    ]
+    small = prune(whole)
+    assert small["metadata"]["labels"] == {"a": "b"}
+    assert small["metadata"]["annotations"] == {names.REMOTE_JOB: "site/7", "ready": "x"}
+    assert references.of_volumes(small) == references.of_volumes(whole)
+    assert volume_files.shown(small) == volume_files.shown(whole)
+    assert [volume["name"] for volume in small["spec"]["volumes"]] == ["t", "d", "c", "s"]
+    assert prune(small) == small
+    del whole["metadata"]["labels"], whole["metadata"]["annotations"]["ready"]
+    assert volume_files.shown(prune(whole)) == ({}, None)
+    assert "volumes" not in prune(whole | {"status": {"phase": "Succeeded"}})["spec"]
+
+
+def test_equal_volumes_of_pods_are_one_object():
+    one, other = (prune(pod({names.REMOTE_JOB: "site/7"}))["spec"]["volumes"][0] for _ in range(2))
+    assert one["projected"] is other["projected"]
 
 
 def test_a_pod_that_ended_without_a_job_is_small():

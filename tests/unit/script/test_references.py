@@ -1,4 +1,4 @@
-"""What a pod needs, and tokens for a refresh."""
+"""What a pod needs."""
 
 import base64
 import json
@@ -8,7 +8,7 @@ import re
 import pytest
 
 from bridge.errors import MissingReferenceError, ScriptError
-from bridge.script.build import build, token_files
+from bridge.script.build import build, current_files
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects, TokenRequest, needed
 from bridge.script.site_annotations import pull_secret, read
@@ -73,21 +73,16 @@ def test_what_is_missing_is_waited_for():
         build(KINDS["files"], BuildConfig.model_validate(SITE), without_token, "n")
 
 
-def test_token_files():
-    files = token_files(KINDS["files"], {("kube-api-access", "token"): "new"})
-    assert files == [("kube-api-access/token", "new", 0o644)]
-    assert token_files(KINDS["simple"], {}) == []
-
-
 @pytest.mark.parametrize("path", ["./token", "sub//token"])
 def test_a_token_is_found_by_its_path_as_written(path):
     source = {"serviceAccountToken": {"path": path, "audience": "x"}}
     volume = {"name": "t", "projected": {"sources": [source]}}
     pod = {**KINDS["simple"], "spec": {**KINDS["simple"]["spec"], "volumes": [volume]}}
     tokens = {request.key: "secret" for request in needed(pod).tokens}
-    [(name, content, _)] = token_files(pod, tokens)
-    assert name == f"t/{posixpath.normpath(path)}" and content == "secret"
-    build(pod, BuildConfig.model_validate(SITE), Objects(tokens=tokens), "n")
+    config, objects = BuildConfig.model_validate(SITE), Objects(tokens=tokens)
+    [file] = current_files(pod, config, objects, "n").files.values()
+    assert file.path == f"t/{posixpath.normpath(path)}" and file.data == b"secret"
+    build(pod, config, objects, "n")
 
 
 def test_pull_secrets_are_merged():

@@ -1,0 +1,317 @@
+"""The files of volumes: of ConfigMaps, Secrets, the downward API and service account tokens."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any
+
+from bridge.errors import MissingReferenceError, ScriptError
+from bridge.poolapi.requests import VolumeFile
+from bridge.script import environment, references
+from bridge.script.quoting import ADDRESS, clean
+from bridge.script.references import Objects
+
+Pod = Mapping[str, Any]
+_SOURCES = ("configMap", "secret", "downwardAPI", "serviceAccountToken")
+_SHOWN = re.compile(r"metadata\.(labels|annotations)(?:\['([^']*)'\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source of files of a volume. ``mode`` is that of files without one of their own."""
+
+    volume: str
+    kind: str
+    spec: Mapping[str, Any]
+    where: str
+    mode: int
+
+    @property
+    def name(self) -> str:
+        """Name of the ConfigMap or Secret."""
+        return str(self.spec.get("secretName" if "secretName" in self.spec else "name"))
+
+
+def sources(volume: Mapping[str, Any], where: str) -> Iterator[Source]:
+    """Yield the sources of a volume with files, in their order; nothing for another volume.
+
+    A source that podbridge does not support has the kind ``""``.
+    """
+    name = str(volume["name"])
+    for kind in _SOURCES[:3]:
+        if (spec := volume.get(kind)) is not None:
+            yield Source(name, kind, spec, f"{where}.{kind}", _mode(spec.get("defaultMode"), 0o644))
+            return
+    projected = volume.get("projected") or {}
+    default = _mode(projected.get("defaultMode"), 0o644)
+    for index, part in enumerate(projected.get("sources") or ()):
+        place = f"{where}.projected.sources[{index}]"
+        found = next((each for each in _SOURCES if part.get(each) is not None), "")
+        yield Source(name, found, part[found] if found else part, f"{place}.{found}".rstrip("."), default)
+
+
+def content(
+    pod: Pod,
+    volume: Mapping[str, Any],
+    where: str,
+    objects: Objects,
+    node: str,
+    machine: Mapping[str, Decimal],
+) -> list[VolumeFile]:
+    """Return the files of a volume with files; of two sources with the same path, the last one counts.
+
+    ``machine``: limits for a container without limits of its own.
+    """
+    files: dict[str, VolumeFile] = {}
+    for source in sources(volume, where):
+        for path, data, mode in _files(pod, source, objects, node, machine):
+            files[path] = VolumeFile(path=path, data=data, mode=mode)
+    _refuse_overlaps(set(files), where)
+    return list(files.values())
+
+
+def _refuse_overlaps(paths: set[str], where: str) -> None:
+    """Refuse files that would have to be directories; the two may come from different sources of the volume."""
+    for path in sorted(paths):
+        parts = path.split("/")
+        above = next((above for at in range(1, len(parts)) if (above := "/".join(parts[:at])) in paths), None)
+        if path == "." or above is not None:
+            raise ScriptError(
+                f"{where}: the file {path!r} is not allowed{'' if above is None else f' beside the file {above!r}'}; "
+                f"allowed: files none of which is a directory, too"
+            )
+
+
+def _files(
+    pod: Pod, source: Source, objects: Objects, node: str, machine: Mapping[str, Decimal]
+) -> Iterator[tuple[str, bytes, int]]:
+    spec, where = source.spec, source.where
+    optional = bool(spec.get("optional"))
+    if source.kind == "configMap":
+        data = references.configmap_data(objects, source.name, where, optional=optional)
+        yield from _keys(data, spec, where, source.mode)
+    elif source.kind == "secret":
+        data = references.secret_data(objects, source.name, where, optional=optional)
+        yield from _keys(data, spec, where, source.mode)
+    elif source.kind == "downwardAPI":
+        yield from _downward(pod, spec, where, source.mode, node, machine)
+    elif source.kind == "serviceAccountToken":
+        path = inside(str(spec.get("path") or ""), f"{where}.path")
+        token = objects.tokens.get((source.volume, path))
+        if token is None:
+            raise MissingReferenceError(f"{where}: there is no token for {path!r} yet")
+        yield path, token.encode(), source.mode
+    else:
+        raise ScriptError(
+            f"{where}: {', '.join(sorted(spec)) or 'nothing'} is not allowed; allowed: {', '.join(_SOURCES)}"
+        )
+
+
+@dataclass(slots=True)
+class CurrentFiles:
+    """The files of a pod's volumes as far as they are known, by paths ``<volume>/<path in it>``.
+
+    Parameters
+    ----------
+    files
+        The files whose content is known.
+    volumes
+        The names of all volumes with files.
+    kept
+        Paths of files that remain as they are: tokens that are not due, resources of containers.
+    incomplete
+        Volumes with a source that is not known: they may have further files.
+    problems
+        Why a source is not known although its object is.
+    """
+
+    files: dict[str, VolumeFile] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+    volumes: set[str] = field(default_factory=set)
+    incomplete: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+
+    def lists(self) -> dict[str, list[str]]:
+        """Return the paths in each volume of which all files are known."""
+        found: dict[str, list[str]] = {name: [] for name in sorted(self.volumes - self.incomplete)}
+        for path in sorted({*self.files, *self.kept}):
+            volume, _, rest = path.partition("/")
+            if volume in found:
+                found[volume].append(rest)
+        return found
+
+
+def current(pod: Pod, objects: Objects, node: str) -> CurrentFiles:
+    """Return the present files of all volumes that have files, as :func:`content` does for the script.
+
+    A source whose object or key is missing is not known, also if it is optional: its files stay as they are.
+    """
+    found = CurrentFiles()
+    for index, volume in enumerate(pod["spec"].get("volumes") or ()):
+        where, name = f"spec.volumes[{index}]", str(volume["name"])
+        files: dict[str, VolumeFile] = {}
+        kept: set[str] = set()
+        for source in sources(volume, where):
+            found.volumes.add(name)
+            known, fixed = _changing(source, objects)
+            kept.update(fixed)
+            try:
+                if known is not None:
+                    for path, data, mode in _files(pod, known, objects, node, {}):
+                        files[path] = VolumeFile(path=f"{name}/{path}", data=data, mode=mode)
+                elif source.kind in ("configMap", "secret"):
+                    found.incomplete.add(name)
+            except (MissingReferenceError, ScriptError) as error:
+                found.incomplete.add(name)
+                found.problems.append(str(error))
+        try:
+            _refuse_overlaps({*files, *kept}, where)
+        except ScriptError as error:
+            found.incomplete.add(name)
+            found.problems.append(str(error))
+            continue
+        found.kept.update(f"{name}/{path}" for path in kept)
+        found.files.update((file.path, file) for file in files.values())
+    return found
+
+
+def _changing(source: Source, objects: Objects) -> tuple[Source | None, list[str]]:
+    """Return the part of a source that is known, and the paths of its files that do not change now."""
+    spec = source.spec
+    if source.kind == "serviceAccountToken":
+        path = posixpath.normpath(str(spec.get("path") or ""))
+        return (source if (source.volume, path) in objects.tokens else None), [path]
+    if source.kind == "downwardAPI":
+        # what a container requests is that of its start, and depends on annotations that only the script needs
+        items = spec.get("items") or ()
+        fixed = [posixpath.normpath(str(each.get("path") or "")) for each in items if "resourceFieldRef" in each]
+        changing = [each for each in items if "resourceFieldRef" not in each]
+        return replace(source, spec={**spec, "items": changing}), fixed
+    if source.kind in ("configMap", "secret"):
+        held = objects.configmaps if source.kind == "configMap" else objects.secrets
+        return (source if source.name in held else None), []
+    return source, []
+
+
+def shown_fields(pod: Pod) -> list[tuple[str, str | None]]:
+    """Return the labels and annotations that the pod's volumes show: ``labels`` or ``annotations``, and the key.
+
+    Key ``None``: all of them.
+    """
+    paths = (
+        str((item.get("fieldRef") or {}).get("fieldPath") or "")
+        for volume in pod["spec"].get("volumes") or ()
+        if volume.get("downwardAPI") is not None or volume.get("projected") is not None
+        for source in sources(volume, "")
+        if source.kind == "downwardAPI"
+        for item in source.spec.get("items") or ()
+    )
+    return [(match.group(1), match.group(2)) for path in paths if (match := _SHOWN.fullmatch(path))]
+
+
+def shown(pod: Pod) -> tuple[Any, ...]:
+    """Return the values of these fields; empty if there are none."""
+    metadata = pod["metadata"]
+    return tuple(
+        dict(metadata.get(kind) or {}) if key is None else (metadata.get(kind) or {}).get(key)
+        for kind, key in shown_fields(pod)
+    )
+
+
+def _keys(
+    data: dict[str, bytes] | None, source: Mapping[str, Any], where: str, default: int
+) -> Iterator[tuple[str, bytes, int]]:
+    if data is None:
+        return
+    items = source.get("items")
+    if not items:
+        for key, value in data.items():
+            yield inside(key, where), value, default
+        return
+    for index, item in enumerate(items):
+        key = str(item.get("key"))
+        if key not in data:
+            if source.get("optional"):
+                continue
+            raise MissingReferenceError(f"{where}.items[{index}]: there is no key {key!r}")
+        yield (
+            inside(str(item.get("path") or ""), f"{where}.items[{index}].path"),
+            data[key],
+            _mode(item.get("mode"), default),
+        )
+
+
+def _downward(
+    pod: Mapping[str, Any],
+    source: Mapping[str, Any],
+    where: str,
+    default: int,
+    node: str,
+    machine: Mapping[str, Decimal],
+) -> Iterator[tuple[str, bytes, int]]:
+    for index, item in enumerate(source.get("items") or ()):
+        place = f"{where}.items[{index}]"
+        path = inside(str(item.get("path") or ""), f"{place}.path")
+        if inner := item.get("fieldRef"):
+            field = str(inner.get("fieldPath") or "")
+            if field in ("metadata.labels", "metadata.annotations"):
+                text = _pairs(pod["metadata"].get(field[9:]) or {})
+            else:
+                text = environment.field(pod, field, node, f"{place}.fieldRef.fieldPath")
+            if ADDRESS in text:
+                raise ScriptError(
+                    f"{place}.fieldRef.fieldPath: {field!r} is not allowed in a volume; allowed there: metadata.*, "
+                    f"spec.nodeName, spec.serviceAccountName"
+                )
+        elif inner := item.get("resourceFieldRef"):
+            wanted = inner.get("containerName")
+            container = next((c for _, c in references.containers(pod["spec"]) if c.get("name") == wanted), None)
+            if container is None:
+                raise ScriptError(f"{place}.resourceFieldRef.containerName: {wanted!r} is no container of the pod")
+            text = environment.resource(container, inner, machine, f"{place}.resourceFieldRef")
+        else:
+            raise ScriptError(f"{place}: no source is set; allowed: fieldRef, resourceFieldRef")
+        yield path, text.encode(), _mode(item.get("mode"), default)
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    """Return labels or annotations as the downward API writes them: lines ``key="value"``, sorted."""
+    return "\n".join(f"{key}={_go_quoted(str(value))}" for key, value in sorted(values.items()))
+
+
+_ESCAPES = {"\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v"}
+_ESCAPES.update({"\\": r"\\", '"': r"\""})
+
+
+def _go_quoted(text: str) -> str:
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    out = []
+    for letter in text:
+        if letter in _ESCAPES:
+            out.append(_ESCAPES[letter])
+        elif letter.isprintable():
+            out.append(letter)
+        else:
+            number = ord(letter)
+            out.append(
+                f"\\x{number:02x}" if number < 128 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
+            )
+    return '"' + "".join(out) + '"'
+
+
+def inside(path: str, where: str) -> str:
+    """Return a path inside a volume; raises ``ScriptError`` if it is absolute or has ``..``."""
+    clean(path, where)
+    parts = path.split("/")
+    if not path or path.startswith("/") or ".." in parts or any(ord(letter) < 32 for letter in path):
+        raise ScriptError(f"{where}: {path!r} is not allowed; allowed: a relative path without '..'")
+    return posixpath.normpath(path)
+
+
+def _mode(value: Any, default: int) -> int:
+    return default if value is None else int(value) & 0o777

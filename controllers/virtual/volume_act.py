@@ -1,0 +1,172 @@
+"""Carries out the refresh of a job's volumes: the site gets the files that have changed since it got them.
+
+What the site has is remembered as digests. A new leader does not know it, and sends all files once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from bridge.clock import Clock
+from bridge.errors import SiteError
+from bridge.kube.events import EventRecorder
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import VolumeFile
+from bridge.pools.port import Pool
+from bridge.script import references, volume_files
+from bridge.script.references import Objects
+from bridge.script.volume_files import CurrentFiles
+from controllers.virtual.pod_state import Entry, ObjectKey, Pod, SentFiles
+from controllers.virtual.reference_reader import ReferenceReader, Reread, keys_of, versions_of
+
+REFRESH_AGAIN = 60.0
+"""Seconds until a failed refresh is repeated."""
+LEAST_GAP = 2.0
+"""Seconds between two refreshes of one pod, at least: a controller may write labels many times in a second."""
+UNKNOWN_WITHIN = 300.0
+"""Seconds within which files are sent of which this process does not know what the site has."""
+SHOWN_WITHIN = 15.0
+"""The same if the volumes show labels or annotations, whose changes somebody may wait for."""
+SKEW = 5.0
+"""Seconds by which the clocks of hub and site may differ: the site refuses requests if it is more."""
+
+
+def unknown_until(pod: Pod, now: float) -> float | None:
+    """Return the time of the first refresh if it is not known which files the site has; ``None``: it has none."""
+    if volume_files.shown_fields(pod):
+        return now + SHOWN_WITHIN * random.random()  # noqa: S311
+    found = references.of_volumes(pod)
+    if found.tokens or found.configmaps or found.secrets:
+        return now + UNKNOWN_WITHIN * random.random()  # noqa: S311
+    return None
+
+
+class VolumeActor:
+    """Sends the files of volumes. ``check_leadership`` raises LostLeadershipError."""
+
+    def __init__(
+        self, events: EventRecorder, reader: ReferenceReader, clock: Clock, check_leadership: Callable[[], None]
+    ) -> None:
+        self._events, self._reader, self._clock = events, reader, clock
+        self._check_leadership = check_leadership
+
+    def submitted(
+        self,
+        pod: Pod,
+        pool: Pool,
+        objects: Objects,
+        entry: Entry,
+        answer: JobStatus,
+        sent_at: float,
+        refresh_in: float | None,
+    ) -> None:
+        """Record the files of a prepared pod that the site has got with its script.
+
+        ``sent_at``: time of the request, in seconds since 1970. An earlier request may have submitted the job, with
+        older files.
+        """
+        now, keys, shown = self._clock.monotonic(), keys_of(pod), volume_files.shown(pod)
+        entry.files, entry.stale, entry.reserved, entry.refresh_at = None, frozenset(), False, None
+        if not pool.refreshes or not (keys or shown or refresh_in is not None):
+            return
+        existed = answer.submitted_at is not None and answer.submitted_at < sent_at - SKEW
+        if existed or entry.sent_until is not None:
+            entry.refresh_at = unknown_until(pod, now)
+            return
+        current = pool.current_files(pod, objects)
+        digests = {**dict.fromkeys(current.kept, b""), **_digests(current)}
+        entry.files = SentFiles(digests, versions_of(keys, objects), shown)
+        entry.refresh_at = None if refresh_in is None else now + refresh_in
+
+    def refresh(self, pod: Pod, pool: Pool, entry: Entry) -> None:
+        """Send the files that have changed. Objects are read again only if it is known that they have changed."""
+        now, known = self._clock.monotonic(), entry.files
+        entry.refresh_after = now + LEAST_GAP
+        if not pool.refreshes:
+            entry.refresh_at, entry.stale = None, frozenset()
+            return
+        if not pool.ready().ok:
+            entry.refresh_after = now + REFRESH_AGAIN
+            return
+        seen = pool.prepare(pod)
+        wanted = _wanted(seen, known, entry.stale)
+        if wanted and not entry.reserved and (wait := self._reader.wait_for_reads(wanted)) > 0:
+            entry.reserved, entry.refresh_after = True, now + wait
+            return
+        entry.reserved = False
+        due = entry.refresh_at is not None and now >= entry.refresh_at
+        if due:
+            entry.refresh_at = now + REFRESH_AGAIN
+        reread = self._reader.reread(seen, pool.name, wanted) if wanted else Reread(Objects(), [])
+        tokens = self._reader.tokens(seen, pool.name) if due else None
+        objects = replace(reread.objects, tokens={} if tokens is None else tokens.texts)
+        current = pool.current_files(seen, objects)
+        digests = self._send(seen, pool, entry, current)
+        versions = {key: each for key, each in (known.versions if known else {}).items() if key not in wanted}
+        versions.update(versions_of(wanted, reread.objects))
+        entry.files = SentFiles(digests, versions, volume_files.shown(pod))
+        entry.stale -= wanted
+        if tokens is not None:
+            refresh_in = tokens.refresh_in
+            entry.refresh_at = None if refresh_in is None else self._clock.monotonic() + refresh_in
+        for problem in (*reread.problems, *current.problems):
+            self._tell(pod, entry, problem)
+
+    def _send(self, pod: Pod, pool: Pool, entry: Entry, current: CurrentFiles) -> Mapping[str, bytes]:
+        """Send what the site does not have; return the digests of what it has then.
+
+        What the site refuses for good, or what is too large for a request, is not sent again.
+        """
+        known = entry.files
+        before = known.digests if known is not None else {}
+        digests, lists = _digests(current), current.lists()
+        files = [file for path, file in current.files.items() if before.get(path) != digests[path]]
+        if known is not None:
+            had = {path for path in before if path.partition("/")[0] in lists}
+            have = {f"{name}/{path}" for name, paths in lists.items() for path in paths}
+            differ = {path.partition("/")[0] for path in had ^ have}
+            lists = {name: paths for name, paths in lists.items() if name in differ}
+        if files or lists:
+            self._check_leadership()
+            try:
+                pool.refresh(pod, files, lists)
+            except SiteError as error:
+                if error.retryable:
+                    raise
+                self._tell(pod, entry, error.with_hint)
+        gone = {path for path in before if _is_removed(path, lists)}
+        kept = {path: each for path, each in before.items() if path not in gone}
+        return {**dict.fromkeys(current.kept, b""), **kept, **digests}
+
+    def _tell(self, pod: Pod, entry: Entry, problem: str) -> None:
+        key = f"BridgeFilesKept {problem}"
+        if key not in entry.told:
+            entry.told |= {key}
+            text = f"files of volumes keep their content at the site: {problem}"
+            self._events.event(pod, "BridgeFilesKept", text, warning=True)
+
+
+def _wanted(pod: Pod, known: SentFiles | None, stale: frozenset[ObjectKey]) -> frozenset[ObjectKey]:
+    """Return the objects of the volumes with a changed one; all objects if it is not known what the site has."""
+    if known is None:
+        return frozenset(keys_of(pod))
+    if not stale:
+        return frozenset()
+    each_volume = (keys_of({**pod, "spec": {"volumes": [volume]}}) for volume in pod["spec"].get("volumes") or ())
+    return frozenset(key for keys in each_volume if stale.intersection(keys) for key in keys) | stale
+
+
+def _digests(current: CurrentFiles) -> dict[str, bytes]:
+    return {path: _digest(file) for path, file in current.files.items()}
+
+
+def _digest(file: VolumeFile) -> bytes:
+    return hashlib.blake2b(file.data, digest_size=12, salt=file.mode.to_bytes(4, "big")).digest()
+
+
+def _is_removed(path: str, lists: Mapping[str, list[str]]) -> bool:
+    volume, _, rest = path.partition("/")
+    return volume in lists and rest not in lists[volume]
