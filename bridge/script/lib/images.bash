@@ -61,11 +61,14 @@ allowed_image() {
         ;;
     *://*)
         PROBLEM="images of ${IMAGE%%://*}:// are not allowed at this site"
-        [[ " $SCHEMES " == *" ${IMAGE%%://*} "* ]]
+        [[ " $SCHEMES " == *" ${IMAGE%%://*} "* ]] || return 1
+        # some runtimes get it without the scheme: as a path, or an option
+        PROBLEM="$IMAGE has no name of an image after ${IMAGE%%://*}://"
+        [[ ${IMAGE#*://} == [A-Za-z0-9]* ]]
         ;;
     *)
         PROBLEM="this site has no image $IMAGE, and no image_prefix for it"
-        [[ $PLAIN_NAMES ]]
+        [[ $PLAIN_NAMES && $IMAGE == [A-Za-z0-9]* ]]
         ;;
     esac
 }

@@ -69,11 +69,16 @@ def _with_prefix(name: str, prefix: str) -> str:
 
 
 def _accept_target(target: str, field: str, config: BuildSettings, schemes: Sequence[str]) -> None:
-    scheme, separator, _ = target.partition("://")
+    scheme, separator, rest = target.partition("://")
     pulled = ", ".join(f"{each}://" for each in schemes)
     if separator:
         if scheme not in schemes:
             raise ScriptError(f"{field}: the scheme {scheme}:// is not allowed at this site; allowed: {pulled}")
+        if not re.match("[A-Za-z0-9]", rest):  # some runtimes get it without the scheme: as a path, or an option
+            raise ScriptError(
+                f"{field}: {target!r} is not allowed; allowed after {scheme}://: a name that begins "
+                f"with a letter or a digit"
+            )
     elif target.startswith("/"):
         path, folders = posixpath.normpath(target), areas(config)
         if path not in folders and not any(path.startswith(folder.rstrip("/") + "/") for folder in folders):

@@ -257,6 +257,8 @@ def check(runtime: str, plan: Plan, index: int, records: list[list[str]], folder
         container, "", plan.config, plan.annotations.image_root, runtimes.of(plan.config).schemes
     )
     assert prefix and own is not None
+    # neither an option nor, after a scheme, a path of the machine
+    assert re.match(r"([a-z]+://)?[A-Za-z0-9]|/images", prefix), prefix
     handed: list[str] = []
     probes = [words for words in commands if words[-3:] == PROBE]
     assert len(commands) - len(probes) == (2 if runtime == "podman" else 1)

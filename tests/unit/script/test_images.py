@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import ScriptError
+from bridge.script import library
 from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
@@ -75,6 +76,33 @@ def test_apptainer_pulls(image):
 def test_what_others_can_not_pull(kind, image):
     with pytest.raises(ScriptError, match="allowed: docker://"):
         built(image, kind)
+
+
+AFTER_A_SCHEME = ["/home/site", "//home/site/x.tar", "--privileged", "--volume=/:/x", "-v", ".", "./x", "", "@x", "#x"]
+"""Podman and charliecloud get a name without docker://, so it would be a path of the machine, or an option."""
+
+
+@pytest.mark.parametrize("kind", RUNTIMES)
+@pytest.mark.parametrize("rest", AFTER_A_SCHEME)
+def test_a_scheme_stands_before_a_name(kind, rest):
+    with pytest.raises(ScriptError, match=r"spec\.containers\[0\]\.image: .* allowed after docker://: "):
+        built(f"docker://{rest}", kind)
+    with pytest.raises(ScriptError, match=r"annotation slurm-job\.vk\.io/image-root: .* allowed after docker://: "):
+        built("x", kind, root=f"docker://{rest}/")
+
+
+@pytest.mark.parametrize("kind", RUNTIMES)
+@pytest.mark.parametrize("rest", AFTER_A_SCHEME)
+def test_a_site_looks_at_the_name_again(kind, rest):
+    """The script may be from an older hub."""
+    text = library.text("apptainer" if kind == "singularity" else kind)
+    names = f'{text}\nIMAGES=("docker://$1" "$1") IMAGE_AREAS=()'
+    script = f'{names}; for i in 0 1; do image_of $i || echo "$PROBLEM"; done'
+    command = ["bash", "-c", script, "bash", rest]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+    )
+    assert len(done.stdout.splitlines()) == 2, done.stdout
 
 
 @pytest.mark.parametrize("kind", RUNTIMES)
