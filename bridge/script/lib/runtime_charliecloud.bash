@@ -53,6 +53,7 @@ inside() {
     [[ ! ${DIRECTORY[i]} ]] || make_directory "$i" "run/$name.image"
     for k in "${!TO[@]}"; do
         in_image "${TO[k]}" || continue
+        without_links "run/$name.image" "${TO[k]}" && in_image "$RESULT" && TO[k]=$RESULT
         if [[ ${ACCESS[k]} == ro ]]; then
             source=$PWD/run/$name.ro.$k
             if [[ -d ${FROM[k]} ]]; then
@@ -77,6 +78,26 @@ inside() {
     (tell_when_in "$name" "${PID[i]}" "$i" &)
     without_host_variables
     become "run/$name.env" "${MPI[@]}" "${SETTER[@]}" ch-run "${WORDS[@]}" "run/$name.image" -- "${COMMAND[@]}"
+}
+
+# without_links IMAGE PLACE: sets RESULT to the place without links on the way; fails if ch-run could not be told of it. ch-run
+# makes no mount point behind an absolute link, as /var/run is in most images.
+without_links() {
+    local rest=$2/ part link links=0
+    RESULT=''
+    while [[ $rest ]]; do
+        part=${rest%%/*} rest=${rest#*/}
+        if [[ $part == .. ]]; then
+            RESULT=${RESULT%/*}
+        elif [[ -L $1$RESULT/$part ]]; then
+            ((links++ < 40)) && link=$(readlink -- "$1$RESULT/$part") || return 1
+            [[ $link != /* ]] || RESULT=''
+            rest=$link/$rest
+        elif [[ $part && $part != . ]]; then
+            RESULT+=/$part
+        fi
+    done
+    [[ $RESULT && $RESULT != *[:,^\\\"[:cntrl:]]* ]]
 }
 
 # in_image PLACE: whether a mount point can be made; other directories are the host's. /dev/shm is there already.

@@ -28,6 +28,7 @@ class CharliecloudRuntime(Runtime):
 
     kind = library = "charliecloud"
     settings = Charliecloud
+    account_files = True
 
     def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
         """Refuse what ch-run has no option for."""

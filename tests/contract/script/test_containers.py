@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +104,30 @@ def test_a_folder_of_the_site_is_no_image(site):
     assert job.ended()["reason"] == "InvalidImageName", job.everything()
     assert job.message() == f"the image {link} leads to /, which is in no folder that this site keeps for images\n"
     assert inside.log() == "yes\n", inside.everything()
+
+
+@pytest.mark.parametrize("link", ["/run", "../run", "../../run", "/gone/there"])
+def test_a_mount_behind_a_link_of_the_image(site, link):
+    """In most images /var/run is a link, and each pod has a volume below it: the files of its service account."""
+    if site.kind == "podman":
+        pytest.skip("its images are in its own store: test_images.py has the same")
+    image = site.own.folder / "linked"
+    shutil.copytree(site.own.folder / "busybox", image, symlinks=True)
+    try:
+        (image / "var").mkdir(exist_ok=True)
+        (image / "var/run").symlink_to(link)
+        folder = "/var/run/secrets/kubernetes.io/serviceaccount"
+        mount = {"name": "c", "mountPath": folder}
+        text = f"cat {folder}/key; echo no >{folder}/key; [ -e /run/secrets -o -e /gone ] && echo there"
+        spec = {"volumes": [{"name": "c", "configMap": {"name": "c"}}]}
+        job = site.run(
+            {"containers": [site.shell(text, image="linked", volumeMounts=[mount])], **spec}, objects=OBJECTS
+        )
+        outside = [Path(place).exists() for place in ("/run/secrets/kubernetes.io", "/gone")]
+    finally:
+        shutil.rmtree(image)
+    assert [line for line in job.log().splitlines() if "ead-only" not in line] == ["hello", "there"], job.everything()
+    assert "ead-only file system" in job.log() and not any(outside)
 
 
 def test_a_program_that_opens_its_output_again_keeps_the_log(site):

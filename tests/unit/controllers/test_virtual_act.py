@@ -343,7 +343,7 @@ def test_the_automatic_token_is_left_out_where_the_site_names_no_api_server(worl
 
 
 def test_a_runtime_that_cannot_mount_in_any_image_gets_no_automatic_volume(world):
-    world.pool.config = BuildConfig.model_validate({"runtime": {"kind": "charliecloud"}})
+    world.pool.config = BuildConfig.model_validate({"runtime": {"kind": "none"}})
     world.act(actions.Submit(pod(volumes=[AUTOMATIC], main={"volumeMounts": [MOUNT]})))
     assert "kube-api-access" not in world.pool.submits["u1"].script
 

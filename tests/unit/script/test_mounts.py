@@ -1,5 +1,8 @@
 """The mounts of a container."""
 
+import subprocess
+from importlib import resources
+
 import pytest
 
 from bridge.errors import ScriptError
@@ -68,3 +71,29 @@ def test_sub_path_expr(expression, path):
             planned(container)
         return
     assert [mount.sub_path for mount in planned(container).mounts if mount.path == "/s"] == [path]
+
+
+CHARLIECLOUD = str(resources.files("bridge.script") / "lib" / "runtime_charliecloud.bash")
+
+
+@pytest.mark.parametrize(
+    ("link", "place"),
+    [
+        ("/run", "/run/secrets"),
+        ("../run", "/run/secrets"),
+        ("../../../run/./x/..", "/run/secrets"),
+        ("/", "/secrets"),
+        ("run", None),
+        ("/a:/b", None),
+        ("/a\nb", None),
+        ("a\\\\b", None),
+        ("/a,b", None),
+    ],
+)
+def test_a_mount_of_charliecloud_goes_where_the_links_of_the_image_lead(tmp_path, link, place):
+    """A link is as hostile as its image: it leads to no place outside of it, and to no second mount."""
+    (tmp_path / "image/var").mkdir(parents=True)
+    (tmp_path / "image/var/run").symlink_to(link)
+    script = f'. {CHARLIECLOUD}; without_links image /var/run/secrets && printf %s "$RESULT"'
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30)
+    assert (done.stdout if done.returncode == 0 else None) == place, done.stderr
