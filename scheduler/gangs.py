@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from bridge import names
@@ -28,7 +29,7 @@ class Replacement:
     minimum: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gang:
     """A group and its pods that the cache has, ended ones included, in the order of their slots and names.
 
@@ -54,22 +55,22 @@ class Gang:
         """The key of the group's job, state and worker."""
         return self.ref.key
 
-    @property
+    @cached_property
     def open(self) -> list[Pod]:
         """The members that are neither bound nor ended, deleted ones included."""
         return [pod for pod in self.pods if pods.is_open(pod)]
 
-    @property
+    @cached_property
     def waiting(self) -> list[Pod]:
         """The members to be bound."""
         return [pod for pod in self.open if not pods.is_deleted(pod) and not pods.is_gated(pod)]
 
-    @property
+    @cached_property
     def gated(self) -> list[Pod]:
         """The members that must not be scheduled yet."""
         return [pod for pod in self.open if pods.is_gated(pod) and not pods.is_deleted(pod)]
 
-    @property
+    @cached_property
     def running(self) -> list[Pod]:
         """The members that are bound and have not ended."""
         return [pod for pod in self.pods if pods.is_bound(pod) and not pods.is_finished(pod)]

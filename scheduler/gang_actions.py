@@ -1,0 +1,53 @@
+"""What the decisions for a gang have in common: actions for all of its members, and their texts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bridge.slurm.models import Job
+from bridge.workload import pods
+from scheduler import rules
+from scheduler.actions import Action, GiveBack, Hold, Pod
+from scheduler.gangs import Gang
+from scheduler.pod_states import NEW, PodState
+from scheduler.rules import SchedulerView
+
+INCOMPLETE = "GangIncomplete"
+"""Reason of the condition of a member that waits for other members."""
+OTHERS = "Slurm job {} was submitted for pods that request something else than the pods that exist now"
+"""All members of a heterogeneous job are present, but a component has none or too few of them."""
+
+Steps = tuple[list[Action], PodState]
+"""The actions for the members, and the next state of the gang."""
+
+
+def hold(gang: Gang, job_id: int) -> list[Action]:
+    """Return the actions for the members that a binding alone does not hold."""
+    return [Hold(pod, job_id) for pod in gang.waiting if pods.lacks_hold(pod, job_id)]
+
+
+def label(gang: Gang, job_id: int) -> list[Action]:
+    """Return the actions that set the job on the members that wait for longer, or whose job was cancelled."""
+    return [Hold(pod, job_id) for pod in gang.waiting if pods.job_id(pod) != job_id]
+
+
+def tell(view: SchedulerView, members: Iterable[Pod], reason: str, message: str) -> list[Action]:
+    """Return the actions that write a condition to the members where it is due."""
+    said = (rules.tell(view, pod, view.states.get(pods.uid(pod), NEW), reason, message) for pod in members)
+    return [action for action in said if action is not None]
+
+
+def count_text(gang: Gang, count: int, needed: int = 0) -> str:
+    """Return the text about the members that are present and those that are needed, by default the minimum."""
+    return f"{count} of {needed or gang.minimum} pods of {gang.ref.kind} {gang.ref.name} are present"
+
+
+def keep_job(
+    view: SchedulerView, gang: Gang, state: PodState, job: Job, actions: list[Action], text: str, until: float = 0
+) -> Steps:
+    """Return the ``actions`` of a wait; give the allocated job back after a limited time."""
+    over, state = rules.busy(view, state, until)
+    if over:
+        text = f"after {view.config.busy_node_timeout:.0f} s: {text}"
+        return [GiveBack(gang.waiting[0], job.job_id, text, gang)], state
+    return actions, state

@@ -1,0 +1,195 @@
+"""The decision for a gang whose job is allocated: its members are bound together, later ones one by one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bridge.slurm.models import Job
+from bridge.workload import allotted, extended_claims, links, pods
+from scheduler import full_nodes, gang_apart, gangs, volume_waits
+from scheduler.actions import Action, Bind, BindTogether, BindVolumes, GiveBack, Pod, SetApart
+from scheduler.gang_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, tell
+from scheduler.gangs import Gang
+from scheduler.occupancy import PlannedOccupancy
+from scheduler.pod_states import NEW, Allocated, NodeBusy, NodeStarting, PodState, failure_of
+from scheduler.rules import SchedulerView, busy, is_better_elsewhere, starting
+from scheduler.volume_waits import VolumeWait
+
+_Places = Mapping[str, str]
+"""The Slurm node of each waiting member that has a place, by UID."""
+
+
+def decide(
+    view: SchedulerView, gang: Gang, state: PodState, job: Job, present: int, occupancy: PlannedOccupancy
+) -> Steps:
+    """Return the actions for the members and the next state; ``present`` members of any shape wait."""
+    if not isinstance(state.phase, Allocated | NodeStarting | NodeBusy):
+        state = replace(state, phase=Allocated(failure_of(state.phase)))
+    if not job.nodes:
+        return [], state
+    if holds := hold(gang, job.job_id):
+        return holds, state
+    assigned = gangs.assign_places(gang, job)
+    late = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
+    text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
+    if state.started_job == job.job_id or gang.has_started(job.job_id, _placed(gang, assigned)):
+        late, apart = (
+            gang_apart.without_place(view, gang, job, late) if gang_apart.others_run(gang, job) else (late, [])
+        )
+        actions, state = _replacements(view, gang, state, job, assigned, occupancy)
+        return tell(view, late, "GangFull", text) + [SetApart(pod, text) for pod in apart] + actions, state
+    told = tell(view, late, "GangFull", text)
+    started, needed = gang_apart.started(gang, job), gang_apart.needed(gang, job)
+    if job.parts and not started and present >= needed > len(assigned):
+        return [GiveBack(gang.waiting[0], job.job_id, OTHERS.format(job.job_id), gang)], state
+    if started + len(assigned) < needed:
+        text = f"{count_text(gang, started + len(assigned), needed)}; Slurm job {job.job_id} is allocated"
+        said = label(gang, job.job_id) or tell(view, _placed(gang, assigned), INCOMPLETE, text)
+        actions, state = keep_job(view, gang, state, job, said, text)
+        return told + actions, state
+    actions, state = _start(view, gang, state, job, assigned, occupancy)
+    return told + actions, state
+
+
+def _start(
+    view: SchedulerView, gang: Gang, state: PodState, job: Job, assigned: _Places, occupancy: PlannedOccupancy
+) -> Steps:
+    """Bind all members that have a place, or none."""
+    placed = _placed(gang, assigned)
+    failure = failure_of(state.phase)
+    if short := _shortage(view, gang, job, placed):
+        text = f"Slurm has allocated {short}"
+        return [GiveBack(placed[0], job.job_id, text, gang, reason=allotted.REASON)], state
+    missing, state = starting(view, state, sorted(set(assigned.values())))
+    if missing:
+        text = f"Slurm job {job.job_id} is allocated; {missing}"
+        return label(gang, job.job_id) or tell(view, placed, "SlurmNodeStarting", text), state
+    for pod in placed:
+        node = assigned[pods.uid(pod)]
+        if why := view.placements.refusal(pod, node):
+            text = f"Slurm allocated node {node}, which Kubernetes refuses for pod {pods.key(pod)}: {why}"
+            return [GiveBack(placed[0], job.job_id, text, gang, soon=view.version.exclude_nodes)], state
+    binds, full = _bind(view, gang, job, placed, assigned, occupancy)
+    if full is not None:
+        occupancy.withdraw(len(binds))
+        if is_better_elsewhere(view, placed, len(job.nodes), full):
+            occupancy.refuse(full.node, full.lacking)
+            return [GiveBack(placed[0], job.job_id, full.refusal(), gang, soon=True)], state
+        text = f"Slurm job {job.job_id} has node {full.node}: {full.message()}"
+        said = label(gang, job.job_id) or tell(view, placed, "NodeBusy", text)
+        waiting, state = keep_job(view, gang, state, job, said, text, full.until)
+        if full.is_full_without(placed) and any(isinstance(action, GiveBack) for action in waiting):
+            occupancy.refuse(full.node, full.lacking)
+        return waiting, state
+    waits = volume_waits.of_members(view, placed, assigned, occupancy)
+    if waits:
+        occupancy.withdraw(len(binds))
+        return keep_job(view, gang, state, job, _bind_volumes(view, waits), waits[0][1].message)
+    nodes = view.placements.by_slurm_name
+    actions: list[Action] = [*binds]
+    if any(extended_claims.wants_devices(bind.pod, nodes[bind.slurm_node].by_devices()) for bind in binds):
+        actions = [BindTogether(placed[0], gang, tuple(binds))]
+    if state.claim_wait is not None:
+        reason, text = state.claim_wait
+        said = label(gang, job.job_id) or tell(view, placed, reason, text)
+        if said:
+            occupancy.withdraw(len(binds))
+        return keep_job(view, gang, state, job, said or actions, text)
+    if not isinstance(state.phase, Allocated):
+        state = replace(state, phase=Allocated(failure))
+    return actions, state
+
+
+def _shortage(view: SchedulerView, gang: Gang, job: Job, placed: list[Pod]) -> str:
+    """Return what the job, or one of its components, has too little of for its members; empty if nothing."""
+    running = [pod for pod in gang.running if pods.job_id(pod) == job.job_id]
+    uids = set(map(pods.uid, placed))
+    for part, members in gangs.parts(gang, job):
+        there = [pod for pod in members if pods.uid(pod) in uids]
+        there += running if isinstance(part, Job) else [pod for pod in running if links.shape(pod) == part.shape]
+        if short := allotted.shortage(part.allotment, there, view.config.gres):
+            return short
+    return ""
+
+
+def _replacements(
+    view: SchedulerView, gang: Gang, state: PodState, job: Job, assigned: _Places, occupancy: PlannedOccupancy
+) -> Steps:
+    """Bind members of a gang that has started, each as soon as its node takes it.
+
+    A member gets a job of its own if its node is refused, or has no room for a while. The job is given back if no
+    member runs and none can be bound for a while.
+    """
+    actions: list[Action] = []
+    blocked: list[Action] = []
+    text, until, binds_some = "", 0.0, False
+    others = gang_apart.others_run(gang, job)
+    for pod in _placed(gang, assigned):
+        node = assigned[pods.uid(pod)]
+        if why := view.placements.refusal(pod, node):
+            text = f"Slurm job {job.job_id} has a place on node {node}, which Kubernetes refuses: {why}"
+            actions += [SetApart(pod, text)] if others else tell(view, [pod], "NodeRefused", text)
+            continue
+        binds, full = _bind(view, gang, job, [pod], assigned, occupancy)
+        if full is not None:
+            text, until = f"Slurm job {job.job_id} has node {full.node}: {full.message()}", max(until, full.until)
+            actions += tell(view, [pod], "NodeBusy", text)
+            blocked.append(SetApart(pod, text))
+        elif waits := volume_waits.of_members(view, [pod], assigned, occupancy):
+            occupancy.withdraw(len(binds))
+            text = waits[0][1].message
+            actions += _bind_volumes(view, waits)
+        elif (claims := view.states.get(pods.uid(pod), NEW).claim_wait) is not None:
+            text = claims[1]
+            actions += tell(view, [pod], *claims) or _later(binds)
+        else:
+            actions += _later(binds)
+            binds_some = True
+    if text and not gang.running and not binds_some:
+        return keep_job(view, gang, state, job, actions, text, until)
+    if blocked and others:
+        over, state = busy(view, state, until)
+        return (blocked if over else actions), state
+    if not isinstance(state.phase, Allocated):
+        state = replace(state, phase=Allocated(failure_of(state.phase)))
+    return actions, state
+
+
+def _later(binds: list[Bind]) -> list[Bind]:
+    return [replace(bind, later=True) for bind in binds]
+
+
+def _bind_volumes(view: SchedulerView, waits: list[tuple[Pod, VolumeWait]]) -> list[Action]:
+    """Return the actions that bind the claims of the members, or that say what each member waits for."""
+    actions: list[Action] = []
+    for pod, wait in waits:
+        if wait.writes:
+            actions.append(BindVolumes(pod, wait.writes))
+        else:
+            actions += tell(view, [pod], wait.reason, wait.message)
+    return actions
+
+
+def _placed(gang: Gang, assigned: _Places) -> list[Pod]:
+    return [pod for pod in gang.waiting if pods.uid(pod) in assigned]
+
+
+def _bind(
+    view: SchedulerView, gang: Gang, job: Job, members: list[Pod], assigned: _Places, occupancy: PlannedOccupancy
+) -> tuple[list[Bind], full_nodes.FullNode | None]:
+    """Plan the bindings of the members; stop at the first node without room, and return it."""
+    binds: list[Bind] = []
+    sharing = gangs.sharing(gang, job, members)
+    for pod in members:
+        slurm_node = assigned[pods.uid(pod)]
+        node = view.placements.by_slurm_name[slurm_node]
+        occupant = occupancy.occupant(pod, node.name)
+        full = full_nodes.find(occupant, node, occupancy, view.snapshot)
+        if full is not None:
+            return binds, full
+        occupancy.plan(occupant)
+        component = job.component_on(slurm_node) if job.parts else 0
+        share = sharing[pods.uid(pod)]
+        binds.append(Bind(pod, job.job_id, node.name, job.start_time, slurm_node, component, share))
+    return binds, None
