@@ -42,10 +42,10 @@ _URGENCY: dict[type[actions.Action], int] = {
     race.Grant: 0,
     actions.Cancel: 1,
     actions.Look: 2,
-    actions.Refresh: 3,
     actions.Forget: 4,
     actions.Submit: 5,
     race.Offer: 6,
+    actions.Refresh: 7,  # a change of one object may concern the volumes of ten thousand pods
     race.Withdraw: 1,
     actions.Orphan: 8,
 }

@@ -136,13 +136,13 @@ class VolumeActor:
             except SiteError as error:
                 if error.retryable:
                     raise
-                self._tell(pod, entry, error.with_hint)
+                self._tell(pod, entry, error.with_hint, about=error.reason)
         gone = {path for path in before if _is_removed(path, lists)}
         kept = {path: each for path, each in before.items() if path not in gone}
         return {**dict.fromkeys(current.kept, b""), **kept, **digests}
 
-    def _tell(self, pod: Pod, entry: Entry, problem: str) -> None:
-        key = f"BridgeFilesKept {problem}"
+    def _tell(self, pod: Pod, entry: Entry, problem: str, *, about: str = "") -> None:
+        key = f"BridgeFilesKept {about or problem}"
         if key not in entry.told:
             entry.told |= {key}
             text = f"files of volumes keep their content at the site: {problem}"
