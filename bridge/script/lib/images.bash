@@ -135,6 +135,13 @@ copy_image() {
     cp -a -- "$IMAGE/." "run/$1.image" >"run/$1.pull" 2>&1 || pull_failed "$1" "run/$1.pull"
 }
 
+# has_file ROOT FILE: whether an image, unpacked at ROOT, has a file with no link in its path. A link of an image leads to a
+# file of the machine if it is followed outside of the container.
+has_file() {
+    local root
+    root=$(readlink -e -- "$1") && [[ -f $root/$2 && $(readlink -e -- "$root/$2") == "$root/$2" ]]
+}
+
 remove_image() {
     [[ ! -d run/$1.image ]] || remove_tree "run/$1.image"
 }

@@ -112,11 +112,11 @@ in_image() {
 arguments_of() {
     local i=$1 name=${NAME[$1]} k user=${RUN_AS[$1]%%:*} group=${RUN_AS[$1]#*:}
     WORDS=("${UNSET[@]}" --no-passwd --write --private-tmp --uid="${user:-$OWN_UID}" --gid="${group:-$OWN_GID}")
-    [[ -f run/$name.image/ch/environment ]] && WORDS+=(--set-env="run/$name.image/ch/environment")
+    has_file "run/$name.image" ch/environment && WORDS+=(--set-env="run/$name.image/ch/environment")
     WORDS+=(--env-no-expand --set-env="run/$name.env" "${OPTIONS[@]}")
     if [[ ${DIRECTORY[i]} ]]; then
         WORDS+=(--cd="${DIRECTORY[i]}")
-    elif [[ -f run/$name.image/ch/metadata.json ]]; then
+    elif has_file "run/$name.image" ch/metadata.json; then
         # the image's own, as ch-image writes it
         k=$(json_member cwd "$(<"run/$name.image/ch/metadata.json")")
         [[ $k == /* ]] && WORDS+=(--cd="$k")

@@ -82,7 +82,7 @@ launch() {
     {
         if [[ ${DIRECTORY[i]} ]]; then
             printf 'cd -- %q || exit 128\n' "${DIRECTORY[i]}"
-        elif [[ ${HAS_COMMAND[i]} ]]; then
+        elif [[ ${HAS_COMMAND[i]} ]] && has_file "$ENROOT_DATA_PATH/$name" etc/rc; then
             # the image's own, with which its command script begins
             while IFS= read -r k; do
                 [[ $k =~ ^cd\ \"(.*)\"\ \&\&\ unset\ OLDPWD ]] || continue

@@ -6,6 +6,7 @@ travel, and what follows from a failing pull.
 
 import base64
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -385,6 +386,29 @@ def test_a_link_out_of_the_folders_for_images_is_no_image(ordinary, stubs, kind,
     assert (ended["exitCode"], ended["reason"]) == (128, "InvalidImageName"), job.everything()
     assert f"leads to {home}" in job.message()
     assert not [call for call in stubs.calls(kind) if str(home) in " ".join(call)]
+
+
+@pytest.mark.parametrize("link", [None, "environment", "ch"])
+def test_charliecloud_reads_variables_of_the_image_and_of_no_file_of_the_machine(ordinary, stubs, link):
+    """ch-run reads it outside of the container, so a link in an image would lead to any file of the site's user."""
+    images, home = ordinary.home_for_host_path(), ordinary.home_for_host_path()
+    for folder, text in ((images / "x" / "ch", "A=1\n"), (home, "PASSWORD=of-the-site\n")):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "environment").write_text(text)
+        (folder / "metadata.json").write_text('{"cwd": "/of/' + folder.name + '"}')
+    if link == "environment":
+        for name in ("environment", "metadata.json"):
+            (images / "x" / "ch" / name).unlink()
+            (images / "x" / "ch" / name).symlink_to(home / name)
+    elif link == "ch":
+        shutil.rmtree(images / "x" / "ch")
+        (images / "x" / "ch").symlink_to(home)
+    spec = {"containers": [{"name": "main", "image": "x", "command": ["true"]}]}
+    ordinary.run(spec, config=stubs.settings("charliecloud", volumes={"image_dir": str(images)}))
+    words = stubs.calls("ch-run")[0]
+    own = {"--set-env=run/main.image/ch/environment", "--cd=/of/ch"}
+    assert own & set(words) == (set() if link else own), words
+    assert not any(word.startswith("--cd=") and word not in own for word in words)
 
 
 GPUS = {"SLURM_JOB_GPUS": "2,5", "CUDA_VISIBLE_DEVICES": "0,1", "ROCR_VISIBLE_DEVICES": "0,1"}
