@@ -221,7 +221,7 @@ def _allocated(
     if job.link is not None and job.link.shape not in ("", links.shape(pod)):
         text = "the resources or settings of the pod have changed since its submission"
         return GiveBack(pod, job.job_id, text), state
-    if short := allotted.shortage(job.allotment, [pod], view.config.gres):
+    if short := allotted.shortage(job.allotment, {job.nodes[0]: [pod]}, view.config.gres):
         return GiveBack(pod, job.job_id, f"Slurm has allocated {short}", reason=allotted.REASON), state
     missing, state = starting(view, state, job.nodes[:1])
     if missing:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bridge.slurm.models import Job
-from bridge.workload import allotted, extended_claims, links, pods
+from bridge.workload import allotted, extended_claims, pods
 from scheduler import full_nodes, gang_apart, gangs, volume_waits
 from scheduler.actions import Action, Bind, BindTogether, BindVolumes, GiveBack, Pod, SetApart
 from scheduler.gang_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, tell
@@ -58,7 +58,7 @@ def _start(
     """Bind all members that have a place, or none."""
     placed = _placed(gang, assigned)
     failure = failure_of(state.phase)
-    if short := _shortage(view, gang, job, placed):
+    if short := _shortage(view, gang, job, assigned):
         text = f"Slurm has allocated {short}"
         return [GiveBack(placed[0], job.job_id, text, gang, reason=allotted.REASON)], state
     missing, state = starting(view, state, sorted(set(assigned.values())))
@@ -101,16 +101,24 @@ def _start(
     return actions, state
 
 
-def _shortage(view: SchedulerView, gang: Gang, job: Job, placed: list[Pod]) -> str:
+def _shortage(view: SchedulerView, gang: Gang, job: Job, assigned: _Places) -> str:
     """Return what the job, or one of its components, has too little of for its members; empty if nothing."""
-    running = [pod for pod in gang.running if pods.job_id(pod) == job.job_id]
-    uids = set(map(pods.uid, placed))
-    for part, members in gangs.parts(gang, job):
-        there = [pod for pod in members if pods.uid(pod) in uids]
-        there += running if isinstance(part, Job) else [pod for pod in running if links.shape(pod) == part.shape]
-        if short := allotted.shortage(part.allotment, there, view.config.gres):
+    for part, placed in gangs.by_node(gang, job, assigned):
+        if short := allotted.shortage(part.allotment, placed, view.config.gres):
             return short
     return ""
+
+
+def _short_nodes(view: SchedulerView, gang: Gang, job: Job, assigned: _Places) -> dict[str, str]:
+    """Return what nodes with a place have too little of for the members there, by node."""
+    given = (job.allotment, *(part.allotment for part in job.parts))
+    if not assigned or not any(one is not None and one.nodes for one in given):
+        return {}
+    found, wanted = dict[str, str](), {*assigned.values()}
+    for part, placed in gangs.by_node(gang, job, assigned):
+        there = {node: members for node, members in placed.items() if node in wanted}
+        found |= allotted.on_nodes(part.allotment, there, view.config.gres)
+    return found
 
 
 def _replacements(
@@ -124,9 +132,13 @@ def _replacements(
     actions: list[Action] = []
     blocked: list[Action] = []
     text, until, binds_some = "", 0.0, False
-    others = gang_apart.others_run(gang, job)
+    others, short = gang_apart.others_run(gang, job), _short_nodes(view, gang, job, assigned)
     for pod in _placed(gang, assigned):
         node = assigned[pods.uid(pod)]
+        if node in short:
+            text = f"Slurm has allocated {short[node]}"
+            actions += [SetApart(pod, text)] if others else tell(view, [pod], allotted.REASON, text)
+            continue
         if why := view.placements.refusal(pod, node):
             text = f"Slurm job {job.job_id} has a place on node {node}, which Kubernetes refuses: {why}"
             actions += [SetApart(pod, text)] if others else tell(view, [pod], "NodeRefused", text)

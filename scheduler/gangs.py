@@ -262,6 +262,23 @@ def parts(gang: Gang, job: Job) -> list[tuple[Job | JobPart, list[Pod]]]:
     return [(part, [*members.get(part.shape, ())]) for part in job.parts]
 
 
+def by_node(
+    gang: Gang, job: Job, assigned: Mapping[str, str]
+) -> Iterable[tuple[Job | JobPart, Mapping[str, Sequence[Pod]]]]:
+    """Return the job, or each component, with its members by Slurm node: those assigned to one, and running ones."""
+    running = [pod for pod in gang.running if pods.job_id(pod) == job.job_id]
+    for part, members in parts(gang, job):
+        placed: dict[str, list[Pod]] = {}
+        for pod in members:
+            if node := assigned.get(pods.uid(pod)):
+                placed.setdefault(node, []).append(pod)
+        for pod in running:
+            if isinstance(part, Job) or links.shape(pod) == part.shape:
+                node = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION, "")
+                placed.setdefault(node, []).append(pod)
+        yield part, placed
+
+
 def sharing(gang: Gang, job: Job, members: Sequence[Pod]) -> dict[str, int]:
     """Return for each of these members how many members may share its node, itself included, by UID.
 

@@ -134,8 +134,17 @@ def release(data: JsonObject) -> str:
 def _slim(found: dict[str, Any]) -> object:
     """Keep only the fields of a job that podbridge uses, while the JSON is read: thousands of jobs are many MB."""
     if "job_state" in found:
-        return {key: value for key, value in found.items() if key in _JOB_KEYS}
+        kept = {key: value for key, value in found.items() if key in _JOB_KEYS}
+        if (given := found.get("job_resources")) and _is_long(given) and str(found.get("comment")).startswith("{"):
+            kept |= {"job_resources": given, "gres_detail": found.get("gres_detail")}
+        return kept
     return found
+
+
+def _is_long(given: object) -> bool:
+    """Whether the resources of a job list several nodes, as 22.05 does for every job."""
+    listed = given.get("allocated_nodes") if isinstance(given, dict) else None
+    return isinstance(listed, list) and len(listed) > 1
 
 
 def _foreign(endpoint: str, status: int, body: bytes) -> SlurmError:

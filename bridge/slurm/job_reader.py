@@ -11,11 +11,13 @@ from bridge.clock import Clock
 from bridge.errors import SlurmNotFoundError, SlurmRefusedError
 from bridge.logs import kv
 from bridge.slurm import allotments
+from bridge.slurm.allotments import Allotment
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.merging import is_unexplained, started
-from bridge.slurm.models import Job, JsonObject
+from bridge.slurm.models import Job, JobPart, JsonObject
 from bridge.slurm.poll_state import Answers, Expected, PollState, States
 from bridge.slurm.query_plan import (
+    MOST_SINGLES,
     QueryPlan,
     most_singles,
     plan_queries,
@@ -23,6 +25,7 @@ from bridge.slurm.query_plan import (
     witnesses,
 )
 from bridge.slurm.state_lists import StateList, StateLists
+from bridge.slurm.states import is_allocated, is_pending
 from bridge.threads import at_once
 
 log = logging.getLogger(__name__)
@@ -98,6 +101,15 @@ class JobReader:
         ``alone``: if the only news is that some of podbridge's jobs have started, read these alone, without a witness.
         At least one poll in ``CHECK_PERIOD`` has a witness.
         """
+        found = self._ask(last, expected, began, leads=leads, alone=alone)
+        if found.reused is not None:
+            return found
+        details = self.each_node(last, found.answers.details)
+        return replace(found, answers=replace(found.answers, details=details))
+
+    def _ask(
+        self, last: PollState, expected: Mapping[int, Expected], began: float, *, leads: bool, alone: bool
+    ) -> JobAnswers:
         if not self._client.version.job_states:
             return self._by_lists(last, expected, began)
         if not leads or self.lists.wanted or began - self._checked_at >= CHECK_PERIOD:
@@ -231,6 +243,35 @@ class JobReader:
                 jobs[job_id] = replace(job, nodes=nodes, start_time=earliest, allotment=given)
         return jobs
 
+    def each_node(self, last: PollState, details: Mapping[int, Job]) -> Mapping[int, Job]:
+        """Return jobs by id that show what they have on each of several nodes: their details do not.
+
+        Slurm changes what a running job has only with its nodes, so it is read once. For any thread.
+        """
+        if not self._client.version.allocations:
+            return details
+        given: dict[int, Allotment] = {}
+        wanted: dict[int, tuple[bool, int]] = {}
+        for job_id, job in details.items():
+            for part in _lacking(job):
+                known = last.snapshot.jobs.get(job_id)
+                same = known is not None and (known.job.link, known.job.restarts) == (job.link, job.restarts)
+                before = known.job.allotment_on(part.nodes) if known is not None and same else None
+                if before is not None:
+                    given[part.job_id] = before
+                elif is_allocated(part.states):
+                    runs_long = known is not None and not is_pending(known.job.states)
+                    wanted[part.job_id] = runs_long, part.allotment.cpus if part.allotment is not None else 0
+        if not given and not wanted:
+            return details
+        first = sorted(wanted, key=lambda part_id: wanted[part_id][0])[:MOST_SINGLES]
+        cpus = {name: node.cpus for name, node in last.snapshot.nodes.items()}
+        found = at_once(ASKERS, self._allocation, tuple(first))
+        for part_id, entries in found.items():
+            if entries and (each := allotments.of_nodes(entries, cpus, wanted[part_id][1])) is not None:
+                given[part_id] = each
+        return {job_id: job.with_allotments(given) for job_id, job in details.items()}
+
     def _allocation(self, job_id: int) -> list[JsonObject]:
         try:
             return self._client.allotted(job_id)
@@ -242,3 +283,14 @@ class JobReader:
             return self._client.job(job_id)
         except SlurmNotFoundError:
             return None
+
+
+def _lacking(job: Job) -> list[Job | JobPart]:
+    """Return the job, or its components, that have several nodes and do not show what they have on each."""
+    if job.link is None or len(job.nodes) < 2:
+        return []
+    return [
+        part
+        for part in job.parts or (job,)
+        if len(part.nodes) > 1 and part.allotment is not None and not part.allotment.nodes
+    ]

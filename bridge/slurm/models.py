@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -189,6 +189,20 @@ class Job:
     def excluded_nodes(self) -> tuple[str, ...]:
         """The sorted names of the excluded nodes; jobs with the same hostlist share one tuple."""
         return _names(self.excluded)
+
+    def allotment_on(self, nodes: tuple[str, ...]) -> Allotment | None:
+        """Return what the job, or its component with these nodes, has on each of them; ``None`` if not known."""
+        found = (part.allotment for part in self.parts or (self,) if part.nodes == nodes)
+        return next((given for given in found if given is not None and given.nodes), None)
+
+    def with_allotments(self, given: Mapping[int, Allotment]) -> Job:
+        """Return the job with the allotments by its id, or by those of its components."""
+        if given.keys().isdisjoint((self.job_id, *(part.job_id for part in self.parts))):
+            return self
+        if not self.parts:
+            return replace(self, allotment=given[self.job_id])
+        parts = (replace(part, allotment=given.get(part.job_id, part.allotment)) for part in self.parts)
+        return replace(self, parts=tuple(parts))
 
     def component_on(self, node: str) -> int:
         """Return the id of the component that has the node, or of the job; two components share no node."""

@@ -184,7 +184,8 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
 
 def _allotment(obj: JsonObject) -> Allotment:
     cpus, nodes, tasks = (number(obj.get(key)) for key in ("cpus", "node_count", "tasks"))
-    return allotments.of_job(cpus, nodes, tasks, {key: text(obj[key]) for key in obj if key.startswith("tres_")})
+    each = allotments.of_each(obj["job_resources"], obj.get("gres_detail"), cpus) if "job_resources" in obj else ()
+    return allotments.of_job(cpus, nodes, tasks, {key: text(obj[key]) for key in obj if key.startswith("tres_")}, each)
 
 
 def read_component(obj: JsonObject, own_user: str = "") -> components.Component:

@@ -306,6 +306,7 @@ class Poller:
         for _ in range(READS):
             merges, began = self._merges, self._clock.monotonic()
             job = self._client.job(job_id)
+            job = self._job_reader.each_node(self._state, {job_id: job})[job_id]
             with self._expecting:
                 if self._merges != merges:
                     continue  # the answers of that poll may be newer

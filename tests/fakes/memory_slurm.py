@@ -35,6 +35,8 @@ class MemoryJob:
     nodes: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     components: list[MemoryJob] = field(default_factory=list)
+    moved_cpus: int = 0
+    """CPUs that the first node has more, and the last one less, than the request for each node."""
 
     @property
     def all(self) -> list[MemoryJob]:
@@ -69,9 +71,13 @@ class MemoryJob:
     def allotment(self) -> Allotment:
         """Return what the job has on its nodes: what it requested, and what its owner has left of it."""
         asked, nodes = self.request, len(self.nodes)
-        tasks = nodes * max(1, asked.tasks_per_node)
-        gres = tuple((name, int(count) * nodes) for name, _, count in (one.rpartition(":") for one in asked.gres))
-        return Allotment(asked.cpus * tasks, asked.memory_mib * nodes, gres)
+        cpus = asked.cpus * max(1, asked.tasks_per_node)
+        gres = tuple((name, int(count)) for name, _, count in (one.rpartition(":") for one in asked.gres))
+        more = [self.moved_cpus, *[0] * (nodes - 2), -self.moved_cpus]
+        shares = [Allotment(cpus + extra, asked.memory_mib, gres) for extra in more]
+        each = tuple(zip(self.nodes, shares, strict=True)) if nodes > 1 else ()
+        total = tuple((name, count * nodes) for name, count in gres)
+        return Allotment(cpus * nodes, asked.memory_mib * nodes, total, each)
 
 
 @dataclass

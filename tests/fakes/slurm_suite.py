@@ -151,6 +151,17 @@ class SlurmSuite:
             assert given is not None
             assert (given.cpus, given.memory_mib, given.count("gpu", "")) == (3, 500, 2)
 
+    def test_an_uneven_division_between_nodes_is_shown(self, client: SlurmClient, running: Any) -> None:
+        """Without a number of tasks on a node, Slurm puts most of them on the first one."""
+        job = running(ask(client, tasks=8, min_nodes=2, max_nodes=2, memory_mib=500, gres=("gpu:2",)))
+        given = Poller(client, "here", Config()).refresh().jobs[job.job_id].job.allotment
+        assert given is not None
+        assert (given.cpus, given.memory_mib, given.count("gpu", "")) == (8, 1000, 4)
+        each = [(name, one.cpus, one.memory_mib, one.count("gpu", "")) for name, one in given.nodes]
+        first, second = job.nodes
+        shown = client.version.allocations or not client.version.numbers  # in between, only with DETAIL
+        assert each == ([(first, 7, 500, 2), (second, 1, 500, 2)] if shown else [])
+
     def test_lists_agree_with_single_answers(self, client: SlurmClient, running: Any) -> None:
         job = running(ask(client))
         assert {each.job_id: each for each in client.jobs()}[job.job_id].nodes == job.nodes

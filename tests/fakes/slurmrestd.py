@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
+from bridge import gres_text
+from bridge.gres_text import Gres
 from bridge.slurm import hostlist
 from bridge.slurm.models import ApiVersion
 from bridge.slurm.versions import VERSIONS
@@ -56,6 +58,8 @@ class FakeJob:
     leader: int = 0
     offset: int = 0
     batch_host: str = ""
+    started_on: str = ""
+    """Its nodes when it started: it may have given some back."""
 
     @property
     def batch(self) -> bool:
@@ -143,6 +147,7 @@ class FakeSlurm:
             job = self.jobs[job_id]
             job.states = ["RUNNING", "CONFIGURING"] if configuring else ["RUNNING"]
             job.nodes, job.reason, job.start_time = node, "None", int(time.time())
+            job.started_on = node
             self.touch()
 
     def end(self, job_id: int, *states: str) -> None:
@@ -282,10 +287,18 @@ class FakeSlurm:
         return [job for job in self.jobs.values() if job_id in (job.job_id, job.leader)]
 
     @staticmethod
-    def _cpus(job: FakeJob) -> int:
-        """Return the CPUs of a job on each of its nodes."""
-        asked = job.asked
-        return int(asked.get("cpus_per_task", 1)) * int(asked.get("tasks_per_node", 1))
+    def _cpus(job: FakeJob) -> dict[str, int]:
+        """Return the CPUs of a job on each of its nodes: without a number of tasks a node, the first has most tasks."""
+        asked, nodes = job.asked, hostlist.expand(job.started_on) or ("none",)
+        each, tasks = int(asked.get("tasks_per_node", 0)), int(asked.get("tasks", 1))
+        counts = [each] * len(nodes) if each else [max(1, tasks - len(nodes) + 1), *[1] * (len(nodes) - 1)]
+        given = zip(nodes, (count * int(asked.get("cpus_per_task", 1)) for count in counts), strict=True)
+        return {node: count for node, count in given if not job.nodes or node in hostlist.expand(job.nodes)}
+
+    @staticmethod
+    def _gres(job: FakeJob) -> list[Gres]:
+        texts = (job.asked.get("tres_per_node") or job.asked.get("gres") or "").split(",")
+        return [gres_text.read(text) for text in texts if text]
 
     @staticmethod
     def _memory(job: dict[str, Any]) -> int:
@@ -362,20 +375,19 @@ class FakeSlurm:
         job = self.jobs.get(job_id)
         if job is None or not job.nodes:
             return self._error(500, 2017, "Invalid job id specified", nodes=[])
-        cores = {"sockets_per_node": 128, "cores_per_socket": 1, "core_bitmap": f"{2 ** self._cpus(job) - 1:#x}"}
-        kinds = [one.removeprefix("gres/").split(":") for one in job.asked.get("tres_per_node", "").split(",") if one]
-        gres = [
-            {"name": kind[0], "type": kind[1] if len(kind) > 2 else "", "count": int(kind[-1]), "index": "N/A"}
-            for kind in kinds
-        ]
-        fixed = {"mem_alloc": self._memory(job.asked), **cores, "gres": gres}
-        return self._json(200, {"nodes": [{"node": name, **fixed} for name in hostlist.expand(job.nodes)]})
+        gres = [{"name": one.name, "type": one.type, "count": one.count, "index": "N/A"} for one in self._gres(job)]
+        fixed = {"sockets_per_node": 128, "cores_per_socket": 1, "mem_alloc": self._memory(job.asked), "gres": gres}
+        each = self._cpus(job).items()
+        return self._json(
+            200, {"nodes": [{"node": node, "core_bitmap": f"{2**count - 1:#x}", **fixed} for node, count in each]}
+        )
 
     def _job(self, job: FakeJob, version: ApiVersion) -> dict[str, Any]:
         number: Callable[[int], Any] = _number if version.numbers else int
         flags = [state for state in job.states[1:] if state not in ("POWER_UP_NODE",)]
         nodes = len(hostlist.expand(job.nodes)) or 1
-        cpus, memory = self._cpus(job) * nodes, self._memory(job.asked) * nodes
+        each = self._cpus(job)
+        cpus, memory = sum(each.values()), self._memory(job.asked) * nodes
         given = f"cpu={cpus},mem={memory}M,node={nodes},billing={cpus}" if job.nodes else ""
         per_node = job.asked.get("tres_per_node") or ",".join(
             f"gres:{one}" for one in job.asked.get("gres", "").split(",") if one
@@ -408,8 +420,18 @@ class FakeSlurm:
             "time_limit": job.asked.get("time_limit") or number(0),
             "restart_cnt": job.restarts,
             "exit_code": {"return_code": _number(0)} if version.numbers else 0,
-            "job_resources": {"nodes": {"allocation": [{"cores": [{"index": 0}]}]}},
+            "job_resources": None if version.numbers or not job.nodes else self._old_resources(job, each),
+            "gres_detail": [] if version.numbers else [",".join(map(str, self._gres(job)))] * nodes,
         }
+
+    def _old_resources(self, job: FakeJob, cpus: dict[str, int]) -> dict[str, Any]:
+        """Return what 22.05 shows in every answer; later versions do so with DETAIL only, which nothing requests."""
+        memory, core = self._memory(job.asked), {"cores": {"0": "allocated"}}
+        each = [
+            {"nodename": node, "memory_allocated": memory, "sockets": {str(number): core for number in range(count)}}
+            for node, count in cpus.items()
+        ]
+        return {"nodes": job.nodes, "allocated_cpus": sum(cpus.values()), "allocated_nodes": each}
 
     def _node(self, node: FakeNode, old: bool) -> dict[str, Any]:
         common = {"name": node.name, "reason": node.reason, "cpus": node.cpus, "real_memory": node.memory}

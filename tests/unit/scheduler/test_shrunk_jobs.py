@@ -57,13 +57,31 @@ def pod(uid="u1", requests=None, **annotations):
     ],
 )
 def test_what_an_allocation_lacks(given, requests, short):
-    assert allotted.shortage(given, [pod(requests=requests)], TABLE) == short
+    assert allotted.shortage(given, {"n1": [pod(requests=requests)]}, TABLE) == short
 
 
 def test_members_of_a_group_take_their_sum():
-    members = [pod("u1", {"cpu": "2"}), pod("u2", {"cpu": "2"})]
-    assert allotted.shortage(Allotment(4, 0, ()), members, TABLE) == ""
-    assert allotted.shortage(Allotment(3, 0, ()), members, TABLE) == "3 CPUs for pods that take 4"
+    placed = {"n1": [pod("u1", {"cpu": "2"})], "n2": [pod("u2", {"cpu": "2"})]}
+    assert allotted.shortage(Allotment(4, 0, ()), placed, TABLE) == ""
+    assert allotted.shortage(Allotment(3, 0, ()), placed, TABLE) == "3 CPUs for pods that take 4"
+
+
+@pytest.mark.parametrize(
+    ("second", "short"),
+    [
+        (Allotment(2, 1024, (("gpu", 1),)), ""),
+        (Allotment(0, 0, None), ""),
+        (Allotment(1, 1024, (("gpu", 1),)), "1 CPUs for pods that take 2 on node n2"),
+        (Allotment(2, 100, (("gpu", 1),)), "100 MiB for pods that take 1024 on node n2"),
+        (Allotment(2, 1024, (("gpu", 0),)), "0 of gres gpu for pods that take 1 on node n2"),
+        (Allotment(2, 1024, ()), "0 of gres gpu for pods that take 1 on node n2"),
+    ],
+)
+def test_each_node_has_what_its_pods_take(second, short):
+    first = Allotment(8, 9000, (("gpu", 8),))
+    given = Allotment(8, 9000, (("gpu", 8),), (("n1", first), ("n2", second), ("n3", Allotment())))
+    placed = {node: [pod(node, {**REQUESTS, GPU: "1"})] for node in ("n1", "n2")}
+    assert allotted.shortage(given, placed, TABLE) == short
 
 
 def members(count):
@@ -71,8 +89,20 @@ def members(count):
     return [pod(f"u{n}", {"cpu": "2"}, **{names.GROUP: json.dumps({**group, "slot": n})}) for n in range(count)]
 
 
-@pytest.mark.parametrize("created", [[pod(requests={"cpu": "2"})], members(2)], ids=["pod", "gang"])
-def test_a_job_that_was_made_smaller_is_given_back(created, monkeypatch):
+def smaller(job):
+    job.request = replace(job.request, cpus=1)
+
+
+def uneven(job):
+    job.moved_cpus = 1
+
+
+@pytest.mark.parametrize(
+    ("created", "change"),
+    [([pod(requests={"cpu": "2"})], smaller), (members(2), smaller), (members(2), uneven), (members(3), uneven)],
+    ids=["pod", "gang", "uneven gang", "uneven gang of three"],
+)
+def test_a_job_that_was_made_smaller_is_given_back(created, change, monkeypatch):
     hub = MemoryHub(("n1", "n2", "n3"))
     told = []
     give_back = hub.scheduler._actor._give_back
@@ -93,7 +123,8 @@ def test_a_job_that_was_made_smaller_is_given_back(created, monkeypatch):
 
     pass_time()
     (job,) = hub.slurm.jobs.values()
-    asked, job.request = job.request, replace(job.request, cpus=1)
+    asked = job.request
+    change(job)
     assert hub.slurm.start(job)
     pass_time()
     assert not bound()
@@ -106,3 +137,44 @@ def test_a_job_that_was_made_smaller_is_given_back(created, monkeypatch):
     assert hub.slurm.start(again)
     pass_time()
     assert len(bound()) == len(created)
+
+
+def test_a_later_member_is_not_bound_on_a_node_with_too_little():
+    """A job for two to three members has started with two; the third comes, and its node has less than it takes."""
+    hub = MemoryHub(("n1", "n2", "n3", "n4"))
+    pods = members(3)
+    for one in pods:
+        group = json.loads(one["metadata"]["annotations"][names.GROUP])
+        one["metadata"]["annotations"][names.GROUP] = json.dumps({**group, "minimum": 2})
+    path = "/api/v1/namespaces/team/pods/{}"
+
+    def create(*some):
+        for one in some:
+            hub.kube.put(path.format(one["metadata"]["name"]), one)
+            hub.clock.advance(60)
+        pass_time()
+
+    def pass_time(steps=8):
+        for _ in range(steps):
+            hub.clock.advance(1)
+            hub.poller.poll()
+            hub.deliver()
+            hub.scheduler.reconcile()
+            hub.run_all()
+
+    def node_of(uid):
+        return hub.kube.objects[path.format(uid)]["spec"].get("nodeName")
+
+    create(*pods[:2])
+    (job,) = hub.slurm.jobs.values()
+    uneven(job)
+    assert hub.slurm.start(job) and len(job.nodes) == 3
+    pass_time()
+    assert node_of("u0") and node_of("u1")
+    create(pods[2])
+    pass_time(60)
+    others = [other for other in hub.slurm.jobs.values() if other is not job]
+    assert node_of("u2") is None and len(others) == 1, "it has a job of its own"
+    assert hub.slurm.start(others[0])
+    pass_time()
+    assert node_of("u2") == others[0].nodes[0]

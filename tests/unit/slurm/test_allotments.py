@@ -35,7 +35,10 @@ def entry(node="n1", cores="0xF0", **more):
 def test_the_answer_about_the_nodes_of_a_job():
     gpus = [{"name": "gpu", "type": "", "count": 2, "index": "0-1"}, {"name": "fpga", "type": "x", "count": 1}]
     found = allotments.of_nodes([entry(gres=gpus), entry("n2", "0x1")], {"n1": 8, "n2": 16})
-    assert found == Allotment(4 + 2, 2000, (("fpga:x", 1), ("gpu", 2))), "the cores of n2 have two threads"
+    each = (("n1", Allotment(4, 1000, (("fpga:x", 1), ("gpu", 2)))), ("n2", Allotment(2, 1000, ())))
+    assert found == Allotment(4 + 2, 2000, (("fpga:x", 1), ("gpu", 2)), each), "the cores of n2 have two threads"
+    assert allotments.of_nodes([entry(), entry("n2", "0x1")], {}, 10).cpus == 10, "the nodes are not known yet"
+    assert allotments.of_nodes([entry(gres=gpus)], {}).nodes == (), "the total is that of the node"
     assert found.count("gpu", "") == 2 and found.count("fpga", "") == found.count("fpga", "x") == 1
     assert found.count("fpga", "y") == 0
 
@@ -43,3 +46,40 @@ def test_the_answer_about_the_nodes_of_a_job():
 @pytest.mark.parametrize("wrong", [{"core_bitmap": "x"}, {"mem_alloc": None}, {"gres": [{"name": "gpu"}]}])
 def test_an_answer_that_cannot_be_read_shows_nothing(wrong):
     assert allotments.of_nodes([entry(), entry("n2", **wrong)], {}) is None
+
+
+def old_entry(node, cores, memory=100):
+    """Return what Slurm 22.05 shows of a node; it lists the allocated cores alone."""
+    sockets = {str(number): {"cores": {"0": "allocated"}} for number in range(cores)}
+    return {"nodename": node, "sockets": sockets, "cpus_used": 0, "memory_used": 0, "memory_allocated": memory}
+
+
+def test_the_nodes_of_a_job_in_the_answer_of_22_05():
+    listed = {"allocated_nodes": [old_entry("n1", 7), old_entry("n2", 1, 50)]}
+    texts = ["gpu:2(IDX:0-1),fpga:x:1(IDX:0)", "gpu:0(IDX:N/A)"]
+    assert allotments.of_each(listed, texts, 8) == (
+        ("n1", Allotment(7, 100, (("fpga:x", 1), ("gpu", 2)))),
+        ("n2", Allotment(1, 50, (("gpu", 0),))),
+    )
+    assert allotments.of_each(listed, texts[:1], 16) == (
+        ("n1", Allotment(14, 100, None)),
+        ("n2", Allotment(2, 50, None)),
+    ), "two threads a core; a list with another number of nodes shows no gres"
+    assert allotments.of_each({"allocated_nodes": [old_entry("n1", 7)]}, texts[:1], 7) == ()
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        None,
+        {},
+        [],
+        {"allocated_nodes": []},
+        {"allocated_nodes": [{}, {}]},
+        {"allocated_nodes": [old_entry("n1", 0)] * 2},
+    ],
+)
+def test_nodes_that_cannot_be_read_are_not_compared(listed):
+    assert allotments.of_each(listed, [], 8) == ()
+    wrong = {"allocated_nodes": [old_entry("n1", 1), old_entry("n2", 1, "much")]}
+    assert allotments.of_each(wrong, [], 8) == ()

@@ -15,7 +15,7 @@ from bridge.slurm.link import encode
 from bridge.slurm.models import JobRequest, Snapshot
 from bridge.slurm.snapshot import EMPTY_PERIOD, STANDBY_PERIOD, Poller
 from tests.fakes.slurmrestd import FakeSlurm, paths
-from tests.unit.slurm.scene import Scene, link
+from tests.unit.slurm.scene import Scene, job_requests, link
 
 
 def test_before_the_first_answer(scene: Scene) -> None:
@@ -112,6 +112,29 @@ def test_a_job_that_ran_before_the_first_list_about_it(scene: Scene) -> None:
     assert [call for call in scene.asked() if str(job_id) in call] == [f"GET job/{job_id}?flags=MIXED"]
     assert scene.poller.snapshot.jobs[job_id].job.nodes == ("node-3",)
     assert scene.poller.snapshot.by_uid == {"new": (job_id,)}
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["poll", "hint"])
+def test_the_division_between_nodes_is_read_once_where_the_details_lack_it(scene: Scene, alone: bool) -> None:
+    scene.poll()
+    job_id = scene.client.submit(JobRequest("n", link("new"), external=True, cpus=1, tasks=8)).job_id
+    scene.poller.expect(job_id, link("new"))
+    scene.slurm.start(job_id, "node-[3-4]")
+    scene.slurm.calls.clear()
+    scene.poller.read(job_id) if alone else scene.poll()
+    asked = [call for call in job_requests(scene.slurm) if str(job_id) in call]
+    assert asked == [f"GET job/{job_id}?flags=MIXED", f"GET resources/{job_id}"]
+
+    def division() -> list[tuple[str, int]]:
+        given = scene.poller.snapshot.jobs[job_id].job.allotment
+        return [(name, one.cpus) for name, one in given.nodes] if given is not None else []
+
+    assert division() == [("node-3", 7), ("node-4", 1)]
+    scene.slurm.jobs[job_id].states = ["SUSPENDED"]  # its details are read again
+    scene.slurm.touch()
+    assert [call for call in scene.asked() if "resources" in call] == []
+    assert scene.poller.snapshot.jobs[job_id].job.states == {"SUSPENDED"}
+    assert division() == [("node-3", 7), ("node-4", 1)]
 
 
 def test_a_start_taken_back_before_its_nodes_were_asked_for(scene: Scene) -> None:
