@@ -99,8 +99,8 @@ class Entry:
         The objects in the volumes that have changed since.
     refresh_at
         Time at which the service account tokens, or unknown files, are due for a refresh; ``None``: there are none.
-    refresh_after, reserved
-        No refresh before this time; whether the reads of objects by the next refresh have their share of the limit.
+    refresh_after, reserved, counted
+        No refresh before this time; whether the next refresh has its share of the limits: of reads, and of bytes.
     settled
         The pod's resourceVersion and the job's state for which the last decision was to do nothing.
     told
@@ -134,6 +134,7 @@ class Entry:
     refresh_at: float | None = None
     refresh_after: float = 0.0
     reserved: bool = False
+    counted: bool = False
     settled: tuple[str, JobStatus] | None = None
     told: frozenset[str] = frozenset()
     happened: dict[tuple[str, str, str], int] | None = None

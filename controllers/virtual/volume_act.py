@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from bridge.clock import Clock
 from bridge.errors import SiteError
 from bridge.kube.events import EventRecorder
+from bridge.kube.rate_limit import TokenBucket
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import VolumeFile
 from bridge.pools.port import Pool
@@ -30,6 +31,10 @@ UNKNOWN_WITHIN = 300.0
 """Seconds within which files are sent of which this process does not know what the site has."""
 SHOWN_WITHIN = 15.0
 """The same if the volumes show labels or annotations, whose changes somebody may wait for."""
+UNIT = 2**14
+UNITS = 256
+"""Bytes of files that count as one, and how many of them are sent per second, at most, and four times as many at once.
+Smaller requests, such as tokens, do not count. One user may change a large object of ten thousand pods every minute."""
 SKEW = 5.0
 """Seconds by which the clocks of hub and site may differ: the site refuses requests if it is more."""
 
@@ -52,6 +57,7 @@ class VolumeActor:
     ) -> None:
         self._events, self._reader, self._clock = events, reader, clock
         self._check_leadership = check_leadership
+        self._limit = TokenBucket(UNITS, 4 * UNITS, clock)
 
     def submitted(
         self,
@@ -104,7 +110,13 @@ class VolumeActor:
         tokens = self._reader.tokens(seen, pool.name) if due else None
         objects = replace(reread.objects, tokens={} if tokens is None else tokens.texts)
         current = pool.current_files(seen, objects)
-        digests = self._send(seen, pool, entry, current)
+        files, lists = _changes(known, current)
+        if not entry.counted and (wait := self._wait_for_bytes(files)) > 0:
+            entry.counted, entry.refresh_after = True, now + wait
+            return
+        entry.counted = False
+        self._send(seen, pool, entry, files, lists)
+        digests = _after(known, current, lists)
         versions = {key: each for key, each in (known.versions if known else {}).items() if key not in wanted}
         versions.update(versions_of(wanted, reread.objects))
         entry.files = SentFiles(digests, versions, volume_files.shown(pod))
@@ -115,31 +127,24 @@ class VolumeActor:
         for problem in (*reread.problems, *current.problems):
             self._tell(pod, entry, problem)
 
-    def _send(self, pod: Pod, pool: Pool, entry: Entry, current: CurrentFiles) -> Mapping[str, bytes]:
-        """Send what the site does not have; return the digests of what it has then.
+    def _wait_for_bytes(self, files: Sequence[VolumeFile]) -> float:
+        """Reserve the sending of large files; return the seconds to wait before."""
+        units = sum(len(file.data) for file in files) // UNIT
+        return max((self._limit.take() for _ in range(units)), default=0.0)
 
-        What the site refuses for good, or what is too large for a request, is not sent again.
-        """
-        known = entry.files
-        before = known.digests if known is not None else {}
-        digests, lists = _digests(current), current.lists()
-        files = [file for path, file in current.files.items() if before.get(path) != digests[path]]
-        if known is not None:
-            had = {path for path in before if path.partition("/")[0] in lists}
-            have = {f"{name}/{path}" for name, paths in lists.items() for path in paths}
-            differ = {path.partition("/")[0] for path in had ^ have}
-            lists = {name: paths for name, paths in lists.items() if name in differ}
-        if files or lists:
-            self._check_leadership()
-            try:
-                pool.refresh(pod, files, lists)
-            except SiteError as error:
-                if error.retryable:
-                    raise
-                self._tell(pod, entry, error.with_hint, about=error.reason)
-        gone = {path for path in before if _is_removed(path, lists)}
-        kept = {path: each for path, each in before.items() if path not in gone}
-        return {**dict.fromkeys(current.kept, b""), **kept, **digests}
+    def _send(
+        self, pod: Pod, pool: Pool, entry: Entry, files: Sequence[VolumeFile], lists: Mapping[str, list[str]]
+    ) -> None:
+        """Send files; what the site refuses for good, or what is too large for a request, is not sent again."""
+        if not files and not lists:
+            return
+        self._check_leadership()
+        try:
+            pool.refresh(pod, files, lists)
+        except SiteError as error:
+            if error.retryable:
+                raise
+            self._tell(pod, entry, error.with_hint, about=error.reason)
 
     def _tell(self, pod: Pod, entry: Entry, problem: str, *, about: str = "") -> None:
         key = f"BridgeFilesKept {about or problem}"
@@ -157,6 +162,26 @@ def _wanted(pod: Pod, known: SentFiles | None, stale: frozenset[ObjectKey]) -> f
         return frozenset()
     each_volume = (keys_of({**pod, "spec": {"volumes": [volume]}}) for volume in pod["spec"].get("volumes") or ())
     return frozenset(key for keys in each_volume if stale.intersection(keys) for key in keys) | stale
+
+
+def _changes(known: SentFiles | None, current: CurrentFiles) -> tuple[list[VolumeFile], dict[str, list[str]]]:
+    """Return the files that the site does not have, and the paths in the volumes in which it has others."""
+    before = known.digests if known is not None else {}
+    lists = current.lists()
+    files = [file for path, file in current.files.items() if before.get(path) != _digest(file)]
+    if known is not None:
+        had = {path for path in before if path.partition("/")[0] in lists}
+        have = {f"{name}/{path}" for name, paths in lists.items() for path in paths}
+        differ = {path.partition("/")[0] for path in had ^ have}
+        lists = {name: paths for name, paths in lists.items() if name in differ}
+    return files, lists
+
+
+def _after(known: SentFiles | None, current: CurrentFiles, lists: Mapping[str, list[str]]) -> dict[str, bytes]:
+    """Return the digests of what the site has then."""
+    before = known.digests if known is not None else {}
+    kept = {path: each for path, each in before.items() if not _is_removed(path, lists)}
+    return {**dict.fromkeys(current.kept, b""), **kept, **_digests(current)}
 
 
 def _digests(current: CurrentFiles) -> dict[str, bytes]:

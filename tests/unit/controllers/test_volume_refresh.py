@@ -226,6 +226,22 @@ def test_reads_have_a_limit_and_a_turn(site):
     assert site.pool.count("refresh") == 2
 
 
+def test_large_files_have_a_limit_and_a_turn(site):
+    """One user may change a large object of many pods again and again."""
+    site.submit(CONF, c={"a": "1"})
+    for number in range(17):
+        site.put(MAP, {"a": str(number % 10) * 2**20})
+        site.entry.changed(KEY, f"u/{site.version(MAP)}")
+        site.actor._volumes._reader._known.clear()
+        found = site.sent()
+        if number < 16:  # of 4 x 256 x 16 KiB at once
+            assert len(found["conf/a"]) == 2**20
+    assert found == {} and site.entry.stale == {KEY}
+    assert 0 < site.entry.refresh_after - site.clock.now <= 0.25
+    site.clock.advance(site.entry.refresh_after - site.clock.now)
+    assert site.sent() == {"conf/a": "6" * 2**20} and not site.entry.stale
+
+
 def test_a_namespace_that_takes_its_consent_back_keeps_the_new_secret(site):
     site.submit(SECRET, s={"k": "djE="})
     site.kube.objects["/api/v1/namespaces/ns"] = {"metadata": {"annotations": {names.POOL_SECRETS: "other"}}}
