@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import shutil
 import signal
 import socket
@@ -272,6 +273,26 @@ class Site:
         except StreamClosed:
             self.readers_gone += 1
             raise
+
+
+PATIENCE = 60.0
+"""Seconds after which a message is lost."""
+
+
+class PlainMessages:
+    """Messages over the server that nobody handles: their delay is that of the machine and of the server."""
+
+    def __init__(self, world: World, server: NatsServer) -> None:
+        self._link, other = world.link(server.url, "plain"), world.link(server.url, "other")
+        self._seen: queue.SimpleQueue[float] = queue.SimpleQueue()
+        other.subscribe("plain.message", lambda _subject, _data, _respond: self._seen.put(time.monotonic()))
+        self.delay()
+
+    def delay(self) -> float:
+        """Send a message; return after how many seconds it has arrived."""
+        begun = time.monotonic()
+        self._link.publish("plain.message", b"x")
+        return self._seen.get(timeout=PATIENCE) - begun
 
 
 class World:

@@ -75,6 +75,11 @@ def test_a_pool_that_floods_delays_no_other(
     pool = pools.pools()["alpha"]
     seen: dict[str, float] = {}
     pool.subscribe(lambda uid: seen.setdefault(uid, time.monotonic()))
+    usual: list[float] = []
+    for number in range(20):
+        uid, begun = f"usual-{number}", time.monotonic()
+        quiet.change(uid, "queued")
+        usual.append(eventually(lambda uid=uid: seen.get(uid)) - begun)
     subject, data, count = MESSAGES[kind]
     block = folder / "block"
     block.write_bytes(f"PUB {subject} {len(data)}\r\n".encode().join([b"", data + b"\r\n"]) * count)
@@ -91,14 +96,15 @@ def test_a_pool_that_floods_delays_no_other(
             quiet.change(uid, "queued")
             time.sleep(0.05)
         megabytes = int(sender.stdout.readline()) / 1e6
-    eventually(lambda: len(seen) >= len(sent))
+    eventually(lambda: sent.keys() <= seen.keys())
     in_order = [seen[uid] - sent[uid] for uid in sent]
     delays, last = sorted(in_order), median(in_order[-len(in_order) // 4 :])
     figures = f"median {median(delays):.3f} s, longest {delays[-1]:.3f} s; at the end, median {last:.3f} s"
     print(f"{kind}: {megabytes:.0f} MB sent; {len(delays)} events of the other pool, {figures}")
     # when the hub notices the flood, some megabytes of it wait for the hub on the server: a slow machine needs seconds
-    # for them. After these, the flood delays no event: 0.003 s, and 0.6 s to 7 s if the hub does not mute the pool.
-    assert last < 0.3
+    # for them. After these, the flood delays no event: 0.003 s, and 0.6 s to 7 s if the hub does not mute the pool. A
+    # busy machine delays events without a flood, too.
+    assert last < max(0.3, 10 * median(usual))
     assert changes == []  # the server did not take the hub for a slow consumer
     assert POOL_FLOODS.labels("loud")._value.get() > floods
     # what was dropped is made up for

@@ -52,7 +52,9 @@ def start(checkout, **actions):
     lines = [f"{run.replace('_', ' ')}: {action}\n" for run, action in actions.items()]
     (checkout / "actions").write_text("".join(lines))
     env = {**os.environ, "PODBRIDGE_CACHE": str(checkout / "cache"), "CHECKOUT": str(checkout)}
-    return subprocess.Popen([checkout / "hack" / "test.sh"], stderr=subprocess.PIPE, text=True, env=env)
+    # no shell can trap a signal that is ignored when it starts, as SIGINT is where the tests run in the background
+    words = ["env", "--default-signal=INT", checkout / "hack" / "test.sh"]
+    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env)
 
 
 def run(checkout, **actions):
