@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ USER = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
 
 class Home:
     """The user's folder, and ``enter``: words that become the user, on this machine as it is."""
+
+    kind = ""
 
     def __init__(self) -> None:
         if os.getuid() != 0:
@@ -128,3 +131,22 @@ class Containers(Site):
         if isinstance(self.own, Podman):
             self.own.forget()
             assert self.own.run("ps", "--all", "--quiet") == ""
+
+
+def fixtures(*kinds: str) -> tuple[Any, Any]:
+    """Return the fixtures ``home`` and ``site`` of a file whose tests run with each of these runtimes."""
+
+    @pytest.fixture(scope="module", params=kinds)
+    def home(request: pytest.FixtureRequest) -> Iterator[Home]:
+        made = HOMES[request.param]()
+        made.kind = request.param
+        yield made
+        made.close()
+
+    @pytest.fixture
+    def site(home: Home) -> Iterator[Containers]:
+        made = Containers(home.kind, home)
+        yield made
+        made.close()
+
+    return home, site

@@ -12,7 +12,7 @@ import pytest
 from bridge.errors import ScriptError
 from bridge.script.references import Objects
 from tests.contract.script.conftest import NOBODY
-from tests.contract.script.containers import HOMES, Containers
+from tests.contract.script.containers import HOMES, Containers, fixtures
 from tests.contract.script.test_ends import processes_below
 from tests.contract.script.test_life import REOPENED
 from tests.contract.script.test_variables import BEFORE, FOREIGN, NASTY, SHOW, check_foreign
@@ -25,21 +25,7 @@ MOUNT = {"volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}
 WAITS = "while :; do sleep 0.1; done"
 
 
-@pytest.fixture(scope="module", params=RUNTIMES)
-def home(request):
-    made = HOMES[request.param]()
-    made.kind = request.param
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def site(home):
-    made = Containers(home.kind, home)
-    yield made
-    made.close()
-
-
+home, site = fixtures(*RUNTIMES)
 OBJECTS = Objects(configmaps={"c": {"data": {"key": "hello\n"}}})
 
 

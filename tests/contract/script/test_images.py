@@ -6,7 +6,7 @@ from bridge.errors import ScriptError
 from bridge.script.build import at_site
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
-from tests.contract.script.containers import HOMES, Containers
+from tests.contract.script.containers import fixtures
 from tests.contract.script.registry import Registry
 
 pytestmark = pytest.mark.real
@@ -21,12 +21,7 @@ CONFIG = {
 PLACE = 'work/di"r $HOME'
 
 
-@pytest.fixture(scope="module", params=["apptainer", "podman"])
-def home(request):
-    made = HOMES[request.param]()
-    made.kind = request.param
-    yield made
-    made.close()
+home, site = fixtures("apptainer", "podman")
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +29,6 @@ def image(home):
     made = Registry()
     made.put("team/image", "1", home.folder / "busybox", CONFIG, f"work:{PLACE}:work/home")
     yield f"{made.host}/team/image:1"
-    made.close()
-
-
-@pytest.fixture
-def site(home):
-    made = Containers(home.kind, home)
-    yield made
     made.close()
 
 

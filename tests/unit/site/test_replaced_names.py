@@ -28,7 +28,7 @@ from bridge.site.job_folder import SECRETS
 from bridge.site.job_record import Cancellation, Meta
 from bridge.site.removal import remove_tree
 from bridge.wire.messages import Cancel, File, Files
-from tests.unit.site.conftest import OWNER, UID
+from tests.unit.site.conftest import OWNER, UID, World
 
 FOREIGN = "of somebody else"
 FILES = (
@@ -111,11 +111,23 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def site() -> Iterator[World]:
+    """One site for all cases, each with a job of its own; in memory, as each of the many cases makes many files."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=memory) as name:
+        made = World(Path(name))
+        made.folder.sync = False
+        yield made
+
+
 def _seen(folder: Path) -> dict[str, Any]:
+    """Return the state of each file; the times change with every write, link and change of mode."""
     found: dict[str, Any] = {}
-    for path in sorted((folder, *folder.rglob("*"))):
-        at = path.lstat()
-        found[str(path)] = (at.st_mode, at.st_uid, at.st_nlink, path.read_bytes() if path.is_file() else b"")
+    for top, folders, files in os.walk(folder):
+        for name in (".", *folders, *files):
+            at = os.lstat(f"{top}/{name}")
+            found[f"{top}/{name}"] = (at.st_ino, at.st_mode, at.st_uid, at.st_nlink, at.st_mtime_ns, at.st_ctime_ns)
     return found
 
 
@@ -140,25 +152,25 @@ def _in_seconds(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _operations(world: Any) -> Iterator[Callable[[], Any]]:
+def _operations(world: World, uid: str) -> Iterator[Callable[[], Any]]:
     """Yield what the submitter does with a job. An error of a request is the answer to it; the others raise none."""
-    job, submitter = world.folder.job(UID), world.submitter
+    job, submitter = world.folder.job(uid), world.submitter
     yield from (job.read, job.meta, job.begun, job.unfinished)
-    yield lambda: submitter.status(OWNER, UID)
+    yield lambda: submitter.status(OWNER, uid)
     for options in ({}, {"tail": 1}, {"timestamps": True}, {"previous": True}):
         yield lambda o=options: _or_error(
-            lambda: b"".join(submitter.log(OWNER, UID, LogOptions(container="main", **o), lambda _: True))
+            lambda: b"".join(submitter.log(OWNER, uid, LogOptions(container="main", **o), lambda _: True))
         )
     for path in ("token/token", "token/a/b"):
         yield lambda p=path: _or_error(
-            lambda: submitter.files(OWNER, UID, Files(files=[File(path=p, data="bmV3", mode=0o644)]))
+            lambda: submitter.files(OWNER, uid, Files(files=[File(path=p, data="bmV3", mode=0o644)]))
         )
     yield lambda: job.ask_to_stop(3, "Deleted")
     yield lambda: _or_error(lambda: job.write_grant("t" * 8))
-    yield lambda: _or_error(lambda: submitter.cancel(OWNER, UID, Cancel(grace=1)))
+    yield lambda: _or_error(lambda: submitter.cancel(OWNER, uid, Cancel(grace=1)))
     yield lambda: job.write_cancel(Cancellation(1, 1))
     yield lambda: job.write_id("7")
-    yield lambda: world.folder.touch(UID)
+    yield lambda: world.folder.touch(uid)
     yield lambda: world.look(10)
     yield job.drop_id
     yield job.drop_secrets
@@ -179,17 +191,18 @@ def _texts(value: Any) -> str:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__.strip("_"))
 @pytest.mark.parametrize("place", _places())
-def test_nothing_elsewhere_is_read_or_changed(world: Any, elsewhere: Path, place: str, kind: Any) -> None:
-    world.folder.sync = False
-    world.submit()
-    job = world.folder.job(UID)
+def test_nothing_elsewhere_is_read_or_changed(site: World, elsewhere: Path, place: str, kind: Any) -> None:
+    uid = f"{KINDS.index(kind)}-{place.replace('/', '-').replace('.', '-')}"
+    site.batch.table.clear()
+    site.submit(uid)
+    job = site.folder.job(uid)
     _fill(job.path)
     _put_aside(job.path / place)
     kind(job.path / place, elsewhere)
     before = _seen(elsewhere)
     answers = []
     with _in_seconds(20):
-        for operation in _operations(world):
+        for operation in _operations(site, uid):
             answers.append(_texts(operation()))
     assert _seen(elsewhere) == before
     assert FOREIGN not in "\n".join(answers)
