@@ -61,6 +61,11 @@ arguments_of() {
         WORDS+=("${ROOT_WORDS[@]}")
     fi
     read_image_config "${NAME[i]}"
+    if [[ $IMAGE_DIRECTORY == missing:* ]]; then
+        # docker would make it, and a mount does
+        IMAGE_DIRECTORY=${IMAGE_DIRECTORY#missing:}
+        is_mounted "$IMAGE_DIRECTORY" || IMAGE_DIRECTORY=/
+    fi
     # the default is the user's home directory, which does not exist in the image
     WORDS+=(--pwd "${DIRECTORY[i]:-${IMAGE_DIRECTORY:-/}}")
     variables_of "$i"
@@ -174,9 +179,10 @@ launch() {
 # write_image_config NAME: run/NAME.config gets the working directory and HOME of the image, which apptainer stores in a SIF
 # file that it makes of an image of a registry, and does not use.
 write_image_config() {
-    local id kind text directory='' home=''
+    local id place kind text directory='' home='' start=''
     if [[ -f $IMAGE ]]; then
-        while IFS='|' read -r id _ _ _ kind; do
+        while IFS='|' read -r id _ _ place kind; do
+            [[ $kind != FS*Squashfs*System* ]] || start=${place%%-*}
             [[ $kind == JSON.Generic* ]] || continue
             text=$("$RUNTIME" sif dump "${id// /}" "$IMAGE")
             # the other one is what apptainer itself says of the image
@@ -188,8 +194,26 @@ write_image_config() {
     fi 2>/dev/null
     [[ $directory == /* ]] || directory=''
     [[ $home != *:* ]] || home=''
-    printf '%s\n' "${directory//$'\n'/}" "${home//$'\n'/}" >"run/$1.config"
+    directory=${directory//$'\n'/}
+    [[ ${directory:-/} == / ]] || has_directory "$directory" "${start// /}" || directory=missing:$directory
+    printf '%s\n' "$directory" "${home//$'\n'/}" >"run/$1.config"
 }
+
+# is_mounted PATH: whether it is the place of a mount of the container, above one, or below one.
+is_mounted() {
+    local place
+    for place in "${TO[@]}"; do
+        [[ $1/ != "$place"/* && $place/ != "$1"/* ]] || return 0
+    done
+    return 1
+}
+
+# has_directory PATH START: whether the image has the directory; START is the offset of its file system. A container finds
+# it behind links too, but takes longer than a look into the file system.
+has_directory() {
+    unsquashfs -no-wildcards -o "${2:-0}" -l -d '' "$IMAGE" "${1#/}" | grep -q -x -F -e "$1" ||
+        [[ $("$RUNTIME" --silent exec "${OPTIONS[@]}" --pwd "$1" "$IMAGE" /podbridge-check 2>&1) == *'stat /podbridge-check'* ]]
+} 2>/dev/null </dev/null
 
 # read_image_config NAME: IMAGE_DIRECTORY and IMAGE_HOME, of a container that has started.
 read_image_config() {

@@ -67,6 +67,27 @@ def test_working_directory_and_home_are_the_images(site, image):
     assert said == {"own": usual, "command": usual, "pods": ["/disk", "/disk/h"], "probed": [], "after": usual}
 
 
+def test_a_working_directory_that_the_image_does_not_have(site):
+    """Builders without a daemon make such images; docker would make the directory."""
+    made = Registry()
+    folder = site.own.folder / "busybox"
+    for name, directory in (("missing", "/not/here"), ("linked", "/link/to"), ("volume", "/disk/sub")):
+        made.put(f"team/{name}", "1", folder, {"WorkingDir": directory}, "work:work/to", {"link": "work"})
+    disk = {"volumeMounts": [{"name": "disk", "mountPath": "/disk/sub"}]}
+    try:
+        containers = [
+            site.shell("pwd -P", name=name, image=f"{made.host}/team/{name}:1", **(disk if name == "volume" else {}))
+            for name in ("missing", "linked", "volume")
+        ]
+        # one after the other: apptainer's pulls share a cache, and two at the same time may fail
+        job = ran(site, containers[2:], initContainers=containers[:2], volumes=[{"name": "disk", "emptyDir": {}}])
+    finally:
+        made.close()
+    said = {name: job.log(name).strip() for name in ("missing", "linked", "volume")}
+    missing = "/" if site.kind == "apptainer" else "/not/here"
+    assert said == {"missing": missing, "linked": "/work/to", "volume": "/disk/sub"}, job.everything()
+
+
 def test_home_is_the_pods_byte_by_byte(site):
     values = ["/a b", '/it\'s "$HOME"', "/x,y", "/x\\y", "/ünï"]
     containers = [
