@@ -79,6 +79,8 @@ class Placements:
             key = self._fit.key(pod, slurm_partition.of(pod, default_partition))
             placement = self._known.get(key, lambda: self._find(pod, key, default_partition))
             seen = self._by_uid[uid] = (pod, key, weakref.ref(placement))
+        if not pod["spec"].get("volumes"):  # before the call: a decision asks for the placements of all pods
+            return placement
         wanted = self.needs(pod)
         return self._within(seen[1], placement, wanted) if wanted.restricts else placement
 

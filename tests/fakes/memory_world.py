@@ -9,7 +9,8 @@ from bridge.workload import links, pods
 from tests.fakes.memory_checks import WriteChecks
 from tests.fakes.memory_hub import MemoryHub
 
-NODES = tuple(f"n{i}" for i in range(9))
+NODES = tuple(f"n{i}" for i in range(13))
+"""Enough for all pods: members may get jobs of their own while the jobs of their groups keep all nodes."""
 UNITS = {
     "train": {"kind": "jobset", "index": "workers", "size": 3, "minimum": 3, "slots": True},
     "ring": {"kind": "podgroup", "size": 4, "minimum": 2, "slots": False},
