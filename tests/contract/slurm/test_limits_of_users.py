@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from bridge.config import Config
-from bridge.errors import SlurmRefusedError
+from bridge.errors import SlurmFederationError, SlurmRefusedError
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import ApiVersion
 from cluster import Cluster
@@ -164,3 +165,20 @@ def test_what_slurm_keeps_from_slurm_user_too(accounted: Slurm) -> None:
 def test_a_job_in_the_name_of_a_user_has_the_limits_of_that_user(accounted: Slurm) -> None:
     for fields in ({"partition": "for-bob"}, {"partition": "for-root"}, {"reservation": "course"}, {"qos": "high"}):
         assert accounted.outcome(accounted.admin, user_id="alice", group_id="20001", **fields) == REFUSED
+
+
+def test_a_job_of_a_federation_is_cancelled_and_refused(accounted: Slurm) -> None:
+    """The last test: the cluster joins a federation, of which it is the only member, and leaves it."""
+    name = re.findall(r"ClusterName\s*=\s*(\S+)", accounted.run("scontrol", "show", "config"))[0]
+    accounted.run("sacctmgr", "-i", "add", "federation", "all", f"clusters={name}")
+    try:
+        eventually(lambda: "all" in accounted.run("scontrol", "show", "federation"), "slurmctld has joined")
+        with pytest.raises(SlurmFederationError, match="is in a federation") as told:
+            accounted.admin.submit(ask(accounted.admin, external=False))
+        job_id = str(told.value).split()[1]
+        show = ("scontrol", "show", "job", job_id)
+        eventually(lambda: "JobState=CANCELLED" in accounted.run(*show), f"the end of job {job_id}", timeout=10)
+    finally:
+        accounted.run("sacctmgr", "-i", "delete", "federation", "all")
+    eventually(lambda: "all" not in accounted.run("scontrol", "show", "federation"), "slurmctld has left")
+    assert accounted.outcome(accounted.admin) == RUNS

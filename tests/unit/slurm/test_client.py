@@ -11,6 +11,7 @@ from bridge.config import Config, SlurmSection
 from bridge.errors import SlurmFederationError, SlurmUnavailableError
 from bridge.slurm.client import MOST_PATIENCE, SlurmClient
 from bridge.slurm.models import JobLink, JobRequest, PodRef
+from bridge.slurm.versions import VERSIONS
 from tests.fakes.clock import FakeClock
 
 READ_TIMEOUT = 15.0
@@ -66,22 +67,27 @@ def test_a_list_that_is_always_slow_keeps_its_time_limit(client: SlurmClient, tr
     assert limits(client, transport, 40.0, 6) == [2, 4, 4, 4, 4, 4]
 
 
+@pytest.mark.parametrize("version", ["v0.0.38", "v0.0.42", "v0.0.45"])
 @pytest.mark.parametrize(("job_id", "federated"), [(0x03FFFFFF, False), (0x04000001, True)])
-def test_a_job_of_a_federation_is_cancelled_and_refused(
-    client: SlurmClient, monkeypatch: pytest.MonkeyPatch, job_id: int, federated: bool
+def test_a_job_with_the_id_of_a_federation_is_cancelled_and_refused(
+    client: SlurmClient, monkeypatch: pytest.MonkeyPatch, job_id: int, federated: bool, version: str
 ) -> None:
     """Another cluster of the federation could run it, whose nodes are not in Kubernetes."""
-    calls: list[tuple[str, str]] = []
+    calls: list[tuple[str, str, Any]] = []
+    monkeypatch.setattr(SlurmClient, "version", VERSIONS[version])
 
     def call(endpoint: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        calls.append((method, path))
+        calls.append((method, path, None if endpoint == "submit" else body))
         return {"job_id": job_id, "errors": [], "warnings": []}
 
     monkeypatch.setattr(client, "_call", call)
-    request = JobRequest("p", JobLink("c", (PodRef("ns", "p", "u"),)), external=True)
+    request = JobRequest("p", JobLink("c", (PodRef("ns", "p", "u"),)), external=False)
     if not federated:
         assert client.submit(request).job_id == job_id
         return
-    with pytest.raises(SlurmFederationError, match="is in a federation"):
+    with pytest.raises(SlurmFederationError, match="is in a federation") as told:
         client.submit(request)
-    assert calls == [("POST", "job/submit"), ("DELETE", f"job/{job_id}")]
+    old = version == "v0.0.38"
+    cancelled = ("DELETE", f"job/{job_id}", None) if old else ("DELETE", "jobs/", {"jobs": [str(job_id)]})
+    assert calls == [("POST", "job/submit", None), cancelled]
+    assert (f"scancel {job_id}" if old else "was cancelled") in str(told.value)
