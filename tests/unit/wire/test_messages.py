@@ -160,7 +160,7 @@ OLD: list[tuple[type[Any], dict[str, Any]]] = [
 ]
 
 
-LATER = {"grant_wait": None, "asks": "", "unused": False, "occurrences": [], "volumes": {}}
+LATER = {"grant_wait": None, "asks": "", "unused": False, "occurrences": [], "volumes": {}, "user": None}
 """Keys that later versions have added, with the value that means what a message without them means."""
 
 
