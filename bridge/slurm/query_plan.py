@@ -6,6 +6,8 @@
 - The states have changed. For a job of others, only a step backwards counts (``COMPLETED`` to ``PENDING``): a requeue,
   or another job with the same id. Its start and its end are not read.
 - A job of podbridge is no longer in the list.
+- A job of podbridge runs on several nodes. It may lose one (``scontrol update NodeList=``) and has the same state
+  afterwards, so such jobs are read again in turn.
 - The witness (:mod:`bridge.slurm.identity`) is another job than before: then all jobs are read as if they were new.
 """
 
@@ -38,6 +40,9 @@ LONGEST_SINGLES = 5.0
 """Most seconds for which one poll reads jobs alone."""
 SINGLES_SHARE = 50
 """One poll reads alone one in this many jobs of the list, if this is more than ``MOST_SINGLES``."""
+
+AGAIN = 5
+"""Sequences of the snapshot after which a job that runs on several nodes is read again: 5 to 10 s if there are few."""
 
 _RUNNING, _CONFIGURING = frozenset({"RUNNING"}), frozenset({"RUNNING", "CONFIGURING"})
 _ORDER = {Phase.PENDING: 0, Phase.ALLOCATED: 1, Phase.BETWEEN: 1, Phase.ENDED: 2}
@@ -84,9 +89,10 @@ def plan_queries(
     """Return the jobs to read: new, changed and missing ones, and ``budget`` of the pending ones.
 
     The last keep the reasons of pending jobs up to date; those read least recently come first. Their number is fixed,
-    whatever the number of pending jobs, and lower if many jobs start. While no job has changed, the budget also goes to
-    jobs whose comment was never read because only their nodes were. ``allocations``: the API can return the nodes of a
-    job alone. ``witnessed``: jobs that the poll reads in any case (:func:`witnesses`); pending ones use up ``budget``.
+    whatever the number of pending jobs, and lower if many jobs start. One of it goes to a job that runs on several
+    nodes. While no job has changed, it also goes to jobs whose comment was never read because only their nodes were.
+    ``allocations``: the API can return the nodes of a job alone. ``witnessed``: jobs that the poll reads in any case
+    (:func:`witnesses`); pending ones use up ``budget``.
     """
     ours = last.snapshot.jobs
     asked: list[int] = []
@@ -103,10 +109,11 @@ def plan_queries(
     room = min(budget, max(1, budget - len(started) - (len(pending) - len(waiting))))
     unread = [job_id for job_id in quiet if job_id not in last.detailed and not is_pending(states[job_id])]
     proofs = [] if changed else unread[: min(room, max(1, room - len(waiting)))]
+    again = [job_id for job_id in quiet if _may_lose_nodes(last, job_id)][: 0 if waiting and room == 1 else 1]
     absent = [job_id for job_id in (*ours, *(expected.keys() - ours.keys())) if job_id not in states]
     doubtful = [job_id for job_id in absent if _in_doubt(ours.get(job_id), expected.get(job_id), began)]
     doubtful.sort(key=lambda job_id: (job_id not in ours or not ours[job_id].missing, job_id))
-    jobs = (*asked, *waiting[: room - len(proofs)], *proofs)
+    jobs = tuple(dict.fromkeys((*asked, *again, *waiting[: max(0, room - len(proofs) - len(again))], *proofs)))
     return QueryPlan(jobs, tuple(doubtful[:MOST_CONFIRMED]), tuple(started))
 
 
@@ -162,6 +169,13 @@ def _quiet(last: PollState, states: States, expected: Mapping[int, Expected], ch
     read_at = last.detailed.get
     found = sorted((read_at(job_id, 0), job_id) for job_id in ids if job_id in states and job_id not in changed)
     return [job_id for _, job_id in found]
+
+
+def _may_lose_nodes(last: PollState, job_id: int) -> bool:
+    known = last.snapshot.jobs.get(job_id)
+    if known is None or len(known.job.nodes) < 2 or not is_allocated(known.job.states):
+        return False
+    return last.snapshot.sequence - last.detailed.get(job_id, 0) >= AGAIN
 
 
 def changed_jobs(last: PollState, states: States, expected: Mapping[int, Expected]) -> list[int]:

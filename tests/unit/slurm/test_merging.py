@@ -14,6 +14,7 @@ from bridge.slurm.merging import FORGET_AFTER, is_busy, merge, started
 from bridge.slurm.models import Job, JobLink, ObservedJob, PodRef, Snapshot
 from bridge.slurm.poll_state import Answers, Expected, PollState
 from bridge.slurm.query_plan import (
+    AGAIN,
     BULK_FACTOR,
     LARGEST_BULK,
     LARGEST_SINGLES,
@@ -175,6 +176,19 @@ def test_after_a_failed_poll_a_job_that_never_proved_to_be_ours_is_asked_for() -
     assert plan_queries(view, running, {}, 1e9, 0, allocations=True).started == (5, 6)
     asked = plan_queries(doubted(view), running, {}, 1e9, 0, allocations=True)
     assert (asked.jobs, asked.started) == ((5,), (6,))
+
+
+def test_running_jobs_on_several_nodes_are_read_again_in_turn() -> None:
+    states = dict.fromkeys((1, 2, 3), "RUNNING") | {4: "PENDING"}
+    nodes = {1: ("n1", "n2"), 2: ("n3",), 3: ("n4", "n5"), 4: ()}
+    first = {job_id: job(job_id, states[job_id], nodes=nodes[job_id]) for job_id in states}
+    view, asked = step(PollState(), states, first), []
+    for _ in range(2 * AGAIN + 2):
+        assert needs(view, states, budget=1).jobs == (4,)  # the reason of a pending job comes first
+        wanted = needs(view, states, budget=2).jobs
+        asked += [job_id for job_id in wanted if job_id != 4]
+        view = step(view, states, {job_id: first[job_id] for job_id in wanted})
+    assert asked == [1, 3, 1]
 
 
 def test_a_job_of_which_only_the_nodes_were_read_proves_later_that_it_is_ours() -> None:
