@@ -57,7 +57,7 @@ def accept(
             raise ScriptError(
                 f"{_place(container, where, field, config)}: {user if field == 'runAsUser' else group} is not allowed "
                 f"at this site, whose runtime is {runtime.kind}; allowed: {allowed}",
-                hint=f"Remove {field}, allow other pools, or set runtime.run_as_user to ignore in the site.toml.",
+                hint=f"Remove {field}, allow other pools, or set runtime.run_as_user to ignore in site.toml.",
             )
         user, group = (None, group) if field == "runAsUser" else (user, None)
     if asked.non_root and user is None and jobs is not None and jobs.uid == 0 and not runtime.image_user:

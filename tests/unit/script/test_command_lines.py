@@ -322,7 +322,10 @@ def check_options(runtime: str, command: runtime_syntax.Command, container: Cont
             assert value == "NVIDIA_VISIBLE_DEVICES=void"
         elif option == "home":
             own = final(container.environment["HOME"])
-            assert value.split(":") == [str(folder), own] and ("no-home", None) in command.options, value
+            assert (
+                value.split(":") == [f"{folder}/work/{container.name}/home", own]
+                and ("no-home", None) in command.options
+            ), value
         elif option == "name":
             assert value.endswith(f"-{container.name}")
     assert (("root", None) in command.options) == (runtime == "enroot" and container.run_as.startswith("0:"))
