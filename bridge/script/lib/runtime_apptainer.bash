@@ -320,7 +320,9 @@ pull_image() {
         APPTAINER_TMPDIR=$(<"run/$2.build")
         export APPTAINER_TMPDIR SINGULARITY_TMPDIR=$APPTAINER_TMPDIR
     fi
-    "$RUNTIME" pull --force "$1" "$IMAGE"
+    # two pulls of an image at the same time can break each other in the user's cache of layers (apptainer 1.4: "unexpected
+    # end of JSON input")
+    "$RUNTIME" pull --force "$1" "$IMAGE" || "$RUNTIME" pull --force --disable-cache "$1" "$IMAGE"
     code=$?
     remove_build "$2"
     return "$code"
