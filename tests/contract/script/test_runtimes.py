@@ -28,7 +28,7 @@ STUBS = {
     + """
 case $1 in
 sif) exit 255 ;;
-pull) [[ $4 == *missing* ]] && { echo "FATAL: no such image" >&2; exit 255; }; echo image >"$3"; exit ;;
+pull) [[ ${@: -1} == *missing* ]] && { echo "FATAL: no such image" >&2; exit 255; }; echo image >"${@: -2:1}"; exit ;;
 esac
 verb=$1; shift
 while [[ $1 == --* ]]; do
