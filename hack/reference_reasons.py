@@ -121,6 +121,7 @@ REASONS = (
         "afterwards, and cancels the job after `busyNodeTimeout`",
     ),
     ("Pod, Event", "Scheduled", "the pod was bound to the allocated node"),
+    ("Pod, Event", "OwnJob", "the job of the pod's group has no place for this pod, which gets a job of its own"),
     (
         "Pod, Event",
         "NodeReleased",
