@@ -217,9 +217,10 @@ class Ledger:
         """Check a unit that has reached its end: its slots have run, in one job unless it was disturbed."""
         self.caught_up(unit.name)
         lives = self._of(unit.name)
-        jobs = {(life.key, life.job) for life in lives if life.job}
+        together = [life for life in lives if not life.alone]  # docs/gangs.md: the others have jobs of their own
+        jobs = {(life.key, life.job) for life in together if life.job}
         for key, job in jobs:
-            bound = {life.slot for life in lives if (life.key, life.job) == (key, job)}
+            bound = {life.slot for life in together if (life.key, life.job) == (key, job)}
             minimum = max(life.minimum for life in lives if life.key == key)
             if len(bound) < minimum and not unit.disturbed:
                 self.violations.append(
@@ -230,9 +231,12 @@ class Ledger:
         keys = {life.key for life in lives}
         for key in keys:
             own = {job for job, (owner, _) in self.jobs.items() if owner == key}
-            own |= {life.job for life in lives if life.key == key and life.job}  # no look saw the job
+            own |= {life.job for life in together if life.key == key and life.job}  # no look saw the job
             if len(own) != 1:
                 self.violations.append(f"doubled: {unit.name} was not disturbed and had jobs {sorted(own)}")
+        shared = [job for job, count in Counter(life.job for life in lives).items() if job and count > 1]
+        if any(life.alone and life.job in shared for life in lives):
+            self.violations.append(f"doubled: {unit.name} has a job of one pod with more pods: {self.story(unit)}")
         if any(not life.job for life in lives):
             self.violations.append(f"lost: a pod was never bound: {self.story(unit)}")
 
