@@ -18,6 +18,7 @@ from bridge.clock import Clock
 from bridge.errors import BatchError, BridgeError
 from bridge.logs import kv
 from bridge.poolapi import architecture
+from bridge.poolapi.job_user import JobUser
 from bridge.script import library
 from bridge.script.runtimes import table as runtimes
 from bridge.site import job_users
@@ -83,6 +84,8 @@ class Announcer:
         self._measured_at = float("-inf")
         self._problem = ""
         self._versions: tuple[str, str] | None = None
+        self._user: JobUser | None = None
+        self._user_of: SiteConfig | None = None
         self._described: SiteConfig | None = None
         self.wake = threading.Event()
 
@@ -148,7 +151,7 @@ class Announcer:
             capacity=total,
             free=free,
             jobs=counts,
-            user=job_users.measure(config, one_machine=self._batch.one_machine),
+            user=self._job_user(config),
             labels={architecture.LABEL: architecture.HERE, **config.node.labels},
             taints=list(config.node.taints),
             problem=problem or self._problem,
@@ -157,11 +160,18 @@ class Announcer:
             leaving=leaving,
         )
 
+    def _job_user(self, config: SiteConfig) -> JobUser | None:
+        """Return the user of the jobs, measured with the resources and for each configuration: LDAP may be asked."""
+        if self._user_of is not config:
+            self._user, self._user_of = job_users.measure(config, one_machine=self._batch.one_machine), config
+        return self._user
+
     def _measure(self, config: SiteConfig) -> None:
         now = self._clock.monotonic()
         if now - self._measured_at < (config.announce.capacity_period if not self._problem else config.announce.period):
             return
         self._measured_at = now
+        self._user_of = None
         try:
             if self._versions is None:
                 self._versions = self._batch.version(), runtime_version(config)
