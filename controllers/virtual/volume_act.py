@@ -110,16 +110,16 @@ class VolumeActor:
         tokens = self._reader.tokens(seen, pool.name) if due else None
         objects = replace(reread.objects, tokens={} if tokens is None else tokens.texts)
         current = pool.current_files(seen, objects)
-        files, lists = _changes(known, current)
+        digests = _digests(current)
+        files, lists = _changes(known, current, digests)
         if not entry.counted and (wait := self._wait_for_bytes(files)) > 0:
             entry.counted, entry.refresh_after = True, now + wait
             return
         entry.counted = False
         self._send(seen, pool, entry, files, lists)
-        digests = _after(known, current, lists)
         versions = {key: each for key, each in (known.versions if known else {}).items() if key not in wanted}
         versions.update(versions_of(wanted, reread.objects))
-        entry.files = SentFiles(digests, versions, volume_files.shown(pod))
+        entry.files = SentFiles(_after(known, current, digests, lists), versions, volume_files.shown(pod))
         entry.stale -= wanted
         if tokens is not None:
             refresh_in = tokens.refresh_in
@@ -164,11 +164,13 @@ def _wanted(pod: Pod, known: SentFiles | None, stale: frozenset[ObjectKey]) -> f
     return frozenset(key for keys in each_volume if stale.intersection(keys) for key in keys) | stale
 
 
-def _changes(known: SentFiles | None, current: CurrentFiles) -> tuple[list[VolumeFile], dict[str, list[str]]]:
+def _changes(
+    known: SentFiles | None, current: CurrentFiles, digests: Mapping[str, bytes]
+) -> tuple[list[VolumeFile], dict[str, list[str]]]:
     """Return the files that the site does not have, and the paths in the volumes in which it has others."""
     before = known.digests if known is not None else {}
     lists = current.lists()
-    files = [file for path, file in current.files.items() if before.get(path) != _digest(file)]
+    files = [file for path, file in current.files.items() if before.get(path) != digests[path]]
     if known is not None:
         had = {path for path in before if path.partition("/")[0] in lists}
         have = {f"{name}/{path}" for name, paths in lists.items() for path in paths}
@@ -177,11 +179,13 @@ def _changes(known: SentFiles | None, current: CurrentFiles) -> tuple[list[Volum
     return files, lists
 
 
-def _after(known: SentFiles | None, current: CurrentFiles, lists: Mapping[str, list[str]]) -> dict[str, bytes]:
+def _after(
+    known: SentFiles | None, current: CurrentFiles, digests: Mapping[str, bytes], lists: Mapping[str, list[str]]
+) -> dict[str, bytes]:
     """Return the digests of what the site has then."""
     before = known.digests if known is not None else {}
     kept = {path: each for path, each in before.items() if not _is_removed(path, lists)}
-    return {**dict.fromkeys(current.kept, b""), **kept, **_digests(current)}
+    return {**dict.fromkeys(current.kept, b""), **kept, **digests}
 
 
 def _digests(current: CurrentFiles) -> dict[str, bytes]:
