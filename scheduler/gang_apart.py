@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bridge import names
 from bridge.slurm import states
 from bridge.slurm.models import Job
 from bridge.workload import pods
@@ -33,7 +32,7 @@ def _is_running(pod: Pod) -> bool:
 
 def _is_silent(view: SchedulerView, pod: Pod) -> bool:
     """Whether the node of a bound pod is not Ready, or no longer exists."""
-    slurm_node = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION, "")
+    slurm_node = pods.slurm_node(pod)
     node = view.placements.by_slurm_name.get(slurm_node)
     return node is None or not node.ready
 

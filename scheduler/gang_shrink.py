@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from bridge import names
 from bridge.slurm import states
 from bridge.slurm.models import Job, JobPart, ObservedJob
+from bridge.workload import pods
 from scheduler import gang_apart, gangs
 from scheduler.actions import Shrink
 from scheduler.gangs import Gang
@@ -52,7 +52,7 @@ def _runs(gang: Gang, state: PodState, job: Job) -> bool:
 
 def _used(gang: Gang, job: Job) -> Set[str] | None:
     """Return the nodes on which a member runs or may be bound; ``None`` if a pod does not name its node."""
-    used = {pod["metadata"]["annotations"].get(names.SLURM_NODE_ANNOTATION, "") for pod in gang.running}
+    used = {pods.slurm_node(pod) for pod in gang.running}
     members, _ = gangs.without_strangers(gang, job)
     used |= {*gangs.assign_places(members, job).values()} if members.waiting else set()
     return None if "" in used else used

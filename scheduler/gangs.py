@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from bridge import names
 from bridge.slurm import states
 from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, ObservedJob
 from bridge.workload import groups, host_ports, links, pods
@@ -161,7 +160,7 @@ def assign(gang: Gang, nodes: Sequence[str], size: int, shared: int, exact: bool
     if exact and nodes and len(nodes) * shared < size:
         free[nodes[-1]] = size % shared or shared
     for pod in gang.running:
-        node = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION, "")
+        node = pods.slurm_node(pod)
         if node in free:
             free[node] -= 1
     assigned: dict[str, str] = {}
@@ -274,7 +273,7 @@ def by_node(
                 placed.setdefault(node, []).append(pod)
         for pod in running:
             if isinstance(part, Job) or links.shape(pod) == part.shape:
-                node = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION, "")
+                node = pods.slurm_node(pod)
                 placed.setdefault(node, []).append(pod)
         yield part, placed
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bridge import clock, names
+from bridge import clock
 from bridge.slurm import states
 from bridge.slurm.models import Job, JobLink, PodRef
 from bridge.workload import links, pods, translate
@@ -114,7 +114,7 @@ def _problem(job: Job, ref: PodRef, pod: pods.Pod | None, slurm_names: Mapping[s
     if states.is_pending(job.states):
         return f"{name} is bound, but its job is pending"
     node = pod["spec"]["nodeName"]
-    given = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION) or slurm_names.get(node, node)
+    given = pods.slurm_node(pod) or slurm_names.get(node, node)
     if job.nodes and given not in job.nodes:
         return f"{name} is on node {given}, its job on {','.join(job.nodes)}"
     return ""

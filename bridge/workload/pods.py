@@ -195,6 +195,11 @@ def withdraw_patch(pod: Pod) -> dict[str, Any]:
     return {"metadata": {"uid": uid(pod), **metadata}}
 
 
+def slurm_node(pod: Pod) -> str:
+    """Return the name in Slurm of the node that the pod was bound to; empty if the pod does not have it."""
+    return str((pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION, ""))
+
+
 def forget_job_patch(pod: Pod) -> dict[str, Any]:
     """Return the strategic patch that removes the job id from a pod that is submitted again; the finalizer stays."""
     return {"metadata": {"uid": uid(pod), "labels": {names.JOB_ID_LABEL: None}}}

@@ -329,9 +329,8 @@ def _is_displaced(view: WorkloadView, pod: Pod, known: ObservedJob) -> bool:
 
 def _slurm_node(view: WorkloadView, pod: Pod) -> str:
     """Return the Slurm name of the bound pod's node: that of the allocation, even if the Node has changed since."""
-    given: str = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION, "")
     node = pod["spec"]["nodeName"]
-    return given or view.slurm_names.get(node, node)
+    return pods.slurm_node(pod) or view.slurm_names.get(node, node)
 
 
 def _count(view: WorkloadView, before: Displaced | None) -> Displaced:
