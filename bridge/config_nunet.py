@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from bridge import names
 from bridge.config_base import Seconds, Section
 
-NodeName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+NodeName = Annotated[str, Field(pattern=f"^{names.DNS_LABEL}$")]
 FieldName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$|^$")]
 
 

@@ -216,3 +216,8 @@ def brake_config_map(installation: str = COMPONENT) -> str:
 def guarded_nodes(installation: str = COMPONENT) -> str:
     """Return the ConfigMap whose keys are the nodes to which only this installation's scheduler may bind pods."""
     return f"{installation}-guarded-nodes"
+
+
+# --- patterns ---------------------------------------------------------------------------------------------------------
+DNS_LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+"""Names of namespaces, volumes, containers and pools (RFC 1123)."""

@@ -10,7 +10,7 @@ import yaml
 from bridge import names
 from bridge.errors import ConfigError
 
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NAMESPACE = re.compile(names.DNS_LABEL)
 
 
 @click.group("rbac")

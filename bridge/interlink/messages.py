@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from bridge import names
 from bridge.interlink.objects import ConfigMap, JsonObject, Many, Part, Pod, Secret
 from bridge.poolapi.identifiers import Namespace, Uid
 
@@ -89,7 +90,7 @@ class LogStruct(Part):
     namespace: Namespace = Field(alias="Namespace")
     pod_uid: Uid = Field(alias="PodUID")
     pod_name: str = Field("", alias="PodName")
-    container_name: str = Field("", alias="ContainerName", pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$")
+    container_name: str = Field("", alias="ContainerName", pattern=f"^({names.DNS_LABEL})?$")
     opts: LogOpts = Field(LogOpts(), alias="Opts")
 
 

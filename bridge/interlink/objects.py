@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StringConstr
 from pydantic.functional_validators import BeforeValidator
 from typing_extensions import TypedDict
 
+from bridge import names
 from bridge.poolapi.identifiers import Namespace, PodName, Uid
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ else:
             return Annotated[made, BeforeValidator(_or_empty_map, json_schema_input_type=made | None)]
 
 
-Label = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+Label = Annotated[str, StringConstraints(pattern=f"^{names.DNS_LABEL}$")]
 """A DNS label, for example the name of a container or of a volume."""
 Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253)]

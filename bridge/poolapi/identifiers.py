@@ -6,8 +6,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
+from bridge import names
+
 UID_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$"
-POOL_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+POOL_PATTERN = f"^{names.DNS_LABEL}$"
 NAMESPACE_PATTERN = POOL_PATTERN
 NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$"
 

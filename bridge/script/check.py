@@ -11,7 +11,7 @@ from bridge.errors import ScriptError
 from bridge.script import environment, fuse, mounts, probes, volume_files, volumes
 from bridge.script.references import containers
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NAME = re.compile(names.DNS_LABEL)
 _RESERVED = "pod"
 _GPU_CLASSES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 """RuntimeClasses of NVIDIA's GPU operator: they add GPUs to containers, which a pool does without them."""

@@ -28,6 +28,7 @@ from pydantic import TypeAdapter
 
 from bridge.errors import SiteRefusedError
 from bridge.logs import kv
+from bridge.names import DNS_LABEL
 from bridge.script.runtimes import table as runtimes
 from bridge.site import job_request
 from bridge.site.batch.port import BatchJob
@@ -51,7 +52,7 @@ from bridge.site.removal import remove_tree
 
 log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NAME = re.compile(DNS_LABEL)
 LARGEST_STATE = 64 * 1024
 """Bytes of a state file that are read; a container may have written to it."""
 LARGEST_FILE = 40 * 2**20

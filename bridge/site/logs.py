@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bridge import names
 from bridge.clock import Clock
 from bridge.errors import SiteRefusedError
 from bridge.poolapi.requests import LogOptions
@@ -20,7 +21,7 @@ from bridge.site.job_folder import LARGEST_STATE
 from bridge.site.job_record import JobRecord
 from bridge.site.log_files import Index, LogFiles, open_log
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NAME = re.compile(names.DNS_LABEL)
 PIECE = 64 * 1024
 POLL = 0.2
 LOOK_PERIOD = 1.0

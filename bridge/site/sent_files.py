@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from bridge import names
 from bridge.errors import SiteRefusedError
 from bridge.site.beneath import Below, make_folder, open_folder, open_root
 from bridge.site.files import other_owner, write
@@ -17,7 +18,7 @@ from bridge.wire import messages
 
 LISTS = ".files"
 """Directory in ``volumes`` with the paths of the files that a volume still has, for a script that unpacks its own."""
-_VOLUME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_VOLUME = re.compile(names.DNS_LABEL)
 
 
 def parts_of(job: Path, name: str) -> tuple[str, ...]:

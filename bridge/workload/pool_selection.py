@@ -25,7 +25,7 @@ NO_POOL = (
     "the pod requests no pool, and no Slurm is configured (slurmRestApi is empty); create the pod again with the "
     f"annotation {names.POOLS} on it or on its namespace"
 )
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NAME = re.compile(names.DNS_LABEL)
 
 
 @dataclass(frozen=True, slots=True)
