@@ -41,8 +41,8 @@ class InterlinkSection(Section):
     )
     build_config_file: Path | None = Field(
         None,
-        description="TOML file with the script settings of [sites](sites.md). The pool then sends its script of the "
-        "pod as `jobScript`, and the plugin runs it. Only with api `plugin`.",
+        description="TOML file with the script settings of [sites](../sites/sites.md). The pool then sends its script "
+        "of the pod as `jobScript`, and the plugin runs it. Only with api `plugin`.",
     )
     poll_period: Seconds = Field(5, description="Time between two requests for the states of all jobs.")
     ping_period: Seconds = Field(10, description="Time between two pings.")

@@ -94,7 +94,7 @@ class StoreSection(Section):
 
 
 class RaceSection(Section):
-    """Late binding: pods that are queued at several pools at once. See [Late binding](race.md)."""
+    """Late binding: pods that are queued at several pools at once. See [Late binding](../users/late-binding.md)."""
 
     enabled: bool = Field(
         False,
@@ -111,9 +111,10 @@ class PoolsSection(Section):
 
     nats: NatsSection = NatsSection()
     interlink: list[InterlinkSection] = Field(
-        [], description="interLink plugins and API servers as pools: see [interLink pools](interlink-pools.md)."
+        [],
+        description="interLink plugins and API servers as pools: see [interLink pools](../admins/interlink-pools.md).",
     )
-    nunet: list[NunetSection] = Field([], description="NuNet DMS instances as pools: see [NuNet](nunet.md).")
+    nunet: list[NunetSection] = Field([], description="NuNet DMS instances as pools: see [NuNet](../admins/nunet.md).")
     store: StoreSection = StoreSection()
     silent_after: Seconds = Field(
         30, description="Time without a message of the site after which the virtual node is NotReady."

@@ -1,7 +1,7 @@
 """Short HTTP calls by libcurl, for the calls that podbridge makes for each pod.
 
 libcurl parses answers in C, and a thread that waits for an answer does not hold the interpreter lock: a call needs a
-fifth of the CPU time of ``requests`` and a third of that of urllib3 (docs/performance.md).
+fifth of the CPU time of ``requests`` and a third of that of urllib3 (docs/developers/performance.md).
 
 libcurl sends a request again if the server closes a connection that was used before, also a write
 (``Curl_retry_request``). Its callback before each request (``CURLOPT_PREREQFUNCTION``) prevents that, and calls the

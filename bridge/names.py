@@ -182,7 +182,7 @@ METRICS_PORT = 8080
 
 
 # Every object of an installation has the name of the installation as prefix. config/*.yaml create the objects of the
-# one named podbridge; docs/several-schedulers.md describes how to create those of another.
+# one named podbridge; docs/admins/several-schedulers.md describes how to create those of another.
 
 
 def part_account(part: str, installation: str = COMPONENT) -> str:

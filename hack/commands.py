@@ -1,4 +1,4 @@
-"""Write docs/commands.md from the help texts of the command line. ``--check`` only compares."""
+"""Write docs/reference/commands.md from the help texts of the command line. ``--check`` only compares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from bridge.cli.main import cli
 
-TARGET = Path(__file__).parents[1] / "docs" / "commands.md"
+TARGET = Path(__file__).parents[1] / "docs/reference/commands.md"
 INTRODUCTION = """\
 # Commands
 
@@ -48,18 +48,22 @@ kubectl.
 | exit status 130 | interrupted with Ctrl-C |
 
 ## Completion
-    source <(podbridge completion bash)
+```sh
+source <(podbridge completion bash)
+```
 
 The names of pods, jobs, nodes, pools, queues and namespaces are completed, too. For zsh and fish, use their name
 instead of `bash`.
 
 ## Plugin of kubectl
-[The package](releases.md#install-the-package) with the extra `[hub]` installs the programs `kubectl-podbridge` and
-`kubectl_complete-podbridge`, which kubectl finds in `PATH`. All commands work as `kubectl podbridge`, and are completed
-if the completion of kubectl (1.26 or later) is on:
+[The package](../admins/releases.md#install-the-package) with the extra `[hub]` installs the programs
+`kubectl-podbridge` and `kubectl_complete-podbridge`, which kubectl finds in `PATH`. All commands work as `kubectl
+podbridge`, and are completed if the completion of kubectl (1.26 or later) is on:
 
-    kubectl podbridge get pods -A
-    kubectl podbridge explain pod train-7 -n hpc
+```sh
+kubectl podbridge get pods -A
+kubectl podbridge explain pod train-7 -n hpc
+```
 
 `python hack/krew.py HOMEPAGE URL FOLDER` writes an archive of the plugin and its manifest for krew.
 
@@ -82,7 +86,7 @@ def section(name: str, command: click.Command) -> str:
     """Return the section of a command: its usage, help, options and examples."""
     context = click.Context(command, info_name=name)
     pieces = " ".join(command.collect_usage_pieces(context))
-    parts = [f"### {name}", f"    {name} {pieces}", inspect.cleandoc(command.help or "").replace("\b\n", "")]
+    parts = [f"### {name}", f"```sh\n{name} {pieces}\n```", inspect.cleandoc(command.help or "").replace("\b\n", "")]
     shown = [each for each in command.get_params(context) if isinstance(each, click.Option)]
     rows = [record for each in shown if (record := each.get_help_record(context))]
     options = [(names, text) for names, text in rows if names != "-h, --help" and names != "--help"]
@@ -91,7 +95,7 @@ def section(name: str, command: click.Command) -> str:
         parts.append("\n".join(["| option | meaning |", "| --- | --- |", *lines]))
     if command.epilog:
         examples = [line.strip() for line in command.epilog.splitlines() if line.startswith("  ")]
-        parts.append("\n".join(f"    {line}" for line in examples))
+        parts.append("\n".join(["```sh", *examples, "```"]))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -107,5 +111,7 @@ def text() -> str:
 
 if __name__ == "__main__":
     if "--check" in sys.argv:
-        sys.exit(0 if TARGET.read_text() == text() else "docs/commands.md is out of date: run hack/commands.py")
+        sys.exit(
+            0 if TARGET.read_text() == text() else "docs/reference/commands.md is out of date: run hack/commands.py"
+        )
     TARGET.write_text(text())

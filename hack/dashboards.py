@@ -2,7 +2,7 @@
 
 A file of hack/panels is one dashboard: rows of panels, which share the width. A panel has a title, a description,
 queries, and optionally a unit and a type of Grafana. ``job: false`` omits the variable that selects podbridge's
-processes. docs/monitoring.md describes the dashboards.
+processes. docs/admins/monitoring.md describes the dashboards.
 """
 
 from __future__ import annotations

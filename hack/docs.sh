@@ -43,8 +43,12 @@ ensure_mermaid() {
     rm -rf "$folder"
 }
 
+# With --quiet, mkdocs does not see warnings, so --strict does not fail on them.
 build() {
-    "$tools/bin/python" -m mkdocs --quiet build --strict --clean --site-dir "$1"
+    local log=$1.log
+    mkdir -p "$(dirname "$1")"
+    "$tools/bin/python" -m mkdocs build --strict --clean --site-dir "$1" >"$log" 2>&1 || { cat "$log"; return 1; }
+    rm "$log"
 }
 
 case ${1:-} in
@@ -53,7 +57,7 @@ case ${1:-} in
     ensure_tools
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT
-    build "$folder"
+    build "$folder/site"
     ;;
 --serve)
     ensure_tools

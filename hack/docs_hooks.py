@@ -1,7 +1,8 @@
-"""Hooks of mkdocs: pages of the site whose text is outside of docs/, and the links between them and docs/."""
+"""Hooks of mkdocs: pages of the site whose text is outside of docs/, their links, and a check of the built pages."""
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import re
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 # file in the repository -> page of the site
 OUTSIDE = {
-    "helm/podbridge/README.md": "chart.md",
-    "CONTRIBUTING.md": "contributing.md",
+    "helm/podbridge/README.md": "admins/chart.md",
+    "CONTRIBUTING.md": "developers/contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security-policy.md",
 }
+_FENCE = re.compile(r" *```")
+_FIRST_ITEM = re.compile(r" *1\. ")
+_warnings = logging.getLogger("mkdocs.hooks.podbridge")
 _LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 
 
@@ -26,7 +30,7 @@ def site_links(text: str, source: str) -> str:
     text : str
         Markdown of the page.
     source : str
-        Path of the page in the repository, for example ``docs/install.md``.
+        Path of the page in the repository, for example ``docs/admins/install.md``.
 
     A link between two files of docs/ stays as it is. A link to a file that is not a page of the site stays too, and the
     strict build refuses it.
@@ -60,3 +64,32 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     name = page.file.src_uri
     source = next((path for path, outside in OUTSIDE.items() if outside == name), f"docs/{name}")
     return site_links(markdown, source)
+
+
+def problems(markdown: str, html: str) -> list[str]:
+    """Return what the site shows otherwise than the source says: blocks of code as text, lists that begin again.
+
+    mkdocs nests a block in a list only if it is indented by 4 spaces; GitHub accepts 3.
+    """
+    found = []
+    fences, lists, inside, blank = 0, 0, False, True
+    for number, line in enumerate(markdown.splitlines(), start=1):
+        indent = len(line) - len(line.lstrip())
+        if blank and not inside and line.strip() and indent % 4:
+            found.append(f"line {number}: indent a block in a list by 4 spaces, not {indent}")
+        if _FENCE.match(line):
+            fences += not inside
+            inside = not inside
+        elif not inside:
+            lists += bool(_FIRST_ITEM.match(line))
+        blank = not line.strip()
+    for what, source, site in (("blocks of code", fences, "<pre"), ("numbered lists", lists, "<ol")):
+        if html.count(site) != source:
+            found.append(f"{source} {what} in the source, {html.count(site)} in the site; fence code, do not indent it")
+    return found
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> None:
+    """Warn about each problem of a page. mkdocs calls this for each page; the strict build fails on a warning."""
+    for problem in problems(page.markdown, html):
+        _warnings.warning("%s: %s", page.file.src_uri, problem)

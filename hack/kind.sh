@@ -9,7 +9,7 @@ usage="usage: hack/kind.sh [OPTIONS] [-- HELM ARGUMENTS]
 Creates a kind cluster, loads the images, and installs a test Slurm, the chart and a managed namespace; then runs a Job.
 
   --core               stop after the chart: no managed namespace, no Job
-  --pools              add a NATS server for a remote pool, alpha (docs/pools.md)
+  --pools              add a NATS server for a remote pool, alpha (docs/admins/pools.md)
   --kueue              add Kueue, in the version that the tests use, and run the Job in a queue for Slurm's nodes
   --kueue-manifests FILE  with --kueue or --delete: the manifests of Kueue (those of its release, from the network)
   --recreate           delete the cluster first

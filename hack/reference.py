@@ -1,4 +1,4 @@
-"""Write docs/reference.md from the code: annotations, configuration, metrics, reasons. ``--check`` only compares."""
+"""Write docs/reference/keys.md from the code. ``--check`` only compares."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ from bridge.workload.groups import MAX_TOGETHER
 from bridge.workload.kinds.table import GANG_VALUES
 from reference_reasons import REASONS
 
-TARGET = Path(__file__).parents[1] / "docs" / "reference.md"
+TARGET = Path(__file__).parents[1] / "docs/reference/keys.md"
 
 POOL_ANNOTATIONS = (
     (names.POOLS, "pod or namespace", f"the pools, in order: {pool_selection.ALLOWED}"),
-    (names.PLACEMENT, "pod", f"`{names.RACE}`: the pod waits at several of them at once, see [late binding](race.md)"),
+    (
+        names.PLACEMENT,
+        "pod",
+        f"`{names.RACE}`: the pod waits at several of them at once, see [late binding](../users/late-binding.md)",
+    ),
     (names.FLAGS, "pod", "options of the submit command, if `limits.allow_user_flags` is true at the site"),
     (names.FLAVOR, "pod", "one of the site's flavors"),
     (names.PRE_EXEC, "pod", "a script that runs before the containers, if `limits.allow_pre_exec` is true"),
@@ -66,7 +70,11 @@ OWN_NAMES = (
     (names.SLURM_NODE_ANNOTATION, "annotation on the pod", "Slurm's name of that node"),
     (names.JOB_ID_ANNOTATION, "annotation on the pod", "its Slurm job, from the binding on"),
     (names.JOB_START_ANNOTATION, "annotation on the pod", "when Slurm allocated that job"),
-    (names.GROUP, "annotation on the pod", "its [group](gangs.md): kind, name, UID and index; size, minimum and slot"),
+    (
+        names.GROUP,
+        "annotation on the pod",
+        "its [group](../users/groups.md): kind, name, UID and index; size, minimum and slot",
+    ),
     (
         names.JOB_LIMITS,
         "annotation on the pod",
@@ -78,8 +86,8 @@ OWN_NAMES = (
     (
         names.PARTITION_LABEL_PREFIX + "NAME",
         "label of nodes",
-        "with `nodes.partitionLabels`: `true` for each Slurm partition of the node. A pod that [selects](kueue.md) it "
-        "uses this partition",
+        "with `nodes.partitionLabels`: `true` for each Slurm partition of the node. A pod that "
+        "[selects](../admins/kueue.md) it uses this partition",
     ),
     (names.EXTERNAL_NODE_LABEL, "label on a node", "any value: podbridge registers it as an external node in Slurm"),
     (names.EXTERNAL_NODE_PARTITIONS, "annotation on a node", "partitions of an external node, comma separated"),
@@ -90,13 +98,13 @@ OWN_NAMES = (
     (
         names.SLURM_ASLEEP,
         "annotation on a node",
-        "with `queues.enabled`: Slurm's power saving has stopped the node; [queues](kueue.md) count it",
+        "with `queues.enabled`: Slurm's power saving has stopped the node; [queues](../admins/kueue.md) count it",
     ),
     (
         names.INSTALLATION,
         "annotation of a mutating webhook configuration",
         "scheduler, namespaces and partitions of the installation, by which others detect [collisions]("
-        "several-schedulers.md)",
+        "../admins/several-schedulers.md)",
     ),
     (
         names.SLURM_NAME_CONFLICT,
@@ -106,12 +114,13 @@ OWN_NAMES = (
     (
         names.TRACEPARENT,
         "annotation on the pod",
-        "the W3C trace context of the pod. Admission sets it, unless the user has; see [traces](tracing.md)",
+        "the W3C trace context of the pod. Admission sets it, unless the user has; see [traces](../admins/tracing.md)",
     ),
     (
         names.POOL_SECRETS,
         "annotation on a namespace",
-        "the pools, comma separated, that may get its [Secrets and tokens](pools.md#secrets-and-tokens); `*`: any",
+        "the pools, comma separated, that may get its [Secrets and tokens](../admins/pools.md#secrets-and-tokens); "
+        "`*`: any",
     ),
     (names.REMOTE_JOB, "annotation on the pod", "`<pool>/<job>`: the job at the site"),
     (names.PLACES, "annotation on the pod", "the places of a pod that races: pools, `local`"),
@@ -138,7 +147,7 @@ OWN_NAMES = (
     (
         names.QUEUE_APPLIED,
         "annotation of a ResourceFlavor or ClusterQueue",
-        "digest of what podbridge has applied for its [MasterQueue](kueue.md)",
+        "digest of what podbridge has applied for its [MasterQueue](../admins/kueue.md)",
     ),
     (names.VIRTUAL_TYPE_LABEL, "label of a virtual node", f"`{names.VIRTUAL_TYPE}`"),
     (names.SITE_ANNOUNCED, "annotation of a virtual node", "the labels and taints that the site has announced"),
@@ -223,11 +232,11 @@ def text() -> str:
         "[admission](admission.md).",
         annotations(),
         "## Annotations for groups",
-        "[Groups of pods](gangs.md) describes them. The pod's own annotation has precedence, then those of its owners, "
-        "of the group's owner, and of the namespace.",
+        "[Groups of pods](../users/groups.md) describes them. The pod's own annotation has precedence, then those of "
+        "its owners, of the group's owner, and of the namespace.",
         table(["annotation", "where", "meaning"], in_code(GROUP_ANNOTATIONS)),
         "## Annotations for pools",
-        "[Scripts](scripts.md) describes their effect, [sites](sites.md) what a site allows.",
+        "[Scripts](scripts.md) describes their effect, [sites](../sites/sites.md) what a site allows.",
         table(["annotation", "where", "meaning"], in_code(POOL_ANNOTATIONS)),
         "## Names that podbridge writes or reads",
         table(["name", "where", "what"], in_code(OWN_NAMES)),
@@ -252,5 +261,5 @@ def text() -> str:
 
 if __name__ == "__main__":
     if "--check" in sys.argv:
-        sys.exit(0 if TARGET.read_text() == text() else "docs/reference.md is out of date: run hack/reference.py")
+        sys.exit(0 if TARGET.read_text() == text() else "docs/reference/keys.md is out of date: run hack/reference.py")
     TARGET.write_text(text())

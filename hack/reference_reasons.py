@@ -1,4 +1,4 @@
-"""Reasons of Events, conditions and refusals for docs/reference.md, with where each appears and its meaning."""
+"""Reasons of Events, conditions and refusals for docs/reference/keys.md, with where each appears and its meaning."""
 
 UNSCHEDULED = "Pod, `PodScheduled=False`"
 REASONS = (
@@ -49,7 +49,8 @@ REASONS = (
     (
         UNSCHEDULED,
         "Racing",
-        "the pod waits in the queues of several pools; the message names them, see [late binding](race.md)",
+        "the pod waits in the queues of several pools; the message names them, see "
+        "[late binding](../users/late-binding.md)",
     ),
     (
         UNSCHEDULED,
@@ -83,7 +84,7 @@ REASONS = (
     (
         UNSCHEDULED,
         "GangIncomplete",
-        "the [group](gangs.md) has fewer pods than its minimum; the message has both numbers",
+        "the [group](../users/groups.md) has fewer pods than its minimum; the message has both numbers",
     ),
     (
         UNSCHEDULED,
@@ -240,7 +241,8 @@ REASONS = (
     (
         "MasterQueue, Event",
         "QueueEvicted",
-        "workloads of a pool that was silent for `evictAfter` were evicted; see [Kueue](kueue.md#when-a-site-fails)",
+        "workloads of a pool that was silent for `evictAfter` were evicted; see "
+        "[Kueue](../admins/kueue.md#when-a-site-fails)",
     ),
     (
         "Node, Event",

@@ -33,11 +33,18 @@ _WHEEL = r"\bpodbridge-(\d[\w.]*)-py3-none-any\.whl"
 _NAMED = (
     *(
         (f"docs/{page}.md", "tag of the image", _IMAGE)
-        for page in ("air-gapped", "image", "install", "local-cluster", "quick-start")
+        for page in ("admins/air-gapped", "admins/image", "admins/install", "developers/local-cluster", "quick-start")
     ),
     *(
         (f"docs/{page}.md", "name of the wheel", _WHEEL)
-        for page in ("interlink-slurm", "plugin", "releases", "sites", "tracing", "users")
+        for page in (
+            "admins/releases",
+            "admins/tracing",
+            "sites/interlink-slurm",
+            "sites/plugin",
+            "sites/sites",
+            "users/run-pods",
+        )
     ),
     ("compose.yaml", "tag of the image", _IMAGE),
     ("hack/slurm/Dockerfile", "ARG PODBRIDGE", _IMAGE),

@@ -1,7 +1,8 @@
 """The members of a gang for which its job has no place, and the pods that take none any more. Pure.
 
 Once the minimum of a gang runs, a member without a place gets a job of its own: a pod of a controller that was scaled
-up, of a rolling update, or the successor of a pod on a node that is drained. ``docs/architecture.md`` has the table.
+up, of a rolling update, or the successor of a pod on a node that is drained.
+``docs/developers/architecture.md`` has the table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The state of each waiting pod between two decisions of the scheduler.
 
-``docs/architecture.md`` has the state diagram. All states are immutable: a change replaces the whole value. The state
-is kept in memory only. After a restart, the scheduler finds the jobs of pods by UID.
+``docs/developers/architecture.md`` has the state diagram. All states are immutable: a change replaces the whole value.
+The state is kept in memory only. After a restart, the scheduler finds the jobs of pods by UID.
 
 Writers: the state of a pod has one writer at a time. While the workers have a call for the pod, queued or running, only
 this call writes (:meth:`PodStates.update`). At all other times only the loop writes (:meth:`PodStates.merge`): it

@@ -13,62 +13,38 @@ from pathlib import Path
 from textwrap import dedent
 
 DOCS = Path(__file__).parents[1] / "docs"
-PROGRAMS = [
-    "curl",
-    "docker",
-    "for",
-    "helm",
-    "install",
-    "journalctl",
-    "kubectl",
-    "nats-server",
-    "pip",
-    "podbridge",
-    "python3",
-    "sacct",
-    "sacctmgr",
-    "scontrol",
-    "sed",
-    "sha256sum",
-    "skopeo",
-    "source",
-    "squeue",
-    "ssh-keygen",
-    "systemctl",
-]
-PREFIXES = ("./hack/", "~/", "token=", "PYTHONPATH=")
 SHELLS = ("sh", "bash", "shell", "console")
 
 HOW_TO = ("tests/e2e/test_how_to.py",)
 HELM = ("tests/e2e/helm/test_quick_start.py",)
 RUN_BY = {
     "quick-start.md": HELM,
-    "install.md": (*HELM, *HOW_TO),
-    "upgrade.md": HELM,
-    "kueue.md": ("tests/e2e/kueue/test_multikueue.py",),
-    "switch/from-interlink-slurm.md": HOW_TO,
-    "switch/from-interlink.md": HOW_TO,
-    "switch/from-nats-plugin.md": HOW_TO,
-    "switch/from-slurm-bridge.md": HOW_TO,
+    "admins/install.md": (*HELM, *HOW_TO),
+    "admins/upgrade.md": HELM,
+    "admins/kueue.md": ("tests/e2e/kueue/test_multikueue.py",),
+    "admins/switch/from-interlink-slurm.md": HOW_TO,
+    "admins/switch/from-interlink.md": HOW_TO,
+    "admins/switch/from-nats-plugin.md": HOW_TO,
+    "admins/switch/from-slurm-bridge.md": HOW_TO,
     **{
         f"{page}.md": HOW_TO
         for page in (
-            "air-gapped",
-            "billing",
-            "external-nodes",
-            "nats",
-            "plugin",
-            "pools",
-            "security",
-            "several-schedulers",
-            "sites",
-            "slurm-hints",
-            "users",
+            "admins/air-gapped",
+            "admins/billing",
+            "admins/external-nodes",
+            "admins/nats",
+            "admins/pools",
+            "admins/security",
+            "admins/several-schedulers",
+            "admins/slurm-hints",
+            "sites/plugin",
+            "sites/sites",
+            "users/run-pods",
         )
     },
 }
-"""Page -> the tests that run its blocks. ``tests/unit/test_docs_blocks.py`` checks that no page of the sections Start,
-Concepts, How-to and Switching is missing."""
+"""Page -> the tests that run its blocks. ``tests/unit/test_docs_blocks.py`` checks that no page of a task is
+missing."""
 
 _MARK = re.compile(r"<!-- not run: (.*) -->")
 
@@ -89,27 +65,19 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Yield the blocks of commands: indented ones that begin with a program, and fenced ones of a shell."""
+    """Yield the blocks of commands: fenced ones of a shell."""
     reason, begun, language = "", 0, ""
     text: list[str] = []
-    for number, line in enumerate([*page.read_text().splitlines(), ""], start=1):
+    for number, line in enumerate(page.read_text().splitlines(), start=1):
         fence = re.match(r" *```(\w*)", line)
-        inside = bool(begun) and (not fence if language else line.startswith("    "))
-        if inside:
+        if begun and not fence:
             text.append(line)
-            continue
-        if begun:
-            found = dedent("\n".join(text))
-            if language in SHELLS or (not language and _is_command(found)):
-                yield Block(page.name, begun, found, reason)
+        elif begun:
+            if language in SHELLS:
+                yield Block(page.name, begun, dedent("\n".join(text)), reason)
             reason, begun, text = "", 0, []
-            if language:
-                language = ""
-                continue
-        if fence:
-            begun, language = number, fence[1] or "none"
-        elif line.startswith("    "):
-            begun, text = number, [line]
+        elif fence:
+            begun, language = number, fence[1]
         elif mark := _MARK.fullmatch(line.strip()):
             reason = mark[1]
         elif line.strip():
@@ -125,11 +93,6 @@ def command(name: str, text: str) -> Block:
     """Return the only block of a page, not marked, that contains a text."""
     (found,) = (block for block in commands(name) if text in block.text)
     return found
-
-
-def _is_command(text: str) -> bool:
-    word = text.split()[0]
-    return word in PROGRAMS or word.startswith(PREFIXES)
 
 
 @dataclass

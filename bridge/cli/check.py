@@ -35,7 +35,7 @@ WIDTH = 19
 """Characters of the longest name of a check."""
 RENEWAL = (
     "write a new token to the same file, or with Helm to its Secret (slurm-bridge-token by default); podbridge reads "
-    "it again; docs/install.md has the command"
+    "it again; docs/admins/install.md has the command"
 )
 
 
@@ -203,7 +203,9 @@ def _slurm(session: CommandSession) -> Iterator[Finding]:
     session.slurm.ping()
     yield Finding("ok", "Slurm", f"{session.config.slurm_rest_api} Slurm {session.slurm.slurm_release}, {version.name}")
     for text in version.missing():
-        yield Finding("warn", "Slurm", f"not supported: {text}", "a newer Slurm has this feature; see docs/install.md")
+        yield Finding(
+            "warn", "Slurm", f"not supported: {text}", "a newer Slurm has this feature; see docs/admins/install.md"
+        )
     known = {partition.name: partition for partition in session.slurm.partitions()}
     wanted = session.config.partition
     if missing := sorted({*session.config.partitions, *([wanted] if wanted else ())} - set(known)):

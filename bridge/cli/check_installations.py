@@ -37,7 +37,7 @@ def collisions(session: CommandSession) -> Iterator[Finding]:
             continue
         problems = installations.collisions(own, other, namespaces)
         for problem in problems:
-            yield Finding("FAIL", WHAT, f"{other.name}: {problem}", "see docs/several-schedulers.md")
+            yield Finding("FAIL", WHAT, f"{other.name}: {problem}", "see docs/admins/several-schedulers.md")
         if not problems:
             yield Finding("ok", WHAT, f"{other.name}: scheduler {other.scheduler}")
 

@@ -47,4 +47,4 @@ def kueue(session: CommandSession) -> Iterator[Finding]:
             yield Finding("warn", WHAT, f"MasterQueue {name} has no status", fix)
         elif ready["status"] != "True":
             text = f"MasterQueue {name} is not Ready: {ready.get('reason')}: {ready.get('message', '')}"
-            yield Finding("FAIL", WHAT, text, f"kubectl describe masterqueue {name}; see docs/kueue.md")
+            yield Finding("FAIL", WHAT, text, f"kubectl describe masterqueue {name}; see docs/admins/kueue.md")

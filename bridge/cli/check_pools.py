@@ -62,7 +62,8 @@ def _store(session: CommandSession, link: Link) -> Iterator[Finding]:
     except StoreError as error:
         fix = (
             error.hint
-            or f"check that the {kind} server runs and that this user has access; see pools.store in docs/reference.md"
+            or f"check that the {kind} server runs and that this user has access; see pools.store in "
+            "docs/reference/keys.md"
         )
         yield Finding("FAIL", "store", str(error), fix)
     finally:
@@ -82,7 +83,7 @@ def interlink(session: CommandSession) -> Iterator[Finding]:
         if announced is None or announced[0].problem:
             problem = announced[0].problem if announced is not None else "no answer"
             yield Finding(
-                "FAIL", "interLink", f"{section.name}: {problem}", f"see docs/interlink-pools.md. {ELSEWHERE}"
+                "FAIL", "interLink", f"{section.name}: {problem}", f"see docs/admins/interlink-pools.md. {ELSEWHERE}"
             )
             continue
         announcement = announced[0]

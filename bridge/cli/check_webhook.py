@@ -111,7 +111,7 @@ def policies(session: CommandSession) -> Iterator[Finding]:
     wanted = {f"{session.config.installation}-{name}" for name in POLICIES}
     if missing := sorted(wanted - there):
         text = f"missing: {', '.join(missing)}"
-        fix = "helm upgrade, or kubectl apply -f config/policies.yaml; see docs/security.md"
+        fix = "helm upgrade, or kubectl apply -f config/policies.yaml; see docs/admins/security.md"
         yield Finding("warn", "policies", text, fix)
     else:
         yield Finding("ok", "policies", f"{len(wanted)} admission policies exist")

@@ -166,7 +166,7 @@ def _warnings(written: Written, listen: str, *, encrypted: bool, clustered: bool
             yield "the routes between the servers are not encrypted: set --tls-cert, --tls-key and --tls-ca"
     for server in written.servers:
         if any(hub.bucket for hub in written.hubs.values()) and "jetstream" not in server.read_text():
-            yield f"{server} does not enable JetStream: use --force, or see docs/nats.md"
+            yield f"{server} does not enable JetStream: use --force, or see docs/admins/nats.md"
 
 
 def _print_next_steps(written: Written, folder: Path) -> None:

@@ -39,7 +39,7 @@ def master_queues(session: CommandSession, selector: str = "") -> list[dict[str,
     """List the MasterQueues. Raises :class:`BridgeError` if the API server does not serve them."""
     if not is_served(session.kube, MASTER_QUEUES):
         raise BridgeError(
-            "the API server has no MasterQueues", hint="kubectl apply -f config/crds.yaml, see docs/kueue.md"
+            "the API server has no MasterQueues", hint="kubectl apply -f config/crds.yaml, see docs/admins/kueue.md"
         )
     params = {"labelSelector": selector} if selector else None
     items: list[dict[str, Any]] = session.kube.get(MASTER_QUEUES.path(), params)["items"]

@@ -1,7 +1,7 @@
 """The rules of the interLink Slurm plugin for sizes, flavors, flags and annotations (``limits.rules``). Pure.
 
 Source: README, ``prepare.go`` and ``slurm_script_helpers.go`` of interlink-hq/interlink-slurm-plugin. Where its README
-and its code differ, the README holds; ``docs/interlink-slurm.md`` names each case.
+and its code differ, the README holds; ``docs/sites/interlink-slurm.md`` names each case.
 """
 
 from __future__ import annotations

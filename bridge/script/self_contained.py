@@ -3,7 +3,7 @@
 A submitter prepares the directory of a job, and reads logs and states there. Without one, this script makes the
 directory, runs the script of the pod in it, and stores logs and exit codes where the interLink Slurm plugin expects
 them: ``run-<container>.out``, ``run-<container>.status`` and, for init containers, ``init-<container>.*`` in the
-directory ``$workingPath`` (its ``prepare.go``; see ``docs/interlink-slurm.md``).
+directory ``$workingPath`` (its ``prepare.go``; see ``docs/sites/interlink-slurm.md``).
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def _comment(field: FieldInfo) -> list[str]:
 
 
 def reference() -> str:
-    """Return the table of all keys, as in ``docs/sites.md``."""
+    """Return the table of all keys, as in ``docs/sites/sites.md``."""
     rows = ["| key | default | meaning |", "|---|---|---|"]
 
     def row(key: str, field: FieldInfo, default: Any) -> None:

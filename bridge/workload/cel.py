@@ -309,5 +309,5 @@ class _Parser:
     def _refused(self) -> UnsupportedExpressionError:
         return UnsupportedExpressionError(
             f"CEL expression {self._all[:200]!r} is not supported at character {self._at}; allowed: comparisons of "
-            f"device.driver, device.attributes and device.capacity, joined by &&, || and ! (docs/dra.md)"
+            f"device.driver, device.attributes and device.capacity, joined by &&, || and ! (docs/users/devices.md)"
         )

@@ -47,13 +47,13 @@ def calls(cluster: Cluster) -> list[Call]:
 
 def documented() -> str:
     """Return the script of the documentation, without its first and its last line."""
-    page = (places.CHECKOUT / "docs" / "slurm-hints.md").read_text()
+    page = (places.CHECKOUT / "docs/admins/slurm-hints.md").read_text()
     [script] = re.findall(r"^ +#!/bin/sh\n( +for pipe in .*?\n +done\n) +exit 0$", page, re.MULTILINE | re.DOTALL)
     return dedent(script)
 
 
 def _documented_jobcomp() -> str:
-    page = (places.CHECKOUT / "docs" / "slurm-hints.md").read_text()
+    page = (places.CHECKOUT / "docs/admins/slurm-hints.md").read_text()
     [script] = re.findall(r"^#!/bin/sh\nSLURM_JOB_ID=\$JOBID .*\n", page, re.MULTILINE)
     return str(script)
 

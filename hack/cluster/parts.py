@@ -87,7 +87,7 @@ class Parts:
         self.kubectl("apply", *(f"--filename={places.CHECKOUT / 'config' / name}" for name in MANIFESTS))
 
     def add_installation(self, name: str) -> None:
-        """Create the objects and the accounts of another podbridge, as docs/several-schedulers.md tells to."""
+        """Create the objects and the accounts of another podbridge, as docs/admins/several-schedulers.md tells to."""
         manifests = "---\n".join((places.CHECKOUT / "config" / file).read_text() for file in MANIFESTS)
         self.kubectl("apply", "--filename=-", input=manifests.replace("podbridge", name))
         self._kube.write_accounts(name)

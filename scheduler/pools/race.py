@@ -1,4 +1,4 @@
-"""The pools at which a pod that races gets a place. Pure. ``docs/race.md`` has the rules."""
+"""The pools at which a pod that races gets a place. Pure. ``docs/users/late-binding.md`` has the rules."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ class Ledger:
         """Check a unit that has reached its end: its slots have run, in one job unless it was disturbed."""
         self.caught_up(unit.name)
         lives = self._of(unit.name)
-        together = [life for life in lives if not life.alone]  # docs/gangs.md: the others have jobs of their own
+        together = [life for life in lives if not life.alone]  # docs/users/groups.md: the others have jobs of their own
         jobs = {(life.key, life.job) for life in together if life.job}
         for key, job in jobs:
             bound = {life.slot for life in together if (life.key, life.job) == (key, job)}

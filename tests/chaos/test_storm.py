@@ -113,7 +113,7 @@ class Storm:
                 continue
             kept = {life.name for life in lives}
             if unit.disturbed and not succeeded <= kept and any(not life.node for life in lives):
-                self.workloads.delete(unit)  # docs/gangs.md: members that have succeeded must stay
+                self.workloads.delete(unit)  # docs/users/groups.md: members that have succeeded must stay
                 continue
             self.workloads.recreate(unit, {life.name: life.pod for life in lives}, succeeded)
             assert time.monotonic() - since < LOST, f"lost: {self.ledger.story(unit)}"

@@ -37,12 +37,12 @@ LAB, POOL = "lab", "slurm-site"
 SITES = {"site-a": POOL, "site-b": "local-site"}
 INPUTS = Path(__file__).parents[1] / "unit" / "conversion" / "inputs"
 CONF = [
-    # docs/billing.md
+    # docs/admins/billing.md
     ACCOUNTING,
     "AccountingStorageEnforce=associations,limits,qos,wckeys",
     "AccountingStoreFlags=job_comment",
     "TrackWCKey=yes",
-    # docs/external-nodes.md
+    # docs/admins/external-nodes.md
     "MaxNodeCount=200",
     "NodeSet=k8s Feature=k8s",
     "PartitionName=k8s Nodes=k8s MaxTime=INFINITE State=UP",
@@ -66,7 +66,7 @@ def world(state_folder):
     with Cluster(state, slurm="26.05", nodes=2, slurm_conf=CONF, pools=list(SITES.values()), podbridge=settings) as up:
         for name in (LAB, "research", "physics", "calico-system"):
             up.add_namespace(name)
-        accounts, *_ = commands("billing.md")
+        accounts, *_ = commands("admins/billing.md")
         Shell({**os.environ, **up.env}, state).run(accounts)
         yield PoolWorld.started(up)
 
@@ -104,7 +104,7 @@ def node(world, name):
 def test_users(world, shell):
     pod = world.running(world.create())
     words = {"pod NAME": f"pod {pod['metadata']['name']} -n {NAMESPACE}", "NAMESPACE": NAMESPACE}
-    told, deleted = shell.page("users.md", words)
+    told, deleted = shell.page("users/run-pods.md", words)
     job = str(world.job_of(pod))
     assert pod["metadata"]["name"] in told
     assert job in told
@@ -113,7 +113,7 @@ def test_users(world, shell):
 
 
 def test_billing(world, shell):
-    _, pod, usage, hours = commands("billing.md")
+    _, pod, usage, hours = commands("admins/billing.md")
     shown = shell.run(pod)
     assert "UserId=alice(" in shown
     assert "Account=chemistry" in shown
@@ -125,7 +125,7 @@ def test_billing(world, shell):
 
 def test_external_nodes(world, shell):
     node(world, "worker-7")
-    register, show = commands("external-nodes.md")
+    register, show = commands("admins/external-nodes.md")
     shell.run(register)
     eventually(lambda: "NodeName=worker-7" in world.slurm("scontrol", "show", "nodes"), "it is in Slurm", 30)
     eventually(lambda: "ExternalNode" in shell.run(show), "an Event", 20)
@@ -139,14 +139,14 @@ def test_external_nodes(world, shell):
 
 def test_security(world, shell):
     node(world, "named")
-    exempt, name = shell.page("security.md", {"worker-7": "named"})
+    exempt, name = shell.page("admins/security.md", {"worker-7": "named"})
     assert exempt.strip() == "namespace/calico-system labeled"
     assert name.strip() == "node/named labeled"
     world.cluster.kubectl("delete", "node", "named")
 
 
 def test_several_schedulers(world, shell):
-    objects, taint = commands("several-schedulers.md")
+    objects, taint = commands("admins/several-schedulers.md")
     made = shell.run(objects).splitlines()
     assert any("podbridge-b-scheduler" in line for line in made)
     shell.run(taint, {"NODE": "node-1"})
@@ -161,7 +161,7 @@ def test_several_schedulers(world, shell):
 
 
 def test_pools(world, shell):
-    nodes, access, consent = shell.page("pools.md")
+    nodes, access, consent = shell.page("admins/pools.md")
     assert "slurm-site" in nodes
     assert "local-site" in nodes
     assert access.count("rolebinding") == 2
@@ -170,7 +170,7 @@ def test_pools(world, shell):
 
 
 def test_sites(world, shell):
-    written, secret, checked, folder = commands("sites.md")
+    written, secret, checked, folder = commands("sites/sites.md")
     shell.run(written)
     shell.run(secret)
     assert (shell.folder / "home/.config/podbridge.seed").stat().st_mode & 0o777 == 0o600
@@ -196,7 +196,7 @@ def test_nats(world, shell, background):
         "--context prod ": "",
         "--context test get namespace kube-system": "get namespace default",
     }
-    write, check, start, *later = commands("nats.md")
+    write, check, start, *later = commands("admins/nats.md")
     shell.run(write, replaced)
     shell.run(check, replaced)
     background(shell, start, replaced)
@@ -210,7 +210,7 @@ def test_nats(world, shell, background):
 
 def test_the_plugin(world, shell, background):
     other = free_block(1)
-    config, start, ask, over_nats = commands("plugin.md")
+    config, start, ask, over_nats = commands("sites/plugin.md")
     shell.run(config)
     file = shell.folder / "site.toml"
     site = 'pool = "here"\nfolder = "{}"\n[batch]\nkind = "local"\n[runtime]\nkind = "none"\n'
@@ -234,7 +234,7 @@ def test_the_plugin(world, shell, background):
 
 
 def test_hints(shell, tmp_path):
-    pipes, script, token, send, ended, consumer = commands("slurm-hints.md")
+    pipes, script, token, send, ended, consumer = commands("admins/slurm-hints.md")
     hint = tmp_path / "podbridge-hint"
     own = {
         "-o podbridge -g slurm": "-o root -g root",
@@ -257,7 +257,7 @@ def test_hints(shell, tmp_path):
 
 def test_air_gapped(shell):
     shell = Shell({**shell.env, "PASSWORD": "secret"}, shell.folder)
-    (made,) = shell.page("air-gapped.md")
+    (made,) = shell.page("admins/air-gapped.md")
     assert made.strip() == "secret/registry-login created"
 
 
@@ -284,15 +284,15 @@ def test_switching(world, shell):
 
 
 def test_kustomize(shell):
-    """The two files of docs/install.md replace image and configuration of config/."""
-    page = (DOCS / "install.md").read_text().partition("## Install without Helm")[2]
+    """The two files of docs/admins/install.md replace image and configuration of config/."""
+    page = (DOCS / "admins/install.md").read_text().partition("## Install without Helm")[2]
     files = re.findall(r"(?s)`site/([\w.]+)`.*?```yaml\n(.*?) *```", page)
     assert [name for name, _ in files] == ["kustomization.yaml", "config.yaml"]
     shutil.copytree(places.CHECKOUT / "config", shell.folder / "config")
     (shell.folder / "site").mkdir()
     for name, text in files:
         (shell.folder / "site" / name).write_text(dedent(text))
-    block = command("install.md", "kubectl kustomize")
+    block = command("admins/install.md", "kubectl kustomize")
     shown, applied = (Block(block.page, block.line, line, "") for line in block.text.splitlines())
     found = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(shell.run(shown))}
     text = found["ConfigMap", "podbridge-config"]["data"]["config.yaml"]
@@ -315,7 +315,7 @@ def test_install_without_helm(world, shell):
     """The first steps change nothing here, since the cluster has these objects; the last ones uninstall podbridge."""
 
     def block(text):
-        return command("install.md", text)
+        return command("admins/install.md", text)
 
     assert "unchanged" in shell.run(block("apply -f config/rbac.yaml"))
     assert "unchanged" in shell.run(block("apply -f config/policies.yaml"))

@@ -1,4 +1,4 @@
-"""docs/compatibility.md has the versions that the code pins, no other ones, and names tests that exist."""
+"""docs/reference/compatibility.md has the versions that the code pins, no other ones, and names tests that exist."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cluster import debian, places, pythons
 from tests.conftest import SLURMS
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "compatibility.md").read_text()
-PAGES = ("compatibility.md", "high-availability.md", "upgrade.md", "air-gapped.md")
+PAGE = (ROOT / "docs/reference/compatibility.md").read_text()
+PAGES = ("reference/compatibility.md", "admins/high-availability.md", "admins/upgrade.md", "admins/air-gapped.md")
 MODULES = {
     "JobSet": ("gangs", "sigs.k8s.io/jobset"),
     "LeaderWorkerSet": ("gangs", "sigs.k8s.io/lws"),
@@ -156,7 +156,7 @@ def test_images_of_others_are_those_of_the_chart():
     (tested,) = versions_of("nats-server")
     tag = images["nats"]["tag"]
     assert tested.rpartition(" ")[2].startswith(f"{tag}."), "the chart has the tested nats-server"
-    assert f"nats:{tag} " in read("docs", "air-gapped.md")
+    assert f"nats:{tag} " in read("docs", "admins/air-gapped.md")
     wanted = ", ".join(f"{name} {image['tag'].removeprefix('v')}" for name, image in images.items())
     assert f"images of others in the chart: {wanted}" in [row[0] for row in rows("Not tested")]
 

@@ -18,7 +18,7 @@ def test_the_reference_is_what_the_code_says():
 
 
 def test_each_name_of_a_key_is_in_a_reference():
-    text = reference.text() + (ROOT / "docs" / "interlink-slurm.md").read_text()
+    text = reference.text() + (ROOT / "docs/sites/interlink-slurm.md").read_text()
     keys = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str) and "/" in value}
     assert len(keys) > 50
     assert not {key for key in keys if key not in text}
@@ -48,7 +48,7 @@ def test_no_page_installs_podbridge_by_its_name_from_an_index():
 
 
 def test_the_reasons_in_troubleshooting_exist():
-    page = (ROOT / "docs/troubleshooting.md").read_text()
+    page = (ROOT / "docs/admins/troubleshooting.md").read_text()
     source = "".join(file.read_text() for file in sorted((ROOT / "bridge").rglob("*.py")))
     known = reference.text() + source
     used = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][A-Za-z]+)+)`", page))

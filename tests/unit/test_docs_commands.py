@@ -14,7 +14,7 @@ from bridge.cli.main import cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "helm" / "podbridge" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SHELLS = ("", "sh", "bash", "shell", "console")
+SHELLS = ("sh", "bash", "shell", "console")
 """Languages of fenced blocks that contain commands."""
 START = re.compile(r"(?:^|[|(;&])\s*(?:\S*/bin/|kubectl )?podbridge\s")
 PLACEHOLDER = re.compile(r"[A-Z]+")
@@ -23,12 +23,12 @@ BUILT_IN = ("--help", "-h", "--version")
 
 
 def lines_of_code(text):
-    """Yield the lines of indented blocks and of fenced blocks of a shell; a continued line is one line."""
+    """Yield the lines of fenced blocks of a shell; a continued line is one line."""
     language = None
     for line in re.sub(r" *\\\n *", " ", text).splitlines():
         if fence := re.match(r" *```(\S*)", line):
             language = fence[1] if language is None else None
-        elif language in SHELLS or (language is None and line.startswith("    ")):
+        elif language in SHELLS:
             yield line.strip()
 
 
@@ -111,7 +111,10 @@ def test_the_commands_of_a_line(line, found):
 
 
 def test_blocks_of_other_languages_have_no_commands():
-    text = "```yaml\npodbridge a\n```\n    podbridge b \\\n      --all\ntext\n```\npodbridge c\n```\npodbridge d\n"
+    text = (
+        "```yaml\npodbridge a\n```\n    ```sh\n    podbridge b \\\n      --all\n    ```\n"
+        "```sh\npodbridge c\n```\npodbridge d\n"
+    )
     assert list(lines_of_code(text)) == ["podbridge b --all", "podbridge c"]
 
 

@@ -1,4 +1,4 @@
-"""docs/kueue.md has every field of the MasterQueue, and its manifests are valid."""
+"""docs/admins/kueue.md has every field of the MasterQueue, and its manifests are valid."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from bridge.errors import ConfigError
 from controllers.queues import specification
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "kueue.md").read_text()
+PAGE = (ROOT / "docs/admins/kueue.md").read_text()
 SCHEMA = yaml.safe_load((ROOT / "config" / "crds.yaml").read_text())["spec"]["versions"][0]["schema"]
 PROPERTIES = SCHEMA["openAPIV3Schema"]["properties"]
 

@@ -150,14 +150,14 @@ def test_an_alert_has_a_severity_texts_and_a_page(rule):
 
 
 def test_no_page_describes_an_alert_that_does_not_exist():
-    pages = {path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md")} - {"README"}
+    pages = {path.stem for path in (ROOT / "docs/admins/runbooks").glob("*.md")} - {"README"}
     assert pages == {rule["alert"] for rule in RULES}
 
 
 def test_each_defect_and_each_state_that_podbridge_does_not_leave_by_itself_has_an_alert():
     alerted = set().union(*(used(rule["expr"])[0] for rule in RULES))
     assert {"podbridge_isolated_errors_total", "podbridge_stranded_pods"} <= alerted
-    symptoms = (ROOT / "docs" / "troubleshooting.md").read_text()
+    symptoms = (ROOT / "docs/admins/troubleshooting.md").read_text()
     assert {name for name in own() if name in symptoms} <= alerted
 
 

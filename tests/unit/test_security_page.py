@@ -1,10 +1,10 @@
-"""docs/security.md names the test of each row: the tests must exist."""
+"""docs/admins/security.md names the test of each row: the tests must exist."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "security.md"
+PAGE = ROOT / "docs/admins/security.md"
 
 
 def tables():

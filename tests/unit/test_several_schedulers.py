@@ -46,7 +46,7 @@ def test_the_name_of_an_installation_is_short_and_plain(name):
 
 @pytest.mark.parametrize("file", ["rbac.yaml", "rbac-run.yaml", "policies.yaml"])
 def test_sed_makes_the_manifests_of_another_installation(file):
-    """docs/several-schedulers.md tells administrators to do so."""
+    """docs/admins/several-schedulers.md tells administrators to do so."""
     text = (MANIFESTS / file).read_text()
     first = {identity(each) for each in yaml.safe_load_all(text)}
     second = {identity(each) for each in yaml.safe_load_all(text.replace("podbridge", "shard-b"))}

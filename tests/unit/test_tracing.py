@@ -200,7 +200,7 @@ def test_a_wrong_sample_ratio_is_an_error(text):
 
 
 def test_the_page_lists_every_span_and_every_attribute():
-    text = (Path(__file__).parents[2] / "docs/tracing.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/admins/tracing.md").read_text()
     _, pools, slurm, rest = re.split(r"^### .*|^The attributes", text, flags=re.MULTILINE)
     assert {name: tuple(cells) for name, *cells in rows(pools)} == dict(tracing.SPANS)
     assert {name: tuple(cells) for name, *cells in rows(slurm)} == dict(slurm_spans.SPANS)

@@ -1,7 +1,7 @@
 """The annotations ``nunet.bridge.vk.io/*`` of a pod: one table. Pure.
 
-Each row has the field of the request that the value becomes, and how the value is read. docs/nunet.md has the same
-table; a test compares them.
+Each row has the field of the request that the value becomes, and how the value is read. docs/admins/nunet.md has the
+same table; a test compares them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Each key, variable, option and annotation of the interLink Slurm plugin, with what it does here.
 
-``docs/interlink-slurm.md`` contains :func:`text`; a test compares the names with the code.
+``docs/sites/interlink-slurm.md`` contains :func:`text`; a test compares the names with the code.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ VARIABLES = {
     "TSOCKSPATH": "replaces `TsocksPath`",
     "SHARED_FS": "no meaning, with a warning: volumes reach a job with and without a shared file system",
     "CUSTOMKUBECONF": "no meaning, with a warning: the server does not talk to Kubernetes",
-    "ENABLE_TRACING": "no meaning, with a warning: podbridge sends [its own traces](tracing.md)",
+    "ENABLE_TRACING": "no meaning, with a warning: podbridge sends [its own traces](../admins/tracing.md)",
     "TELEMETRY_*": "no meaning, with a warning, for each name that begins so",
 }
 OPTIONS = {

@@ -1,4 +1,4 @@
-{{/* The name of the installation: prefix of the names of all objects (docs/several-schedulers.md). */}}
+{{/* The name of the installation: prefix of the names of all objects (docs/admins/several-schedulers.md). */}}
 {{- define "podbridge.fullname" -}}
 {{- if (.Values.config).installation }}
 {{- .Values.config.installation }}

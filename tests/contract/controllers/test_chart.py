@@ -194,7 +194,7 @@ def test_each_alert_names_its_page_of_the_documentation_that_an_administrator_se
     assert alerts
     for alert in alerts:
         assert alert["annotations"]["runbook_url"] == f"{site}/runbooks/{alert['alert']}.html"
-        assert (chart.ROOT / "docs" / "runbooks" / f"{alert['alert']}.md").exists()
+        assert (chart.ROOT / "docs/admins/runbooks" / f"{alert['alert']}.md").exists()
 
 
 def test_policies_let_the_hub_reach_the_servers_of_its_release(helm: str) -> None:
@@ -353,7 +353,7 @@ def test_install_upgrade_rollback_and_uninstall(helm: str, kubernetes: Any, name
     assert checksum() != first
     text = kubernetes.api("GET", f"/api/v1/namespaces/{namespace}/configmaps/{PREFIX}-config")["data"]["config.yaml"]
     assert yaml.safe_load(text)["partition"] == "other"
-    # as docs/install.md hands the CRD over to a release
+    # as docs/admins/install.md hands the CRD over to a release
     owner = {f"meta.helm.sh/release-{key}": value for key, value in (("name", RELEASE), ("namespace", namespace))}
     labels = {"app.kubernetes.io/managed-by": "Helm"}
     kubernetes.api("PATCH", CRD, {"metadata": {"annotations": owner, "labels": labels}}, MERGE)

@@ -15,7 +15,7 @@ from tests.docs_blocks import DOCS, Shell, blocks, command
 pytestmark = pytest.mark.real
 
 
-@pytest.mark.parametrize("page", ["sites", "plugin", "interlink-slurm"])
+@pytest.mark.parametrize("page", ["sites/sites", "sites/plugin", "sites/interlink-slurm"])
 def test_the_command_of_a_page_installs_the_wheel(wheel, tmp_path, page):
     """In the directory of the wheel; without the packages that podbridge needs, since an index has these."""
     (block,) = (each for each in blocks(DOCS / f"{page}.md") if "pip install" in each.text)
@@ -28,7 +28,7 @@ def test_the_command_of_a_page_installs_the_wheel(wheel, tmp_path, page):
 
 @pytest.fixture
 def releasable(tmp_path, long):
-    """A clone whose changelog has the version with a date, as after the steps of docs/releases.md."""
+    """A clone whose changelog has the version with a date, as after the steps of docs/admins/releases.md."""
     if not long:
         pytest.skip("needs --long: it builds a release twice")
     checkout = tmp_path / "clone"
@@ -63,7 +63,7 @@ def test_a_signed_release_is_verified_by_the_commands_of_its_page(releasable, tm
     public = key.with_suffix(".pub").read_text()
     (downloaded / "allowed_signers").write_text(f"release@podbridge {public}")
     texts = ("ssh-keygen -Y verify", "sha256sum", "release.sh VERSION --homepage")
-    signature, sums, again = (command("releases.md", text) for text in texts)
+    signature, sums, again = (command("admins/releases.md", text) for text in texts)
     there = Shell(clean(), downloaded)
     assert "Good" in there.run(signature)
     checked = there.run(sums).splitlines()

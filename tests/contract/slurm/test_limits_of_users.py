@@ -1,6 +1,6 @@
 """Which of Slurm's limits hold for SlurmUser, as whom podbridge submits: each case asked of real daemons as both users.
 
-``docs/admission.md`` shows the outcome as a table; ``admission/field_policy.py`` guards what Slurm does not.
+``docs/reference/admission.md`` shows the outcome as a table; ``admission/field_policy.py`` guards what Slurm does not.
 """
 
 from __future__ import annotations

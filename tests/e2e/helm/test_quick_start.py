@@ -1,4 +1,4 @@
-"""Every command of docs/quick-start.md, read from the page, on a cluster without podbridge; then docs/upgrade.md."""
+"""Each command of docs/quick-start.md, on a cluster without podbridge; then those of docs/admins/upgrade.md."""
 
 import base64
 import json
@@ -72,7 +72,7 @@ def test_the_commands_of_the_quick_start_and_of_an_upgrade(installed, bare, shel
     assert "hello from hello-" in job
     assert pod.splitlines()[-1] == "hello"
     assert "Slurm" in printed["helm test podbridge --namespace podbridge"]
-    assert shell.run(command("install.md", "kubectl replace")).strip() == "secret/slurm-bridge-token replaced"
+    assert shell.run(command("admins/install.md", "kubectl replace")).strip() == "secret/slurm-bridge-token replaced"
     assert claims(base64.b64decode(bare.kubectl(*TOKEN)).decode())["sun"] == "slurm"
     upgrade(installed[1], shell, tmp_path / "values.yaml")
 
@@ -99,10 +99,10 @@ def test_the_commands_for_one_debian_machine(state_folder, long, report):
 
 
 def upgrade(release, shell, values):
-    """Run the commands of docs/upgrade.md, and those of docs/install.md that hand the CRD over."""
+    """Run the commands of docs/admins/upgrade.md, and those of docs/admins/install.md that hand the CRD over."""
     values.write_text(release.helm("get", "values", release.name, "--output=yaml"))
     words = {"values.yaml": str(values)}
-    assert "REVISION: 2" in shell.run(command("install.md", "helm upgrade"), words)
-    upgraded, tested = shell.page("upgrade.md", words)
+    assert "REVISION: 2" in shell.run(command("admins/install.md", "helm upgrade"), words)
+    upgraded, tested = shell.page("admins/upgrade.md", words)
     assert "REVISION: 3" in upgraded
     assert "Succeeded" in tested

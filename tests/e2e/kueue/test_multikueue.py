@@ -1,4 +1,4 @@
-"""A manager cluster copies Jobs to a worker with podbridge, by the manifests of docs/kueue.md."""
+"""A manager cluster copies Jobs to a worker with podbridge, by the manifests of docs/admins/kueue.md."""
 
 import dataclasses
 import os
@@ -13,7 +13,7 @@ from tests.docs_blocks import DOCS, Shell, command, commands
 from tests.e2e.kueue.conftest import KueueWorld
 
 pytestmark = [pytest.mark.real, pytest.mark.main_version]
-PAGE = (DOCS / "kueue.md").read_text()
+PAGE = (DOCS / "admins/kueue.md").read_text()
 SECTION = PAGE.partition("## MultiKueue: workers with podbridge\n")[2].partition("\n## ")[0]
 ORIGIN = "kueue.x-k8s.io/multikueue-origin"
 WORKER, QUEUE = "worker", "batch"
@@ -60,9 +60,9 @@ def manager(world, state_folder, tmp_path_factory):
         made = KueueWorld(cluster)
         cluster.kubectl("delete", "secret", WORKER, f"--namespace={kueue.NAMESPACE}", "--ignore-not-found")
         at_worker = shell(world, tmp_path_factory.mktemp("worker"))
-        at_worker.run(command("kueue.md", "kubectl create token"))
+        at_worker.run(command("admins/kueue.md", "kubectl create token"))
         dataclasses.replace(at_worker, env={**os.environ, **cluster.env}).run(
-            command("kueue.md", "kubectl create secret")
+            command("admins/kueue.md", "kubectl create secret")
         )
         cluster.kubectl("apply", "-f", "-", input=objects)
         path = f"{kueue.API}/multikueueclusters/{WORKER}"
@@ -97,11 +97,11 @@ def gone(world, copy):
 def test_the_first_steps_of_the_page(world, tmp_path):
     reader = shell(world, tmp_path)
     assert "customresourcedefinition.apiextensions.k8s.io/masterqueues.vk.io" in reader.run(
-        command("kueue.md", "config/crds.yaml")
+        command("admins/kueue.md", "config/crds.yaml")
     )
-    assert "labeled" in reader.run(command("kueue.md", "kubectl label node"))
+    assert "labeled" in reader.run(command("admins/kueue.md", "kubectl label node"))
     world.cluster.kubectl("label", "node", kueue.LOCAL_NODE, "example.com/place-")
-    assert len(commands("kueue.md")) == 4, "two here, two by the fixture manager"
+    assert len(commands("admins/kueue.md")) == 4, "two here, two by the fixture manager"
 
 
 def test_a_job_of_the_manager_runs_at_a_site_of_the_worker_and_its_end_comes_back(world, manager):

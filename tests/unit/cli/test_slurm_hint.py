@@ -203,7 +203,7 @@ def test_the_consumer_of_the_documentation_sends_a_hint_for_each_record(
 ) -> None:
     _, hints = start(HintsSection(directory=directory))
     eventually(lambda: any(directory.glob("*.pipe")))
-    page = (ROOT / "docs" / "slurm-hints.md").read_text()
+    page = (ROOT / "docs/admins/slurm-hints.md").read_text()
     [script] = [block for block in page.split("```") if block.startswith("bash\nkcat")]
     consumer, colon, rest = script.removeprefix("bash\n").partition("|")
     records = """'{"account":"a","jobid":17,"state":"COMPLETED"}' '{"jobid": 18}' '{"error": 19}'"""

@@ -83,7 +83,7 @@ def test_each_file_that_names_a_version_is_compared():
 
 
 def test_the_page_about_releases_has_the_files_that_name_the_version():
-    text = (ROOT / "docs/releases.md").read_text().partition("## Make a release")[2].partition("Then write")[0]
+    text = (ROOT / "docs/admins/releases.md").read_text().partition("## Make a release")[2].partition("Then write")[0]
     for name, *_ in release._NAMED:
         assert name == "config" or f"`{name.removeprefix('docs/')}`" in text
 

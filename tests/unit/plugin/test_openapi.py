@@ -55,8 +55,8 @@ def test_the_command_needs_one_source_of_pools():
 
 
 def rows(header):
-    """Return the cells of the table in docs/plugin.md whose first column has this header."""
-    page = (Path(__file__).parents[3] / "docs" / "plugin.md").read_text()
+    """Return the cells of the table in docs/sites/plugin.md whose first column has this header."""
+    page = (Path(__file__).parents[3] / "docs/sites/plugin.md").read_text()
     table = page.split(f"| {header} |", 1)[1].split("\n\n", 1)[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 

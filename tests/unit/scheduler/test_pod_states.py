@@ -1,4 +1,4 @@
-"""The states of a waiting pod: the transitions of the diagram in docs/architecture.md, and a decision that is pure."""
+"""The states of a waiting pod: the transitions of docs/developers/architecture.md, and a decision that is pure."""
 
 import copy
 import gc
@@ -19,7 +19,7 @@ from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 from scheduler.pod_states import NEW, REFUSED, Allocated, BackingOff, Bound, Phase, PodState, PodStates, WithJob
 
-PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
+PAGE = Path(__file__).parents[3] / "docs/developers/architecture.md"
 NODES = {"fits": {}, "cordoned": {"unschedulable": True}, "full": {}}
 VIEWS = [
     eligibility.view({"metadata": {"name": name}, "spec": spec, "status": {"allocatable": {"cpu": "8"}}})

@@ -64,7 +64,7 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
     @precondition(lambda self: self.unfinished())
     @rule(number=NUMBER, whole=st.booleans(), starts=st.booleans())
     def delete(self, number, whole, starts):
-        """A user deletes a pod, or all pods of a group that have not succeeded (docs/gangs.md)."""
+        """A user deletes a pod, or all pods of a group that have not succeeded (docs/users/groups.md)."""
         everyone = self.unfinished()
         key = links.key(everyone[number % len(everyone)])
         for index, pod in enumerate(everyone):

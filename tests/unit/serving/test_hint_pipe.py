@@ -20,7 +20,7 @@ from bridge.errors import BridgeError
 from bridge.serving.hint_pipe import LONGEST_LINE, HintPipe, read_lines, remove_stale_pipes
 from cluster.polling import eventually
 
-PAGE = Path(__file__).parents[3] / "docs" / "slurm-hints.md"
+PAGE = Path(__file__).parents[3] / "docs/admins/slurm-hints.md"
 
 
 def script(directory: Path) -> str:

@@ -16,7 +16,7 @@ from bridge.script.buildconfig import BuildConfig
 from bridge.site import config, sample
 from bridge.site.service import LiveConfig, link_settings
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "sites.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs/sites/sites.md"
 
 
 def test_section_2_the_sample_is_valid_and_says_only_defaults() -> None:

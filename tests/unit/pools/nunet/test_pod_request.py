@@ -12,7 +12,7 @@ from bridge.pools.nunet import dialect, pod_annotations, pod_request
 from bridge.pools.nunet.pod_request import RequestSettings
 from bridge.script.references import Objects
 
-PAGE = Path(__file__).parents[4] / "docs" / "nunet.md"
+PAGE = Path(__file__).parents[4] / "docs/admins/nunet.md"
 ALL = RequestSettings(services=True, secrets=True, gpu_count=True)
 NONE = RequestSettings()
 
@@ -260,4 +260,4 @@ def test_the_table_in_the_documentation_is_that_of_the_code():
         f"| `{key.name}` | {key.meaning} | {key.allowed} | {sent[key.name]} |" for key in pod_annotations.KEYS.values()
     ]
     text = PAGE.read_text()
-    assert "\n".join(rows) in text, "docs/nunet.md: replace the table by:\n" + "\n".join(rows)
+    assert "\n".join(rows) in text, "docs/admins/nunet.md: replace the table by:\n" + "\n".join(rows)

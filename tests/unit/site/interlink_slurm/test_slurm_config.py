@@ -237,7 +237,7 @@ def test_the_table_has_every_key_variable_and_annotation() -> None:
         value for value in known if value.startswith(("slurm-job.", "interlink.eu/")) and value != names.SITE_PREFIX
     }
     assert set(table.ANNOTATIONS) == said
-    page = (Path(__file__).parents[4] / "docs" / "interlink-slurm.md").read_text()
+    page = (Path(__file__).parents[4] / "docs/sites/interlink-slurm.md").read_text()
     assert table.text() in page
 
 
