@@ -1,34 +1,43 @@
-"""A manager cluster copies Jobs to a worker with podbridge, by the manifests of docs/admins/kueue.md."""
+"""A manager cluster copies Jobs to a worker with podbridge, as docs/admins/kueue.md describes."""
 
-import dataclasses
 import os
-import re
+from pathlib import Path
 
 import pytest
 
 from cluster import Cluster, kueue, places
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
-from tests.docs_blocks import DOCS, Shell, command, commands
+from tests.docs_blocks import Block, Shell, command, commands
 from tests.e2e.kueue.conftest import KueueWorld
 
 pytestmark = [pytest.mark.real, pytest.mark.main_version]
-PAGE = (DOCS / "admins/kueue.md").read_text()
-SECTION = PAGE.partition("## MultiKueue: workers with podbridge\n")[2].partition("\n## ")[0]
+FOLDER = Path(__file__).parent
 ORIGIN = "kueue.x-k8s.io/multikueue-origin"
 WORKER, QUEUE = "worker", "batch"
 """Name of the worker and of the queues in the manifests."""
 
 
-def manifests():
-    """Return the manifests of the page: account and queue of the worker, objects of the manager."""
-    texts = re.findall(r"^ *```yaml\n(.*?)^ *```", SECTION, re.MULTILINE | re.DOTALL)
-    account, queue, manager = ("".join(line[3:] for line in text.splitlines(keepends=True)) for text in texts)
-    return (
-        account,
-        queue.replace("^site-", "-site$").replace("research", NAMESPACE),
-        manager.replace("research", NAMESPACE),
-    )
+CONNECT = Block(
+    "test_multikueue.py",
+    0,
+    """\
+token=$(kubectl create token multikueue --namespace kueue-system --duration 1h)
+export KUBECONFIG=worker.kubeconfig
+kubectl config set-cluster worker --server https://worker.example.org:6443 --certificate-authority ca.crt --embed-certs
+kubectl config set-credentials multikueue --token "$token"
+kubectl config set-context worker --cluster worker --user multikueue
+kubectl config use-context worker
+""",
+    "",
+)
+"""Kueue accepts only a kubeconfig that contains its certificates."""
+
+
+def manifest(name):
+    """Return the manifests of this cluster, for the namespace and the site of the tests."""
+    text = (FOLDER / f"multikueue_{name}.yaml").read_text()
+    return text.replace("^site-", "-site$").replace("research", NAMESPACE)
 
 
 def shell(world, folder):
@@ -51,20 +60,18 @@ def condition(item, kind):
 @pytest.fixture(scope="module")
 def manager(world, state_folder, tmp_path_factory):
     """A second cluster, with Kueue and without podbridge, whose queue sends Jobs to the first one."""
-    account, queue, objects = manifests()
-    world.cluster.kubectl("apply", "-f", "-", input=account)
-    world.cluster.kubectl("apply", "-f", "-", input=queue)
+    world.cluster.kubectl("apply", "-f", "-", input=manifest("worker"))
     eventually(lambda: len(world.offered(QUEUE)) == 3, "the queue of the worker has its flavors")
     version = world.cluster.options.kueue_version
     with Cluster(state_folder / "manager", slurm=None, nodes=0, kueue=True, kueue_version=version) as cluster:
         made = KueueWorld(cluster)
         cluster.kubectl("delete", "secret", WORKER, f"--namespace={kueue.NAMESPACE}", "--ignore-not-found")
-        at_worker = shell(world, tmp_path_factory.mktemp("worker"))
-        at_worker.run(command("admins/kueue.md", "kubectl create token"))
-        dataclasses.replace(at_worker, env={**os.environ, **cluster.env}).run(
-            command("admins/kueue.md", "kubectl create secret")
-        )
-        cluster.kubectl("apply", "-f", "-", input=objects)
+        folder = tmp_path_factory.mktemp("worker")
+        shell(world, folder).run(CONNECT)
+        file = folder / "worker.kubeconfig"
+        secret = ("create", "secret", "generic", WORKER, f"--namespace={kueue.NAMESPACE}")
+        cluster.kubectl(*secret, f"--from-file=kubeconfig={file}")
+        cluster.kubectl("apply", "-f", "-", input=manifest("manager"))
         path = f"{kueue.API}/multikueueclusters/{WORKER}"
         eventually(lambda: condition(made.api("GET", path), "Active") == "True", "the worker is connected", 60)
         path = f"{kueue.API}/clusterqueues/{QUEUE}"
@@ -101,7 +108,7 @@ def test_the_first_steps_of_the_page(world, tmp_path):
     )
     assert "labeled" in reader.run(command("admins/kueue.md", "kubectl label node"))
     world.cluster.kubectl("label", "node", kueue.LOCAL_NODE, "example.com/place-")
-    assert len(commands("admins/kueue.md")) == 4, "two here, two by the fixture manager"
+    assert len(commands("admins/kueue.md")) == 2
 
 
 def test_a_job_of_the_manager_runs_at_a_site_of_the_worker_and_its_end_comes_back(world, manager):
