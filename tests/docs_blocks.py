@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
+
+import yaml
 
 DOCS = Path(__file__).parents[1] / "docs"
 SHELLS = ("sh", "bash", "shell", "console")
@@ -39,6 +41,7 @@ RUN_BY = {
             "admins/slurm-hints",
             "sites/plugin",
             "sites/sites",
+            "users/from-sbatch",
             "users/run-pods",
         )
     },
@@ -64,8 +67,8 @@ class Block:
         return f"{self.page}:{self.line}"
 
 
-def blocks(page: Path) -> Iterator[Block]:
-    """Yield the blocks of commands: fenced ones of a shell."""
+def blocks(page: Path, languages: Collection[str] = SHELLS) -> Iterator[Block]:
+    """Yield the fenced blocks of these languages; by default commands of a shell."""
     reason, begun, language = "", 0, ""
     text: list[str] = []
     for number, line in enumerate(page.read_text().splitlines(), start=1):
@@ -73,7 +76,7 @@ def blocks(page: Path) -> Iterator[Block]:
         if begun and not fence:
             text.append(line)
         elif begun:
-            if language in SHELLS:
+            if language in languages:
                 yield Block(page.name, begun, dedent("\n".join(text)), reason)
             reason, begun, text = "", 0, []
         elif fence:
@@ -93,6 +96,12 @@ def command(name: str, text: str) -> Block:
     """Return the only block of a page, not marked, that contains a text."""
     (found,) = (block for block in commands(name) if text in block.text)
     return found
+
+
+def manifests(name: str) -> dict[str, str]:
+    """Return the text of each block of YAML of a page of ``docs/``, by the name of its last object."""
+    texts = [block.text for block in blocks(DOCS / name, ("yaml",))]
+    return {list(yaml.safe_load_all(text))[-1]["metadata"]["name"]: text for text in texts}
 
 
 @dataclass

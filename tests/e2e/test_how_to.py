@@ -29,7 +29,7 @@ from cluster.slurm import ACCOUNTING, Size
 from cluster.tools import ANYTHING
 from cluster.world import NAMESPACE
 from tests.contract.wire.servers import certificate, listens
-from tests.docs_blocks import DOCS, Block, Shell, command, commands
+from tests.docs_blocks import DOCS, Block, Shell, command, commands, manifests
 
 pytestmark = pytest.mark.real
 
@@ -46,6 +46,8 @@ CONF = [
     "MaxNodeCount=200",
     "NodeSet=k8s Feature=k8s",
     "PartitionName=k8s Nodes=k8s MaxTime=INFINITE State=UP",
+    # docs/users/from-sbatch.md
+    "PartitionName=gpu Nodes=node-[0-1] MaxTime=INFINITE State=UP",
 ]
 POLICIES = [
     {"namespaces": [LAB], "default": {"userId": "alice", "groupId": "20001", "account": "chemistry", "wckey": "lab"}},
@@ -110,6 +112,38 @@ def test_users(world, shell):
     assert job in told
     assert "deleted" in deleted
     world.gone(pod)
+
+
+def test_from_sbatch(world, shell):
+    """Each manifest of the page runs, and becomes the job of Slurm that the page promises."""
+    page, own = "users/from-sbatch.md", shell.folder / "kubeconfig"
+    shutil.copy(world.cluster.kubeconfig, own)  # the first command changes it
+    shell = Shell({**shell.env, "KUBECONFIG": str(own)}, shell.folder)
+    texts = manifests(page)
+    for name, text in texts.items():
+        (shell.folder / f"{name}.yaml").write_text(text)
+    select, create, resume = commands(page)
+    files = " ".join(f"-f {name}.yaml" for name in texts)
+    shell.run(select)
+    shell.run(create)
+    shell.run(Block(page, 0, f"kubectl apply {files}", ""))
+    shell.run(resume)
+    jobs = " ".join(f"job/{name}" for name in texts if name != "notebook")
+    shell.run(Block(page, 0, f"kubectl wait --for=condition=Complete --timeout=60s {jobs}", ""))
+    notebook = world.running(world.api("GET", world.path("notebook")))
+
+    def slurm_jobs(name):
+        ids = {world.job_of(pod) for pod in world.pods(selector=f"job-name={name}")}
+        return [world.job(job) for job in ids]
+
+    assert len(slurm_jobs("array")) == 4
+    (fit,), (train,), (mpi,) = map(slurm_jobs, ("fit", "train", "mpi"))
+    assert fit["TimeLimit"] == "04:00:00"
+    assert (train["Partition"], train["TimeLimit"]) == ("gpu", "1-12:00:00")
+    assert mpi["NumNodes"] == "2"
+    assert world.job(world.job_of(notebook))["TimeLimit"] == "08:00:00"
+    shell.run(Block(page, 0, f"kubectl delete {files}", ""))
+    world.gone(notebook)
 
 
 def test_billing(world, shell):
