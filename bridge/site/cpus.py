@@ -1,7 +1,7 @@
 """One processor for the submitter's own threads, all processors for the programs that it starts.
 
 Python's threads take turns at the interpreter. On several processors, each system call of one thread wakes another on
-the next processor, often for nothing: this cost a third of all submissions (docs/developers/performance.md). The
+the next processor, often for nothing: this cost a third of all submissions (docs/developers/decisions.md). The
 kernel moves other work away from a busy processor.
 """
 
