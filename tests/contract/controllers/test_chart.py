@@ -353,7 +353,7 @@ def test_install_upgrade_rollback_and_uninstall(helm: str, kubernetes: Any, name
     assert checksum() != first
     text = kubernetes.api("GET", f"/api/v1/namespaces/{namespace}/configmaps/{PREFIX}-config")["data"]["config.yaml"]
     assert yaml.safe_load(text)["partition"] == "other"
-    # as docs/admins/install.md hands the CRD over to a release
+    # as docs/admins/upgrade.md hands the CRD over to a release
     owner = {f"meta.helm.sh/release-{key}": value for key, value in (("name", RELEASE), ("namespace", namespace))}
     labels = {"app.kubernetes.io/managed-by": "Helm"}
     kubernetes.api("PATCH", CRD, {"metadata": {"annotations": owner, "labels": labels}}, MERGE)
