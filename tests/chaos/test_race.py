@@ -1,7 +1,7 @@
 """Pods race at two sites while hub, submitters and nats-server are killed or stopped: each runs once, nothing is left.
 
 Sites are cordoned meanwhile, so places are withdrawn and given again. A pod whose job was killed together with its node
-may fail (docs/users/late-binding.md); no fault here kills a job, so none may.
+may fail (docs/developers/late-binding.md); no fault here kills a job, so none may.
 """
 
 from __future__ import annotations
