@@ -311,7 +311,7 @@ def test_switching(world, shell):
     world.api.ensure("/apis/vk.io/v1/masterqueues", queue)
     for name in ("from-interlink-slurm", "from-interlink", "from-nats-plugin", "from-slurm-bridge"):
         world.cluster.kubectl("annotate", "namespace", "research", "bridge.vk.io/pools-", "bridge.vk.io/pool-secrets-")
-        shell.page(f"switch/{name}.md", {"/etc/interlink/": ""})
+        shell.page(f"admins/switch/{name}.md", {"/etc/interlink/": ""})
     assert "slurmRestApi" in (shell.folder / "values.yaml").read_text()
     assert "name: old" in (shell.folder / "queues.yaml").read_text()
     world.api("DELETE", "/apis/vk.io/v1/masterqueues/old")
