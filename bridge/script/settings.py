@@ -36,30 +36,30 @@ class Volumes(Part):
 
     scratch_area: AbsolutePath = Field(
         "/tmp",  # noqa: S108
-        description="Directory for emptyDir volumes, unless scratch_in_job_folder is true.",
+        description="Directory for emptyDir volumes, if scratch_in_job_folder is false.",
     )
-    scratch_in_job_folder: bool = Field(True, description="Store emptyDir volumes in the job's directory instead.")
+    scratch_in_job_folder: bool = Field(True, description="Store emptyDir volumes in the job's directory.")
     image_dir: AbsolutePath | None = Field(
-        None, examples=["/shared/images"], description="Images as files: <image_dir>/<image with : as _>."
+        None, examples=["/shared/images"], description="Directory of images as files; in their names, _ replaces :."
     )
     image_paths: list[AbsolutePath] = Field(
         [],
-        description="Paths of images, or of directories of images, that pods may name beside image_dir.",
+        description="Other images, or directories of images, that pods may name.",
     )
     apptainer_cachedir: AbsolutePath | None = Field(
         None, examples=["/shared/cache/apptainer"], description="Default: the runtime's own."
     )
     cvmfs_unpacked_path: AbsolutePath | None = Field(
-        None, examples=["/cvmfs/unpacked.cern.ch"], description="Unpacked images: <path>/<image>."
+        None, examples=["/cvmfs/unpacked.cern.ch"], description="Directory of unpacked images, by their names."
     )
     additional_directories_in_path: list[AbsolutePath] = []
     cvmfs_path: Annotated[str, Field(pattern=r"^(/[^\x00-\x1f]*)?$", max_length=4096)] = Field(
-        "", description="CernVM-FS (/cvmfs) for volumes with cvmfs.vk.io/<volume>; empty: refuse them."
+        "", description="CernVM-FS (/cvmfs) for volumes of cvmfs.vk.io/; empty: refuse them."
     )
     fuse_sleep_seconds: Annotated[float, Field(ge=0, le=600)] = Field(
-        5, description="Seconds after which the script of a volume with fuse.vk.io/<volume> must have mounted it."
+        5, description="Seconds that the script of a FUSE volume has to mount it."
     )
-    host_paths: list[AbsolutePath] = Field([], description="Directories below which hostPath volumes are allowed.")
+    host_paths: list[AbsolutePath] = Field([], description="Directories for hostPath volumes.")
 
 
 class Runtime(Part):
@@ -70,7 +70,7 @@ class Runtime(Part):
     network: Literal["host", "none"] = Field("host", description="none: containers have no network.")
     run_as_user: Literal["refuse", "ignore"] = Field(
         "refuse",
-        description="Pods whose runAsUser or runAsGroup the runtime cannot give; ignore: the field has no effect.",
+        description="If the runtime cannot give runAsUser or runAsGroup.",
     )
 
 
@@ -80,12 +80,12 @@ class ApiServer(Part):
     url: Annotated[str, Field(pattern=r"^https://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?$")] | None = Field(
         None,
         examples=["https://k8s.example:6443"],
-        description="https://HOST:PORT, for KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.",
+        description="https://HOST:PORT of the API server, as containers reach it.",
     )
     ca: Annotated[str, Field(pattern=_PEM, max_length=65536)] | None = Field(
         None,
         examples=["-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"],
-        description="CA certificates of the server (PEM, not a path), for the volume's ca.crt.",
+        description="Its CA certificates (PEM, not a path).",
     )
 
     @model_validator(mode="after")
@@ -118,15 +118,13 @@ class Flavor(Part):
     nodelist: str | None = None
     generic_resources: Words = []
     max_time_seconds: Annotated[int, Field(ge=1)] | None = None
-    max_resources: dict[str, str] = Field(
-        {}, description="Resource -> quantity; a GPU must be named here to be available."
-    )
+    max_resources: dict[str, str] = Field({}, description="Resource -> quantity; a GPU must be named to be available.")
     uid: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="With interlink-slurm rules: the user of jobs whose pod has no runAsUser."
+        None, description="With interlink-slurm rules: user of pods without runAsUser."
     )
     cpu: Annotated[int, Field(ge=1)] | None = Field(None, description="CPUs of pods that request none.")
     memory: str | None = Field(None, description="Memory of pods that request none.")
-    flags: Words = Field([], description="Additional options of the submit command.")
+    flags: Words = Field([], description="More options of the submit command.")
 
 
 class Limits(Part):
@@ -137,25 +135,25 @@ class Limits(Part):
     max_time_seconds: Annotated[int, Field(ge=1)] | None = Field(None, examples=[86400])
     rules: Literal["podbridge", "interlink-slurm"] = Field(
         "podbridge",
-        description="How size, flavor and flags follow from a pod; interlink-slurm: as in the interLink Slurm plugin.",
+        description="How size, flavor and flags follow from a pod.",
     )
     default_uid: Annotated[int, Field(ge=0)] | None = Field(
         None,
         examples=[1000],
-        description="With interlink-slurm rules: the user of jobs if neither the pod nor its flavor has one.",
+        description="With interlink-slurm rules: user of jobs without one.",
     )
-    probes: bool = Field(True, description="Run the probes of containers; false: ignore them.")
+    probes: bool = Field(True, description="Run the probes of containers.")
     watch_memory: bool = Field(True, description="End a container that uses more than its memory limit.")
-    allow_user_flags: bool = Field(False, description="Honour slurm-job.vk.io/flags (options of the submit command).")
-    allow_pre_exec: bool = Field(False, description="Honour slurm-job.vk.io/pre-exec (a script that runs outside).")
+    allow_user_flags: bool = Field(False, description="Honour slurm-job.vk.io/flags: options of the submit command.")
+    allow_pre_exec: bool = Field(False, description="Honour slurm-job.vk.io/pre-exec: a script outside of containers.")
     allow_race: bool = Field(
         False,
-        description="Accept jobs that wait for a grant after their start, because their pod is queued elsewhere too.",
+        description="Accept jobs of pods that are queued elsewhere too.",
     )
-    allow_fuse: bool = Field(False, description="Honour fuse.vk.io/<volume> (a script that mounts; may run outside).")
+    allow_fuse: bool = Field(False, description="Honour fuse.vk.io/: a script that mounts; may run outside.")
     allow_runtime_options: bool = Field(
         False,
-        description="Honour slurm-job.vk.io/{mpi-flags,singularity-*,enroot-*}: options of the container runtime.",
+        description="Honour slurm-job.vk.io/mpi-flags, and options of the runtime.",
     )
 
 
@@ -168,8 +166,8 @@ class BuildSettings(Part):
     api_server: ApiServer = ApiServer()
     flavors: list[Flavor] = []
     default_flavor: str = ""
-    header: str = Field("", description="Lines at the start of every script (module load ...).")
-    footer: str = Field("", description="Lines at its end.")
+    header: str = Field("", description="First lines of every script (module load ...).")
+    footer: str = Field("", description="Last lines of every script.")
 
     def section(self, model: type[P]) -> P:
         """Return the section of a driver, whose type is ``model``."""

@@ -39,27 +39,27 @@ class Nats(Part):
     read_at_start = True
 
     servers: Annotated[list[str], Field(min_length=1)] = Field(
-        ["nats://127.0.0.1:4222"], description="URLs with nats://, tls://, ws:// or wss://, without a password."
+        ["nats://127.0.0.1:4222"], description="URLs: nats://, tls://, ws:// or wss://; no password."
     )
     seed_file: Path | None = Field(
-        None, examples=["/home/me/.config/podbridge/site.seed"], description="File with this site's nkey seed (0600)."
+        None, examples=["/home/me/.config/podbridge/site.seed"], description="File with the nkey seed (0600)."
     )
     user: str | None = Field(None, examples=["site"], description="User name, instead of a seed.")
     password_file: Path | None = Field(
-        None, examples=["/home/me/.config/podbridge/password"], description="File with the user's password (0600)."
+        None, examples=["/home/me/.config/podbridge/password"], description="File with its password (0600)."
     )
     ca_file: Path | None = Field(
         None,
         examples=["/home/me/.config/podbridge/ca.crt"],
-        description="CA certificates, instead of those of the machine.",
+        description="CA certificates; default: the machine's.",
     )
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")] = Field(
-        names.SUBJECT_PREFIX, description="Prefix of every subject; the same as the hub's."
+        names.SUBJECT_PREFIX, description="Prefix of subjects, as at the hub."
     )
     inbox_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")] | None = Field(
         None,
         examples=["_INBOX.my-pool"],
-        description="Prefix of the subjects of replies to this site; default: _INBOX.",
+        description="Of subjects of replies; default: _INBOX.",
     )
 
     @field_validator("servers")
@@ -83,15 +83,13 @@ class Batch(Part):
     )
     settle: Seconds = Field(
         60,
-        description="Seconds after which a submission without an answer may be repeated, if its job does not appear.",
+        description="Seconds until a submission without an answer is repeated.",
     )
-    lost_after: Seconds = Field(
-        60, description="Seconds after which a job that the batch system no longer knows counts as lost."
-    )
+    lost_after: Seconds = Field(60, description="Seconds until a job that is no longer listed is lost.")
     lag: Annotated[float, Field(ge=0, le=3600)] | None = Field(
         None,
         examples=[15],
-        description=f"Seconds that a shared file system may take to show the end of a job; default: {defaults('lag')}.",
+        description=f"Seconds that a shared file system may hide a change; default: {defaults('lag')}.",
     )
 
 
@@ -100,10 +98,10 @@ class Images(Part):
 
     cache_size: str = Field(
         "20Gi",
-        description="Limit of the size of all images; above it, the least recently used are removed; 0: no cache.",
+        description="Size of all images; 0: no cache.",
     )
     cache_days: Annotated[float, Field(ge=0, le=3650)] = Field(
-        14, description="Days after the last start of a container with an image until it is removed; 0: no limit."
+        14, description="Days until an unused image is removed; 0: no limit."
     )
 
     @field_validator("cache_size")
@@ -124,12 +122,12 @@ class Resources(Part):
 
     cpu: str | None = Field(None, examples=["128"], description="Kubernetes quantity.")
     memory: str | None = Field(None, examples=["512Gi"], description="Kubernetes quantity.")
-    pods: Annotated[int, Field(ge=0)] = Field(10_000, description="Jobs that may wait or run at the same time.")
+    pods: Annotated[int, Field(ge=0)] = Field(10_000, description="Jobs that wait or run at once.")
     extended: dict[str, str] = Field({}, description='E.g. {"nvidia.com/gpu" = "4"}.')
     script: AbsolutePath | None = Field(
         None,
         examples=["/opt/site/resources.sh"],
-        description="Program that prints the resources as an interLink plugin's ping does; they replace all others.",
+        description="Program that prints all resources, as an interLink ping.",
     )
 
 
@@ -137,19 +135,18 @@ class Node(Part):
     """``[node]``: labels and taints of the virtual node of this pool."""
 
     labels: dict[Label, Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*$", max_length=63)]] = Field(
-        {}, description="More labels."
+        {}, description="Of the virtual node."
     )
-    taints: list[Taint] = Field([], description="More taints: key=value:Effect.")
+    taints: list[Taint] = Field([], description="key=value:Effect.")
 
 
 class ContainerLogs(Part):
     """``[container_logs]``: limits of a container's output; neither pods nor hubs can change them."""
 
-    max_size: str = Field("10Mi", description="Kubernetes quantity, 64Ki to 1Ti; as a kubelet's containerLogMaxSize.")
+    max_size: str = Field("10Mi", description="64Ki to 1Ti; as a kubelet's containerLogMaxSize.")
     max_files: Annotated[int, Field(ge=2, le=1000)] = Field(
         5,
-        description="As a kubelet's containerLogMaxFiles: a log longer than max_size x max_files loses its oldest "
-        "part, and max_size x (max_files - 1) are kept.",
+        description="As a kubelet's containerLogMaxFiles.",
     )
 
     @field_validator("max_size")
@@ -170,7 +167,7 @@ class Announcing(Part):
 
     period: Annotated[float, Field(ge=0.2, le=600)] = Field(10, description="Seconds between announcements.")
     capacity_period: Annotated[float, Field(ge=0.2, le=3600)] = Field(
-        30, description="Seconds between two measurements of the batch system's resources."
+        30, description="Seconds between measurements of the resources."
     )
 
 
@@ -187,21 +184,19 @@ class _SiteConfig(BuildConfig):
     """The file without the sections of the batch systems."""
 
     pool: Annotated[str, Field(pattern=POOL_PATTERN)] = Field(
-        "my-pool", description="Name of the pool and of its virtual node; the option --pool overrides it."
+        "my-pool", description="Name of the pool and of its virtual node."
     )
     folder: AbsolutePath = Field(
         "/var/tmp/podbridge",  # noqa: S108
-        description="Directory of jobs: private (0700), with the same path on every machine that runs jobs.",
+        description="Directory of jobs: private (0700), one path on all machines.",
     )
     adopt_from: AbsolutePath | None = Field(
         None,
         examples=["/home/me/.local/interlink/jobs"],
-        description="DataRootFolder of an interLink Slurm plugin: adopt the jobs that it left running.",
+        description="DataRootFolder of an interLink Slurm plugin, to adopt its jobs.",
     )
-    sync: bool = Field(True, description="Write a job's directory to disk (fsync) before the job is submitted.")
-    one_cpu: bool = Field(
-        True, description="Run the submitter's own threads on one processor, which is faster; jobs may use all."
-    )
+    sync: bool = Field(True, description="Write a job's directory to disk (fsync) before its submission.")
+    one_cpu: bool = Field(True, description="Run the submitter itself on one processor, which is faster.")
     nats: Nats = Nats()
     batch: Batch = Batch()
     images: Images = Images()

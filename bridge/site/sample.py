@@ -60,7 +60,7 @@ def _words(field: FieldInfo) -> str:
     for kind in (annotation, *get_args(annotation)):
         choices = get_args(kind)
         if choices and all(isinstance(choice, str) for choice in choices):
-            return "One of " + ", ".join(choices) + "."
+            return "Values: " + ", ".join(choices) + "."
     return ""
 
 
@@ -136,12 +136,14 @@ def reference() -> str:
         shown = "required" if field.is_required() else "" if default is None else f"`{_toml(default)}`"
         rows.append(f"| `{key}` | {shown} | {_described(field)} |".replace("  |", " |"))
 
-    for name, field, default in _fields(SiteConfig):
+    fields = {name: (field, default) for name, field, default in _fields(SiteConfig)}
+    for name in (*_FIRST, *(name for name in fields if name not in _FIRST)):
+        field, default = fields[name]
         model = section_in(field.annotation)
         if model is None:
             row(name, field, default)
             continue
-        prefix = f"[[{name}]]" if isinstance(default, list) else f"[{name}]"
+        prefix = f"{name}[]" if isinstance(default, list) else name
         for key, inner, value in _fields(model):
-            row(f"{prefix} {key}", inner, value)
+            row(f"{prefix}.{key}", inner, value)
     return "\n".join(rows) + "\n"

@@ -35,7 +35,7 @@ class Apptainer(Part):
     containall: bool = True
     fuse_mode: Literal["container", "host", "host-privileged"] = Field(
         "container",
-        description="Where the script of a FUSE volume runs; host-privileged: on the machine, without apptainer.",
+        description="Where the script of a FUSE volume runs; host-privileged: without apptainer.",
     )
     no_init: bool = False
     no_home: bool = True
@@ -43,14 +43,12 @@ class Apptainer(Part):
     nvidia_support: Literal["auto", "always", "never"] = Field("auto", description="auto: for pods that request GPUs.")
     cleanenv: bool = True
     unsquash: bool = False
-    writable_tmpfs: bool = Field(
-        True, description="Containers may change their root file system, unless they forbid it."
-    )
+    writable_tmpfs: bool = Field(True, description="Containers may change their root file system.")
     root_filesystem: Literal["disk", "memory"] = Field(
         "disk",
-        description="Where such changes are stored; memory: some MiB (sessiondir max size of apptainer.conf).",
+        description="Where changes are stored; memory: some MiB (sessiondir max size).",
     )
-    options: Words = Field([], description="Additional options, before the image.")
+    options: Words = Field([], description="More options.")
 
 
 class ApptainerRuntime(Runtime):

@@ -51,16 +51,16 @@ class HTCondor(Part):
     bin_dir: AbsolutePath | None = Field(
         None, examples=["/opt/condor/bin"], description="Directory of condor_submit, ...; default: PATH."
     )
-    timeout: Seconds = Field(60, description="Seconds after which a command counts as unanswered.")
+    timeout: Seconds = Field(60, description="Seconds for each command.")
     schedd: str | None = Field(
         None, examples=["schedd.example"], description="Name of the schedd; default: this machine's."
     )
     pool: str | None = Field(
-        None, examples=["collector.example:9618"], description="Address of the collector; default: as configured here."
+        None, examples=["collector.example:9618"], description="Address of the collector; default: as configured."
     )
-    submit_lines: Words = Field([], description='Additional lines of every submit file, e.g. +ProjectName = "x".')
+    submit_lines: Words = Field([], description='More lines of submit files, e.g. +ProjectName = "x".')
     environment: Environment = Field({})
-    remove_held: bool = Field(True, description="Remove held jobs; they end with the reason of the hold.")
+    remove_held: bool = Field(True, description="Remove held jobs, with the reason of the hold.")
 
 
 class CondorBatch(BatchSystem):

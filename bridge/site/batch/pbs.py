@@ -65,13 +65,13 @@ class PBS(Part):
     bin_dir: AbsolutePath | None = Field(
         None, examples=["/opt/pbs/bin"], description="Directory of qsub, qstat, ...; default: PATH."
     )
-    timeout: Seconds = Field(30, description="Seconds after which a command counts as unanswered.")
-    queue: str | None = Field(None, examples=["workq"], description="Queue of jobs whose flavor names none.")
-    account: str | None = Field(None, examples=["project"], description="Account of jobs whose flavor names none.")
-    options: Words = Field([], description="Additional options of qsub, for every job.")
+    timeout: Seconds = Field(30, description="Seconds for each command.")
+    queue: str | None = Field(None, examples=["workq"], description="If the flavor names none.")
+    account: str | None = Field(None, examples=["project"], description="If the flavor names none.")
+    options: Words = Field([], description="More options of qsub.")
     gpus: dict[str, str] = Field(
         {"nvidia.com/gpu": "ngpus", "amd.com/gpu": "ngpus"},
-        description="Resource of PBS that qsub requests for an extended resource.",
+        description="Resource of PBS for an extended resource.",
     )
     environment: port.Environment = Field({})
 

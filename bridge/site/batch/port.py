@@ -22,7 +22,7 @@ Phase = Literal["queued", "running", "ended", "missing"]
 
 Environment = Annotated[
     dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str],
-    Field(description="Variables of every job; default: PATH, HOME, USER, LOGNAME and LANG as here."),
+    Field(description="Variables of jobs; default: PATH, HOME, USER, LOGNAME, LANG."),
 ]
 """A key of drivers; see :func:`job_environment`."""
 

@@ -77,22 +77,20 @@ class Slurm(Part):
         None, examples=["/opt/slurm/bin"], description="Directory of sbatch, squeue, ...; default: PATH."
     )
     programs: dict[Program, Words] = Field(
-        {}, description='Words in place of a command, e.g. { sbatch = ["/opt/bin/my-sbatch"] }; before bin_dir.'
+        {}, description='Words instead of a command, e.g. { sbatch = ["/opt/bin/my-sbatch"] }.'
     )
     bash: AbsolutePath = Field("/bin/bash", description="bash on the machines that run jobs.")
-    timeout: Seconds = Field(30, description="Seconds after which a command counts as unanswered.")
-    account: str | None = Field(None, examples=["project"], description="Default of jobs whose flavor names none.")
-    partition: str | None = Field(None, examples=["batch"], description="Default of jobs whose flavor names none.")
-    qos: str | None = Field(None, examples=["normal"], description="Default of jobs whose flavor names none.")
-    options: Words = Field([], description="Additional options of sbatch, for every job.")
+    timeout: Seconds = Field(30, description="Seconds for each command.")
+    account: str | None = Field(None, examples=["project"], description="If the flavor names none.")
+    partition: str | None = Field(None, examples=["batch"], description="If the flavor names none.")
+    qos: str | None = Field(None, examples=["normal"], description="If the flavor names none.")
+    options: Words = Field([], description="More options of sbatch.")
     gres: dict[str, str] = Field(
         {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"},
-        description="Generic resource (gres) that sbatch requests for an extended resource, e.g. gpu:a100.",
+        description="Gres for an extended resource, e.g. gpu:a100.",
     )
     environment: Environment = Field({})
-    accounting: Literal["auto", "never"] = Field(
-        "auto", description="Whether to run sacct for jobs that squeue no longer lists."
-    )
+    accounting: Literal["auto", "never"] = Field("auto", description="Run sacct for jobs that squeue no longer lists.")
 
 
 class SlurmBatch(BatchSystem):
