@@ -21,6 +21,7 @@ from bridge.interlink.messages import LogStruct
 from bridge.interlink.pod_status import pod_status
 from bridge.logs import kv
 from bridge.plugin.bodies import Creation
+from bridge.plugin.deletions import Deletions
 from bridge.plugin.directory import Directory
 from bridge.plugin.pool_slots import PoolSlots
 from bridge.poolapi.jobs import JobStatus
@@ -44,9 +45,6 @@ MOST_CREATIONS = 112
 """Creations at once, divided among the pools. Each holds a thread while it waits for its site."""
 LEAST_SHARE = 8
 """Creations of one pool at once, at least, and its cancellations at once."""
-MOST_DELETED = 10_000
-"""Deleted pods to remember, whose state is requested from the site; beyond it, the view of the pool counts. Also the
-limit of cancellations to repeat."""
 
 
 class Pods:
@@ -57,11 +55,7 @@ class Pods:
         self.requested: set[str] = set()
         """UIDs of the pods that clients have named in requests for their state."""
         self._creations, self._cancellations = PoolSlots(), PoolSlots()
-        self._creating: list[str] = []  # a UID for each request: a client may repeat one that is in progress
-        self._undelivered: dict[str, Pod] = {}
-        self._ending: dict[str, Pool] = {}
-        self._deleted: set[str] = set()  # until their site says that the job is gone: no event reports this
-        self._cancelled: dict[str, None] = {}  # the last ones in order, at sites that do not remember them
+        self._deletions = Deletions()
 
     # --- create -------------------------------------------------------------------------------------------------------
     def create(self, asked: Creation) -> tuple[str, str]:
@@ -71,12 +65,8 @@ class Pods:
         if asked.script:
             log.warning("a job script is ignored: podbridge builds its own", extra=kv(job=uid))
         share = max(LEAST_SHARE, MOST_CREATIONS // max(1, len(self._directory.pools())))
-        self._creating.append(uid)
-        try:
-            with self._creations.hold(self._pool_name(asked.pod), share):
-                return uid, self._submit_patiently(asked, end).job_id or uid
-        finally:
-            self._creating.remove(uid)
+        with self._deletions.creating(uid), self._creations.hold(self._pool_name(asked.pod), share):
+            return uid, self._submit_patiently(asked, end).job_id or uid
 
     def _pool_name(self, pod: Pod) -> str:
         """Return the name of the pod's pool; empty if it has not announced itself yet."""
@@ -99,7 +89,7 @@ class Pods:
 
     def _submit(self, asked: Creation) -> JobStatus:
         uid = asked.pod["metadata"]["uid"]
-        if uid in self._undelivered or uid in self._cancelled:
+        if self._deletions.refuses_creation(uid):
             raise SiteRefusedError("the pod was deleted", reason="Forgotten")
         pool = self._directory.choose(asked.pod)
         readiness = pool.ready()
@@ -143,7 +133,7 @@ class Pods:
 
     def _viewed(self, pod: Pod) -> JobStatus | None:
         """Return the state of a job from the view of its pool, without a request."""
-        if pod["metadata"]["uid"] in self._deleted:
+        if self._deletions.is_deleted(pod["metadata"]["uid"]):
             return None
         try:
             pool = self._directory.choose(pod)
@@ -154,7 +144,7 @@ class Pods:
     def _asked(self, pod: Pod) -> JobStatus | None:
         status = self._directory.choose(pod).status(pod)
         if status is None:
-            self._deleted.discard(pod["metadata"]["uid"])
+            self._deletions.gone(pod["metadata"]["uid"])
         return status
 
     # --- delete -------------------------------------------------------------------------------------------------------
@@ -169,16 +159,15 @@ class Pods:
             with self._cancellations.hold(self._pool_name(pod), LEAST_SHARE):
                 self._cancel(pod)
         except SiteError as error:
-            if error.retryable and len(self._undelivered) < MOST_DELETED:
-                self._undelivered[metadata["uid"]] = pod
+            if error.retryable:
+                self._deletions.repeat(metadata["uid"], pod)
             raise
         return f"pod {metadata['namespace']}/{metadata['name']} is cancelled\n"
 
     def repeat_cancellations(self) -> None:
         """Send the cancellations again that sites have not answered; to a site that does not answer now, only one."""
         pods_of: dict[str, dict[str, Pod]] = {}
-        # copy() is one step; a garbage collection in list(items()) could let another thread add to it
-        for uid, pod in self._undelivered.copy().items():
+        for uid, pod in self._deletions.undelivered().items():
             try:
                 pods_of.setdefault(self._pool_name(pod), {})[uid] = pod
             except (SiteError, AnswerError) as error:
@@ -194,24 +183,24 @@ class Pods:
                 if not isinstance(error, SiteError) or not error.retryable:
                     self._give_up(uid, error)
                     continue
-                self._undelivered[uid] = self._undelivered.pop(uid)  # the others come first next time
+                self._deletions.repeat(uid, pod)
                 if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
                     return
             else:
                 log.info("a repeated cancellation was accepted", extra=kv(job=uid))
-                self._undelivered.pop(uid, None)
+                self._deletions.delivered(uid)
 
     def _give_up(self, uid: str, error: Exception) -> None:
         log.warning("a cancellation is not repeated", extra=kv(job=uid, error=error))
-        self._undelivered.pop(uid, None)
+        self._deletions.delivered(uid)
 
     def _cancel(self, pod: Pod) -> None:
         metadata = pod["metadata"]
         pool = self._directory.choose(pod)
-        is_first = metadata["uid"] not in self._cancelled
+        is_first = False
         if not pool.lists:  # its site would run a job that it gets later
-            self._remember_cancelled(metadata["uid"])  # first: a creation that begins now is refused
-            if metadata["uid"] in self._creating:
+            is_first, is_creating = self._deletions.begin(metadata["uid"])
+            if is_creating:
                 raise UnknownJobError("the pod is being created; its cancellation is repeated")
         try:
             known = pool.job(metadata["uid"]) or pool.status(pod)
@@ -220,31 +209,22 @@ class Pods:
             known = None
         if known is not None and _of_this_pod(pod, known) is None:
             if is_first:
-                self._cancelled.pop(metadata["uid"], None)
+                self._deletions.withdraw(metadata["uid"])
             raise AnswerError(404, f"pod {metadata['namespace']}/{metadata['name']} has another UID")
         running = pool.cancel(pod, _grace(pod), forget=True) is not None
         if running:
-            if len(self._deleted) >= MOST_DELETED:
-                self._deleted.clear()
-            self._deleted.add(metadata["uid"])
-            if not pool.lists and len(self._ending) < MOST_DELETED:
+            follows = not pool.lists and self._deletions.has_room()
+            if follows:
                 pool.follow(pod)
-                self._ending[metadata["uid"]] = pool
-
-    def _remember_cancelled(self, uid: str) -> None:
-        self._cancelled[uid] = None
-        if len(self._cancelled) > MOST_DELETED:
-            self._cancelled.pop(next(iter(self._cancelled)), None)
+            self._deletions.ends(metadata["uid"], pool if follows else None)
 
     def forget_ended(self) -> None:
         """Forget the deleted pods whose jobs have ended. A pool that lists its jobs does so itself."""
-        # copy() is one step; a garbage collection in list(items()) could let another thread add to it
-        for uid, pool in self._ending.copy().items():
+        for uid, pool in self._deletions.ending().items():
             job = pool.job(uid)
             if job is None or job.phase == "ended":
                 pool.unfollow(uid)
-                self._deleted.discard(uid)
-                del self._ending[uid]
+                self._deletions.ended(uid)
 
     # --- logs ---------------------------------------------------------------------------------------------------------
     def logs(self, told: LogStruct, options: LogOptions) -> tuple[str, Iterator[bytes]]:

@@ -123,11 +123,13 @@ class NatsPools:
     # --- subscriptions ------------------------------------------------------------------------------------------------
     def _on_flood(self, name: str) -> None:
         """Mute a pool for a while. Called on the link's loop or on the thread of the inbox."""
-        if name not in self._muted:
+        with self._lock:
+            if name in self._muted:
+                return
             self._muted[name] = self._clock.monotonic() + MUTE
-            POOL_FLOODS.labels(name).inc()
-            log.error("a pool floods the hub: its messages are ignored for a while", extra=kv(pool=name, seconds=MUTE))
-            self._woken.set()
+        POOL_FLOODS.labels(name).inc()
+        log.error("a pool floods the hub: its messages are ignored for a while", extra=kv(pool=name, seconds=MUTE))
+        self._woken.set()
 
     def _listen(self) -> None:
         """Subscribe to all pools or, while some are muted, to each of the others by name.
@@ -137,11 +139,12 @@ class NatsPools:
         arrive.
         """
         now = self._clock.monotonic()
-        # copy() is one step; a garbage collection in list(items()) could let a flood in another thread add to it
-        over = [name for name, until in self._muted.copy().items() if until <= now]
-        for name in over:
-            del self._muted[name]
-        wanted = tuple(sorted(self._pools.keys() - self._muted.keys())) if self._muted else (ANY,)
+        with self._lock:  # a flood mutes a pool in another thread
+            over = [name for name, until in self._muted.items() if until <= now]
+            for name in over:
+                del self._muted[name]
+            muted = set(self._muted)
+        wanted = tuple(sorted(self._pools.keys() - muted)) if muted else (ANY,)
         if wanted == self._subscribed:
             return
         about = [Subjects(self._prefix, name, self._owner) for name in wanted]
@@ -150,7 +153,7 @@ class NatsPools:
         self._subscribed = wanted
         if before is not None:
             before.drain()
-        for name in list(self._muted):  # a flood adds to it in another thread
+        for name in muted:
             self._inbox.clear(name)
         for name in over:  # its events were dropped while it was muted
             if (pool := self._pools.get(name)) is not None:
@@ -185,7 +188,9 @@ class NatsPools:
 
     def _on_message(self, subject: str, data: bytes, _respond: Respond | None) -> None:
         name = pool_of(self._prefix, subject)
-        if name not in self._muted:
+        with self._lock:
+            muted = name in self._muted
+        if not muted:
             self._inbox.put(name, (subject, data))
 
     def _handle(self, name: str, subject: str, data: bytes) -> None:

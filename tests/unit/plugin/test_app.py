@@ -476,7 +476,7 @@ def test_deletions_for_a_silent_pool_are_repeated_without_a_thread_for_each(two,
         thread.start()
     eventually(lambda: two.handler._cancellations._used["alpha"] == LEAST_SHARE)
     assert delete(99) == 503
-    assert list(two.handler._undelivered) == [f"{UID[:-4]}0099"]
+    assert list(two.handler._deletions.undelivered()) == [f"{UID[:-4]}0099"]
     answer.set()
     for thread in threads:
         thread.join(10)

@@ -148,7 +148,7 @@ def test_a_pod_that_was_refused_can_be_deleted(dms, pods):
         create(pods, pod(workingDir="/x"))
     assert "cancelled" in pods.delete(pod(workingDir="/x"))
     pods.repeat_cancellations()
-    assert pods._undelivered == {}
+    assert pods._deletions.undelivered() == {}
 
 
 def test_a_pod_with_a_lost_answer_is_deleted_when_a_peer_shows_its_job(dms, pods):
@@ -163,7 +163,7 @@ def test_a_pod_with_a_lost_answer_is_deleted_when_a_peer_shows_its_job(dms, pods
     time.sleep(0.1)
     pods.repeat_cancellations()
     assert dms.cancelled == list(dms.jobs.values())
-    assert pods._undelivered == {}
+    assert pods._deletions.undelivered() == {}
 
 
 @EACH_LOOKUP
@@ -297,8 +297,8 @@ def test_a_creation_ends_when_its_pod_is_deleted(late):
     with pytest.raises(SiteRefusedError, match="deleted"):
         create(pods, pod())
     pods.repeat_cancellations()
-    assert list(pods._undelivered) == [pod()["metadata"]["uid"]]
+    assert list(pods._deletions.undelivered()) == [pod()["metadata"]["uid"]]
     late.carry_out()
     pods.repeat_cancellations()
     assert late.cancelled == late.posts
-    assert (len(late.posts), pods._undelivered) == (1, {})
+    assert (len(late.posts), pods._deletions.undelivered()) == (1, {})
