@@ -44,7 +44,7 @@ def at_once(threads: int, call: Callable[[K], V], items: Iterable[K]) -> dict[K,
             except BaseException as error:
                 errors.append(error)
 
-    helpers = [threading.Thread(target=run, daemon=True) for _ in range(min(threads, len(left)) - 1)]
+    helpers = [threading.Thread(target=run, name="at-once", daemon=True) for _ in range(min(threads, len(left)) - 1)]
     left.reverse()
     for helper in helpers:
         helper.start()

@@ -288,7 +288,7 @@ def setup(service: str, environ: Mapping[str, str] = os.environ) -> None:
 
     def stop() -> None:
         # a daemon thread: an endpoint that does not answer must not delay the end of the process
-        thread = threading.Thread(target=processor.shutdown, daemon=True)
+        thread = threading.Thread(target=processor.shutdown, name="tracing-stop", daemon=True)
         thread.start()
         thread.join(FLUSH_SECONDS)
 

@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
     end = time.monotonic() + options.timeout
     calls = [partial(_directory, directory) for directory in options.directory]
     calls += [partial(_url, url, options) for url in options.url]
-    threads = [threading.Thread(target=_guard, args=(call,), daemon=True) for call in calls]
+    threads = [threading.Thread(target=_guard, args=(call,), name="slurm-hint", daemon=True) for call in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -111,7 +111,7 @@ def _at_once(calls: Sequence[Callable[[], None]]) -> None:
     if len(calls) == 1:
         calls[0]()
         return
-    threads = [threading.Thread(target=_guard, args=(call,), daemon=True) for call in calls]
+    threads = [threading.Thread(target=_guard, args=(call,), name="slurm-hint", daemon=True) for call in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
