@@ -97,8 +97,8 @@ STUBS = {
 }
 
 
-def test_four_blocks_store_a_token():
-    assert len(TOKENS) == 4
+def test_three_blocks_store_a_token():
+    assert len(TOKENS) == 3
 
 
 @pytest.mark.parametrize("block", TOKENS, ids=lambda block: block.where)

@@ -82,12 +82,6 @@ def test_each_file_that_names_a_version_is_compared():
     assert found == {name for name, *_ in release._NAMED} - {"config"}
 
 
-def test_the_page_about_releases_has_the_files_that_name_the_version():
-    text = (ROOT / "docs/admins/releases.md").read_text().partition("## Make a release")[2].partition("Then write")[0]
-    for name, *_ in release._NAMED:
-        assert name == "config" or f"`{name.removeprefix('docs/')}`" in text
-
-
 def test_a_changelog_without_the_release_is_named(checkout):
     (checkout / "CHANGELOG.md").write_text("# Changelog\n\n## [Unreleased]\n\nThe first release, 0.1.0.\n")
     (line,) = release.problems(current(), release.versions(checkout))
