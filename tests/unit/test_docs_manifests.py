@@ -27,7 +27,6 @@ WANTED = {
     "train": {"partition": "gpu", "tres_per_node": "gres/gpu:2", "time_limit": number(36 * 60)},
     "mpi": {"minimum_nodes": 2, "maximum_nodes": 2, "cpus_per_task": 16},
     "steps": {"cpus_per_task": 4, "memory_per_node": number(8192)},
-    "merge": {"cpus_per_task": 1},
     "notebook": {"cpus_per_task": 2, "time_limit": number(480)},
 }
 
