@@ -50,8 +50,8 @@ class AdmissionSection(Section):
     webhook_name: DnsName = Field(names.COMPONENT, description="Prefix of the names of the two webhook configurations.")
     trusted_users: list[str] = Field(
         [],
-        description="Users that may set podbridge's own label, annotations and finalizer, in addition to the accounts "
-        "of config/rbac.yaml and config/rbac-run.yaml and the account of admission.",
+        description="Further users that may set podbridge's own label, annotations and finalizer, beside the accounts "
+        "of config/rbac.yaml and config/rbac-run.yaml.",
     )
 
 
@@ -63,10 +63,10 @@ class LeaderElectionSection(Section):
     )
     namespace: str = Field(names.SYSTEM_NAMESPACE, description="Namespace of the Leases.")
     lease_duration: Seconds = Field(
-        15, description="Time after the last renewal until another replica acquires a Lease that was not released."
+        15, description="Time after the last renewal until another replica acquires a Lease."
     )
     renew_deadline: Seconds = Field(
-        10, description="Time after the last renewal after which a leader that cannot renew its Lease stops."
+        10, description="Time after the last renewal until a leader that cannot renew stops."
     )
     retry_period: Seconds = Field(2, description="Time between two attempts to acquire or renew a Lease.")
 
@@ -93,17 +93,17 @@ class SlurmSection(Section):
     jwt_file: Path | None = Field(
         None, description="File with the token; default: $SLURM_JWT_FILE, then the token in $SLURM_JWT."
     )
-    ca_file: Path | None = Field(None, description="CA certificates for an https address; default: those of certifi.")
-    cert_file: Path | None = Field(None, description="Client certificate, for mutual TLS.")
+    ca_file: Path | None = Field(None, description="CA certificates; default: those of certifi.")
+    cert_file: Path | None = Field(None, description="Client certificate.")
     key_file: Path | None = Field(None, description="Private key of the client certificate.")
     connect_timeout: Seconds = Field(3, description="Time-out of a connection.")
     read_timeout: Seconds = Field(
-        15, description="Time-out between two parts of an answer. A whole answer may take twice this time."
+        15, description="Time-out between two parts of an answer; a whole answer may take twice this time."
     )
     poll_busy: Seconds = Field(0.33, description="Poll period while a job is pending.")
     poll_idle: Seconds = Field(2, description="Poll period while no job is pending.")
     detail_budget: Annotated[int, Field(ge=1, le=100)] = Field(
-        4, description="Number of pending jobs whose reason podbridge reads per second; it limits the load on Slurm."
+        4, description="Pending jobs whose reason podbridge reads per second."
     )
 
 
@@ -112,8 +112,7 @@ class HintsSection(Section):
 
     directory: Path | None = Field(
         None,
-        description="Directory in which each process with the scheduler or the controllers creates a named pipe with "
-        "mode 0620; unset: no pipes.",
+        description="Directory of a named pipe for each process that takes hints; unset: none.",
     )
     host: str = Field(
         "0.0.0.0",  # noqa: S104  (slurmctld connects from another host)
@@ -127,8 +126,7 @@ class HintsSection(Section):
     key_file: Path | None = Field(None, description="Private key of the certificate. Read on change.")
     max_poll_rate: Annotated[float, Field(gt=0, le=20)] = Field(
         3,
-        description="Maximum number of polls per second that hints cause, on average. To read one job counts as a "
-        "quarter of a poll.",
+        description="Polls per second that hints may cause. To read one job counts as a quarter of a poll.",
     )
 
     @model_validator(mode="after")
@@ -143,13 +141,13 @@ class HintsSection(Section):
 
 
 class BrakeSection(Section):
-    """The brake on mass ending: if many jobs disappear at once, no pod is terminated for a while."""
+    """The mass-termination guard: if many jobs disappear at once, no pod is terminated for a while."""
 
     share: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.2, description="The brake engages if more than this share of the known jobs disappears."
+        0.2, description="The guard engages if more than this share of the known jobs disappears."
     )
     least: Annotated[int, Field(ge=1)] = Field(
-        10, description="The brake engages only if at least this number of jobs disappears."
+        10, description="The guard engages only if at least this number of jobs disappears."
     )
     hold: Seconds = Field(60, description="Time that a job must be missing before its pod is terminated.")
 
@@ -180,8 +178,8 @@ class Config(Section):
 
     installation: Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,25}[a-z0-9])?$")] = Field(
         names.COMPONENT,
-        description="Name of this podbridge among those of the Kubernetes cluster: prefix of its objects, and default "
-        "of the keys for namespaces and names of objects. See several-schedulers.md.",
+        description="Name of this podbridge in the Kubernetes cluster: prefix of its objects, and default of the "
+        "keys for namespaces and names.",
     )
     scheduler_name: DnsName = Field(
         names.DEFAULT_SCHEDULER_NAME,
@@ -192,30 +190,29 @@ class Config(Section):
         description="URL of slurmrestd, or unix:///path/of/socket; empty: no colocated Slurm, only pools.",
     )
     managed_namespaces: list[DnsName] = Field(
-        [names.DEFAULT_NAMESPACE], description="Namespaces whose pods are reviewed and scheduled by podbridge."
+        [names.DEFAULT_NAMESPACE], description="Namespaces whose pods podbridge reviews and schedules."
     )
     managed_namespace_selector: LabelSelector | None = Field(None, description="If set, managedNamespaces is ignored.")
     namespace_policies: list[NamespacePolicy] = Field(
         [],
-        description="Slurm settings that pods may use, by namespace; the first match applies. See admission.md.",
+        description="Slurm settings that pods may use, by namespace; the first match applies.",
     )
     default_scheduler_nodes: dict[LabelKey, str] = Field(
         {},
-        description="Labels of nodes of the default scheduler. A new pod of a managed namespace whose node selector "
-        "has one of them stays with the default scheduler. See kueue.md.",
+        description="Labels of nodes of the default scheduler: a new pod that selects one of them stays with that "
+        "scheduler.",
     )
     mcs_label: str = Field("", description="MCS label of placeholder jobs.")
     partition: str = Field("", description="Slurm partition of pods that name none; empty: Slurm's default partition.")
     partitions: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", max_length=1024)]] = Field(
         [],
-        description="Partitions of this installation: its pods can use no others, whatever their permissions, and it "
-        "manages only nodes of these partitions. Empty: all partitions of Slurm.",
+        description="Partitions of this installation: all that its pods can use, and those whose nodes it manages. "
+        "Empty: all.",
     )
 
     slurm_api_version: Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+$")] | None = Field(
         None,
-        description="Version of slurmrestd's API, for example v0.0.42; unset: the newest one that podbridge and "
-        "slurmrestd know.",
+        description="Version of slurmrestd's API, for example v0.0.42; unset: the newest that both know.",
     )
     placeholder: Literal["auto", "external", "batch"] = Field(
         "auto", description="Kind of placeholder job; auto: external where Slurm has external jobs, else batch."
@@ -229,18 +226,16 @@ class Config(Section):
     )
     device_classes: dict[str, str] = Field(
         {"gpu.nvidia.com": "gpu", "gpu.example.com": "gpu", "dra.cpu": "cpu"},
-        description="The gres of each DeviceClass, for example gpu:a100; cpu: its devices are CPUs. See dra.md.",
+        description="The gres of each DeviceClass, for example gpu:a100; cpu: its devices are CPUs.",
     )
     busy_node_timeout: Seconds = Field(
         120,
-        description="Maximum time that a bind waits for free capacity on the allocated node, counted from the end of "
-        "the last grace period there, or for the volumes of the pod. Then the job is cancelled, and pods that have not "
-        "ended count as permanent.",
+        description="Maximum time that a bind waits for free capacity on the allocated node, after the last grace "
+        "period there, or for volumes. Then the job is cancelled.",
     )
     max_grace_period: Annotated[int, Field(ge=1, le=86400)] = Field(
         300,
-        description="Maximum grace period of a pod whose Slurm job is over, whatever terminationGracePeriodSeconds and "
-        "the deletion of the pod say. A bind waits no longer than this for the grace periods of other pods.",
+        description="Maximum grace period of a pod whose Slurm job is over, and of other pods for which a bind waits.",
     )
     workers: Annotated[int, Field(ge=1, le=64)] = Field(
         8, description="Concurrent calls to the API server and to Slurm."

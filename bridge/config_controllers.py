@@ -20,18 +20,16 @@ class NodesSection(Section):
     cordon: bool = Field(True, description="Cordon nodes in Kubernetes that are drained or down in Slurm.")
     partition_labels: bool = Field(
         False,
-        description="Label each managed node with `partition.bridge.vk.io/NAME` for each of its Slurm partitions. A "
-        "pod whose node selector has such a label uses this partition.",
+        description="Label managed nodes with `partition.bridge.vk.io/NAME` for their Slurm partitions; pods select"
+        " a partition by it.",
     )
     external_not_ready: Seconds = Field(
-        60, description="Time that an external node is not Ready before it is drained in Slurm."
+        60, description="Time that an external node is not Ready until it is drained in Slurm."
     )
-    external_devices: Seconds = Field(
-        30, description="Period in which the ResourceSlices of external nodes are read, to count their gres."
-    )
+    external_devices: Seconds = Field(30, description="Period in which the ResourceSlices of external nodes are read.")
     not_ready: Seconds | None = Field(
         None,
-        description="Time that a node with slurmd is not Ready before it is drained in Slurm; null: it is not drained.",
+        description="Time that a node with slurmd is not Ready until it is drained in Slurm; null: never.",
     )
 
 
@@ -43,5 +41,5 @@ class QueuesSection(Section):
         description="Whether the controllers write the objects of MasterQueues; it needs config/rbac-queues.yaml.",
     )
     release_after: Annotated[float, Field(ge=0, le=86400)] = Field(
-        10, description="Time for which the virtual node of a held pool must be Ready before the pool is offered again."
+        10, description="Time for which the virtual node of a held pool must be Ready until it is offered again."
     )

@@ -21,33 +21,30 @@ class InterlinkSection(Section):
     url: str = Field(description=f"Address: {URL_FORMS}. A path after the port is kept, for a proxy.")
     api: Literal["plugin", "server"] = Field(
         "plugin",
-        description="`plugin`: the address is a plugin's (sidecar). `server`: it is that of an interLink API server.",
+        description="Whether the address is that of a `plugin` (sidecar) or of an interLink API `server`.",
     )
-    ca_file: Path | None = Field(None, description="CA certificates of an https address; default: the system's.")
-    cert_file: Path | None = Field(None, description="Client certificate, for mutual TLS.")
-    key_file: Path | None = Field(None, description="Key of the client certificate; default: it is in certFile.")
+    ca_file: Path | None = Field(None, description="CA certificates; default: the system's.")
+    cert_file: Path | None = Field(None, description="Client certificate.")
+    key_file: Path | None = Field(None, description="Its key; default: in certFile.")
     token_file: Path | None = Field(None, description="File with a bearer token; read again for each request.")
     capacity: dict[str, str | int] = Field(
         {},
-        description="Resources of the virtual node as Kubernetes quantities. Those in the answer to a ping replace "
-        "them.",
+        description="Resources of the virtual node, as quantities; the answer to a ping replaces them.",
     )
     labels: dict[str, str] = Field({}, description="Labels of the virtual node.")
     taints: list[str] = Field(
-        [], description="Taints of the virtual node, `key=value:Effect`. Those in the answer to a ping replace them."
+        [], description="Taints of the virtual node, `key=value:Effect`; the answer to a ping replaces them."
     )
-    service_account_tokens: bool = Field(
-        False, description="Send pods with the token of their service account, which the API server adds to each pod."
-    )
+    service_account_tokens: bool = Field(False, description="Send pods with the token of their service account.")
     build_config_file: Path | None = Field(
         None,
-        description="TOML file with the script settings of [sites](../sites/sites.md). The pool then sends its script "
-        "of the pod as `jobScript`, and the plugin runs it. Only with api `plugin`.",
+        description="TOML file with the script settings of [sites](../sites/sites.md): podbridge sends its script "
+        "as `jobScript`. Only with api `plugin`.",
     )
     poll_period: Seconds = Field(5, description="Time between two requests for the states of all jobs.")
     ping_period: Seconds = Field(10, description="Time between two pings.")
     ping_failures: Annotated[int, Field(ge=1, le=100)] = Field(
-        3, description="Failed pings in a row after which the virtual node is NotReady."
+        3, description="Failed pings in a row until the virtual node is NotReady."
     )
     batch: Annotated[int, Field(ge=1, le=1000)] = Field(
         100, description="Pods in one `/status` request. 1: the plugin answers only for the first pod."
@@ -59,21 +56,20 @@ class InterlinkSection(Section):
     )
     late_create: Seconds = Field(
         60,
-        description="Time after `pools.submitTimeout` for which the plugin may still carry out a `/create` that got no "
-        "answer. podbridge sends it again only after this time, and only if the plugin does not know the pod.",
+        description="Time after `pools.submitTimeout` until a `/create` without an answer is sent again, if the "
+        "plugin does not know the pod.",
     )
     method: Literal["auto", "GET", "POST"] = Field(
         "auto", description="HTTP method of `/status` and `/getLogs`. `auto`: GET; POST if the plugin refuses GET."
     )
     create_body: Literal["auto", "object", "list"] = Field(
         "auto",
-        description="Form of the body of `/create` with api `plugin`. `auto`: an object; a list, as in interLink 0.1, "
-        "if the plugin refuses the object as malformed.",
+        description="Body of `/create` with api `plugin`. `auto`: an object; a list, as in interLink 0.1, if the "
+        "plugin refuses that.",
     )
     create_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
         3,
-        description="Requests to `/create` that may end with HTTP status 5xx until the pod fails. 1: it fails at once, "
-        "as with interLink's own virtual kubelet.",
+        description="Requests to `/create` that may end with HTTP status 5xx until the pod fails.",
     )
 
     @field_validator("url")

@@ -33,9 +33,9 @@ class NunetSection(Section):
 
     name: NodeName = Field(description="Name of the pool and of its virtual node; not used with `groups`.")
     url: str = Field(description="Address of the DMS: http://host:port or https://host:port, with or without a path.")
-    ca_file: Path | None = Field(None, description="CA certificates of an https address; default: those of certifi.")
-    cert_file: Path | None = Field(None, description="Client certificate, for mutual TLS.")
-    key_file: Path | None = Field(None, description="Key of the client certificate; default: it is in certFile.")
+    ca_file: Path | None = Field(None, description="CA certificates; default: those of certifi.")
+    cert_file: Path | None = Field(None, description="Client certificate.")
+    key_file: Path | None = Field(None, description="Its key; default: in certFile.")
     token_file: Path | None = Field(None, description="File with a bearer token; read again for each request.")
     groups: list[NunetGroupSection] = Field(
         [], description="Virtual nodes; empty: one with all peers. A peer that no group selects is not used."
@@ -62,8 +62,7 @@ class NunetSection(Section):
     )
     lookup: Literal["services", "status"] = Field(
         "services",
-        description="How a job with an unknown id is found. `services`: in the peers' services. `status`: the DMS "
-        "answers about a job under the pod's UID, and a 404 means that it has none.",
+        description="How a lost job is found: in the peers' `services`, or by its `status` under the pod's UID.",
     )
     cancel_path: str = Field(
         "", description="Path that cancels a job, with `{job}` for its id. Empty: jobs cannot be cancelled."
@@ -71,19 +70,18 @@ class NunetSection(Section):
     cancel_method: Literal["DELETE", "POST", "PUT", "GET"] = Field("DELETE", description="HTTP method of cancelPath.")
     peer_field: FieldName = Field("peer_id", description="Field of the request with the chosen peer; empty: not sent.")
     gpu_count_field: FieldName = Field(
-        "", description="Field of the request's `gpu` with the number of GPUs; empty: pods with several are refused."
+        "", description="Field of the request's `gpu` with their number; empty: pods with several are refused."
     )
     log_hosts: list[str] = Field(
         [],
-        description="Hosts whose log URLs are read: `host:port`, or `host` or `*.domain` with every port. Default: the "
-        "host and the port of `url`.",
+        description="Hosts whose log URLs are read: `host:port`, `host` or `*.domain`. Default: that of `url`.",
     )
     insecure_logs: bool = Field(False, description="Also read logs over http; with an http `url` always true.")
     log_limit: Annotated[int, Field(ge=1024)] = Field(16 * 2**20, description="Bytes of a log that are read at most.")
     poll_period: Seconds = Field(10, description="Time between two requests for the state of a job.")
     ping_period: Seconds = Field(15, description="Time between two requests for the list of peers.")
     ping_failures: Annotated[int, Field(ge=1, le=100)] = Field(
-        3, description="Failed requests in a row after which the virtual node is NotReady."
+        3, description="Failed requests in a row until the virtual node is NotReady."
     )
     threads: Annotated[int, Field(ge=1, le=32)] = Field(4, description="Concurrent requests for states of jobs.")
     connect_timeout: Seconds = Field(5, description="Time-out of a connection.")

@@ -102,7 +102,7 @@ class RaceSection(Section):
     )
     places: Annotated[int, Field(ge=2, le=16)] = Field(3, description="Places for one pod, at most.")
     wait: Annotated[float, Field(ge=5, le=3600)] = Field(
-        60, description="Seconds for which a job that has started waits for its grant before it ends unused."
+        60, description="Seconds for which a started job waits for its grant before it ends unused."
     )
 
 
@@ -117,33 +117,31 @@ class PoolsSection(Section):
     nunet: list[NunetSection] = Field([], description="NuNet DMS instances as pools: see [NuNet](../admins/nunet.md).")
     store: StoreSection = StoreSection()
     silent_after: Seconds = Field(
-        30, description="Time without a message of the site after which the virtual node is NotReady."
+        30, description="Time without a message of the site until the virtual node is NotReady."
     )
     remove_after: Annotated[float, Field(gt=0)] = Field(
-        86400, description="Time without a message of the site after which a virtual node without pods is deleted."
+        86400, description="Time without a message of the site until a virtual node without pods is deleted."
     )
     policy: Literal["order", "least-loaded", "weight"] = Field(
         "order", description="How a pool is selected among those with free capacity."
     )
     other_pods: Literal["wait", "default-scheduler"] = Field(
         "wait",
-        description="Without a colocated Slurm: whether a pod of a managed namespace that requests no pool stays "
-        "pending with a condition, or stays with the default scheduler.",
+        description="Without a colocated Slurm: whether pods that request no pool stay pending, or go to the "
+        "default scheduler.",
     )
     weights: dict[str, Annotated[int, Field(ge=1)]] = Field(
         {},
-        description="Weight of each pool (default 1), for policy weight, and for the order of the flavors of a "
-        "MasterQueue.",
+        description="Weight of each pool (default 1), for policy weight and the flavors of a MasterQueue.",
     )
     race: RaceSection = RaceSection()
     volume_period: Seconds = Field(
         60,
-        description="Time between two reads of a ConfigMap or Secret in a volume of a pod at a site. Its files follow.",
+        description="Time between two reads of a ConfigMap or Secret in a volume at a site.",
     )
     volume_reads: Annotated[float, Field(gt=0, le=1000)] = Field(
         20,
-        description="Such reads per second, at most. With more objects than volumePeriod x volumeReads, each is read "
-        "less often.",
+        description="Such reads per second, at most; with more objects, each is read less often.",
     )
     submit_timeout: Seconds = Field(60, description="Time-out of a submission to a site.")
     workers: Annotated[int, Field(ge=1, le=64)] = Field(32, description="Concurrent calls to one pool.")

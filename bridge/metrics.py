@@ -54,7 +54,7 @@ WATCH_RESTARTS = Counter("podbridge_watch_restarts_total", "Restarts of watches.
 CACHE_OBJECTS = Gauge("podbridge_cache_objects", "Objects in a cache.", ["kind"])
 ISOLATED_ERRORS = Counter(
     "podbridge_isolated_errors_total",
-    "Unexpected errors about one object, by the part of podbridge in which they occurred. All others were handled.",
+    "Unexpected errors about one object, by the part of podbridge; all other objects were handled.",
     ["part"],
 )
 QUEUE_DEPTH = Gauge("podbridge_workqueue_depth", "Keys in a work queue.", ["name"])
@@ -80,15 +80,14 @@ SLURM_ID_RESETS = Counter(
 )
 SLURM_HINTS = Counter(
     "podbridge_slurm_hints_total",
-    "Hints from Slurm, by result: accepted, standby (ignored, because this process holds no lease), refused (wrong or "
-    "no token), invalid (a line of a pipe that is no job id).",
+    "Hints from Slurm, by result: accepted, standby (no lease), refused (wrong or no token), invalid (no job id).",
     ["result"],
 )
 SLURM_HINTED_POLLS = Counter("podbridge_slurm_hinted_polls_total", "Polls of Slurm that served hints.")
 SLURM_HINTED_READS = Counter("podbridge_slurm_hinted_reads_total", "Jobs that were read alone because of hints.")
 SLURM_CANCELS_REFUSED = Counter(
     "podbridge_slurm_cancels_refused_total",
-    "Cancellations and updates not sent, because the comment of the job did not name the pod right before.",
+    "Cancellations and updates not sent, because the comment of the job did not name the pod.",
 )
 ADMISSION_REVIEWS = Counter("podbridge_admission_reviews_total", "Admission reviews.", ["path", "result"])
 ADMISSION_SECONDS = Histogram(
@@ -99,22 +98,20 @@ ADMISSION_SECONDS = Histogram(
 )
 CONNECTIONS_CLOSED = Counter(
     "podbridge_http_connections_closed_total",
-    "Closed connections of clients, by reason: a request or an answer took too long (deadline), too many connections "
-    "(number), too many bytes of requests and answers in memory (memory).",
+    "Closed connections of clients, by reason: too slow (deadline), too many (number), too much memory (memory).",
     ["reason"],
 )
 CERTIFICATE_EXPIRY = Gauge("podbridge_certificate_expiry_timestamp_seconds", "Expiry time of the serving certificate.")
 SCHEDULER_PODS = Gauge(
     "podbridge_scheduler_pods",
-    "Waiting pods of the colocated Slurm, by what they wait for: a scheduling gate of others (gate), the submission of "
-    "their job (submit), the next attempt after a submission that failed or got no answer (retry), Slurm (slurm), the "
-    "start of the allocated node (node_start), room or a volume there (node), the binding (bind), the release of their "
-    "job after their deletion (release).",
+    "Waiting pods of the colocated Slurm, by what they wait for: a scheduling gate (gate), the submission (submit) or "
+    "the next one (retry), Slurm (slurm), the start of the node (node_start), room or a volume there (node), the "
+    "binding (bind), the release after their deletion (release).",
     ["waiting_for"],
 )
 SCHEDULER_ACTIONS = Counter(
     "podbridge_scheduler_actions_total",
-    "Actions of the scheduler, by result: ok, error, refused (Slurm or podbridge refused the submission of a pod).",
+    "Actions of the scheduler, by result: ok, error, refused (a submission).",
     ["action", "result"],
 )
 START_TO_BIND_SECONDS = Histogram(
@@ -127,25 +124,24 @@ CONTROLLER_ACTIONS = Counter(
 )
 STRANDED_PODS = Gauge(
     "podbridge_stranded_pods",
-    "Pods with a job of this installation that name another scheduler, for example after a change of schedulerName.",
+    "Pods with a job of this installation that name another scheduler.",
 )
 GUARDED_NODES = Gauge(
     "podbridge_guarded_nodes",
-    "Nodes in the list of the admission policy for guarded nodes; 0 while it cannot be written.",
+    "Guarded nodes in the list of the admission policy; 0 while it cannot be written.",
 )
 NODES_TAKEN = Gauge(
     "podbridge_nodes_taken_by_others", "Nodes that this installation is to manage, but another scheduler has taken."
 )
 EXTERNAL_NODES = Gauge(
     "podbridge_external_nodes",
-    "External nodes: registered in Slurm, leaving (drained, to be deleted or replaced), absent (not registered yet), "
-    "refused (see the annotation of the node).",
+    "External nodes: registered, leaving (to be deleted or replaced), absent (not yet registered), refused.",
     ["state"],
 )
 BRAKE_ENGAGED = Gauge(
-    "podbridge_brake_engaged", "1 while the brake on mass ending is engaged, for slurm or for pool.<name>.", ["brake"]
+    "podbridge_brake_engaged", "1 while the mass-termination guard of slurm or pool.<name> is engaged.", ["brake"]
 )
-BRAKE_HELD = Gauge("podbridge_brake_held_pods", "Pods with a missing job that the brake holds.", ["brake"])
+BRAKE_HELD = Gauge("podbridge_brake_held_pods", "Pods with a missing job that the guard holds.", ["brake"])
 POOL_UP = Gauge("podbridge_pool_up", "1 while the site of a pool sends messages and accepts jobs.", ["pool"])
 POOL_JOBS = Gauge("podbridge_pool_jobs", "Jobs of a pool, as reported by its site.", ["pool", "phase"])
 QUEUE_FLAVORS = Gauge(
@@ -181,12 +177,12 @@ RACE_PLACES = Counter(
 )
 RACE_GRANT_SECONDS = Histogram(
     "podbridge_race_grant_seconds",
-    "Time from the first question of a place, as the hub received it, to the accepted Binding.",
+    "Time from the first question of a place to the accepted Binding.",
     buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60),
 )
 POOL_REMEMBERED = Gauge(
     "podbridge_pool_remembered_jobs",
-    "Jobs in the store at a site that has not listed its jobs since this process started.",
+    "Jobs in the store whose site has not listed its jobs since the start.",
     ["pool"],
 )
 POOL_MESSAGES_UNUSABLE = Counter(

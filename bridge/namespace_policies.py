@@ -62,8 +62,8 @@ class AllowedValues(Section):
     )
     reservation: Values = Field(None, description="Reservations.")
     wckey: Values = Field(None, description="Workload characterization keys.")
-    user_id: Ids = Field(None, description="Users of Slurm, by number or name, as in the annotation.")
-    group_id: Ids = Field(None, description="Groups of the Slurm job, by number or name, as in the annotation.")
+    user_id: Ids = Field(None, description="Users of Slurm, by number or name.")
+    group_id: Ids = Field(None, description="Groups of the Slurm job, by number or name.")
 
 
 class DefaultValues(Section):
@@ -83,7 +83,7 @@ class DefaultValues(Section):
     )
     wckey: Default = Field(None, description="Workload characterization key.")
     user_id: Annotated[str, Field(pattern=rf"^{_ID}$", max_length=1024)] | None = Field(
-        None, description="User of the Slurm job, by number or name: Slurm applies the limits of this user."
+        None, description="User of the Slurm job, by number or name, with the limits of this user."
     )
     group_id: Annotated[str, Field(pattern=rf"^{_ID}$", max_length=1024)] | None = Field(
         None, description="Group of the Slurm job, by number or name."
@@ -138,8 +138,7 @@ class NamespacePolicy(Section):
     namespace_selector: LabelSelector | None = Field(None, description="Label selector, instead of names.")
     groups: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(
         [],
-        description="Kubernetes groups: the policy applies only to pods that a member of one of them creates. Empty: "
-        "all users.",
+        description="Kubernetes groups: only for pods that their members create. Empty: all users.",
     )
     may_name_scheduler: bool = Field(
         False, description="Whether pods may name podbridge's scheduler in namespaces that are not managed."

@@ -39,9 +39,9 @@ POOL_ANNOTATIONS = (
     (
         names.SINGULARITY_MOUNTS,
         "pod",
-        "values of `--bind` for apptainer or singularity, if `limits.allow_runtime_options` is true",
+        "values of `--bind` for apptainer, if `limits.allow_runtime_options` is true",
     ),
-    (names.SINGULARITY_OPTIONS, "pod", "other options of apptainer or singularity, under the same condition"),
+    (names.SINGULARITY_OPTIONS, "pod", "other options of apptainer, under the same condition"),
     (names.ENROOT_MOUNTS, "pod", "mounts for enroot, under the same condition"),
     (names.ENROOT_OPTIONS, "pod", "other options of enroot, under the same condition"),
     (names.FUSE_PREFIX + "<volume>", "pod", "a script that mounts the volume, if `limits.allow_fuse` is true"),
@@ -54,104 +54,101 @@ POOL_ANNOTATIONS = (
 GROUP_ANNOTATIONS = (
     (
         names.GANG,
-        "pod, owner of the pod or of the group, namespace",
+        "pod, owners, namespace",
         "; ".join(f"`{value}`: {meaning}" for value, meaning in GANG_VALUES.items()),
     ),
     (
         names.MEMBERS_PER_NODE,
-        "pod, owner of the pod or of the group",
+        "pod, owners",
         f"how many pods of the group may share one node, from 1 to {MAX_TOGETHER}; 1 without it",
     ),
 )
 
 OWN_NAMES = (
-    (names.JOB_ID_LABEL, "label on the pod", "its Slurm job; set by the binding, or after some seconds of waiting"),
-    (names.NODE_ANNOTATION, "annotation on the pod", "the Kubernetes node that Slurm allocated"),
-    (names.SLURM_NODE_ANNOTATION, "annotation on the pod", "Slurm's name of that node"),
-    (names.JOB_ID_ANNOTATION, "annotation on the pod", "its Slurm job, from the binding on"),
-    (names.JOB_START_ANNOTATION, "annotation on the pod", "when Slurm allocated that job"),
+    (names.JOB_ID_LABEL, "pod label", "its Slurm job; set by the binding, or after some seconds"),
+    (names.NODE_ANNOTATION, "pod annotation", "the Kubernetes node that Slurm allocated"),
+    (names.SLURM_NODE_ANNOTATION, "pod annotation", "Slurm's name of that node"),
+    (names.JOB_ID_ANNOTATION, "pod annotation", "its Slurm job, from the binding on"),
+    (names.JOB_START_ANNOTATION, "pod annotation", "when Slurm allocated that job"),
     (
         names.GROUP,
-        "annotation on the pod",
+        "pod annotation",
         "its [group](../users/groups.md): kind, name, UID and index; size, minimum and slot",
     ),
     (
         names.JOB_LIMITS,
-        "annotation on the pod",
+        "pod annotation",
         "limits of the namespace's [policy](admission.md#policies) that the scheduler checks, as JSON",
     ),
-    (names.FINALIZER, "finalizer of the pod", "from the creation of a pod for Slurm until its job is released"),
-    (names.MANAGED_TAINT, "taint of nodes", "value: the scheduler's name; effect NoExecute"),
-    (names.SLURM_NODENAME_LABEL, "label on a node", "the name of the node in Slurm, if it differs"),
+    (names.FINALIZER, "pod finalizer", "of a pod for Slurm, until its job is released"),
+    (names.MANAGED_TAINT, "node taint", "value: the scheduler's name; effect NoExecute"),
+    (names.SLURM_NODENAME_LABEL, "node label", "the name of the node in Slurm, if it differs"),
     (
         names.PARTITION_LABEL_PREFIX + "NAME",
-        "label of nodes",
-        "with `nodes.partitionLabels`: `true` for each Slurm partition of the node. A pod that "
-        "[selects](../admins/kueue.md) it uses this partition",
+        "node label",
+        "with `nodes.partitionLabels`: a Slurm partition of the node, which pods [select](../admins/kueue.md)",
     ),
-    (names.EXTERNAL_NODE_LABEL, "label on a node", "any value: podbridge registers it as an external node in Slurm"),
-    (names.EXTERNAL_NODE_PARTITIONS, "annotation on a node", "partitions of an external node, comma separated"),
-    (names.EXTERNAL_NODE_FEATURES, "annotation on a node", "further features of an external node, comma separated"),
-    (names.TOPOLOGY_SPEC, "annotation on a node", "topology of an external node, as `Topology` in slurm.conf"),
-    (names.EXTERNAL_NODE_PROBLEM, "annotation on a node", "why the node is not registered as described"),
-    (names.SLURM_REASON, "annotation on a node", "Slurm's state and reason, on a node that podbridge has cordoned"),
+    (names.EXTERNAL_NODE_LABEL, "node label", "any value: podbridge registers it as an external node in Slurm"),
+    (names.EXTERNAL_NODE_PARTITIONS, "node annotation", "partitions of an external node, comma separated"),
+    (names.EXTERNAL_NODE_FEATURES, "node annotation", "further features of an external node, comma separated"),
+    (names.TOPOLOGY_SPEC, "node annotation", "topology of an external node, as `Topology` in slurm.conf"),
+    (names.EXTERNAL_NODE_PROBLEM, "node annotation", "why the node is not registered as described"),
+    (names.SLURM_REASON, "node annotation", "Slurm's state and reason, on a node that podbridge has cordoned"),
     (
         names.SLURM_ASLEEP,
-        "annotation on a node",
-        "with `queues.enabled`: Slurm's power saving has stopped the node; [queues](../admins/kueue.md) count it",
+        "node annotation",
+        "Slurm's power saving has stopped the node; [queues](../admins/kueue.md) count it",
     ),
     (
         names.INSTALLATION,
-        "annotation of a mutating webhook configuration",
-        "scheduler, namespaces and partitions of the installation, by which others detect [collisions]("
-        "../admins/several-schedulers.md)",
+        "webhook configuration annotation",
+        "scheduler, namespaces and partitions, by which others detect [collisions](../admins/several-schedulers.md)",
     ),
     (
         names.SLURM_NAME_CONFLICT,
-        "annotation on a node",
-        "the other nodes with the same name in Slurm; podbridge uses none of them",
+        "node annotation",
+        "the other nodes with the same Slurm name; podbridge uses none",
     ),
     (
         names.TRACEPARENT,
-        "annotation on the pod",
-        "the W3C trace context of the pod. Admission sets it, unless the user has; see [traces](../admins/tracing.md)",
+        "pod annotation",
+        "its W3C trace context, see [traces](../admins/tracing.md)",
     ),
     (
         names.POOL_SECRETS,
-        "annotation on a namespace",
-        "the pools, comma separated, that may get its [Secrets and tokens](../admins/pools.md#secrets-and-tokens); "
-        "`*`: any",
+        "namespace annotation",
+        "the pools that may get its [Secrets and tokens](../admins/pools.md#secrets-and-tokens); `*`: any",
     ),
-    (names.REMOTE_JOB, "annotation on the pod", "`<pool>/<job>`: the job at the site"),
-    (names.PLACES, "annotation on the pod", "the places of a pod that races: pools, `local`"),
-    (names.GRANT, "annotation on the pod", "`<pool>/<ticket>`: the place that won, from the binding on"),
-    (names.RACE_ALLOWED, "annotation on a virtual node", "`true` if its site lets pods race"),
+    (names.REMOTE_JOB, "pod annotation", "`<pool>/<job>`: the job at the site"),
+    (names.PLACES, "pod annotation", "the places of a pod that races: pools, `local`"),
+    (names.GRANT, "pod annotation", "`<pool>/<ticket>`: the place that won, from the binding on"),
+    (names.RACE_ALLOWED, "virtual node annotation", "`true` if its site lets pods race"),
     (
         names.JOB_INTENT,
-        "annotation on the pod",
-        "the pool, if it cannot list its jobs; set before podbridge submits the pod",
+        "pod annotation",
+        "the pool, if it cannot list its jobs; set before the submission",
     ),
     (
         names.POOL_FINALIZER,
-        "finalizer of the pod",
-        "set with this annotation, until the pool has confirmed that it has no job of the pod",
+        "pod finalizer",
+        "set with this annotation, until the pool has no job of the pod",
     ),
     (
         names.DEFAULT_SCHEDULER_REASON,
-        "annotation on the pod",
-        "why admission has left a pod of a managed namespace to the default scheduler",
+        "pod annotation",
+        "why admission has left the pod to the default scheduler",
     ),
-    (names.POOL_TAINT, "taint of a virtual node", "value: the pool; effect NoSchedule; Kueue tolerates it for a pod"),
-    (names.VIRTUAL_TAINT, "taint of a virtual node", "value `true`; effect NoSchedule"),
-    (names.POOL_LABEL, "label of a virtual node", "its pool"),
+    (names.POOL_TAINT, "virtual node taint", "value: the pool; effect NoSchedule; Kueue tolerates it for a pod"),
+    (names.VIRTUAL_TAINT, "virtual node taint", "value `true`; effect NoSchedule"),
+    (names.POOL_LABEL, "virtual node label", "its pool"),
     (
         names.QUEUE_APPLIED,
-        "annotation of a ResourceFlavor or ClusterQueue",
+        "Kueue object annotation",
         "digest of what podbridge has applied for its [MasterQueue](../admins/kueue.md)",
     ),
-    (names.VIRTUAL_TYPE_LABEL, "label of a virtual node", f"`{names.VIRTUAL_TYPE}`"),
-    (names.SITE_ANNOUNCED, "annotation of a virtual node", "the labels and taints that the site has announced"),
-    (names.SITE_FOLDER, "annotation of a virtual node", "id of the directory at the site that contains its jobs"),
+    (names.VIRTUAL_TYPE_LABEL, "virtual node label", f"`{names.VIRTUAL_TYPE}`"),
+    (names.SITE_ANNOUNCED, "virtual node annotation", "the labels and taints that the site has announced"),
+    (names.SITE_FOLDER, "virtual node annotation", "id of the directory at the site that contains its jobs"),
 )
 
 
@@ -169,7 +166,7 @@ def in_code(rows: Iterable[tuple[str, ...]]) -> list[list[str]]:
 
 def permission(key: Key) -> str:
     """Return when an annotation needs a permission."""
-    return "yes" if key.permission else "beyond the namespace's policy" if key.name in {**FIELDS, **SIZES} else ""
+    return "yes" if key.permission else "beyond the policy" if key.name in {**FIELDS, **SIZES} else ""
 
 
 def annotations() -> str:
@@ -203,9 +200,9 @@ def metric_rows() -> list[list[str]]:
     return sorted(rows)
 
 
-def reason_rows() -> list[list[str]]:
-    """Return a row for each reason; those of ended jobs are in the table of ends."""
-    return [[where, f"`{reason}`", meaning] for where, reason, meaning in REASONS]
+def reasons() -> list[str]:
+    """Return a table of reasons for each place where they appear; those of ended jobs are in the table of ends."""
+    return [f"### {where}\n\n" + table(["reason", "meaning"], in_code(rows)) for where, rows in REASONS.items()]
 
 
 def end_rows() -> list[list[str]]:
@@ -213,8 +210,8 @@ def end_rows() -> list[list[str]]:
     return [
         [
             f"`{end.reason}`",
-            "the same" if end.site_reason == end.reason else f"`{end.site_reason}`",
-            f"the job {end.text}",
+            "" if end.site_reason == end.reason else f"`{end.site_reason}`",
+            end.text,
             "yes" if end.disruption else "no",
             end.source,
         ]
@@ -228,12 +225,12 @@ def text() -> str:
         "# Reference",
         "<!-- written by hack/reference.py from the code; a test compares -->",
         "## Annotations of pods and their owners",
-        "A pod's own annotation overrides that of its Job, JobSet and other owners. For permissions see "
-        "[admission](admission.md).",
+        "A pod's own annotation overrides that of its Job, JobSet and other owners. [Admission](admission.md#policies) "
+        "describes policies and permissions.",
         annotations(),
         "## Annotations for groups",
-        "[Groups of pods](../users/groups.md) describes them. The pod's own annotation has precedence, then those of "
-        "its owners, of the group's owner, and of the namespace.",
+        "The annotation of the pod has precedence, then those of its owners, of the owner of its "
+        "[group](../users/groups.md), and of the namespace.",
         table(["annotation", "where", "meaning"], in_code(GROUP_ANNOTATIONS)),
         "## Annotations for pools",
         "[Scripts](scripts.md) describes their effect, [sites](../sites/sites.md) what a site allows.",
@@ -245,13 +242,13 @@ def text() -> str:
         "errors of a file; `podbridge config schema` prints a JSON schema.",
         table(["key", "default", "meaning"], configuration()),
         "## Reasons on pods and nodes",
-        table(["where", "reason", "meaning"], reason_rows()),
+        "The message has the cause.",
+        *reasons(),
         "## Ends of jobs",
         "When its job ends, a pod gets the reason in its status, in an Event and, on colocated nodes, in the condition "
-        "`DisruptionTarget`. A *disruption* has other causes than the pod: the condition is `True`, and a Job can "
-        "exclude it from its back-off limit (`podFailurePolicy`). For other ends the condition is `False` on colocated "
-        "nodes, and absent at a site. At a site, a pod has the reason of a kubelet where there is one.",
-        table(["reason", "at a site", "meaning", "disruption", "reported by"], end_rows()),
+        "`DisruptionTarget`. The condition is `True` for a *disruption*, whose cause is not the pod: a Job can exclude "
+        "it from its back-off limit (`podFailurePolicy`).",
+        table(["reason", "at a site, if it differs", "the job", "disruption", "reported by"], end_rows()),
         "## Metrics",
         "The port is `serving.metricsPort`, the path is `/metrics`.",
         table(["metric", "type", "meaning"], metric_rows()),
