@@ -89,7 +89,7 @@ REASONS = {
         ("BridgeFailed", "the pod failed at the site"),
         ("BridgeJobLost", "the job no longer exists at the site; the pod has failed"),
     ),
-    "Pod, `bridge.vk.io/JobMissing`, `JobSuspended` or `InternalError`, and Event": (
+    "Pod, `bridge.vk.io/JobMissing`, `bridge.vk.io/JobSuspended` or `bridge.vk.io/InternalError`": (
         ("JobsMissing", "the pod's job and many others disappeared at once; the guard keeps the pod"),
         ("JobFound", "the pod's job exists again"),
         ("JobSuspended", "Slurm suspended the pod's job; the containers continue"),
