@@ -62,7 +62,8 @@ class RedisAccess:
 
 
 class RedisStore:
-    """One redis server, over one connection. A failed connection is closed, and its request is not repeated.
+    """One redis server, over one connection. A failed connection is closed, and its request is not
+    repeated: the server may be empty when it returns.
 
     ``owner``: the cluster that the values belong to. Values of other clusters under the same prefix are not visible.
     """
