@@ -19,8 +19,8 @@ NAME = re.compile(r"[ -<>-~]+")
 NAMES_ALLOWED = "printable ASCII characters other than ="
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Names that a shell can assign. All others must be set by another program, as the last step before the container's:
-bash before 4.4 does not pass what it cannot assign, apptainer reads ``--env-file`` with a shell, and other users see the
-arguments of ``env(1)``."""
+bash before 4.4 does not pass what it cannot assign, apptainer reads ``--env-file`` with a shell, and other users see
+the arguments of ``env(1)``."""
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 FIELDS = (
