@@ -1,4 +1,4 @@
-"""The brake on mass ending: many jobs that disappear at once are more often a fault than a fact. Pure.
+"""The mass-termination guard: many jobs that disappear at once are more often a fault than a fact. Pure.
 
 A slurmctld that starts with an empty state, or a site whose job directory was replaced by an empty one, correctly
 reports that it knows no job. podbridge terminates the pod of a single missing job at once. If many jobs disappear, it

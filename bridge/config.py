@@ -276,7 +276,7 @@ class Config(Section):
         return value.rstrip("/")
 
     @model_validator(mode="after")
-    def _some_place(self) -> Config:
+    def _require_a_backend(self) -> Config:
         if not self.slurm_rest_api and not self.pools.enabled:
             raise ValueError(
                 "slurmRestApi is empty and no pool is configured: set it, pools.nats.servers, pools.interlink or "

@@ -152,7 +152,7 @@ DISRUPTION_TARGET = "DisruptionTarget"
 POOL_CONNECTED = "PoolConnected"
 """Condition of a virtual node: podbridge hears its site."""
 JOB_MISSING = "bridge.vk.io/JobMissing"
-"""Condition of a pod: its job and many others are missing, and the brake on mass ending holds the pod."""
+"""Condition of a pod: its job and many others are missing, and the mass-termination guard holds the pod."""
 JOB_SUSPENDED = "bridge.vk.io/JobSuspended"
 """Condition of a pod: Slurm has suspended its job. The pod's containers continue."""
 

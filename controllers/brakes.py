@@ -104,7 +104,7 @@ class Brakes:
             self._tell(name, known, missing)
         elif before.engaged and not after.engaged:
             entry.dirty, entry.answer, entry.record = True, "", {}
-            log.warning("brake on mass ending released", extra=kv(brake=name, ended=len(after.allowed)))
+            log.warning("mass-termination guard released", extra=kv(brake=name, ended=len(after.allowed)))
         if after.engaged:
             counts = {"missing": len(after.held), "known": known}
             entry.record = {"since": entry.incident, **counts, "endsAt": entry.ends}
@@ -118,7 +118,7 @@ class Brakes:
             f"the jobs of {len(missing)} of {known} pods are missing at the same time: podbridge terminates none of "
             f"these pods for {self._limits.hold:g} s; see podbridge brake status"
         )
-        log.error("brake on mass ending engaged", extra=kv(brake=name, missing=len(missing), known=known))
+        log.error("mass-termination guard engaged", extra=kv(brake=name, missing=len(missing), known=known))
         for pod in list(missing.values())[:MOST_EVENTS]:
             self._events.event(pod, REASON, text, warning=True, action="Holding")
 

@@ -108,7 +108,7 @@ class Controllers(SlurmLoop):
         for action in decision.actions:
             if isinstance(action, workload_actions.Orphan) and self._stranded.keeps(action.link.keys):
                 continue
-            if isinstance(action, workload_actions.Orphan | workload_actions.Rest):
+            if isinstance(action, workload_actions.Orphan | workload_actions.CancelRemainingComponents):
                 key = f"job/{action.job_id}"
             else:
                 key = pods.uid(action.pod)

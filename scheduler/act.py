@@ -42,7 +42,7 @@ from scheduler.job_requests import JobRequests, traced
 from scheduler.placement import Placements
 from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, ReportedCondition, failure_of
 from scheduler.pod_writer import PodWriter
-from scheduler.rules import lives
+from scheduler.rules import is_live
 from scheduler.storage import Storage
 from scheduler.taken_devices import TakenDevices
 from scheduler.update_pace import UpdatePace
@@ -66,14 +66,14 @@ URGENCY: dict[type[actions.Action], int] = {
     actions.BindVolumes: 2,
     actions.Release: 2,
     actions.Cancel: 2,
-    actions.GiveBack: 3,
+    actions.CancelAndResubmit: 3,
     actions.Submit: 4,
     actions.Hold: 5,
     actions.Exclude: 6,
     actions.Shrink: 6,
     actions.Join: 5,
     actions.SetApart: 5,
-    actions.Tell: 9,
+    actions.SetCondition: 9,
 }
 
 
@@ -138,7 +138,7 @@ class SlurmActor:
                     log.warning(
                         "cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id)
                     )
-                case actions.GiveBack():
+                case actions.CancelAndResubmit():
                     self._give_back(action)
                 case actions.Exclude():
                     self._exclude(action)
@@ -148,7 +148,7 @@ class SlurmActor:
                     self._join(action.gang)
                 case actions.SetApart():
                     self._set_apart(action)
-                case actions.Tell():
+                case actions.SetCondition():
                     self._writer.tell(action.pod, action.reason, action.message)
 
     def _submit(self, action: actions.Submit) -> bool:
@@ -160,7 +160,7 @@ class SlurmActor:
         snapshot = self._poller.snapshot
         cancelled = self._states.of(key).cancelled | self._slurm.cancellations.since(snapshot.began)
         known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(key, ())]
-        if any(lives(entry, cancelled) for entry in known):
+        if any(is_live(entry, cancelled) for entry in known):
             return True  # the job of another process's request has appeared since the decision
         lost = sum(entry.missing and states.end_of(entry.job.states) is None for entry in known)
         if lost >= MOST_LOST:
@@ -343,7 +343,7 @@ class SlurmActor:
                 key = gang.key if gang is not None else pods.uid(pod)
                 self._states.update(key, lambda state: replace(state, claim_wait=wait))
                 raise
-            self._give_back(actions.GiveBack(pod, job_id, str(error), gang))
+            self._give_back(actions.CancelAndResubmit(pod, job_id, str(error), gang))
             return False
         return True
 
@@ -367,7 +367,7 @@ class SlurmActor:
         self._states.update(key, lambda state: replace(state, cancelled=state.cancelled | {job_id}))
         self._poller.wake()
 
-    def _give_back(self, action: actions.GiveBack) -> None:
+    def _give_back(self, action: actions.CancelAndResubmit) -> None:
         for pod in action.gang.waiting if action.gang is not None else [action.pod]:
             if pods.job_id(pod) is not None:
                 self._writer.patch(pod, pods.forget_job_patch(pod))
@@ -445,7 +445,7 @@ class SlurmActor:
             if error.code == UNKNOWN_NODE and gone:
                 # slurmctld (24.11, 26.05) looks up the old names in each update of the job, also in one of its comment
                 text = f"it excludes {', '.join(sorted(gone)[:3])}, which Slurm no longer has: it cannot be updated"
-                self._give_back(actions.GiveBack(action.pod, action.job_id, text, action.gang, soon=True))
+                self._give_back(actions.CancelAndResubmit(action.pod, action.job_id, text, action.gang, soon=True))
                 return
             # the job has started meanwhile, or all nodes are excluded now: the node is checked again before the bind
             retry_at = self._clock.monotonic() + UNAVAILABLE.limit

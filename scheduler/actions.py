@@ -83,7 +83,7 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveBack:
+class CancelAndResubmit:
     """Remove the id of a job that cannot be used from the pod, or from all members of the ``gang``, then cancel it.
 
     A new job is submitted later; after a short time if ``soon``, because the next job excludes the refused node.
@@ -145,7 +145,7 @@ class SetApart:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SetCondition:
     """Write the reason for the wait into the condition PodScheduled of the pod."""
 
     pod: Pod
@@ -161,10 +161,10 @@ Action = (
     | BindVolumes
     | Release
     | Cancel
-    | GiveBack
+    | CancelAndResubmit
     | Exclude
     | Shrink
     | Join
     | SetApart
-    | Tell
+    | SetCondition
 )

@@ -30,7 +30,19 @@ from bridge.slurm.models import ObservedJob
 from bridge.workload import allotted, links, pods
 from bridge.workload.resources import Resources
 from scheduler import full_nodes, gang_decide, volume_waits
-from scheduler.actions import Action, Bind, BindVolumes, Cancel, Exclude, GiveBack, Hold, Pod, Release, Submit, Tell
+from scheduler.actions import (
+    Action,
+    Bind,
+    BindVolumes,
+    Cancel,
+    CancelAndResubmit,
+    Exclude,
+    Hold,
+    Pod,
+    Release,
+    SetCondition,
+    Submit,
+)
 from scheduler.full_nodes import FullNode
 from scheduler.gangs import Gang
 from scheduler.occupancy import Occupant, PlannedOccupancy
@@ -53,10 +65,10 @@ from scheduler.rules import (
     is_cancelled,
     is_current,
     is_doubtful,
+    is_live,
     is_unread,
     jobs_of,
     last_job,
-    lives,
     may_exclude,
     obstacle,
     paced,
@@ -135,7 +147,7 @@ def _undecided(view: SchedulerView, unit: Pod | Gang, error: UnexpectedError) ->
 def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: PlannedOccupancy) -> _Step:
     snapshot, phase = view.snapshot, state.phase
     known = jobs_of(view, pods.uid(pod))
-    live = [entry for entry in known if lives(entry, state.cancelled | view.cancelled)]
+    live = [entry for entry in known if is_live(entry, state.cancelled | view.cancelled)]
     if isinstance(phase, Submitted):
         seen = any(entry.job.job_id == phase.job_id for entry in known)
         if not seen and is_unread(snapshot, phase):
@@ -220,9 +232,9 @@ def _allocated(
         return None, state
     if job.link is not None and job.link.shape not in ("", links.shape(pod)):
         text = "the resources or settings of the pod have changed since its submission"
-        return GiveBack(pod, job.job_id, text), state
+        return CancelAndResubmit(pod, job.job_id, text), state
     if short := allotted.shortage(job.allotment, {job.nodes[0]: [pod]}, view.config.gres):
-        return GiveBack(pod, job.job_id, f"Slurm has allocated {short}", reason=allotted.REASON), state
+        return CancelAndResubmit(pod, job.job_id, f"Slurm has allocated {short}", reason=allotted.REASON), state
     missing, state = starting(view, state, job.nodes[:1])
     if missing:
         text = f"Slurm job {job.job_id} is allocated; {missing}"
@@ -230,7 +242,7 @@ def _allocated(
     why = view.placements.refusal(pod, job.nodes[0])
     if why:
         text = f"Slurm allocated node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}"
-        return GiveBack(pod, job.job_id, text, soon=view.version.exclude_nodes), state
+        return CancelAndResubmit(pod, job.job_id, text, soon=view.version.exclude_nodes), state
     node = view.placements.by_slurm_name[job.nodes[0]]
     occupant = occupancy.occupant(pod, node.name)
     full = full_nodes.find(occupant, node, occupancy, view.snapshot)
@@ -255,12 +267,12 @@ def _busy(
     """Keep the job until its node has room, for a limited time; give it back if other nodes may have room now."""
     if is_better_elsewhere(view, [pod], 1, full):
         occupancy.refuse(full.node, full.lacking)
-        return GiveBack(pod, job_id, full.refusal(), soon=True), state
+        return CancelAndResubmit(pod, job_id, full.refusal(), soon=True), state
     over, state = busy(view, state, full.until)
     if over:
         occupancy.refuse(full.node, full.lacking)
         text = f"node {full.node} has had {full.lack()} for {view.config.busy_node_timeout:.0f} s: {full.names()}"
-        return GiveBack(pod, job_id, text), state
+        return CancelAndResubmit(pod, job_id, text), state
     text = f"Slurm job {job_id} has node {full.node}: {full.message()}"
     return _hold_or_tell(view, pod, state, job_id, "NodeBusy", text), state
 
@@ -269,7 +281,7 @@ def _wait_for_volumes(view: SchedulerView, pod: Pod, state: PodState, job_id: in
     """Keep the job until the claims of the pod are bound, for a limited time."""
     over, state = busy(view, state)
     if over:
-        return GiveBack(pod, job_id, f"after {view.config.busy_node_timeout:.0f} s: {wait.message}"), state
+        return CancelAndResubmit(pod, job_id, f"after {view.config.busy_node_timeout:.0f} s: {wait.message}"), state
     if wait.writes and not pods.lacks_hold(pod, job_id):
         return BindVolumes(pod, wait.writes), state
     return _hold_or_tell(view, pod, state, job_id, wait.reason, f"Slurm job {job_id}: {wait.message}"), state
@@ -279,13 +291,13 @@ def _wait_for_claims(view: SchedulerView, pod: Pod, state: PodState, job_id: int
     """Keep the job until its devices can be allocated, for a limited time; without an action if the bind is due."""
     over, state = busy(view, state)
     if over:
-        return GiveBack(pod, job_id, f"after {view.config.busy_node_timeout:.0f} s: {message}"), state
+        return CancelAndResubmit(pod, job_id, f"after {view.config.busy_node_timeout:.0f} s: {message}"), state
     return _hold_or_tell(view, pod, state, job_id, reason, f"Slurm job {job_id}: {message}"), state
 
 
 def _hold_or_tell(
     view: SchedulerView, pod: Pod, state: PodState, job_id: int, reason: str, message: str
-) -> Hold | Tell | None:
+) -> Hold | SetCondition | None:
     """Set the job on the pod if it is not there yet; else write the reason for the wait."""
     if pods.job_id(pod) != job_id or not pods.is_held(pod):
         return Hold(pod, job_id)

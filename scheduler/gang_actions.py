@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from bridge.slurm.models import Job
 from bridge.workload import pods
 from scheduler import rules
-from scheduler.actions import Action, GiveBack, Hold, Pod
+from scheduler.actions import Action, CancelAndResubmit, Hold, Pod
 from scheduler.gangs import Gang
 from scheduler.pod_states import NEW, PodState
 from scheduler.rules import SchedulerView
@@ -49,5 +49,5 @@ def keep_job(
     over, state = rules.busy(view, state, until)
     if over:
         text = f"after {view.config.busy_node_timeout:.0f} s: {text}"
-        return [GiveBack(gang.waiting[0], job.job_id, text, gang)], state
+        return [CancelAndResubmit(gang.waiting[0], job.job_id, text, gang)], state
     return actions, state

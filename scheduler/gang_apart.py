@@ -18,7 +18,7 @@ from scheduler import gangs
 from scheduler.actions import Pod
 from scheduler.gangs import Gang
 from scheduler.pod_states import PodState
-from scheduler.rules import SchedulerView, lives
+from scheduler.rules import SchedulerView, is_live
 
 
 def lost(view: SchedulerView, gang: Gang) -> list[Pod]:
@@ -46,7 +46,7 @@ def _job_is_over(view: SchedulerView, pod: Pod) -> bool:
     known = snapshot.jobs.get(job_id)
     if known is None:
         return job_id not in snapshot.unread and snapshot.listed_at >= view.leading_since
-    return known.is_confirmed and not lives(known, frozenset())
+    return known.is_confirmed and not is_live(known, frozenset())
 
 
 def with_start(gang: Gang, state: PodState, job: Job) -> PodState:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from bridge.slurm.models import Job
 from bridge.workload import allotted, extended_claims, pods
 from scheduler import full_nodes, gang_apart, gangs, volume_waits
-from scheduler.actions import Action, Bind, BindTogether, BindVolumes, GiveBack, Pod, SetApart
+from scheduler.actions import Action, Bind, BindTogether, BindVolumes, CancelAndResubmit, Pod, SetApart
 from scheduler.gang_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, tell
 from scheduler.gangs import Gang
 from scheduler.occupancy import PlannedOccupancy
@@ -42,7 +42,7 @@ def decide(
     told = tell(view, late, "GangFull", text)
     started, needed = gang_apart.started(gang, job), gang_apart.needed(gang, job)
     if job.parts and not started and present >= needed > len(assigned):
-        return [GiveBack(gang.waiting[0], job.job_id, OTHERS.format(job.job_id), gang)], state
+        return [CancelAndResubmit(gang.waiting[0], job.job_id, OTHERS.format(job.job_id), gang)], state
     if started + len(assigned) < needed:
         text = f"{count_text(gang, started + len(assigned), needed)}; Slurm job {job.job_id} is allocated"
         said = label(gang, job.job_id) or tell(view, _placed(gang, assigned), INCOMPLETE, text)
@@ -60,7 +60,7 @@ def _start(
     failure = failure_of(state.phase)
     if short := _shortage(view, gang, job, assigned):
         text = f"Slurm has allocated {short}"
-        return [GiveBack(placed[0], job.job_id, text, gang, reason=allotted.REASON)], state
+        return [CancelAndResubmit(placed[0], job.job_id, text, gang, reason=allotted.REASON)], state
     missing, state = starting(view, state, sorted(set(assigned.values())))
     if missing:
         text = f"Slurm job {job.job_id} is allocated; {missing}"
@@ -69,17 +69,17 @@ def _start(
         node = assigned[pods.uid(pod)]
         if why := view.placements.refusal(pod, node):
             text = f"Slurm allocated node {node}, which Kubernetes refuses for pod {pods.key(pod)}: {why}"
-            return [GiveBack(placed[0], job.job_id, text, gang, soon=view.version.exclude_nodes)], state
+            return [CancelAndResubmit(placed[0], job.job_id, text, gang, soon=view.version.exclude_nodes)], state
     binds, full = _bind(view, gang, job, placed, assigned, occupancy)
     if full is not None:
         occupancy.withdraw(len(binds))
         if is_better_elsewhere(view, placed, len(job.nodes), full):
             occupancy.refuse(full.node, full.lacking)
-            return [GiveBack(placed[0], job.job_id, full.refusal(), gang, soon=True)], state
+            return [CancelAndResubmit(placed[0], job.job_id, full.refusal(), gang, soon=True)], state
         text = f"Slurm job {job.job_id} has node {full.node}: {full.message()}"
         said = label(gang, job.job_id) or tell(view, placed, "NodeBusy", text)
         waiting, state = keep_job(view, gang, state, job, said, text, full.until)
-        if full.is_full_without(placed) and any(isinstance(action, GiveBack) for action in waiting):
+        if full.is_full_without(placed) and any(isinstance(action, CancelAndResubmit) for action in waiting):
             occupancy.refuse(full.node, full.lacking)
         return waiting, state
     waits = volume_waits.of_members(view, placed, assigned, occupancy)

@@ -19,8 +19,8 @@ from scheduler.actions import (
     Action,
     BindTogether,
     Cancel,
+    CancelAndResubmit,
     Exclude,
-    GiveBack,
     Join,
     Release,
     SetApart,
@@ -42,10 +42,10 @@ from scheduler.rules import (
     excluded_now,
     is_cancelled,
     is_doubtful,
+    is_live,
     is_unread,
     jobs_of,
     last_job,
-    lives,
     may_exclude,
     obstacle,
     outruns,
@@ -64,7 +64,7 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
     snapshot, phase = view.snapshot, state.phase
     gang = gangs.without(gang, gang_apart.lost(view, gang))
     known = jobs_of(view, gang.key)
-    live = [entry for entry in known if lives(entry, state.cancelled | view.cancelled)]
+    live = [entry for entry in known if is_live(entry, state.cancelled | view.cancelled)]
     if isinstance(phase, Submitted):
         seen = any(entry.job.job_id == phase.job_id for entry in known)
         if not seen and is_unread(snapshot, phase):
@@ -91,7 +91,7 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
     )
     # a pod that has changed since it got the id of the job is no member of the job, but must lose the id too
     whole = [
-        replace(action, gang=gang) if isinstance(action, GiveBack | BindTogether | Exclude) else action
+        replace(action, gang=gang) if isinstance(action, CancelAndResubmit | BindTogether | Exclude) else action
         for action in actions
     ]
     return leave + whole, state
@@ -110,7 +110,7 @@ def _with_job(
         text = _ENDING.format(len(ending))
         told = tell(view, gang.waiting, "GangEnding", text)
         return keep_job(view, gang, state, job, told, text) if states.is_allocated(job.states) else (told, state)
-    gang, strangers = gangs.without_strangers(gang, job)
+    gang, strangers = gangs.matching_members(gang, job)
     state = gang_apart.with_start(gang, state, job)
     text = (
         f"the pod requests other resources or settings than the members for which Slurm job {job.job_id} was submitted"
@@ -121,7 +121,7 @@ def _with_job(
         if has_started and gang_apart.others_run(gang, job):
             told = [SetApart(pod, text) for pod in strangers]
     if not gang.waiting:
-        return (told, state) if gang.running else ([GiveBack(strangers[0], job.job_id, text, gang)], state)
+        return (told, state) if gang.running else ([CancelAndResubmit(strangers[0], job.job_id, text, gang)], state)
     if states.is_allocated(job.states):
         actions, state = gang_binding.decide(view, gang, state, job, present, occupancy)
     else:
@@ -139,7 +139,7 @@ def _without_job(
             return [], state
         if entry is not None and is_cancelled(pod, state, entry):
             # the workload controller terminates these pods, but not those that are created in their place
-            members, _ = gangs.without_strangers(gang, entry.job)
+            members, _ = gangs.matching_members(gang, entry.job)
             labels = label(members, entry.job.job_id) if isinstance(state.phase, Submitted | Pending) else []
             return labels, state.without_job()
     if is_doubtful(state, known):
@@ -172,7 +172,7 @@ def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job, present
         state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since, claim_wait=None)
     parts = gangs.parts(gang, job)
     if job.link is not None and present >= job.link.size and not all(members for _, members in parts):
-        return [GiveBack(gang.waiting[0], job.job_id, OTHERS.format(job.job_id), gang)], state
+        return [CancelAndResubmit(gang.waiting[0], job.job_id, OTHERS.format(job.job_id), gang)], state
     if holds := hold(gang, job.job_id):
         return holds, state
     if may_exclude(view, state, job.job_id):

@@ -53,6 +53,6 @@ def _runs(gang: Gang, state: PodState, job: Job) -> bool:
 def _used(gang: Gang, job: Job) -> Set[str] | None:
     """Return the nodes on which a member runs or may be bound; ``None`` if a pod does not name its node."""
     used = {pods.slurm_node(pod) for pod in gang.running}
-    members, _ = gangs.without_strangers(gang, job)
+    members, _ = gangs.matching_members(gang, job)
     used |= {*gangs.assign_places(members, job).values()} if members.waiting else set()
     return None if "" in used else used

@@ -316,7 +316,7 @@ def without(gang: Gang, lost: Iterable[Pod]) -> Gang:
     return replace(gang, pods=tuple([pod for pod in gang.pods if pods.uid(pod) not in uids])) if uids else gang
 
 
-def without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
+def matching_members(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
     """Return the gang without the waiting pods that are not of a shape of the job, and these pods.
 
     No pod is a stranger while the shapes of the job are not known, and none with the id of a pending job: it got the

@@ -123,7 +123,7 @@ class JobRequests:
 
     @staticmethod
     def _check_sum(requests: Sequence[JobRequest], placements: Sequence[Placement]) -> None:
-        """Raise :class:`NoNodeError` if there are too few nodes: Slurm gives two components no common node."""
+        """Raise :class:`NoNodeError` if there are too few nodes: Slurm never puts two components on one node."""
         fewest = sum(request.min_nodes for request in requests)
         fitting = {name for placement in placements for name in placement.eligible}
         if len(fitting) < fewest:
@@ -136,7 +136,7 @@ def _shaped(request: JobRequest, shape: str) -> JobRequest:
 
 
 def _check_shared_claims(groups: Sequence[Sequence[Pod]]) -> None:
-    """Raise :class:`UnsupportedClaimError` if components share a claim: Slurm gives them no common node."""
+    """Raise :class:`UnsupportedClaimError` if components share a claim: Slurm never puts them on one node."""
     seen: dict[str, int] = {}
     for number, group in enumerate(groups):
         for pod in group:

@@ -38,7 +38,7 @@ _OF_THE_JOB = (
     actions.Submit,
     actions.BindTogether,
     actions.Cancel,
-    actions.GiveBack,
+    actions.CancelAndResubmit,
     actions.Exclude,
     actions.Shrink,
     actions.Join,

@@ -11,7 +11,7 @@ from bridge.config import Config
 from bridge.slurm import states
 from bridge.slurm.models import ApiVersion, Job, JobPart, ObservedJob, Snapshot
 from bridge.workload import pods
-from scheduler.actions import Action, Exclude, Pod, Tell
+from scheduler.actions import Action, Exclude, Pod, SetCondition
 from scheduler.conditions import is_due
 from scheduler.full_nodes import FullNode
 from scheduler.gangs import Gang, differ_without_slots
@@ -86,7 +86,7 @@ def is_current(view: SchedulerView) -> bool:
     return bool(view.snapshot.sequence) and view.snapshot.began >= view.leading_since
 
 
-def lives(entry: ObservedJob, cancelled: Set[int]) -> bool:
+def is_live(entry: ObservedJob, cancelled: Set[int]) -> bool:
     """Whether a job is pending or allocated, and is not one of the jobs that this process has ``cancelled``."""
     over = entry.missing or states.end_of(entry.job.states) is not None
     return not over and entry.job.job_id not in cancelled
@@ -159,7 +159,7 @@ def _undecided(view: SchedulerView) -> Iterator[tuple[str, Sequence[Pod]]]:
 
 def _has_job(view: SchedulerView, key: str) -> bool:
     """Whether a job of the pod or gang is pending or allocated."""
-    return any(lives(entry, view.states.get(key, NEW).cancelled | view.cancelled) for entry in jobs_of(view, key))
+    return any(is_live(entry, view.states.get(key, NEW).cancelled | view.cancelled) for entry in jobs_of(view, key))
 
 
 def jobs_of(view: SchedulerView, key: str) -> list[ObservedJob]:
@@ -374,6 +374,6 @@ def pending_text(job: Job, waited: float) -> str:
     return f"Slurm job {job.job_id} is {state}{where}: {why}{start}"
 
 
-def tell(view: SchedulerView, pod: Pod, state: PodState, reason: str, message: str) -> Tell | None:
+def tell(view: SchedulerView, pod: Pod, state: PodState, reason: str, message: str) -> SetCondition | None:
     """Return the action that writes a condition to the pod; ``None`` if it is not due."""
-    return Tell(pod, reason, message) if is_due(pod, state.condition, reason, message, view.now) else None
+    return SetCondition(pod, reason, message) if is_due(pod, state.condition, reason, message, view.now) else None

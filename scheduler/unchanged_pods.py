@@ -17,7 +17,7 @@ from scheduler.actions import Pod
 from scheduler.conditions import MIN_INTERVAL
 from scheduler.decide import Decision
 from scheduler.pod_states import Pending, PodState
-from scheduler.rules import TELL_UNKNOWN_AFTER, SchedulerView, is_current, is_kept_up_to_date, lives, with_excluded
+from scheduler.rules import TELL_UNKNOWN_AFTER, SchedulerView, is_current, is_kept_up_to_date, is_live, with_excluded
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class UnchangedPods:
         if state is None or not isinstance(state.phase, Pending) or state.waiting_since is None or len(job_ids) != 1:
             return None
         entry = view.snapshot.jobs[job_ids[0]]
-        if not lives(entry, state.cancelled | view.cancelled) or states.is_allocated(entry.job.states):
+        if not is_live(entry, state.cancelled | view.cancelled) or states.is_allocated(entry.job.states):
             return None
         told_at = state.condition.at if state.condition is not None else -MIN_INTERVAL
         if view.now - state.waiting_since < TELL_UNKNOWN_AFTER or view.now - told_at < MIN_INTERVAL:

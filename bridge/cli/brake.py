@@ -1,4 +1,4 @@
-"""``podbridge brake``: the commands about the brake on mass ending."""
+"""``podbridge brake``: the commands about the mass-termination guard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bridge.cli.connection import ConnectionOptions, connection_options
     epilog="Examples:\n\n  podbridge brake status\n\n  podbridge brake hold slurm\n\n  podbridge brake confirm slurm"
 )
 def brake() -> None:
-    """Show the brake on mass ending, and confirm or hold it.
+    """Show the mass-termination guard, and confirm or hold it.
 
     The brake engages when many jobs disappear at once: from Slurm (brake "slurm") or from a pool (brake "pool.NAME").
     """

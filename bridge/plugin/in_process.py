@@ -50,36 +50,36 @@ class InProcessClient:
 
     def submit(self, job: str, submit: Submit, timeout: float = SUBMIT_TIMEOUT) -> Submitted:
         """Submit a job. The submitter has its own time limits; ``timeout`` is not used."""
-        return _called(lambda: self._handlers.submit(self._owner, job, submit))
+        return translate_site_errors(lambda: self._handlers.submit(self._owner, job, submit))
 
     def cancel(self, job: str, cancel: Cancel) -> Status:
         """Cancel a job."""
-        return _called(lambda: self._handlers.cancel(self._owner, job, cancel))
+        return translate_site_errors(lambda: self._handlers.cancel(self._owner, job, cancel))
 
     def status(self, job: str) -> Status:
         """Return the state of one job."""
-        return _called(lambda: self._handlers.status(self._owner, job))
+        return translate_site_errors(lambda: self._handlers.status(self._owner, job))
 
     def grant(self, job: str, grant: Grant) -> Status:
         """Let the waiting script of a job begin."""
-        return _called(lambda: self._handlers.grant(self._owner, job, grant))
+        return translate_site_errors(lambda: self._handlers.grant(self._owner, job, grant))
 
     def describe(self) -> Description:
         """Return the announcement and the BuildConfig."""
-        return _called(self._handlers.describe)
+        return translate_site_errors(self._handlers.describe)
 
     def files(self, job: str, files: Files) -> None:
         """Replace files in volumes of a job."""
-        _called(lambda: self._handlers.files(self._owner, job, files))
+        translate_site_errors(lambda: self._handlers.files(self._owner, job, files))
 
     def snapshot(self, after: str = "") -> Page:
         """Return a page of all jobs."""
-        page = _called(lambda: self._handlers.snapshot(self._owner, Snapshot(after=after, limit=PAGE)))
+        page = translate_site_errors(lambda: self._handlers.snapshot(self._owner, Snapshot(after=after, limit=PAGE)))
         return Page(page.submitter, page.sequence, page.jobs, page.more, page.jobs[-1].job if page.jobs else "")
 
     def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
         """Return the pieces of a log; raises before the first one if there is no log."""
-        return _Log(lambda wait: _called(lambda: self._handlers.log(self._owner, job, options, wait)))
+        return _Log(lambda wait: translate_site_errors(lambda: self._handlers.log(self._owner, job, options, wait)))
 
 
 class _Log:
@@ -95,7 +95,7 @@ class _Log:
     def __next__(self) -> bytes:
         if self._closed.is_set():
             raise StopIteration
-        piece = _called(lambda: next(self._pieces, None))
+        piece = translate_site_errors(lambda: next(self._pieces, None))
         if piece is None:
             raise StopIteration
         return piece
@@ -161,7 +161,7 @@ class InProcessSite:
                 self.pool.ask()
 
 
-def _called(call: Callable[[], T]) -> T:
+def translate_site_errors(call: Callable[[], T]) -> T:
     """Return the submitter's answer; its errors become those of a client, as over NATS.
 
     The submitter raises OSError if its folder cannot be written, for example because the disk is full.

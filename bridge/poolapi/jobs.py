@@ -84,7 +84,7 @@ class JobStatus:
         none will. ``unknown``: the batch system cannot be queried; the last known state stands.
     missing
         The batch system no longer lists the job, and the site has no evidence that it has ended. The hub cancels the
-        job, unless so many jobs are missing at once that the brake on mass ending engages.
+        job, unless so many jobs are missing at once that the mass-termination guard engages.
     outcome
         The phase of the pod, once the job has ended.
     reason

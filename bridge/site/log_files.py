@@ -81,7 +81,7 @@ class LogFiles:
                 piece = os.pread(self._log, most, offset - bounds.base)
                 if not piece and self._is_idle():
                     return offset, b""
-            self._look()
+            self._refresh_bounds()
             now = self.bounds
             if now != bounds:
                 by_hole = not (now.moving or now.base)
@@ -120,7 +120,7 @@ class LogFiles:
         self._log = fresh
         while True:
             length, bounds = self.end, self.bounds
-            self._look()
+            self._refresh_bounds()
             if bounds == self.bounds:
                 return bounds.moving or offset <= length
 
@@ -130,8 +130,8 @@ class LogFiles:
         self._idle = now.st_size, now.st_mtime_ns
         return self._idle == before
 
-    def _look(self) -> None:
-        """Read the bounds again. The script removes no bytes of a log that has no name any more."""
+    def _refresh_bounds(self) -> None:
+        """Read the bounds again. The script removes no bytes of a log that was removed."""
         for stem in self._stems:
             if self._is_named(stem):
                 found = self._possible(_bounds(self._folder / f"{stem}.first"))

@@ -91,7 +91,7 @@ def is_over(job: Job) -> bool:
 
 
 def joined_states(found: Mapping[int, tuple[int, States]]) -> dict[int, States]:
-    """Return the states of jobs by the id of their leader; ``found`` are numbers and states of components by id.
+    """Return the states of jobs by the id of their leader; ``found``: component offset and states, by job id.
 
     The list does not name leaders, but slurmctld creates the components of a job in one step: their ids ascend without
     those of other heterogeneous jobs between them. A component without its predecessor stays a job of its own.

@@ -67,7 +67,7 @@ class PoolState:
     doubted
         UIDs of which the site has said twice that it does not know the job.
     brake
-        The last state of the brake on mass ending.
+        The last state of the mass-termination guard.
     racers
         The pods without a node that have a place here; ``None``: no pod races.
     """

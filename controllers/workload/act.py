@@ -64,7 +64,7 @@ class WorkloadActor:
                 self._patch(action.pod, pods.label_patch(action.pod, action.job_id))
             case actions.Orphan():
                 self._orphan(action)
-            case actions.Rest():
+            case actions.CancelRemainingComponents():
                 if self.cancel(action.job_id, action.link.keys):
                     log.info("job cancelled because one of its components has ended", extra=kv(job=action.job_id))
 

@@ -94,7 +94,7 @@ class Orphan:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class CancelRemainingComponents:
     """Cancel what is left of a heterogeneous job after one of its components has ended."""
 
     job_id: int
@@ -109,4 +109,4 @@ class Report:
     message: str
 
 
-Action = Release | End | Ask | Cancel | Mark | Report | Suspension | Label | Orphan | Rest
+Action = Release | End | Ask | Cancel | Mark | Report | Suspension | Label | Orphan | CancelRemainingComponents

@@ -20,6 +20,7 @@ from controllers.workload.actions import (
     Action,
     Ask,
     Cancel,
+    CancelRemainingComponents,
     End,
     Label,
     Mark,
@@ -27,7 +28,6 @@ from controllers.workload.actions import (
     Pod,
     Release,
     Report,
-    Rest,
     Suspension,
 )
 
@@ -150,14 +150,18 @@ def _undecided(pod: Pod, error: Exception) -> list[Action]:
     return [Report(pod, text)] if pods.error_patch(pod, text, "") is not None else []
 
 
-def _decide_job(job_id: int, known: ObservedJob, all_keys: Set[str]) -> Orphan | Rest | None:
+def _decide_job(job_id: int, known: ObservedJob, all_keys: Set[str]) -> Orphan | CancelRemainingComponents | None:
     """Decide for one job: it ends with the last of its pods, and with its first component."""
     link = known.job.link
     if link is None:
         return None
     if _lives(known):
         return Orphan(job_id, link) if all_keys.isdisjoint(link.keys) else None
-    return Rest(job_id, link) if known.is_confirmed and not known.missing and not is_over(known.job) else None
+    return (
+        CancelRemainingComponents(job_id, link)
+        if known.is_confirmed and not known.missing and not is_over(known.job)
+        else None
+    )
 
 
 def is_missing(action: Action) -> bool:

@@ -39,7 +39,7 @@ class PoolActor:
                     log.info("pod goes to the colocated Slurm", extra=kv(pod=pods.key(action.pod), why=action.why))
                 case decide.Race():
                     self._race(action)
-                case decide.Tell():
+                case decide.SetCondition():
                     self._writer.tell(action.pod, action.reason, action.message)
 
     def _race(self, action: decide.Race) -> None:

@@ -69,7 +69,7 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SetCondition:
     """Write the reason for the wait into the condition PodScheduled of the pod."""
 
     pod: Pod
@@ -86,7 +86,7 @@ class Race:
     why: str
 
 
-Action = Bind | Local | Tell | Race
+Action = Bind | Local | SetCondition | Race
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def decide(view: PoolSchedulerView) -> Decision:
     return Decision([action for action in actions if action is not None], usage.planned)
 
 
-def _undecided(view: PoolSchedulerView, pod: Pod, error: Exception) -> Tell | None:
+def _undecided(view: PoolSchedulerView, pod: Pod, error: Exception) -> SetCondition | None:
     """Report an unexpected error in the condition of the pod."""
     found = isolation.report("pool-scheduler", pods.key(pod), error)
     return _tell(view, pod, view.states.get(pods.uid(pod), NEW), str(found), found.reason)
@@ -308,8 +308,8 @@ def _race(
 
 def _tell(
     view: PoolSchedulerView, pod: Pod, state: PodState, message: str, reason: str = "Unschedulable"
-) -> Tell | None:
-    return Tell(pod, reason, message) if is_due(pod, state.condition, reason, message, view.now) else None
+) -> SetCondition | None:
+    return SetCondition(pod, reason, message) if is_due(pod, state.condition, reason, message, view.now) else None
 
 
 def _candidates(

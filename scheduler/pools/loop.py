@@ -30,7 +30,7 @@ Node = Mapping[str, Any]
 
 NAMESPACE_REMEMBERED = 10.0
 """Seconds for which the annotations of a namespace are cached."""
-URGENCY: dict[type[decide.Action], int] = {decide.Local: 1, decide.Bind: 2, decide.Race: 3, decide.Tell: 9}
+URGENCY: dict[type[decide.Action], int] = {decide.Local: 1, decide.Bind: 2, decide.Race: 3, decide.SetCondition: 9}
 
 
 class PoolScheduler(Loop):

@@ -1,4 +1,4 @@
-"""The brake on mass ending: the pod of one missing job is terminated at once, many are held."""
+"""The mass-termination guard: the pod of one missing job is terminated at once, many are held."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A real site whose batch system has lost all jobs: the brake on mass ending holds their pods until it is confirmed."""
+"""A site whose batch system has lost all jobs: the mass-termination guard holds their pods until it is confirmed."""
 
 import subprocess
 import time

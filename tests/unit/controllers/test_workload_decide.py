@@ -11,7 +11,7 @@ from bridge.slurm.components import Component, joined
 from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob, PodRef, Snapshot
 from bridge.slurm.states import BASE_STATES, FLAGS, Phase
 from controllers.workload import decide
-from controllers.workload.actions import Ask, Cancel, End, Label, Orphan, Release, Rest, Suspension
+from controllers.workload.actions import Ask, Cancel, CancelRemainingComponents, End, Label, Orphan, Release, Suspension
 
 
 def pod(uid="u1", *, job=5, held=True, phase="Running", node="n1", deleted=False, grace=30):
@@ -375,7 +375,7 @@ def test_what_is_left_of_a_heterogeneous_job_is_cancelled_when_the_end_of_a_comp
         return Snapshot(sequence=7, jobs={5: ObservedJob(job, **more)}, by_uid={job.link.keys[0]: (5,)})
 
     assert look([], view(confirmations=1)) == []
-    assert look([], view(confirmations=2)) == [Rest(5, job.link)]
+    assert look([], view(confirmations=2)) == [CancelRemainingComponents(5, job.link)]
     assert look([], view(confirmations=2, missing=True)) == []
     (over,) = joined(component(number, "CANCELLED") for number in (0, 1))
     assert look([], replace(view(), jobs={5: ObservedJob(over, 2)})) == []

@@ -213,7 +213,7 @@ def test_running_without_nodes_yet_waits():
 def test_a_node_that_kubernetes_refuses_is_given_back():
     nodes = [kube_node("n1", unschedulable=True)]
     action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["s-n1"])), nodes=nodes)
-    assert isinstance(action, actions.GiveBack)
+    assert isinstance(action, actions.CancelAndResubmit)
     assert "cordoned" in action.why
     action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["bare"])))
     assert "not a Kubernetes node" in action.why
@@ -266,7 +266,7 @@ def test_a_successor_asks_for_nothing_that_its_predecessor_may_have_asked_for():
 
 def test_nothing_is_submitted_while_many_jobs_are_missing():
     told = one([pod()], snapshot(), braked=True)
-    assert (type(told), told.reason) == (actions.Tell, "SlurmJobsMissing")
+    assert (type(told), told.reason) == (actions.SetCondition, "SlurmJobsMissing")
     started = pod(job=5)
     assert isinstance(one([started], snapshot(known(5, "RUNNING", nodes=["s-n1"])), braked=True), actions.Bind)
 
@@ -323,7 +323,7 @@ def test_jobs_that_end_before_the_bind_are_replaced_after_a_pause_except_the_fir
     told = one([pod()], ended, states)
     assert (told.reason, told.message.partition(" ")[0]) == (reason, "Slurm")
     assert "Slurm job 5" in told.message
-    assert isinstance(one([pod()], ended, states, now=1009.0), actions.Tell)
+    assert isinstance(one([pod()], ended, states, now=1009.0), actions.SetCondition)
     assert one([pod()], ended, states, now=1010.0) == actions.Submit(pod())
     assert states.of("u1").unused_jobs == 3, "an end counts once"
 
@@ -359,7 +359,7 @@ def test_a_pod_that_waits_for_longer_gets_the_id_of_its_job_before_the_reason():
     assert one([the_pod], snap, states, now=1004) == actions.Hold(the_pod, 5)
     labelled = pod(job=5)
     told = one([labelled], snap, states, now=1005)
-    assert isinstance(told, actions.Tell)
+    assert isinstance(told, actions.SetCondition)
     assert told.message == "Slurm job 5 is pending: Resources"
 
 
@@ -387,7 +387,7 @@ def test_a_pod_that_has_changed_since_its_submission_gets_no_node(field):
     entry = replace(entry, job=replace(entry.job, link=links.link(changed(), "c")))
     assert isinstance(one([changed()], snapshot(entry)), actions.Bind)
     given_back = one([changed(**field)], snapshot(entry))
-    assert isinstance(given_back, actions.GiveBack)
+    assert isinstance(given_back, actions.CancelAndResubmit)
     assert given_back.why == "the resources or settings of the pod have changed since its submission"
 
 
@@ -406,7 +406,7 @@ def test_no_submit_while_slurm_is_silent():
 def test_back_off_after_a_refusal_and_the_words_on_the_pod():
     states = PodStates()
     states.update("u1", lambda state: state.failed(1000.0, REFUSED, "SlurmRefused", "Invalid account (2045)"))
-    assert one([pod()], snapshot(), states) == actions.Tell(pod(), "SlurmRefused", "Invalid account (2045)")
+    assert one([pod()], snapshot(), states) == actions.SetCondition(pod(), "SlurmRefused", "Invalid account (2045)")
     told = ReportedCondition("SlurmRefused", "Invalid account (2045)", 0.0)
     states.update("u1", lambda state: replace(state, condition=told))
     assert look([pod()], snapshot(), states) == []
@@ -454,7 +454,7 @@ def test_a_slurm_node_that_two_kubernetes_nodes_claim_is_not_used(order):
     raw = [raw_node("n1", "s-n1"), raw_node("rogue", "s-n1"), raw_node("n2", "s-n2")]
     nodes = eligibility.views(raw[::order])
     action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["s-n1"])), nodes=nodes)
-    assert isinstance(action, actions.GiveBack)
+    assert isinstance(action, actions.CancelAndResubmit)
     assert "Slurm node s-n1 is claimed by" in action.why
     action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["s-n2"])), nodes=nodes)
     assert isinstance(action, actions.Bind)

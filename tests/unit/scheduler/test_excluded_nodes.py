@@ -97,7 +97,7 @@ def test_podbridges_own_cordon_refuses_no_node_that_slurm_has_resumed():
     (bind,) = look([observed(5, "RUNNING", nodes=("n2",))], nodes)
     assert isinstance(bind, actions.Bind)
     (back,) = look([observed(5, "RUNNING", nodes=("n2",))], nodes, drained=["n2"])
-    assert isinstance(back, actions.GiveBack)
+    assert isinstance(back, actions.CancelAndResubmit)
 
 
 def test_the_jobs_that_probably_start_first_are_updated_first():
@@ -117,7 +117,7 @@ def test_without_updates_the_pods_get_their_conditions():
     states = PodStates()
     states.update("u5", lambda _: PodState(waiting_since=0.0))
     (action,) = look([observed(5)], nodes, states=states, updates=0)
-    assert isinstance(action, actions.Tell)
+    assert isinstance(action, actions.SetCondition)
 
 
 def test_only_the_jobs_that_slurm_considers_next_are_updated(monkeypatch):
@@ -131,7 +131,7 @@ def test_only_the_jobs_that_slurm_considers_next_are_updated(monkeypatch):
     found = look(entries, nodes, states=states, head=kept.of(jobs(), 0.0))
     assert set(excluded(found)) == {2, 3, 4}
     # the pod of the other job gets its condition
-    assert [action.pod["metadata"]["uid"] for action in found if isinstance(action, actions.Tell)] == ["u1"]
+    assert [action.pod["metadata"]["uid"] for action in found if isinstance(action, actions.SetCondition)] == ["u1"]
     # the job that was first has started: another one is considered after a moment
     entries[3] = observed(4, "RUNNING", nodes=("n1",), partition="a")
     assert 1 not in excluded(look(entries, nodes, head=kept.of(jobs(), queue_head.PERIOD - 0.01)))

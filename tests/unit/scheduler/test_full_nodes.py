@@ -82,7 +82,7 @@ class PackingSlurm:
             self.occupancy.refuse(node, taken)
         for action in decision.actions:
             uid = action.pod["metadata"]["uid"]
-            if isinstance(action, actions.GiveBack):
+            if isinstance(action, actions.CancelAndResubmit):
                 assert action.soon
                 del self.jobs[uid]
             elif isinstance(action, actions.Bind):

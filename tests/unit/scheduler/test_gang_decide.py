@@ -155,7 +155,7 @@ def test_a_job_of_a_gang_is_kept_for_a_limited_time_while_its_devices_are_not_re
     states.merge({f"u{slot}": PodState(condition=told) for slot in range(3)})
     assert kinds(look(members, job, states)) == ["BindTogether"]
     late = 1000.0 + Config().busy_node_timeout
-    assert kinds(look(members, job, states, now=late)) == ["GiveBack"]
+    assert kinds(look(members, job, states, now=late)) == ["CancelAndResubmit"]
 
 
 def test_a_job_is_kept_for_a_limited_time_for_a_successor_whose_devices_are_not_ready():
@@ -167,7 +167,7 @@ def test_a_job_is_kept_for_a_limited_time_for_a_successor_whose_devices_are_not_
     for now in (1000.0, late):
         assert kinds(look([again, ended, running], job, states, now)) == ["Bind"], "another one runs"
     assert kinds(look([again, ended], job, states, late)) == ["Bind"]
-    assert kinds(look([again, ended], job, states, late + Config().busy_node_timeout)) == ["GiveBack"]
+    assert kinds(look([again, ended], job, states, late + Config().busy_node_timeout)) == ["CancelAndResubmit"]
 
 
 def test_a_pod_with_other_claims_is_not_of_the_shape_of_the_job():
@@ -208,7 +208,7 @@ def test_all_members_are_bound_at_once_each_to_the_node_of_its_slot():
 def test_no_member_is_bound_if_one_node_is_refused_and_the_whole_job_is_given_back():
     pods = [member(slot, job=5) for slot in range(3)]
     (action,) = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])), refused=("n2",))
-    assert isinstance(action, actions.GiveBack)
+    assert isinstance(action, actions.CancelAndResubmit)
     assert len(action.gang.waiting) == 3
     assert "ns/train-2" in action.why
 
@@ -221,11 +221,11 @@ def test_no_member_is_bound_if_one_node_has_no_room_and_no_room_is_planned():
     pods, states = [member(slot, job=5) for slot in range(3)], PodStates()
     snap, last = snapshot(known(5, "RUNNING", nodes=NODES[:3])), {"refused": ("n3",), "occupancy": occupancy}
     found = look(pods, snap, states, **last)
-    assert kinds(found) == ["Tell"] * 3
+    assert kinds(found) == ["SetCondition"] * 3
     assert {action.reason for action in found} == {"NodeBusy"}
     assert isinstance(states.of(REF.key).phase, NodeBusy)
     late = look(pods, snap, states, now=1000.0 + Config().busy_node_timeout, **last)
-    assert kinds(late) == ["GiveBack"]
+    assert kinds(late) == ["CancelAndResubmit"]
     # with another node for the job, there is nothing to wait for
     (back,) = look(pods, snap, occupancy=occupancy)
     assert (back.soon, back.why) == (True, "node n1 has too little cpu beside ns/big")
@@ -241,7 +241,7 @@ def test_a_gang_that_lost_a_member_between_two_bindings_gives_the_job_back_after
     pods, states = [member(0, job=5, node="n0", phase="Running"), member(1, job=5)], PodStates()
     snap = snapshot(known(5, "RUNNING", nodes=NODES[:3]))
     assert {action.reason for action in look(pods, snap, states)} == {"GangIncomplete"}
-    assert kinds(look(pods, snap, states, now=1000.0 + Config().busy_node_timeout)) == ["GiveBack"]
+    assert kinds(look(pods, snap, states, now=1000.0 + Config().busy_node_timeout)) == ["CancelAndResubmit"]
 
 
 def test_a_replacement_takes_the_place_of_its_slot_while_the_job_runs():
@@ -313,11 +313,11 @@ def test_a_late_member_of_a_smaller_job_gets_a_job_of_its_own_unless_a_place_bec
     assert (type(action), action.pod) == (actions.SetApart, late)
     leaving = member(1, job=5, node="n1", phase="Running", minimum=2, deleted=True)
     (action,) = look([pods[0], leaving, late], job)
-    assert (type(action), action.reason) == (actions.Tell, "GangFull")
+    assert (type(action), action.reason) == (actions.SetCondition, "GangFull")
     assert kinds(look([pods[0], leaving, late], job, silent=("n1",))) == ["SetApart"], "its kubelet reports no end"
     again = member(3, job=5, minimum=2, size=4)
     found = look([pods[0], leaving, late, again], job)
-    assert [(type(action), action.pod) for action in found] == [(actions.Tell, late), (actions.SetApart, again)]
+    assert [(type(action), action.pod) for action in found] == [(actions.SetCondition, late), (actions.SetApart, again)]
     late = member(2, job=5, minimum=2)
     ended = member(1, job=5, node="n1", phase="Failed", minimum=2)
     (bind,) = look([pods[0], ended, late], job)
@@ -328,7 +328,7 @@ def test_a_deleted_member_goes_and_the_job_stays_for_its_successor():
     pods = [member(0, job=5), member(1, job=5, deleted=True), member(2, job=5)]
     found = look(pods, snapshot(known(5, "PENDING")))
     assert found[0] == actions.Release(pods[1], ())
-    assert not any(isinstance(action, actions.Cancel | actions.GiveBack) for action in found)
+    assert not any(isinstance(action, actions.Cancel | actions.CancelAndResubmit) for action in found)
 
 
 def test_the_last_deleted_members_cancel_the_job():
@@ -363,7 +363,7 @@ def test_no_member_is_bound_to_a_second_job_while_pods_of_the_first_have_not_end
     states = PodStates()
     look([*old, *new], second, states)
     late = look([*old, *new], second, states, now=1000.0 + Config().busy_node_timeout)
-    assert [(type(action), action.job_id) for action in late] == [(actions.GiveBack, 6)]
+    assert [(type(action), action.job_id) for action in late] == [(actions.CancelAndResubmit, 6)]
 
 
 def test_a_member_made_again_after_the_others_have_succeeded_gets_a_job_of_its_own():
@@ -388,7 +388,7 @@ def test_jobs_of_a_gang_that_end_before_the_bind_are_replaced_after_a_pause_exce
         states = PodStates()
         states.update(REF.key, lambda _, unused=unused: PodState(Submitted(5, 999.0), unused_jobs=unused))
         found = look(members, ended, states)
-        assert [action.reason for action in found if isinstance(action, actions.Tell)] == reasons
+        assert [action.reason for action in found if isinstance(action, actions.SetCondition)] == reasons
         assert kinds(look(members, ended, states, now=1005.0)) == ["Submit"]
         assert states.of(REF.key).unused_jobs == unused + 1
 
@@ -458,7 +458,7 @@ def test_a_job_that_no_member_can_use_any_more_is_given_back():
     assert kinds(look([again, ended, running], job, states, late, refused=("n0",))) == ["SetApart"], "another one runs"
     look([again, ended], job, states, late, refused=("n0",))
     (back,) = look([again, ended], job, states, late + Config().busy_node_timeout, refused=("n0",))
-    assert isinstance(back, actions.GiveBack)
+    assert isinstance(back, actions.CancelAndResubmit)
     assert "n0" in back.why
 
 

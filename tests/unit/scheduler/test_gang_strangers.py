@@ -36,7 +36,7 @@ def test_no_more_members_run_than_the_job_was_submitted_for(together, nodes):
     more = [sharing_nodes(member(slot, job=5, name=f"x{slot}", uid=f"x{slot}"), together) for slot in range(3)]
     job = snapshot(submitted(5, nodes, members[0]))
     found = look([*members, *more], job)
-    assert kinds(found) == ["Tell"] * 3 + ["Bind"] * 3
+    assert kinds(found) == ["SetCondition"] * 3 + ["Bind"] * 3
     assert {action.reason for action in found[:3]} == {"GangFull"}
     bound = [
         sharing_nodes(member(slot, job=5, node=nodes[slot // together], phase="Running"), together) for slot in range(3)
@@ -86,13 +86,13 @@ def test_a_pod_that_joins_later_and_requests_something_else_gets_no_place(more):
     assert (told.pod, told.reason) == (stranger, "GangDiffers")
     assert kinds(look([*running, member(2)], job)) == ["Hold"]
     held = {**stranger["metadata"], "labels": {names.JOB_ID_LABEL: "5"}, "finalizers": [names.FINALIZER]}
-    assert kinds(look([*running, {**stranger, "metadata": held}], job)) == ["Tell"]
+    assert kinds(look([*running, {**stranger, "metadata": held}], job)) == ["SetCondition"]
 
 
 def test_a_job_for_other_members_than_those_that_wait_is_given_back():
     members = [member(n, cpu="2") for n in range(3)]
     (back,) = look(members, snapshot(submitted(5, NODES[:3], member(0))))
-    assert isinstance(back, actions.GiveBack)
+    assert isinstance(back, actions.CancelAndResubmit)
     assert back.job_id == 5
     assert kinds(look(members, snapshot(submitted(5, NODES[:3], members[1])))) == ["Hold"] * 3
 
@@ -123,11 +123,11 @@ def test_every_pod_with_the_id_of_a_job_that_is_given_back_loses_it(of):
     job = snapshot(of(5, pod=waiting[0]))
     is_allocated = bool(job.jobs[5].job.nodes)
     (back,) = look([stranger if is_allocated else member(2, cpu="8")], job)
-    assert isinstance(back, actions.GiveBack)
+    assert isinstance(back, actions.CancelAndResubmit)
     assert len(back.gang.waiting) == 1
     if is_allocated:
         _, back = look([*waiting, stranger], job, refused=NODES)
-        assert isinstance(back, actions.GiveBack)
+        assert isinstance(back, actions.CancelAndResubmit)
         assert len(back.gang.waiting) == 4
 
 
@@ -146,7 +146,7 @@ def test_a_stranger_has_one_reason_whatever_keeps_the_members_from_their_job(ref
     states = PodStates()
     if refused:
         states.update(REF.key, lambda _: PodState(BackingOff(Failure(1, 2000.0, "SlurmRefused", "too many nodes"))))
-    told = [action for action in look(members, snapshot(), states) if isinstance(action, actions.Tell)]
+    told = [action for action in look(members, snapshot(), states) if isinstance(action, actions.SetCondition)]
     assert [action.reason for action in told] == ["SlurmRefused"] * len(refused[1:]) + ["GangDiffers"]
     assert (told[-1].pod, "next Slurm job" in told[-1].message) == (members[2], True)
 

@@ -112,7 +112,7 @@ def test_no_member_is_bound_if_the_node_of_another_component_is_refused():
     found = members(job=5)
     job = running(5, [("n3",), ("n0", "n1")], found[:2])
     (action,) = look(found, snapshot(job), refused=("n3",))
-    assert isinstance(action, actions.GiveBack)
+    assert isinstance(action, actions.CancelAndResubmit)
     assert action.job_id == 5
 
 
@@ -125,7 +125,7 @@ def test_a_member_of_another_shape_does_not_take_the_place_of_a_missing_one():
         known(5, ["PENDING"] * 2, [(), ()], first[:2]),
     ):
         (back,) = look([late, *members(job=5)[1:]], snapshot(job))
-        assert isinstance(back, actions.GiveBack)
+        assert isinstance(back, actions.CancelAndResubmit)
         assert len(back.gang.waiting) == 3
 
 
@@ -197,7 +197,9 @@ def test_a_member_deleted_before_the_bindings_is_waited_for_in_its_component():
         "2 of 3 pods of jobset train are present; Slurm job 5 is allocated",
     )
     assert other.reason == "GangIncomplete"
-    assert kinds(look(found[1:], snapshot(job), states, now=1000.0 + Config().busy_node_timeout)) == ["GiveBack"]
+    assert kinds(look(found[1:], snapshot(job), states, now=1000.0 + Config().busy_node_timeout)) == [
+        "CancelAndResubmit"
+    ]
 
 
 @given(st.data())
@@ -365,7 +367,7 @@ def test_a_taint_changes_the_excluded_nodes_of_every_component(scene):
 
 
 def test_a_group_that_needs_more_nodes_than_fit_is_not_submitted(scene):
-    """Slurm gives two components no common node: such a job would be pending for ever."""
+    """Slurm never puts two components on one node: such a job would be pending for ever."""
     for name in ("n2", "n3"):
         node = scene.hub.kube.get(f"/api/v1/nodes/{name}")
         node["spec"]["unschedulable"] = True

@@ -205,10 +205,10 @@ def test_two_pods_of_one_look_do_not_share_the_last_room():
 def test_a_wait_for_room_ends_after_its_time():
     there = occupancy(pod("old", "n1", cpu="2"))
     new, jobs, states = pod("new", job=5, cpu="2"), [known(4, "old"), known(5, "new")], PodStates()
-    assert isinstance(look([new], jobs, there, states=states)[0], actions.Tell)
+    assert isinstance(look([new], jobs, there, states=states)[0], actions.SetCondition)
     assert look([new], jobs, there, states=states, now=NOW + TIMEOUT - 1)[0].reason == "NodeBusy"
     (back,) = look([new], jobs, there, states=states, now=NOW + TIMEOUT)
-    assert back == actions.GiveBack(new, 5, f"node n1 has had too little cpu for {TIMEOUT:.0f} s: ns/old")
+    assert back == actions.CancelAndResubmit(new, 5, f"node n1 has had too little cpu for {TIMEOUT:.0f} s: ns/old")
 
 
 YEAR = 31536000
@@ -222,9 +222,11 @@ def test_a_grace_period_of_a_year_is_not_waited_for(scheduler):
     there = occupancy(old)
     new, jobs, states = pod("new", job=5, cpu="2"), [known(5, "new")], PodStates()
     for now in (NOW, NOW + longest, NOW + longest + TIMEOUT - 1):
-        assert not any(isinstance(a, actions.GiveBack) for a in look([new], jobs, there, states=states, now=now))
+        assert not any(
+            isinstance(a, actions.CancelAndResubmit) for a in look([new], jobs, there, states=states, now=now)
+        )
     (back,) = look([new], jobs, there, states=states, now=NOW + longest + TIMEOUT)
-    assert isinstance(back, actions.GiveBack)
+    assert isinstance(back, actions.CancelAndResubmit)
     # Slurm counts the pod of its own job, and not that of another scheduler
     assert bool(there.lasting(NOW + longest + 1)) == (scheduler != OURS)
     assert not there.lasting(NOW + longest)
@@ -243,9 +245,11 @@ def test_a_grace_period_is_waited_for_and_no_longer():
     there = occupancy(pod("old", "n1", cpu="2", until=until))
     new, jobs, states = pod("new", job=5, cpu="2"), [known(5, "new")], PodStates()
     for now in (NOW, NOW + TIMEOUT + 1, until + TIMEOUT - 1):
-        assert not any(isinstance(a, actions.GiveBack) for a in look([new], jobs, there, states=states, now=now))
+        assert not any(
+            isinstance(a, actions.CancelAndResubmit) for a in look([new], jobs, there, states=states, now=now)
+        )
     (back,) = look([new], jobs, there, states=states, now=until + TIMEOUT + 1)
-    assert isinstance(back, actions.GiveBack)
+    assert isinstance(back, actions.CancelAndResubmit)
     assert eligibility.BESIDE in back.why
     # and Slurm is asked for another node
     placements = Placements([kube_node(there.lasting(until + 1)["n1"])], {"n1": Node("n1", frozenset({"IDLE"}))}, {})

@@ -77,7 +77,7 @@ def carried_out(action: actions.Action | None, answer: str, state: PodState, now
             return state.without_answer(now, "SlurmUnknownOutcome", "no answer")
         case actions.Bind(), "done":
             return replace(state, phase=Bound(now), unused_jobs=0)
-        case actions.GiveBack(), "done":
+        case actions.CancelAndResubmit(), "done":
             cancelled = state.cancelled | {action.job_id}
             return replace(state, cancelled=cancelled).gave_back(now, REFUSED, "NodeRefused", "cordoned")
     return state

@@ -96,7 +96,7 @@ def test_the_bind_waits_until_the_machine_and_its_kubelet_are_up():
         ([kube_node(ready=False)], "ALLOCATED+CLOUD", "the kubelet of node n1 is not ready yet"),
     ):
         action = look(nodes, slurm_states, states)
-        assert isinstance(action, actions.Tell)
+        assert isinstance(action, actions.SetCondition)
         assert action.reason == "SlurmNodeStarting"
         assert action.message.endswith(why)
     assert isinstance(look([kube_node()], "ALLOCATED+CLOUD", states), actions.Bind)
@@ -104,13 +104,13 @@ def test_the_bind_waits_until_the_machine_and_its_kubelet_are_up():
 
 def test_a_machine_that_is_not_of_a_cloud_is_waited_for_from_its_start_on():
     states = PodStates()
-    assert isinstance(look([kube_node(ready=False)], "ALLOCATED+POWERING_UP", states), actions.Tell)
-    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", states), actions.Tell)
+    assert isinstance(look([kube_node(ready=False)], "ALLOCATED+POWERING_UP", states), actions.SetCondition)
+    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", states), actions.SetCondition)
     assert isinstance(look([kube_node()], "ALLOCATED", states), actions.Bind)
-    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", PodStates()), actions.GiveBack)
+    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", PodStates()), actions.CancelAndResubmit)
 
 
 def test_a_node_that_never_comes_up_is_given_back():
     states = PodStates()
-    assert isinstance(look([], "ALLOCATED+CLOUD", states), actions.Tell)
-    assert isinstance(look([], "ALLOCATED+CLOUD", states, 1000 + rules.WAKE_LIMIT), actions.GiveBack)
+    assert isinstance(look([], "ALLOCATED+CLOUD", states), actions.SetCondition)
+    assert isinstance(look([], "ALLOCATED+CLOUD", states, 1000 + rules.WAKE_LIMIT), actions.CancelAndResubmit)

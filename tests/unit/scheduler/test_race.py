@@ -97,20 +97,20 @@ def test_one_possible_place_is_no_race():
 def test_recorded_places_are_told_once_and_not_written_again():
     the_pod = pod(recorded="a,b")
     action = look(the_pod, pool("a"), pool("b"))
-    assert isinstance(action, decide.Tell)
+    assert isinstance(action, decide.SetCondition)
     assert (action.reason, action.message) == ("Racing", "queued at a, b")
 
 
 def test_a_present_place_is_kept_before_a_new_one_with_room():
     action = look(pod(recorded="b,c"), pool("a"), pool("b"), pool("c"), most=2, full="b c")
-    assert isinstance(action, decide.Tell)
+    assert isinstance(action, decide.SetCondition)
     assert action.message == f"queued at b, c; not a ({race.NO_PLACE_LEFT})"
 
 
 def test_a_silent_place_gives_its_number_to_another_pool_only():
     silent = pool("b", problem="not ready: SiteSilent")
     alone = look(pod(recorded="a,b"), pool("a"), silent, most=2)
-    assert isinstance(alone, decide.Tell)
+    assert isinstance(alone, decide.SetCondition)
     action = look(pod(recorded="a,b"), pool("a"), silent, pool("c"), most=2)
     assert isinstance(action, decide.Race)
     assert action.places == ("a", "c")

@@ -128,7 +128,7 @@ def test_a_job_that_was_made_smaller_is_given_back(created, change, monkeypatch)
     assert hub.slurm.start(job)
     pass_time()
     assert not bound()
-    assert [type(action) for action in told] == [actions.GiveBack]
+    assert [type(action) for action in told] == [actions.CancelAndResubmit]
     assert told[0].reason == allotted.REASON and "for pods that take" in told[0].why
     hub.clock.advance(600)
     pass_time()

@@ -284,7 +284,7 @@ class TestDecisions:
 
     def test_a_job_on_a_node_without_the_volume_is_given_back(self):
         (back,) = look([pod("data", job=5)], placements(claim(volume="v"), volume("v", "n1")), job(5, "n2"))
-        assert isinstance(back, actions.GiveBack)
+        assert isinstance(back, actions.CancelAndResubmit)
         assert "node affinity of a PersistentVolume does not match" in back.why
         assert back.soon, "another node has the volume"
 
@@ -332,7 +332,7 @@ class TestDecisions:
         args, states = ([pod("data", job=5)], placements(chosen), job(5, "n2")), PodStates()
         look(*args, states=states)
         (back,) = look(*args, states=states, now=1000 + Config().busy_node_timeout)
-        assert isinstance(back, actions.GiveBack)
+        assert isinstance(back, actions.CancelAndResubmit)
         assert "after 120 s" in back.why
 
     def test_a_claim_for_one_pod_is_given_to_one_pod(self):
