@@ -34,8 +34,7 @@ REASONS = {
         ("ResourceClaimMissing", "a resource claim does not exist yet; podbridge retries"),
         (
             "DevicesNotReady",
-            "another claim has the devices, or a driver publishes its own; podbridge cancels the job after "
-            "`busyNodeTimeout`",
+            "another claim has the devices, or a driver publishes its own; the job is cancelled after `busyNodeTimeout`",
         ),
         ("InvalidAnnotation", "an annotation that admission did not check is invalid"),
         (
@@ -55,8 +54,7 @@ REASONS = {
         ("GangFull", "other pods have all places of the group's job"),
         (
             "NodeBusy",
-            "the allocated node lacks resources until the listed pods have ended; podbridge cancels the job after"
-            " `busyNodeTimeout`",
+            "the allocated node lacks resources until the listed pods have ended; the job is cancelled after `busyNodeTimeout`",
         ),
         (
             "VolumeNotReady",
@@ -66,7 +64,7 @@ REASONS = {
         ("VolumeInUse", "another pod uses a claim whose access mode is ReadWriteOncePod"),
         (
             "VolumeBinding",
-            "the claims are being bound on the allocated node; podbridge cancels the job after `busyNodeTimeout`",
+            "the claims are being bound on the allocated node; the job is cancelled after `busyNodeTimeout`",
         ),
     ),
     "Pod, Event": (
@@ -96,23 +94,22 @@ REASONS = {
         ("JobResumed", "the pod's job is no longer suspended"),
         (
             "InternalError",
-            "(also `PodScheduled=False`) podbridge has a defect that concerns this pod alone; its log has the "
-            "place in the code",
+            "(also `PodScheduled=False`) podbridge has a defect for this pod alone; its log has the place in the code",
         ),
         ("Handled", "podbridge handles the pod again"),
     ),
     "Node, Event": (
-        ("SlurmNodeDrained", "podbridge cordoned the node, which is drained or down in Slurm"),
+        ("SlurmNodeDrained", "podbridge cordoned it, as it is drained or down in Slurm"),
         ("SlurmNameConflict", "several nodes have the same Slurm node name; podbridge uses none of them"),
         ("SlurmNameSettled", "the Slurm node name of the node is unique again"),
         ("NodeTakenByOther", "[another scheduler](../admins/several-schedulers.md) has taken the node"),
-        ("SlurmNodeResumed", "podbridge uncordoned the node, because Slurm allocates it again"),
+        ("SlurmNodeResumed", "podbridge uncordoned it, as Slurm allocates it again"),
         ("SlurmNodeDraining", "podbridge drained the node in Slurm"),
-        ("SlurmNodeUndrained", "podbridge resumed the node in Slurm, because the cause is over"),
-        ("ExternalNodeRegistered", "podbridge created the node in Slurm as an external node"),
-        ("ExternalNodeDeleted", "podbridge deleted the external node in Slurm; it had no job"),
+        ("SlurmNodeUndrained", "podbridge resumed it in Slurm; the cause is over"),
+        ("ExternalNodeRegistered", "podbridge created it in Slurm as an external node"),
+        ("ExternalNodeDeleted", "podbridge deleted it in Slurm; it had no job"),
         ("ExternalNodeRefused", "the node is not registered as described"),
-        ("PoolNameTaken", "a node that podbridge does not manage has the name of the pool, which gets no virtual node"),
+        ("PoolNameTaken", "another node has the name of the pool, which gets no virtual node"),
     ),
     "Pod, status": (
         ("NotPossibleAtSite", "the site cannot run the pod; the message has the field and its value"),
