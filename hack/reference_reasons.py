@@ -34,7 +34,8 @@ REASONS = {
         ("ResourceClaimMissing", "a resource claim does not exist yet; podbridge retries"),
         (
             "DevicesNotReady",
-            "another claim has the devices, or a driver publishes its own; the job is cancelled after `busyNodeTimeout`",
+            "another claim has the devices, or a driver publishes its own; the job is cancelled after "
+            "`busyNodeTimeout`",
         ),
         ("InvalidAnnotation", "an annotation that admission did not check is invalid"),
         (
@@ -54,7 +55,8 @@ REASONS = {
         ("GangFull", "other pods have all places of the group's job"),
         (
             "NodeBusy",
-            "the allocated node lacks resources until the listed pods have ended; the job is cancelled after `busyNodeTimeout`",
+            "the allocated node lacks resources until the listed pods have ended; the job is cancelled after "
+            "`busyNodeTimeout`",
         ),
         (
             "VolumeNotReady",
