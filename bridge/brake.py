@@ -26,7 +26,7 @@ class BrakeAnswer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GuardLimits:
     """The thresholds. Times are seconds.
 
     The brake engages when at least ``least`` jobs, and more than ``share`` of the known ones, disappear within
@@ -77,7 +77,7 @@ def step(
     known: int,
     missing: Set[str],
     now: float,
-    limits: Limits,
+    limits: GuardLimits,
     answer: BrakeAnswer = BrakeAnswer.NONE,
     told: Set[str] = frozenset(),
 ) -> Brake:

@@ -69,7 +69,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     """Limits of one call, in seconds: to connect, between two parts of the answer, in all; ``size`` in bytes.
 
     libcurl counts the time between two parts in whole seconds.
@@ -138,7 +138,7 @@ class CurlClient:
         path: str,
         headers: Mapping[str, str],
         body: bytes | None,
-        limits: Limits,
+        limits: HttpLimits,
     ) -> Answer:
         """Send one request and return the answer. Redirects are not followed.
 
@@ -235,7 +235,7 @@ class CurlClient:
         curl.setopt(pycurl.HEADERFUNCTION, call.header.append)
 
     @staticmethod
-    def _text(curl: pycurl.Curl, error: pycurl.error, call: _Call, limits: Limits) -> str:
+    def _text(curl: pycurl.Curl, error: pycurl.error, call: _Call, limits: HttpLimits) -> str:
         """Return what failed: the text of the operating system if there is one."""
         code, text = error.args[0], str(error.args[-1])
         if code == _LATE and call.header:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bridge import config, names
-from bridge.brake import ANSWER_SUFFIX, Brake, BrakeAnswer, Limits, step
+from bridge.brake import ANSWER_SUFFIX, Brake, BrakeAnswer, GuardLimits, step
 from bridge.clock import Clock, rfc3339
 from bridge.errors import KubeNotFoundError
 from bridge.kube.client import KubeClient
@@ -75,7 +75,7 @@ class Brakes:
         clock: Clock,
         workers: Workers,
     ) -> None:
-        self._limits = Limits(settings.share, settings.least, settings.hold)
+        self._limits = GuardLimits(settings.share, settings.least, settings.hold)
         self._path = path
         self._kube, self._events, self._clock, self._workers = kube, events, clock, workers
         self._entries: dict[str, _Entry] = {}

@@ -28,7 +28,7 @@ from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted, la
 from bridge.slurm import states
 from bridge.slurm.answers import UNKNOWN_NODE
 from bridge.slurm.cancelling import cancel_if_ours, exclude_if_ours, shrink_if_ours
-from bridge.slurm.models import JobRequest, Submitted
+from bridge.slurm.models import JobRequest, SubmissionResult
 from bridge.workload import groups, links, pods, slurm_spans, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from bridge.workload.devices import DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
@@ -204,7 +204,7 @@ class SlurmActor:
         except Exception as error:
             raise isolation.report("scheduler", pods.key(members[0]), error) from error
 
-    def _send(self, pod: actions.Pod, request: JobRequest) -> Submitted:
+    def _send(self, pod: actions.Pod, request: JobRequest) -> SubmissionResult:
         try:
             with fence(self._check_leadership):
                 return self._slurm.submit(request)

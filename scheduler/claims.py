@@ -51,7 +51,7 @@ class _Plan:
     claim: Object
     pods: list[Pod]
     node: str
-    asked: Sequence[devices.Request]
+    asked: Sequence[devices.DeviceRequest]
     classes: Mapping[str, Object]
     offered: Mapping[str, Sequence[Device]]
 
@@ -111,7 +111,7 @@ class Claims:
         own: list[Demand] = []
         shared: list[Collection[str]] = []
         for pod in members:
-            asked, named = list[devices.Request](), set[str]()
+            asked, named = list[devices.DeviceRequest](), set[str]()
             for claim, is_own in self._store.of_pod(pod):
                 found[claim["metadata"]["uid"]] = claim
                 if is_own or member is None:
@@ -268,7 +268,7 @@ class Claims:
         self._store.write(claim, {"allocation": allocation, "reservedFor": [*users, *new]})
         taken.update({device.key: plan.uid for listed in picked.values() for device in listed})
 
-    def _demand(self, asked: Sequence[devices.Request]) -> Demand:
+    def _demand(self, asked: Sequence[devices.DeviceRequest]) -> Demand:
         for name in {one.device_class for one in asked}:
             devices.class_selector(self._store.device_class(name))
         return devices.demand(asked, self._table)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from bridge import isolation
-from bridge.brake import Brake, Limits, step
+from bridge.brake import Brake, GuardLimits, step
 from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
 from bridge.loop import Dependencies, SlurmLoop
@@ -94,7 +94,7 @@ class Scheduler(SlurmLoop):
         self._seen = Snapshot()
         self._brake, self._braked = Brake(), 0
         limits = dependencies.config.brake
-        self._limits = Limits(limits.share, limits.least, limits.hold)
+        self._limits = GuardLimits(limits.share, limits.least, limits.hold)
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""

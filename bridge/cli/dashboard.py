@@ -17,7 +17,7 @@ from bridge.config import Config
 from bridge.dashboard.access import Viewer
 from bridge.dashboard.pages import Explanation
 from bridge.dashboard.rows import PodRow
-from bridge.dashboard.server import Dashboard, Settings
+from bridge.dashboard.server import Dashboard, PageSettings
 from bridge.errors import KubeForbiddenError
 from bridge.kube.object_store import Object
 from bridge.single_flight_cache import SingleFlightCache
@@ -98,5 +98,5 @@ def run(connection: ConnectionOptions, settings: Mapping[str, Any]) -> int:
         session = PageSession(config, viewer, nodes, rows, reads)
         return Explanation(explain.describe(session, pod), session.events(pod))
 
-    chosen = Settings(**settings, kubeconfig=connection.kubeconfig, context=connection.context)
+    chosen = PageSettings(**settings, kubeconfig=connection.kubeconfig, context=connection.context)
     return Dashboard(config, chosen, explained).run(lambda url: click.echo(f"The page is at {url}"))

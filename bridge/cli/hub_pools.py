@@ -24,10 +24,10 @@ from bridge.store.nats_store import NatsStore
 from bridge.store.port import KeyValueStore
 from bridge.threads import Supervisor
 from bridge.wire.connection import Link
-from bridge.wire.connection import Settings as LinkSettings
+from bridge.wire.connection import NatsSettings as LinkSettings
 from controllers.kubelet.handlers import Found
 from controllers.kubelet.server import Kubelet
-from controllers.kubelet.server import Settings as KubeletSettings
+from controllers.kubelet.server import KubeletSettings as KubeletSettings
 from controllers.virtual.loop import VirtualNodes
 from controllers.virtual.node_manifest import NodeSettings
 

@@ -12,7 +12,7 @@ from bridge import names, tracing
 from bridge.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bridge.plugin.process import Source
+    from bridge.plugin.process import PoolSource
     from bridge.site.live_slurm_config import Opened
     from bridge.site.service import LiveConfig
     from bridge.threads import Supervisor
@@ -136,11 +136,11 @@ def plugin(
     else:
         logs.setup(log_level or "info", log_format or "auto")
         from bridge.plugin.over_nats import OverNats
-        from bridge.wire.connection import Settings
+        from bridge.wire.connection import NatsSettings
 
         if owner is None:
             raise click.UsageError("--nats requires --owner UID")
-        settings = Settings(
+        settings = NatsSettings(
             servers=nats,
             name=f"{names.COMPONENT} plugin",
             seed_file=seed_file,
@@ -156,7 +156,7 @@ def plugin(
     sys.exit(status)
 
 
-def _site(path: Path, owner: str | None, supervisor: Supervisor, level: str | None, style: str | None) -> Source:
+def _site(path: Path, owner: str | None, supervisor: Supervisor, level: str | None, style: str | None) -> PoolSource:
     from bridge import logs
     from bridge.site.service import LiveConfig
 
@@ -176,7 +176,7 @@ def _opened(path: Path, level: str | None, style: str | None) -> Opened:
     return opened
 
 
-def _in_process(live: LiveConfig, owner: str | None, supervisor: Supervisor) -> Source:
+def _in_process(live: LiveConfig, owner: str | None, supervisor: Supervisor) -> PoolSource:
     from bridge.plugin.in_process import OWNER, InProcessSite
     from bridge.site.cpus import keep_to_one
     from bridge.site.service import Service

@@ -42,7 +42,7 @@ FIRST_LIST = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PageSettings:
     """The options of the command. ``hosts``: names in the header Host that are accepted where users sign in."""
 
     host: str = "127.0.0.1"
@@ -58,7 +58,7 @@ class Settings:
 class Dashboard:
     """The web page. Raises :class:`ConfigError` for settings that are not safe."""
 
-    def __init__(self, config: Config, settings: Settings, explain: Explain) -> None:
+    def __init__(self, config: Config, settings: PageSettings, explain: Explain) -> None:
         if settings.host not in LOOPBACK and not settings.sign_in:
             raise ConfigError(
                 f"--host: {settings.host} is not allowed without --sign-in; allowed: {', '.join(LOOPBACK)}",

@@ -11,14 +11,14 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from bridge import names
-from bridge.interlink.objects import ConfigMap, JsonObject, Many, Part, Pod, Secret
+from bridge.interlink.objects import ConfigMap, JsonObject, Many, ObjectPart, Pod, Secret
 from bridge.poolapi.identifiers import Namespace, Uid
 
 NO_TIME = "0001-01-01T00:00:00Z"
 """Go's zero time: the value of an unset ``SinceTime``."""
 
 
-class RetrievedContainer(Part):
+class RetrievedContainer(ObjectPart):
     """Hop B: the objects of one container, one entry for each matching volume mount.
 
     ``projectedvolumemaps``: ConfigMaps with the name of a projected volume, and its content by path. ``emptyDirs`` is
@@ -31,7 +31,7 @@ class RetrievedContainer(Part):
     secrets: Many[Secret] = Field([])
 
 
-class RetrievedPodData(Part):
+class RetrievedPodData(ObjectPart):
     """Hop B: the body of ``/create``, with init containers before containers.
 
     ``jobScript`` is the script of a job script builder. ``jobConfig`` are the options for such a
@@ -44,7 +44,7 @@ class RetrievedPodData(Part):
     job_script: str | None = Field(None, alias="jobScript", repr=False)
 
 
-class PodCreateRequests(Part):
+class PodCreateRequests(ObjectPart):
     """Hop A: the body of ``/create``. ``projectedvolumesmaps``: as in :class:`RetrievedContainer`."""
 
     pod: Pod
@@ -54,14 +54,14 @@ class PodCreateRequests(Part):
     job_script_url: str | None = Field("", alias="jobscriptURL")
 
 
-class CreateStruct(Part):
+class CreateStruct(ObjectPart):
     """The answer to ``/create``: the pod's UID and the batch system's name of its job."""
 
     pod_uid: str = Field(alias="PodUID")
     pod_jid: str = Field(alias="PodJID")
 
 
-class PodStatus(Part):
+class PodStatus(ObjectPart):
     """The state of one pod. ``containers`` and ``initContainers`` are raw v1.ContainerStatus objects."""
 
     name: str = ""
@@ -72,7 +72,7 @@ class PodStatus(Part):
     init_containers: Many[JsonObject] = Field([], alias="initContainers")
 
 
-class LogOpts(Part):
+class LogOpts(ObjectPart):
     """The options of ``kubectl logs``. 0, false and :data:`NO_TIME` mean that an option is not set."""
 
     tail: int | None = Field(0, alias="Tail", ge=0)
@@ -84,7 +84,7 @@ class LogOpts(Part):
     since_time: str | None = Field(NO_TIME, alias="SinceTime")
 
 
-class LogStruct(Part):
+class LogStruct(ObjectPart):
     """The body of ``/getLogs``."""
 
     namespace: Namespace = Field(alias="Namespace")
@@ -94,14 +94,14 @@ class LogStruct(Part):
     opts: LogOpts = Field(LogOpts(), alias="Opts")
 
 
-class Accelerator(Part):
+class Accelerator(ObjectPart):
     """An extended resource. ``available`` is a whole number as text."""
 
     resource_type: str = Field(alias="resourceType")
     available: str | int = "0"
 
 
-class PingResources(Part):
+class PingResources(ObjectPart):
     """The resources of the virtual node, as Kubernetes quantities. An absent one does not change the node."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
@@ -112,7 +112,7 @@ class PingResources(Part):
     accelerators: Many[Accelerator] = Field([])
 
 
-class PingTaint(Part):
+class PingTaint(ObjectPart):
     """A taint of the virtual node. As in Go, ``null`` is the same as an empty text."""
 
     key: str | None = ""
@@ -120,7 +120,7 @@ class PingTaint(Part):
     effect: str | None = "NoSchedule"
 
 
-class PingResponse(Part):
+class PingResponse(ObjectPart):
     """The answer to a ping: ``/status`` with an empty list, or ``/pinglink``.
 
     ``taints``: if it is present, even empty, it replaces the taints of the virtual node except interLink's own.
@@ -131,7 +131,7 @@ class PingResponse(Part):
     taints: list[PingTaint] | None = None
 
 
-class SystemInfo(Part):
+class SystemInfo(ObjectPart):
     """The answer to ``/system-info``, which always has the status 200."""
 
     status: Literal["ok", "warning"] = "ok"
@@ -141,6 +141,6 @@ class SystemInfo(Part):
     error: str = ""
 
 
-def as_json(message: Part) -> dict[str, Any]:
+def as_json(message: ObjectPart) -> dict[str, Any]:
     """Return a message as JSON data, with the names of interLink and without keys that are ``None``."""
     return message.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -55,19 +55,19 @@ Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 
 
-class Part(BaseModel):
+class ObjectPart(BaseModel):
     """Base of all models of this package. Unknown keys are ignored: other versions of interLink send more."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True, serialize_by_alias=True)
 
 
-class ObjectMetadata(Part):
+class ObjectMetadata(ObjectPart):
     """The name of a ConfigMap or Secret."""
 
     name: ObjectName
 
 
-class ConfigMap(Part):
+class ConfigMap(ObjectPart):
     """A v1.ConfigMap. ``binaryData`` is base64."""
 
     metadata: ObjectMetadata
@@ -79,7 +79,7 @@ class ConfigMap(Part):
         return {"metadata": {"name": self.metadata.name}, "data": self.data, "binaryData": self.binary_data}
 
 
-class Secret(Part):
+class Secret(ObjectPart):
     """A v1.Secret. ``data`` is base64. The name and the values are never part of a log record."""
 
     metadata: ObjectMetadata
@@ -91,7 +91,7 @@ class Secret(Part):
         return {"metadata": {"name": self.metadata.name}, "data": self.data, "stringData": self.string_data}
 
 
-class PodMetadata(Part):
+class PodMetadata(ObjectPart):
     """The identity of a pod."""
 
     name: PodName
@@ -100,13 +100,13 @@ class PodMetadata(Part):
     deletion_grace: Seconds | None = Field(None, alias="deletionGracePeriodSeconds")
 
 
-class NamedContainer(Part):
+class NamedContainer(ObjectPart):
     """The name of a container."""
 
     name: Label
 
 
-class Toleration(Part):
+class Toleration(ObjectPart):
     """A v1.Toleration."""
 
     key: str | None = None
@@ -115,14 +115,14 @@ class Toleration(Part):
     effect: str | None = None
 
 
-class _Spec(Part):
+class _Spec(ObjectPart):
     init_containers: Many[NamedContainer] = Field([], alias="initContainers")
     containers: Many[NamedContainer] = Field([])
     tolerations: Many[Toleration] = Field([])
     grace: Seconds | None = Field(None, alias="terminationGracePeriodSeconds")
 
 
-class NamedPod(Part):
+class NamedPod(ObjectPart):
     """A v1.Pod that is named, to be cancelled for example. Its spec may be absent."""
 
     metadata: PodMetadata

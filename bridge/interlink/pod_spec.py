@@ -10,53 +10,53 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, PlainSerializer, WrapValidator
 
-from bridge.interlink.objects import Label, Many, Map, Part, PodMetadata, Toleration, keep_raw
+from bridge.interlink.objects import Label, Many, Map, ObjectPart, PodMetadata, Toleration, keep_raw
 
 Whole = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Quantity = str | Whole | float
 
 
-class _Reference(Part):
+class _Reference(ObjectPart):
     name: str | None = None
     key: str | None = None
     optional: bool | None = None
 
 
-class _FieldReference(Part):
+class _FieldReference(ObjectPart):
     field_path: str | None = Field(None, alias="fieldPath")
 
 
-class _ResourceReference(Part):
+class _ResourceReference(ObjectPart):
     container_name: str | None = Field(None, alias="containerName")
     resource: str | None = None
     divisor: Quantity | None = None
 
 
-class _Source(Part):
+class _Source(ObjectPart):
     field_ref: _FieldReference | None = Field(None, alias="fieldRef")
     resource_field_ref: _ResourceReference | None = Field(None, alias="resourceFieldRef")
     config_map_key_ref: _Reference | None = Field(None, alias="configMapKeyRef")
     secret_key_ref: _Reference | None = Field(None, alias="secretKeyRef")
 
 
-class _Variable(Part):
+class _Variable(ObjectPart):
     name: str
     value: str | None = None
     value_from: _Source | None = Field(None, alias="valueFrom")
 
 
-class _Variables(Part):
+class _Variables(ObjectPart):
     prefix: str | None = None
     config_map_ref: _Reference | None = Field(None, alias="configMapRef")
     secret_ref: _Reference | None = Field(None, alias="secretRef")
 
 
-class _Resources(Part):
+class _Resources(ObjectPart):
     limits: Map[Quantity] = Field({})
     requests: Map[Quantity] = Field({})
 
 
-class _Mount(Part):
+class _Mount(ObjectPart):
     name: str
     mount_path: str = Field(alias="mountPath")
     sub_path: str | None = Field(None, alias="subPath")
@@ -66,25 +66,25 @@ class _Mount(Part):
     recursive_read_only: str | None = Field(None, alias="recursiveReadOnly")
 
 
-class _Device(Part):
+class _Device(ObjectPart):
     name: str
 
 
-class _Port(Part):
+class _Port(ObjectPart):
     name: str | None = None
     container_port: Whole = Field(alias="containerPort")
 
 
-class _Exec(Part):
+class _Exec(ObjectPart):
     command: Many[str] = Field([])
 
 
-class _Header(Part):
+class _Header(ObjectPart):
     name: str | None = None
     value: str | None = None
 
 
-class _Http(Part):
+class _Http(ObjectPart):
     host: str | None = None
     port: Whole | str | None = None
     path: str | None = None
@@ -92,21 +92,21 @@ class _Http(Part):
     headers: Many[_Header] = Field([], alias="httpHeaders")
 
 
-class _Tcp(Part):
+class _Tcp(ObjectPart):
     host: str | None = None
     port: Whole | str | None = None
 
 
-class _Grpc(Part):
+class _Grpc(ObjectPart):
     port: Whole | None = None
     service: str | None = None
 
 
-class _Sleep(Part):
+class _Sleep(ObjectPart):
     seconds: Whole | None = None
 
 
-class _Handler(Part):
+class _Handler(ObjectPart):
     exec: _Exec | None = None
     http_get: _Http | None = Field(None, alias="httpGet")
     tcp_socket: _Tcp | None = Field(None, alias="tcpSocket")
@@ -123,17 +123,17 @@ class _Probe(_Handler):
     grace: Whole | None = Field(None, alias="terminationGracePeriodSeconds")
 
 
-class _Lifecycle(Part):
+class _Lifecycle(ObjectPart):
     post_start: _Handler | None = Field(None, alias="postStart")
     pre_stop: _Handler | None = Field(None, alias="preStop")
     stop_signal: str | None = Field(None, alias="stopSignal")
 
 
-class _Capabilities(Part):
+class _Capabilities(ObjectPart):
     add: Many[str] = Field([])
 
 
-class _Identity(Part):
+class _Identity(ObjectPart):
     run_as_user: Whole | None = Field(None, alias="runAsUser")
     run_as_group: Whole | None = Field(None, alias="runAsGroup")
     run_as_non_root: bool | None = Field(None, alias="runAsNonRoot")
@@ -146,7 +146,7 @@ class _ContainerContext(_Identity):
     read_only_root: bool | None = Field(None, alias="readOnlyRootFilesystem")
 
 
-class Container(Part):
+class Container(ObjectPart):
     """A v1.Container."""
 
     name: Label
@@ -173,20 +173,20 @@ class Container(Part):
     tty: bool | None = None
 
 
-class _Item(Part):
+class _Item(ObjectPart):
     key: str
     path: str
     mode: Whole | None = None
 
 
-class _DownwardItem(Part):
+class _DownwardItem(ObjectPart):
     path: str
     mode: Whole | None = None
     field_ref: _FieldReference | None = Field(None, alias="fieldRef")
     resource_field_ref: _ResourceReference | None = Field(None, alias="resourceFieldRef")
 
 
-class _Files(Part):
+class _Files(ObjectPart):
     name: str | None = None
     secret_name: str | None = Field(None, alias="secretName")
     items: Many[_Item] = Field([])
@@ -194,40 +194,40 @@ class _Files(Part):
     optional: bool | None = None
 
 
-class _Downward(Part):
+class _Downward(ObjectPart):
     items: Many[_DownwardItem] = Field([])
     default_mode: Whole | None = Field(None, alias="defaultMode")
 
 
-class _Token(Part):
+class _Token(ObjectPart):
     path: str | None = None
     audience: str | None = None
     expiration: Whole | None = Field(None, alias="expirationSeconds")
 
 
-class _ProjectedSource(Part):
+class _ProjectedSource(ObjectPart):
     config_map: _Files | None = Field(None, alias="configMap")
     secret: _Files | None = None
     downward_api: _Downward | None = Field(None, alias="downwardAPI")
     token: _Token | None = Field(None, alias="serviceAccountToken")
 
 
-class _Projected(Part):
+class _Projected(ObjectPart):
     sources: Many[_ProjectedSource] = Field([])
     default_mode: Whole | None = Field(None, alias="defaultMode")
 
 
-class _EmptyDir(Part):
+class _EmptyDir(ObjectPart):
     medium: str | None = None
     size_limit: Quantity | None = Field(None, alias="sizeLimit")
 
 
-class _HostPath(Part):
+class _HostPath(ObjectPart):
     path: str
     type: str | None = None
 
 
-class Volume(Part):
+class Volume(ObjectPart):
     """A v1.Volume. The kinds that podbridge does not support are refused by name later."""
 
     name: Label
@@ -239,15 +239,15 @@ class Volume(Part):
     host_path: _HostPath | None = Field(None, alias="hostPath")
 
 
-class _Named(Part):
+class _Named(ObjectPart):
     name: str | None = None
 
 
-class _Alias(Part):
+class _Alias(ObjectPart):
     ip: str | None = None
 
 
-class PodSpec(Part):
+class PodSpec(ObjectPart):
     """A v1.PodSpec."""
 
     containers: Annotated[list[Container], Field(min_length=1)]
@@ -275,7 +275,7 @@ class _Metadata(PodMetadata):
     annotations: Map[str] = Field({})
 
 
-class Pod(Part):
+class Pod(ObjectPart):
     """A v1.Pod that is to run."""
 
     metadata: _Metadata

@@ -23,7 +23,7 @@ from urllib.parse import urlencode
 import urllib3
 
 from bridge.clock import Clock, SystemClock
-from bridge.curl_client import Answer, CallError, Limits
+from bridge.curl_client import Answer, CallError, HttpLimits
 from bridge.fencing import fence
 from bridge.kube import watch_stream
 from bridge.kube.access import KubeAccess, configuration
@@ -249,7 +249,7 @@ class KubeClient:
         headers = {"Accept": accept, "User-Agent": self._agent}
         if data is not None:
             headers["Content-Type"] = content_type
-        limits = Limits(self._connect_timeout, self._read_timeout, 2 * self._read_timeout, LARGEST_ANSWER)
+        limits = HttpLimits(self._connect_timeout, self._read_timeout, 2 * self._read_timeout, LARGEST_ANSWER)
 
         def send() -> Answer:
             with fence(self._check if method != "GET" else None):

@@ -40,7 +40,7 @@ Handler = Callable[[bytes], flask.Response]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path with its methods. ``handler`` is the name of a method of :class:`Handlers`."""
+    """A path with its methods. ``handler`` is the name of a method of :class:`PluginHandlers`."""
 
     path: str
     methods: tuple[str, ...]
@@ -59,7 +59,7 @@ ROUTES = (
 )
 
 
-class Handlers:
+class PluginHandlers:
     """Answers the requests. Errors leave the methods as exceptions."""
 
     def __init__(self, pods: Pods, reports: Reports, clock: Clock) -> None:
@@ -114,7 +114,7 @@ def make_app(pods: Pods, reports: Reports, access: ServerAccess, clock: Clock, *
     """Return the application. ``loopback``: it is served on a loopback address."""
     app = flask.Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False
-    handlers = Handlers(pods, reports, clock)
+    handlers = PluginHandlers(pods, reports, clock)
 
     @app.before_request
     def authorize() -> None:

@@ -20,15 +20,15 @@ from bridge.wire.client import SUBMIT_TIMEOUT, Page
 from bridge.wire.messages import (
     Announce,
     BuildConfigMessage,
-    Cancel,
+    CancelMessage,
     Description,
     Event,
     Files,
     Grant,
     Snapshot,
     Status,
-    Submit,
-    Submitted,
+    SubmitMessage,
+    SubmittedMessage,
 )
 
 log = logging.getLogger(__name__)
@@ -48,11 +48,11 @@ class InProcessClient:
     def __init__(self, handlers: Submitter, owner: str) -> None:
         self._handlers, self._owner = handlers, owner
 
-    def submit(self, job: str, submit: Submit, timeout: float = SUBMIT_TIMEOUT) -> Submitted:
+    def submit(self, job: str, submit: SubmitMessage, timeout: float = SUBMIT_TIMEOUT) -> SubmittedMessage:
         """Submit a job. The submitter has its own time limits; ``timeout`` is not used."""
         return translate_site_errors(lambda: self._handlers.submit(self._owner, job, submit))
 
-    def cancel(self, job: str, cancel: Cancel) -> Status:
+    def cancel(self, job: str, cancel: CancelMessage) -> Status:
         """Cancel a job."""
         return translate_site_errors(lambda: self._handlers.cancel(self._owner, job, cancel))
 

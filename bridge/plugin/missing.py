@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 PERIOD = 10.0
 CANCELLERS = 8
 """Sites at which missing jobs are cancelled at once."""
-LIMITS = brake.Limits(settle=PERIOD)
+LIMITS = brake.GuardLimits(settle=PERIOD)
 
 
 class MissingJobs:
@@ -33,7 +33,9 @@ class MissingJobs:
     ``requested``: UIDs of the pods that clients have named; those without a job are removed.
     """
 
-    def __init__(self, directory: Directory, clock: Clock, requested: set[str], limits: brake.Limits = LIMITS) -> None:
+    def __init__(
+        self, directory: Directory, clock: Clock, requested: set[str], limits: brake.GuardLimits = LIMITS
+    ) -> None:
         self._directory, self._clock, self._requested, self._limits = directory, clock, requested, limits
         self._brakes: dict[str, brake.Brake] = {}
 

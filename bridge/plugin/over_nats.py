@@ -9,7 +9,7 @@ from bridge.metrics import NATS_MESSAGES_DROPPED
 from bridge.plugin.directory import ByToleration, Directory
 from bridge.pools.nats_registry import NatsPools
 from bridge.threads import Supervisor
-from bridge.wire.connection import Link, Settings
+from bridge.wire.connection import Link, NatsSettings
 
 SUBMIT_TIMEOUT = 40.0
 """Seconds to wait for a site's answer to a submission. With the time for which submissions are repeated, this is less
@@ -19,7 +19,7 @@ than the 120 s that an API server waits."""
 class OverNats:
     """All pools of a NATS server that the credentials show. ``owner``: the UID that owns the jobs."""
 
-    def __init__(self, settings: Settings, prefix: str, owner: str) -> None:
+    def __init__(self, settings: NatsSettings, prefix: str, owner: str) -> None:
         self.clock: Clock = SystemClock()
         self._link = Link(settings)
         self._pools = NatsPools(self._link, prefix, owner, self.clock, submit_timeout=SUBMIT_TIMEOUT)

@@ -43,7 +43,7 @@ LAST_WRITES = 5.0
 _M_ARENA_MAX = -8
 
 
-class Source(Protocol):
+class PoolSource(Protocol):
     """The origin of the pools."""
 
     clock: Clock
@@ -77,7 +77,7 @@ class Plugin:
     Raises :class:`~bridge.errors.ConfigError` for options that are not allowed.
     """
 
-    def __init__(self, source: Source, options: Options, supervisor: Supervisor) -> None:
+    def __init__(self, source: PoolSource, options: Options, supervisor: Supervisor) -> None:
         files = options.files
         listen.check(
             options.address,
@@ -156,7 +156,7 @@ class Plugin:
             self._access.refresh()
 
 
-def run(source: Source, options: Options, supervisor: Supervisor) -> int:
+def run(source: PoolSource, options: Options, supervisor: Supervisor) -> int:
     """Run until a signal, or until a thread ends; return the exit status."""
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_INTERVAL)

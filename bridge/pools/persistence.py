@@ -36,7 +36,7 @@ WAIT = 3.0
 """Seconds for which the start waits for the store."""
 
 
-class Job(NamedTuple):
+class StoredJob(NamedTuple):
     """A job at a site. ``time``: when a hub first saw it there, in seconds since 1970."""
 
     namespace: str
@@ -80,7 +80,7 @@ class PoolPersistence:
         self._began = clock.monotonic()
         self._lock = threading.RLock()
         self._kept: dict[str, _Kept] = {}
-        self._jobs: dict[str, dict[str, Job]] = {}
+        self._jobs: dict[str, dict[str, StoredJob]] = {}
         self._too_large: set[str] = set()
         self._synchronizer = StoreSynchronizer(store, self, clock, leads, name, reachable)
         pools.subscribe(self._changed)
@@ -138,7 +138,7 @@ class PoolPersistence:
             jobs[uid] = known._replace(job_id=status.job_id[: records.LONGEST])
         elif len(jobs) < MOST_JOBS:
             namespace, pod, number = (t[: records.LONGEST] for t in (status.namespace, status.name, status.job_id))
-            jobs[uid] = Job(namespace, pod, number, round(self._clock.time(), 3))
+            jobs[uid] = StoredJob(namespace, pod, number, round(self._clock.time(), 3))
         else:
             return
         self._synchronizer.mark(JOBS, records.job_key(name, uid))
@@ -218,7 +218,7 @@ class PoolPersistence:
                 return  # the pool does not exist, or its snapshot decides
             jobs = self._jobs.setdefault(record.pool, {})
             if len(jobs) < MOST_JOBS:
-                jobs.setdefault(record.job, Job(record.namespace, record.name, record.job_id, record.time))
+                jobs.setdefault(record.job, StoredJob(record.namespace, record.name, record.job_id, record.time))
 
     def _pool_record(self, name: str) -> PoolRecord | None:
         pool = self._pools.pools().get(name)

@@ -14,7 +14,7 @@ from bridge.script import build, library
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from bridge.wire.envelope import GarbledError
-from bridge.wire.messages import UNKNOWN_LIBRARY, ScriptWithoutLibrary, Submit
+from bridge.wire.messages import UNKNOWN_LIBRARY, ScriptWithoutLibrary, SubmitMessage
 
 LIBRARY_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
 """Reasons with which a submitter of another version refuses a script without its library."""
@@ -58,11 +58,11 @@ def send(client: Client, job: str, made: JobSubmission, digest: str, timeout: fl
     """Submit a job to a site whose bash library has this digest; send the whole script if it refuses the other."""
     script = without_library(made.script, digest)
     try:
-        return client.submit(job, Submit.of(made, script), timeout).status
+        return client.submit(job, SubmitMessage.of(made, script), timeout).status
     except SiteRefusedError as error:
         if script is made.script or error.reason not in LIBRARY_REFUSED:
             raise
-        return client.submit(job, Submit.of(made, made.script), timeout).status
+        return client.submit(job, SubmitMessage.of(made, made.script), timeout).status
 
 
 def portions(files: Sequence[VolumeFile]) -> Iterator[list[VolumeFile]]:

@@ -7,16 +7,16 @@ from typing import Protocol
 
 from bridge.poolapi.requests import LogOptions
 from bridge.wire.client import Page
-from bridge.wire.messages import Cancel, Description, Files, Grant, Status, Submit, Submitted
+from bridge.wire.messages import CancelMessage, Description, Files, Grant, Status, SubmitMessage, SubmittedMessage
 
 
 class Client(Protocol):
     """The requests to a submitter (:class:`bridge.wire.client.PoolClient`)."""
 
-    def submit(self, job: str, submit: Submit, timeout: float = ...) -> Submitted:
+    def submit(self, job: str, submit: SubmitMessage, timeout: float = ...) -> SubmittedMessage:
         """Submit a job."""
 
-    def cancel(self, job: str, cancel: Cancel) -> Status:
+    def cancel(self, job: str, cancel: CancelMessage) -> Status:
         """Cancel a job."""
 
     def status(self, job: str) -> Status:

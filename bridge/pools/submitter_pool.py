@@ -25,7 +25,7 @@ from bridge.script.references import Objects
 from bridge.script.volume_files import CurrentFiles
 from bridge.wire.client import SUBMIT_TIMEOUT
 from bridge.wire.envelope import check_pool
-from bridge.wire.messages import Announce, BuildConfigMessage, Cancel, Event, File, Files, Grant, Status
+from bridge.wire.messages import Announce, BuildConfigMessage, CancelMessage, Event, File, Files, Grant, Status
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class SubmitterPool:
     def withdraw(self, pod: Pod) -> JobStatus | None:
         """End the job of a pod that may be offered or bound here again; ``None`` if the site does not know the job."""
         job = pod["metadata"]["uid"]
-        return self._known(job, lambda: self._client.cancel(job, Cancel(grace=0, withdrawn=True)))
+        return self._known(job, lambda: self._client.cancel(job, CancelMessage(grace=0, withdrawn=True)))
 
     def grant(self, pod: Pod, ticket: str) -> JobStatus | None:
         """Let the waiting script with this ticket begin; ``None`` if the site does not know the job."""
@@ -179,7 +179,7 @@ class SubmitterPool:
     def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
         """Cancel a job, with ``grace`` seconds to end; return ``None`` if the site does not know it."""
         job, folder = pod["metadata"]["uid"], self._folder
-        status = self._client.cancel(job, Cancel(grace=grace, forget=forget)).status
+        status = self._client.cancel(job, CancelMessage(grace=grace, forget=forget)).status
         if status is None:
             self._apply_absence(job, self._clock.monotonic(), folder)
         return status

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ScriptJob:
     """A script, and the resources to request. ``memory`` in bytes, times in seconds."""
 
     script: str
@@ -46,7 +46,7 @@ def build(
     node: str,
     grant_wait: float | None = None,
     jobs: JobUser | None = None,
-) -> Job:
+) -> ScriptJob:
     """Return the job of a pod for a site; raises ``ScriptError`` and ``MissingReferenceError``.
 
     ``grant_wait``: seconds for which the script waits for a grant before it starts anything; ``None``: it needs none.
@@ -58,7 +58,7 @@ def build(
     by_flags = interlink_rules.apply(config)
     for problem in interlink_rules.warnings(pod, config) if by_flags else ():
         log.warning("the pod gets less than it asks for", extra=kv(pod=pod["metadata"].get("uid"), why=problem))
-    return Job(
+    return ScriptJob(
         script=render.script(planned),
         cpus=size.cpus,
         memory=size.memory,

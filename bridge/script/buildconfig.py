@@ -21,7 +21,7 @@ _NEWER = {("apptainer", "root_filesystem"): "disk", ("runtime", "run_as_user"): 
 """Keys of this version with their defaults, with which they are left out."""
 
 
-class Runtime(settings.Runtime):
+class RuntimeConfig(settings.RuntimeSection):
     """``[runtime]``: the container runtime."""
 
     kind: Kind = "apptainer"
@@ -30,7 +30,7 @@ class Runtime(settings.Runtime):
 class BuildConfig(_Settings):
     """Everything that a hub must know to build scripts for a pool: the settings, and a section for each runtime."""
 
-    runtime: Runtime = Runtime()
+    runtime: RuntimeConfig = RuntimeConfig()
 
     def dump(self) -> dict[str, Any]:
         """Return it as data for JSON. Hubs of earlier versions refuse keys that they do not know: see ``_NEWER``."""

@@ -17,7 +17,7 @@ Words = list[Annotated[str, Field(max_length=4096)]]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 
-class Part(BaseModel):
+class SettingsPart(BaseModel):
     """A section of a configuration; unknown keys are errors.
 
     A section with ``read_at_start`` is read at the start of a process only: a change applies after a restart.
@@ -28,10 +28,10 @@ class Part(BaseModel):
     read_at_start: ClassVar[bool] = False
 
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=SettingsPart)
 
 
-class Volumes(Part):
+class Volumes(SettingsPart):
     """``[volumes]``: directories on the machines that run jobs."""
 
     scratch_area: AbsolutePath = Field(
@@ -62,7 +62,7 @@ class Volumes(Part):
     host_paths: list[AbsolutePath] = Field([], description="Directories for hostPath volumes.")
 
 
-class Runtime(Part):
+class RuntimeSection(SettingsPart):
     """``[runtime]``: the container runtime."""
 
     kind: str = "apptainer"
@@ -74,7 +74,7 @@ class Runtime(Part):
     )
 
 
-class ApiServer(Part):
+class ApiServer(SettingsPart):
     """``[api_server]``: how containers connect to the Kubernetes API server; without it they get no token."""
 
     url: Annotated[str, Field(pattern=r"^https://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?$")] | None = Field(
@@ -106,7 +106,7 @@ class ApiServer(Part):
         return {"KUBERNETES_SERVICE_HOST": host.strip("[]"), **dict.fromkeys(names, port)}
 
 
-class Flavor(Part):
+class Flavor(SettingsPart):
     """``[[flavors]]``: kinds of jobs; an annotation selects one, or else the first that covers the pod."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
@@ -127,7 +127,7 @@ class Flavor(Part):
     flags: Words = Field([], description="More options of the submit command.")
 
 
-class Limits(Part):
+class LimitsSection(SettingsPart):
     """``[limits]``: defaults and limits of pods, and what their annotations may do."""
 
     default_cpu: Annotated[int, Field(ge=1)] = 1
@@ -157,12 +157,12 @@ class Limits(Part):
     )
 
 
-class BuildSettings(Part):
+class BuildSettings(SettingsPart):
     """A BuildConfig without the sections of its runtimes: the type that drivers and the modules below them use."""
 
-    runtime: Runtime = Runtime()
+    runtime: RuntimeSection = RuntimeSection()
     volumes: Volumes = Volumes()
-    limits: Limits = Limits()
+    limits: LimitsSection = LimitsSection()
     api_server: ApiServer = ApiServer()
     flavors: list[Flavor] = []
     default_flavor: str = ""
@@ -176,11 +176,11 @@ class BuildSettings(Part):
 
 
 @cache
-def _field_of(settings: type[BuildSettings], model: type[Part]) -> str:
+def _field_of(settings: type[BuildSettings], model: type[SettingsPart]) -> str:
     return next(name for name, field in settings.model_fields.items() if field.annotation is model)
 
 
-def with_sections(name: str, base: type[P], sections: Mapping[str, type[Part]]) -> type[P]:
+def with_sections(name: str, base: type[P], sections: Mapping[str, type[SettingsPart]]) -> type[P]:
     """Return a model called ``name``: ``base`` with one more section of defaults for each item of ``sections``."""
     fields = {key: (model, model()) for key, model in sections.items()}
     return create_model(name, __base__=base, **fields)  # type: ignore[call-overload, no-any-return]

@@ -21,7 +21,7 @@ _SHOWN = re.compile(r"metadata\.(labels|annotations)(?:\['([^']*)'\])?")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class VolumeSource:
     """A source of files of a volume. ``mode`` is that of files without one of their own."""
 
     volume: str
@@ -36,7 +36,7 @@ class Source:
         return str(self.spec.get("secretName" if "secretName" in self.spec else "name"))
 
 
-def sources(volume: Mapping[str, Any], where: str) -> Iterator[Source]:
+def sources(volume: Mapping[str, Any], where: str) -> Iterator[VolumeSource]:
     """Yield the sources of a volume with files, in their order; nothing for another volume.
 
     A source that podbridge does not support has the kind ``""``.
@@ -44,14 +44,14 @@ def sources(volume: Mapping[str, Any], where: str) -> Iterator[Source]:
     name = str(volume["name"])
     for kind in _SOURCES[:3]:
         if (spec := volume.get(kind)) is not None:
-            yield Source(name, kind, spec, f"{where}.{kind}", _mode(spec.get("defaultMode"), 0o644))
+            yield VolumeSource(name, kind, spec, f"{where}.{kind}", _mode(spec.get("defaultMode"), 0o644))
             return
     projected = volume.get("projected") or {}
     default = _mode(projected.get("defaultMode"), 0o644)
     for index, part in enumerate(projected.get("sources") or ()):
         place = f"{where}.projected.sources[{index}]"
         found = next((each for each in _SOURCES if part.get(each) is not None), "")
-        yield Source(name, found, part[found] if found else part, f"{place}.{found}".rstrip("."), default)
+        yield VolumeSource(name, found, part[found] if found else part, f"{place}.{found}".rstrip("."), default)
 
 
 def content(
@@ -87,7 +87,7 @@ def _refuse_overlaps(paths: set[str], where: str) -> None:
 
 
 def _files(
-    pod: Pod, source: Source, objects: Objects, node: str, machine: Mapping[str, Decimal]
+    pod: Pod, source: VolumeSource, objects: Objects, node: str, machine: Mapping[str, Decimal]
 ) -> Iterator[tuple[str, bytes, int]]:
     spec, where = source.spec, source.where
     optional = bool(spec.get("optional"))
@@ -179,7 +179,7 @@ def current(pod: Pod, objects: Objects, node: str) -> CurrentFiles:
     return found
 
 
-def _changing(source: Source, objects: Objects) -> tuple[Source | None, list[str]]:
+def _changing(source: VolumeSource, objects: Objects) -> tuple[VolumeSource | None, list[str]]:
     """Return the part of a source that is known, and the paths of its files that do not change now."""
     spec = source.spec
     if source.kind == "serviceAccountToken":

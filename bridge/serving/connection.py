@@ -33,7 +33,7 @@ from cheroot.makefile import MakeFile
 from bridge.logs import kv
 from bridge.serving.certificates import ServerContext
 from bridge.serving.framing import Frame, frame
-from bridge.serving.streaming import Request
+from bridge.serving.streaming import StreamRequest
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Connection(cheroot.server.HTTPConnection):
     One thread at a time uses it: the selector, or the worker that has its request.
     """
 
-    RequestHandlerClass = Request
+    RequestHandlerClass = StreamRequest
     handed_over = False
     """Whether a separate thread uses the connection to write a long answer."""
     counted = 0

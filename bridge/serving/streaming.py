@@ -153,7 +153,7 @@ class _Headers(cheroot.server.HeaderReader):
         return key_name != b"Expect"
 
 
-class Request(cheroot.server.HTTPRequest):
+class StreamRequest(cheroot.server.HTTPRequest):
     """A request that a separate thread may answer."""
 
     header_reader = _Headers()

@@ -11,7 +11,7 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
 from bridge.site.batch.port import BatchJob, BatchSystem
 from bridge.site.folder import Folder
-from bridge.site.job_actions import Forget, GiveUp, Kill, Stop, Submit, due_actions
+from bridge.site.job_actions import ForgetJob, GiveUp, Kill, Stop, SubmitToBatch, due_actions
 from bridge.site.job_index import JobIndex
 
 log = logging.getLogger(__name__)
@@ -71,13 +71,13 @@ class ActionRunner:
                             kill.append(job_id)
                     case Stop(grace, reason):
                         self.stop(uid, grace, reason)
-                    case Submit():
+                    case SubmitToBatch():
                         self._submit_again(uid)
                     case GiveUp():
                         self._index.observe(
                             uid, BatchJob(id="", uid=uid, phase="ended", reason=ends.CANCELLED.site_reason)
                         )
-                    case Forget():
+                    case ForgetJob():
                         self._forget(uid)
         if kill:
             self.cancel(kill)

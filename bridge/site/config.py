@@ -18,7 +18,7 @@ from bridge.config_base import explain
 from bridge.errors import ConfigError
 from bridge.poolapi.identifiers import POOL_PATTERN
 from bridge.script.buildconfig import BuildConfig
-from bridge.script.settings import AbsolutePath, Flavor, Part, Seconds, with_sections
+from bridge.script.settings import AbsolutePath, Flavor, Seconds, SettingsPart, with_sections
 from bridge.site.batch.port import BatchSystem, Site
 from bridge.site.batch.table import SYSTEMS, defaults
 from bridge.workload import quantity
@@ -33,7 +33,7 @@ LEAST_LOG, LARGEST_LOG = 64 * 2**10, 2**40
 """Bytes. The script searches the start of a line in 64 KiB."""
 
 
-class Nats(Part):
+class Nats(SettingsPart):
     """``[nats]``: the connection to the hub's NATS server. The site connects; nothing listens here."""
 
     read_at_start = True
@@ -73,7 +73,7 @@ class Nats(Part):
         return value
 
 
-class Batch(Part):
+class Batch(SettingsPart):
     """``[batch]``: the batch system, and how often and how long podbridge queries it."""
 
     read_at_start = True
@@ -93,7 +93,7 @@ class Batch(Part):
     )
 
 
-class Images(Part):
+class Images(SettingsPart):
     """``[images]``: the cache of pulled images, in ``folder``. Images in use are never removed."""
 
     cache_size: str = Field(
@@ -117,7 +117,7 @@ class Images(Part):
         return int(quantity.parse(self.cache_size))
 
 
-class Resources(Part):
+class Resources(SettingsPart):
     """``[resources]``: announced resources that replace measured ones."""
 
     cpu: str | None = Field(None, examples=["128"], description="Kubernetes quantity.")
@@ -131,7 +131,7 @@ class Resources(Part):
     )
 
 
-class Node(Part):
+class Node(SettingsPart):
     """``[node]``: labels and taints of the virtual node of this pool."""
 
     labels: dict[Label, Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*$", max_length=63)]] = Field(
@@ -140,7 +140,7 @@ class Node(Part):
     taints: list[Taint] = Field([], description="key=value:Effect.")
 
 
-class ContainerLogs(Part):
+class ContainerLogs(SettingsPart):
     """``[container_logs]``: limits of a container's output; neither pods nor hubs can change them."""
 
     max_size: str = Field("10Mi", description="64Ki to 1Ti; as a kubelet's containerLogMaxSize.")
@@ -162,7 +162,7 @@ class ContainerLogs(Part):
         return quantity.whole(quantity.parse(self.max_size))
 
 
-class Announcing(Part):
+class Announcing(SettingsPart):
     """``[announce]``: announcements to the hub."""
 
     period: Annotated[float, Field(ge=0.2, le=600)] = Field(10, description="Seconds between announcements.")
@@ -171,7 +171,7 @@ class Announcing(Part):
     )
 
 
-class Logging(Part):
+class Logging(SettingsPart):
     """``[logging]``: to standard error."""
 
     read_at_start = True

@@ -26,7 +26,7 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
+class SubmitToBatch:
     """Submit again: the last submission got no answer, and no job appeared."""
 
 
@@ -36,11 +36,11 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class ForgetJob:
     """Remove the job's directory and record."""
 
 
-JobAction = Stop | Kill | Submit | GiveUp | Forget
+JobAction = Stop | Kill | SubmitToBatch | GiveUp | ForgetJob
 
 
 def confirmed(record: JobRecord) -> bool:
@@ -60,9 +60,9 @@ def due_actions(
     unknown = not record.job_id and not record.started and not confirmed(record)
     settled = now - record.meta.attempted_at >= settle
     if cancel is None:
-        return [Submit()] if unknown and settled and not record.meta.adopted else []
+        return [SubmitToBatch()] if unknown and settled and not record.meta.adopted else []
     if over and confirmed(record):
-        return [Forget()] if cancel.forget else []
+        return [ForgetJob()] if cancel.forget else []
     if unknown:
         return [GiveUp()] if settled else [Stop(0)]
     if confirmed(record):  # the shared file system may not show the job's own end yet

@@ -6,11 +6,11 @@ from bridge.errors import SiteRefusedError
 from bridge.script.settings import Flavor
 from bridge.site.config import SiteConfig
 from bridge.site.job_record import Meta
-from bridge.wire.messages import Submit
+from bridge.wire.messages import SubmitMessage
 from bridge.workload import quantity
 
 
-def admitted(owner: str, body: Submit, config: SiteConfig, now: float) -> Meta:
+def admitted(owner: str, body: SubmitMessage, config: SiteConfig, now: float) -> Meta:
     """Check a request and add the site's defaults; raises :class:`SiteRefusedError`. ``now``: seconds since 1970."""
     flavor = config.flavor(body.flavor or config.default_flavor)
     if flavor is None and body.flavor:
@@ -46,7 +46,7 @@ def admitted(owner: str, body: Submit, config: SiteConfig, now: float) -> Meta:
     )
 
 
-def check(body: Submit, flavor: Flavor | None, default_flavor: str) -> None:
+def check(body: SubmitMessage, flavor: Flavor | None, default_flavor: str) -> None:
     """Raise :class:`SiteRefusedError` if a job requests more than the flavor's ``max_resources``.
 
     A flavor without them sets no limit. The default flavor accepts what no flavor covers, so only its GPUs are checked.

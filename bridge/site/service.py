@@ -31,7 +31,7 @@ from bridge.site.interlink_slurm.adoption import Adoption
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Delays, Watcher
 from bridge.threads import SWITCH_INTERVAL, Supervisor
-from bridge.wire.connection import Link, Settings
+from bridge.wire.connection import Link, NatsSettings
 from bridge.wire.messages import Event
 from bridge.wire.server import Announcer as WireAnnouncer
 from bridge.wire.server import serve
@@ -253,7 +253,7 @@ def pause_after(took: float) -> float:
     return min(LONGEST_PAUSE, max(EAGER_PAUSE, PAUSE_FACTOR * took))
 
 
-def link_settings(config: SiteConfig, name: str) -> Settings:
+def link_settings(config: SiteConfig, name: str) -> NatsSettings:
     """Return how to connect; raises :class:`ConfigError` if other users can read a secret."""
     nats = config.nats
     for file in (nats.seed_file, nats.password_file):
@@ -265,7 +265,7 @@ def link_settings(config: SiteConfig, name: str) -> Settings:
             raise ConfigError(f"cannot read {file}: {error.strerror}") from error
         if mode & 0o077:
             raise ConfigError(f"{file} is open to others (mode {mode:04o})", hint=f"chmod 600 {file}")
-    return Settings(
+    return NatsSettings(
         servers=tuple(nats.servers),
         name=name,
         seed_file=nats.seed_file,

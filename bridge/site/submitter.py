@@ -24,7 +24,7 @@ from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import LogOptions
 from bridge.site import job_actions, job_script, limits, sent_files
 from bridge.site import status as job_status
-from bridge.site.batch.port import BatchSystem, JobRequest
+from bridge.site.batch.port import BatchJobRequest, BatchSystem
 from bridge.site.batch_list import BatchList
 from bridge.site.config import SiteConfig
 from bridge.site.folder import Folder
@@ -67,7 +67,7 @@ class Submitter:
         self._batch_list = batch_list
 
     # --- submit -------------------------------------------------------------------------------------------------------
-    def submit(self, owner: str, job: str, body: messages.Submit) -> messages.Submitted:
+    def submit(self, owner: str, job: str, body: messages.SubmitMessage) -> messages.SubmittedMessage:
         """Run a job, once."""
         where, aside = self._folder.job(job), self._folder.set_aside(job)
         fresh: JobRecord | None = None
@@ -99,7 +99,7 @@ class Submitter:
         status = self._answer(job, fresh)
         if status is None:
             raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
-        return messages.Submitted(status=status, existed=record is not None)
+        return messages.SubmittedMessage(status=status, existed=record is not None)
 
     def _replaced_ids(self, unused: JobRecord | None) -> tuple[str, ...]:
         """Return the ids of the batch jobs that a new one replaces; raises :class:`BatchError`."""
@@ -197,10 +197,10 @@ class Submitter:
             record = where.read()
             return None if record is None else adopted(where, record, owner)
 
-    def _request(self, job: str, meta: Meta) -> JobRequest:
+    def _request(self, job: str, meta: Meta) -> BatchJobRequest:
         config = self._config()
         flavor = config.flavor(meta.flavor)
-        return JobRequest(
+        return BatchJobRequest(
             uid=job,
             folder=self._folder.job(job).path,
             cpus=meta.cpus,
@@ -217,7 +217,7 @@ class Submitter:
         )
 
     # --- cancel and status --------------------------------------------------------------------------------------------
-    def cancel(self, owner: str, job: str, body: messages.Cancel) -> messages.Status:
+    def cancel(self, owner: str, job: str, body: messages.CancelMessage) -> messages.Status:
         """Cancel a job: notify its script at once; the leader does the rest."""
         where = self._folder.job(job)
         record = self._owned(where, owner)
@@ -231,7 +231,7 @@ class Submitter:
                 self._request_end(where, record, body)
         return messages.Status(status=self._answer(job))
 
-    def _withdraw(self, where: JobFolder, record: JobRecord | None, body: messages.Cancel) -> messages.Status:
+    def _withdraw(self, where: JobFolder, record: JobRecord | None, body: messages.CancelMessage) -> messages.Status:
         """Cancel a job that has no grant. The lock keeps a grant from being written meanwhile."""
         if record is not None:
             with self._folder.locked(where.uid), contextlib.suppress(FileNotFoundError):
@@ -240,7 +240,7 @@ class Submitter:
                     self._request_end(where, record, body)
         return messages.Status(status=self._answer(where.uid))
 
-    def _request_end(self, where: JobFolder, record: JobRecord, body: messages.Cancel) -> None:
+    def _request_end(self, where: JobFolder, record: JobRecord, body: messages.CancelMessage) -> None:
         now = self._clock.time()
         wanted = Cancellation(now, body.grace, body.forget, body.withdrawn)
         if (old := record.cancel) is not None:

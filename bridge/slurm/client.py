@@ -21,7 +21,7 @@ from bridge.slurm.auth import TokenSource, claims
 from bridge.slurm.cancelling import Cancellations
 from bridge.slurm.external_nodes import ExternalNode, conf_line
 from bridge.slurm.job_resources import NodeResources
-from bridge.slurm.models import HIGHEST_ID, ApiVersion, Job, JobRequest, JsonObject, Node, Partition, Submitted
+from bridge.slurm.models import HIGHEST_ID, ApiVersion, Job, JobRequest, JsonObject, Node, Partition, SubmissionResult
 from bridge.slurm.transport import Transport
 from bridge.slurm.versions import VERSIONS, newest_common, of_release
 
@@ -140,7 +140,7 @@ class SlurmClient:
             raise SlurmUnavailableError("diag: slurmrestd's answer has no time")
         return int(now)
 
-    def submit(self, request: JobRequest) -> Submitted:
+    def submit(self, request: JobRequest) -> SubmissionResult:
         """Submit a placeholder job. 4 ms; 1,000 a second over 8 connections, 100 if batch jobs start meanwhile."""
         data = self._call("submit", "POST", "job/submit", parsers.job_body(request, self.version))
         self.cancellations.forget(data["job_id"])
@@ -152,7 +152,7 @@ class SlurmClient:
                 hint="podbridge cannot keep a job on one cluster of a federation: an administrator removes the cluster "
                 "from it (sacctmgr modify federation), or gives podbridge a cluster of its own",
             )
-        return Submitted(data["job_id"], answers.warning(data))
+        return SubmissionResult(data["job_id"], answers.warning(data))
 
     def _cancel_federated(self, job_id: int) -> str:
         """Cancel a job of a federation; return what happened to it.

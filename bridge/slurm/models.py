@@ -323,7 +323,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
+class SubmissionResult:
     """A submitted job; ``warning`` is the message that slurmctld returned with the id."""
 
     job_id: int

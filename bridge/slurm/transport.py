@@ -10,7 +10,7 @@ from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies
 
 from bridge.clock import Clock
 from bridge.config import Config
-from bridge.curl_client import Address, CallError, CurlClient, Limits
+from bridge.curl_client import Address, CallError, CurlClient, HttpLimits
 from bridge.errors import ConfigError, SlurmUnavailableError, SlurmUnknownOutcomeError
 from bridge.metrics import SLURM_REQUEST_SECONDS, SLURM_REQUESTS, SLURM_RESPONSE_BYTES
 from bridge.slurm.answers import WRITES
@@ -46,7 +46,7 @@ class Transport:
             data = json.dumps(body).encode()
         began = self._clock.monotonic()
         code = "error"
-        limits = Limits(self._connect, patience * self._read, 2 * patience * self._read, LARGEST_ANSWER)
+        limits = HttpLimits(self._connect, patience * self._read, 2 * patience * self._read, LARGEST_ANSWER)
         try:
             answer = self._client.call(method, path, headers, data, limits)
             code = str(answer.status)

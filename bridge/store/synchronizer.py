@@ -33,7 +33,7 @@ Key = tuple[str, str]
 """Kind and key."""
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """The values to be stored. All methods are called on the synchronizer's thread."""
 
     @property
@@ -68,7 +68,7 @@ class StoreSynchronizer:
     def __init__(
         self,
         store: KeyValueStore,
-        source: Source,
+        source: RecordSource,
         clock: Clock,
         leads: Callable[[], bool],
         name: str,

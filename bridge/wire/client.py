@@ -17,7 +17,7 @@ from bridge.wire.envelope import GarbledError, pack, parse, parse_body
 from bridge.wire.log_reader import LogReader
 from bridge.wire.messages import (
     WRONG_FOLDER,
-    Cancel,
+    CancelMessage,
     Description,
     Files,
     Grant,
@@ -28,8 +28,8 @@ from bridge.wire.messages import (
     Snapshot,
     SnapshotPage,
     Status,
-    Submit,
-    Submitted,
+    SubmitMessage,
+    SubmittedMessage,
 )
 from bridge.wire.subjects import Subjects
 
@@ -78,14 +78,14 @@ class PoolClient:
         self._link, self._pool, self._owner, self._clock, self._folder = link, pool, owner, clock, folder
         self._subjects = Subjects(prefix, pool, owner)
 
-    def submit(self, job: str, submit: Submit, timeout: float = SUBMIT_TIMEOUT) -> Submitted:
+    def submit(self, job: str, submit: SubmitMessage, timeout: float = SUBMIT_TIMEOUT) -> SubmittedMessage:
         """Submit a job; return the existing one if the site has it already."""
         subject = self._subjects.submit(submit.namespace, submit.name, job)
-        answer = self._parsed(Submitted, self._request(subject, job, submit, timeout))
+        answer = self._parsed(SubmittedMessage, self._request(subject, job, submit, timeout))
         self._check(answer.status)
         return answer
 
-    def cancel(self, job: str, cancel: Cancel, timeout: float = CANCEL_TIMEOUT) -> Status:
+    def cancel(self, job: str, cancel: CancelMessage, timeout: float = CANCEL_TIMEOUT) -> Status:
         """Cancel a job."""
         return self._status(self._request(self._subjects.cancel(job), job, cancel, timeout))
 

@@ -36,7 +36,7 @@ _SCHEMES = ("nats", "tls", "ws", "wss")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class NatsSettings:
     """Addresses and credentials. The files are read at each connect.
 
     ``servers``: ``nats://`` (TLS if the server requires it), ``tls://`` (always TLS), ``ws://`` or ``wss://``, tried in
@@ -72,7 +72,7 @@ class Settings:
 class Link:
     """A connection to NATS that is restored after a failure. All methods are thread-safe."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: NatsSettings) -> None:
         self._settings = settings
         self._watchers: list[Callable[[bool], None]] = []
         self._changes: queue.SimpleQueue[bool] = queue.SimpleQueue()

@@ -76,25 +76,25 @@ class ScriptWithoutLibrary(Message):
     after: str
 
 
-class Submit(JobParameters, Message):
+class SubmitMessage(JobParameters, Message):
     """Body of ``submit``."""
 
     script: str | ScriptWithoutLibrary
 
     @classmethod
-    def of(cls, submission: JobSubmission, script: str | ScriptWithoutLibrary) -> Submit:
+    def of(cls, submission: JobSubmission, script: str | ScriptWithoutLibrary) -> SubmitMessage:
         """Return the message for a submission, with this form of its script."""
         return cls(**{**dict(submission), "script": script})
 
 
-class Submitted(Message):
+class SubmittedMessage(Message):
     """Reply to ``submit``. ``existed``: the site had the job already."""
 
     status: JobStatus
     existed: bool = False
 
 
-class Cancel(Message):
+class CancelMessage(Message):
     """Body of ``cancel``. ``forget``: also delete the job's folder, once the job has ended.
 
     ``withdrawn``: the pod has no place at the pool now, but may get one again. The site ends only a job that waits for

@@ -17,7 +17,7 @@ from bridge.wire.messages import (
     WRONG_FOLDER,
     Announce,
     BuildConfigMessage,
-    Cancel,
+    CancelMessage,
     Description,
     Event,
     Files,
@@ -30,13 +30,13 @@ from bridge.wire.messages import (
     Snapshot,
     SnapshotPage,
     Status,
-    Submit,
-    Submitted,
+    SubmitMessage,
+    SubmittedMessage,
 )
 from bridge.wire.session import Respond, TracedRespond
 from bridge.wire.subjects import ANY, Subjects, last_token, owner_of
 
-__all__ = ["Announcer", "Handlers", "Server", "StreamClosed", "Write", "serve"]
+__all__ = ["Announcer", "SubmitterHandlers", "Server", "StreamClosed", "Write", "serve"]
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _WITHOUT_JOB = ("snapshot", "describe")
 _CLOCK = SystemClock()
 
 
-class Handlers(Protocol):
+class SubmitterHandlers(Protocol):
     """The handlers of requests. Several threads may call them at once, even for one job.
 
     ``owner``: the cluster that sent the request. It is part of the subject, on which the server enforces permissions.
@@ -57,8 +57,8 @@ class Handlers(Protocol):
     ``InternalError``.
     """
 
-    def submit(self, owner: str, job: str, submit: Submit) -> Submitted: ...  # noqa: D102
-    def cancel(self, owner: str, job: str, cancel: Cancel) -> Status: ...  # noqa: D102
+    def submit(self, owner: str, job: str, submit: SubmitMessage) -> SubmittedMessage: ...  # noqa: D102
+    def cancel(self, owner: str, job: str, cancel: CancelMessage) -> Status: ...  # noqa: D102
     def status(self, owner: str, job: str) -> Status: ...  # noqa: D102
     def grant(self, owner: str, job: str, grant: Grant) -> Status: ...  # noqa: D102
     def snapshot(self, owner: str, snapshot: Snapshot) -> SnapshotPage: ...  # noqa: D102
@@ -75,7 +75,9 @@ class Handlers(Protocol):
         """
 
 
-def serve(link: Link, prefix: str, pool: str, handlers: Handlers, clock: Clock = _CLOCK, *, folder: str = "") -> Server:
+def serve(
+    link: Link, prefix: str, pool: str, handlers: SubmitterHandlers, clock: Clock = _CLOCK, *, folder: str = ""
+) -> Server:
     """Answer the requests to a pool from now on. If a pool has several submitters, one of them answers each request.
 
     ``folder``: id of the submitter's folder.
@@ -87,15 +89,19 @@ class Server:
     """Answers the requests to one pool."""
 
     def __init__(
-        self, link: Link, prefix: str, pool: str, handlers: Handlers, clock: Clock = _CLOCK, folder: str = ""
+        self, link: Link, prefix: str, pool: str, handlers: SubmitterHandlers, clock: Clock = _CLOCK, folder: str = ""
     ) -> None:
         self._link, self._pool, self._handlers, self._clock, self._folder = link, pool, handlers, clock, folder
         self._prefix = prefix
         subjects = Subjects(prefix, pool, ANY)
         self._streams = Streams(link, subjects, clock)
         acts: dict[str, Callable[[Request], Message | None]] = {
-            "submit": lambda request: handlers.submit(request.owner, request.job, parse_body(Submit, request.body)),
-            "cancel": lambda request: handlers.cancel(request.owner, request.job, parse_body(Cancel, request.body)),
+            "submit": lambda request: handlers.submit(
+                request.owner, request.job, parse_body(SubmitMessage, request.body)
+            ),
+            "cancel": lambda request: handlers.cancel(
+                request.owner, request.job, parse_body(CancelMessage, request.body)
+            ),
             "status": lambda request: handlers.status(request.owner, request.job),
             "grant": lambda request: handlers.grant(request.owner, request.job, parse_body(Grant, request.body)),
             "files": lambda request: handlers.files(request.owner, request.job, parse_body(Files, request.body)),
@@ -188,7 +194,7 @@ class Server:
                         raise
                     if isinstance(done, SnapshotPage) and len(done.jobs) > 1:
                         done = done.model_copy(update={"jobs": done.jobs[: len(done.jobs) // 2], "more": True})
-                    elif isinstance(done, Submitted):
+                    elif isinstance(done, SubmittedMessage):
                         done = Reply(folder=self._folder)  # an unknown outcome: a refusal means that there is no job
                     else:
                         done = refusal(error, kind)

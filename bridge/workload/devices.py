@@ -58,7 +58,7 @@ class DevicesNotReadyError(BridgeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DeviceRequest:
     """One request of a claim: ``count`` devices of a class."""
 
     name: str
@@ -95,7 +95,7 @@ class Device:
         return self.driver, self.pool, self.name
 
 
-def requests(claim: Object) -> tuple[Request, ...]:
+def requests(claim: Object) -> tuple[DeviceRequest, ...]:
     """Return the requests of a claim; raises :class:`UnsupportedClaimError` for what Slurm cannot consider."""
     where, spec = f"ResourceClaim {_name(claim)}", (claim.get("spec") or {}).get("devices") or {}
     if spec.get("constraints"):
@@ -116,11 +116,11 @@ def requests(claim: Object) -> tuple[Request, ...]:
                     f"{path}: {name} is not supported: Slurm selects the devices and does not know it; allowed: a "
                     f"device class that is mapped to a gres of Slurm (configuration: deviceClasses)"
                 )
-        found.append(Request(entry["name"], exact["deviceClassName"], int(exact.get("count") or 1)))
+        found.append(DeviceRequest(entry["name"], exact["deviceClassName"], int(exact.get("count") or 1)))
     return tuple(found)
 
 
-def demand(asked: Iterable[Request], table: Mapping[str, str]) -> Demand:
+def demand(asked: Iterable[DeviceRequest], table: Mapping[str, str]) -> Demand:
     """Return the CPUs and gres of requests; raises :class:`UnsupportedClaimError` for a class without a mapping."""
     cpus, gres = 0, dict[str, int]()
     for request in asked:
@@ -214,7 +214,7 @@ def chosen(devices: Sequence[Device], kind: str, given: NodeResources) -> list[D
 
 
 def pick(
-    request: Request, offered: Sequence[Device], taken: Collection[tuple[str, str, str]], node: str
+    request: DeviceRequest, offered: Sequence[Device], taken: Collection[tuple[str, str, str]], node: str
 ) -> list[Device]:
     """Return the devices of a request: the first of those that Slurm allocated and that no claim has.
 

@@ -16,7 +16,7 @@ from bridge.serving.connection import PEER_CERTIFICATE
 from controllers.kubelet.answers import answer_of
 from controllers.kubelet.authentication import TokenAuthenticator, User, bearer, user_of_certificate
 from controllers.kubelet.authorization import KubeletAuthorizer
-from controllers.kubelet.handlers import Handlers, Sources
+from controllers.kubelet.handlers import KubeletHandlers, Sources
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def make_app(sources: Sources, tokens: TokenAuthenticator, authorizer: KubeletAu
     """Return the application."""
     app = flask.Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False
-    handlers = Handlers(sources, authorizer, clock)
+    handlers = KubeletHandlers(sources, authorizer, clock)
 
     @app.before_request
     def authenticate() -> None:
@@ -40,7 +40,7 @@ def make_app(sources: Sources, tokens: TokenAuthenticator, authorizer: KubeletAu
     return app
 
 
-def _add_routes(app: flask.Flask, handlers: Handlers) -> None:
+def _add_routes(app: flask.Flask, handlers: KubeletHandlers) -> None:
     def route(rule: str, handler: Callable[..., flask.Response], methods: tuple[str, ...] = ("GET",)) -> None:
         app.add_url_rule(rule, rule, handler, methods=methods, provide_automatic_options=False)
 
@@ -59,7 +59,7 @@ def _add_routes(app: flask.Flask, handlers: Handlers) -> None:
     route("/healthz", handlers.healthz)
 
 
-def _add_error_handlers(app: flask.Flask, handlers: Handlers) -> None:
+def _add_error_handlers(app: flask.Flask, handlers: KubeletHandlers) -> None:
     @app.errorhandler(AnswerError)
     def answered(error: AnswerError) -> flask.Response:
         return _plain(error)

@@ -64,7 +64,7 @@ class Sources:
     """Returns the pools by name; a virtual node has the name of its pool."""
 
 
-class Handlers:
+class KubeletHandlers:
     """Answers the requests of authenticated users; ``flask.g.user`` is the user."""
 
     def __init__(self, sources: Sources, authorizer: KubeletAuthorizer, clock: Clock) -> None:

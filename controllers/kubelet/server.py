@@ -34,7 +34,7 @@ _SYSTEM_CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class KubeletSettings:
     """Address and limits of the kubelet API. ``addresses``: names and addresses of the virtual nodes."""
 
     host: str = "0.0.0.0"  # noqa: S104  (the API server calls from elsewhere)
@@ -54,7 +54,7 @@ class Kubelet:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: KubeletSettings,
         kube: KubeClient,
         clock: Clock = _SYSTEM_CLOCK,
         *,
@@ -114,7 +114,7 @@ class Kubelet:
             self._trust.step()
 
 
-def _server_names(settings: Settings) -> list[str]:
+def _server_names(settings: KubeletSettings) -> list[str]:
     wanted = {socket.gethostname(), "localhost", "127.0.0.1", *settings.addresses}
     wanted.discard("")
     result = set()

@@ -19,8 +19,8 @@ from bridge.script.buildconfig import BuildConfig
 from bridge.script.runtimes import table as runtimes
 from bridge.threads import SWITCH_INTERVAL, Supervisor
 from bridge.wire.client import PoolClient
-from bridge.wire.connection import Link, Settings
-from bridge.wire.messages import Cancel, Submit
+from bridge.wire.connection import Link, NatsSettings
+from bridge.wire.messages import CancelMessage, SubmitMessage
 from bridge.wire.nats_server_config import INBOX
 from cluster import bare, bare_nats, bench_pods, nats, nullsite, tools
 from cluster.core import Cluster
@@ -66,7 +66,7 @@ def hub(cluster: Cluster, pool: str) -> Iterator[PoolClient]:
     """Connect to a pool as the hub."""
     supervisor = Supervisor()
     link = Link(
-        Settings(
+        NatsSettings(
             servers=(cluster.nats.url,),
             name="bench",
             seed_file=cluster.nats.seed("hub"),
@@ -137,7 +137,7 @@ def sbatch_times(cluster: Cluster) -> tuple[list[float], list[float]]:
             began = time.monotonic()
             client.submit(job, _submit(pod, BuildConfig.model_validate({"runtime": {"kind": "none"}})))
             ours.append(time.monotonic() - began)
-            client.cancel(job, Cancel(grace=0, forget=True))
+            client.cancel(job, CancelMessage(grace=0, forget=True))
             time.sleep(0.05)
     return straight, ours
 
@@ -147,7 +147,7 @@ def p50(values: list[float]) -> float:
     return statistics.median(values)
 
 
-def _submit(pod: bench_pods.Object, config: BuildConfig) -> Submit:
+def _submit(pod: bench_pods.Object, config: BuildConfig) -> SubmitMessage:
     job = build.build(pod, config, bench_pods.OBJECTS, bench_pods.NODE)
     metadata = pod["metadata"]
     whole = JobSubmission(
@@ -159,7 +159,7 @@ def _submit(pod: bench_pods.Object, config: BuildConfig) -> Submit:
         time_limit=job.time_limit,
         grace=job.grace,
     )
-    return Submit.of(whole, submission.without_library(job.script, library.digest(runtimes.of(config).library)))
+    return SubmitMessage.of(whole, submission.without_library(job.script, library.digest(runtimes.of(config).library)))
 
 
 def _listens(cluster: Cluster, subject: str) -> bool:

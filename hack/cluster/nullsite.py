@@ -20,7 +20,7 @@ from pathlib import Path
 from bridge.cli import main as cli
 from bridge.site import service
 from bridge.site.batch.local_settings import Local
-from bridge.site.batch.port import Amount, BatchJob, BatchSystem, Capacity, JobRequest, Site
+from bridge.site.batch.port import Amount, BatchJob, BatchJobRequest, BatchSystem, Capacity, Site
 from bridge.site.batch.table import SYSTEMS
 
 STATES = "NULLSITE_STATES"
@@ -48,7 +48,7 @@ class NullBatch(BatchSystem):
         """Return the version, for the announcement."""
         return "none"
 
-    def submit(self, request: JobRequest) -> str:
+    def submit(self, request: BatchJobRequest) -> str:
         """Accept a job; its id is the UID."""
         now = self._clock.time()
         with self._lock:

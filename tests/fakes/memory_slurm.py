@@ -12,7 +12,7 @@ from bridge.slurm import states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.cancelling import Cancellations
 from bridge.slurm.components import Component, joined
-from bridge.slurm.models import ApiVersion, Job, JobLink, JobRequest, Node, ObservedJob, Snapshot, Submitted
+from bridge.slurm.models import ApiVersion, Job, JobLink, JobRequest, Node, ObservedJob, Snapshot, SubmissionResult
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_kube import Writes
 
@@ -106,7 +106,7 @@ class MemorySlurm:
     cancelled: set[int] = field(default_factory=set)
     _last: int = 0
 
-    def submit(self, request: JobRequest) -> Submitted:
+    def submit(self, request: JobRequest) -> SubmissionResult:
         _check_fence()
         self.on_submit(request)
         fault, self.fault = self.fault, ""
@@ -124,7 +124,7 @@ class MemorySlurm:
         self.writes.done()
         if fault == "unanswered":
             raise SlurmUnknownOutcomeError("no answer")
-        return Submitted(job.job_id)
+        return SubmissionResult(job.job_id)
 
     def add(self, request: JobRequest) -> MemoryJob:
         made = []
@@ -259,7 +259,7 @@ class MemoryClient:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._slurm, name)
 
-    def submit(self, request: JobRequest) -> Submitted:
+    def submit(self, request: JobRequest) -> SubmissionResult:
         submitted = self._slurm.submit(request)
         self.cancellations.forget(submitted.job_id)
         return submitted

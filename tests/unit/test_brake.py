@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.brake import Brake, BrakeAnswer, Limits, step
+from bridge.brake import Brake, BrakeAnswer, GuardLimits, step
 
-LIMITS = Limits(share=0.2, least=10, hold=60)
+LIMITS = GuardLimits(share=0.2, least=10, hold=60)
 
 
 def keys(count, first=0):
@@ -20,7 +20,7 @@ def test_a_few_that_vanish_may_end_at_once():
 
 
 def test_jobs_that_are_reported_one_by_one_are_counted_together_before_any_may_end():
-    limits = Limits(share=0.2, least=10, hold=60, settle=5)
+    limits = GuardLimits(share=0.2, least=10, hold=60, settle=5)
     state = Brake()
     for number in range(1, 10):
         state = step(state, 12, keys(number), number / 2, limits)

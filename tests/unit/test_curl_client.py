@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.curl_client import Address, CallError, CurlClient, Limits
+from bridge.curl_client import Address, CallError, CurlClient, HttpLimits
 from bridge.errors import LostLeadershipError
 from bridge.fencing import fence
 
@@ -65,7 +65,7 @@ def client(server: Server) -> Iterator[CurlClient]:
 
 
 def call(client: CurlClient, method: str, body: bytes | None = None, most: int = 1000) -> tuple[int, bytes]:
-    answer = client.call(method, "/x", {"A": "b"}, body, Limits(3, 5, 10, most))
+    answer = client.call(method, "/x", {"A": "b"}, body, HttpLimits(3, 5, 10, most))
     assert answer.headers == {"content-length": "2"}
     return answer.status, answer.body
 
@@ -118,7 +118,7 @@ def test_an_answer_that_is_too_long_is_cut_off(client: CurlClient) -> None:
 def test_a_header_cannot_end_its_line(server: Server, client: CurlClient) -> None:
     for value in ("a\r\nB: c", "a\nB: c", "a\0"):
         with pytest.raises(ValueError, match="A"):
-            client.call("GET", "/", {"A": value}, None, Limits(3, 5, 10, 10))
+            client.call("GET", "/", {"A": value}, None, HttpLimits(3, 5, 10, 10))
     with pytest.raises(ValueError, match="path"):
-        client.call("GET", "/ HTTP/1.1\r\nB: c", {}, None, Limits(3, 5, 10, 10))
+        client.call("GET", "/ HTTP/1.1\r\nB: c", {}, None, HttpLimits(3, 5, 10, 10))
     assert server.requests == []

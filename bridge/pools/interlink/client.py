@@ -32,7 +32,7 @@ from bridge.interlink.messages import (
     RetrievedPodData,
     as_json,
 )
-from bridge.interlink.objects import Part
+from bridge.interlink.objects import ObjectPart
 from bridge.logs import kv
 from bridge.metrics import POOL_MESSAGES_UNUSABLE
 from bridge.poolapi.jobs import JobStatus
@@ -44,7 +44,7 @@ from bridge.pools.interlink.transport import MIB, Answer, PluginTransport, Serve
 log = logging.getLogger(__name__)
 
 Pod = Mapping[str, Any]
-Message = TypeVar("Message", bound=Part)
+Message = TypeVar("Message", bound=ObjectPart)
 
 LARGEST_STATUS = 64 * MIB
 """Bytes of an answer with the states of up to 1,000 pods."""

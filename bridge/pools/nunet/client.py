@@ -11,7 +11,7 @@ from typing import Any
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
 from bridge.clock import Clock
-from bridge.curl_client import Address, CallError, CurlClient, Limits
+from bridge.curl_client import Address, CallError, CurlClient, HttpLimits
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.pools.nunet import dialect
 from bridge.pools.nunet.dialect import JobAnswer
@@ -135,7 +135,7 @@ class DmsClient:
         client = CurlClient(self._address, pool_size=0) if writes else self._reads
         try:
             answer = client.call(
-                method, path, headers, data, Limits(access.connect_timeout, seconds, seconds, MOST_BYTES)
+                method, path, headers, data, HttpLimits(access.connect_timeout, seconds, seconds, MOST_BYTES)
             )
         except ValueError as error:
             raise SiteDownError(f"{where}: the request cannot be built: {error}") from error

@@ -118,7 +118,7 @@ def services_of(found: Iterable[Peer], *, job: str = "", uid: str = "") -> list[
 
 # --- a job ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class JobRequest:
+class DmsJobRequest:
     """A job as the DMS gets it.
 
     Parameters
@@ -151,7 +151,7 @@ class JobRequest:
     fields: Mapping[tuple[str, ...], object] = field(default_factory=dict)
 
 
-def body(request: JobRequest, peer: str, *, peer_field: str, gpu_count_field: str) -> dict[str, Any]:
+def body(request: DmsJobRequest, peer: str, *, peer_field: str, gpu_count_field: str) -> dict[str, Any]:
     """Return the body of ``postJob``. The two names of fields are not published; without one, it is not sent."""
     asked = request.asked
     job: dict[str, Any] = {"image": request.image}

@@ -16,7 +16,7 @@ from bridge import names
 from bridge.errors import ScriptError
 from bridge.pools.nunet import gpus, pod_annotations
 from bridge.pools.nunet.choice import PeerRequirements
-from bridge.pools.nunet.dialect import JobRequest
+from bridge.pools.nunet.dialect import DmsJobRequest
 from bridge.pools.nunet.peer import MHZ, Resources
 from bridge.script import environment, site_annotations
 from bridge.script.quoting import ADDRESS
@@ -173,7 +173,7 @@ def requirements(pod: Pod, settings: RequestSettings) -> PeerRequirements:
     )
 
 
-def make(pod: Pod, objects: Objects, node: str, settings: RequestSettings) -> JobRequest:
+def make(pod: Pod, objects: Objects, node: str, settings: RequestSettings) -> DmsJobRequest:
     """Return the job of a checked pod. Raises ``ScriptError`` and ``MissingReferenceError``."""
     spec, container = pod["spec"], pod["spec"]["containers"][0]
     asked, kind = resources(pod, settings)
@@ -191,7 +191,7 @@ def make(pod: Pod, objects: Objects, node: str, settings: RequestSettings) -> Jo
                 )
         return tuple(found)
 
-    return JobRequest(
+    return DmsJobRequest(
         uid=str(pod["metadata"]["uid"]),
         image=str(container.get("image") or ""),
         asked=asked,

@@ -17,14 +17,14 @@ from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
 from bridge.script.runtimes import images
 from bridge.script.runtimes.port import Runtime
-from bridge.script.settings import BuildSettings, Part, Words
+from bridge.script.settings import BuildSettings, SettingsPart, Words
 
 _CLEANS = re.compile(r"--(cleanenv|containall)=.*|-[A-Za-z]*[eC][A-Za-z]*")
 _ITS_OWN = ("APPTAINER_", "APPTAINERENV_", "SINGULARITY_", "SINGULARITYENV_", "BASH_FUNC_")
 """Prefixes of variables that apptainer does not pass on unchanged, or that bash would execute."""
 
 
-class Apptainer(Part):
+class Apptainer(SettingsPart):
     """``[apptainer]``: options of apptainer or singularity."""
 
     executable: str = "apptainer"
@@ -56,7 +56,7 @@ class ApptainerRuntime(Runtime):
 
     kind = library = "apptainer"
     account_files = True
-    settings: ClassVar[type[Part] | None] = Apptainer
+    settings: ClassVar[type[SettingsPart] | None] = Apptainer
     schemes = ("docker", "oras", "library", "shub", "https", "http")
     exec_mounts = True
     option_annotations = (names.SINGULARITY_MOUNTS, names.SINGULARITY_OPTIONS)

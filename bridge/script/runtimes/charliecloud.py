@@ -11,12 +11,12 @@ from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
 from bridge.script.runtimes import images
 from bridge.script.runtimes.port import Runtime
-from bridge.script.settings import AbsolutePath, BuildSettings, Part, Words
+from bridge.script.settings import AbsolutePath, BuildSettings, SettingsPart, Words
 
 _OF_THE_MACHINE = ("/dev/", "/proc/", "/sys/")
 
 
-class Charliecloud(Part):
+class Charliecloud(SettingsPart):
     """``[charliecloud]``: ``ch-run`` and ``ch-image`` in ``bin_dir``, or on PATH."""
 
     bin_dir: AbsolutePath | None = Field(None, examples=["/opt/charliecloud/bin"])

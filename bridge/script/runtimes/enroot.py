@@ -14,12 +14,12 @@ from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
 from bridge.script.runtimes import images
 from bridge.script.runtimes.port import Runtime
-from bridge.script.settings import BuildSettings, Part, Words
+from bridge.script.settings import BuildSettings, SettingsPart, Words
 
 _DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
 
-class Enroot(Part):
+class Enroot(SettingsPart):
     """``[enroot]``."""
 
     executable: str = "enroot"

@@ -13,7 +13,7 @@ from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
 from bridge.script.runtimes import images
 from bridge.script.runtimes.port import Runtime
-from bridge.script.settings import BuildSettings, Part, Words
+from bridge.script.settings import BuildSettings, SettingsPart, Words
 
 _TRANSPORT = re.compile(
     r"(atomic|containers-storage|dir|docker-archive|docker-daemon|oci|oci-archive|ostree|sif|tarball):.*"
@@ -21,7 +21,7 @@ _TRANSPORT = re.compile(
 """Names that podman reads as paths of the machine, not as names at a registry."""
 
 
-class Podman(Part):
+class Podman(SettingsPart):
     """``[podman]``: rootless."""
 
     executable: str = "podman"

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from bridge.poolapi.job_user import JobUser
 from bridge.script.plan_types import Container, Plan
-from bridge.script.settings import BuildSettings, Part
+from bridge.script.settings import BuildSettings, SettingsPart
 
 
 class Runtime(ABC):
@@ -17,7 +17,7 @@ class Runtime(ABC):
 
     kind: ClassVar[str]
     """Value of ``runtime.kind``, and name of the section of ``settings``."""
-    settings: ClassVar[type[Part] | None] = None
+    settings: ClassVar[type[SettingsPart] | None] = None
     """Model of the runtime's section in ``site.toml`` and in the BuildConfig; ``None``: it has none."""
     library: ClassVar[str]
     """Name of the bash library: letters, digits and _. Runtimes with the same name share it."""

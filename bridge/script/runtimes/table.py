@@ -9,7 +9,7 @@ from bridge.script.runtimes.enroot import EnrootRuntime
 from bridge.script.runtimes.none import NoRuntime
 from bridge.script.runtimes.podman import PodmanRuntime
 from bridge.script.runtimes.port import Runtime
-from bridge.script.settings import BuildSettings, Part
+from bridge.script.settings import BuildSettings, SettingsPart
 
 _OWN: tuple[type[Runtime], ...] = (
     ApptainerRuntime,
@@ -33,7 +33,7 @@ SECRETS = tuple(sorted({path for runtime in RUNTIMES.values() for path in runtim
 """Paths in a job's directory that may contain logins of registries."""
 
 
-def sections() -> dict[str, type[Part]]:
+def sections() -> dict[str, type[SettingsPart]]:
     """Return the models of the runtimes' sections, by the name of the section."""
     return {kind: runtime.settings for kind, runtime in RUNTIMES.items() if runtime.settings is not None}
 

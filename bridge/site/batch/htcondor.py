@@ -11,16 +11,16 @@ from pydantic import Field
 
 from bridge.errors import BatchError
 from bridge.logs import kv
-from bridge.script.settings import AbsolutePath, Part, Seconds, Words
+from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
 from bridge.site.batch import condor_text as text
 from bridge.site.batch.commands import Commands, command_environment, portions
 from bridge.site.batch.port import (
     Amount,
     BatchJob,
+    BatchJobRequest,
     BatchSystem,
     Capacity,
     Environment,
-    JobRequest,
     Site,
     job_environment,
 )
@@ -44,7 +44,7 @@ _LATER = re.compile(
 _UNKNOWN = re.compile(r"failed to commit|disconnect|connection (?:lost|closed|reset)|commit.*timed? out", re.IGNORECASE)
 
 
-class HTCondor(Part):
+class HTCondor(SettingsPart):
     """``[htcondor]``: used with ``batch.kind = "htcondor"``."""
 
     read_at_start = True
@@ -83,7 +83,7 @@ class CondorBatch(BatchSystem):
         return f"htcondor {found[1] if found else ''}".strip()
 
     # --- one job ------------------------------------------------------------------------------------------------------
-    def submit(self, request: JobRequest) -> str:
+    def submit(self, request: BatchJobRequest) -> str:
         """Run condor_submit with a wrapper that starts the job's own script and contains no secret."""
         if request.flags:
             raise BatchError(f"flags {list(request.flags)}: this batch system takes none")
@@ -93,7 +93,7 @@ class CondorBatch(BatchSystem):
         command = ("condor_submit", *self._where(), "-terse", "job.sub")
         return self._commands.submit(request.uid, *command, cwd=folder, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER)
 
-    def submit_file(self, request: JobRequest) -> str:
+    def submit_file(self, request: BatchJobRequest) -> str:
         """Return the submit file of a job."""
         folder = text.value(str(request.folder))
         # a job that started and lost its machine must not start again; one that runs too long ends

@@ -24,7 +24,7 @@ from bridge.site.batch import processes
 from bridge.site.batch.local_leftovers import Leftovers
 from bridge.site.batch.local_records import Claim, Record, Records
 from bridge.site.batch.local_settings import Local
-from bridge.site.batch.port import Amount, BatchJob, BatchSystem, Capacity, JobRequest, Site, job_environment
+from bridge.site.batch.port import Amount, BatchJob, BatchJobRequest, BatchSystem, Capacity, Site, job_environment
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class LocalBatch(BatchSystem):
         system = os.uname()
         return f"local {system.sysname} {system.release}"
 
-    def submit(self, request: JobRequest) -> str:
+    def submit(self, request: BatchJobRequest) -> str:
         """Add a job to the end of the queue; refuse one that can never fit."""
         job = Record(
             uid=request.uid,

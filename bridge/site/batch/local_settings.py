@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from bridge.script.settings import Part
+from bridge.script.settings import SettingsPart
 from bridge.site.batch.port import Environment
 from bridge.workload import quantity
 
 
-class Local(Part):
+class Local(SettingsPart):
     """``[local]``: used with ``batch.kind = "local"``: jobs run on this machine, first come, first served."""
 
     read_at_start = True

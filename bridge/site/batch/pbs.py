@@ -21,7 +21,7 @@ from pydantic import Field
 from bridge import ends
 from bridge.errors import BatchError
 from bridge.poolapi.identifiers import UID_PATTERN
-from bridge.script.settings import AbsolutePath, Part, Seconds, Words
+from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
 from bridge.site.batch import port
 from bridge.site.batch.commands import CommandResult, Commands, command_environment, portions
 
@@ -58,7 +58,7 @@ _LATER = re.compile(
 _UNITS = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40, "pb": 2**50}
 
 
-class PBS(Part):
+class PBS(SettingsPart):
     """``[pbs]``: used with ``batch.kind = "pbs"``."""
 
     read_at_start = True
@@ -94,7 +94,7 @@ class PbsBatch(port.BatchSystem):
         """Return the version of the commands."""
         return " ".join(["pbs", *self._commands.ask("qstat", "--version").out.split()[-1:]])
 
-    def submit(self, request: port.JobRequest) -> str:
+    def submit(self, request: port.BatchJobRequest) -> str:
         """Run qsub. The script that PBS stores starts the job's own script and contains no secret."""
         if request.flags:
             raise BatchError(f"flags {list(request.flags)}: this batch system takes none")
@@ -108,7 +108,7 @@ class PbsBatch(port.BatchSystem):
             request.uid, *command, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
         )
 
-    def words(self, request: port.JobRequest) -> list[str]:
+    def words(self, request: port.BatchJobRequest) -> list[str]:
         """Return the options of qsub for a job; the site's own come last."""
         flavor, config = request.flavor, self._config
         chunk = [f"ncpus={request.cpus}", f"mem={max(1, math.ceil(request.memory / 2**20))}mb"]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from bridge.clock import Clock
-from bridge.script.settings import Flavor, Part
+from bridge.script.settings import Flavor, SettingsPart
 
 NAME_PREFIX = "pb-"
 """The name of a batch job is this prefix and the UID of its pod."""
@@ -28,7 +28,7 @@ Environment = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class JobRequest:
+class BatchJobRequest:
     """A job to submit: one machine, ``cpus`` of it, ``memory`` bytes, for ``time_limit`` seconds (none: the default).
 
     ``folder`` is the job's directory; it contains ``job.sh``. ``flags`` are the user's words for the submit command, if
@@ -113,7 +113,7 @@ class BatchSystem(ABC):
 
     kind: ClassVar[str]
     """Value of ``batch.kind``, and name of the section of ``settings``."""
-    settings: ClassVar[type[Part]]
+    settings: ClassVar[type[SettingsPart]]
     """Model of the section in ``site.toml``; its keys are read at start."""
     period: ClassVar[float]
     """Seconds between two lists of all jobs; ``batch.period`` overrides it."""
@@ -133,7 +133,7 @@ class BatchSystem(ABC):
         """Return kind and version, for example ``slurm 24.11.5``."""
 
     @abstractmethod
-    def submit(self, request: JobRequest) -> str:
+    def submit(self, request: BatchJobRequest) -> str:
         """Submit a job and return its id.
 
         Raises

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from bridge.errors import BatchError
 from bridge.logs import kv
-from bridge.script.settings import AbsolutePath, Part, Seconds, Words
+from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
 from bridge.site.batch import adopted, job_user
 from bridge.site.batch import slurm_text as text
 from bridge.site.batch.commands import (
@@ -31,10 +31,10 @@ from bridge.site.batch.port import (
     NAME_PREFIX,
     Amount,
     BatchJob,
+    BatchJobRequest,
     BatchSystem,
     Capacity,
     Environment,
-    JobRequest,
     Site,
     job_environment,
 )
@@ -69,7 +69,7 @@ _LATER = re.compile(
 Program = Literal["sbatch", "squeue", "scancel", "sinfo", "sacct"]
 
 
-class Slurm(Part):
+class Slurm(SettingsPart):
     """``[slurm]``: used with ``batch.kind = "slurm"``."""
 
     read_at_start = True
@@ -123,7 +123,7 @@ class SlurmBatch(BatchSystem):
         return f"slurm {said.out.split()[-1]}" if said.out.split() else "slurm"
 
     # --- one job ------------------------------------------------------------------------------------------------------
-    def submit(self, request: JobRequest) -> str:
+    def submit(self, request: BatchJobRequest) -> str:
         """Run sbatch. The script that Slurm stores starts the job's own script and contains no secret."""
         folder = shlex.quote(str(request.folder))
         bash = self._config.bash
@@ -137,7 +137,7 @@ class SlurmBatch(BatchSystem):
             request.uid, "sbatch", *words, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
         )
 
-    def words(self, request: JobRequest) -> list[str]:
+    def words(self, request: BatchJobRequest) -> list[str]:
         """Return the options of sbatch for a job; raises :class:`BatchError` if the user's flags are not allowed.
 
         With ``flags_win``, the user's flags replace the options of the flavor, and these replace the pod's requests.
@@ -181,7 +181,7 @@ class SlurmBatch(BatchSystem):
         return [*asked, *flags, *self._relied_on(request), *site]
 
     @staticmethod
-    def _relied_on(request: JobRequest) -> list[str]:
+    def _relied_on(request: BatchJobRequest) -> list[str]:
         return [
             "--parsable",
             f"--job-name={request.name}",
@@ -193,7 +193,7 @@ class SlurmBatch(BatchSystem):
             f"--chdir={request.folder}",
         ]
 
-    def _gres(self, request: JobRequest) -> list[str]:
+    def _gres(self, request: BatchJobRequest) -> list[str]:
         """Return the generic resources of the flavor, and the pod's GPUs, of the flavor's kind if it names one."""
         listed = list(request.flavor.generic_resources) if request.flavor else []
         if not request.gpus:

@@ -16,7 +16,7 @@ from bridge.kube.resources import NODES, PODS
 from bridge.threads import Supervisor
 from cluster import Cluster
 from controllers.kubelet.handlers import Found
-from controllers.kubelet.server import Kubelet, Settings
+from controllers.kubelet.server import Kubelet, KubeletSettings
 from tests.fakes.log_pool import LogPool, running
 
 NODE = "pool-one"
@@ -125,7 +125,7 @@ def serving(cluster: Cluster, **settings: Any) -> Iterator[Site]:
     supervisor = Supervisor()
     made: dict[str, Site] = {}
     kubelet = Kubelet(
-        Settings(host="127.0.0.1", port=0, addresses=("127.0.0.1", NODE), **settings),
+        KubeletSettings(host="127.0.0.1", port=0, addresses=("127.0.0.1", NODE), **settings),
         KubeClient.load(str(cluster.podbridge_kubeconfig)),
         find=lambda namespace, name: made["site"].find(namespace, name),
         pods=lambda: list(made["site"].pods.values()),

@@ -16,9 +16,9 @@ import pytest
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
 from bridge.threads import Supervisor
 from bridge.wire.client import PoolClient
-from bridge.wire.connection import Link, Settings
+from bridge.wire.connection import Link, NatsSettings
 from bridge.wire.envelope import parse
-from bridge.wire.messages import Announce, Cancel, Event, Logs
+from bridge.wire.messages import Announce, CancelMessage, Event, Logs
 from cluster.polling import eventually
 from cluster.ports import free_block, listening
 
@@ -44,7 +44,7 @@ class Site:
         self.processes = []
         self.environment = dict(os.environ)
         self.supervisor = Supervisor()
-        self.link = Link(Settings(servers=(url,), name="hub"))
+        self.link = Link(NatsSettings(servers=(url,), name="hub"))
         self.events, self.announced, self.heard = [], [], threading.Condition()
         base = f"bridge.v1.{self.pool}"
         self.link.subscribe(f"{base}.event.{OWNER}", self._event)
@@ -134,7 +134,7 @@ class Site:
     def end(self):
         with contextlib.suppress(SiteError, AssertionError):
             for job in self.client.snapshot().jobs:
-                self.client.cancel(job.job, Cancel(grace=0, forget=True))
+                self.client.cancel(job.job, CancelMessage(grace=0, forget=True))
             eventually(lambda: not self.client.snapshot().jobs, timeout=15)
         for process in self.processes:
             if process.poll() is None:

@@ -6,7 +6,7 @@ import shlex
 import uuid
 from typing import Any
 
-from bridge.wire.messages import Submit
+from bridge.wire.messages import SubmitMessage
 from cluster.polling import eventually
 
 _SCRIPT = r"""#!/bin/bash
@@ -54,7 +54,7 @@ exit 1
 """
 
 
-def unused(later: float = 0) -> Submit:
+def unused(later: float = 0) -> SubmitMessage:
     """Return the request for a job whose script gets no grant; it ends ``later`` seconds after it has recorded this."""
     text = _UNUSED.replace("@TICKET@", TICKET).replace("@LATER@", f"{later:g}")
     return submit("").model_copy(update={"script": text, "grant_wait": 1.0})
@@ -65,10 +65,10 @@ def script(command: str) -> str:
     return _SCRIPT.replace("@COMMAND@", shlex.quote(command))
 
 
-def submit(command: str, **more: object) -> Submit:
+def submit(command: str, **more: object) -> SubmitMessage:
     """Give the request for such a job."""
     asked = {"namespace": "default", "name": "pod", "cpus": 1, "memory": 2**27, "grace": 1, **more}
-    return Submit.model_validate({"script": script(command), **asked})
+    return SubmitMessage.model_validate({"script": script(command), **asked})
 
 
 def uid() -> str:

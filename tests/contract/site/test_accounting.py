@@ -21,7 +21,7 @@ from bridge.errors import BatchError
 from bridge.site.batch import slurm
 from bridge.site.batch.port import BatchJob, BatchSystem
 from bridge.site.config import make_batch_system, parse
-from bridge.wire.messages import Cancel
+from bridge.wire.messages import CancelMessage
 from cluster import Cluster
 from cluster.polling import eventually
 from cluster.slurm import ACCOUNTING
@@ -314,5 +314,5 @@ def test_jobs_that_slurmctld_forgot_have_no_end(scene: Scene, site: Any) -> None
     assert site.log(waiting) == b"ran\n"
     eventually(lambda: site.status(running).missing, timeout=30)
     assert site.status(running).phase == "running", "the hub decides"
-    site.client.cancel(running, Cancel(grace=0))
+    site.client.cancel(running, CancelMessage(grace=0))
     assert site.wait(running, "ended", 30).outcome == "Failed"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteRefusedError
-from bridge.wire.messages import Cancel, Submit
+from bridge.wire.messages import CancelMessage, SubmitMessage
 from tests.contract.site.conftest import CHECKOUT, RUN, Site
 from tests.contract.site.jobs import submit, uid
 
@@ -69,7 +69,7 @@ def test_a_pod_runs_on_a_batch_system_and_a_runtime_of_another_package(site: Any
     config = site.client.describe().buildconfig.config
     built = python(ENVIRONMENT, "-c", BUILD, text=json.dumps([pod, config]))
     assert built.returncode == 0, built.stderr
-    site.client.submit(job, Submit(namespace="default", name="p", **json.loads(built.stdout)))
+    site.client.submit(job, SubmitMessage(namespace="default", name="p", **json.loads(built.stdout)))
     done = site.wait(job, "ended")
     assert (done.outcome, done.containers[0].ended.exit_code, done.job_id) == ("Failed", 3, job)
     assert site.log(job) == f"it's me x y {job}\n".encode()
@@ -83,7 +83,7 @@ def test_its_jobs_are_refused_and_cancelled_like_any_other(site: Any) -> None:
     job = uid()
     site.client.submit(job, submit("sleep 60"))
     site.wait(job, "running")
-    site.client.cancel(job, Cancel(grace=2))
+    site.client.cancel(job, CancelMessage(grace=2))
     assert site.wait(job, "ended").reason == "Deleted"
 
 

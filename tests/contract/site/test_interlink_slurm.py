@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bridge.wire.messages import Cancel
+from bridge.wire.messages import CancelMessage
 from cluster.polling import eventually
 from tests.contract.interlink.plugin_process import CHECKOUT, Client, free_address, make_pod
 from tests.contract.site.jobs import submit, uid
@@ -45,7 +45,7 @@ def test_the_users_flags_replace_those_of_the_flavor_and_a_job_keeps_its_name(si
     shown = site.cluster.run_slurm("scontrol", "show", "job", told.job_id)
     for words in (f"JobName=pb-{job}", "TimeLimit=00:07:00", "Comment=user", "MinMemoryCPU=50M", "Partition=main"):
         assert words in shown
-    site.client.cancel(job, Cancel(grace=0, forget=True))
+    site.client.cancel(job, CancelMessage(grace=0, forget=True))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Slurm lets only root submit for others")
@@ -70,7 +70,7 @@ def test_a_job_runs_as_the_user_that_its_pod_names(site: Any) -> None:
     assert (status.phase, status.missing, status.job_id) == ("running", False, told.job_id)
     # the script reads the request before podbridge cancels the batch job, 10 s after the grace period
     asked_at = time.monotonic()
-    site.client.cancel(endless, Cancel(grace=5))
+    site.client.cancel(endless, CancelMessage(grace=5))
     ended = site.wait(endless, "ended", 30)
     assert ended.reason == "Deleted" and time.monotonic() - asked_at < 10, ended
 
@@ -149,7 +149,7 @@ def test_jobs_of_the_plugin_are_adopted_followed_and_cancelled(left: Left, make_
 
     # cancellation reaches Slurm at once, and the directories of the plugin go with their jobs
     for pod in (waiting, endless, running, ended):
-        site.client.cancel(pod, Cancel(grace=600, forget=True))
+        site.client.cancel(pod, CancelMessage(grace=600, forget=True))
     eventually(lambda: not any(site.status(pod) for pod in (waiting, endless, running, ended)), timeout=60)
     for job_id in (waiting_id, endless_id):
         assert left.cluster.run_slurm("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%T").strip() == "CANCELLED"

@@ -16,8 +16,8 @@ from bridge.errors import BatchError, SiteError, SiteRefusedError
 from bridge.site.batch import processes
 from bridge.site.batch.local import LocalBatch
 from bridge.site.batch.local_settings import Local
-from bridge.site.batch.port import JobRequest, Site
-from bridge.wire.messages import Cancel
+from bridge.site.batch.port import BatchJobRequest, Site
+from bridge.wire.messages import CancelMessage
 from cluster.polling import eventually
 from tests.contract.site.jobs import check_replaced_after_unused, submit, uid
 from tests.fakes.clock import FakeClock
@@ -103,10 +103,10 @@ def test_cancel_ends_a_job_and_forget_drops_it(site: Any) -> None:
     job = uid()
     site.client.submit(job, submit("sleep 60"))
     site.wait(job, "running")
-    site.client.cancel(job, Cancel(grace=2))
+    site.client.cancel(job, CancelMessage(grace=2))
     done = site.wait(job, "ended")
     assert (done.outcome, done.reason) == ("Failed", "Deleted")
-    site.client.cancel(job, Cancel(grace=2, forget=True))
+    site.client.cancel(job, CancelMessage(grace=2, forget=True))
     eventually(lambda: site.status(job) is None, "the job forgotten", 10)
     assert not (site.folder / "jobs" / job).exists()
     with pytest.raises(SiteRefusedError) as refused:
@@ -116,7 +116,7 @@ def test_cancel_ends_a_job_and_forget_drops_it(site: Any) -> None:
 
 def test_cancel_before_the_submit_wins(site: Any) -> None:
     job = uid()
-    assert site.client.cancel(job, Cancel(grace=0)).status is None
+    assert site.client.cancel(job, CancelMessage(grace=0)).status is None
     with pytest.raises(SiteRefusedError) as refused:
         site.client.submit(job, submit("echo late"))
     assert refused.value.reason == "Forgotten"
@@ -127,7 +127,7 @@ def test_a_script_that_ignores_everything_is_killed(site: Any) -> None:
     script = 'trap "" TERM\ncd "${0%/*}"\nmkdir started || exit 0\nsleep 1000 & wait\nwait\n'
     site.client.submit(job, submit("true").model_copy(update={"script": script}))
     site.wait(job, "running")
-    site.client.cancel(job, Cancel(grace=0))
+    site.client.cancel(job, CancelMessage(grace=0))
     done = site.wait(job, "ended", 30)
     assert (done.outcome, done.reason) == ("Failed", "Deleted")
 
@@ -243,7 +243,7 @@ def test_a_full_disk_does_not_keep_a_job_alive(tmp_path: Path, monkeypatch: pyte
     folder.mkdir()
     (folder / "job.sh").write_text("[[ ${1-} != leftovers ]] || exit 0\nexec sleep 600\n")
     limit = 60.0 if why == "time limit" else None
-    job = batch.submit(JobRequest(uid="u", folder=folder, memory=2**20, time_limit=limit))
+    job = batch.submit(BatchJobRequest(uid="u", folder=folder, memory=2**20, time_limit=limit))
     eventually(lambda: batch.jobs()[job].phase == "running" and batch._records.claim(job) is not None)
     if limit is None:
         batch.cancel([job])
@@ -281,7 +281,7 @@ def test_a_cancellation_that_a_full_disk_did_not_store_outlives_the_submitter(
         "while :; do sleep 0.1; done",
     )
     (folder / "job.sh").write_text("\n".join(lines))
-    job = batch.submit(JobRequest(uid="u", folder=folder, memory=2**20))
+    job = batch.submit(BatchJobRequest(uid="u", folder=folder, memory=2**20))
     eventually(lambda: batch.jobs()[job].phase == "running" and (folder / "ready").exists())
     batch.cancel([job])
     with monkeypatch.context() as patched:

@@ -14,7 +14,7 @@ import pytest
 from bridge.site.batch import local
 from bridge.site.batch.local import LocalBatch
 from bridge.site.batch.local_settings import Local
-from bridge.site.batch.port import BatchJob, JobRequest, Site
+from bridge.site.batch.port import BatchJob, BatchJobRequest, Site
 from cluster.polling import eventually
 from tests.fakes.clock import FakeClock
 
@@ -50,7 +50,7 @@ class Machine:
         folder = self.path / uid
         folder.mkdir()
         (folder / "job.sh").write_text(f"cd {folder}\n[[ ${{1-}} != leftovers ]] || exec touch removed\n{script}\n")
-        return self.batch.submit(JobRequest(uid=uid, folder=folder, memory=2**20, time_limit=time_limit))
+        return self.batch.submit(BatchJobRequest(uid=uid, folder=folder, memory=2**20, time_limit=time_limit))
 
     def look(self, job: str = "u") -> BatchJob:
         return self.batch.jobs()[job]

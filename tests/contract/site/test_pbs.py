@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteRefusedError
-from bridge.wire.messages import Cancel
+from bridge.wire.messages import CancelMessage
 from cluster.polling import eventually
 from tests.contract.site.conftest import Site
 from tests.contract.site.jobs import submit, uid
@@ -72,7 +72,7 @@ def test_a_running_job_is_cancelled_and_forgotten(site: Any) -> None:
     job = uid()
     site.client.submit(job, submit("sleep 60"))
     job_id = site.wait(job, "running").job_id
-    site.client.cancel(job, Cancel(grace=0, forget=True))
+    site.client.cancel(job, CancelMessage(grace=0, forget=True))
     eventually(lambda: site.status(job) is None)
     eventually(lambda: record(site, job_id)["job_state"] == "F")
 
@@ -83,7 +83,7 @@ def test_a_waiting_job_says_why_and_is_cancelled(site: Any) -> None:
     site.client.submit(job, submit("true"))
     told = eventually(lambda: (s := site.status(job)).reason == "WaitingForResources" and s)
     assert told.message == f"PBS job {told.job_id} is queued: Not Running: Insufficient amount of resource: ncpus"
-    site.client.cancel(job, Cancel(grace=30))
+    site.client.cancel(job, CancelMessage(grace=30))
     assert site.wait(job, "ended").reason == "Deleted"
     assert record(site, told.job_id)["substate"] == pbs_commands.TERMINATED
 
@@ -102,7 +102,7 @@ def test_a_job_deleted_by_a_person_ends_with_the_reason(site: Any, history: bool
         assert (done.outcome, done.reason, done.message) == ("Failed", "Cancelled", f"PBS job {job_id} was deleted")
     else:  # no record says how: the hub decides
         eventually(lambda: site.status(job).missing)
-        site.client.cancel(job, Cancel(grace=0, forget=True))
+        site.client.cancel(job, CancelMessage(grace=0, forget=True))
 
 
 def test_a_job_over_its_walltime_ends_with_the_reason(site: Any) -> None:

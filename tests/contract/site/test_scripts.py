@@ -17,7 +17,7 @@ from bridge.errors import SiteError
 from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
-from bridge.wire.messages import Cancel, Submit
+from bridge.wire.messages import CancelMessage, SubmitMessage
 from cluster.polling import eventually
 from tests.contract.site.jobs import uid
 
@@ -45,7 +45,7 @@ def container(name: str, command: str, **more: Any) -> dict[str, Any]:
 def run(site: Any, job: str, manifest: dict[str, Any]) -> Any:
     config = BuildConfig.model_validate(site.client.describe().buildconfig.config)
     made = build(manifest, config, Objects({}, {}, {}), site.pool)
-    body = Submit(
+    body = SubmitMessage(
         namespace="default", name="p", script=made.script, cpus=made.cpus, memory=made.memory, flags=made.flags,
         time_limit=made.time_limit, flavor=made.flavor, grace=made.grace,
     )  # fmt: skip
@@ -74,7 +74,7 @@ def test_deleted_with_grace(site: Any) -> None:
     site.wait(job, "running")
     eventually(lambda: [state for state in site.status(job).containers if state.state == "running"])
     time.sleep(0.5)
-    site.client.cancel(job, Cancel(grace=10))
+    site.client.cancel(job, CancelMessage(grace=10))
     done = site.wait(job, "ended", 15)
     assert done.reason == "Deleted"
     assert done.containers[0].ended.exit_code == 0
@@ -157,7 +157,7 @@ def test_5_submitters_killed_at_random_lose_and_double_nothing(site: Any) -> Non
         assert site.wait(job, "ended", 60).outcome == "Succeeded"
     assert [(ran / job).read_text() for job in jobs] == ["x\n"] * 30
     for job in jobs:
-        site.client.cancel(job, Cancel(grace=0, forget=True))
+        site.client.cancel(job, CancelMessage(grace=0, forget=True))
     eventually(lambda: not site.client.snapshot().jobs, timeout=30)
     assert list((site.folder / "jobs").iterdir()) == []
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteRefusedError, SiteUnknownOutcomeError
-from bridge.wire.messages import Cancel
+from bridge.wire.messages import CancelMessage
 from cluster.polling import eventually
 from tests.contract.site.jobs import check_replaced_after_unused, submit, uid
 
@@ -73,7 +73,7 @@ def test_what_was_asked_for_arrives(site: Any) -> None:
         "gpu:2",
     ):
         assert words in shown
-    site.client.cancel(job, Cancel(grace=0))
+    site.client.cancel(job, CancelMessage(grace=0))
     site.wait(job, "ended", 30)
     assert "secret" not in shown
 
@@ -100,7 +100,7 @@ def test_slurm_hears_the_sites_word_last(site: Any) -> None:
     told = site.client.submit(job, submit("sleep 60", flavor="main", time_limit=119, flags=["-t", "1", "-p", "main"]))
     shown = site.cluster.run_slurm("scontrol", "show", "job", told.status.job_id)
     assert "TimeLimit=00:01:00" in shown and "Partition=main" in shown and f"JobName=pb-{job}" in shown
-    site.client.cancel(job, Cancel(grace=0))
+    site.client.cancel(job, CancelMessage(grace=0))
     site.wait(job, "ended", 30)
 
 
@@ -108,7 +108,7 @@ def test_a_waiting_job_says_why_and_is_cancelled(site: Any) -> None:
     job = uid()
     site.client.submit(job, submit("sleep 60", flags=["--begin=now+1hour"]))
     eventually(lambda: site.status(job).reason == "BeginTime")
-    site.client.cancel(job, Cancel(grace=30, forget=True))
+    site.client.cancel(job, CancelMessage(grace=30, forget=True))
     eventually(lambda: site.status(job) is None)
     assert squeue(site, job) == ["CANCELLED"]
 
@@ -117,7 +117,7 @@ def test_a_running_job_is_cancelled_and_forgotten(site: Any) -> None:
     job = uid()
     site.client.submit(job, submit("sleep 60"))
     site.wait(job, "running", 30)
-    site.client.cancel(job, Cancel(grace=5, forget=True))
+    site.client.cancel(job, CancelMessage(grace=5, forget=True))
     eventually(lambda: site.status(job) is None, timeout=30)
     assert squeue(site, job)[0] in ("CANCELLED", "COMPLETED", "FAILED")
     ended = site.heard_end(job)[1].status

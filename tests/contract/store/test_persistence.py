@@ -21,7 +21,7 @@ from bridge.pools.persistence import PoolPersistence
 from bridge.store.port import KeyValueStore, StoreError
 from bridge.store.redis_store import RedisStore
 from bridge.threads import Supervisor
-from bridge.wire.connection import Link, Settings
+from bridge.wire.connection import Link, NatsSettings
 from bridge.wire.nats_server_config import INBOX
 from bridge.wire.server import Announcer, serve
 from cluster.polling import eventually
@@ -41,7 +41,9 @@ class Hub:
 
     def __init__(self, place: Place, *, leads: Callable[[], bool] = lambda: True, store: Any = None) -> None:
         self.supervisor = Supervisor()
-        self.link = Link(Settings((place.broker.server.url,), "hub", place.broker.out / "hub.seed", inbox_prefix=INBOX))
+        self.link = Link(
+            NatsSettings((place.broker.server.url,), "hub", place.broker.out / "hub.seed", inbox_prefix=INBOX)
+        )
         self.pools = NatsPools(self.link, PREFIX, OWNER)
         reachable = (lambda: self.link.connected) if place.kind == "nats" else (lambda: True)
         self.store = store or place.store(self.link)

@@ -23,11 +23,11 @@ from bridge.errors import SiteRefusedError
 from bridge.poolapi.jobs import JobStatus
 from bridge.serving.certificates import issue, make_ca
 from bridge.threads import Supervisor
-from bridge.wire.connection import Link, Settings
+from bridge.wire.connection import Link, NatsSettings
 from bridge.wire.messages import (
     Announce,
     BuildConfigMessage,
-    Cancel,
+    CancelMessage,
     Description,
     Files,
     Grant,
@@ -35,8 +35,8 @@ from bridge.wire.messages import (
     Snapshot,
     SnapshotPage,
     Status,
-    Submit,
-    Submitted,
+    SubmitMessage,
+    SubmittedMessage,
 )
 from bridge.wire.server import StreamClosed, Write
 from cluster.polling import eventually
@@ -197,7 +197,7 @@ class Site:
     submitter: str = "s-1"
     sequence: int = 0
     jobs: dict[str, JobStatus] = field(default_factory=dict)
-    submits: list[tuple[str, Submit]] = field(default_factory=list)
+    submits: list[tuple[str, SubmitMessage]] = field(default_factory=list)
     grants: list[tuple[str, str, str]] = field(default_factory=list)
     log: bytes = b""
     delay: float = 0.0
@@ -208,14 +208,14 @@ class Site:
     described: int = 0
     snapshots: int = 0
 
-    def submit(self, owner: str, job: str, submit: Submit) -> Submitted:
+    def submit(self, owner: str, job: str, submit: SubmitMessage) -> SubmittedMessage:
         self.submits.append((job, submit))
         if self.delay:
             time.sleep(self.delay)
         existed = job in self.jobs
-        return Submitted(status=self.jobs.setdefault(job, status(job)), existed=existed)
+        return SubmittedMessage(status=self.jobs.setdefault(job, status(job)), existed=existed)
 
-    def cancel(self, owner: str, job: str, cancel: Cancel) -> Status:
+    def cancel(self, owner: str, job: str, cancel: CancelMessage) -> Status:
         if cancel.forget:
             self.jobs.pop(job, None)
         return Status(status=self.jobs.get(job))
@@ -302,7 +302,7 @@ class World:
         self.supervisor = Supervisor()
 
     def link(self, server: str, name: str = "test", *, wait: bool = True, **settings: Any) -> Link:
-        link = Link(Settings((server,), name, **settings))
+        link = Link(NatsSettings((server,), name, **settings))
         link.start(self.supervisor)
         if wait:
             eventually(lambda: link.connected, timeout=20)

@@ -18,7 +18,7 @@ from bridge.poolapi.requests import LogOptions
 from bridge.pools.nats_registry import NatsPools
 from bridge.wire.client import PoolClient
 from bridge.wire.connection import Link
-from bridge.wire.messages import Event, Submit
+from bridge.wire.messages import Event, SubmitMessage
 from bridge.wire.nats_server_config import INBOX
 from bridge.wire.server import Announcer, serve
 from bridge.wire.subjects import Subjects
@@ -28,7 +28,7 @@ from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, status
 pytestmark = pytest.mark.real
 
 OWNERS = {"one": "11111111-aaaa", "two": "22222222-bbbb"}
-SUBMIT = Submit(namespace="ns", name="pod", script="export TOKEN=hunter2")
+SUBMIT = SubmitMessage(namespace="ns", name="pod", script="export TOKEN=hunter2")
 
 
 @dataclass

@@ -15,7 +15,7 @@ from bridge.errors import SiteDownError
 from bridge.poolapi.requests import LogOptions
 from bridge.pools.nats_registry import NatsPools, SubmitterPool
 from bridge.wire.connection import Link
-from bridge.wire.messages import Event, Submit, Submitted
+from bridge.wire.messages import Event, SubmitMessage, SubmittedMessage
 from bridge.wire.server import Announcer, serve
 from cluster.polling import eventually
 from tests.contract.wire.servers import PATIENCE, PREFIX, NatsServer, PlainMessages, Site, World, status
@@ -36,7 +36,7 @@ class Living(Site):
         self.lock = threading.Lock()
         serve(link, PREFIX, self.pool, self)
 
-    def submit(self, owner: str, job: str, submit: Submit) -> Submitted:
+    def submit(self, owner: str, job: str, submit: SubmitMessage) -> SubmittedMessage:
         answer = super().submit(owner, job, submit)
         self.change(job, "queued")
         return answer

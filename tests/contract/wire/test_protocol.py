@@ -20,7 +20,7 @@ from bridge.wire.client import PoolClient
 from bridge.wire.connection import Link
 from bridge.wire.log_reader import LogReader
 from bridge.wire.log_streams import Streams
-from bridge.wire.messages import Cancel, File, Files, Submit
+from bridge.wire.messages import CancelMessage, File, Files, SubmitMessage
 from bridge.wire.server import serve
 from bridge.wire.subjects import Subjects
 from cluster.polling import eventually
@@ -32,7 +32,7 @@ OWNER = "c1"
 pytestmark = pytest.mark.real
 
 SUBJECTS = Subjects(PREFIX, "alpha", OWNER)
-SUBMIT = Submit(namespace="ns", name="a.b-c", script="#!/bin/bash\n" + "echo hi\n" * 900)
+SUBMIT = SubmitMessage(namespace="ns", name="a.b-c", script="#!/bin/bash\n" + "echo hi\n" * 900)
 
 
 def logs(container: str = "main", **options: Any) -> LogOptions:
@@ -91,8 +91,8 @@ def test_every_kind_of_request(both: Both) -> None:
     assert [job.job for job in both.client.snapshot().jobs] == ["uid-1"]
     assert both.client.describe().announce.pool == "alpha"
     both.client.files("uid-1", Files(files=[File(path="t/token", data="eA==")]))
-    assert both.client.cancel("uid-1", Cancel()).status is not None
-    assert both.client.cancel("uid-1", Cancel(forget=True)).status is None
+    assert both.client.cancel("uid-1", CancelMessage()).status is not None
+    assert both.client.cancel("uid-1", CancelMessage(forget=True)).status is None
 
 
 def test_a_large_script_goes_compressed(both: Both) -> None:
@@ -166,7 +166,7 @@ def test_a_slow_submit_delays_nothing_else(both: Both) -> None:
     eventually(lambda: len(both.site.submits) == 8)
     begun = time.monotonic()
     both.client.status("uid-1")
-    both.client.cancel("uid-1", Cancel())
+    both.client.cancel("uid-1", CancelMessage())
     both.client.snapshot()
     assert time.monotonic() - begun < 1
     for thread in threads:

@@ -24,7 +24,7 @@ from bridge.errors import SiteDownError, SiteUnknownOutcomeError
 from bridge.poolapi.requests import LogOptions
 from bridge.wire.client import PoolClient
 from bridge.wire.connection import Link
-from bridge.wire.messages import Grant, Submit
+from bridge.wire.messages import Grant, SubmitMessage
 from bridge.wire.nats_server_config import INBOX
 from bridge.wire.server import Announcer, serve
 from bridge.wire.subjects import Subjects
@@ -36,7 +36,7 @@ OWNER = "c1"
 pytestmark = pytest.mark.real
 
 ALPHA, BETA = Subjects(PREFIX, "alpha", OWNER), Subjects(PREFIX, "beta", OWNER)
-SUBMIT = Submit(namespace="ns", name="pod", script="export TOKEN=hunter2")
+SUBMIT = SubmitMessage(namespace="ns", name="pod", script="export TOKEN=hunter2")
 
 
 @dataclass

@@ -13,7 +13,7 @@ from bridge.errors import SiteDownError, SiteError, SiteTooLargeError, SiteUnkno
 from bridge.poolapi.requests import LogOptions
 from bridge.wire import session
 from bridge.wire.client import PoolClient
-from bridge.wire.messages import Submit
+from bridge.wire.messages import SubmitMessage
 from bridge.wire.nats_files import Written, write
 from bridge.wire.nats_server_config import Listeners
 from bridge.wire.server import serve
@@ -24,7 +24,7 @@ OWNER = "c1"
 
 pytestmark = pytest.mark.real
 
-SUBMIT = Submit(namespace="ns", name="pod", script="x" * 8192)
+SUBMIT = SubmitMessage(namespace="ns", name="pod", script="x" * 8192)
 TRANSPORTS = ("tcp", "tls", "wss", "nginx")
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bridge import names
-from bridge.brake import Brake, Limits, step
+from bridge.brake import Brake, GuardLimits, step
 from bridge.config import BrakeSection as Settings
 from bridge.errors import KubeNotFoundError
 from bridge.slurm.models import Job, JobLink, ObservedJob, PodRef, Snapshot
@@ -85,7 +85,7 @@ def test_a_deleted_pod_counts_only_if_the_end_of_its_job_shortens_its_grace_peri
     gone = snapshot([known(number, gone=True, confirmations=2) for number in (1, 2)], absent=[1, 2])
     assert missing_jobs.jobs([late, soon], gone, GRACE) == (1, {"u1": late})
     assert decided([late, soon], gone, Brake()) == [actions.Mark(late, missing=True)]
-    after = step(Brake(), 1, {"u1"}, 0, Limits(0.2, 10, 60))
+    after = step(Brake(), 1, {"u1"}, 0, GuardLimits(0.2, 10, 60))
     assert [(type(a), a.pod) for a in decided([late, soon], gone, after)] == [(actions.End, late)]
 
 

@@ -16,7 +16,7 @@ from bridge.serving.certificates import make_ca
 from bridge.shares import Shares
 from bridge.threads import Supervisor
 from controllers.kubelet.handlers import Found
-from controllers.kubelet.server import Kubelet, Settings
+from controllers.kubelet.server import Kubelet, KubeletSettings
 from tests.fakes.client_certificate import client_files
 from tests.fakes.kube_api import FakeApi, Handler, Request
 from tests.fakes.log_pool import LogPool, running
@@ -38,7 +38,7 @@ class Running:
         self.pool.runs("uid-a", "ns", "a", running("main"))
         self.supervisor = Supervisor()
         self.kubelet = Kubelet(
-            Settings(host="127.0.0.1", port=0, **settings),
+            KubeletSettings(host="127.0.0.1", port=0, **settings),
             KubeClient.load(api.kubeconfig(folder)),
             find=lambda namespace, name: Found(POD, self.pool, "uid-a") if (namespace, name) == ("ns", "a") else None,
             pods=lambda: [POD],

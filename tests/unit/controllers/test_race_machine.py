@@ -41,7 +41,7 @@ from bridge.script.references import Objects
 from bridge.site.batch.port import BatchJob
 from bridge.site.config import parse
 from bridge.site.files import read_line
-from bridge.wire.messages import Cancel, Event, Grant, Snapshot, Submit
+from bridge.wire.messages import CancelMessage, Event, Grant, Snapshot, SubmitMessage
 from bridge.workload import places, pods
 from controllers.virtual import actions, decide, race
 from controllers.virtual.act import PodActor
@@ -326,7 +326,7 @@ class SitePool:
     def _send(self, pod: Any, objects: Objects, wait: float | None) -> JobStatus:
         assert pod["spec"]["containers"][0].get("command"), "the cache keeps only a part of this pod"
         made = submission.make(pod, CONFIG, objects, self.name, wait)
-        body = Submit.of(made, "true\n")
+        body = SubmitMessage.of(made, "true\n")
         status = self._ask(lambda: self.site.answers.submit(OWNER, UID, body).status)
         self.view.submitted(status, self.site.clock.monotonic())
         return status
@@ -335,10 +335,12 @@ class SitePool:
         return self._ask(lambda: self.site.answers.grant(OWNER, UID, Grant(ticket=ticket)).status)
 
     def cancel(self, pod: Any, grace: float, *, forget: bool = False) -> JobStatus | None:
-        return self._known(lambda: self.site.answers.cancel(OWNER, UID, Cancel(grace=grace, forget=forget)).status)
+        return self._known(
+            lambda: self.site.answers.cancel(OWNER, UID, CancelMessage(grace=grace, forget=forget)).status
+        )
 
     def withdraw(self, pod: Any) -> JobStatus | None:
-        return self._known(lambda: self.site.answers.cancel(OWNER, UID, Cancel(grace=0, withdrawn=True)).status)
+        return self._known(lambda: self.site.answers.cancel(OWNER, UID, CancelMessage(grace=0, withdrawn=True)).status)
 
     def status(self, pod: Any) -> JobStatus | None:
         return self._known(lambda: self.site.answers.status(OWNER, UID).status)
@@ -585,7 +587,7 @@ class Race(RuleBasedStateMachine):
     def a_late_withdrawal_arrives(self, site: str) -> None:
         """A former leader has sent it while the pod had neither a node nor a place there."""
         if self.clock.monotonic() <= self.unplaced.get(site, 0.0) + TIMEOUT + SitePool.late:
-            self.sites[site].answers.cancel(OWNER, UID, Cancel(grace=0, withdrawn=True))
+            self.sites[site].answers.cancel(OWNER, UID, CancelMessage(grace=0, withdrawn=True))
 
     @rule(site=st.sampled_from(SITES))
     def a_late_grant_arrives(self, site: str) -> None:

@@ -13,7 +13,7 @@ from bridge.config import Config
 from bridge.dashboard.access import LONGEST_COOKIE, ReviewedAccess
 from bridge.dashboard.changes import Changes, Feed
 from bridge.dashboard.cookie_seal import LIFE, CookieSeal
-from bridge.dashboard.server import Dashboard, Settings
+from bridge.dashboard.server import Dashboard, PageSettings
 from bridge.errors import ConfigError
 from bridge.kube.user_client import without_credentials
 from controllers.kubelet.authentication import TokenAuthenticator
@@ -187,9 +187,9 @@ class TestSeal:
 class TestSettings:
     def test_another_address_than_loopback_needs_tokens_and_a_certificate(self):
         with pytest.raises(ConfigError, match="not allowed without --sign-in"):
-            Dashboard(Config(), Settings(host="0.0.0.0"), None)  # noqa: S104
+            Dashboard(Config(), PageSettings(host="0.0.0.0"), None)  # noqa: S104
         with pytest.raises(ConfigError, match="--tls-cert"):
-            Dashboard(Config(), Settings(host="0.0.0.0", sign_in=True), None)  # noqa: S104
+            Dashboard(Config(), PageSettings(host="0.0.0.0", sign_in=True), None)  # noqa: S104
 
     def test_a_client_for_users_has_no_credentials_of_the_process(self):
         loaded = SimpleNamespace(cert_file="own", key_file="own", username="own", password="own")

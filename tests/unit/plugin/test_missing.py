@@ -1,7 +1,7 @@
 import threading
 from types import SimpleNamespace
 
-from bridge.brake import Limits
+from bridge.brake import GuardLimits
 from bridge.plugin.directory import OnePool
 from bridge.plugin.missing import MissingJobs
 from bridge.script.references import Objects
@@ -9,7 +9,7 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.pods import pod
 from tests.fakes.pool import FakePool
 
-LIMITS = Limits(least=10, hold=60.0, settle=10.0)
+LIMITS = GuardLimits(least=10, hold=60.0, settle=10.0)
 
 
 def pool_with(number):

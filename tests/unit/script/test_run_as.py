@@ -14,7 +14,7 @@ import pytest
 
 from bridge.errors import ScriptError
 from bridge.poolapi.job_user import JobUser
-from bridge.script.build import Job, build
+from bridge.script.build import ScriptJob, build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from tests.unit.script.pods import pod, shell
@@ -43,7 +43,7 @@ def config(runtime: str, setting: str = "refuse", **more: Any) -> BuildConfig:
 
 def made(
     context: dict[str, Any], settings: BuildConfig, jobs: JobUser | None, outer: dict[str, Any] | None = None
-) -> Job:
+) -> ScriptJob:
     spec = {"securityContext": outer or {}, "containers": [shell("id", securityContext=context)]}
     return build(pod(spec), settings, Objects(), "node", jobs=jobs)
 

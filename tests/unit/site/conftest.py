@@ -9,7 +9,7 @@ from bridge.site.config import parse
 from bridge.site.folder import Folder
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Delays, Watcher
-from bridge.wire.messages import Submit
+from bridge.wire.messages import SubmitMessage
 from tests.fakes.clock import FakeClock
 
 OWNER = "c1"
@@ -139,7 +139,7 @@ class World:
         return False
 
     def submit(self, uid=UID, **more):
-        return self.submitter.submit(OWNER, uid, Submit(namespace="ns", name="pod", script="true\n", **more))
+        return self.submitter.submit(OWNER, uid, SubmitMessage(namespace="ns", name="pod", script="true\n", **more))
 
     def status(self, uid=UID):
         return self.submitter.status(OWNER, uid).status

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.site.batch import condor_text as text
 from bridge.site.batch.htcondor import CondorBatch
-from bridge.site.batch.port import JobRequest
+from bridge.site.batch.port import BatchJobRequest
 from bridge.site.config import make_batch_system, parse
 from tests.fakes.clock import FakeClock
 
@@ -115,10 +115,10 @@ def condor(tmp_path: Path, lines: str = "") -> CondorBatch:
     return made
 
 
-def request(tmp_path: Path, **more: Any) -> JobRequest:
+def request(tmp_path: Path, **more: Any) -> BatchJobRequest:
     folder = tmp_path / "jobs" / "a-1"
     folder.mkdir(parents=True)
-    return JobRequest(uid="a-1", folder=folder, memory=10 * 2**20 + 1, **more)
+    return BatchJobRequest(uid="a-1", folder=folder, memory=10 * 2**20 + 1, **more)
 
 
 def test_9_11_memory_is_asked_for_in_mib(tmp_path: Path) -> None:

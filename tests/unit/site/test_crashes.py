@@ -11,7 +11,7 @@ import pytest
 from bridge.errors import BridgeError
 from bridge.site import limits
 from bridge.site.config import parse
-from bridge.wire.messages import Cancel, Logs, Snapshot, Submit
+from bridge.wire.messages import CancelMessage, Logs, Snapshot, SubmitMessage
 from tests.unit.site.conftest import OWNER, UID
 
 STEPS = ("mkdir", "open", "write", "rename", "replace", "fsync", "unlink")
@@ -128,14 +128,14 @@ def test_killed_at_any_point_of_a_cancel_that_forgets(world: Any, monkeypatch: A
     killer.left = point
 
     def act() -> None:
-        world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
+        world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
         for _ in range(4):
             world.look(3)
 
     live(world, killer, act)
     world.again()
     if world.submitter.status(OWNER, UID).status is not None:
-        world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))  # the hub asks until it hears the end
+        world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))  # the hub asks until it hears the end
     for _ in range(4):
         world.look(3)
     assert world.status() is None
@@ -228,7 +228,7 @@ def test_a_full_disk_is_a_problem_of_the_site_and_ends_no_submitter(world: Any, 
     world.begin()
     world.look()
     world.finish()
-    world.submitter.cancel(OWNER, "other", Cancel(grace=0, forget=True))
+    world.submitter.cancel(OWNER, "other", CancelMessage(grace=0, forget=True))
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
         world.batch.end("1", code=0)
@@ -304,7 +304,9 @@ def test_a_job_that_can_not_be_read_is_neither_removed_nor_run_again(world: Any,
 def test_a_job_of_a_submitter_that_died_before_it_told_is_taken_up(world: Any, asked: bool) -> None:
     """By the leader, which continues: when the hub requests the job, or else within the hour."""
     world.look()
-    meta = limits.admitted(OWNER, Submit(namespace="ns", name="pod", script="true\n"), world.config, world.clock.time())
+    meta = limits.admitted(
+        OWNER, SubmitMessage(namespace="ns", name="pod", script="true\n"), world.config, world.clock.time()
+    )
     world.folder.job(UID).create("true\n", meta)
     if asked:
         assert world.status().reason == "Submitting"
@@ -369,12 +371,12 @@ def test_the_end_of_a_job_that_can_not_be_read_is_sought_at_the_batch_system(wor
     world.look(1)
     assert world.submitter.snapshot(OWNER, Snapshot()).jobs
     with pytest.raises(BridgeError, match="cannot be read"):  # it is not gone yet
-        world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
+        world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
     world.look(4000)
     assert world.batch.cancelled == ["1"]
     assert world.submitter.snapshot(OWNER, Snapshot()).jobs == []
     assert not world.folder.job(UID).exists()
-    assert world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True)).status is None
+    assert world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True)).status is None
 
 
 def _ask(world: Any, question: str) -> Any:
@@ -382,7 +384,7 @@ def _ask(world: Any, question: str) -> Any:
         case "status":
             return world.submitter.status(OWNER, UID)
         case "cancel":
-            return world.submitter.cancel(OWNER, UID, Cancel(grace=0))
+            return world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
         case "logs":
             return world.submitter.logs(OWNER, UID, Logs(container="main", stream="s" * 8), lambda _: None)
         case _:
@@ -436,7 +438,7 @@ def test_a_job_that_can_not_be_read_once_its_end_is_wanted_is_not_called_gone(wo
 
     monkeypatch.setattr(world.submitter, "_request_end", want_end)
     with pytest.raises(BridgeError) as refused:
-        world.submitter.cancel(OWNER, UID, Cancel(grace=0))
+        world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
     assert refused.value.reason == "Unreadable"
 
 

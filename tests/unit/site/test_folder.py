@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bridge.errors import ConfigError, SiteRefusedError
 from bridge.site.folder import Folder
 from bridge.site.job_record import Meta
-from bridge.wire.messages import Cancel, File, Files
+from bridge.wire.messages import CancelMessage, File, Files
 from tests.unit.site.conftest import OWNER, UID
 
 
@@ -98,7 +98,7 @@ def test_what_a_job_made_of_its_control_directory_holds_up_no_other_job(world: A
         stop = control / "stop"
         {"fifo": lambda: os.mkfifo(stop), "folder": stop.mkdir, "link": lambda: stop.symlink_to("/dev/zero")}[made]()
     for uid in (UID, "other"):
-        world.submitter.cancel(OWNER, uid, Cancel(grace=5))
+        world.submitter.cancel(OWNER, uid, CancelMessage(grace=5))
     for again in (False, True):
         if again:
             world.again()

@@ -13,7 +13,7 @@ from bridge.errors import BatchError, ConfigError, SiteRefusedError
 from bridge.site.batch.port import BatchJob
 from bridge.site.folder import Folder
 from bridge.site.service import LiveConfig, Service
-from bridge.wire.messages import Cancel
+from bridge.wire.messages import CancelMessage
 from tests.unit.site.conftest import OWNER, UID
 
 
@@ -91,7 +91,7 @@ def test_a_batch_job_without_a_record_ends_when_the_hub_forgets_it(world: Any) -
     for _ in range(3):
         world.look(60)
     assert world.batch.cancelled == []
-    world.submitter.cancel(OWNER, UID, Cancel(grace=30, forget=True))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=30, forget=True))
     assert world.folder.is_forgotten(UID, OWNER)
     world.look(1)
     assert world.batch.cancelled == ["77"]
@@ -104,7 +104,7 @@ def test_a_batch_job_ends_whose_folder_was_emptied_when_the_hub_forgets_it(world
     shutil.rmtree(world.folder.jobs / UID)
     world.look(60)
     assert (world.status(), world.batch.cancelled) == (None, [])
-    world.submitter.cancel(OWNER, UID, Cancel(grace=30, forget=True))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=30, forget=True))
     world.look(1)
     assert world.batch.cancelled == ["1"]
 

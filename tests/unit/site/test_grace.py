@@ -8,7 +8,7 @@ import pytest
 
 from bridge.site.job_actions import KILL_ALLOWANCE
 from bridge.site.submitter import Submitter
-from bridge.wire.messages import Cancel
+from bridge.wire.messages import CancelMessage
 from tests.fakes.clock import FakeClock
 from tests.unit.site.conftest import OWNER, UID
 
@@ -34,7 +34,7 @@ def test_a_job_has_its_grace_whatever_the_clock_of_who_took_the_request(world: A
     world.submit()
     world.begin()
     world.look(1)
-    elsewhere(world, skew).cancel(OWNER, UID, Cancel(grace=20))
+    elsewhere(world, skew).cancel(OWNER, UID, CancelMessage(grace=20))
     for _ in range(int(20 + KILL_ALLOWANCE) - 1):
         world.look(1)
     assert world.batch.cancelled == []
@@ -47,10 +47,10 @@ def test_a_shorter_grace_counts_from_when_it_is_asked_for(world: Any, skew: floa
     world.submit()
     world.begin()
     world.look(1)
-    world.submitter.cancel(OWNER, UID, Cancel(grace=600))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=600))
     world.look(1)
-    elsewhere(world, skew).cancel(OWNER, UID, Cancel(grace=5))
-    elsewhere(world, -skew).cancel(OWNER, UID, Cancel(grace=300, forget=True))  # a longer one changes nothing
+    elsewhere(world, skew).cancel(OWNER, UID, CancelMessage(grace=5))
+    elsewhere(world, -skew).cancel(OWNER, UID, CancelMessage(grace=300, forget=True))  # a longer one changes nothing
     for _ in range(int(5 + KILL_ALLOWANCE)):
         assert world.batch.cancelled == []
         world.look(1)
@@ -63,7 +63,7 @@ def test_a_request_that_is_repeated_does_not_prolong_the_grace(world: Any) -> No
     world.begin()
     world.look(1)
     for left in (20, 10, 0):
-        world.submitter.cancel(OWNER, UID, Cancel(grace=left))
+        world.submitter.cancel(OWNER, UID, CancelMessage(grace=left))
         world.look(10)
     world.look(1)
     assert world.batch.cancelled == ["1"]

@@ -13,7 +13,7 @@ from bridge.script import library
 from bridge.site import job_script
 from bridge.site.config import parse
 from bridge.site.job_folder import JobFolder
-from bridge.wire.messages import Cancel, ScriptWithoutLibrary, Snapshot, Submit
+from bridge.wire.messages import CancelMessage, ScriptWithoutLibrary, Snapshot, SubmitMessage
 from tests.unit.site.conftest import OWNER, UID
 
 
@@ -32,7 +32,7 @@ def test_a_job_from_submit_to_forget(world: Any) -> None:
     assert done.containers[0].ended.message == "bye"
     world.batch.end("1", code=1)
     world.look()
-    world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
     world.look()
     assert world.status() is None
     assert world.batch.cancelled == []
@@ -47,7 +47,7 @@ def test_no_job_that_is_gone_is_still_listed_as_cancelled(world: Any, eager: boo
     world.finish()
     world.batch.end("1", code=0)
     world.look()
-    world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
     assert world.watcher.index.wanted == {UID}
     if eager:  # the leader runs all actions after each list of jobs, and only those
         world.look()
@@ -60,7 +60,7 @@ def test_no_job_that_is_gone_is_still_listed_as_cancelled(world: Any, eager: boo
 def test_the_library_is_put_into_a_script_that_comes_without_it(world: Any) -> None:
     digest = library.digest("podman")
     cut = ScriptWithoutLibrary(before="#!/bin/bash\nfirst\n", library=digest, after="last\n")
-    world.submitter.submit(OWNER, UID, Submit(namespace="ns", name="pod", script=cut))
+    world.submitter.submit(OWNER, UID, SubmitMessage(namespace="ns", name="pod", script=cut))
     lines = (world.folder.job(UID).path / "job.sh").read_text().split("\n", 3)
     assert f"{lines[0]}\n{lines[3]}" == f"#!/bin/bash\nfirst\n{library.text('podman')}last\n"
 
@@ -70,7 +70,7 @@ def test_a_log_is_bounded_as_the_site_says_whatever_the_script_says(world: Any, 
     world.config = parse('pool = "p"\n[container_logs]\nmax_size = "1.5Mi"\nmax_files = 3\n')
     names = ("PODBRIDGE_LOG_MAX_SIZE", "PODBRIDGE_LOG_MAX_FILES")
     show = "".join(f'{name}=1\nprintf %s, "${name}"\n' for name in names)
-    world.submitter.submit(OWNER, UID, Submit(namespace="ns", name="pod", script=script.replace("@", show)))
+    world.submitter.submit(OWNER, UID, SubmitMessage(namespace="ns", name="pod", script=script.replace("@", show)))
     path = world.folder.job(UID).path / "job.sh"
     done = subprocess.run(["bash", str(path)], capture_output=True, text=True, check=False)
     assert done.stdout == "1572864,3,"
@@ -80,7 +80,7 @@ def test_a_log_is_bounded_as_the_site_says_whatever_the_script_says(world: Any, 
 def test_a_library_that_is_not_here_is_refused_and_nothing_stays(world: Any) -> None:
     cut = ScriptWithoutLibrary(before="", library="0" * 64, after="")
     with pytest.raises(SiteRefusedError, match="000000") as refused:
-        world.submitter.submit(OWNER, UID, Submit(namespace="ns", name="pod", script=cut))
+        world.submitter.submit(OWNER, UID, SubmitMessage(namespace="ns", name="pod", script=cut))
     assert (refused.value.reason, refused.value.retryable) == ("UnknownLibrary", True)
     assert (world.status(), world.batch.submits, list(world.folder.jobs.iterdir())) == (None, [], [])
 
@@ -89,14 +89,14 @@ def test_the_size_of_a_script_counts_with_its_library(world: Any, monkeypatch: p
     monkeypatch.setattr(job_script, "LARGEST_SCRIPT", len(library.text("none")))
     cut = ScriptWithoutLibrary(before="#", library=library.digest("none"), after="")
     with pytest.raises(SiteRefusedError, match="larger"):
-        world.submitter.submit(OWNER, UID, Submit(namespace="ns", name="pod", script=cut))
+        world.submitter.submit(OWNER, UID, SubmitMessage(namespace="ns", name="pod", script=cut))
 
 
 def test_a_job_that_runs_is_told_of_whatever_is_sent_for_it(world: Any) -> None:
     """A hub may ask again after the site's configuration, or its version, has changed."""
     world.submit()
     gone = ScriptWithoutLibrary(before="", library="0" * 64, after="")
-    told = world.submitter.submit(OWNER, UID, Submit(namespace="ns", name="pod", script=gone, flavor="no-more"))
+    told = world.submitter.submit(OWNER, UID, SubmitMessage(namespace="ns", name="pod", script=gone, flavor="no-more"))
     assert told.existed
     assert len(world.batch.submits) == 1
 
@@ -172,7 +172,7 @@ def test_a_refused_second_try_ends_the_job(world: Any) -> None:
 
 
 def test_cancel_while_the_submit_goes_on_wins(world: Any) -> None:
-    world.batch.during_submit = lambda: world.submitter.cancel(OWNER, UID, Cancel(grace=30, forget=True))
+    world.batch.during_submit = lambda: world.submitter.cancel(OWNER, UID, CancelMessage(grace=30, forget=True))
     world.submit()
     world.look(1)
     world.look(1)
@@ -183,7 +183,7 @@ def test_cancel_while_the_submit_goes_on_wins(world: Any) -> None:
 
 def test_cancel_while_a_submit_goes_on_that_is_refused(world: Any) -> None:
     world.batch.refuse = BatchError("no")
-    world.batch.during_submit = lambda: world.submitter.cancel(OWNER, UID, Cancel(grace=30, forget=True))
+    world.batch.during_submit = lambda: world.submitter.cancel(OWNER, UID, CancelMessage(grace=30, forget=True))
     with pytest.raises(BatchError):
         world.submit()
     world.batch.refuse = None
@@ -221,7 +221,7 @@ def test_a_script_that_is_faster_than_its_submitter_is_not_taken_for_queued(worl
 
 
 def test_a_cancel_right_after_a_submit_is_not_forgotten(world: Any, monkeypatch: Any) -> None:
-    just_submitted(monkeypatch, lambda: world.submitter.cancel(OWNER, UID, Cancel(grace=0)))
+    just_submitted(monkeypatch, lambda: world.submitter.cancel(OWNER, UID, CancelMessage(grace=0)))
     assert world.submit().status.reason == "Cancelling"
     world.look(1)
     assert world.batch.cancelled == ["1"]
@@ -229,7 +229,7 @@ def test_a_cancel_right_after_a_submit_is_not_forgotten(world: Any, monkeypatch:
 
 def test_a_job_that_was_forgotten_right_after_its_submit_stays_forgotten(world: Any, monkeypatch: Any) -> None:
     def forget() -> None:
-        world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
+        world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
         for _ in range(5):
             world.look(3)
         assert not world.folder.job(UID).exists()
@@ -241,7 +241,7 @@ def test_a_job_that_was_forgotten_right_after_its_submit_stays_forgotten(world: 
 
 
 def test_a_submit_after_the_cancel_is_refused_for_a_day(world: Any) -> None:
-    assert world.submitter.cancel(OWNER, UID, Cancel(grace=0)).status is None
+    assert world.submitter.cancel(OWNER, UID, CancelMessage(grace=0)).status is None
     with pytest.raises(SiteRefusedError, match="cancelled"):
         world.submit()
     assert world.batch.submits == []
@@ -251,14 +251,14 @@ def test_a_running_job_is_asked_first_and_killed_after_its_grace(world: Any) -> 
     world.submit()
     world.begin()
     world.look()
-    world.submitter.cancel(OWNER, UID, Cancel(grace=20))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=20))
     stop = world.folder.job(UID).path / "control" / "stop"
     assert stop.read_text() == "20 Deleted\n"
     world.look(29)
     assert world.batch.cancelled == []
     world.look(2)
     assert world.batch.cancelled == ["1"]
-    world.submitter.cancel(OWNER, UID, Cancel(grace=0))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
     assert stop.read_text() == "0 Deleted\n"
     world.look(3)
     world.look(3)
@@ -269,7 +269,7 @@ def test_a_running_job_is_asked_first_and_killed_after_its_grace(world: Any) -> 
 def test_cancel_with_forget_while_the_batch_system_is_down_is_not_lost(world: Any) -> None:
     world.submit()
     world.batch.down = True
-    world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
     world.look(1)
     world.again()
     world.look(100)
@@ -309,7 +309,7 @@ def test_9_3_a_job_that_vanished_is_lost_after_two_looks_and_a_while(world: Any)
     world.look(3)
     assert (world.status().phase, world.status().missing) == ("running", True)
     assert not (world.folder.job(UID).path / "control" / "stop").exists(), "its script may still run"
-    world.submitter.cancel(OWNER, UID, Cancel(grace=0))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
     world.look(1)
     world.look(3)
     assert (world.status().phase, world.status().outcome) == ("ended", "Failed")
@@ -351,7 +351,7 @@ def test_a_job_that_vanished_and_ended_well_has(world: Any) -> None:
     world.look(1)
     assert world.status().outcome == "Succeeded"
     world.look(1)
-    world.submitter.cancel(OWNER, UID, Cancel(forget=True))
+    world.submitter.cancel(OWNER, UID, CancelMessage(forget=True))
     world.look(1)
     assert world.status() is None
 
@@ -386,7 +386,7 @@ def test_an_id_given_twice_is_not_taken_for_the_same_job(world: Any) -> None:
     world.look(1)
     job = world.batch.table["1"]
     world.batch.table["1"] = type(job)(id="1", uid="another", phase="running")
-    world.submitter.cancel(OWNER, UID, Cancel(grace=0))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
     world.look(1)
     assert world.batch.cancelled == []
     assert world.status().phase == "running"
@@ -408,7 +408,7 @@ def test_a_job_deleted_in_the_moment_of_its_start_is_over_when_the_batch_system_
     world.submit()
     world.batch.run("1")
     world.look(1)
-    world.submitter.cancel(OWNER, UID, Cancel(grace=30))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=30))
     world.batch.end("1", "Cancelled")
     world.look()
     assert (world.status().phase, world.status().reason) == ("ended", "Deleted")
@@ -431,7 +431,7 @@ def test_a_deleted_job_whose_script_the_batch_system_ended_was_deleted(world: An
     world.submit()
     world.begin()
     world.look(1)
-    world.submitter.cancel(OWNER, UID, Cancel(grace=5))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=5))
     world.finish(code=143)
     now = world.clock.time()
     world.write("state/pod.json", f'{{"phase":"Failed","reason":"Terminated","finishedAt":{now}}}')

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteRefusedError
-from bridge.wire.messages import Cancel, Files, Logs, Snapshot, Submit
+from bridge.wire.messages import CancelMessage, Files, Logs, Snapshot, SubmitMessage
 from tests.unit.site.conftest import OWNER, UID
 
 OTHER = "c2"
@@ -18,9 +18,9 @@ def refusals(world: Any, owner: str = OTHER) -> list[str]:
     """Ask for everything that can be asked about the job; gives the reasons of the refusals."""
     site, reasons = world.submitter, []
     for call in (
-        lambda: site.submit(owner, UID, Submit(namespace="ns", name="pod", script="true\n")),
-        lambda: site.cancel(owner, UID, Cancel(grace=0)),
-        lambda: site.cancel(owner, UID, Cancel(grace=0, forget=True)),
+        lambda: site.submit(owner, UID, SubmitMessage(namespace="ns", name="pod", script="true\n")),
+        lambda: site.cancel(owner, UID, CancelMessage(grace=0)),
+        lambda: site.cancel(owner, UID, CancelMessage(grace=0, forget=True)),
         lambda: site.status(owner, UID),
         lambda: site.files(owner, UID, Files(files=[])),
         lambda: site.logs(owner, UID, Logs(container="main", stream="s" * 8), lambda _: None),
@@ -51,20 +51,20 @@ def test_another_cluster_is_refused_after_a_restart_and_while_the_folder_can_not
     assert set(refusals(world)) == {"NotOwner"}
     world.write("job.sh", "nonsense")
     with pytest.raises(SiteRefusedError, match="belongs to another cluster"):
-        world.submitter.cancel(OTHER, UID, Cancel(grace=0, forget=True))
+        world.submitter.cancel(OTHER, UID, CancelMessage(grace=0, forget=True))
     for _ in range(3):
         world.look(60)
     assert world.batch.cancelled == []
 
 
 def test_a_cluster_that_gives_up_a_job_that_is_not_there_does_not_keep_another_from_it(world: Any) -> None:
-    assert world.submitter.cancel(OTHER, UID, Cancel(grace=0)).status is None
+    assert world.submitter.cancel(OTHER, UID, CancelMessage(grace=0)).status is None
     world.submit()
     world.look(1)
     assert world.batch.cancelled == []
     with pytest.raises(SiteRefusedError, match="belongs to another cluster"):
         world.submitter.status(OTHER, UID)
-    world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
     for _ in range(3):
         world.look(60)
     with pytest.raises(SiteRefusedError, match="was cancelled"):
@@ -74,7 +74,7 @@ def test_a_cluster_that_gives_up_a_job_that_is_not_there_does_not_keep_another_f
 def test_each_cluster_has_its_own_numbers_and_pages(world: Any) -> None:
     for number in range(4):
         owner = (OWNER, OTHER)[number % 2]
-        world.submitter.submit(owner, f"job-{number}", Submit(namespace="ns", name="pod", script="true\n"))
+        world.submitter.submit(owner, f"job-{number}", SubmitMessage(namespace="ns", name="pod", script="true\n"))
     is_leader = {owner: world.submitter.snapshot(owner, Snapshot(limit=1)) for owner in (OWNER, OTHER)}
     for owner, uids in ((OWNER, ["job-0", "job-2"]), (OTHER, ["job-1", "job-3"])):
         page, found = is_leader[owner], []

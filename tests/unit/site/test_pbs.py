@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.script.settings import Flavor
 from bridge.site.batch import pbs
-from bridge.site.batch.port import Amount, JobRequest
+from bridge.site.batch.port import Amount, BatchJobRequest
 from bridge.site.config import make_batch_system, parse
 from tests.fakes.clock import FakeClock
 
@@ -157,8 +157,8 @@ def made(tmp_path: Path, **answers: str) -> pbs.PbsBatch:
     return batch
 
 
-def request(**more: Any) -> JobRequest:
-    return JobRequest(uid=UID, folder=Path("/x y/jobs/a"), memory=10 * 2**20 + 1, **more)
+def request(**more: Any) -> BatchJobRequest:
+    return BatchJobRequest(uid=UID, folder=Path("/x y/jobs/a"), memory=10 * 2**20 + 1, **more)
 
 
 def test_what_is_asked_for(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.site.config import parse
 from bridge.site.job_folder import JobFolder
 from bridge.site.job_record import Cancellation
-from bridge.wire.messages import Cancel, Grant, Submit
+from bridge.wire.messages import CancelMessage, Grant, SubmitMessage
 from tests.fakes import nfs_names
 from tests.unit.site.conftest import OWNER, UID
 
@@ -164,7 +164,7 @@ def test_a_job_that_has_run_is_never_unused_even_without_its_grant_on_disk(site,
 def test_a_cancelled_place_does_not_ask_and_is_replaced_only_by_another_place(site):
     site.submit(grant_wait=60)
     ask(site)
-    site.submitter.cancel(OWNER, UID, Cancel(grace=0))
+    site.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
     assert site.status().asks == ""
     assert (site.folder.job(UID).path / "control" / "stop").exists()
     site.look()
@@ -177,7 +177,7 @@ def test_a_cancelled_place_does_not_ask_and_is_replaced_only_by_another_place(si
 
 
 def withdraw(site):
-    return site.submitter.cancel(OWNER, UID, Cancel(grace=0, withdrawn=True)).status
+    return site.submitter.cancel(OWNER, UID, CancelMessage(grace=0, withdrawn=True)).status
 
 
 @pytest.mark.parametrize("grant_wait", [60, None])
@@ -240,7 +240,7 @@ def test_a_late_withdrawal_leaves_the_job_of_the_bound_pod_alone(site, how):
 @pytest.mark.parametrize("first", ["withdrawn", "deleted"])
 def test_the_deletion_of_the_pod_counts_before_and_after_a_withdrawal(site, first):
     site.submit(grant_wait=60)
-    requests = [Cancel(grace=0, withdrawn=True), Cancel(grace=30)]
+    requests = [CancelMessage(grace=0, withdrawn=True), CancelMessage(grace=30)]
     for request in requests if first == "withdrawn" else reversed(requests):
         site.submitter.cancel(OWNER, UID, request)
     site.look()
@@ -261,7 +261,7 @@ def test_a_job_that_is_to_end_or_over_gets_no_grant(site, end):
         for _ in range(4):
             site.look(40)
     else:
-        site.submitter.cancel(OWNER, UID, Cancel(grace=0, withdrawn=end == "withdrawn"))
+        site.submitter.cancel(OWNER, UID, CancelMessage(grace=0, withdrawn=end == "withdrawn"))
     site.submitter.grant(OWNER, UID, Grant(ticket=TICKET))
     assert not granted(site)
 
@@ -269,7 +269,7 @@ def test_a_job_that_is_to_end_or_over_gets_no_grant(site, end):
 def test_a_cancelled_place_that_is_forgotten_is_refused(site):
     site.submit(grant_wait=60)
     ask(site)
-    site.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
+    site.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
     give_back(site, "Deleted")
     with pytest.raises(SiteRefusedError) as refused:
         site.submit(grant_wait=60)
@@ -294,7 +294,7 @@ def test_an_asking_job_that_the_batch_system_lost_is_missing_and_does_not_ask(si
 
 
 def test_the_message_of_another_version_has_no_wait():
-    assert Submit(namespace="ns", name="p", script="x").grant_wait is None
+    assert SubmitMessage(namespace="ns", name="p", script="x").grant_wait is None
 
 
 @pytest.mark.parametrize("moment", ["before its id is written", "before the index has it"])

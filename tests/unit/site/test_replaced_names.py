@@ -27,7 +27,7 @@ from bridge.site.folder import Folder
 from bridge.site.job_folder import SECRETS
 from bridge.site.job_record import Cancellation, Meta
 from bridge.site.removal import remove_tree
-from bridge.wire.messages import Cancel, File, Files
+from bridge.wire.messages import CancelMessage, File, Files
 from tests.unit.site.conftest import OWNER, UID, World
 
 FOREIGN = "of somebody else"
@@ -167,7 +167,7 @@ def _operations(world: World, uid: str) -> Iterator[Callable[[], Any]]:
         )
     yield lambda: job.ask_to_stop(3, "Deleted")
     yield lambda: _or_error(lambda: job.write_grant("t" * 8))
-    yield lambda: _or_error(lambda: submitter.cancel(OWNER, uid, Cancel(grace=1)))
+    yield lambda: _or_error(lambda: submitter.cancel(OWNER, uid, CancelMessage(grace=1)))
     yield lambda: job.write_cancel(Cancellation(1, 1))
     yield lambda: job.write_id("7")
     yield lambda: world.folder.touch(uid)

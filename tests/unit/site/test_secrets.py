@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.site.watcher import SECRETS_KEPT
-from bridge.wire.messages import Cancel, File, Files, Submit
+from bridge.wire.messages import CancelMessage, File, Files, SubmitMessage
 from tests.unit.site.conftest import OWNER, UID
 
 WORD = "c2VjcmV0LXdvcmQ="
@@ -21,7 +21,7 @@ def holders(folder: Path) -> list[Path]:
 
 
 def submit(world: Any) -> None:
-    world.submitter.submit(OWNER, UID, Submit(namespace="ns", name="pod", script=SCRIPT))
+    world.submitter.submit(OWNER, UID, SubmitMessage(namespace="ns", name="pod", script=SCRIPT))
     assert holders(world.path)
 
 
@@ -58,7 +58,7 @@ def test_a_job_that_never_started(world: Any, known: bool) -> None:
         with pytest.raises(Exception, match="no answer"):
             submit(world)
     assert holders(world.path)
-    world.submitter.cancel(OWNER, UID, Cancel(grace=0))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
     for _ in range(4):
         world.look(100)
     assert world.status().phase == "ended" and holders(world.path) == []
@@ -88,7 +88,7 @@ def test_ended_jobs_are_looked_through_once(world: Any, monkeypatch: pytest.Monk
     submit(world)
     seen: list[str] = []
     monkeypatch.setattr("bridge.site.job_folder.JobFolder.drop_secrets", lambda self: seen.append(self.uid))
-    world.submitter.cancel(OWNER, UID, Cancel(grace=0))
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
     for _ in range(3):
         world.look(SECRETS_KEPT)
     assert seen == [UID]

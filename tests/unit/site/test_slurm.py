@@ -16,7 +16,7 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.script.settings import Flavor
 from bridge.site.batch import job_user
 from bridge.site.batch import slurm_text as text
-from bridge.site.batch.port import JobRequest
+from bridge.site.batch.port import BatchJobRequest
 from bridge.site.batch.slurm import SlurmBatch
 from bridge.site.batch.slurm_flags import allowed_flags
 from bridge.site.config import make_batch_system, parse
@@ -154,8 +154,8 @@ def slurm(tmp_path: Path, lines: str = "", more: str = "") -> SlurmBatch:
     return made
 
 
-def request(**more: Any) -> JobRequest:
-    return JobRequest(uid="a-1", folder=Path("/x y/jobs/a-1"), memory=10 * 2**20 + 1, **more)
+def request(**more: Any) -> BatchJobRequest:
+    return BatchJobRequest(uid="a-1", folder=Path("/x y/jobs/a-1"), memory=10 * 2**20 + 1, **more)
 
 
 def test_3_6_warnings_on_stderr_are_no_error(tmp_path: Path) -> None:

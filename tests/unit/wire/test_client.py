@@ -14,7 +14,7 @@ from bridge.errors import SiteError, SiteRefusedError
 from bridge.poolapi.requests import LogOptions
 from bridge.pools.submitter_pool import SubmitterPool
 from bridge.wire.client import PoolClient
-from bridge.wire.messages import Cancel, Files, Submit
+from bridge.wire.messages import CancelMessage, Files, SubmitMessage
 from bridge.wire.subjects import Subjects
 from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
@@ -57,8 +57,8 @@ def test_whatever_is_answered_only_site_errors_are_raised(data: bytes) -> None:
     link: Any = answering(data)
     client = PoolClient(link, "bridge.v1", "alpha", OWNER, FakeClock())
     calls = [
-        lambda: client.submit("u", Submit(namespace="n", name="p", script="x")),
-        lambda: client.cancel("u", Cancel()),
+        lambda: client.submit("u", SubmitMessage(namespace="n", name="p", script="x")),
+        lambda: client.cancel("u", CancelMessage()),
         lambda: client.status("u"),
         lambda: client.files("u", Files(files=[])),
         lambda: client.logs("u", LogOptions(container="c")).close(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from bridge.wire.connection import Link, Settings
+from bridge.wire.connection import Link, NatsSettings
 from bridge.wire.session import NatsAccess, Route, Session
 
 
@@ -25,7 +25,7 @@ class FakeSession:
 
 
 def test_a_subscription_that_ends_while_a_connection_is_opened_gets_no_messages_of_it() -> None:
-    link, session = Link(Settings(("nats://x",), "n")), FakeSession()
+    link, session = Link(NatsSettings(("nats://x",), "n")), FakeSession()
     old, closed = (link.subscribe(subject, lambda *_: None, threads=0) for subject in ("p.*", "q"))
     session.routes.update(link._routes())
     new = link.subscribe("p.a", lambda *_: None, threads=0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bridge.wire import envelope
 from bridge.wire.envelope import GarbledError, pack, pack_chunk, parse, parse_body, parse_chunk, unpack
-from bridge.wire.messages import Announce, Event, LogChunk, Reply, Request, SnapshotPage, Status, Submit
+from bridge.wire.messages import Announce, Event, LogChunk, Reply, Request, SnapshotPage, Status, SubmitMessage
 
 KINDS = (Request, Reply, Announce, Event, SnapshotPage, LogChunk)
 JSON = st.recursive(
@@ -59,7 +59,7 @@ def test_a_bomb_is_refused_without_being_unpacked(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(GarbledError, match="more than"):
             unpack(zlib.compress(b"{" + b" " * size))
     with pytest.raises(GarbledError):
-        pack(Submit(namespace="n", name="p", script="x" * 200_000))
+        pack(SubmitMessage(namespace="n", name="p", script="x" * 200_000))
 
 
 def test_what_is_cut_off_is_garbled() -> None:
@@ -80,14 +80,14 @@ def test_deep_nesting_is_garbled() -> None:
 
 def test_text_that_is_no_unicode_is_refused_when_written() -> None:
     with pytest.raises(GarbledError):
-        pack(Submit(namespace="n", name="p", script="\ud800"))
+        pack(SubmitMessage(namespace="n", name="p", script="\ud800"))
     with pytest.raises(GarbledError):
         pack(Request(pool="a", owner="c1", deadline=1, body={"x": "\udfff"}))
 
 
 def test_the_error_names_fields_but_no_values() -> None:
     with pytest.raises(GarbledError) as caught:
-        parse_body(Submit, {"namespace": "hunter2", "name": ["hunter2"], "cpus": "hunter2"})
+        parse_body(SubmitMessage, {"namespace": "hunter2", "name": ["hunter2"], "cpus": "hunter2"})
     text = str(caught.value)
     assert "name:" in text
     assert "cpus:" in text

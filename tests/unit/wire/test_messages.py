@@ -13,13 +13,13 @@ from bridge.poolapi.announcement import Announcement
 from bridge.poolapi.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.site.sent_files import decoded
 from bridge.wire.envelope import pack, parse
-from bridge.wire.messages import Announce, Event, File, Files, Logs, ScriptWithoutLibrary, Submit
+from bridge.wire.messages import Announce, Event, File, Files, Logs, ScriptWithoutLibrary, SubmitMessage
 
 # Written by podbridge before the vocabulary of pools had a package of its own. Never change a line: sites that were
 # not upgraded send and read these messages.
 OLD: list[tuple[type[Any], dict[str, Any]]] = [
     (
-        Submit,
+        SubmitMessage,
         {
             "namespace": "ns",
             "name": "pod",
@@ -35,7 +35,7 @@ OLD: list[tuple[type[Any], dict[str, Any]]] = [
         },
     ),
     (
-        Submit,
+        SubmitMessage,
         {
             "namespace": "ns",
             "name": "pod",
@@ -192,9 +192,9 @@ def test_a_key_of_a_newer_peer_is_ignored(kind: type[Any], content: dict[str, An
     )
 )
 def test_a_submission_becomes_a_message_without_loss(submission: JobSubmission) -> None:
-    assert dict(Submit.of(submission, submission.script)) == dict(submission)
+    assert dict(SubmitMessage.of(submission, submission.script)) == dict(submission)
     short = ScriptWithoutLibrary(before="a", library="d", after="b")
-    assert dict(Submit.of(submission, short)) == {**dict(submission), "script": short}
+    assert dict(SubmitMessage.of(submission, short)) == {**dict(submission), "script": short}
 
 
 @given(st.builds(LogOptions, container=st.text(), tail=st.none() | st.integers(0), follow=st.booleans()))

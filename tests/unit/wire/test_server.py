@@ -14,7 +14,16 @@ from bridge.poolapi.jobs import JobStatus
 from bridge.wire import envelope
 from bridge.wire.client import PoolClient
 from bridge.wire.envelope import LIMITS, GarbledError, parse_body
-from bridge.wire.messages import Cancel, Grant, Reply, Snapshot, SnapshotPage, Status, Submit, Submitted
+from bridge.wire.messages import (
+    CancelMessage,
+    Grant,
+    Reply,
+    Snapshot,
+    SnapshotPage,
+    Status,
+    SubmitMessage,
+    SubmittedMessage,
+)
 from bridge.wire.server import Server, refusal
 from bridge.wire.subjects import Subjects, encode
 from tests.fakes.clock import FakeClock
@@ -23,7 +32,7 @@ from tests.fakes.nats_link import FakeLink
 OWNER = "c1"
 
 SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
-SUBMIT = Submit(namespace="ns", name="pod", script="x")
+SUBMIT = SubmitMessage(namespace="ns", name="pod", script="x")
 
 
 class Handlers:
@@ -38,9 +47,9 @@ class Handlers:
         if self.error is not None:
             raise self.error
 
-    def submit(self, owner: str, job: str, submit: Submit) -> Submitted:
+    def submit(self, owner: str, job: str, submit: SubmitMessage) -> SubmittedMessage:
         self._call("submit")
-        return Submitted(status=JobStatus(job=job, owner=OWNER, namespace="ns", name="pod", phase="queued"))
+        return SubmittedMessage(status=JobStatus(job=job, owner=OWNER, namespace="ns", name="pod", phase="queued"))
 
     def snapshot(self, owner: str, snapshot: Snapshot) -> SnapshotPage:
         self._call("snapshot")
@@ -102,7 +111,7 @@ def test_nats_9_1_whatever_a_handler_raises_is_answered() -> None:
         handlers.error = error
         for call in (
             lambda: client.submit("u", SUBMIT),
-            lambda: client.cancel("u", Cancel()),
+            lambda: client.cancel("u", CancelMessage()),
             lambda: client.status("u"),
             client.snapshot,
             client.describe,
@@ -167,11 +176,11 @@ class Reporting(Handlers):
     def status(self, owner: str, job: str) -> Status:
         return Status(status=next(each for each in self.jobs if each.job == job))
 
-    def cancel(self, owner: str, job: str, cancel: Cancel) -> Status:
+    def cancel(self, owner: str, job: str, cancel: CancelMessage) -> Status:
         return self.status(owner, job)
 
-    def submit(self, owner: str, job: str, submit: Submit) -> Submitted:
-        return Submitted(status=next(each for each in self.jobs if each.job == job))
+    def submit(self, owner: str, job: str, submit: SubmitMessage) -> SubmittedMessage:
+        return SubmittedMessage(status=next(each for each in self.jobs if each.job == job))
 
 
 def reporting(messages: list[str]) -> PoolClient:
@@ -199,7 +208,11 @@ def test_a_page_that_the_hub_would_not_unpack_is_shortened(monkeypatch: pytest.M
 def test_an_answer_without_a_json_form_is_a_refusal_and_not_silence() -> None:
     client = reporting(["fine", "\ud800"])
     assert [job.job for job in client.snapshot().jobs] == ["u0"]
-    for call in (lambda: client.snapshot("u0"), lambda: client.status("u1"), lambda: client.cancel("u1", Cancel())):
+    for call in (
+        lambda: client.snapshot("u0"),
+        lambda: client.status("u1"),
+        lambda: client.cancel("u1", CancelMessage()),
+    ):
         with pytest.raises(SiteRefusedError) as caught:
             call()
         assert caught.value.reason == "GarbledMessage"

@@ -11,8 +11,8 @@ from bridge.workload import devices
 from bridge.workload.devices import (
     Demand,
     Device,
+    DeviceRequest,
     DevicesNotReadyError,
-    Request,
     UnsupportedClaimError,
     WrongDevicesError,
 )
@@ -40,8 +40,8 @@ def published(node: str = "n", **pool: Any) -> dict[str, Any]:
 
 
 def test_requests_of_a_claim() -> None:
-    assert devices.requests(claim()) == (Request("r0", GPU, 2),)
-    assert devices.requests(claim(count=None)) == (Request("r0", GPU, 1),)
+    assert devices.requests(claim()) == (DeviceRequest("r0", GPU, 2),)
+    assert devices.requests(claim(count=None)) == (DeviceRequest("r0", GPU, 1),)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,15 @@ def test_alternatives_and_constraints_are_refused() -> None:
 
 
 def test_demand_is_the_sum_by_gres() -> None:
-    asked = [Request("a", GPU, 2), Request("b", GPU, 1), Request("c", "a100.example.com", 1), Request("d", CPU, 4)]
+    asked = [
+        DeviceRequest("a", GPU, 2),
+        DeviceRequest("b", GPU, 1),
+        DeviceRequest("c", "a100.example.com", 1),
+        DeviceRequest("d", CPU, 4),
+    ]
     assert devices.demand(asked, TABLE) == Demand(4, {"gpu": 3, "gpu:a100": 1})
     with pytest.raises(UnsupportedClaimError, match=r"mig\.nvidia\.com.*allowed: a100"):
-        devices.demand([Request("a", "mig.nvidia.com", 1)], TABLE)
+        devices.demand([DeviceRequest("a", "mig.nvidia.com", 1)], TABLE)
 
 
 def test_a_class_without_a_driver_is_refused() -> None:
@@ -134,11 +139,11 @@ def test_cpus_that_slurm_counts_otherwise_are_refused() -> None:
 def test_too_few_and_taken_devices_are_told_apart() -> None:
     offered = devices.chosen(gpus(8), "gpu", given_gpus(1, 2))
     with pytest.raises(WrongDevicesError, match="needs 3"):
-        devices.pick(Request("r", GPU, 3), offered, (), "n")
+        devices.pick(DeviceRequest("r", GPU, 3), offered, (), "n")
     with pytest.raises(DevicesNotReadyError, match="card-1"):
-        devices.pick(Request("r", GPU, 2), offered, {(GPU, "n", "card-1")}, "n")
+        devices.pick(DeviceRequest("r", GPU, 2), offered, {(GPU, "n", "card-1")}, "n")
     with pytest.raises(WrongDevicesError, match="a taint"):
-        devices.pick(Request("r", GPU, 1), [Device(GPU, "n", "x", {}, "a taint")], (), "n")
+        devices.pick(DeviceRequest("r", GPU, 1), [Device(GPU, "n", "x", {}, "a taint")], (), "n")
 
 
 @given(
@@ -155,7 +160,7 @@ def test_no_device_is_picked_twice_and_all_are_slurms(shares: list[set[int]], as
         assert {d.attributes[f"{GPU}/index"] for d in offered} == own
         free = len(own) - sum(d.key in taken for d in offered)
         try:
-            picked = devices.pick(Request("r", GPU, count), offered, taken, "n")
+            picked = devices.pick(DeviceRequest("r", GPU, count), offered, taken, "n")
         except (WrongDevicesError, DevicesNotReadyError):
             assert free < count
             continue

@@ -19,11 +19,11 @@ from bridge.errors import BatchError, ScriptError
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import word
 from bridge.script.runtimes.port import Runtime
-from bridge.script.settings import AbsolutePath, BuildSettings, Part
-from bridge.site.batch.port import Amount, BatchJob, BatchSystem, Capacity, JobRequest, Site, job_environment
+from bridge.script.settings import AbsolutePath, BuildSettings, SettingsPart
+from bridge.site.batch.port import Amount, BatchJob, BatchJobRequest, BatchSystem, Capacity, Site, job_environment
 
 
-class Toy(Part):
+class Toy(SettingsPart):
     """``[toybatch]``: used with ``batch.kind = "toybatch"``."""
 
     read_at_start = True
@@ -48,7 +48,7 @@ class ToyBatch(BatchSystem):
     def version(self) -> str:
         return "toybatch 1.0"
 
-    def submit(self, request: JobRequest) -> str:
+    def submit(self, request: BatchJobRequest) -> str:
         if request.cpus > self._cpus:
             raise BatchError(f"{request.cpus} CPUs: this toy has {self._cpus}")
         script = 'echo $$ >"$1"; bash "$2/job.sh" >>"$2/script.log" 2>&1; echo $? >"$1.code"'
@@ -80,7 +80,7 @@ class ToyBatch(BatchSystem):
         return Capacity(amount, amount)
 
 
-class ToySettings(Part):
+class ToySettings(SettingsPart):
     """``[toyruntime]``: used with ``runtime.kind = "toyruntime"``."""
 
     greeting: str = Field("hello", description="Value of the variable GREETING in every container.")

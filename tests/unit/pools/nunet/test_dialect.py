@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import SiteError
 from bridge.pools.nunet import dialect
-from bridge.pools.nunet.dialect import JobRequest
+from bridge.pools.nunet.dialect import DmsJobRequest
 from bridge.pools.nunet.gpus import Kind
 from bridge.pools.nunet.peer import Resources
 from cluster import dms
@@ -120,7 +120,7 @@ def test_no_answer_to_a_submission_breaks_the_reader(told):
 
 
 def test_the_whole_body():
-    request = JobRequest(
+    request = DmsJobRequest(
         uid="u-1",
         image="ghcr.io/x/y:1",
         asked=Resources(Decimal(4), 2**30 + 1, disk=2**31, gpus={"nvidia.rtx.3080.10gb": 2}),

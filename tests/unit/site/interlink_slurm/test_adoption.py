@@ -17,7 +17,7 @@ from bridge.site.folder import Folder
 from bridge.site.interlink_slurm import jobs
 from bridge.site.interlink_slurm.adoption import Adoption
 from bridge.site.job_folder import JobFolder
-from bridge.wire.messages import Cancel, Logs, Submit
+from bridge.wire.messages import CancelMessage, Logs, SubmitMessage
 from tests.fakes import slurm_plugin_job
 from tests.unit.site.conftest import OWNER, UID, World
 
@@ -108,7 +108,7 @@ def test_the_life_of_a_job(left: Left) -> None:
     assert b"".join(pieces) == b"hello\n"
     left.world.batch.end("77", code=3)
     left.look()
-    left.world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
+    left.world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
     left.look()
     left.look()
     assert left.status() is None and not left.path.exists()
@@ -147,7 +147,7 @@ def test_a_running_job_is_cancelled_at_once_with_any_grace_period(left: Left) ->
     left.write(run__main_out="")
     left.world.batch.run("77")
     left.look()
-    left.world.submitter.cancel(OWNER, UID, Cancel(grace=600, forget=True))
+    left.world.submitter.cancel(OWNER, UID, CancelMessage(grace=600, forget=True))
     left.look()
     assert left.world.batch.cancelled == ["77"]
     for _ in range(4):
@@ -159,7 +159,7 @@ def test_a_running_job_is_cancelled_at_once_with_any_grace_period(left: Left) ->
 
 def test_nothing_is_submitted_twice(left: Left) -> None:
     left.look()
-    body = Submit(namespace="ns", name="pod", script="true\n")
+    body = SubmitMessage(namespace="ns", name="pod", script="true\n")
     assert left.world.submitter.submit(OWNER, UID, body).existed
     left.again()
     left.look()
@@ -202,7 +202,7 @@ def test_a_crash_while_a_job_is_adopted_leaves_nothing_undone(
 def test_a_crash_before_the_plugins_directory_is_removed(left: Left) -> None:
     left.look()
     left.world.batch.end("77", "Cancelled")
-    left.world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
+    left.world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
     left.world.look(10)
     assert left.path.exists()
     left.again()

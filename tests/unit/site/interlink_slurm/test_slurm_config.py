@@ -17,7 +17,7 @@ from bridge.site.interlink_slurm.conversion import convert, quantity_of
 from bridge.site.interlink_slurm.slurm_config import OVERRIDES, FlavorPart, SlurmConfig, TaintPart, memory
 from bridge.site.limits import admitted
 from bridge.site.sample import documented
-from bridge.wire.messages import Submit
+from bridge.wire.messages import SubmitMessage
 
 # the README's example, and docker/SlurmConfig.yaml with its flavors
 EXAMPLE = """\
@@ -348,7 +348,7 @@ def test_a_site_without_flags_of_users_still_takes_the_user_of_a_job(
     flags: list[str], rules: str, refused: bool
 ) -> None:
     config = validated({"pool": "p", "limits": {"rules": rules}}, "x")
-    body = Submit(namespace="ns", name="pod", script="true\n", flags=flags)
+    body = SubmitMessage(namespace="ns", name="pod", script="true\n", flags=flags)
     if refused:
         with pytest.raises(SiteRefusedError, match="allow_user_flags"):
             admitted("c1", body, config, 0.0)
