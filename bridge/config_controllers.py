@@ -34,7 +34,7 @@ class NodesSection(Section):
 
 
 class QueuesSection(Section):
-    """MasterQueues: ClusterQueues of Kueue whose quota follows the pools. See kueue.md."""
+    """MasterQueues: ClusterQueues of Kueue whose quota follows the pools. See [Kueue](../admins/kueue.md)."""
 
     enabled: bool = Field(
         False,

@@ -29,7 +29,7 @@ class NunetGroupSection(Section):
 
 
 class NunetSection(Section):
-    """A NuNet DMS. See nunet.md."""
+    """A NuNet DMS. See [NuNet](../admins/nunet.md)."""
 
     name: NodeName = Field(description="Name of the pool and of its virtual node; not used with `groups`.")
     url: str = Field(description="Address of the DMS: http://host:port or https://host:port, with or without a path.")

@@ -36,7 +36,7 @@ from bridge.wire.messages import (
 from bridge.wire.session import Respond, TracedRespond
 from bridge.wire.subjects import ANY, Subjects, last_token, owner_of
 
-__all__ = ["Announcer", "SubmitterHandlers", "Server", "StreamClosed", "Write", "serve"]
+__all__ = ["Announcer", "Server", "StreamClosed", "SubmitterHandlers", "Write", "serve"]
 
 log = logging.getLogger(__name__)
 
