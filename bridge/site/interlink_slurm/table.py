@@ -25,7 +25,8 @@ KEYS = {
     "VerboseLogging": "`true`: level debug",
     "ErrorsOnlyLogging": "`true`: level error",
     "SingularityPath": "the program; default `singularity`; with `apptainer` in its name, that runtime",
-    "SingularityDefaultOptions": "options before the image; default `--nv --no-eval --containall`",
+    "SingularityDefaultOptions": "options before the image; default `--nv --no-eval --containall`. "
+    "They set the switches of `[apptainer]`; all others are off",
     "SingularityPrefix": "no effect",
     "EnrootPath": "the program; default `enroot`",
     "EnrootDefaultOptions": "options before the image",
@@ -75,7 +76,7 @@ OPTIONS = {
 ANNOTATIONS = {
     "slurm-job.vk.io/flavor": "an entry of `Flavors`",
     "slurm-job.vk.io/flags": "options of sbatch; see [Sizes and flags](#sizes-and-flags)",
-    "slurm-job.knoc.io/flags": "the old name",
+    "slurm-job.knoc.io/flags": "old name, used without `slurm-job.vk.io/flags`",
     "slurm-job.vk.io/mpi-flags": "flags of `mpiexec`, which starts the main containers; `true`: none",
     "slurm-job.vk.io/pre-exec": "commands before the containers, outside of them; the job runs even if they fail",
     "slurm-job.vk.io/singularity-commands": "commands before those of `pre-exec`",
