@@ -108,7 +108,7 @@ class SlurmSection(Section):
 
 
 class HintsSection(Section):
-    """Hints from Slurm: they make podbridge poll at once when a job begins or ends. See [hints from Slurm](../admins/slurm-hints.md)."""
+    """Hints from Slurm: podbridge polls at once when a job begins or ends. See [hints](../admins/slurm-hints.md)."""
 
     directory: Path | None = Field(
         None,
