@@ -328,6 +328,10 @@ class Watcher:
 
         A missing job is ended once the hub has cancelled it: if many jobs are missing, the batch system may have lost
         its state for a while only, and the hub holds their pods.
+
+        slurmctld (observed: 24.11 and 26.05) saves the start of a job some time after the start. If it is killed before
+        that, it treats the job as pending when it restarts ("Registered PENDING JobId" in its log), and has the node
+        end the processes of the job.
         """
         record, where = entry.record, self._folder.job(entry.record.uid)
         again = record.meta.attempts < ATTEMPTS and not record.meta.adopted
