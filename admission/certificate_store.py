@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 
 from bridge import names
 from bridge.clock import Clock, SystemClock
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.errors import BridgeError, CertificateError, KubeConflictError, KubeForbiddenError, KubeNotFoundError
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import SECRETS
 from bridge.logs import kv
 from bridge.serving.certificates import Certificates, Pair, bundle, make_pair, needs_renewal

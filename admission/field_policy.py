@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from admission.pods import Pod, annotations_of
-from bridge import names, namespace_policies
-from bridge.namespace_policies import FIELDS, NamespacePolicy
+from admission.raw_pods import Pod, annotations_of
+from bridge import names
+from bridge.config import policies
+from bridge.config.policies import FIELDS, NamespacePolicy
 from bridge.workload import slurm_partition
 
 SCHEDULER = "scheduler"
@@ -55,8 +56,8 @@ def denied(annotations: Mapping[str, str], policy: NamespacePolicy, partition: s
             beyond = policy.default_of(name) is not None
             problem = f"annotation {name}: must not be absent"
         else:
-            refused = [part for part in namespace_policies.parts(value) if part not in allowed]
-            beyond = bool(refused) and namespace_policies.ANY not in allowed
+            refused = [part for part in policies.parts(value) if part not in allowed]
+            beyond = bool(refused) and policies.ANY not in allowed
             problem = f"annotation {name}: {value!r} is not allowed"
             if beyond and [value] != refused:
                 problem += f" ({', '.join(refused)})"
@@ -71,7 +72,7 @@ def impossible(annotations: Mapping[str, str], partitions: Collection[str]) -> l
 
     No permission allows them: another installation schedules the pods of these partitions.
     """
-    wanted = namespace_policies.parts(annotations.get(names.PARTITION, ""))
+    wanted = policies.parts(annotations.get(names.PARTITION, ""))
     if not partitions or not (refused := [part for part in wanted if part not in partitions]):
         return []
     return [
@@ -84,7 +85,7 @@ def selector_denied(spec: Mapping[str, Any], policy: NamespacePolicy, partition:
     """List the partitions of the pod's node selector that the policy does not allow; at most one denial."""
     allowed = policy.allowed_of(names.PARTITION, partition)
     refused = [part for part in slurm_partition.selected(spec) if part not in allowed]
-    if not refused or namespace_policies.ANY in allowed:
+    if not refused or policies.ANY in allowed:
         return []
     problem = f"spec.nodeSelector[{names.PARTITION_LABEL_PREFIX}{refused[0]}]: partition {refused[0]!r} is not allowed"
     return [Denial(PARTITION, problem, ", ".join(allowed) or "no such label")]

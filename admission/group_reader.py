@@ -14,22 +14,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from admission import pods
+from admission import raw_pods
 from bridge import names
 from bridge.clock import Clock, SystemClock
+from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.errors import KubeForbiddenError
-from bridge.kube.client import KubeClient
 from bridge.kube.discovery import get_if_served
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import JOBS, Resource, resource_of
 from bridge.logs import kv
-from bridge.single_flight_cache import SingleFlightCache
 from bridge.slurm.models import GroupRef
 from bridge.workload import groups
 from bridge.workload.annotations import Layers, merge
 from bridge.workload.groups import InvalidGroupError, Membership
 from bridge.workload.kinds import job, jobset
 from bridge.workload.kinds.kind import Kind, controller, label, number
-from bridge.workload.kinds.table import check_gang, claimed
+from bridge.workload.kinds.kind_table import check_gang, claimed
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class GroupReader:
 
     def find(
         self,
-        pod: pods.Pod,
+        pod: raw_pods.Pod,
         namespace: str,
         inherited: Mapping[str, str],
         namespace_annotations: Mapping[str, str],
@@ -113,7 +113,7 @@ class GroupReader:
             The owner could not be read.
         """
         owners = owners or [controller(pod)]
-        settings = {**inherited, **pods.annotations_of(pod)}
+        settings = {**inherited, **raw_pods.annotations_of(pod)}
         groups.together(settings)
         gang = settings.get(names.GANG)
         if gang is not None:
@@ -201,7 +201,7 @@ class GroupReader:
                 )
             found = parent
 
-    def _replicas(self, pod: pods.Pod, namespace: str, owners: Sequence[Mapping[str, Any]]) -> int:
+    def _replicas(self, pod: raw_pods.Pod, namespace: str, owners: Sequence[Mapping[str, Any]]) -> int:
         """Return the number of pods that the pod's JobSet, Job, ReplicaSet or StatefulSet creates; 0 if unknown."""
         name = label(pod, jobset.NAME)
         if name is not None:
@@ -217,7 +217,7 @@ class GroupReader:
         spec = found["spec"]
         return (job.pods_of(spec) if reference["kind"] == "Job" else number(spec.get("replicas", 1))) or 0
 
-    def _completed(self, pod: pods.Pod, namespace: str, index: str, owners: Sequence[Mapping[str, Any]]) -> int:
+    def _completed(self, pod: raw_pods.Pod, namespace: str, index: str, owners: Sequence[Mapping[str, Any]]) -> int:
         """Return the number of pods of the group that have succeeded, from the status of the pod's Job and JobSet.
 
         Pods of a JobSet that have succeeded in a Job which is not complete count only if that Job is the pod's own.

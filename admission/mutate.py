@@ -31,7 +31,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from admission import pods
+from admission import raw_pods
 from bridge import names
 from bridge.workload import eligibility, pool_selection
 from bridge.workload import pods as pod_fields
@@ -60,7 +60,7 @@ CREATION_ANNOTATIONS = (names.GROUP, names.JOB_LIMITS)
 
 
 def mutate(
-    pod: pods.Pod,
+    pod: raw_pods.Pod,
     *,
     scheduler: str,
     managed: bool,
@@ -101,14 +101,14 @@ def mutate(
     traceparent
         The new trace context of the pod, which replaces its own; empty: it keeps its own, or has none.
     """
-    if pods.is_mirror(pod, user_name) or not (managed or pods.scheduler_name(pod) == scheduler):
+    if raw_pods.is_mirror(pod, user_name) or not (managed or raw_pods.scheduler_name(pod) == scheduler):
         return []
-    named = pods.scheduler_name(pod)
+    named = raw_pods.scheduler_name(pod)
     more = {**(inherited or {}), **({} if pools is None else {names.POOLS: pools})}
     patch: list[Operation] = []
-    if not pods.is_daemon(pod, user_name):
+    if not raw_pods.is_daemon(pod, user_name):
         if reason := _default_scheduler_reason(pod, more, pools_only, default_nodes or {}):
-            own = pods.annotations_of(pod)
+            own = raw_pods.annotations_of(pod)
             return _set_annotations(own, {names.DEFAULT_SCHEDULER_REASON: reason})
         if named == names.KUBE_DEFAULT_SCHEDULER:
             patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler})
@@ -127,10 +127,10 @@ def mutate(
 
 
 def _default_scheduler_reason(
-    pod: pods.Pod, inherited: Mapping[str, str], pools_only: bool, default_nodes: Mapping[str, str]
+    pod: raw_pods.Pod, inherited: Mapping[str, str], pools_only: bool, default_nodes: Mapping[str, str]
 ) -> str:
     """Return why a pod stays with the default scheduler; empty if it does not, or names another scheduler."""
-    if pods.scheduler_name(pod) != names.KUBE_DEFAULT_SCHEDULER:
+    if raw_pods.scheduler_name(pod) != names.KUBE_DEFAULT_SCHEDULER:
         return ""
     if label := selects_default_nodes(pod, default_nodes):
         return f"its node selector has {label}, a label of defaultSchedulerNodes"
@@ -139,14 +139,14 @@ def _default_scheduler_reason(
     return ""
 
 
-def selects_default_nodes(pod: pods.Pod, default_nodes: Mapping[str, str]) -> str:
+def selects_default_nodes(pod: raw_pods.Pod, default_nodes: Mapping[str, str]) -> str:
     """Return the label of nodes of the default scheduler in the pod's node selector, as ``key=value``; else empty."""
     selector = pod["spec"].get("nodeSelector") or {}
     return next((f"{key}={value}" for key, value in default_nodes.items() if selector.get(key) == value), "")
 
 
 def needs_group(
-    pod: pods.Pod,
+    pod: raw_pods.Pod,
     user_name: str,
     scheduler: str,
     inherited: Mapping[str, str],
@@ -156,20 +156,20 @@ def needs_group(
     """Whether :func:`mutate` needs the group of the pod: it may run on Slurm, and is no daemon's."""
     if (
         selects_default_nodes(pod, default_nodes)
-        or pods.is_mirror(pod, user_name)
+        or raw_pods.is_mirror(pod, user_name)
         or (
-            pods.scheduler_name(pod) != scheduler
-            and (pods.is_daemon(pod, user_name) or pods.scheduler_name(pod) != names.KUBE_DEFAULT_SCHEDULER)
+            raw_pods.scheduler_name(pod) != scheduler
+            and (raw_pods.is_daemon(pod, user_name) or raw_pods.scheduler_name(pod) != names.KUBE_DEFAULT_SCHEDULER)
         )
     ):
         return False
     return _may_be_local(pod, {**inherited, **({} if pools is None else {names.POOLS: pools})})
 
 
-def update(old: pods.Pod, new: pods.Pod, *, scheduler: str) -> list[Operation]:
+def update(old: raw_pods.Pod, new: raw_pods.Pod, *, scheduler: str) -> list[Operation]:
     """Return the JSON patch for an updated pod: tolerations for the pools that the update allows."""
     if (
-        pods.scheduler_name(new) != scheduler
+        raw_pods.scheduler_name(new) != scheduler
         or new["spec"].get("nodeName")
         or pool_selection.of(old) == pool_selection.of(new)
     ):
@@ -177,9 +177,9 @@ def update(old: pods.Pod, new: pods.Pod, *, scheduler: str) -> list[Operation]:
     return _tolerate(new, scheduler, {})
 
 
-def _may_be_local(pod: pods.Pod, inherited: Mapping[str, str]) -> bool:
+def _may_be_local(pod: raw_pods.Pod, inherited: Mapping[str, str]) -> bool:
     """Whether the pod may run on Slurm once it has the tolerations of its annotation."""
-    text = pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
+    text = raw_pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
     if text is None:
         return pool_selection.of(pod).local
     with suppress(ValueError):
@@ -187,13 +187,13 @@ def _may_be_local(pod: pods.Pod, inherited: Mapping[str, str]) -> bool:
     return False  # validation refuses the pod
 
 
-def _may_be_remote(pod: pods.Pod, inherited: Mapping[str, str]) -> bool:
+def _may_be_remote(pod: raw_pods.Pod, inherited: Mapping[str, str]) -> bool:
     """Whether the pod may run on a pool. True for an invalid annotation, so that validation refuses the pod."""
-    text = pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
+    text = raw_pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
     return pool_selection.of(pod).remote if text is None else text.strip() != names.LOCAL_POOL
 
 
-def _hold(pod: pods.Pod, *, hold: bool) -> list[Operation]:
+def _hold(pod: raw_pods.Pod, *, hold: bool) -> list[Operation]:
     """Set the finalizer on a pod that cannot run on a pool: there, the pool alone decides when the pod may go."""
     before = pod["metadata"].get("finalizers") or []
     after = [name for name in before if name not in (names.FINALIZER, names.POOL_FINALIZER)]
@@ -203,9 +203,9 @@ def _hold(pod: pods.Pod, *, hold: bool) -> list[Operation]:
     return [{"op": "add", "path": "/metadata/finalizers", "value": after}]
 
 
-def _require_node(pod: pods.Pod) -> list[Operation]:
+def _require_node(pod: raw_pods.Pod) -> list[Operation]:
     """Replace ``spec.nodeName`` by a required node affinity for this node."""
-    spec, annotations = pod["spec"], pods.annotations_of(pod)
+    spec, annotations = pod["spec"], raw_pods.annotations_of(pod)
     node = spec.get("nodeName")
     if not node:
         return []
@@ -225,18 +225,18 @@ def _require_node(pod: pods.Pod) -> list[Operation]:
     return [*patch, {"op": "add", "path": "/spec/affinity", "value": {**affinity, "nodeAffinity": of_nodes}}]
 
 
-def _remove_own_marks(pod: pods.Pod) -> list[Operation]:
+def _remove_own_marks(pod: raw_pods.Pod) -> list[Operation]:
     """Remove what only podbridge sets: ``kubectl replace --force`` creates a pod from the exported one."""
-    found = [_annotation_path(key) for key in OWN_ANNOTATIONS if key in pods.annotations_of(pod)]
-    if names.JOB_ID_LABEL in pods.labels_of(pod):
+    found = [_annotation_path(key) for key in OWN_ANNOTATIONS if key in raw_pods.annotations_of(pod)]
+    if names.JOB_ID_LABEL in raw_pods.labels_of(pod):
         found.append(_path("labels", names.JOB_ID_LABEL))
     return [{"op": "remove", "path": path} for path in found]
 
 
-def _tolerate(pod: pods.Pod, scheduler: str, inherited: Mapping[str, str]) -> list[Operation]:
+def _tolerate(pod: raw_pods.Pod, scheduler: str, inherited: Mapping[str, str]) -> list[Operation]:
     before = list(pod["spec"].get("tolerations") or ())
     after = [*before]
-    text = pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
+    text = raw_pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
     named: tuple[str, ...] = ()
     if text is not None:
         with suppress(ValueError):  # validation refuses the pod
@@ -279,10 +279,10 @@ def annotates(patch: Iterable[Operation], name: str) -> bool:
 
 
 def _annotate(
-    pod: pods.Pod, inherited: Mapping[str, str], exact: Mapping[str, str | None], traceparent: str
+    pod: raw_pods.Pod, inherited: Mapping[str, str], exact: Mapping[str, str | None], traceparent: str
 ) -> list[Operation]:
     """Add annotations that the pod lacks, and set or remove (``None``) those of ``exact``."""
-    own = pods.annotations_of(pod)
+    own = raw_pods.annotations_of(pod)
     wanted = {key: value for key, value in sorted(inherited.items()) if key not in own}
     wanted |= {key: value for key, value in exact.items() if value is not None}
     if traceparent:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from admission import pods
+from admission import raw_pods
 from bridge import names
 from bridge.clock import Clock, SystemClock
+from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.errors import KubeForbiddenError
-from bridge.kube.client import KubeClient
 from bridge.kube.discovery import get_if_served
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import JOBS, resource_of
 from bridge.logs import kv
-from bridge.single_flight_cache import SingleFlightCache
 from bridge.workload.annotations import Layers, merge
 
 log = logging.getLogger(__name__)
@@ -75,22 +75,22 @@ class OwnerAnnotations:
         self._read = read
         self._known: SingleFlightCache[Mapping[str, Any] | None] = SingleFlightCache(clock)
 
-    def annotations(self, pod: pods.Pod, namespace: str) -> dict[str, str]:
+    def annotations(self, pod: raw_pods.Pod, namespace: str) -> dict[str, str]:
         """Return the job annotations of the owners; the nearest owner wins. Raises ``Kube*`` errors."""
         return self.find(pod, namespace).annotations
 
-    def find(self, pod: pods.Pod, namespace: str) -> Owners:
+    def find(self, pod: raw_pods.Pod, namespace: str) -> Owners:
         """Return the controlling owners of a pod and their job annotations. Raises ``Kube*`` errors."""
         layers: list[tuple[str, Mapping[str, str]]] = []
         references: list[Mapping[str, Any]] = []
-        reference = pods.controller(pod)
+        reference = raw_pods.controller(pod)
         while reference is not None and len(layers) < MAX_DEPTH:
             references.append(reference)
             metadata = self._metadata(reference, namespace)
             if metadata is None:
                 break
             layers.append((f"{reference.get('kind')} {reference.get('name')}", metadata.get("annotations") or {}))
-            reference = pods.controller({"metadata": metadata})
+            reference = raw_pods.controller({"metadata": metadata})
         return Owners(merge([annotations for _, annotations in layers]), tuple(references), tuple(layers))
 
     def _metadata(self, reference: Mapping[str, Any], namespace: str) -> Mapping[str, Any] | None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import Clock, SystemClock
+from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.kube import access_review
-from bridge.kube.client import KubeClient
-from bridge.single_flight_cache import SingleFlightCache
+from bridge.kube.kube_client import KubeClient
 
 REMEMBER_YES = 10.0
 """Seconds to cache a positive answer; a revoked permission still works for this time."""

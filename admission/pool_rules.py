@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from admission import pods
+from admission import raw_pods
 from bridge import names
 from bridge.script import consent
 from bridge.workload import pool_selection
 
 
-def forbidden(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
+def forbidden(pod: raw_pods.Pod, namespace_pools: str | None) -> list[str]:
     """List the requested pools that the namespace does not open; without its annotation, all pools are open."""
     if namespace_pools is None:
         return []
@@ -22,7 +22,7 @@ def forbidden(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
         return []
     allowed = ", ".join(opened)
     problems = []
-    text = pods.annotations_of(pod).get(names.POOLS)
+    text = raw_pods.annotations_of(pod).get(names.POOLS)
     if text is not None:
         try:
             beyond = [name for name in pool_selection.parse(text) if name not in (*opened, names.LOCAL_POOL)]
@@ -41,10 +41,10 @@ def forbidden(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
     return problems
 
 
-def invalid(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
+def invalid(pod: raw_pods.Pod, namespace_pools: str | None) -> list[str]:
     """List the problems of the annotations of the pod and the namespace."""
     problems = []
-    own = pods.annotations_of(pod).get(names.POOLS)
+    own = raw_pods.annotations_of(pod).get(names.POOLS)
     for where, text in (("annotation", own), ("the namespace's annotation", namespace_pools)):
         if text is None or (text == own and where != "annotation"):
             continue
@@ -52,14 +52,14 @@ def invalid(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
             pool_selection.parse(text)
         except ValueError as error:
             problems.append(f"{where} {names.POOLS}: {error}")
-    placement = pods.annotations_of(pod).get(names.PLACEMENT)
+    placement = raw_pods.annotations_of(pod).get(names.PLACEMENT)
     if placement is not None and placement.strip() != names.RACE:
         problems.append(f"annotation {names.PLACEMENT}: {placement[:100]!r} is not allowed; allowed: {names.RACE!r}")
     return problems
 
 
 def secrets_refused(
-    pod: pods.Pod, asked: Sequence[str], namespace: str, namespace_annotations: Mapping[str, str]
+    pod: raw_pods.Pod, asked: Sequence[str], namespace: str, namespace_annotations: Mapping[str, str]
 ) -> list[str]:
     """Return a warning if the Secrets or tokens of the pod may go to none of the pools in ``asked``.
 

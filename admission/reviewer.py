@@ -7,22 +7,25 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from admission import field_policy, pods, validate
+from admission import field_policy, raw_pods, validate
 from admission.group_reader import BARE, GroupReader
 from admission.mutate import annotates, mutate, needs_group, update
 from admission.owner_annotations import OwnerAnnotations, Owners
 from admission.permissions import Permissions
 from admission.review import Json, Review, allow, deny
 from admission.validate import Scope, Verdict
-from bridge import names, namespace_policies, tracing
-from bridge.config import Config
+from bridge import names
+from bridge.config import policies
+from bridge.config.hub import Config
+from bridge.config.policies import NamespacePolicy
 from bridge.errors import BridgeError
 from bridge.kube import namespaces
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.logs import kv
-from bridge.namespace_policies import NamespacePolicy
-from bridge.workload import extended_claims, job_limits, pool_selection
+from bridge.telemetry import tracing
+from bridge.workload import job_limits, pool_selection
 from bridge.workload.annotations import Layers, with_sources
+from bridge.workload.devices import extended_claims
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.resources import Resources
 
@@ -92,7 +95,7 @@ class Reviewer:
             return allow(review.uid, update(review.old, pod, scheduler=self._scheduler))
         context, start = _new_context(review, pod) if tracing.tracer is not None else None, time.time()
         owners = Owners()
-        namespace, policy, group, limits = Namespace(), namespace_policies.NOTHING, BARE, None
+        namespace, policy, group, limits = Namespace(), policies.NOTHING, BARE, None
         try:
             if self._ours(pod, managed):
                 owners = self._owners.find(pod, review.namespace)
@@ -106,7 +109,9 @@ class Reviewer:
                 policy = self._policy(review, namespace)
                 limits = self._job_limits(review, policy, group=group.value is not None)
         except InvalidGroupError as error:
-            problem = with_sources([str(error)], {**owners.annotations, **pods.annotations_of(pod)}, owners.layers)[0]
+            problem = with_sources([str(error)], {**owners.annotations, **raw_pods.annotations_of(pod)}, owners.layers)[
+                0
+            ]
             return deny(review.uid, problem, code=422, reason="Invalid")
         except BridgeError as error:
             what = "the pod's owners, its namespace or a permission of its user could not be read"
@@ -153,13 +158,13 @@ class Reviewer:
         if not problems:
             return allow(review.uid, warnings=verdict.warnings)
         if review.operation == "CREATE" and any(problem.startswith("annotation ") for problem in problems):
-            problems = with_sources(problems, pods.annotations_of(pod), self._layers(pod, review.namespace))
+            problems = with_sources(problems, raw_pods.annotations_of(pod), self._layers(pod, review.namespace))
         message = summary(problems)
         if forbidden:
             return deny(review.uid, message, warnings=verdict.warnings)
         return deny(review.uid, message, code=422, reason="Invalid", warnings=verdict.warnings)
 
-    def _layers(self, pod: pods.Pod, namespace: str) -> Layers:
+    def _layers(self, pod: raw_pods.Pod, namespace: str) -> Layers:
         """Return the objects that a refused pod inherits annotations from, as far as they can be read."""
         layers: Layers = ()
         with contextlib.suppress(BridgeError):
@@ -172,7 +177,7 @@ class Reviewer:
     def validate_namespace(self, review: Review, selected: bool) -> Json:
         """Answer a review of a namespace: deny the annotation for pools in a namespace that is not managed."""
         namespace, name = namespaces.of(review.object), str(review.object["metadata"].get("name") or "")
-        policy = namespace_policies.find(self._policies, name, namespace.labels)
+        policy = policies.find(self._policies, name, namespace.labels)
         if selected or namespace.pools is None or policy.may_name_scheduler:
             return allow(review.uid)
         managed = "managedNamespaceSelector" if self._namespaces is None else ", ".join(sorted(self._namespaces))
@@ -206,7 +211,7 @@ class Reviewer:
         return Scope(namespace.pools, policy, managed, review.namespace, namespace.annotations)
 
     def _policy(self, review: Review, namespace: Namespace) -> NamespacePolicy:
-        return namespace_policies.find(self._policies, review.namespace, namespace.labels, review.groups)
+        return policies.find(self._policies, review.namespace, namespace.labels, review.groups)
 
     def _job_limits(self, review: Review, policy: NamespacePolicy, *, group: bool) -> str | None:
         """Return the limits that the scheduler checks; ``None`` if there are none, or the user may exceed them all."""
@@ -218,8 +223,8 @@ class Reviewer:
     def _managed(self, review: Review, selected: bool) -> bool:
         return selected and (self._namespaces is None or review.namespace in self._namespaces)
 
-    def _ours(self, pod: pods.Pod, managed: bool) -> bool:
-        return bool(pod) and (managed or pods.scheduler_name(pod) == self._scheduler)
+    def _ours(self, pod: raw_pods.Pod, managed: bool) -> bool:
+        return bool(pod) and (managed or raw_pods.scheduler_name(pod) == self._scheduler)
 
 
 def pools_only(config: Config) -> bool:
@@ -227,9 +232,9 @@ def pools_only(config: Config) -> bool:
     return not config.slurm_rest_api and config.pools.other_pods == "default-scheduler"
 
 
-def _new_context(review: Review, pod: pods.Pod) -> tracing.Context | None:
+def _new_context(review: Review, pod: raw_pods.Pod) -> tracing.Context | None:
     """Return a new trace context; ``None`` for a pod that has one, of its user or of an earlier review."""
-    known = tracing.parse(pods.annotations_of(pod).get(names.TRACEPARENT)) is not None
+    known = tracing.parse(raw_pods.annotations_of(pod).get(names.TRACEPARENT)) is not None
     return None if known or review.dry_run else tracing.new_context()
 
 
@@ -253,7 +258,7 @@ def _no_permission(review: Review, key: str) -> str:
     if key == validate.FINALIZER_PERMISSION:
         return f"metadata.finalizers: {names.FINALIZER!r} cannot be removed while the pod has a Slurm job: {needs}"
     annotation = names.JOB_ANNOTATION_PREFIX + key
-    value = pods.annotations_of(review.object).get(annotation)
+    value = raw_pods.annotations_of(review.object).get(annotation)
     return f"annotation {annotation}: {value!r} is not allowed: {needs}"
 
 

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping
 
 from pydantic.alias_generators import to_camel
 
-from admission import pods
+from admission import raw_pods
 from admission.field_policy import Denial
 from bridge import gres_text, names
-from bridge.namespace_policies import SIZES, MaxValues
-from bridge.workload import gres, groups, quantity, translate
+from bridge.config.policies import SIZES, MaxValues
+from bridge.workload import groups, quantity, translate
 from bridge.workload.annotations import JobSettings
-from bridge.workload.devices import CPU
+from bridge.workload.devices import gres
+from bridge.workload.devices.claimed_devices import CPU
 from bridge.workload.groups import InvalidGroupError, Membership
 from bridge.workload.resources import Resources
 
@@ -26,7 +27,7 @@ _LIMITED_ALWAYS = (names.MIN_NODES, names.MAX_NODES, names.EXCLUSIVE)
 
 
 def denied(
-    pod: pods.Pod,
+    pod: raw_pods.Pod,
     settings: JobSettings,
     asked: Resources,
     most: MaxValues,
@@ -42,7 +43,7 @@ def denied(
     """
     if most == UNLIMITED and settings.keys().isdisjoint(_LIMITED_ALWAYS):
         return []
-    member = _membership(pods.annotations_of(pod))
+    member = _membership(raw_pods.annotations_of(pod))
     return [
         *_nodes(settings, member, most),
         *_whole_nodes(settings, most, exclusive=exclusive),
@@ -132,7 +133,7 @@ def _gres(
         yield _denial(names.GRES, what, f"at most {gres.limits_text(most.gres)}")
 
 
-def _time(pod: pods.Pod, settings: JobSettings, most: MaxValues) -> Iterator[Denial]:
+def _time(pod: raw_pods.Pod, settings: JobSettings, most: MaxValues) -> Iterator[Denial]:
     if most.timelimit is None:
         return
     stated = settings.get(names.TIME_LIMIT)

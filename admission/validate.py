@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from admission import field_policy, pods, pool_rules, size_policy, unsupported
+from admission import field_policy, pool_rules, raw_pods, size_policy, unsupported
 from admission.field_policy import Denial
 from admission.mutate import CREATION_ANNOTATIONS, OWN_ANNOTATIONS
 from bridge import names
-from bridge.config import Config
-from bridge.namespace_policies import NOTHING, NamespacePolicy
+from bridge.config.hub import Config
+from bridge.config.policies import NOTHING, NamespacePolicy
 from bridge.script import check as script_check
 from bridge.workload import annotations as job_annotations
-from bridge.workload import extended_claims, groups, pool_selection, resources, shortfall
+from bridge.workload import groups, pool_selection, resources, shortfall
 from bridge.workload.annotations import JobSettings
+from bridge.workload.devices import extended_claims
 from bridge.workload.groups import InvalidGroupError
-from bridge.workload.kinds.table import check_gang
+from bridge.workload.kinds.kind_table import check_gang
 from bridge.workload.resources import Resources
 
 FINALIZER_PERMISSION = "finalizer"
@@ -96,7 +97,7 @@ class Verdict:
 
 
 def create(
-    pod: pods.Pod,
+    pod: raw_pods.Pod,
     user_name: str,
     rules: Rules,
     nodes: Sequence[Resources] = (),
@@ -104,15 +105,15 @@ def create(
 ) -> Verdict:
     """Validate a new pod; ``nodes`` holds the allocatable resources of the managed nodes."""
     verdict = Verdict()
-    if pods.is_mirror(pod, user_name):
+    if raw_pods.is_mirror(pod, user_name):
         return verdict
     verdict.forbidden += _reserved_on_create(pod, user_name, rules)
-    if pods.scheduler_name(pod) != rules.scheduler:
-        reason = pods.annotations_of(pod).get(names.DEFAULT_SCHEDULER_REASON)
-        if reason and scope.managed and pods.scheduler_name(pod) == names.KUBE_DEFAULT_SCHEDULER:
+    if raw_pods.scheduler_name(pod) != rules.scheduler:
+        reason = raw_pods.annotations_of(pod).get(names.DEFAULT_SCHEDULER_REASON)
+        if reason and scope.managed and raw_pods.scheduler_name(pod) == names.KUBE_DEFAULT_SCHEDULER:
             verdict.warnings.append(f"the pod stays with the default scheduler: {reason}")
         return verdict
-    spec, annotations = pod["spec"], pods.annotations_of(pod)
+    spec, annotations = pod["spec"], raw_pods.annotations_of(pod)
     wrong = job_annotations.check(annotations)
     settings = {} if wrong else job_annotations.read(annotations)
     asked = resources.pod_requests(spec)
@@ -149,17 +150,17 @@ def create(
     return verdict
 
 
-def _too_large(pod: pods.Pod, settings: JobSettings, asked: Resources, rules: Rules, scope: Scope) -> list[Denial]:
+def _too_large(pod: raw_pods.Pod, settings: JobSettings, asked: Resources, rules: Rules, scope: Scope) -> list[Denial]:
     """List what exceeds the maxima of the namespace's policy."""
     by_class = extended_claims.by_class(pod["spec"], rules.device_classes)
     return size_policy.denied(pod, settings, asked, scope.policy.max, rules.gres, by_class, rules.exclusive)
 
 
-def _grown(old: pods.Pod, new: pods.Pod, rules: Rules, scope: Scope) -> list[Denial]:
+def _grown(old: raw_pods.Pod, new: raw_pods.Pod, rules: Rules, scope: Scope) -> list[Denial]:
     """List what exceeds the maxima in a changed pod, and did not before."""
     found: list[list[Denial]] = []
     for pod in (old, new):
-        annotations = pods.annotations_of(pod)
+        annotations = raw_pods.annotations_of(pod)
         settings = {} if job_annotations.check(annotations) else job_annotations.read(annotations)
         found.append(_too_large(pod, settings, resources.pod_requests(pod["spec"]), rules, scope))
     before, after = found
@@ -173,22 +174,22 @@ def _select_partition(verdict: Verdict, spec: Mapping[str, Any], rules: Rules, s
         verdict.denials += field_policy.selector_denied(spec, scope.policy, rules.partition)
 
 
-def _reserved_on_create(pod: pods.Pod, user_name: str, rules: Rules) -> list[str]:
+def _reserved_on_create(pod: raw_pods.Pod, user_name: str, rules: Rules) -> list[str]:
     """List the annotations, labels and finalizers of a new pod that only podbridge or a kubelet may set."""
     problems = []
-    annotations = pods.annotations_of(pod)
-    if pods.MIRROR_ANNOTATION in annotations:
+    annotations = raw_pods.annotations_of(pod)
+    if raw_pods.MIRROR_ANNOTATION in annotations:
         problems.append(
-            f"metadata.annotations[{pods.MIRROR_ANNOTATION}]: is not allowed: only the kubelet of spec.nodeName sets "
-            f"it, for a static pod; allowed: no such annotation"
+            f"metadata.annotations[{raw_pods.MIRROR_ANNOTATION}]: is not allowed: only the kubelet of spec.nodeName "
+            f"sets it, for a static pod; allowed: no such annotation"
         )
     if user_name not in rules.trusted:
-        before: pods.Pod = {"metadata": {}}
-        if pods.scheduler_name(pod) == rules.scheduler:  # set by the mutating webhook
+        before: raw_pods.Pod = {"metadata": {}}
+        if raw_pods.scheduler_name(pod) == rules.scheduler:  # set by the mutating webhook
             known = {key: annotations[key] for key in CREATION_ANNOTATIONS if key in annotations}
             before = {"metadata": {"annotations": known}}
         problems += _reserved(before, pod)
-        local = pods.scheduler_name(pod) == rules.scheduler and pool_selection.of(pod).local
+        local = raw_pods.scheduler_name(pod) == rules.scheduler and pool_selection.of(pod).local
         reserved = [name for name in _FINALIZERS if not (local and name == names.FINALIZER)]
         problems += [_FINALIZER_RESERVED.format(name) for name in reserved if name in _finalizers(pod)]
     return problems
@@ -218,7 +219,7 @@ def _slurm_problems(settings: JobSettings, asked: Resources, rules: Rules) -> li
     return problems
 
 
-def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Scope = NO_SCOPE) -> Verdict:
+def update(old: raw_pods.Pod, new: raw_pods.Pod, user_name: str, rules: Rules, scope: Scope = NO_SCOPE) -> Verdict:
     """Validate an update. Only changed fields are checked, so that an earlier error does not block other changes."""
     verdict = Verdict()
     if user_name not in rules.trusted:
@@ -227,9 +228,9 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
         added = [name for name in _FINALIZERS if name in wanted and name not in held]
         verdict.forbidden += [_FINALIZER_RESERVED.format(name) for name in added]
         removed = [name for name in _FINALIZERS if name in held and name not in wanted]
-        if names.POOL_FINALIZER in removed or (names.FINALIZER in removed and pods.job_id(old)):
+        if names.POOL_FINALIZER in removed or (names.FINALIZER in removed and raw_pods.job_id(old)):
             verdict.permissions.append(FINALIZER_PERMISSION)
-    if pods.scheduler_name(new) != rules.scheduler:
+    if raw_pods.scheduler_name(new) != rules.scheduler:
         return verdict
     if pool_selection.of(old) != pool_selection.of(new):  # Kubernetes allows new tolerations on a pod without a node
         verdict.forbidden += pool_rules.forbidden(new, scope.pools)
@@ -254,7 +255,7 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
             f"{after.get(names.POOLS)!r}: the pod's tolerations would not change; allowed: a new pod"
         )
         return verdict
-    if job := pods.job_id(old):
+    if job := raw_pods.job_id(old):
         verdict.invalid += [
             f"annotation {key}: cannot be changed from {before.get(key)!r} to {after.get(key)!r}: podbridge does "
             f"not change Slurm job {job}; allowed: a new pod"
@@ -274,56 +275,56 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
     return verdict
 
 
-def resize(old: pods.Pod, new: pods.Pod, rules: Rules, scope: Scope = NO_SCOPE) -> Verdict:
+def resize(old: raw_pods.Pod, new: raw_pods.Pod, rules: Rules, scope: Scope = NO_SCOPE) -> Verdict:
     """Validate an in-place resize."""
     verdict = Verdict()
-    if pods.scheduler_name(old) != rules.scheduler:
+    if raw_pods.scheduler_name(old) != rules.scheduler:
         return verdict
-    job = pods.job_id(old)
+    job = raw_pods.job_id(old)
     if remote := _remote_key(old):
         verdict.invalid.append(
             f"spec.containers[*].resources: cannot be changed in place: a job at a pool has the pod's original size "
-            f"(annotation {remote}: {pods.annotations_of(old)[remote]!r}); allowed: a new pod"
+            f"(annotation {remote}: {raw_pods.annotations_of(old)[remote]!r}); allowed: a new pod"
         )
     elif job:
         verdict.invalid.append(
             f"spec.containers[*].resources: cannot be changed in place: Slurm job {job} has the pod's original "
             f"size; allowed: a new pod"
         )
-    elif not job_annotations.check(pods.annotations_of(new)):
+    elif not job_annotations.check(raw_pods.annotations_of(new)):
         verdict.invalid += _shortfall(new, rules)
         if pool_selection.of(new).local:
             verdict.denials += _grown(old, new, rules, scope)
     return verdict
 
 
-def ephemeral_containers(old: pods.Pod, rules: Rules) -> Verdict:
+def ephemeral_containers(old: raw_pods.Pod, rules: Rules) -> Verdict:
     """Validate the addition of ephemeral containers (``kubectl debug``): a job at a pool cannot get any."""
     verdict = Verdict()
-    if pods.scheduler_name(old) == rules.scheduler and (_remote_key(old) or not pool_selection.of(old).local):
+    if raw_pods.scheduler_name(old) == rules.scheduler and (_remote_key(old) or not pool_selection.of(old).local):
         verdict.invalid.append(
             "spec.ephemeralContainers: cannot be added to a pod on a pool: its containers run at the site"
         )
     return verdict
 
 
-def _remote_key(pod: pods.Pod) -> str | None:
+def _remote_key(pod: raw_pods.Pod) -> str | None:
     """Return the annotation of a job that the pod has, or may have, at a pool."""
-    return next((key for key in _REMOTE if pods.annotations_of(pod).get(key)), None)
+    return next((key for key in _REMOTE if raw_pods.annotations_of(pod).get(key)), None)
 
 
-def _shortfall(pod: pods.Pod, rules: Rules) -> list[str]:
+def _shortfall(pod: raw_pods.Pod, rules: Rules) -> list[str]:
     if not pool_selection.of(pod).local:
         return []
-    settings = job_annotations.read(pods.annotations_of(pod))
+    settings = job_annotations.read(raw_pods.annotations_of(pod))
     return shortfall.problems(settings, resources.pod_requests(pod["spec"]), rules.gres)
 
 
-def _reserved(old: pods.Pod, new: pods.Pod) -> list[str]:
+def _reserved(old: raw_pods.Pod, new: raw_pods.Pod) -> list[str]:
     problems = []
     labels, annotations = (
-        (pods.labels_of(old), pods.labels_of(new)),
-        (pods.annotations_of(old), pods.annotations_of(new)),
+        (raw_pods.labels_of(old), raw_pods.labels_of(new)),
+        (raw_pods.annotations_of(old), raw_pods.annotations_of(new)),
     )
     for where, key, (before, after) in (
         ("metadata.labels", names.JOB_ID_LABEL, labels),
@@ -341,12 +342,12 @@ def _reserved(old: pods.Pod, new: pods.Pod) -> list[str]:
     return problems
 
 
-def _finalizers(pod: pods.Pod) -> Sequence[str]:
+def _finalizers(pod: raw_pods.Pod) -> Sequence[str]:
     found: Sequence[str] = pod["metadata"].get("finalizers") or ()
     return found
 
 
-def _requested(pod: pods.Pod) -> dict[str, str]:
+def _requested(pod: raw_pods.Pod) -> dict[str, str]:
     """Return the annotations for Slurm, for groups and for pools."""
-    found = pods.annotations_of(pod)
+    found = raw_pods.annotations_of(pod)
     return {k: v for k, v in found.items() if job_annotations.is_inherited(k) or k == names.POOLS}

@@ -22,10 +22,11 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bridge import installations, names
+from bridge import names
 from bridge.clock import Clock, SystemClock
-from bridge.config import Config, protected_namespace, unmanaged_namespaces
-from bridge.config_base import LabelSelector
+from bridge.config import installations
+from bridge.config.base import LabelSelector
+from bridge.config.hub import Config, protected_namespace, unmanaged_namespaces
 from bridge.errors import (
     BridgeError,
     ConfigError,
@@ -34,7 +35,7 @@ from bridge.errors import (
     KubeForbiddenError,
     KubeNotFoundError,
 )
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Resource
 from bridge.logs import kv
 from bridge.serving.certificates import authorities, bundle
@@ -68,8 +69,8 @@ Requirement = dict[str, Any]
 def managed_requirements(config: Config) -> list[Requirement]:
     """Return the label requirements that select the managed namespaces.
 
-    A label selector never selects :func:`~bridge.config.unmanaged_namespaces`. Raises :class:`ConfigError` if the list
-    of managed namespaces contains one of them.
+    A label selector never selects :func:`~bridge.config.hub.unmanaged_namespaces`. Raises :class:`ConfigError` if the
+    list of managed namespaces contains one of them.
     """
     selector = config.managed_namespace_selector
     if selector is None:

@@ -264,3 +264,9 @@ class MissingReferenceError(BridgeError):
 
     reason = "WaitingForReference"
     retryable = True
+
+
+class UntranslatableError(BridgeError):
+    """A pod that cannot be converted; the message goes into the condition of the pod."""
+
+    reason = "Unschedulable"

@@ -56,7 +56,8 @@ SLURM_ASLEEP = "bridge.vk.io/slurm-asleep"
 SLURM_NAME_CONFLICT = "bridge.vk.io/slurm-name-conflict"
 """Annotation on nodes with the same Slurm node name: the other nodes. podbridge uses none of them."""
 TRACEPARENT = "bridge.vk.io/traceparent"
-"""Annotation: the W3C trace context of the pod. Admission sets it, unless the user has (:mod:`bridge.tracing`)."""
+"""Annotation: the W3C trace context of the pod. Admission sets it, unless the user has
+(:mod:`bridge.telemetry.tracing`)."""
 REMOTE_JOB = "bridge.vk.io/job"
 """Annotation: ``<pool>/<remote job id>``, after the site has accepted the pod."""
 JOB_INTENT = "bridge.vk.io/job-intent"
@@ -65,7 +66,7 @@ POOL_FINALIZER = "bridge.vk.io/job"
 """Finalizer, set with this annotation, until the pool has confirmed that it has no job of the pod."""
 
 INSTALLATION = "bridge.vk.io/installation"
-"""Annotation of a mutating webhook configuration: a record of its installation (:mod:`bridge.installations`)."""
+"""Annotation of a mutating webhook configuration: a record of its installation (:mod:`bridge.config.installations`)."""
 
 # --- pools ------------------------------------------------------------------------------------------------------------
 POOLS = "bridge.vk.io/pools"

@@ -12,16 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bridge import config, names
-from bridge.brake import ANSWER_SUFFIX, Brake, BrakeAnswer, GuardLimits, step
+from bridge import names
 from bridge.clock import Clock, rfc3339
+from bridge.config import hub
+from bridge.control.brake import ANSWER_SUFFIX, Brake, BrakeAnswer, GuardLimits, step
+from bridge.core.workers import Workers
 from bridge.errors import KubeNotFoundError
-from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import CONFIGMAPS
 from bridge.logs import kv
-from bridge.metrics import BRAKE_ENGAGED, BRAKE_HELD
-from bridge.workers import Workers
+from bridge.telemetry.metrics import BRAKE_ENGAGED, BRAKE_HELD
 from bridge.workload import pods
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class _Entry:
     record: dict[str, Any] = field(default_factory=dict)
 
 
-def config_map_path(settings: config.Config) -> str:
+def config_map_path(settings: hub.Config) -> str:
     """Return the path of the ConfigMap with the engaged brakes."""
     return CONFIGMAPS.path(settings.leader_election.namespace, names.brake_config_map(settings.installation))
 
@@ -68,7 +69,7 @@ class Brakes:
 
     def __init__(
         self,
-        settings: config.BrakeSection,
+        settings: hub.BrakeSection,
         path: str,
         kube: KubeClient,
         events: EventRecorder,

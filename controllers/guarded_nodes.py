@@ -12,15 +12,15 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import Clock
-from bridge.config import Config
+from bridge.config.hub import Config
+from bridge.control.control_loop import Loop
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.cache import Cache
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.lease import Elector
 from bridge.kube.resources import CONFIGMAPS
 from bridge.logs import kv
-from bridge.loop import Loop
-from bridge.metrics import GUARDED_NODES
+from bridge.telemetry.metrics import GUARDED_NODES
 from bridge.workload import pool_selection
 
 log = logging.getLogger(__name__)

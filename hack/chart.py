@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from bridge.config import Config
+from bridge.config.hub import Config
 from cluster import install
 
 ROOT = Path(__file__).parents[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from bridge.cli.main import cli
+from bridge.apps.cli.main import cli
 
 TARGET = Path(__file__).parents[1] / "docs/reference/commands.md"
 INTRODUCTION = """\

@@ -10,17 +10,14 @@ from typing import Any, get_args, get_origin
 from prometheus_client import REGISTRY
 from pydantic import BaseModel
 
-from bridge import (
-    ends,
-    metrics,  # noqa: F401  (its import registers them)
-    names,
-)
-from bridge.config import Config
-from bridge.namespace_policies import FIELDS, SIZES
+from bridge import job_ends, names
+from bridge.config.hub import Config
+from bridge.config.policies import FIELDS, SIZES
+from bridge.telemetry import metrics  # noqa: F401  (registers the metrics)
 from bridge.workload import pool_selection
 from bridge.workload.annotations import KEYS, Key
 from bridge.workload.groups import MAX_TOGETHER
-from bridge.workload.kinds.table import GANG_VALUES
+from bridge.workload.kinds.kind_table import GANG_VALUES
 from reference_reasons import REASONS
 
 TARGET = Path(__file__).parents[1] / "docs/reference/keys.md"
@@ -215,7 +212,7 @@ def end_rows() -> list[list[str]]:
             "yes" if end.disruption else "no",
             end.source,
         ]
-        for end in ends.ENDS
+        for end in job_ends.ENDS
     ]
 
 

@@ -1,4 +1,4 @@
-"""Write bridge/cli/roles.json, the permissions that ``podbridge check`` tests, from config/rbac*.yaml.
+"""Write bridge/apps/cli/roles.json, the permissions that ``podbridge check`` tests, from config/rbac*.yaml.
 
 The file has the rules of each part: ``admission``, ``scheduler`` and ``controllers``, and four that the controllers
 have too: ``queues`` and ``race`` if MasterQueues or late binding are enabled, ``policies`` beside the admission
@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
-TARGET = ROOT / "bridge" / "cli" / "roles.json"
+TARGET = ROOT / "bridge/apps/cli/roles.json"
 SOURCES = {
     "rbac.yaml": "",
     "rbac-pools.yaml": "pools",
@@ -84,5 +84,5 @@ def text() -> str:
 
 if __name__ == "__main__":
     if "--check" in sys.argv:
-        sys.exit(0 if TARGET.read_text() == text() else "bridge/cli/roles.json is out of date: run hack/roles.py")
+        sys.exit(0 if TARGET.read_text() == text() else "bridge/apps/cli/roles.json is out of date: run hack/roles.py")
     TARGET.write_text(text())

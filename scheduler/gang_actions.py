@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from bridge.slurm.models import Job
 from bridge.workload import pods
 from scheduler import rules
-from scheduler.actions import Action, CancelAndResubmit, Hold, Pod
-from scheduler.gangs import Gang
+from scheduler.gang_states import Gang
+from scheduler.pod_actions import Action, CancelAndResubmit, Hold, Pod
 from scheduler.pod_states import NEW, PodState
 from scheduler.rules import SchedulerView
 

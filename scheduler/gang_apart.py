@@ -14,9 +14,9 @@ from dataclasses import replace
 from bridge.slurm import states
 from bridge.slurm.models import Job
 from bridge.workload import pods
-from scheduler import gangs
-from scheduler.actions import Pod
-from scheduler.gangs import Gang
+from scheduler import gang_states
+from scheduler.gang_states import Gang
+from scheduler.pod_actions import Pod
 from scheduler.pod_states import PodState
 from scheduler.rules import SchedulerView, is_live
 
@@ -86,7 +86,7 @@ def without_place(view: SchedulerView, gang: Gang, job: Job, late: Sequence[Pod]
     """
     if not late:
         return [], []
-    shape_of = gangs.shape_in(job)
+    shape_of = gang_states.shape_in(job)
     leaving = Counter(
         shape_of(pod)
         for pod in gang.running

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bridge.slurm.models import Job
-from bridge.workload import allotted, extended_claims, pods
-from scheduler import full_nodes, gang_apart, gangs, volume_waits
-from scheduler.actions import Action, Bind, BindTogether, BindVolumes, CancelAndResubmit, Pod, SetApart
+from bridge.workload import allotted, pods
+from bridge.workload.devices import extended_claims
+from scheduler import gang_apart, gang_states, volume_waits
 from scheduler.gang_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, tell
-from scheduler.gangs import Gang
-from scheduler.occupancy import PlannedOccupancy
+from scheduler.gang_states import Gang
+from scheduler.nodes import full_nodes
+from scheduler.nodes.occupancy import PlannedOccupancy
+from scheduler.pod_actions import Action, Bind, BindTogether, BindVolumes, CancelAndResubmit, Pod, SetApart
 from scheduler.pod_states import NEW, Allocated, NodeBusy, NodeStarting, PodState, failure_of
 from scheduler.rules import SchedulerView, busy, is_better_elsewhere, starting
 from scheduler.volume_waits import VolumeWait
@@ -30,7 +32,7 @@ def decide(
         return [], state
     if holds := hold(gang, job.job_id):
         return holds, state
-    assigned = gangs.assign_places(gang, job)
+    assigned = gang_states.assign_places(gang, job)
     late = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
     text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
     if state.started_job == job.job_id or gang.has_started(job.job_id, _placed(gang, assigned)):
@@ -103,7 +105,7 @@ def _start(
 
 def _shortage(view: SchedulerView, gang: Gang, job: Job, assigned: _Places) -> str:
     """Return what the job, or one of its components, has too little of for its members; empty if nothing."""
-    for part, placed in gangs.by_node(gang, job, assigned):
+    for part, placed in gang_states.by_node(gang, job, assigned):
         if short := allotted.shortage(part.allotment, placed, view.config.gres):
             return short
     return ""
@@ -115,7 +117,7 @@ def _short_nodes(view: SchedulerView, gang: Gang, job: Job, assigned: _Places) -
     if not assigned or not any(one is not None and one.nodes for one in given):
         return {}
     found, wanted = dict[str, str](), {*assigned.values()}
-    for part, placed in gangs.by_node(gang, job, assigned):
+    for part, placed in gang_states.by_node(gang, job, assigned):
         there = {node: members for node, members in placed.items() if node in wanted}
         found |= allotted.on_nodes(part.allotment, there, view.config.gres)
     return found
@@ -192,7 +194,7 @@ def _bind(
 ) -> tuple[list[Bind], full_nodes.FullNode | None]:
     """Plan the bindings of the members; stop at the first node without room, and return it."""
     binds: list[Bind] = []
-    sharing = gangs.sharing(gang, job, members)
+    sharing = gang_states.sharing(gang, job, members)
     for pod in members:
         slurm_node = assigned[pods.uid(pod)]
         node = view.placements.by_slurm_name[slurm_node]

@@ -1,10 +1,10 @@
 """The scheduler's decision for a gang: one job for all members, all of them are bound or none. Pure.
 
-The order of writes is that of :mod:`scheduler.decide`, with these differences. The job is submitted when ``minimum``
-members exist. Every member has the finalizer before the first is bound. The members are bound by one decision, after it
-has checked the node of each. A crash between two bindings leaves some members bound; the next decision binds the others
-to the places that :func:`scheduler.gangs.assign` returns for them. If members have resource claims, one action
-allocates the claims of all and then binds the members.
+The order of writes is that of :mod:`scheduler.pod_decide`, with these differences. The job is submitted when
+``minimum`` members exist. Every member has the finalizer before the first is bound. The members are bound by one
+decision, after it has checked the node of each. A crash between two bindings leaves some members bound; the next
+decision binds the others to the places that :func:`scheduler.gang_states.assign` returns for them. If members have
+resource claims, one action allocates the claims of all and then binds the members.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from dataclasses import replace
 from bridge.slurm import states
 from bridge.slurm.models import Job, ObservedJob
 from bridge.workload import pods
-from scheduler import gang_apart, gang_binding, gang_shrink, gangs, volume_waits
-from scheduler.actions import (
+from scheduler import gang_apart, gang_binding, gang_shrink, gang_states, volume_waits
+from scheduler.gang_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, tell
+from scheduler.gang_states import Gang
+from scheduler.nodes.occupancy import PlannedOccupancy
+from scheduler.pod_actions import (
     Action,
     BindTogether,
     Cancel,
@@ -26,9 +29,6 @@ from scheduler.actions import (
     SetApart,
     Submit,
 )
-from scheduler.gang_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, tell
-from scheduler.gangs import Gang
-from scheduler.occupancy import PlannedOccupancy
 from scheduler.pod_states import (
     Pending,
     PodState,
@@ -62,7 +62,7 @@ _ENDING = "{} pods of the last Slurm job of this group have not ended yet"
 def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedOccupancy) -> Steps:
     """Decide for all members of a gang."""
     snapshot, phase = view.snapshot, state.phase
-    gang = gangs.without(gang, gang_apart.lost(view, gang))
+    gang = gang_states.without(gang, gang_apart.lost(view, gang))
     known = jobs_of(view, gang.key)
     live = [entry for entry in known if is_live(entry, state.cancelled | view.cancelled)]
     if isinstance(phase, Submitted):
@@ -82,7 +82,11 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
         return [*leave, shrink], state.seen()
     if not gang.waiting:
         return leave, state.seen()
-    if gang.replacement is not None and not gang.running and any(gangs.may_join(pod, gang.ref) for pod in gang.open):
+    if (
+        gang.replacement is not None
+        and not gang.running
+        and any(gang_states.may_join(pod, gang.ref) for pod in gang.open)
+    ):
         return [*leave, Join(gang.waiting[0], gang)], state.seen()
     if live and outruns(view, gang, state):
         return leave, state
@@ -100,7 +104,7 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
 def _with_job(
     view: SchedulerView, gang: Gang, state: PodState, live: list[ObservedJob], occupancy: PlannedOccupancy
 ) -> Steps:
-    kept, present = gangs.job_of(gang, live), len(gang.waiting)
+    kept, present = gang_states.job_of(gang, live), len(gang.waiting)
     extra: list[Action] = [Cancel(gang.waiting[0], entry.job.job_id) for entry in live if entry is not kept]
     if extra:
         return extra[:1], state.seen()
@@ -110,7 +114,7 @@ def _with_job(
         text = _ENDING.format(len(ending))
         told = tell(view, gang.waiting, "GangEnding", text)
         return keep_job(view, gang, state, job, told, text) if states.is_allocated(job.states) else (told, state)
-    gang, strangers = gangs.matching_members(gang, job)
+    gang, strangers = gang_states.matching_members(gang, job)
     state = gang_apart.with_start(gang, state, job)
     text = (
         f"the pod requests other resources or settings than the members for which Slurm job {job.job_id} was submitted"
@@ -139,7 +143,7 @@ def _without_job(
             return [], state
         if entry is not None and is_cancelled(pod, state, entry):
             # the workload controller terminates these pods, but not those that are created in their place
-            members, _ = gangs.matching_members(gang, entry.job)
+            members, _ = gang_states.matching_members(gang, entry.job)
             labels = label(members, entry.job.job_id) if isinstance(state.phase, Submitted | Pending) else []
             return labels, state.without_job()
     if is_doubtful(state, known):
@@ -151,7 +155,7 @@ def _without_job(
     if len(waiting) + gang.succeeded() < gang.minimum:
         return tell(view, waiting, INCOMPLETE, count_text(gang, len(waiting) + gang.succeeded())), state
     everyone = gang.pods
-    gang, strangers = gangs.chosen(gang)
+    gang, strangers = gang_states.chosen(gang)
     text = "the next Slurm job of the group is for members that request other resources or settings than the pod"
     differs = tell(view, strangers, "GangDiffers", text)
     why, state = obstacle(view, state, everyone)
@@ -170,7 +174,7 @@ def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job, present
     since = state.waiting_since if state.waiting_since is not None else view.now
     if not isinstance(state.phase, Pending) or state.waiting_since is None:
         state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since, claim_wait=None)
-    parts = gangs.parts(gang, job)
+    parts = gang_states.parts(gang, job)
     if job.link is not None and present >= job.link.size and not all(members for _, members in parts):
         return [CancelAndResubmit(gang.waiting[0], job.job_id, OTHERS.format(job.job_id), gang)], state
     if holds := hold(gang, job.job_id):

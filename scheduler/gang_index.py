@@ -7,12 +7,13 @@ import threading
 from collections.abc import Iterable
 from typing import TypeVar
 
-from bridge import isolation, names
+from bridge import names
 from bridge.clock import Clock
+from bridge.core import isolation
 from bridge.kube.cache import Cache
 from bridge.workload import links, pods
 from bridge.workload.groups import Membership
-from scheduler.gangs import Gang, Pod, make
+from scheduler.gang_states import Gang, Pod, make
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ from collections.abc import Set
 from bridge.slurm import states
 from bridge.slurm.models import Job, JobPart, ObservedJob
 from bridge.workload import pods
-from scheduler import gang_apart, gangs
-from scheduler.actions import Shrink
-from scheduler.gangs import Gang
+from scheduler import gang_apart, gang_states
+from scheduler.gang_states import Gang
+from scheduler.pod_actions import Shrink
 from scheduler.pod_states import PodState
 from scheduler.rules import SchedulerView
 
@@ -53,6 +53,6 @@ def _runs(gang: Gang, state: PodState, job: Job) -> bool:
 def _used(gang: Gang, job: Job) -> Set[str] | None:
     """Return the nodes on which a member runs or may be bound; ``None`` if a pod does not name its node."""
     used = {pods.slurm_node(pod) for pod in gang.running}
-    members, _ = gangs.matching_members(gang, job)
-    used |= {*gangs.assign_places(members, job).values()} if members.waiting else set()
+    members, _ = gang_states.matching_members(gang, job)
+    used |= {*gang_states.assign_places(members, job).values()} if members.waiting else set()
     return None if "" in used else used

@@ -2,8 +2,8 @@
 
 Admission writes the minimum and the UID of the object on a pod when it is created. The objects of groups of which no
 member runs are read again from time to time. The present minimum counts until the job is submitted. If another object
-has the name of the group, its members join that one (:class:`scheduler.actions.Join`): else they wait for members that
-are created for the other object.
+has the name of the group, its members join that one (:class:`scheduler.pod_actions.Join`): else they wait for members
+that are created for the other object.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.clock import Clock
+from bridge.core.workers import Workers
 from bridge.errors import KubeForbiddenError
-from bridge.kube.client import KubeClient
 from bridge.kube.discovery import get_if_served
+from bridge.kube.kube_client import KubeClient
 from bridge.logs import kv
 from bridge.slurm.models import GroupRef, Snapshot
-from bridge.workers import Workers
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.kinds import podgroup, workload_api
-from scheduler.gangs import Gang, Replacement
+from scheduler.gang_states import Gang, Replacement
 
 log = logging.getLogger(__name__)
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bridge.loop import Dependencies
+from bridge.control.control_loop import Dependencies
 from bridge.slurm import states
 from bridge.slurm.models import ApiVersion, JobRequest
 from bridge.workload import job_limits, links, translate
-from bridge.workload.devices import UnsupportedClaimError
-from scheduler.claims import Claims
-from scheduler.errors import NoNodeError
-from scheduler.gangs import Gang, together
-from scheduler.placement import Placement, Placements
+from bridge.workload.devices.claimed_devices import UnsupportedClaimError
+from scheduler.devices.claims import Claims
+from scheduler.gang_states import Gang, together
+from scheduler.nodes.placement import Placement, Placements
+from scheduler.submission_errors import NoNodeError
 
 Pod = Mapping[str, Any]
 

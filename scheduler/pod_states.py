@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from bridge.backoff import Backoff
+from bridge.core.backoff import Backoff
 
 REFUSED = Backoff(first=5, limit=300)
 """After a refusal by Slurm or podbridge: a user or an administrator has to change something."""

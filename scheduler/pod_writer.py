@@ -10,8 +10,8 @@ from bridge import clock as clocks
 from bridge import names
 from bridge.clock import Clock
 from bridge.kube.cache import Cache
-from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.workload import pods
 from scheduler.conditions import Pod

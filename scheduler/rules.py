@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from bridge import clock
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm import states
 from bridge.slurm.models import ApiVersion, Job, JobPart, ObservedJob, Snapshot
 from bridge.workload import pods
-from scheduler.actions import Action, Exclude, Pod, SetCondition
 from scheduler.conditions import is_due
-from scheduler.full_nodes import FullNode
-from scheduler.gangs import Gang, differ_without_slots
-from scheduler.occupancy import Occupancy
-from scheduler.placement import Placements
+from scheduler.gang_states import Gang, differ_without_slots
+from scheduler.nodes.full_nodes import FullNode
+from scheduler.nodes.occupancy import Occupancy
+from scheduler.nodes.placement import Placements
+from scheduler.pod_actions import Action, Exclude, Pod, SetCondition
 from scheduler.pod_states import (
     NEW,
     BackingOff,
@@ -294,7 +294,7 @@ def without_job(view: SchedulerView, state: PodState, known: Iterable[ObservedJo
     """Return the state of a pod or gang whose last job is over; unchanged if no job was known or expected.
 
     Several jobs in a row that have ended before the bind are replaced after a growing pause: their cause may last, for
-    example a prolog that fails. Jobs that Slurm has lost do not count (:data:`scheduler.act.MOST_LOST`).
+    example a prolog that fails. Jobs that Slurm has lost do not count (:data:`scheduler.pod_act.MOST_LOST`).
     """
     if not isinstance(state.phase, Submitted | WithJob):
         return state

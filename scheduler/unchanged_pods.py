@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 
-from bridge import isolation
+from bridge.core import isolation
 from bridge.slurm import states
 from bridge.slurm.models import ObservedJob
 from bridge.workload import pods
-from scheduler import volumes
-from scheduler.actions import Pod
 from scheduler.conditions import MIN_INTERVAL
-from scheduler.decide import Decision
+from scheduler.pod_actions import Pod
+from scheduler.pod_decide import Decision
 from scheduler.pod_states import Pending, PodState
 from scheduler.rules import TELL_UNKNOWN_AFTER, SchedulerView, is_current, is_kept_up_to_date, is_live, with_excluded
+from scheduler.volumes import pod_volumes
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class UnchangedPods:
         if not is_kept_up_to_date(view, entry.job.job_id):
             return _Decided(pod, entry, state, None, None)
         # first: another thread may change the storage objects meanwhile
-        storage = view.placements.storage_version if volumes.claims(pod) else None
+        storage = view.placements.storage_version if pod_volumes.claims(pod) else None
         wanted = view.placements.of(pod, view.config.partition).excluded
         if state.excluded is None or with_excluded(view, state, entry.job, wanted) is None:
             return None

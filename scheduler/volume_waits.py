@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.workload import pods
-from scheduler.actions import Pod
-from scheduler.occupancy import PlannedOccupancy
+from scheduler.nodes.occupancy import PlannedOccupancy
+from scheduler.pod_actions import Pod
 from scheduler.rules import SchedulerView
-from scheduler.volume_nodes import Write
+from scheduler.volumes.volume_nodes import Write
 
 NOT_READY, IN_USE, BINDING = "VolumeNotReady", "VolumeInUse", "VolumeBinding"
 """Reasons of the condition PodScheduled=False."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from bridge import isolation
+from bridge.core import isolation
 from cluster import Cluster, orphans, places
 from cluster.gangs import WORKLOAD_API
 from cluster.world import World

@@ -46,7 +46,7 @@ RUN_BY = {
         )
     },
 }
-"""Page -> the tests that run its blocks. ``tests/unit/test_docs_blocks.py`` checks that no page of a task is
+"""Page -> the tests that run its blocks. ``tests/unit/docs/test_docs_blocks.py`` checks that no page of a task is
 missing."""
 
 _MARK = re.compile(r"<!-- not run: (.*) -->")

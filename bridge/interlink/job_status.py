@@ -14,7 +14,7 @@ from typing import Any, Literal
 from bridge.clock import parse_rfc3339
 from bridge.errors import SiteError
 from bridge.interlink.messages import PodStatus
-from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
+from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
 
 Pod = Mapping[str, Any]
 

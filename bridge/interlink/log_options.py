@@ -7,7 +7,7 @@ from typing import Any
 
 from bridge.clock import parse_rfc3339, rfc3339
 from bridge.interlink.messages import NO_TIME, LogOpts, LogStruct
-from bridge.poolapi.requests import LogOptions
+from bridge.protocol.model.requests import LogOptions
 
 Pod = Mapping[str, Any]
 

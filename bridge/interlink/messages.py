@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 
 from bridge import names
 from bridge.interlink.objects import ConfigMap, JsonObject, Many, ObjectPart, Pod, Secret
-from bridge.poolapi.identifiers import Namespace, Uid
+from bridge.protocol.model.identifiers import Namespace, Uid
 
 NO_TIME = "0001-01-01T00:00:00Z"
 """Go's zero time: the value of an unset ``SinceTime``."""

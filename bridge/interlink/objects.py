@@ -14,7 +14,7 @@ from pydantic.functional_validators import BeforeValidator
 from typing_extensions import TypedDict
 
 from bridge import names
-from bridge.poolapi.identifiers import Namespace, PodName, Uid
+from bridge.protocol.model.identifiers import Namespace, PodName, Uid
 
 T = TypeVar("T")
 V = TypeVar("V")

@@ -21,8 +21,8 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.interlink.job_status import KILLED, NOT_READY, NOT_STARTED, SIDECAR
-from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.pod_status import container_statuses, time_of
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.pod_status import container_statuses, time_of
 
 Pod = Mapping[str, Any]
 Entry = dict[str, Any]

@@ -17,16 +17,16 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from bridge import isolation
-from bridge.backoff import Backoff
 from bridge.clock import Clock, SystemClock
+from bridge.core import isolation
+from bridge.core.backoff import Backoff
 from bridge.errors import KubeError, KubeGoneError
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.object_store import Change, Object, ObjectStore, number
 from bridge.kube.resources import Resource
 from bridge.kube.responses import IDLE
 from bridge.logs import kv
-from bridge.metrics import CACHE_OBJECTS, WATCH_RESTARTS
+from bridge.telemetry.metrics import CACHE_OBJECTS, WATCH_RESTARTS
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bridge import names
 from bridge.errors import KubeError
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import NAMESPACES
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from bridge.errors import KubeNotFoundError, KubeUnavailableError
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import Resource
 
 

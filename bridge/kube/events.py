@@ -16,15 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.backoff import Backoff
 from bridge.clock import Clock, SystemClock, rfc3339
+from bridge.core.backoff import Backoff
 from bridge.errors import BridgeError, KubeConflictError, KubeNotFoundError
-from bridge.kube.client import KubeClient, Object
+from bridge.kube.kube_client import KubeClient, Object
 from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import EVENTS
 from bridge.kube.work_queue import WorkQueue
 from bridge.logs import kv
-from bridge.metrics import EVENTS_DROPPED
+from bridge.telemetry.metrics import EVENTS_DROPPED
 
 log = logging.getLogger(__name__)
 

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge.clock import Clock, SystemClock, rfc3339
+from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError, KubeConflictError, KubeError, KubeNotFoundError, LostLeadershipError
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import LEASES
 from bridge.logs import kv
-from bridge.metrics import LEADER
-from bridge.threads import Supervisor
+from bridge.telemetry.metrics import LEADER
 
 log = logging.getLogger(__name__)
 

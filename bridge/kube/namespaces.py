@@ -8,10 +8,10 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import Clock, SystemClock
+from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.errors import KubeNotFoundError
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import NAMESPACES
-from bridge.single_flight_cache import SingleFlightCache
 
 REMEMBER = 2.0
 """Default seconds to cache a namespace: pods are often created in quick succession."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from bridge.curl_client import CallError
 from bridge.errors import (
     KubeConflictError,
     KubeError,
@@ -18,6 +17,7 @@ from bridge.errors import (
     KubeNotFoundError,
     KubeUnavailableError,
 )
+from bridge.http.curl_client import CallError
 
 MESSAGE_LIMIT = 300
 IDLE = "IdleTimeout"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bridge.clock import Clock, SystemClock
-from bridge.kube.access import KubeAccess, configuration
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_access import KubeAccess, configuration
+from bridge.kube.kube_client import KubeClient
 
 _SYSTEM_CLOCK = SystemClock()
 

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from bridge.backoff import Backoff
 from bridge.clock import Clock, SystemClock
-from bridge.metrics import QUEUE_DEPTH, QUEUE_RETRIES
+from bridge.core.backoff import Backoff
+from bridge.telemetry.metrics import QUEUE_DEPTH, QUEUE_RETRIES
 
 K = TypeVar("K", bound=Hashable)
 

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from bridge.core.threads import Supervisor
 from bridge.logs import kv
-from bridge.pools.port import Pool
-from bridge.threads import Supervisor
+from bridge.pools.pool_interface import Pool
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.logs import kv
-from bridge.poolapi.job_user import JobUser
+from bridge.protocol.model.job_user import JobUser
 from bridge.script import interlink_rules, plan, references, render, volume_files
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import ROOT_CA, Objects
-from bridge.script.runtimes import table as runtimes
+from bridge.script.runtimes import runtime_table as runtimes
 from bridge.script.volume_files import CurrentFiles
 
 log = logging.getLogger(__name__)

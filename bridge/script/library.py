@@ -10,7 +10,7 @@ import hashlib
 import re
 from importlib import resources
 
-from bridge.script.runtimes import table as runtimes
+from bridge.script.runtimes import runtime_table as runtimes
 
 _PARTS = ("base", "environment", "logs", "containers", "probes", "watching", "volumes", "fuse", "grant", "pod")
 _DIRECTIVE = "# shellcheck disable=SC20"

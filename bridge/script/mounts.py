@@ -33,7 +33,7 @@ def written_beside(spec: Mapping[str, Any], container: Mapping[str, Any], *, exe
     """Return the volumes that containers other than plain init containers may write to while this one is mounted.
 
     These are the others and, with ``exec_mounts``, the container itself if it has commands of probes or hooks: see
-    :attr:`bridge.script.runtimes.port.Runtime.exec_mounts`.
+    :attr:`bridge.script.runtimes.runtime_interface.Runtime.exec_mounts`.
     """
     with_itself = exec_mounts and probes.has_commands(container)
     others = [

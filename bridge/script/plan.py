@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.errors import ScriptError
-from bridge.poolapi.job_user import JobUser
+from bridge.protocol.model.job_user import JobUser
 from bridge.script import (
     check,
     environment,
@@ -21,8 +21,8 @@ from bridge.script import (
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import clean
 from bridge.script.references import Objects
-from bridge.script.runtimes import images
-from bridge.script.runtimes import table as runtimes
+from bridge.script.runtimes import runtime_images
+from bridge.script.runtimes import runtime_table as runtimes
 from bridge.script.settings import BuildSettings
 from bridge.script.sizing import Size
 from bridge.script.volumes import Volumes
@@ -95,7 +95,7 @@ def _container(
         name=str(container["name"]),
         kind=kind,
         image=clean(str(container.get("image") or ""), f"{where}.image"),
-        pull_policy=images.pull_policy(container),
+        pull_policy=runtime_images.pull_policy(container),
         command=_texts(container, "command", where, variables),
         args=_texts(container, "args", where, variables),
         directory=clean(str(container.get("workingDir") or ""), f"{where}.workingDir"),

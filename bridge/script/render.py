@@ -9,7 +9,7 @@ from bridge.script import library
 from bridge.script.plan_types import Container, Plan
 from bridge.script.probes import Action
 from bridge.script.quoting import array, encoded, word, words
-from bridge.script.runtimes import table as runtimes
+from bridge.script.runtimes import runtime_table as runtimes
 from bridge.script.volumes import areas, everything, may_use
 
 _END = "PODBRIDGE_END"

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bridge.errors import ScriptError
-from bridge.poolapi.job_user import JobUser
+from bridge.protocol.model.job_user import JobUser
 from bridge.script import interlink_rules
-from bridge.script.runtimes.port import Runtime
+from bridge.script.runtimes.runtime_interface import Runtime
 from bridge.script.settings import BuildSettings
 
 

@@ -15,7 +15,7 @@ from bridge.script import interlink_rules
 from bridge.script.plan_types import AnnotationOptions
 from bridge.script.quoting import clean, split_annotation
 from bridge.script.references import Objects
-from bridge.script.runtimes import table as runtimes
+from bridge.script.runtimes import runtime_table as runtimes
 from bridge.script.settings import BuildSettings
 from bridge.script.volumes import may_use
 

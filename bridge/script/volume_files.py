@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from bridge.errors import MissingReferenceError, ScriptError
-from bridge.poolapi.requests import VolumeFile
+from bridge.protocol.model.requests import VolumeFile
 from bridge.script import environment, references
 from bridge.script.quoting import ADDRESS, clean
 from bridge.script.references import Objects

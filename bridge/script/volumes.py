@@ -10,7 +10,7 @@ from typing import Any
 
 from bridge import names
 from bridge.errors import ScriptError
-from bridge.poolapi.requests import VolumeFile
+from bridge.protocol.model.requests import VolumeFile
 from bridge.script import fuse, volume_files
 from bridge.script.quoting import clean
 from bridge.script.references import Objects

@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from prometheus_client import Gauge
 
-from bridge import metrics
 from bridge.errors import CertificateError
+from bridge.telemetry import metrics
 
 RENEW_AT = 2 / 3
 """Fraction of the validity after which a certificate is renewed; the rest is a reserve for failed renewals."""

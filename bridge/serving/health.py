@@ -9,11 +9,11 @@ import flask
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from bridge.core.threads import Supervisor
 from bridge.serving.https import Server
-from bridge.threads import Supervisor
 
 if TYPE_CHECKING:
-    from bridge.config import ServingSection
+    from bridge.config.hub import ServingSection
 
 Check = Callable[[], str | None]
 """Returns None if the check passes, else the reason in a few words."""

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from bridge.errors import BridgeError
 from bridge.logs import kv
-from bridge.metrics import SLURM_HINTS
 from bridge.serving.hints import Wake
+from bridge.telemetry.metrics import SLURM_HINTS
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from bridge.metrics import SLURM_HINTS
+from bridge.telemetry.metrics import SLURM_HINTS
 
 PATH = "/hint"
 BODY_LIMIT = 1024

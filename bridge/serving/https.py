@@ -4,14 +4,14 @@ The differences to cheroot, each with the failure that it prevents:
 
 - cheroot performs TLS handshakes in the accepting thread and blocks a worker on each client, so a few slow clients
   block all others. Here no thread blocks on a client, and each stage of a connection has a deadline: see
-  :mod:`bridge.serving.connection` and :mod:`bridge.serving.selector`.
+  :mod:`bridge.serving.http_connection` and :mod:`bridge.serving.selector`.
 - A new certificate is loaded into a new TLS context, which replaces the old one by one assignment. Loading it into the
   context in use would leave a moment with the new certificate and the old key. Open connections stay open.
 - At a stop, the server finishes requests in progress and answers new ones for a short time, with
   ``Connection: close``.
 
 If ``certificates`` has authorities of clients, the verified certificate of a client is in the WSGI environment under
-:data:`~bridge.serving.connection.PEER_CERTIFICATE`, in DER. For long answers see :mod:`bridge.serving.streaming`.
+:data:`~bridge.serving.http_connection.PEER_CERTIFICATE`, in DER. For long answers see :mod:`bridge.serving.streaming`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ import cheroot.wsgi
 from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.serving.certificates import Certificates
-from bridge.serving.connection import ClosedError, Connection
 from bridge.serving.framing import HEADER_LIMIT
+from bridge.serving.http_connection import ClosedError, Connection
 from bridge.serving.selector import Connections
 from bridge.serving.streaming import Gateway, Streams
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import flask
 
+from bridge.core.shares import Shares
 from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.serving.streaming import LIMIT, ON_HANG_UP
-from bridge.shares import Shares
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from typing import Any
 import cheroot.errors
 
 from bridge.logs import kv
-from bridge.metrics import CONNECTIONS_CLOSED
-from bridge.serving.connection import ClosedError, Connection
+from bridge.serving.http_connection import ClosedError, Connection
+from bridge.telemetry.metrics import CONNECTIONS_CLOSED
 
 log = logging.getLogger(__name__)
 

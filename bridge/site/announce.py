@@ -15,22 +15,22 @@ from typing import Protocol
 
 from bridge import __version__
 from bridge.clock import Clock
+from bridge.core.threads import Supervisor
 from bridge.errors import BatchError, BridgeError
 from bridge.logs import kv
-from bridge.poolapi import architecture
-from bridge.poolapi.job_user import JobUser
+from bridge.protocol.model import architecture
+from bridge.protocol.model.job_user import JobUser
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event
 from bridge.script import library
-from bridge.script.runtimes import table as runtimes
+from bridge.script.runtimes import runtime_table as runtimes
 from bridge.site import job_users
-from bridge.site.batch.port import Amount, BatchSystem, Capacity
-from bridge.site.config import Resources, SiteConfig
+from bridge.site.batch.batch_interface import Amount, BatchSystem, Capacity
+from bridge.site.config.resource_script import measured
+from bridge.site.config.site_config import Resources, SiteConfig
 from bridge.site.cpus import all_given
-from bridge.site.folder import Folder
-from bridge.site.resource_script import measured
+from bridge.site.jobs.site_folder import Folder
 from bridge.site.submitter import ANNOUNCE, BUILDCONFIG
 from bridge.site.watcher import Watcher
-from bridge.threads import Supervisor
-from bridge.wire.messages import Announce, BuildConfigMessage, Event
 from bridge.workload import quantity
 
 log = logging.getLogger(__name__)

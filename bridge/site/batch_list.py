@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 from bridge.clock import Clock
 from bridge.errors import BatchError, SiteRefusedError
-from bridge.site.batch.port import BatchJob, BatchSystem
-from bridge.site.folder import Folder
+from bridge.site.batch.batch_interface import BatchJob, BatchSystem
+from bridge.site.jobs.site_folder import Folder
 
 PERIODS = 2.0
 LEAST = 10.0

@@ -22,8 +22,8 @@ from pathlib import Path
 from bridge.clock import Clock
 from bridge.errors import ConfigError
 from bridge.logs import kv
-from bridge.site.config import Images
-from bridge.site.removal import remove_tree
+from bridge.site.config.site_config import Images
+from bridge.site.files.removal import remove_tree
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import pwd
 import shutil
 from pathlib import Path
 
-from bridge.poolapi.job_user import JobUser
-from bridge.script.runtimes import table as runtimes
-from bridge.site.config import SiteConfig
+from bridge.protocol.model.job_user import JobUser
+from bridge.script.runtimes import runtime_table as runtimes
+from bridge.site.config.site_config import SiteConfig
 
 ETC = Path("/etc")
 _ALL = ["0", "0", str(2**32 - 1)]

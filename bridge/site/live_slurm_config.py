@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.logs import kv
-from bridge.site.config import SiteConfig, read_text, validated
+from bridge.site.config.site_config import SiteConfig, read_text, validated
 from bridge.site.interlink_slurm.conversion import OPENED, Conversion, convert
 from bridge.site.service import LiveConfig
 

@@ -13,28 +13,29 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bridge import __version__, logs, tracing
+from bridge import __version__, logs
 from bridge.clock import Clock, SystemClock
+from bridge.core.threads import SWITCH_INTERVAL, Supervisor
 from bridge.errors import BatchError, BridgeError, ConfigError
 from bridge.logs import kv
-from bridge.poolapi.jobs import JobStatus
-from bridge.site import config as configuration
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.nats.messages import Event
+from bridge.protocol.nats.nats_link import Link, NatsSettings
+from bridge.protocol.nats.request_server import Announcer as WireAnnouncer
+from bridge.protocol.nats.request_server import serve
 from bridge.site.announce import Announcer, Presence, Publisher
-from bridge.site.batch.port import BatchSystem
+from bridge.site.batch.batch_interface import BatchSystem
 from bridge.site.batch_list import BatchList
-from bridge.site.config import READ_AT_START, SiteConfig, make_batch_system
+from bridge.site.config import site_config as configuration
+from bridge.site.config.site_config import READ_AT_START, SiteConfig, make_batch_system
 from bridge.site.cpus import keep_to_one
-from bridge.site.folder import Folder
 from bridge.site.images import PERIOD as IMAGES_PERIOD
 from bridge.site.images import ImageCache
 from bridge.site.interlink_slurm.adoption import Adoption
+from bridge.site.jobs.site_folder import Folder
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Delays, Watcher
-from bridge.threads import SWITCH_INTERVAL, Supervisor
-from bridge.wire.connection import Link, NatsSettings
-from bridge.wire.messages import Event
-from bridge.wire.server import Announcer as WireAnnouncer
-from bridge.wire.server import serve
+from bridge.telemetry import tracing
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The submitter's answers to requests of the hub.
 
 Any submitter of a pool answers from the job directories, so all of them answer alike. Each request is idempotent by
-UID. Errors are :class:`bridge.errors.BridgeError`; :mod:`bridge.wire.server` turns them into replies.
+UID. Errors are :class:`bridge.errors.BridgeError`; :mod:`bridge.protocol.nats.request_server` turns them into replies.
 
 A job belongs to the cluster that submitted it, its owner. No other cluster sees it or changes it. A job of a version
 without owners belongs to the first cluster that requests it by its UID, which only the cluster of its pod knows; until
@@ -16,24 +16,24 @@ import logging
 from collections.abc import Callable, Generator
 from dataclasses import replace
 
-from bridge import tracing
 from bridge.clock import Clock
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.logs import kv
-from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.requests import LogOptions
-from bridge.site import job_actions, job_script, limits, sent_files
-from bridge.site import status as job_status
-from bridge.site.batch.port import BatchJobRequest, BatchSystem
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.requests import LogOptions
+from bridge.protocol.nats import messages
+from bridge.site.batch.batch_interface import BatchJobRequest, BatchSystem
 from bridge.site.batch_list import BatchList
-from bridge.site.config import SiteConfig
-from bridge.site.folder import Folder
-from bridge.site.job_folder import JobFolder
-from bridge.site.job_record import Cancellation, JobRecord, Meta
-from bridge.site.logs import read_log
-from bridge.site.ownership import adopted, not_owned
+from bridge.site.config.site_config import SiteConfig
+from bridge.site.jobs import job_actions, job_script, request_limits, sent_files
+from bridge.site.jobs import job_status as job_status
+from bridge.site.jobs.job_folder import JobFolder
+from bridge.site.jobs.job_record import Cancellation, JobRecord, Meta
+from bridge.site.jobs.ownership import adopted, not_owned
+from bridge.site.jobs.site_folder import Folder
+from bridge.site.logs.log_reader import read_log
 from bridge.site.watcher import SEQUENCE, Watcher
-from bridge.wire import messages
+from bridge.telemetry import tracing
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ BUILDCONFIG = "buildconfig.json"
 
 
 class Submitter:
-    """Answers requests: the ``Handlers`` of :mod:`bridge.wire.server`.
+    """Answers requests: the ``Handlers`` of :mod:`bridge.protocol.nats.request_server`.
 
     ``config`` returns the current configuration. ``wait`` waits for some seconds and returns whether the process stops.
     ``wake`` makes the leader query the batch system, or run actions, soon.
@@ -86,7 +86,9 @@ class Submitter:
             else:
                 script = job_script.whole(body.script, self._config())
                 replaced = self._replaced_ids(unused or aside.read())
-                meta = replace(limits.admitted(owner, body, self._config(), self._clock.time()), replaced=replaced)
+                meta = replace(
+                    request_limits.admitted(owner, body, self._config(), self._clock.time()), replaced=replaced
+                )
                 if existed and unused is None:
                     where.raise_if_unreadable()
                     where.remove()
@@ -328,7 +330,7 @@ class Submitter:
             sent_files.keep(where.path, volume, paths)
 
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
-        """Write a log in pieces: see :func:`bridge.site.logs.read_log`."""
+        """Write a log in pieces: see :func:`bridge.site.logs.log_reader.read_log`."""
         with contextlib.closing(self.log(owner, job, body, self._wait)) as pieces:
             write(b"")
             for piece in pieces:

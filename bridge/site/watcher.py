@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from bridge.clock import Clock
 from bridge.errors import BatchError
 from bridge.logs import kv
-from bridge.poolapi.jobs import JobStatus
-from bridge.site import status as job_status
-from bridge.site.action_runner import ActionRunner
-from bridge.site.batch.port import BatchJob, BatchSystem
+from bridge.protocol.model.jobs import JobStatus
+from bridge.site.batch.batch_interface import BatchJob, BatchSystem
 from bridge.site.batch_list import BatchList
-from bridge.site.folder import Folder
-from bridge.site.job_actions import confirmed
-from bridge.site.job_index import Entry, JobIndex, is_missing
+from bridge.site.jobs import job_status as job_status
+from bridge.site.jobs.action_runner import ActionRunner
+from bridge.site.jobs.job_actions import confirmed
+from bridge.site.jobs.job_index import Entry, JobIndex, is_missing
+from bridge.site.jobs.site_folder import Folder
 
 log = logging.getLogger(__name__)
 

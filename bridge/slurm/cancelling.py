@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from bridge.clock import Clock
 from bridge.errors import SlurmNotFoundError
-from bridge.fencing import fence
+from bridge.http.fencing import fence
 from bridge.logs import kv
-from bridge.metrics import SLURM_CANCELS_REFUSED
 from bridge.slurm.components import is_over
 from bridge.slurm.states import is_allocated
+from bridge.telemetry.metrics import SLURM_CANCELS_REFUSED
 
 if TYPE_CHECKING:
-    from bridge.slurm.client import SlurmClient
     from bridge.slurm.models import Job, JobPart
+    from bridge.slurm.slurm_client import SlurmClient
 
 log = logging.getLogger(__name__)
 

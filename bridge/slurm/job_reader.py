@@ -8,11 +8,11 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
+from bridge.core.threads import at_once
 from bridge.errors import SlurmNotFoundError, SlurmRefusedError
 from bridge.logs import kv
 from bridge.slurm import allotments
 from bridge.slurm.allotments import Allotment
-from bridge.slurm.client import SlurmClient
 from bridge.slurm.merging import is_unexplained, started
 from bridge.slurm.models import Job, JobPart, JsonObject
 from bridge.slurm.poll_state import Answers, Expected, PollState, States
@@ -24,9 +24,9 @@ from bridge.slurm.query_plan import (
     starts_alone,
     witnesses,
 )
+from bridge.slurm.slurm_client import SlurmClient
 from bridge.slurm.state_lists import StateList, StateLists
 from bridge.slurm.states import is_allocated, is_pending
-from bridge.threads import at_once
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from bridge.clock import Clock
 from bridge.errors import BridgeError
 from bridge.logs import kv
-from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Node
 from bridge.slurm.poll_state import Answers
 from bridge.slurm.progress import count_nodes
+from bridge.slurm.slurm_client import SlurmClient
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from bridge.clock import Clock
 from bridge.logs import kv
-from bridge.metrics import SLURM_NODES, SNAPSHOT_JOBS
 from bridge.slurm.models import Node, Snapshot
 from bridge.slurm.states import Phase, phase
+from bridge.telemetry.metrics import SLURM_NODES, SNAPSHOT_JOBS
 
 log = logging.getLogger(__name__)
 

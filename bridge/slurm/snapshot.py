@@ -14,13 +14,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from bridge.backoff import Backoff
 from bridge.clock import Clock, SystemClock
-from bridge.config import Config
+from bridge.config.hub import Config
+from bridge.core.backoff import Backoff
 from bridge.errors import BridgeError, SlurmUnavailableError
 from bridge.logs import kv
-from bridge.metrics import SLURM_HINTED_POLLS, SLURM_HINTED_READS, SLURM_ID_RESETS, SNAPSHOT_AGE
-from bridge.slurm.client import SlurmClient
 from bridge.slurm.hint_pace import GAP, HintPace
 from bridge.slurm.hinted_jobs import carried, known_jobs, merge_one, merge_some
 from bridge.slurm.job_reader import JobReader
@@ -30,7 +28,9 @@ from bridge.slurm.node_reader import NodeReader
 from bridge.slurm.poll_state import Answers, Expected, PollState
 from bridge.slurm.progress import Progress, count_jobs
 from bridge.slurm.query_plan import doubted, forgotten
+from bridge.slurm.slurm_client import SlurmClient
 from bridge.slurm.state_lists import Known, Start, StateLists, in_thread
+from bridge.telemetry.metrics import SLURM_HINTED_POLLS, SLURM_HINTED_READS, SLURM_ID_RESETS, SNAPSHOT_AGE
 
 log = logging.getLogger(__name__)
 

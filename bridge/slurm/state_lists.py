@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from bridge.clock import Clock
 from bridge.errors import BridgeError
 from bridge.logs import kv
-from bridge.slurm.client import SlurmClient
 from bridge.slurm.components import is_over
 from bridge.slurm.models import JobLink
 from bridge.slurm.poll_state import Expected, PollState, States
+from bridge.slurm.slurm_client import SlurmClient
 
 log = logging.getLogger(__name__)
 

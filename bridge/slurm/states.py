@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from bridge import ends
-from bridge.ends import End
+from bridge import job_ends
+from bridge.job_ends import End
 
 
 class Phase(Enum):
@@ -50,15 +50,15 @@ BASE_STATES: dict[str, JobState] = {
     "PENDING": JobState(Phase.PENDING),
     "RUNNING": JobState(Phase.ALLOCATED),
     "SUSPENDED": JobState(Phase.BETWEEN),
-    "COMPLETED": _end(ends.COMPLETED),
-    "CANCELLED": _end(ends.CANCELLED),
-    "FAILED": _end(ends.FAILED),
-    "TIMEOUT": _end(ends.TIME_LIMIT),
-    "NODE_FAIL": _end(ends.NODE_FAIL),
-    "PREEMPTED": _end(ends.PREEMPTED),
-    "BOOT_FAIL": _end(ends.BOOT_FAIL),
-    "DEADLINE": _end(ends.DEADLINE),
-    "OUT_OF_MEMORY": _end(ends.OUT_OF_MEMORY),
+    "COMPLETED": _end(job_ends.COMPLETED),
+    "CANCELLED": _end(job_ends.CANCELLED),
+    "FAILED": _end(job_ends.FAILED),
+    "TIMEOUT": _end(job_ends.TIME_LIMIT),
+    "NODE_FAIL": _end(job_ends.NODE_FAIL),
+    "PREEMPTED": _end(job_ends.PREEMPTED),
+    "BOOT_FAIL": _end(job_ends.BOOT_FAIL),
+    "DEADLINE": _end(job_ends.DEADLINE),
+    "OUT_OF_MEMORY": _end(job_ends.OUT_OF_MEMORY),
 }
 
 FLAGS: dict[str, JobState] = {
@@ -77,7 +77,7 @@ FLAGS: dict[str, JobState] = {
     "REQUEUE_FED": JobState(Phase.PENDING),
     "RESV_DEL_HOLD": JobState(Phase.PENDING),
     "SPECIAL_EXIT": JobState(Phase.PENDING),
-    "REVOKED": _end(ends.REVOKED),
+    "REVOKED": _end(job_ends.REVOKED),
 }
 
 LEAVING = frozenset({"COMPLETING", "STAGE_OUT", "LAUNCH_FAILED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bridge.slurm.allotments import Allotment
-from bridge.workload import gres, quantity, resources
+from bridge.workload import quantity, resources
+from bridge.workload.devices import gres
 
 _ZERO = quantity.parse(0)
 _Pod = Mapping[str, Any]

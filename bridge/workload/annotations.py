@@ -11,7 +11,8 @@ from typing import Any
 
 from bridge import names
 from bridge.errors import BridgeError
-from bridge.workload import gres, quantity
+from bridge.workload import quantity
+from bridge.workload.devices import gres
 
 
 class InvalidAnnotationsError(BridgeError):

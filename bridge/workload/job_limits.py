@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bridge import gres_text, names
-from bridge.namespace_policies import MaxValues
+from bridge.config.policies import MaxValues
+from bridge.errors import UntranslatableError
 from bridge.slurm.models import JobRequest
-from bridge.workload import gres
-from bridge.workload.translate import UntranslatableError
+from bridge.workload.devices import gres
 
 Limits = dict[str, Any]
-"""Limits by the annotation that they limit, as in :class:`~bridge.namespace_policies.MaxValues`."""
+"""Limits by the annotation that they limit, as in :class:`~bridge.config.policies.MaxValues`."""
 _KEYS = {
     names.GRES: "gres",
     names.CPU_PER_TASK: "cpuPerTask",

@@ -11,7 +11,8 @@ from typing import Any
 
 from bridge import names
 from bridge.slurm.models import JobLink, PodRef
-from bridge.workload import extended_claims, groups, pods, resources, slurm_partition
+from bridge.workload import groups, pods, resources, slurm_partition
+from bridge.workload.devices import extended_claims
 from bridge.workload.groups import InvalidGroupError, Membership
 
 

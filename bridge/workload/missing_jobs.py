@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bridge import isolation
+from bridge.core import isolation
 from bridge.slurm import states
 from bridge.slurm.models import Snapshot
 from bridge.workload import links, pods

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm.models import Node
 
 KubeNode = Mapping[str, Any]

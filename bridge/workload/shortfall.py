@@ -12,8 +12,9 @@ from decimal import Decimal
 
 from bridge import names
 from bridge.gres_text import Gres
-from bridge.workload import gres, quantity
+from bridge.workload import quantity
 from bridge.workload.annotations import JobSettings
+from bridge.workload.devices import gres
 from bridge.workload.resources import Resources
 
 _ZERO = Decimal(0)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bridge import names, tracing
+from bridge import names
 from bridge.clock import parse_rfc3339
+from bridge.telemetry import tracing
 from bridge.workload import pods
 
 Pod = Mapping[str, Any]

@@ -8,31 +8,18 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from bridge import names
-from bridge.config import Config
-from bridge.errors import BridgeError
+from bridge.config.hub import Config
+from bridge.errors import UntranslatableError
 from bridge.gres_text import Gres
 from bridge.slurm import components
 from bridge.slurm.models import ApiVersion, GroupRef, JobLink, JobRequest, PodRef
 from bridge.workload import annotations as job_annotations
-from bridge.workload import (
-    gres,
-    links,
-    pods,
-    quantity,
-    resources,
-    shortfall,
-    slurm_partition,
-)
+from bridge.workload import links, pods, quantity, resources, shortfall, slurm_partition
+from bridge.workload.devices import gres
 from bridge.workload.resources import Resources
 
 _SIZES = ("name", "link", "min_nodes", "max_nodes", "tasks", "tasks_per_node", "excluded_nodes", "components")
 """Fields of a request in which the components of a job may always differ."""
-
-
-class UntranslatableError(BridgeError):
-    """A pod that cannot be converted; the message goes into the condition of the pod."""
-
-    reason = "Unschedulable"
 
 
 def pod_ref(pod: Mapping[str, Any]) -> PodRef:

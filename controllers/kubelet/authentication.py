@@ -12,9 +12,9 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from bridge.clock import Clock
-from bridge.kube.client import KubeClient
+from bridge.core.single_flight_cache import SingleFlightCache
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import Resource
-from bridge.single_flight_cache import SingleFlightCache
 
 TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", False)
 REMEMBER_KNOWN = 60.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from bridge.clock import Clock
+from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.kube import access_review
-from bridge.kube.client import KubeClient
-from bridge.serving.answers import AnswerError
-from bridge.single_flight_cache import SingleFlightCache
+from bridge.kube.kube_client import KubeClient
+from bridge.serving.http_error import AnswerError
 from controllers.kubelet.authentication import User
 
 REMEMBER_YES = 300.0

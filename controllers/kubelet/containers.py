@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.names import REMOTE_JOB
-from bridge.poolapi.jobs import ContainerState, JobStatus
-from bridge.serving.answers import AnswerError
+from bridge.protocol.model.jobs import ContainerState, JobStatus
+from bridge.serving.http_error import AnswerError
 
 Object = Mapping[str, Any]
 CREATING = "ContainerCreating"

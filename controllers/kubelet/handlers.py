@@ -12,11 +12,11 @@ import flask
 from prometheus_client.exposition import choose_encoder
 
 from bridge.clock import Clock
-from bridge.poolapi.jobs import JobStatus
-from bridge.pools.port import Pool
-from bridge.serving.answers import AnswerError
+from bridge.core.single_flight_cache import SingleFlightCache
+from bridge.pools.pool_interface import Pool
+from bridge.protocol.model.jobs import JobStatus
+from bridge.serving.http_error import AnswerError
 from bridge.serving.log_body import log_response, log_shares
-from bridge.single_flight_cache import SingleFlightCache
 from controllers.kubelet import stats
 from controllers.kubelet.authorization import KubeletAuthorizer
 from controllers.kubelet.containers import check_log

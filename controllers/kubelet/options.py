@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bridge.clock import parse_rfc3339
-from bridge.poolapi.requests import LogOptions
-from bridge.serving.answers import AnswerError
+from bridge.protocol.model.requests import LogOptions
+from bridge.serving.http_error import AnswerError
 
 Query = Mapping[str, Sequence[str]]
 _LARGEST = 2**63 - 1

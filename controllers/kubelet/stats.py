@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from bridge.clock import rfc3339
-from bridge.poolapi.jobs import ContainerState, JobStatus
-from bridge.poolapi.pod_status import time_of
+from bridge.protocol.model.jobs import ContainerState, JobStatus
+from bridge.protocol.model.pod_status import time_of
 from controllers.kubelet.containers import reported_states
 
 Object = Mapping[str, Any]

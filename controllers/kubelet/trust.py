@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from bridge.clock import Clock
 from bridge.errors import BridgeError, CertificateError, KubeNotFoundError
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import CONFIGMAPS
 from bridge.logs import kv
 from bridge.serving.certificates import Certificates, Pair, authorities, make_pair, needs_renewal

@@ -7,17 +7,17 @@ import math
 from collections.abc import Mapping, Sequence
 
 from bridge.clock import Clock
-from bridge.config import Config
+from bridge.config.hub import Config
+from bridge.core.workers import Workers
 from bridge.errors import KubeForbiddenError
-from bridge.kube.client import KubeClient
 from bridge.kube.discovery import list_if_served
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from bridge.logs import kv
-from bridge.workers import Workers
-from bridge.workload import devices, node_gres
-from bridge.workload.device_selectors import Selector
-from bridge.workload.devices import CPU, DevicesNotReadyError, UnsupportedClaimError
-from bridge.workload.node_gres import NodeGres
+from bridge.workload.devices import claimed_devices, node_gres
+from bridge.workload.devices.claimed_devices import CPU, DevicesNotReadyError, UnsupportedClaimError
+from bridge.workload.devices.device_selectors import Selector
+from bridge.workload.devices.node_gres import NodeGres
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class DeviceReader:
             for name in nodes:
                 slices = self._kube.get(RESOURCE_SLICES.path(), {"fieldSelector": f"spec.nodeName={name}"})["items"]
                 try:
-                    found[name] = node_gres.count(devices.of_node(slices, name), selectors, self._table)
+                    found[name] = node_gres.count(claimed_devices.of_node(slices, name), selectors, self._table)
                 except DevicesNotReadyError:  # the driver is publishing them
                     if name in known:
                         found[name] = known[name]
@@ -88,7 +88,7 @@ class DeviceReader:
             name = str(entry["metadata"]["name"])  # type: ignore[index]
             if name in self._table:
                 try:
-                    found[name] = devices.class_selector(entry)
+                    found[name] = claimed_devices.class_selector(entry)
                 except UnsupportedClaimError as error:
                     log.debug("device class not counted", extra=kv(name=name, error=error))
         return found

@@ -21,8 +21,8 @@ from bridge.slurm import external_nodes
 from bridge.slurm.external_nodes import ExternalNode
 from bridge.slurm.models import Node
 from bridge.workload import eligibility, quantity, resources
-from bridge.workload.node_gres import NodeGres
-from controllers.node.actions import Action, Explain, KubeNode, NodeSyncView, Register, Unregister
+from bridge.workload.devices.node_gres import NodeGres
+from controllers.node.node_actions import Action, Explain, KubeNode, NodeSyncView, Register, Unregister
 
 
 @dataclass(frozen=True, slots=True)

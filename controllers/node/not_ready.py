@@ -14,7 +14,7 @@ from bridge.slurm.models import Node
 from bridge.workload import eligibility
 from bridge.workload.eligibility import slurm_name
 from controllers.node import external
-from controllers.node.actions import KubeNode, NodeSyncView
+from controllers.node.node_actions import KubeNode, NodeSyncView
 
 MOST = 0.55
 LEAST = 3

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
-from bridge import isolation, names
+from bridge import names
 from bridge.clock import parse_rfc3339
+from bridge.core import isolation
 from bridge.workload import pods
 from bridge.workload.pool_selection import is_virtual
 from bridge.workload.quantity import parse

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge import names
-from bridge.poolapi.announcement import Announcement
+from bridge.protocol.model.announcement import Announcement
 from bridge.workload import quantity
 
 Taint = dict[str, str]

@@ -9,9 +9,9 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import rfc3339
-from bridge.poolapi import architecture
-from bridge.poolapi.announcement import Announcement
-from bridge.poolapi.readiness import READY, Readiness
+from bridge.protocol.model import architecture
+from bridge.protocol.model.announcement import Announcement
+from bridge.protocol.model.readiness import READY, Readiness
 from controllers.virtual import announcement_validation
 from controllers.virtual.announcement_validation import ValidAnnouncement
 

@@ -9,12 +9,12 @@ from typing import Any
 from bridge.clock import Clock, rfc3339
 from bridge.errors import KubeConflictError, KubeInvalidError, KubeNotFoundError
 from bridge.kube.cache import Cache
-from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import LEASES, NODES, PODS
 from bridge.logs import kv
-from bridge.metrics import POOL_ACTIONS, counted, label_of
-from controllers.virtual import node_decide
+from bridge.telemetry.metrics import POOL_ACTIONS, counted, label_of
+from controllers.virtual import virtual_node_decide
 from controllers.virtual.node_manifest import Body
 
 log = logging.getLogger(__name__)
@@ -55,32 +55,32 @@ class NodeWriter:
         """Discard what was written to a node that does not exist any more."""
         self._written.pop(name, None)
 
-    def act(self, action: node_decide.Action) -> None:
+    def act(self, action: virtual_node_decide.Action) -> None:
         """Carry out one action."""
         name = f"node_{label_of(type(action))}"
         with counted(POOL_ACTIONS, name):
             self._do(action)
 
-    def _do(self, action: node_decide.Action) -> None:
+    def _do(self, action: virtual_node_decide.Action) -> None:
         match action:
-            case node_decide.Create():
+            case virtual_node_decide.Create():
                 self._create(action)
-            case node_decide.Describe():
+            case virtual_node_decide.Describe():
                 path = NODES.path(name=action.node["metadata"]["name"])
                 self._cache.apply(self._kube.patch(path, action.patch, kind="merge"))
-            case node_decide.Report():
+            case virtual_node_decide.Report():
                 self._report(action)
-            case node_decide.Vanish():
+            case virtual_node_decide.Vanish():
                 self._vanish(action.node)
-            case node_decide.Forget():
+            case virtual_node_decide.Forget():
                 self._forget(action.name)
-            case node_decide.Collide():
+            case virtual_node_decide.Collide():
                 name = action.node["metadata"]["name"]
                 text = f"a pool announces itself as {name}, but this node is not podbridge's: the pool is not used"
                 log.error("a pool has the name of a node", extra=kv(pool=name))
                 self._events.event(action.node, "PoolNameTaken", text, warning=True, action="Registering")
 
-    def _create(self, action: node_decide.Create) -> None:
+    def _create(self, action: virtual_node_decide.Create) -> None:
         try:
             node = self._kube.create(NODES.path(), action.body)
         except KubeConflictError:
@@ -89,7 +89,7 @@ class NodeWriter:
         self._events.event(node, "PoolRegistered", f"the node of pool {action.name} was created", action="Registering")
         log.info("node created", extra=kv(node=action.name))
 
-    def _report(self, action: node_decide.Report) -> None:
+    def _report(self, action: virtual_node_decide.Report) -> None:
         name = action.node["metadata"]["name"]
         path = NODES.path(name=name, sub="status")
         try:
@@ -106,12 +106,12 @@ class NodeWriter:
             self._events.event(action.node, reason, message, warning=warning, action="Reporting")
             log.info("the state of a node has changed", extra=kv(node=name, reason=reason, message=message))
 
-    def _vanish(self, node: node_decide.Node) -> None:
+    def _vanish(self, node: virtual_node_decide.Node) -> None:
         """Delete the node of a pool that has been silent for long enough, unless a pod is bound to it."""
         name = node["metadata"]["name"]
         try:
             fresh = self._kube.get(NODES.path(name=name))
-            if not node_decide.may_vanish(fresh, self._remove_after, self._clock.time()):
+            if not virtual_node_decide.may_vanish(fresh, self._remove_after, self._clock.time()):
                 return
             bound = self._kube.get(PODS.path(), {"fieldSelector": f"spec.nodeName={name}", "limit": 1})
             if bound.get("items"):
@@ -126,7 +126,7 @@ class NodeWriter:
         self.drop(name)
         log.warning("the node of a silent pool was deleted", extra=kv(node=name))
 
-    def renew(self, node: node_decide.Node) -> None:
+    def renew(self, node: virtual_node_decide.Node) -> None:
         """Renew the node's lease; create it if it does not exist."""
         name = node["metadata"]["name"]
         spec: dict[str, Any] = {

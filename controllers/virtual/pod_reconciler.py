@@ -11,23 +11,23 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bridge import isolation
-from bridge.brake import Brake
 from bridge.clock import Clock
+from bridge.control.brake import Brake
+from bridge.core import isolation
+from bridge.core.threads import Supervisor
+from bridge.core.workers import Workers
 from bridge.errors import BridgeError, LostLeadershipError
 from bridge.kube.cache import Cache
 from bridge.kube.work_queue import WorkQueue
 from bridge.logs import kv
-from bridge.metrics import POOL_ACTIONS, POOL_EVENT_SECONDS, counted, label_of
-from bridge.poolapi.jobs import JobStatus
-from bridge.pools.port import Pool
-from bridge.threads import Supervisor
-from bridge.workers import Workers
+from bridge.pools.pool_interface import Pool
+from bridge.protocol.model.jobs import JobStatus
+from bridge.telemetry.metrics import POOL_ACTIONS, POOL_EVENT_SECONDS, counted, label_of
 from bridge.workload import pods
-from controllers.virtual import actions, decide, race
-from controllers.virtual.act import PodActor
+from controllers.virtual import race_decide, virtual_pod_actions, virtual_pod_decide
 from controllers.virtual.pod_state import Entry, ObjectKey, Pod
 from controllers.virtual.pod_view import PodView, PoolView
+from controllers.virtual.virtual_pod_act import PodActor
 from controllers.virtual.volume_act import unknown_until
 
 log = logging.getLogger(__name__)
@@ -38,16 +38,16 @@ FAILED_AGAIN = 15.0
 """Seconds until the next decision about a pod after an unexpected error."""
 LATE = 60.0
 """Seconds after its time-out for which an unknown pool may still carry out a submission."""
-_URGENCY: dict[type[actions.Action], int] = {
-    race.Grant: 0,
-    actions.Cancel: 1,
-    actions.Look: 2,
-    actions.Forget: 4,
-    actions.Submit: 5,
-    race.Offer: 6,
-    actions.Refresh: 7,  # a change of one object may concern the volumes of ten thousand pods
-    race.Withdraw: 1,
-    actions.Orphan: 8,
+_URGENCY: dict[type[virtual_pod_actions.Action], int] = {
+    race_decide.Grant: 0,
+    virtual_pod_actions.Cancel: 1,
+    virtual_pod_actions.Look: 2,
+    virtual_pod_actions.Forget: 4,
+    virtual_pod_actions.Submit: 5,
+    race_decide.Offer: 6,
+    virtual_pod_actions.Refresh: 7,  # a change of one object may concern the volumes of ten thousand pods
+    race_decide.Withdraw: 1,
+    virtual_pod_actions.Orphan: 8,
 }
 """Priority of the actions that run on the pool's workers; smaller first. Other actions run at once."""
 
@@ -82,7 +82,7 @@ class PoolState:
     calls: set[str] = field(default_factory=set)
     doubted: set[str] = field(default_factory=set)
     brake: Brake = field(default_factory=Brake)
-    racers: race.Racers | None = None
+    racers: race_decide.Racers | None = None
 
     def racer(self, uid: str) -> Pod | None:
         """Return the pod with this UID if it has a place here and no node."""
@@ -128,7 +128,7 @@ class PoolState:
 
 
 def _is_taken(pod: Pod) -> bool:
-    return bool(decide.remote_job(pod)) and not pods.is_finished(pod) and not pods.is_deleted(pod)
+    return bool(virtual_pod_decide.remote_job(pod)) and not pods.is_finished(pod) and not pods.is_deleted(pod)
 
 
 class PodReconciler:
@@ -213,7 +213,9 @@ class PodReconciler:
         if uid in record.calls or entry.is_settled(pod, job):
             return False
         try:
-            return not isinstance(decide.decide(self._view(record, uid, pod, job, entry)), actions.Wait | None)
+            return not isinstance(
+                virtual_pod_decide.decide(self._view(record, uid, pod, job, entry)), virtual_pod_actions.Wait | None
+            )
         except Exception as error:
             isolation.report("virtual-pods", uid, error)
             return False  # it is queued already, with a pause
@@ -276,19 +278,19 @@ class PodReconciler:
             record.note(uid, entry)
             if pod is not None:
                 self._actor.tell_occurrences(pod, job, entry)
-        action = decide.decide(self._view(record, uid, pod, job, entry))
+        action = virtual_pod_decide.decide(self._view(record, uid, pod, job, entry))
         if pod is not None and pods.has_error(pod):
             self._report(record, pod, "")
         if action is None:
             entry.settled = None if pod is None or job is None else (pod["metadata"]["resourceVersion"], job)
             return
-        if isinstance(action, actions.Wait):
+        if isinstance(action, virtual_pod_actions.Wait):
             self._queue.add_after((name, uid), max(0.01, action.seconds))
         elif type(action) in _URGENCY:
             self._hand_over(uid, record, action, entry)
         else:
             self._act(uid, record, action, entry)
-            if changed_at is not None and isinstance(action, actions.Write) and not entry.failures:
+            if changed_at is not None and isinstance(action, virtual_pod_actions.Write) and not entry.failures:
                 POOL_EVENT_SECONDS.observe(self._clock.monotonic() - changed_at)
 
     def _view(self, record: PoolState, uid: str, pod: Pod | None, job: JobStatus | None, entry: Entry) -> PodView:
@@ -310,15 +312,20 @@ class PodReconciler:
 
     def _new_entry(self, pod: Pod | None, pool: Pool | None) -> Entry:
         entry = Entry()
-        if pod is not None and decide.remote_job(pod):
+        if pod is not None and virtual_pod_decide.remote_job(pod):
             entry.refresh_at = unknown_until(pod, self._clock.monotonic())
-        if pod is not None and pods.has_intent(pod) and not decide.remote_job(pod) and not pods.is_finished(pod):
+        if (
+            pod is not None
+            and pods.has_intent(pod)
+            and not virtual_pod_decide.remote_job(pod)
+            and not pods.is_finished(pod)
+        ):
             # an earlier process may have sent the request a moment ago
             late = pool.late if pool is not None else LATE
             entry.sent(self._clock.monotonic() + self._submit_timeout + late)
         return entry
 
-    def _hand_over(self, uid: str, record: PoolState, action: actions.Action, entry: Entry) -> None:
+    def _hand_over(self, uid: str, record: PoolState, action: virtual_pod_actions.Action, entry: Entry) -> None:
         """Run a request to the site on the pool's workers, and queue the pod again afterwards."""
         with self._lock:
             record.calls.add(uid)
@@ -336,7 +343,7 @@ class PodReconciler:
                 record.calls.discard(uid)
             self._queue.add_after((record.name, uid), GATHER)
 
-    def _act(self, uid: str, record: PoolState, action: actions.Action, entry: Entry) -> None:
+    def _act(self, uid: str, record: PoolState, action: virtual_pod_actions.Action, entry: Entry) -> None:
         kind = label_of(type(action))
         try:
             with counted(POOL_ACTIONS, kind):

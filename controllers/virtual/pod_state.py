@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.errors import BridgeError, SiteUnknownOutcomeError
-from bridge.poolapi.jobs import JobStatus, Occurrence
+from bridge.protocol.model.jobs import JobStatus, Occurrence
 
 Pod = Mapping[str, Any]
 ObjectKey = tuple[str, str, str]

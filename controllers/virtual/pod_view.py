@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bridge.poolapi.jobs import JobStatus
+from bridge.protocol.model.jobs import JobStatus
 from controllers.virtual.pod_state import Entry, Pod
 
 

@@ -14,15 +14,15 @@ from bridge.errors import (
     SiteError,
     SiteRefusedError,
 )
-from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.logs import kv
-from bridge.metrics import RACE_GRANT_SECONDS, RACE_PLACES
-from bridge.poolapi.jobs import JobStatus
-from bridge.pools.port import Pool, RacingPool
+from bridge.pools.pool_interface import Pool, RacingPool
+from bridge.protocol.model.jobs import JobStatus
+from bridge.telemetry.metrics import RACE_GRANT_SECONDS, RACE_PLACES
 from bridge.workload import places, pods
-from controllers.virtual import race
+from controllers.virtual import race_decide
 from controllers.virtual.pod_state import Cancellation, Entry, Pod
 from controllers.virtual.reference_reader import ReferenceReader
 from controllers.virtual.volume_act import VolumeActor
@@ -38,7 +38,7 @@ CONFLICT_AGAIN = 0.5
 
 
 class RaceActor:
-    """Carries out :mod:`controllers.virtual.race`. ``kube`` is fenced; ``wait``: seconds that a script waits.
+    """Carries out :mod:`controllers.virtual.race_decide`. ``kube`` is fenced; ``wait``: seconds that a script waits.
 
     ``check_leadership`` raises LostLeadershipError. It saves requests; it is not what makes a grant safe.
     """
@@ -156,7 +156,7 @@ class RaceActor:
         entry.answered(job, now)
         entry.cancellation = Cancellation("", now)
 
-    def grant(self, action: race.Grant, pool: Pool, entry: Entry) -> None:
+    def grant(self, action: race_decide.Grant, pool: Pool, entry: Entry) -> None:
         """Tell the site that the script may begin."""
         if not isinstance(pool, RacingPool):
             return

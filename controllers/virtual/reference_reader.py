@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bridge import installations, names
+from bridge import names
 from bridge.clock import Clock, parse_rfc3339
-from bridge.config import Config
+from bridge.config import installations
+from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError, KubeNotFoundError, MissingReferenceError
-from bridge.kube.client import KubeClient, Object
+from bridge.kube.kube_client import KubeClient, Object
 from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import CONFIGMAPS, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from bridge.script import consent, references

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bridge import names
-from bridge.poolapi.announcement import Announcement
+from bridge.protocol.model.announcement import Announcement
 
 
 @dataclass(frozen=True, slots=True)

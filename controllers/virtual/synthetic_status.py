@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.clock import parse_rfc3339
-from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
-from bridge.poolapi.pod_status import KILLED, Pod, Status, pod_status
+from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
+from bridge.protocol.model.pod_status import KILLED, Pod, Status, pod_status
 
 
 def failed(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> Status:

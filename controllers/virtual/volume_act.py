@@ -14,9 +14,9 @@ from bridge.clock import Clock
 from bridge.errors import SiteError
 from bridge.kube.events import EventRecorder
 from bridge.kube.rate_limit import TokenBucket
-from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.requests import VolumeFile
-from bridge.pools.port import Pool
+from bridge.pools.pool_interface import Pool
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.requests import VolumeFile
 from bridge.script import references, volume_files
 from bridge.script.references import Objects
 from bridge.script.volume_files import CurrentFiles

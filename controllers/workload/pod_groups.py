@@ -10,10 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge import isolation, names
+from bridge import names
+from bridge.core import isolation
 from bridge.errors import KubeNotFoundError
-from bridge.kube.client import KubeClient
 from bridge.kube.discovery import get_if_served
+from bridge.kube.kube_client import KubeClient
 from bridge.slurm.models import GroupRef
 from bridge.workload import links, pods
 from bridge.workload.groups import Membership

@@ -14,14 +14,14 @@ from typing import Any
 
 from bridge import clock as clocks
 from bridge.clock import Clock
+from bridge.core.workers import Workers
 from bridge.errors import KubeConflictError, KubeNotFoundError
-from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.logs import kv
-from bridge.metrics import STRANDED_PODS
 from bridge.slurm.models import Snapshot
-from bridge.workers import Workers
+from bridge.telemetry.metrics import STRANDED_PODS
 from bridge.workload import links, pods
 
 log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bridge.config_interlink import InterlinkSection
-from bridge.interlink import references
+from bridge.config.interlink import InterlinkSection
 from bridge.interlink.messages import RetrievedPodData, as_json
+from bridge.pools.interlink import references
 from cluster import bare, bench_hub, bench_pods, bench_site, nullsite, tools
 from cluster.core import Cluster
 from cluster.pods import PoolWorld

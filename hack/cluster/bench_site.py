@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bridge.config_pools import PoolsSection
-from bridge.poolapi.requests import JobSubmission
-from bridge.pools import submission
+from bridge.config.pools import PoolsSection
+from bridge.core.threads import SWITCH_INTERVAL, Supervisor
+from bridge.pools.submitter import submission
+from bridge.protocol.model.requests import JobSubmission
+from bridge.protocol.nats.messages import CancelMessage, SubmitMessage
+from bridge.protocol.nats.nats_link import Link, NatsSettings
+from bridge.protocol.nats.nats_server_config import INBOX
+from bridge.protocol.nats.request_client import PoolClient
 from bridge.script import build, library
 from bridge.script.buildconfig import BuildConfig
-from bridge.script.runtimes import table as runtimes
-from bridge.threads import SWITCH_INTERVAL, Supervisor
-from bridge.wire.client import PoolClient
-from bridge.wire.connection import Link, NatsSettings
-from bridge.wire.messages import CancelMessage, SubmitMessage
-from bridge.wire.nats_server_config import INBOX
+from bridge.script.runtimes import runtime_table as runtimes
 from cluster import bare, bare_nats, bench_pods, nats, nullsite, tools
 from cluster.core import Cluster
 from cluster.polling import eventually
@@ -112,8 +112,8 @@ def bare_rate(cluster: Cluster, size: int, count: int) -> float:
 
 def payload_size() -> int:
     """Return the mean length of a submission on the wire, in bytes."""
-    from bridge.wire.envelope import pack
-    from bridge.wire.messages import Request
+    from bridge.protocol.nats.envelope import pack
+    from bridge.protocol.nats.messages import Request
 
     config, made = BuildConfig(), bench_pods.pods(len(bench_pods.KINDS))
     requests = [

@@ -63,7 +63,7 @@ def command(port: int | None = None) -> str:
 
     Over HTTPS, it needs the files ``token`` and ``ca.pem`` in the folder.
     """
-    code = "import sys; from bridge.cli.entry import main; main()"
+    code = "import sys; from bridge.apps.cli.entry import main; main()"
     target = f"--directory {SEEN}"
     if port is not None:
         target = f"--url https://127.0.0.1:{port} --token-file {SEEN}/token --ca-file {SEEN}/ca.pem"

@@ -17,11 +17,11 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from bridge.cli import main as cli
+from bridge.apps.cli import main as cli
 from bridge.site import service
+from bridge.site.batch.batch_interface import Amount, BatchJob, BatchJobRequest, BatchSystem, Capacity, Site
+from bridge.site.batch.batch_table import SYSTEMS
 from bridge.site.batch.local_settings import Local
-from bridge.site.batch.port import Amount, BatchJob, BatchJobRequest, BatchSystem, Capacity, Site
-from bridge.site.batch.table import SYSTEMS
 
 STATES = "NULLSITE_STATES"
 QUESTIONS = "questions"

@@ -27,7 +27,7 @@ ANYTHING = {field: ["*"] for field in ("partition", "account", "qos", "licenses"
 """Users who may create pods may use everything in the Slurm of a test cluster; a reservation needs a permission."""
 PODBRIDGE_PORTS = 4
 """Number of ports: webhook, health, metrics, kubelet API of the virtual nodes."""
-_START = "import sys; sys.argv[0] = 'podbridge'; from bridge.cli.entry import main; sys.exit(main())"
+_START = "import sys; sys.argv[0] = 'podbridge'; from bridge.apps.cli.entry import main; sys.exit(main())"
 _ENV = ("env", f"PYTHONPATH={places.CHECKOUT}")
 PODBRIDGE = (*_ENV, sys.executable, "-c", _START)
 """Return the command that runs podbridge from the checkout; it is not installed."""
@@ -52,7 +52,7 @@ def write(state: Path, variables: Mapping[str, str], programs: Sequence[Path], e
         _script(folder / tool, f'exec {shlex.quote(str(enter))} {tool} "$@"')
     _script(folder / "podbridge", f'exec {shlex.join(PODBRIDGE)} "$@"')
     for name, function in KUBECTL_PLUGIN.items():
-        code = f"from bridge.cli.kubectl import {function}; {function}()"
+        code = f"from bridge.apps.cli.kubectl import {function}; {function}()"
         _script(folder / name, f'exec {shlex.join([*_ENV, sys.executable, "-c", code])} "$@"')
     lines = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
     path = f'export PATH={shlex.quote(str(folder))}:"$PATH"'

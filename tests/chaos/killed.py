@@ -16,8 +16,10 @@ import sys
 import threading
 from pathlib import Path
 
-from bridge import config, curl_client, logs, names
-from bridge.cli.hub import Hub
+from bridge import logs, names
+from bridge.apps.hub.hub import Hub
+from bridge.config import hub
+from bridge.http import curl_client
 
 
 def kill_after(limit, seconds, calls_file):
@@ -54,6 +56,6 @@ def kill_after(limit, seconds, calls_file):
 
 if __name__ == "__main__":
     kill_after(int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]).with_suffix(".calls"))
-    settings = config.load(Path(sys.argv[3]))
+    settings = hub.load(Path(sys.argv[3]))
     logs.setup(settings.logging.level, "text")
     sys.exit(Hub(settings, sys.argv[4:], None, None).run())

@@ -18,11 +18,12 @@ import pytest
 import requests
 import yaml
 
+from admission.admission_app import Admission, unregister
 from admission.node_sizes import NodeSizes
-from admission.server import Admission, unregister
 from admission.webhook_registration import WebhookRegistration
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
+from bridge.core.threads import Supervisor
 from bridge.errors import (
     BridgeError,
     CertificateError,
@@ -33,11 +34,10 @@ from bridge.errors import (
     KubeUnavailableError,
 )
 from bridge.kube.cache import Cache
-from bridge.kube.client import KubeClient
 from bridge.kube.discovery import is_served
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.prune import prune_node
 from bridge.kube.resources import MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS, SECRETS, VALIDATING_WEBHOOKS, Resource
-from bridge.threads import Supervisor
 from cluster.polling import eventually
 from cluster.ports import free_block
 from tests.fakes.pod_groups import DEFINITION, NAME

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-import bridge.config
+import bridge.config.hub
 from bridge import names
 from bridge.slurm.auth import claims
 from cluster import Cluster, kube, places
@@ -28,7 +28,7 @@ from cluster.ports import free_block
 from cluster.slurm import ACCOUNTING, Size
 from cluster.tools import ANYTHING
 from cluster.world import NAMESPACE
-from tests.contract.wire.servers import certificate, listens
+from tests.contract.nats.servers import certificate, listens
 from tests.docs_blocks import DOCS, Block, Shell, command, commands, manifests
 
 pytestmark = pytest.mark.real
@@ -330,7 +330,7 @@ def test_kustomize(shell):
     shown, applied = (Block(block.page, block.line, line, "") for line in block.text.splitlines())
     found = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(shell.run(shown))}
     text = found["ConfigMap", "podbridge-config"]["data"]["config.yaml"]
-    config = bridge.config.parse(text)
+    config = bridge.config.hub.parse(text)
     assert config.managed_namespaces == ["physics"]
     original = next(
         each["data"]["config.yaml"]

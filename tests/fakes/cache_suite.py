@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bridge.backoff import Backoff
+from bridge.core.backoff import Backoff
 from bridge.errors import KubeGoneError
 from bridge.kube import cache as cache_module
 from bridge.kube.cache import Cache
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.object_store import number
 from bridge.kube.resources import LEASES
 from cluster.polling import eventually

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from bridge.config import Config, SlurmSection
+from bridge.config.hub import Config, SlurmSection
 from bridge.errors import SlurmRefusedError
 from bridge.slurm import states
 from bridge.slurm.cancelling import cancel_if_ours
-from bridge.slurm.client import SlurmClient
 from bridge.slurm.components import is_over
 from bridge.slurm.models import GroupRef, JobLink, JobRequest
+from bridge.slurm.slurm_client import SlurmClient
 from bridge.slurm.snapshot import Poller
 from tests.fakes.slurm_suite import Site, ask, settled
 

@@ -11,10 +11,10 @@ import pytest
 
 from bridge import errors
 from bridge.clock import parse_rfc3339
-from bridge.kube.client import KubeClient
+from bridge.core.threads import Supervisor
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.lease import Elector
 from bridge.kube.resources import LEASES
-from bridge.threads import Supervisor
 from tests.fakes.clock import FakeClock
 
 

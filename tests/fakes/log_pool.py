@@ -8,10 +8,10 @@ from typing import Any
 
 from bridge.clock import rfc3339
 from bridge.errors import BridgeError, SiteRefusedError
-from bridge.poolapi.announcement import Announcement
-from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
-from bridge.poolapi.readiness import READY, Readiness
-from bridge.poolapi.requests import LogOptions
+from bridge.protocol.model.announcement import Announcement
+from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
+from bridge.protocol.model.readiness import READY, Readiness
+from bridge.protocol.model.requests import LogOptions
 
 Line = tuple[float, bytes]
 

@@ -12,16 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge import isolation, names
-from bridge.config import Config
+from bridge import names
+from bridge.config.hub import Config
+from bridge.control.control_loop import Dependencies
+from bridge.core import isolation
 from bridge.errors import BridgeError, LostLeadershipError
 from bridge.kube.object_store import Object
-from bridge.loop import Dependencies
 from bridge.workload import pods
-from controllers.loop import Controllers
-from scheduler import decide
-from scheduler.loop import Scheduler
+from controllers.slurm_controllers_loop import Controllers
+from scheduler import pod_decide
 from scheduler.rules import SchedulerView
+from scheduler.scheduler_loop import Scheduler
 from scheduler.unchanged_pods import UnchangedPods
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_kube import Killed, MemoryCache, MemoryKube, Writes
@@ -84,7 +85,7 @@ class _CheckedUnchangedPods(UnchangedPods):
         changed = super().without(view)
         kept = {id(pod) for pod in changed.pods}
         left_out = [pod for pod in view.pods if id(pod) not in kept]
-        decision = decide.decide(replace(view, pods=left_out, gangs=()))
+        decision = pod_decide.decide(replace(view, pods=left_out, gangs=()))
         assert not decision.actions, decision.actions
         assert not decision.states, decision.states
         self.left_out = len(left_out)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bridge import clock as clocks
-from bridge import isolation, names
+from bridge import names
+from bridge.core import isolation
 from bridge.errors import KubeConflictError, KubeNotFoundError
 from bridge.kube.object_store import Change, Object, ObjectStore, number
 from bridge.kube.responses import error_of_status

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bridge import fencing
 from bridge.errors import SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError, SlurmUnknownOutcomeError
+from bridge.http import fencing
 from bridge.slurm import states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.cancelling import Cancellations
@@ -243,7 +243,7 @@ def _polled(shown: Job, before: ObservedJob | None) -> Job:
 
 
 def _check_fence() -> None:
-    """Do what :mod:`bridge.curl_client` does before it sends a request."""
+    """Do what :mod:`bridge.http.curl_client` does before it sends a request."""
     check = fencing.current()
     if check is not None:
         check()

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bridge.core.threads import Supervisor
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
-from bridge.poolapi.announcement import Announcement
-from bridge.poolapi.jobs import GRANTED, ContainerState, JobStatus, Termination
-from bridge.poolapi.readiness import READY, Readiness
-from bridge.poolapi.requests import JobSubmission, LogOptions, VolumeFile
-from bridge.pools import submission
+from bridge.pools.submitter import submission
+from bridge.protocol.model.announcement import Announcement
+from bridge.protocol.model.jobs import GRANTED, ContainerState, JobStatus, Termination
+from bridge.protocol.model.readiness import READY, Readiness
+from bridge.protocol.model.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.script import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from bridge.script.volume_files import CurrentFiles
-from bridge.threads import Supervisor
 
 Pod = Mapping[str, Any]
 

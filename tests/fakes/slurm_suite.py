@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import pytest
 
-from bridge.config import Config, SlurmSection
+from bridge.config.hub import Config, SlurmSection
 from bridge.errors import SlurmAuthError, SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError
 from bridge.slurm import allotments, states
 from bridge.slurm.cancelling import shrink_if_ours
-from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Job, JobLink, JobRequest, PodRef
+from bridge.slurm.slurm_client import SlurmClient
 from bridge.slurm.snapshot import Poller
 from cluster.polling import eventually
 

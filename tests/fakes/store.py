@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from bridge.store.port import StoreError
+from bridge.pools.store.store_interface import StoreError
 
 
 class FakeStore:

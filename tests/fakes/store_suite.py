@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.store.port import KeyValueStore
+from bridge.pools.store.store_interface import KeyValueStore
 
 
 class StoreSuite:

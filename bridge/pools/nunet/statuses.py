@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from bridge import ends
+from bridge import job_ends
 from bridge.clock import parse_rfc3339, rfc3339
-from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
 from bridge.pools.nunet.dialect import JobAnswer
+from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 STATES: tuple[State, ...] = ("queued", "running", "succeeded", "failed", "cancelled")
@@ -82,7 +82,7 @@ def job_status(
     if before is not None and before.phase == "ended":
         return before
     code = answer.exit_code if answer.exit_code is not None else 0 if state == "succeeded" else 1
-    reason = ends.CANCELLED.site_reason if state == "cancelled" else "" if code == 0 else "Error"
+    reason = job_ends.CANCELLED.site_reason if state == "cancelled" else "" if code == 0 else "Error"
     ended_at = started + answer.duration if started and answer.duration else now
     ended = Termination(exit_code=code, message=answer.message, started_at=started, finished_at=ended_at)
     return JobStatus(

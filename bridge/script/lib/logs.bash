@@ -15,7 +15,7 @@ LOG_BOUND=$((LOG_STEP * LOG_FILES)) LOG_LINE=65536 INDEX_BOUND=524288 NO_HOLE=3
 declare -a LOG_FIRST LOG_BASE LOG_SIZE LOG_LOOKED LOG_AT LOG_PID COLLECTOR
 
 # new_log I: start a log; that of the run before, if there is one, becomes the previous log. The order matters to
-# bridge/site/log_files.py: what <first> says of a log is there before the log has its name, and as long as it has it.
+# bridge/site/logs/log_files.py: what <first> says of a log is there before the log has its name, and as long as it has it.
 new_log() {
     local i=$1 log=logs/${NAME[$1]}
     if [[ -e $log.log && ${ENDED[i]} != null ]]; then

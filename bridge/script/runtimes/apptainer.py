@@ -12,11 +12,11 @@ from pydantic import Field
 
 from bridge import names
 from bridge.errors import ScriptError
-from bridge.poolapi.job_user import JobUser
+from bridge.protocol.model.job_user import JobUser
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
-from bridge.script.runtimes import images
-from bridge.script.runtimes.port import Runtime
+from bridge.script.runtimes import runtime_images
+from bridge.script.runtimes.runtime_interface import Runtime
 from bridge.script.settings import BuildSettings, SettingsPart, Words
 
 _CLEANS = re.compile(r"--(cleanenv|containall)=.*|-[A-Za-z]*[eC][A-Za-z]*")
@@ -63,10 +63,10 @@ class ApptainerRuntime(Runtime):
 
     def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
         """Refuse names that are no images, and variables that it cannot set."""
-        images.accept_image(container, where, config, image_root, self.schemes)
-        for name in images.foreign(container):
+        runtime_images.accept_image(container, where, config, image_root, self.schemes)
+        for name in runtime_images.foreign(container):
             if name.startswith(_ITS_OWN):
-                images.refuse_name(
+                runtime_images.refuse_name(
                     container,
                     name,
                     self.kind,
@@ -91,7 +91,7 @@ class ApptainerRuntime(Runtime):
         self, user: int | None, group: int | None, config: BuildSettings, jobs: JobUser | None
     ) -> tuple[str, str] | None:
         """Refuse other users than that of the site, and 0 without ``fakeroot``."""
-        return images.own_user(user, group, jobs, root=config.section(Apptainer).fakeroot)
+        return runtime_images.own_user(user, group, jobs, root=config.section(Apptainer).fakeroot)
 
     def options(self, plan: Plan) -> list[str]:
         """Return the variables of ``lib/runtime_apptainer.bash``."""
@@ -117,7 +117,7 @@ class ApptainerRuntime(Runtime):
         if plan.config.runtime.network == "none":
             words += ["--net", "--network", "none"]
         return [
-            *images.options(plan),
+            *runtime_images.options(plan),
             f"RUNTIME={word(self.executable(plan.config))}",
             array("OPTIONS", [*words, *own.options, *plan.annotations.options]),
             array("GPU_WORDS", _gpus(plan)),
@@ -155,7 +155,7 @@ class SingularityRuntime(ApptainerRuntime):
 def _refuse_cleaning(plan: Plan) -> None:
     """Refuse options that would remove variables: the script replaces --cleanenv and --containall by their names."""
     for container in plan.containers:
-        for name in images.foreign(container):
+        for name in runtime_images.foreign(container):
             for option in (*plan.config.section(Apptainer).options, *plan.annotations.options):
                 if _CLEANS.fullmatch(option) and option not in ("-e", "-C"):
                     raise ScriptError(

@@ -9,8 +9,8 @@ from pydantic import Field
 from bridge.errors import ScriptError
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
-from bridge.script.runtimes import images
-from bridge.script.runtimes.port import Runtime
+from bridge.script.runtimes import runtime_images
+from bridge.script.runtimes.runtime_interface import Runtime
 from bridge.script.settings import AbsolutePath, BuildSettings, SettingsPart, Words
 
 _OF_THE_MACHINE = ("/dev/", "/proc/", "/sys/")
@@ -32,8 +32,8 @@ class CharliecloudRuntime(Runtime):
 
     def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
         """Refuse what ch-run has no option for."""
-        images.accept_image(container, where, config, image_root, self.schemes)
-        images.accept_lines(container)
+        runtime_images.accept_image(container, where, config, image_root, self.schemes)
+        runtime_images.accept_lines(container)
         if not container.command:
             raise ScriptError(f"{where}.command: must be set at this site: charliecloud runs no entry points")
         for mount in container.mounts:
@@ -47,7 +47,7 @@ class CharliecloudRuntime(Runtime):
     def options(self, plan: Plan) -> list[str]:
         """Return the variables of ``lib/runtime_charliecloud.bash``."""
         own = plan.config.section(Charliecloud)
-        return [*images.options(plan), f"BIN_DIR={word(own.bin_dir or '')}", array("OPTIONS", own.options)]
+        return [*runtime_images.options(plan), f"BIN_DIR={word(own.bin_dir or '')}", array("OPTIONS", own.options)]
 
     def version_command(self, config: BuildSettings) -> list[str]:
         """Return the command of ch-run."""

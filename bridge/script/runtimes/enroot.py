@@ -9,11 +9,11 @@ from pydantic import Field
 
 from bridge import names
 from bridge.errors import ScriptError
-from bridge.poolapi.job_user import JobUser
+from bridge.protocol.model.job_user import JobUser
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
-from bridge.script.runtimes import images
-from bridge.script.runtimes.port import Runtime
+from bridge.script.runtimes import runtime_images
+from bridge.script.runtimes.runtime_interface import Runtime
 from bridge.script.settings import BuildSettings, SettingsPart, Words
 
 _DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
@@ -41,9 +41,9 @@ class EnrootRuntime(Runtime):
         A shell of the image starts the command, and most shells drop names that they can't assign; ``enroot start
         --env`` refuses such names itself.
         """
-        images.accept_image(container, where, config, image_root, self.schemes)
-        for name in images.foreign(container):
-            images.refuse_name(container, name, "enroot", "letters, digits and _, no digit first")
+        runtime_images.accept_image(container, where, config, image_root, self.schemes)
+        for name in runtime_images.foreign(container):
+            runtime_images.refuse_name(container, name, "enroot", "letters, digits and _, no digit first")
         for mount in container.mounts:
             if any(letter.isspace() for letter in mount.path + mount.sub_path):
                 raise ScriptError(
@@ -54,7 +54,7 @@ class EnrootRuntime(Runtime):
         self, user: int | None, group: int | None, config: BuildSettings, jobs: JobUser | None
     ) -> tuple[str, str] | None:
         """Refuse other users than that of the site and 0."""
-        return images.own_user(user, group, jobs, root=True)
+        return runtime_images.own_user(user, group, jobs, root=True)
 
     def login(self, secret: bytes) -> tuple[str, bytes]:
         """Return the logins as a netrc file; raises ``ScriptError`` for a password that is a command to enroot."""
@@ -79,7 +79,7 @@ class EnrootRuntime(Runtime):
         """Return the variables of ``lib/runtime_enroot.bash``."""
         own = plan.config.section(Enroot)
         return [
-            *images.options(plan),
+            *runtime_images.options(plan),
             f"RUNTIME={word(own.executable)}",
             array("OPTIONS", [*own.options, *plan.annotations.options]),
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bridge.errors import ScriptError
 from bridge.script.plan_types import Container
-from bridge.script.runtimes.port import Runtime
+from bridge.script.runtimes.runtime_interface import Runtime
 from bridge.script.settings import BuildSettings
 
 

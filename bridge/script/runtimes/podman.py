@@ -8,11 +8,11 @@ import re
 from pydantic import Field
 
 from bridge.errors import ScriptError
-from bridge.poolapi.job_user import JobUser
+from bridge.protocol.model.job_user import JobUser
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
-from bridge.script.runtimes import images
-from bridge.script.runtimes.port import Runtime
+from bridge.script.runtimes import runtime_images
+from bridge.script.runtimes.runtime_interface import Runtime
 from bridge.script.settings import BuildSettings, SettingsPart, Words
 
 _TRANSPORT = re.compile(
@@ -39,12 +39,12 @@ class PodmanRuntime(Runtime):
 
     def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
         """Refuse names that are no images, and variables that podman itself would obey."""
-        target, field = images.accept_image(container, where, config, image_root, self.schemes)
+        target, field = runtime_images.accept_image(container, where, config, image_root, self.schemes)
         if _TRANSPORT.fullmatch(target.removeprefix("docker://")):
             raise ScriptError(
                 f"{field}: {target!r} is not allowed; allowed: names with a registry, <registry>/{target}"
             )
-        images.accept_lines(container)
+        runtime_images.accept_lines(container)
         if container.command and _is_list(container.command[0]):
             raise ScriptError(
                 f"{where}.command[0]: {container.command[0]!r} is not allowed at this site: podman reads it as a list; "
@@ -53,10 +53,10 @@ class PodmanRuntime(Runtime):
         for name, value in container.environment.items():
             if name.startswith(" "):
                 # it would be another name: podman drops blanks before names
-                images.refuse_name(container, name, "podman", "no blank at its beginning")
-            if name.endswith("*") and not images.is_line(name, value):
+                runtime_images.refuse_name(container, name, "podman", "no blank at its beginning")
+            if name.endswith("*") and not runtime_images.is_line(name, value):
                 # --env 'a*' would hand on all variables of the machine that begin with a
-                images.refuse_name(
+                runtime_images.refuse_name(
                     container, name, "podman", "no * at its end, or no # before it and a short value of one line"
                 )
 
@@ -79,7 +79,7 @@ class PodmanRuntime(Runtime):
         own = plan.config.section(Podman)
         words = ["--cap-drop", "all", "--security-opt", "no-new-privileges"]
         return [
-            *images.options(plan),
+            *runtime_images.options(plan),
             "declare -a INNER",
             f"RUNTIME={word(own.executable)}",
             f"NETWORK={plan.config.runtime.network}",

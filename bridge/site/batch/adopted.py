@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bridge.site.files import read_json, write
+from bridge.site.files.atomic_files import read_json, write
 
 FILE = "adopted.json"
 LARGEST = 64 * 2**20

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from bridge import ends
+from bridge import job_ends
 from bridge.errors import BatchError
-from bridge.poolapi.identifiers import UID_PATTERN
-from bridge.site.batch.port import BatchJob, Phase
+from bridge.protocol.model.identifiers import UID_PATTERN
+from bridge.site.batch.batch_interface import BatchJob, Phase
 
 UID = "PodbridgeUid"
 """Attribute of a job: the pod's UID."""
@@ -31,9 +31,9 @@ exec bash ./job.sh >>script.log 2>&1
 _UID = re.compile(UID_PATTERN)
 _PHASES: dict[int, Phase] = {1: "queued", 2: "running", 3: "ended", 4: "ended", 5: "queued", 6: "running", 7: "running"}
 """JobStatus: idle, running, removed, completed, held, transferring output, suspended."""
-_HOLDS = {34: ends.OUT_OF_MEMORY, 46: ends.TIME_LIMIT, 47: ends.TIME_LIMIT}
+_HOLDS = {34: job_ends.OUT_OF_MEMORY, 46: job_ends.TIME_LIMIT, 47: job_ends.TIME_LIMIT}
 """HoldReasonCode; any other is :data:`ends.HELD`."""
-HELD_REASONS = frozenset(end.site_reason for end in (ends.HELD, *_HOLDS.values()))
+HELD_REASONS = frozenset(end.site_reason for end in (job_ends.HELD, *_HOLDS.values()))
 
 
 def value(text: str) -> str:
@@ -115,14 +115,14 @@ def _job(ad: Mapping[str, Any], held_ends: bool) -> BatchJob | None:
 def _why_removed(ad: Mapping[str, Any], why: str) -> str:
     """Return why a job was removed: by its own PeriodicRemove (see the submit file), by podbridge, or by a person."""
     if "PeriodicRemove" in why:
-        return (ends.TIME_LIMIT if ad.get("LastJobStatus") == 2 else ends.NODE_FAIL).site_reason
+        return (job_ends.TIME_LIMIT if ad.get("LastJobStatus") == 2 else job_ends.NODE_FAIL).site_reason
     if "held: podbridge ends it" in why:
         return _why_held(ad)
-    return ends.CANCELLED.site_reason
+    return job_ends.CANCELLED.site_reason
 
 
 def _why_held(ad: Mapping[str, Any]) -> str:
-    return _HOLDS.get(ad.get("HoldReasonCode", 0), ends.HELD).site_reason
+    return _HOLDS.get(ad.get("HoldReasonCode", 0), job_ends.HELD).site_reason
 
 
 def _integer(ad: Mapping[str, Any], name: str) -> int | None:

@@ -13,8 +13,7 @@ from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
 from bridge.site.batch import condor_text as text
-from bridge.site.batch.commands import Commands, command_environment, portions
-from bridge.site.batch.port import (
+from bridge.site.batch.batch_interface import (
     Amount,
     BatchJob,
     BatchJobRequest,
@@ -24,8 +23,9 @@ from bridge.site.batch.port import (
     Site,
     job_environment,
 )
-from bridge.site.beneath import Below
-from bridge.site.files import write
+from bridge.site.batch.commands import Commands, command_environment, portions
+from bridge.site.files.atomic_files import write
+from bridge.site.files.beneath import Below
 
 log = logging.getLogger(__name__)
 

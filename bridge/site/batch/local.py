@@ -16,15 +16,23 @@ import threading
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
-from bridge import ends
+from bridge import job_ends
 from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.site.batch import local_resources as room
 from bridge.site.batch import processes
+from bridge.site.batch.batch_interface import (
+    Amount,
+    BatchJob,
+    BatchJobRequest,
+    BatchSystem,
+    Capacity,
+    Site,
+    job_environment,
+)
 from bridge.site.batch.local_leftovers import Leftovers
 from bridge.site.batch.local_records import Claim, Record, Records
 from bridge.site.batch.local_settings import Local
-from bridge.site.batch.port import Amount, BatchJob, BatchJobRequest, BatchSystem, Capacity, Site, job_environment
 
 log = logging.getLogger(__name__)
 
@@ -236,13 +244,13 @@ class LocalBatch(BatchSystem):
         if killed and not self._records.replaced(job) and not self._leftovers.gone(job.id, job.folder):
             return
         if boot != self._boot:
-            self._end(job, ends.NODE_FAIL.site_reason, "the machine restarted")
+            self._end(job, job_ends.NODE_FAIL.site_reason, "the machine restarted")
         elif job.ending_at is not None:
             self._end(job, job.reason, job.message)
         elif code is None:
             self._end(job, "", "", by_itself=True)
         elif code < 0:
-            self._end(job, ends.KILLED.site_reason, f"the job was terminated by signal {-code}", number=-code)
+            self._end(job, job_ends.KILLED.site_reason, f"the job was terminated by signal {-code}", number=-code)
         else:
             self._end(job, "", "", by_itself=True, code=code)
 
@@ -253,7 +261,9 @@ class LocalBatch(BatchSystem):
         if incomplete:  # a power failure or a full disk emptied the file, so the job may have started
             if self._records.replaced(job) or self._leftovers.gone(job.id, job.folder):
                 self._end(
-                    job, ends.NODE_FAIL.site_reason, "the claim file of the job is incomplete, as after a power failure"
+                    job,
+                    job_ends.NODE_FAIL.site_reason,
+                    "the claim file of the job is incomplete, as after a power failure",
                 )
         elif job.ending_at is not None:
             self._end(job, job.reason, job.message)
@@ -274,7 +284,7 @@ class LocalBatch(BatchSystem):
             return self._waited(job) >= TERM_TIME
         if job.time_limit is not None and processes.age(claim[1]) >= job.time_limit:
             message = f"the job was terminated because it reached its time limit of {job.time_limit:.0f} s"
-            self._ask_to_end(job, ends.TIME_LIMIT.site_reason, message, now)
+            self._ask_to_end(job, job_ends.TIME_LIMIT.site_reason, message, now)
         return False
 
     def _mark_cancelled(self, ids: Iterable[str], now: float) -> None:
@@ -284,9 +294,9 @@ class LocalBatch(BatchSystem):
                 continue
             with self._one_job():
                 if job.phase == "queued":
-                    self._end(job, ends.CANCELLED.site_reason, "")
+                    self._end(job, job_ends.CANCELLED.site_reason, "")
                 elif job.phase == "running" and job.ending_at is None:
-                    self._ask_to_end(job, ends.CANCELLED.site_reason, "", now)
+                    self._ask_to_end(job, job_ends.CANCELLED.site_reason, "", now)
                 elif job.phase == "running":
                     self._records.write(job)  # the disk may have been full
                 self._records.drop_cancel_mark(job_id)
@@ -323,7 +333,7 @@ class LocalBatch(BatchSystem):
                 self._kill_sessions([claims[pid]])
                 with self._one_job():
                     self._note_ending(
-                        replace(job, ending_at=now, reason=ends.OUT_OF_MEMORY.site_reason, message=message)
+                        replace(job, ending_at=now, reason=job_ends.OUT_OF_MEMORY.site_reason, message=message)
                     )
 
     @staticmethod

@@ -15,8 +15,8 @@ import subprocess
 from bridge.clock import Clock
 from bridge.logs import kv
 from bridge.site.batch import processes
+from bridge.site.batch.batch_interface import job_environment
 from bridge.site.batch.local_settings import Local
-from bridge.site.batch.port import job_environment
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from bridge.logs import kv
-from bridge.site.batch.port import BatchJob
-from bridge.site.files import read_some, validated, write
+from bridge.site.batch.batch_interface import BatchJob
+from bridge.site.files.atomic_files import read_some, validated, write
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from bridge.script.settings import SettingsPart
-from bridge.site.batch.port import Environment
+from bridge.site.batch.batch_interface import Environment
 from bridge.workload import quantity
 
 

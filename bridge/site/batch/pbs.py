@@ -18,17 +18,17 @@ from typing import Any
 
 from pydantic import Field
 
-from bridge import ends
+from bridge import job_ends
 from bridge.errors import BatchError
-from bridge.poolapi.identifiers import UID_PATTERN
+from bridge.protocol.model.identifiers import UID_PATTERN
 from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
-from bridge.site.batch import port
+from bridge.site.batch import batch_interface
 from bridge.site.batch.commands import CommandResult, Commands, command_environment, portions
 
 KEPT = ("PBS_CONF_FILE", "PBS_SERVER", "LD_LIBRARY_PATH", "KRB5CCNAME")
 DELETED, SIGNAL = 91, 256
 """``substate`` of a job that was deleted; ``Exit_status`` of a script that signal 0 would have ended."""
-_PHASES: dict[str, tuple[port.Phase, str]] = {
+_PHASES: dict[str, tuple[batch_interface.Phase, str]] = {
     **dict.fromkeys("QT", ("queued", "WaitingForResources")),
     "H": ("queued", "Held"),
     "W": ("queued", "Waiting"),
@@ -39,10 +39,10 @@ _PHASES: dict[str, tuple[port.Phase, str]] = {
 }
 """``job_state``; a letter of a newer version neither begins nor ends a job."""
 _ENDS = {
-    -29: (ends.TIME_LIMIT, "was terminated because it reached its walltime"),
-    -28: (ends.TIME_LIMIT, "was terminated because it reached its limit of CPU time"),
-    **dict.fromkeys((-27, -26), (ends.OUT_OF_MEMORY, ends.OUT_OF_MEMORY.text)),
-    **dict.fromkeys((-25, -24), (ends.KILLED, "was terminated because it used more CPUs than it requested")),
+    -29: (job_ends.TIME_LIMIT, "was terminated because it reached its walltime"),
+    -28: (job_ends.TIME_LIMIT, "was terminated because it reached its limit of CPU time"),
+    **dict.fromkeys((-27, -26), (job_ends.OUT_OF_MEMORY, job_ends.OUT_OF_MEMORY.text)),
+    **dict.fromkeys((-25, -24), (job_ends.KILLED, "was terminated because it used more CPUs than it requested")),
 }
 """``Exit_status`` of jobs that PBS ended (JOB_EXEC_KILL_* in ``job.h``): end, and predicate of the job."""
 _BAD_STATES = re.compile(r"down|offline|unknown|stale|provisioning|maintenance|unresolvable|sleep")
@@ -73,28 +73,31 @@ class PBS(SettingsPart):
         {"nvidia.com/gpu": "ngpus", "amd.com/gpu": "ngpus"},
         description="Resource of PBS for an extended resource.",
     )
-    environment: port.Environment = Field({})
+    environment: batch_interface.Environment = Field({})
 
 
-class PbsBatch(port.BatchSystem):
+class PbsBatch(batch_interface.BatchSystem):
     """One PBS server, as the user who runs the submitter."""
 
     kind = "pbs"
     settings = PBS
     period = 10.0
 
-    def __init__(self, config: PBS, site: port.Site) -> None:
+    def __init__(self, config: PBS, site: batch_interface.Site) -> None:
         self._config = config
-        self._variables = port.job_environment(config.environment)
+        self._variables = batch_interface.job_environment(config.environment)
         self._user = pwd.getpwuid(os.geteuid()).pw_name
-        environment = {**command_environment(port.job_environment({}), KEPT), "TZ": "UTC"}  # for qstat's times
+        environment = {
+            **command_environment(batch_interface.job_environment({}), KEPT),
+            "TZ": "UTC",
+        }  # for qstat's times
         self._commands = Commands(config.bin_dir, config.timeout, environment)
 
     def version(self) -> str:
         """Return the version of the commands."""
         return " ".join(["pbs", *self._commands.ask("qstat", "--version").out.split()[-1:]])
 
-    def submit(self, request: port.BatchJobRequest) -> str:
+    def submit(self, request: batch_interface.BatchJobRequest) -> str:
         """Run qsub. The script that PBS stores starts the job's own script and contains no secret."""
         if request.flags:
             raise BatchError(f"flags {list(request.flags)}: this batch system takes none")
@@ -108,7 +111,7 @@ class PbsBatch(port.BatchSystem):
             request.uid, *command, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
         )
 
-    def words(self, request: port.BatchJobRequest) -> list[str]:
+    def words(self, request: batch_interface.BatchJobRequest) -> list[str]:
         """Return the options of qsub for a job; the site's own come last."""
         flavor, config = request.flavor, self._config
         chunk = [f"ncpus={request.cpus}", f"mem={max(1, math.ceil(request.memory / 2**20))}mb"]
@@ -131,7 +134,7 @@ class PbsBatch(port.BatchSystem):
 
     def find(self, uid: str) -> str | None:
         """Search by name, in the history too where the server has one."""
-        found = self._select("-x", "-N", port.NAME_PREFIX + uid)
+        found = self._select("-x", "-N", batch_interface.NAME_PREFIX + uid)
         return min(found, key=lambda job_id: int(job_id.partition(".")[0]), default=None)
 
     def cancel(self, ids: Collection[str]) -> None:
@@ -141,11 +144,11 @@ class PbsBatch(port.BatchSystem):
             if bad := _complaints(said):
                 raise BatchError("; ".join(bad), retryable=True)
 
-    def jobs(self) -> dict[str, port.BatchJob]:
+    def jobs(self) -> dict[str, batch_interface.BatchJob]:
         """Run qselect for the ids of this user's jobs that have not ended, and qstat for these."""
         return self._stat(self._select())
 
-    def past(self, ids: Collection[str]) -> dict[str, port.BatchJob]:
+    def past(self, ids: Collection[str]) -> dict[str, batch_interface.BatchJob]:
         """Read the history, where the server has one (``job_history_enable``)."""
         return self._stat(ids, "-x")
 
@@ -157,8 +160,8 @@ class PbsBatch(port.BatchSystem):
             raise BatchError(f"qselect: {said.words}", retryable=True)
         return [line.strip() for line in said.out.splitlines() if line.strip()[:1].isdigit()]
 
-    def _stat(self, ids: Collection[str], *more: str) -> dict[str, port.BatchJob]:
-        found: dict[str, port.BatchJob] = {}
+    def _stat(self, ids: Collection[str], *more: str) -> dict[str, batch_interface.BatchJob]:
+        found: dict[str, batch_interface.BatchJob] = {}
         for some in portions(ids):
             said = self._commands.run("qstat", *more, "-f", "-F", "json", *some)
             if said.code != 0 and _NO_HISTORY.search(said.err):
@@ -169,7 +172,7 @@ class PbsBatch(port.BatchSystem):
             found.update((job.id, job) for job in parse_jobs(answer))
         return found
 
-    def capacity(self) -> port.Capacity:
+    def capacity(self) -> batch_interface.Capacity:
         """Run pbsnodes and add up the nodes that work."""
         return parse_nodes(self._commands.ask("pbsnodes", "-a", "-F", "json").out, self._config.gpus)
 
@@ -179,10 +182,10 @@ def _complaints(said: CommandResult) -> list[str]:
     return [line for line in said.err.splitlines() if said.code and line.strip() and not _GONE.search(line)]
 
 
-def parse_jobs(answer: Mapping[str, Mapping[str, Any]]) -> Iterator[port.BatchJob]:
+def parse_jobs(answer: Mapping[str, Mapping[str, Any]]) -> Iterator[batch_interface.BatchJob]:
     """Read ``Jobs`` of qstat; jobs that are not podbridge's are left out."""
     for job_id, found in answer.items():
-        first, prefix, uid = str(found.get("Job_Name")).partition(port.NAME_PREFIX)
+        first, prefix, uid = str(found.get("Job_Name")).partition(batch_interface.NAME_PREFIX)
         if first or not prefix or not _UID.fullmatch(uid):
             continue
         phase, reason = _PHASES.get(str(found.get("job_state")), ("running", ""))
@@ -196,7 +199,7 @@ def parse_jobs(answer: Mapping[str, Mapping[str, Any]]) -> Iterator[port.BatchJo
         if phase == "ended":
             status = found.get("Exit_status")
             if found.get("substate") == DELETED or not isinstance(status, int):
-                reason, message = ends.CANCELLED.site_reason, f"PBS job {job_id} was deleted"
+                reason, message = job_ends.CANCELLED.site_reason, f"PBS job {job_id} was deleted"
             elif status in _ENDS:
                 end, text = _ENDS[status]
                 reason, message = end.site_reason, f"PBS job {job_id} {text}"
@@ -207,10 +210,12 @@ def parse_jobs(answer: Mapping[str, Mapping[str, Any]]) -> Iterator[port.BatchJo
         started = _moment(found.get("stime"))
         ended = _moment(found.get("obittime")) or _moment(found.get("history_timestamp"))
         host = str(found.get("exec_host") or "").partition("/")[0]
-        yield port.BatchJob(job_id, uid, phase, reason, message, code, number, host, started, ended, by_itself)
+        yield batch_interface.BatchJob(
+            job_id, uid, phase, reason, message, code, number, host, started, ended, by_itself
+        )
 
 
-def parse_nodes(output: str, gpus: Mapping[str, str]) -> port.Capacity:
+def parse_nodes(output: str, gpus: Mapping[str, str]) -> batch_interface.Capacity:
     """Read the JSON of pbsnodes; ``gpus``: extended resource -> resource of PBS, the first of each counts."""
     resources = {kind: name for name, kind in reversed(tuple(gpus.items()))}
     total, free = (dict.fromkeys(("ncpus", "mem", *resources), 0) for _ in range(2))
@@ -221,10 +226,12 @@ def parse_nodes(output: str, gpus: Mapping[str, str]) -> port.Capacity:
                 total[name] += (count := _amount(there.get(name)))
                 free[name] += max(0, count - _amount(used.get(name) if isinstance(used, dict) else 0))
     whole, rest = (
-        port.Amount(counts["ncpus"], counts["mem"], {name: counts[k] for k, name in resources.items() if total[k]})
+        batch_interface.Amount(
+            counts["ncpus"], counts["mem"], {name: counts[k] for k, name in resources.items() if total[k]}
+        )
         for counts in (total, free)
     )
-    return port.Capacity(whole, rest)
+    return batch_interface.Capacity(whole, rest)
 
 
 def _objects(output: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:

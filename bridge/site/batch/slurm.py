@@ -17,17 +17,9 @@ from pydantic import Field
 from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
-from bridge.site.batch import adopted, job_user
+from bridge.site.batch import adopted, batch_user
 from bridge.site.batch import slurm_text as text
-from bridge.site.batch.commands import (
-    CommandNotFoundError,
-    CommandResult,
-    Commands,
-    CommandTimeoutError,
-    command_environment,
-    portions,
-)
-from bridge.site.batch.port import (
+from bridge.site.batch.batch_interface import (
     NAME_PREFIX,
     Amount,
     BatchJob,
@@ -37,6 +29,14 @@ from bridge.site.batch.port import (
     Environment,
     Site,
     job_environment,
+)
+from bridge.site.batch.commands import (
+    CommandNotFoundError,
+    CommandResult,
+    Commands,
+    CommandTimeoutError,
+    command_environment,
+    portions,
 )
 from bridge.site.batch.slurm_flags import allowed_flags, check_caps, held_options, merged, without_own
 
@@ -113,7 +113,7 @@ class SlurmBatch(BatchSystem):
             {str(name): words for name, words in slurm.programs.items()},
         )
         self._adopted = adopted.names(site.folder)
-        self._users = job_user.users(site.folder)
+        self._users = batch_user.users(site.folder)
         self._no_accounting_until = math.inf if slurm.accounting == "never" else 0.0
         self._accounting_rests_until = 0.0
 
@@ -130,7 +130,7 @@ class SlurmBatch(BatchSystem):
         name = "bash" if bash == "/bin/bash" else shlex.quote(bash)
         script = f"#!{bash}\nexec {name} {folder}/job.sh >>{folder}/script.log 2>&1\n"
         words = self.words(request)
-        user = job_user.hand_over(request.folder, words)
+        user = batch_user.hand_over(request.folder, words)
         if user is not None:
             self._users = self._users | {user}  # a new set: another thread may read the old one
         return self._commands.submit(

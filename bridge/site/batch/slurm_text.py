@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from bridge import ends, gres_text
-from bridge.ends import End
-from bridge.poolapi.identifiers import UID_PATTERN
-from bridge.site.batch.port import NAME_PREFIX, BatchJob, Phase
+from bridge import gres_text, job_ends
+from bridge.job_ends import End
+from bridge.protocol.model.identifiers import UID_PATTERN
+from bridge.site.batch.batch_interface import NAME_PREFIX, BatchJob, Phase
 
 FORMAT = "%i|%T|%N|%S|%e|%j|%r"
 SACCT_FORMAT = "JobIDRaw,State,NodeList,Start,End,JobName,ExitCode"
@@ -45,14 +45,14 @@ STATES: dict[str, State] = {
     "SUSPENDED": State("running", "Suspended"),
     "COMPLETED": State("ended", by_itself=True),
     "FAILED": State("ended", by_itself=True),
-    "CANCELLED": _end(ends.CANCELLED),
-    "TIMEOUT": _end(ends.TIME_LIMIT),
-    "NODE_FAIL": _end(ends.NODE_FAIL),
-    "PREEMPTED": _end(ends.PREEMPTED),
-    "BOOT_FAIL": _end(ends.BOOT_FAIL),
-    "DEADLINE": _end(ends.DEADLINE),
-    "OUT_OF_MEMORY": _end(ends.OUT_OF_MEMORY),
-    "REVOKED": _end(ends.REVOKED),
+    "CANCELLED": _end(job_ends.CANCELLED),
+    "TIMEOUT": _end(job_ends.TIME_LIMIT),
+    "NODE_FAIL": _end(job_ends.NODE_FAIL),
+    "PREEMPTED": _end(job_ends.PREEMPTED),
+    "BOOT_FAIL": _end(job_ends.BOOT_FAIL),
+    "DEADLINE": _end(job_ends.DEADLINE),
+    "OUT_OF_MEMORY": _end(job_ends.OUT_OF_MEMORY),
+    "REVOKED": _end(job_ends.REVOKED),
     # flags
     "CONFIGURING": State("running"),
     "COMPLETING": State("running"),

@@ -18,13 +18,13 @@ from pathlib import Path
 from bridge.logs import kv
 from bridge.site.batch import adopted
 from bridge.site.batch.adopted import AdoptedJob
-from bridge.site.files import open_plain, put, read_json
-from bridge.site.folder import Folder
-from bridge.site.interlink_slurm import jobs
-from bridge.site.interlink_slurm.jobs import OldJob, OldState
-from bridge.site.job_folder import LARGEST_STATE, JobFolder
-from bridge.site.job_record import Meta
-from bridge.site.removal import remove_tree
+from bridge.site.files.atomic_files import open_plain, put, read_json
+from bridge.site.files.removal import remove_tree
+from bridge.site.interlink_slurm import adopted_jobs
+from bridge.site.interlink_slurm.adopted_jobs import OldJob, OldState
+from bridge.site.jobs.job_folder import LARGEST_STATE, JobFolder
+from bridge.site.jobs.job_record import Meta
+from bridge.site.jobs.site_folder import Folder
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Adoption:
         """Adopt every job that is new; return the number of adopted jobs."""
         known = adopted.read(self._folder.path)
         forgotten = self._folder.all_forgotten()
-        found, bad = jobs.find(self._root)
+        found, bad = adopted_jobs.find(self._root)
         for name in bad:
             log.warning("no job of the interLink Slurm plugin", extra=kv(folder=self._root / name))
         new = 0
@@ -93,9 +93,9 @@ class Adoption:
             adopted.put(self._folder.path, left)
 
     def _translate(self, job: OldJob, where: JobFolder) -> None:
-        containers = self._containers.get(job.uid) or jobs.containers(job)
+        containers = self._containers.get(job.uid) or adopted_jobs.containers(job)
         self._containers[job.uid] = containers
-        seen = jobs.look(job, containers)
+        seen = adopted_jobs.look(job, containers)
         if not seen.started:
             return
         for name in ("state", "logs", "started"):
@@ -105,9 +105,9 @@ class Adoption:
             put(where.path / "started/job", job.id.encode() + b"\n")
         for container in seen.containers:
             self._link(job.path / container.log, where.path / "logs" / f"{container.name}.log", seen)
-            changed |= _replace(where.path / "state" / f"{container.name}.json", jobs.records(seen, container))
+            changed |= _replace(where.path / "state" / f"{container.name}.json", adopted_jobs.records(seen, container))
         # last: it says that all others are complete
-        changed |= _replace(where.path / "state/pod.json", jobs.records(seen))
+        changed |= _replace(where.path / "state/pod.json", adopted_jobs.records(seen))
         if changed:
             self._folder.touch(job.uid)
         if seen.ended:

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-import bridge.config
+import bridge.config.hub
 import chart
-from bridge.cli.plugin import plugin
+from bridge.apps.cli.plugin_command import plugin
 from cluster import crds, install, tools
 from cluster.polling import eventually
 
@@ -98,7 +98,7 @@ def test_a_value_set_is_rendered_as_before(helm: str, name: str, request: pytest
 def test_the_configuration_of_a_value_set_is_valid(helm: str, name: str) -> None:
     found = {(each["kind"], each["metadata"]["name"]): each for each in objects(rendered(name))}
     text = found["ConfigMap", "podbridge-config"]["data"]["config.yaml"]
-    config = bridge.config.parse(text)
+    config = bridge.config.hub.parse(text)
     pod = found["Deployment", "podbridge-controllers"]["spec"]["template"]["spec"]
     mounts = {each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
     files = set(re.findall(r"/etc/podbridge/\S+", text)) - {str(config.admission.cert_dir)}

@@ -17,22 +17,22 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bridge.cli.nats import nats as nats_command
+from bridge.apps.cli.nats_command import nats as nats_command
 from bridge.errors import KubeUnavailableError, SiteDownError
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import NODES, PODS
-from bridge.metrics import POOL_FLOODS
-from bridge.poolapi.jobs import ContainerState
-from bridge.pools.nats_registry import NatsPools
-from bridge.wire.envelope import pack
-from bridge.wire.messages import Event
-from bridge.wire.nats_server_config import INBOX
-from bridge.wire.subjects import Subjects
+from bridge.pools.submitter.nats_registry import NatsPools
+from bridge.protocol.model.jobs import ContainerState
+from bridge.protocol.nats.envelope import pack
+from bridge.protocol.nats.messages import Event
+from bridge.protocol.nats.nats_server_config import INBOX
+from bridge.protocol.nats.subjects import Subjects
+from bridge.telemetry.metrics import POOL_FLOODS
 from cluster.polling import eventually
 from tests.contract.controllers.test_virtual import Hub
-from tests.contract.wire.conftest import folder, world  # noqa: F401  (fixtures)
-from tests.contract.wire.servers import OWNER, PREFIX, NatsServer, status
-from tests.contract.wire.test_pools import Living
+from tests.contract.nats.conftest import folder, world  # noqa: F401  (fixtures)
+from tests.contract.nats.servers import OWNER, PREFIX, NatsServer, status
+from tests.contract.nats.test_pools import Living
 
 pytestmark = pytest.mark.real
 

@@ -10,10 +10,11 @@ import pytest
 
 from bridge import names
 from bridge.clock import SystemClock
-from bridge.config import Config
+from bridge.config.hub import Config
+from bridge.core.threads import Supervisor
 from bridge.errors import KubeError, KubeForbiddenError, KubeInvalidError
 from bridge.kube.cache import Cache
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.prune import prune_node
 from bridge.kube.resources import (
     CONFIGMAPS,
@@ -24,10 +25,9 @@ from bridge.kube.resources import (
     PODS,
     Resource,
 )
-from bridge.threads import Supervisor
 from cluster.polling import eventually
 from controllers.guarded_nodes import GuardedNodes
-from scheduler.volumes import SELECTED_NODE
+from scheduler.volumes.pod_volumes import SELECTED_NODE
 
 pytestmark = pytest.mark.real
 

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from bridge.cli.hub_pools import HubPools
+from bridge.apps.hub.hub_pools import HubPools
 from bridge.clock import SystemClock
-from bridge.config import parse
+from bridge.config.hub import parse
+from bridge.core.threads import Supervisor
 from bridge.errors import KubeNotFoundError
 from bridge.kube.cache import Cache
-from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.prune import prune_node
 from bridge.kube.resources import NODES, PODS
+from bridge.pools.store.redis_store import RedisStore
+from bridge.protocol.nats.request_server import Announcer, serve
 from bridge.serving.health import Health
-from bridge.store.redis_store import RedisStore
-from bridge.threads import Supervisor
-from bridge.wire.server import Announcer, serve
 from cluster.polling import eventually
+from tests.contract.nats.servers import PREFIX, Site, World
 from tests.contract.store.servers import Broker, RedisServer
-from tests.contract.wire.servers import PREFIX, Site, World
 
 OWNER = "c1"
 

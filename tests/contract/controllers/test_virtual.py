@@ -12,19 +12,19 @@ import pytest
 from prometheus_client import REGISTRY
 
 from bridge.clock import SystemClock
-from bridge.config import parse
+from bridge.config.hub import parse
+from bridge.core.threads import Supervisor
 from bridge.errors import KubeNotFoundError, SiteRefusedError
 from bridge.kube.cache import Cache
-from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.prune import prune_node
 from bridge.kube.resources import CONFIGMAPS, LEASES, NODES, PODS, SECRETS
 from bridge.script.buildconfig import BuildConfig
-from bridge.threads import Supervisor
 from cluster.polling import eventually
-from controllers.virtual import decide
-from controllers.virtual.loop import VirtualNodes
+from controllers.virtual import virtual_pod_decide
 from controllers.virtual.node_manifest import NodeSettings
+from controllers.virtual.virtual_node_loop import VirtualNodes
 from tests.fakes.pool import FakePool, FakePools
 
 pytestmark = pytest.mark.real
@@ -172,8 +172,8 @@ def uid(pod):
 
 @contextlib.contextmanager
 def started_place(kubernetes, monkeypatch):
-    monkeypatch.setattr(decide, "LOOK_AGAIN", 0.3)
-    monkeypatch.setattr(decide, "CANCEL_AGAIN", 1.0)
+    monkeypatch.setattr(virtual_pod_decide, "LOOK_AGAIN", 0.3)
+    monkeypatch.setattr(virtual_pod_decide, "CANCEL_AGAIN", 1.0)
     kubernetes.add_namespace(NAMESPACE)
     kubernetes.open_to_pools(NAMESPACE)
     made = Place(kubernetes)

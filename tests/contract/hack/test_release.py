@@ -16,13 +16,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from bridge import __version__
-from bridge.wire.envelope import parse
-from bridge.wire.messages import Announce
+from bridge.protocol.nats.envelope import parse
+from bridge.protocol.nats.messages import Announce
 from cluster import Cluster, places, tools
 from cluster.polling import eventually
 from cluster.ports import free_block, http_status
 from tests.contract.hack.conftest import RELEASE, clean, run, successful
-from tests.contract.wire.servers import NatsServer, World
+from tests.contract.nats.servers import NatsServer, World
 
 pytestmark = pytest.mark.real
 ROOT = Path(__file__).parents[3]
@@ -102,7 +102,7 @@ def test_the_wheel_has_the_files_of_the_packages_and_nothing_else(wheel):
 def test_the_sdist_has_the_source_and_the_licence(built):
     with tarfile.open(built / f"podbridge-{__version__}.tar.gz") as archive:
         members = archive.getnames()
-    for name in ("LICENSE", "pyproject.toml", "requirements.lock", "bridge/cli/entry.py"):
+    for name in ("LICENSE", "pyproject.toml", "requirements.lock", "bridge/apps/cli/entry.py"):
         assert f"podbridge-{__version__}/{name}" in members
     assert not [name for name in members if "/build/" in name or "__pycache__" in name]
 

@@ -75,7 +75,7 @@ def test_the_python_packages_and_the_checkout_are_all_that_a_submitter_finds_of_
     site = all_sites.sites[name]
     command = site.submitter({})
     run = command[: command.index("-c")]  # the interpreter, as the submitter is started
-    done = subprocess.run([*run, "-c", "import bridge.config, pydantic"], capture_output=True, text=True)
+    done = subprocess.run([*run, "-c", "import bridge.config.hub, pydantic"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     cache = places.cache()
     if any(not folder.stat().st_mode & 0o001 for folder in cache.parents):

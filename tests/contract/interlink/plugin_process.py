@@ -21,7 +21,7 @@ from cluster.ports import free_block
 from tests.fakes.virtual_kubelet import phase
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-_RUN = "from bridge.cli.main import main; main()"
+_RUN = "from bridge.apps.cli.main import main; main()"
 
 
 class _Connection(http.client.HTTPConnection):

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from bridge.clock import SystemClock
-from bridge.config_interlink import InterlinkSection
+from bridge.config.interlink import InterlinkSection
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
-from bridge.poolapi.requests import LogOptions
-from bridge.pools.interlink.pool import InterlinkPool
-from bridge.pools.interlink.source import make_pool
+from bridge.pools.interlink.interlink_pool import InterlinkPool
+from bridge.pools.interlink.interlink_source import make_pool
+from bridge.protocol.model.requests import LogOptions
 from tests.fakes.interlink_plugin import FakePlugin
 from tests.fakes.pods import NO_OBJECTS, pod
 from tests.fakes.server_certificate import certificates

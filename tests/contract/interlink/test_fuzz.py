@@ -20,13 +20,13 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from bridge.apps.plugin.directory import OnePool
+from bridge.apps.plugin.listen import Address
+from bridge.apps.plugin.openapi import document
+from bridge.apps.plugin.process import Options, Plugin
 from bridge.clock import SystemClock
-from bridge.plugin.directory import OnePool
-from bridge.plugin.listen import Address
-from bridge.plugin.openapi import document
-from bridge.plugin.process import Options, Plugin
+from bridge.core.threads import Supervisor
 from bridge.script.references import Objects
-from bridge.threads import Supervisor
 from tests.contract.interlink.plugin_process import Client
 from tests.fakes.pods import pod
 from tests.fakes.pool import FakePool

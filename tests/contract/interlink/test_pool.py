@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bridge.clock import SystemClock
-from bridge.config_interlink import InterlinkSection
-from bridge.poolapi.jobs import pod_of
-from bridge.poolapi.requests import LogOptions
-from bridge.pools.interlink.pool import InterlinkPool
-from bridge.pools.interlink.source import make_pool
+from bridge.config.interlink import InterlinkSection
+from bridge.pools.interlink.interlink_pool import InterlinkPool
+from bridge.pools.interlink.interlink_source import make_pool
+from bridge.protocol.model.jobs import pod_of
+from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects
 from cluster.polling import eventually
 from tests.contract.interlink.plugin_process import PluginProcess, jobs_of, make_pod

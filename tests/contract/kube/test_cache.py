@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import KubeGoneError, KubeUnavailableError
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import LEASES
 from cluster.errors import ClusterError
 from cluster.polling import eventually

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from bridge.workload import cel, quantity
-from bridge.workload.cel import UnsupportedExpressionError
-from bridge.workload.cel_values import Value
-from bridge.workload.semver import Semver
+from bridge.workload import quantity
+from bridge.workload.devices import cel
+from bridge.workload.devices.cel import UnsupportedExpressionError
+from bridge.workload.devices.cel_values import Value
+from bridge.workload.devices.semver import Semver
 from cluster import oracle
 
 pytestmark = pytest.mark.real

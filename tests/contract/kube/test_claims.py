@@ -1,4 +1,4 @@
-"""The writes of :mod:`scheduler.claims` on a real API server, with a crash before each of them."""
+"""The writes of :mod:`scheduler.devices.claims` on a real API server, with a crash before each of them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 
 from bridge import names
 from bridge.clock import SystemClock
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.errors import LostLeadershipError
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from bridge.slurm.job_resources import GresIndices, NodeResources
-from bridge.workload import device_selectors, devices, extended_claims
-from bridge.workload.devices import DevicesNotReadyError, WrongDevicesError
+from bridge.workload.devices import claimed_devices, device_selectors, extended_claims
+from bridge.workload.devices.claimed_devices import DevicesNotReadyError, WrongDevicesError
 from cluster.polling import eventually
-from scheduler.actions import Bind
-from scheduler.claims import Claims
+from scheduler.devices.claims import Claims
+from scheduler.pod_actions import Bind
 
 pytestmark = pytest.mark.real
 
@@ -139,7 +139,7 @@ def test_a_crash_before_each_write_is_repaired_by_the_next_call(
             client.get(RESOURCE_CLAIMS.path(namespace, name))
             for name in (f"crash-{crashed}", extended_claims.name(pod))
         ]
-        found = [key for claim in own for key in devices.results(claim)]
+        found = [key for claim in own for key in claimed_devices.results(claim)]
         assert sorted(name for _, _, name in found) == ["gpu-1", "gpu-4", "gpu-6"]
         for claim in own:
             assert [one["uid"] for one in claim["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
@@ -172,7 +172,7 @@ def test_a_crash_before_each_write_for_a_gang_ends_in_the_same_devices(
             Claims(client, slurm, Config(), SystemClock()).allocate(binds)
         listed = [f"shared-{crashed}", *(extended_claims.name(pod) for pod in gang)]
         found = [client.get(RESOURCE_CLAIMS.path(namespace, name)) for name in listed]
-        places.add(tuple(tuple(name for _, _, name in devices.results(claim)) for claim in found))
+        places.add(tuple(tuple(name for _, _, name in claimed_devices.results(claim)) for claim in found))
         users = [{one["uid"] for one in claim["status"]["reservedFor"]} for claim in found]
         first, second = (pod["metadata"]["uid"] for pod in gang)
         assert users == [{first, second}, {first}, {second}]
@@ -198,7 +198,7 @@ def test_a_member_gets_the_devices_of_the_component_that_has_its_node(
     pod = make_pod("component", 0, 2)
     Claims(client, slurm, Config(), SystemClock()).allocate([replace(bind(pod, 1), component=2)])
     claim = client.get(RESOURCE_CLAIMS.path(namespace, extended_claims.name(pod)))
-    assert [name for _, _, name in devices.results(claim)] == ["gpu-5", "gpu-6"]
+    assert [name for _, _, name in claimed_devices.results(claim)] == ["gpu-5", "gpu-6"]
 
 
 def test_pods_of_one_job_at_the_same_time_get_different_devices(
@@ -246,4 +246,4 @@ def test_a_list_of_many_claims_costs_little(client: KubeClient, namespace: str, 
 
 def allocated(client: KubeClient, namespace: str) -> list[tuple[str, str, str]]:
     items = client.get(RESOURCE_CLAIMS.path(namespace))["items"]
-    return [key for claim in items for key in devices.results(claim)]
+    return [key for claim in items for key in claimed_devices.results(claim)]

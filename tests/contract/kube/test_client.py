@@ -6,7 +6,7 @@ import pytest
 
 from bridge import clock, errors
 from bridge.kube.access_review import allowed
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import (
     JOBS,
     LEASES,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import EVENTS, NODES, PODS
 
 pytestmark = pytest.mark.real

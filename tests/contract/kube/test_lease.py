@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import LEASES
 from cluster.polling import eventually
 from tests.fakes.lease_suite import LeaseSuite
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.real
 CANDIDATE = """
 import sys, threading, time
 from bridge.errors import LostLeadershipError
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.lease import Elector
 from bridge.kube.resources import LEASES
-from bridge.threads import Supervisor
+from bridge.core.threads import Supervisor
 
 kubeconfig, namespace, name = sys.argv[1:]
 client = KubeClient.load(kubeconfig)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bridge.errors import KubeUnavailableError
-from bridge.kube.client import KubeClient
 from bridge.kube.discovery import is_served, list_if_served
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import DEVICE_CLASSES, NAMESPACES
 from cluster import Cluster
 from tests.fakes.old_api_server import OldApiServer

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from bridge.kube.client import KubeClient
+from bridge.core.threads import Supervisor
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import NODES, PODS
-from bridge.threads import Supervisor
 from cluster import Cluster
 from controllers.kubelet.handlers import Found
-from controllers.kubelet.server import Kubelet, KubeletSettings
+from controllers.kubelet.kubelet_server import Kubelet, KubeletSettings
 from tests.fakes.log_pool import LogPool, running
 
 NODE = "pool-one"

@@ -15,7 +15,7 @@ import pytest
 
 from bridge.clock import rfc3339
 from bridge.errors import SiteDownError
-from bridge.poolapi.jobs import Termination
+from bridge.protocol.model.jobs import Termination
 from cluster.polling import eventually
 from tests.contract.kubelet.conftest import NAMESPACE, Site
 from tests.fakes.log_pool import running, terminated

@@ -56,7 +56,7 @@ def api(site, tmp_path_factory):
     file = tmp_path_factory.mktemp("plugin") / "hub.yaml"
     file.write_text(CONFIG.format(url=site.url))
     address = f"127.0.0.1:{free_block(1)}"
-    command = [sys.executable, "-c", "from bridge.cli.main import main; main()"]
+    command = [sys.executable, "-c", "from bridge.apps.cli.main import main; main()"]
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     process = subprocess.Popen(
         [*command, "plugin", "--nunet", str(file), "--listen", address, "--allow-local-users"], env=env

@@ -9,8 +9,8 @@ import pytest
 
 from bridge import names
 from bridge.clock import SystemClock
-from bridge.config_nunet import NunetSection
-from bridge.curl_client import CallError
+from bridge.config.nunet import NunetSection
+from bridge.core.threads import Supervisor
 from bridge.errors import (
     ConfigError,
     ScriptError,
@@ -20,12 +20,12 @@ from bridge.errors import (
     SiteUnknownOutcomeError,
     UnknownJobError,
 )
-from bridge.poolapi.jobs import pod_of
-from bridge.poolapi.requests import LogOptions
-from bridge.pools.nunet import client, logs, source
-from bridge.pools.nunet.client import DmsAccess, DmsClient
+from bridge.http.curl_client import CallError
+from bridge.pools.nunet import dms_client, dms_logs, nunet_source
+from bridge.pools.nunet.dms_client import DmsAccess, DmsClient
+from bridge.protocol.model.jobs import pod_of
+from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects
-from bridge.threads import Supervisor
 from cluster import dms
 from cluster.dms import FakeDms
 
@@ -42,7 +42,7 @@ def pools(site, **more):
     section = NunetSection.model_validate(
         {"name": "nunet", "url": site.url, "pollPeriod": 0.2, "pingPeriod": 0.2, **more}
     )
-    return source.pools_of(section, 5.0, SystemClock(), "pools.nunet[0]")
+    return nunet_source.pools_of(section, 5.0, SystemClock(), "pools.nunet[0]")
 
 
 def only(site, **more):
@@ -504,7 +504,7 @@ def test_no_answer_of_another_program_means_that_a_job_is_gone(answer):
 
 
 def test_an_answer_has_a_limit(monkeypatch):
-    monkeypatch.setattr(client, "MOST_BYTES", 1000)
+    monkeypatch.setattr(dms_client, "MOST_BYTES", 1000)
     with (
         answers((200, "application/json", b"[" + b" " * 5000 + b"]")) as url,
         pytest.raises(SiteError, match="1000 bytes"),
@@ -523,7 +523,7 @@ def read(pool, found, **options):
 
 
 def test_logs_are_read_and_followed(site, monkeypatch):
-    monkeypatch.setattr(logs, "FOLLOW_PERIOD", 0.1)
+    monkeypatch.setattr(dms_logs, "FOLLOW_PERIOD", 0.1)
     pool, found = only(site), pod(seconds="1.6")
     submit(pool, found)
     pool.follow(found)
@@ -614,12 +614,12 @@ def test_log_urls_of_other_hosts_are_refused(site, url, monkeypatch):
     ],
 )
 def test_allowed_hosts(url, hosts, good):
-    access = logs.LogAccess(hosts=hosts)
+    access = dms_logs.LogAccess(hosts=hosts)
     if good:
-        assert logs.check_url(url, access) == url
+        assert dms_logs.check_url(url, access) == url
     else:
         with pytest.raises(SiteRefusedError):
-            logs.check_url(url, access)
+            dms_logs.check_url(url, access)
 
 
 @pytest.mark.parametrize(
@@ -632,14 +632,14 @@ def test_allowed_hosts(url, hosts, good):
     ],
 )
 def test_by_default_a_peer_reaches_one_port_of_the_dms(url, expected):
-    assert logs.own_host(url) == expected
-    access = logs.LogAccess(hosts=(expected,), insecure=True)
+    assert dms_logs.own_host(url) == expected
+    access = dms_logs.LogAccess(hosts=(expected,), insecure=True)
     scheme, _, host = url.partition("://")
     name = host.partition("/")[0].removesuffix(":9999")
-    assert logs.check_url(f"{scheme}://{host}/log", access)
+    assert dms_logs.check_url(f"{scheme}://{host}/log", access)
     for port in (1, 22, 443 if scheme == "http" else 80, 6443, 65535):
         with pytest.raises(SiteRefusedError, match="is not allowed"):
-            logs.check_url(f"{scheme}://{name}:{port}/log", access)
+            dms_logs.check_url(f"{scheme}://{name}:{port}/log", access)
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------
@@ -681,7 +681,7 @@ def test_an_error_of_tls_says_whether_the_request_was_sent(monkeypatch, sent, er
     def fail(*_, **__):
         raise CallError("bad record mac" if sent else "self-signed certificate", sent=sent, late=False)
 
-    monkeypatch.setattr(client.CurlClient, "call", fail)
+    monkeypatch.setattr(dms_client.CurlClient, "call", fail)
     with pytest.raises(error):
         DmsClient(DmsAccess("https://127.0.0.1:1"), SystemClock()).submit({}, 1)
 

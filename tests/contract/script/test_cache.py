@@ -14,7 +14,7 @@ import pytest
 
 from bridge.clock import SystemClock
 from bridge.script.references import Objects
-from bridge.site.config import Images
+from bridge.site.config.site_config import Images
 from bridge.site.images import NAME, ImageCache
 from tests.contract.script.conftest import NOBODY
 from tests.contract.script.containers import Containers, Podman, SidHome

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from bridge.clock import SystemClock
-from bridge.site.job_record import JobRecord, Meta
-from bridge.site.logs import read_log
-from bridge.wire.messages import Logs
+from bridge.protocol.nats.messages import Logs
+from bridge.site.jobs.job_record import JobRecord, Meta
+from bridge.site.logs.log_reader import read_log
 from tests.contract.site.images import made, mounted
 
 pytestmark = pytest.mark.real

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from bridge.core.threads import Supervisor
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
-from bridge.threads import Supervisor
-from bridge.wire.client import PoolClient
-from bridge.wire.connection import Link, NatsSettings
-from bridge.wire.envelope import parse
-from bridge.wire.messages import Announce, CancelMessage, Event, Logs
+from bridge.protocol.nats.envelope import parse
+from bridge.protocol.nats.messages import Announce, CancelMessage, Event, Logs
+from bridge.protocol.nats.nats_link import Link, NatsSettings
+from bridge.protocol.nats.request_client import PoolClient
 from cluster.polling import eventually
 from cluster.ports import free_block, listening
 
 OWNER = "c1"
 
-RUN = "from bridge.cli.main import main; main()"
+RUN = "from bridge.apps.cli.main import main; main()"
 CHECKOUT = Path(__file__).resolve().parents[3]
 
 

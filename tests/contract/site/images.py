@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.site.job_record import Meta
+from bridge.site.jobs.job_record import Meta
 
 META = Meta("ns", "pod", 1, 2**20, 0, "", None, (), "", 30.0, 1.0, 1.0)
 FILE_SYSTEMS = {

@@ -6,7 +6,7 @@ import shlex
 import uuid
 from typing import Any
 
-from bridge.wire.messages import SubmitMessage
+from bridge.protocol.nats.messages import SubmitMessage
 from cluster.polling import eventually
 
 _SCRIPT = r"""#!/bin/bash

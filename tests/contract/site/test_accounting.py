@@ -18,10 +18,10 @@ import pytest
 
 from bridge.clock import SystemClock
 from bridge.errors import BatchError
+from bridge.protocol.nats.messages import CancelMessage
 from bridge.site.batch import slurm
-from bridge.site.batch.port import BatchJob, BatchSystem
-from bridge.site.config import make_batch_system, parse
-from bridge.wire.messages import CancelMessage
+from bridge.site.batch.batch_interface import BatchJob, BatchSystem
+from bridge.site.config.site_config import make_batch_system, parse
 from cluster import Cluster
 from cluster.polling import eventually
 from cluster.slurm import ACCOUNTING

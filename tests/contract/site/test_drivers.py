@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteRefusedError
-from bridge.wire.messages import CancelMessage, SubmitMessage
+from bridge.protocol.nats.messages import CancelMessage, SubmitMessage
 from tests.contract.site.conftest import CHECKOUT, RUN, Site
 from tests.contract.site.jobs import submit, uid
 
@@ -95,7 +95,7 @@ def test_its_sections_are_documented_checked_and_read_at_start(place: Path) -> N
     bad.write_text(f'pool = "p"\n{TEXT}'.replace("greeting", "greting"))
     checked = python(ENVIRONMENT, "-c", RUN, "submitter", "config", "--check", str(bad))
     assert checked.returncode and "unknown key toyruntime.greting (did you mean greeting?)" in checked.stderr
-    static = python(ENVIRONMENT, "-c", "from bridge.site.config import READ_AT_START as keys; print(*keys)")
+    static = python(ENVIRONMENT, "-c", "from bridge.site.config.site_config import READ_AT_START as keys; print(*keys)")
     assert "toybatch" in static.stdout.split() and "toyruntime" not in static.stdout.split()
     # an entry point that can't be loaded is named, and stops nothing
     assert "entry point broken of group podbridge.runtimes is not used" in static.stderr

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bridge.wire.messages import CancelMessage
+from bridge.protocol.nats.messages import CancelMessage
 from cluster.polling import eventually
 from tests.contract.interlink.plugin_process import CHECKOUT, Client, free_address, make_pod
 from tests.contract.site.jobs import submit, uid
@@ -166,7 +166,7 @@ exec "$@"
 """
 
 
-RUN = "from bridge.cli.slurm_sd import main; main()"
+RUN = "from bridge.apps.cli.slurm_sd import main; main()"
 
 
 class SlurmSd:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from bridge.errors import BatchError, SiteError, SiteRefusedError
+from bridge.protocol.nats.messages import CancelMessage
 from bridge.site.batch import processes
+from bridge.site.batch.batch_interface import BatchJobRequest, Site
 from bridge.site.batch.local import LocalBatch
 from bridge.site.batch.local_settings import Local
-from bridge.site.batch.port import BatchJobRequest, Site
-from bridge.wire.messages import CancelMessage
 from cluster.polling import eventually
 from tests.contract.site.jobs import check_replaced_after_unused, submit, uid
 from tests.fakes.clock import FakeClock

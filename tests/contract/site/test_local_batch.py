@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from bridge.site.batch import local
+from bridge.site.batch.batch_interface import BatchJob, BatchJobRequest, Site
 from bridge.site.batch.local import LocalBatch
 from bridge.site.batch.local_settings import Local
-from bridge.site.batch.port import BatchJob, BatchJobRequest, Site
 from cluster.polling import eventually
 from tests.fakes.clock import FakeClock
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real
 
 REMOVE = """\
 import subprocess, sys
-from bridge.site.removal import remove_tree
+from bridge.site.files.removal import remove_tree
 job = sys.argv[1]
 remove_tree(job)
 subprocess.run(["umount", f"{job}/fuse/data"], check=True)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteRefusedError
-from bridge.wire.messages import CancelMessage
+from bridge.protocol.nats.messages import CancelMessage
 from cluster.polling import eventually
 from tests.contract.site.conftest import Site
 from tests.contract.site.jobs import submit, uid

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from bridge.site.folder import Folder
-from bridge.site.job_record import Cancellation
+from bridge.site.jobs.job_record import Cancellation
+from bridge.site.jobs.site_folder import Folder
 from tests.contract.site.images import FILE_SYSTEMS, META, made, mounted
 
 pytestmark = pytest.mark.real

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteError
+from bridge.protocol.nats.messages import CancelMessage, SubmitMessage
 from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
-from bridge.wire.messages import CancelMessage, SubmitMessage
 from cluster.polling import eventually
 from tests.contract.site.jobs import uid
 

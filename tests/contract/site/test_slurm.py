@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteRefusedError, SiteUnknownOutcomeError
-from bridge.wire.messages import CancelMessage
+from bridge.protocol.nats.messages import CancelMessage
 from cluster.polling import eventually
 from tests.contract.site.jobs import check_replaced_after_unused, submit, uid
 

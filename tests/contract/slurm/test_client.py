@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bridge.config import Config, SlurmSection
+from bridge.config.hub import Config, SlurmSection
 from bridge.errors import (
     SlurmAuthError,
     SlurmError,
@@ -24,9 +24,9 @@ from bridge.errors import (
     SlurmUnknownOutcomeError,
 )
 from bridge.slurm import allotments, hostlist, link, query_plan, state_lists, states
-from bridge.slurm.client import MOST_IDS, SlurmClient
 from bridge.slurm.models import GroupRef, JobLink, JobRequest, PodRef
 from bridge.slurm.query_plan import LARGEST_BULK
+from bridge.slurm.slurm_client import MOST_IDS, SlurmClient
 from bridge.slurm.snapshot import Poller
 from cluster.polling import eventually
 from tests.fakes.component_suite import ComponentSuite

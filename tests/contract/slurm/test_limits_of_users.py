@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.errors import SlurmFederationError, SlurmRefusedError
-from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import ApiVersion
+from bridge.slurm.slurm_client import SlurmClient
 from cluster import Cluster
 from cluster.polling import eventually
 from cluster.slurm import ACCOUNTING

@@ -1,4 +1,4 @@
-"""What Slurm gives for what podbridge asks: facts that ``bridge/workload/gres.py`` and ``translate.py`` rely on."""
+"""What Slurm gives for what podbridge asks: facts that ``gres.py`` and ``translate.py`` rely on."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm import states
-from bridge.slurm.client import SlurmClient
 from bridge.slurm.job_resources import indices
 from bridge.slurm.models import ApiVersion, GroupRef
+from bridge.slurm.slurm_client import SlurmClient
 from bridge.workload import translate
 from cluster.polling import eventually
 from tests.fakes.slurm_suite import ask, free_nodes

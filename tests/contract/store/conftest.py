@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.contract.nats.servers import World
 from tests.contract.store.servers import Place
-from tests.contract.wire.servers import World
 
 
 @pytest.fixture

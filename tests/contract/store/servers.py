@@ -10,14 +10,14 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from bridge.cli.nats import nats as command
-from bridge.store.nats_store import NatsStore
-from bridge.store.port import KeyValueStore
-from bridge.store.redis_store import RedisAccess, RedisStore
-from bridge.wire.connection import Link
-from bridge.wire.nats_server_config import INBOX
+from bridge.apps.cli.nats_command import nats as command
+from bridge.pools.store.nats_store import NatsStore
+from bridge.pools.store.redis_store import RedisAccess, RedisStore
+from bridge.pools.store.store_interface import KeyValueStore
+from bridge.protocol.nats.nats_link import Link
+from bridge.protocol.nats.nats_server_config import INBOX
 from cluster.polling import eventually
-from tests.contract.wire.servers import PREFIX, NatsServer, World, certificate, free_port
+from tests.contract.nats.servers import PREFIX, NatsServer, World, certificate, free_port
 
 OWNER = "c1"
 

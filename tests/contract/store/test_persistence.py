@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 
 from bridge.clock import SystemClock
-from bridge.metrics import POOL_REMEMBERED, STORE_UP
-from bridge.poolapi.requests import JobSubmission
-from bridge.pools.nats_registry import NatsPools, SubmitterPool
-from bridge.pools.persistence import PoolPersistence
-from bridge.store.port import KeyValueStore, StoreError
-from bridge.store.redis_store import RedisStore
-from bridge.threads import Supervisor
-from bridge.wire.connection import Link, NatsSettings
-from bridge.wire.nats_server_config import INBOX
-from bridge.wire.server import Announcer, serve
+from bridge.core.threads import Supervisor
+from bridge.pools.store.persistence import PoolPersistence
+from bridge.pools.store.redis_store import RedisStore
+from bridge.pools.store.store_interface import KeyValueStore, StoreError
+from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
+from bridge.protocol.model.requests import JobSubmission
+from bridge.protocol.nats.nats_link import Link, NatsSettings
+from bridge.protocol.nats.nats_server_config import INBOX
+from bridge.protocol.nats.request_server import Announcer, serve
+from bridge.telemetry.metrics import POOL_REMEMBERED, STORE_UP
 from cluster.polling import eventually
+from tests.contract.nats.servers import PREFIX, Site, World
 from tests.contract.store.servers import Place
-from tests.contract.wire.servers import PREFIX, Site, World
 from tests.fakes.pods import NO_OBJECTS, pod
 
 OWNER = "c1"

@@ -13,16 +13,16 @@ import nats
 import pytest
 from click.testing import CliRunner
 
-from bridge.cli.nats import nats as command
-from bridge.store.nats_store import NatsStore
-from bridge.store.port import KeyValueStore, StoreError
-from bridge.store.redis_store import RedisStore
-from bridge.wire.bucket import BucketSubjects
-from bridge.wire.nats_server_config import INBOX
+from bridge.apps.cli.nats_command import nats as command
+from bridge.pools.store.nats_store import NatsStore
+from bridge.pools.store.redis_store import RedisStore
+from bridge.pools.store.store_interface import KeyValueStore, StoreError
+from bridge.protocol.nats.bucket import BucketSubjects
+from bridge.protocol.nats.nats_server_config import INBOX
 from cluster.polling import eventually
 from cluster.processes import send_signal
+from tests.contract.nats.servers import PREFIX, World
 from tests.contract.store.servers import PASSWORD, Broker, Place, RedisServer
-from tests.contract.wire.servers import PREFIX, World
 from tests.fakes.store_suite import StoreSuite
 
 OWNER = "c1"

@@ -3,7 +3,7 @@
 import pytest
 
 from bridge.errors import KubeConflictError
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.workload import places
 from cluster.world import NAMESPACE

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bridge import names
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import JOBS, PODS
 from bridge.slurm.models import GroupRef
 from bridge.workload.groups import Membership, membership

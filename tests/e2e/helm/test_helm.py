@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from cluster import helm, image, install, kube, places
 from cluster.polling import eventually
 from cluster.world import LABEL, NAMESPACE
-from tests.contract.wire.servers import certificate
+from tests.contract.nats.servers import certificate
 
 pytestmark = pytest.mark.real
 

@@ -26,7 +26,7 @@ from cluster.pods import PoolWorld
 from cluster.polling import eventually
 from cluster.tools import merged
 from cluster.world import NAMESPACE
-from tests.contract.wire.servers import certificate
+from tests.contract.nats.servers import certificate
 from tests.fakes.relay import Relay
 
 pytestmark = pytest.mark.real

@@ -10,7 +10,7 @@ import shutil
 import pytest
 import requests
 
-from bridge import tracing
+from bridge.telemetry import tracing
 from cluster import pki
 from cluster.interlink_pods import HUB_PLUGIN, OTHER_SITE, ROUTES, SITE, Route
 from cluster.polling import eventually

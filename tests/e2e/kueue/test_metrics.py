@@ -8,7 +8,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from cluster import kueue
-from tests.unit.test_monitoring import KUEUE
+from tests.unit.docs.test_monitoring import KUEUE
 
 pytestmark = pytest.mark.real
 

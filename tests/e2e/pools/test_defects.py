@@ -31,13 +31,13 @@ STORY = "e2e/pools/test_story.py::"
 CONFORMANCE = "e2e/pools/test_conformance.py::test_conformance"
 LIFE = "unit/site/test_life.py::"
 VIRTUAL = "contract/controllers/test_virtual.py::"
-STATUS = "unit/poolapi/test_pod_status.py::"
-WIRE = "contract/wire/"
+STATUS = "unit/protocol/model/test_pod_status.py::"
+WIRE = "contract/nats/"
 
 SHOWN = {
     "nats 9.1": (
         HERE + "test_nats_9_1_a_huge_log_bytes_that_are_no_text_and_a_bad_pod_spoil_no_other",
-        "unit/wire/test_server.py::test_nats_9_1_whatever_a_handler_raises_is_answered",
+        "unit/protocol/nats/test_server.py::test_nats_9_1_whatever_a_handler_raises_is_answered",
         "unit/pools/test_nats_registry.py::test_nats_9_1_one_job_that_makes_no_sense_does_not_hide_the_others",
         "unit/site/test_folder.py::test_9_1_nonsense_in_a_jobs_folder_spoils_nothing",
         WIRE + "test_protocol.py::test_nats_9_1_one_job_that_makes_no_sense_does_not_spoil_a_snapshot",
@@ -107,7 +107,7 @@ SHOWN = {
     ),
     "nats 9.13": (
         WIRE + "test_protocol.py::test_the_answer_to_another_version_says_so",
-        "unit/wire/test_envelope.py::test_unknown_keys_are_ignored",
+        "unit/protocol/nats/test_envelope.py::test_unknown_keys_are_ignored",
         WIRE + "test_protocol.py::test_two_submitters_share_the_requests",
     ),
     "nats 9.14": (HERE + "test_nats_9_14_a_pod_without_annotations_and_with_dots_in_its_name",),

@@ -14,11 +14,11 @@ import zlib
 import nats
 import pytest
 
-from bridge.poolapi.jobs import JobStatus
-from bridge.wire.envelope import pack, parse
-from bridge.wire.messages import Announce, BuildConfigMessage, Event, Reply, Request
-from bridge.wire.nats_server_config import INBOX
-from bridge.wire.subjects import ANY, Subjects
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.nats.envelope import pack, parse
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event, Reply, Request
+from bridge.protocol.nats.nats_server_config import INBOX
+from bridge.protocol.nats.subjects import ANY, Subjects
 from cluster.nats import PREFIX
 from cluster.polling import eventually
 

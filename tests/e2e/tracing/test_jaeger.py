@@ -2,7 +2,8 @@
 
 import pytest
 
-from bridge import names, tracing
+from bridge import names
+from bridge.telemetry import tracing
 from cluster import Cluster, install
 from cluster.jaeger import Jaeger
 from cluster.pods import PoolWorld

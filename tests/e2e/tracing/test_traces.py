@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from bridge import names, tracing
+from bridge import names
+from bridge.telemetry import tracing
 from bridge.workload import slurm_spans
 from cluster import Cluster
 from cluster.pods import PoolWorld

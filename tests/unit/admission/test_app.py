@@ -8,16 +8,17 @@ from typing import Any
 import flask.testing
 import pytest
 
+from admission.admission_app import make_app
 from admission.group_reader import GroupReader
 from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions
 from admission.reviewer import Reviewer
-from admission.server import make_app
-from bridge import names, tracing
-from bridge.config import Config
+from bridge import names
+from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.kube.resources import Resource
+from bridge.telemetry import tracing
 from tests.unit.admission.test_mutate import patched
 
 OURS = names.DEFAULT_SCHEDULER_NAME

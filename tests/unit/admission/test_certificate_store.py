@@ -9,7 +9,7 @@ import pytest
 
 from admission.certificate_store import CertificateRotator, FileCertificateStore, SecretCertificateStore, server_names
 from admission.webhook_registration import WebhookRegistration
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.errors import CertificateError, KubeConflictError, KubeError, KubeUnavailableError
 from bridge.serving.certificates import Certificates, Pair, authorities, make_pair, needs_renewal
 from tests.fakes.clock import FakeClock

@@ -11,13 +11,13 @@ import flask.testing
 import pytest
 
 from admission import group_reader, validate
+from admission.admission_app import make_app
 from admission.group_reader import BARE, FoundGroup, GroupReader
 from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions
 from admission.reviewer import Reviewer
-from admission.server import make_app
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError, KubeNotFoundError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.kube.resources import JOBS, Resource

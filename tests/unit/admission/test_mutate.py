@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from admission import validate
 from admission.mutate import mutate, update
-from admission.pods import MIRROR_ANNOTATION
+from admission.raw_pods import MIRROR_ANNOTATION
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.workload import eligibility
 
 OURS = "ours"

@@ -15,7 +15,7 @@ from admission.field_policy import defaults
 from admission.mutate import mutate
 from admission.validate import Rules, Scope
 from bridge import names
-from bridge.namespace_policies import NamespacePolicy
+from bridge.config.policies import NamespacePolicy
 from bridge.workload.resources import DEVICE_CLASS_PREFIX
 from tests.unit.admission.test_mutate import patched
 

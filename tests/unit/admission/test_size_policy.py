@@ -12,9 +12,10 @@ from admission import validate
 from admission.field_policy import defaults
 from admission.mutate import mutate
 from admission.validate import Rules, Scope
-from bridge import config, names
+from bridge import names
+from bridge.config import hub
+from bridge.config.policies import MaxValues, NamespacePolicy
 from bridge.errors import ConfigError
-from bridge.namespace_policies import MaxValues, NamespacePolicy
 from bridge.slurm.models import GroupRef
 from bridge.workload import groups
 from tests.unit.admission.test_mutate import patched
@@ -221,6 +222,6 @@ def test_maxima_are_checked_when_the_file_is_read() -> None:
         ({"cpus": 4}, "unknown key"),
     ):
         with pytest.raises(ConfigError, match=told):
-            config.parse(f"namespacePolicies: [{{namespaces: [a], max: {wrong!r}}}]".replace("'", '"'))
+            hub.parse(f"namespacePolicies: [{{namespaces: [a], max: {wrong!r}}}]".replace("'", '"'))
     with pytest.raises(ValidationError):
         MaxValues(min_nodes=0)

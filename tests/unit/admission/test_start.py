@@ -7,11 +7,11 @@ import ssl
 
 import pytest
 
-from admission.server import Admission
+from admission.admission_app import Admission
 from bridge.clock import SystemClock
-from bridge.config import Config
+from bridge.config.hub import Config
+from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError, KubeUnavailableError
-from bridge.threads import Supervisor
 from tests.fakes.clock import FakeClock
 from tests.fakes.objects_api import FakeApi
 

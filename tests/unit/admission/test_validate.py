@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from admission import validate
-from admission.pods import MIRROR_ANNOTATION
+from admission.raw_pods import MIRROR_ANNOTATION
 from admission.validate import Rules, Scope
 from bridge import names
-from bridge.namespace_policies import NamespacePolicy
+from bridge.config.policies import NamespacePolicy
 from bridge.workload import pool_selection
 
 RULES = Rules("ours", frozenset({"podbridge"}), {"nvidia.com/gpu": "gpu"})

@@ -17,7 +17,7 @@ from admission.webhook_registration import (
     managed_requirements,
     webhooks,
 )
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.errors import ConfigError
 
 URL = {"url": "https://127.0.0.1:9443"}

@@ -18,7 +18,7 @@ from admission.permissions import Permissions
 from admission.review import Review
 from admission.reviewer import Reviewer
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.kube.resources import Resource

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from bridge import names
-from bridge.brake import Brake, GuardLimits, step
-from bridge.config import BrakeSection as Settings
+from bridge.config.hub import BrakeSection as Settings
+from bridge.control.brake import Brake, GuardLimits, step
 from bridge.errors import KubeNotFoundError
 from bridge.slurm.models import Job, JobLink, ObservedJob, PodRef, Snapshot
 from bridge.workload import missing_jobs
 from controllers.brakes import Brakes, mark_patch
-from controllers.workload import actions, decide
+from controllers.workload import workload_actions, workload_decide
 from tests.fakes.clock import FakeClock
 
 GRACE = 300
@@ -84,13 +84,13 @@ def test_a_deleted_pod_counts_only_if_the_end_of_its_job_shortens_its_grace_peri
         one["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace}
     gone = snapshot([known(number, gone=True, confirmations=2) for number in (1, 2)], absent=[1, 2])
     assert missing_jobs.jobs([late, soon], gone, GRACE) == (1, {"u1": late})
-    assert decided([late, soon], gone, Brake()) == [actions.Mark(late, missing=True)]
+    assert decided([late, soon], gone, Brake()) == [workload_actions.Mark(late, missing=True)]
     after = step(Brake(), 1, {"u1"}, 0, GuardLimits(0.2, 10, 60))
-    assert [(type(a), a.pod) for a in decided([late, soon], gone, after)] == [(actions.End, late)]
+    assert [(type(a), a.pod) for a in decided([late, soon], gone, after)] == [(workload_actions.End, late)]
 
 
 def decided(everyone, snap, brake):
-    return decide.decide(decide.WorkloadView(everyone, snap, {"n1": "n1"}, brake=brake)).actions
+    return workload_decide.decide(workload_decide.WorkloadView(everyone, snap, {"n1": "n1"}, brake=brake)).actions
 
 
 def test_a_held_pod_says_so_and_is_not_ended_until_it_is_allowed():
@@ -98,11 +98,11 @@ def test_a_held_pod_says_so_and_is_not_ended_until_it_is_allowed():
     gone = snapshot([known(number, gone=True, confirmations=2) for number in range(1, 13)])
     limits = Settings()
     brake = step(Brake(), 12, {f"u{n}" for n in range(1, 13)}, 0, limits)
-    assert decided(everyone, gone, brake) == [actions.Mark(each, missing=True) for each in everyone]
+    assert decided(everyone, gone, brake) == [workload_actions.Mark(each, missing=True) for each in everyone]
     marked = [pod(number, marked=True) for number in range(1, 13)]
     assert decided(marked, gone, brake) == []
     after = step(brake, 12, brake.held, 60, limits, told=brake.held)
-    assert [type(action) for action in decided(marked, gone, after)] == [actions.End] * 12
+    assert [type(action) for action in decided(marked, gone, after)] == [workload_actions.End] * 12
 
 
 def test_an_end_that_slurm_tells_is_not_held():
@@ -113,7 +113,7 @@ def test_an_end_that_slurm_tells_is_not_held():
 
 def test_a_pod_whose_job_is_there_again_says_so():
     marked = pod(1, marked=True)
-    assert decided([marked], snapshot([known(1)]), Brake()) == [actions.Mark(marked, missing=False)]
+    assert decided([marked], snapshot([known(1)]), Brake()) == [workload_actions.Mark(marked, missing=False)]
     (entry,) = mark_patch(marked, missing=False, now="now")["status"]["conditions"]
     assert (entry["type"], entry["status"]) == (names.JOB_MISSING, "False")
 

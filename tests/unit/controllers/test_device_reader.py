@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError, KubeUnavailableError
 from controllers.node.device_reader import DeviceReader
 from tests.fakes.clock import FakeClock

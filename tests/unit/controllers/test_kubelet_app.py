@@ -15,12 +15,12 @@ from bridge.errors import (
     SiteRefusedError,
     SiteUnknownOutcomeError,
 )
-from bridge.poolapi.jobs import Termination
+from bridge.protocol.model.jobs import Termination
 from bridge.serving.streaming import LIMIT
-from controllers.kubelet.app import make_app
 from controllers.kubelet.authentication import TokenAuthenticator, User
 from controllers.kubelet.authorization import KubeletAuthorizer
 from controllers.kubelet.handlers import SCRAPE_CACHED, Found, Sources
+from controllers.kubelet.kubelet_app import make_app
 from tests.fakes.clock import FakeClock
 from tests.fakes.log_pool import LogPool, running, terminated
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
-from bridge.serving.answers import AnswerError
+from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
+from bridge.serving.http_error import AnswerError
 from controllers.kubelet.containers import check_log
 
 POD = {

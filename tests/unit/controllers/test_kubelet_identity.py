@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.errors import KubeUnavailableError
-from bridge.serving.answers import AnswerError
-from bridge.single_flight_cache import SingleFlightCache
+from bridge.serving.http_error import AnswerError
 from cluster.polling import eventually
 from controllers.kubelet.authentication import (
     REMEMBER_KNOWN,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.poolapi.requests import LogOptions
-from bridge.serving.answers import AnswerError
+from bridge.protocol.model.requests import LogOptions
+from bridge.serving.http_error import AnswerError
 from controllers.kubelet.options import log_options
 
 NOW = 1_700_000_000.0

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from bridge.core.shares import Shares
+from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.serving.certificates import make_ca
-from bridge.shares import Shares
-from bridge.threads import Supervisor
 from controllers.kubelet.handlers import Found
-from controllers.kubelet.server import Kubelet, KubeletSettings
+from controllers.kubelet.kubelet_server import Kubelet, KubeletSettings
 from tests.fakes.client_certificate import client_files
 from tests.fakes.kube_api import FakeApi, Handler, Request
 from tests.fakes.log_pool import LogPool, running
@@ -117,7 +117,7 @@ def test_tokens_and_certificates_are_both_taken(served: Running, tmp_path: Path)
 def test_interlink_2_5_a_follow_outlives_every_timeout_of_requests(
     served: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bridge.serving.connection.ANSWER_TIMEOUT", 0.2)
+    monkeypatch.setattr("bridge.serving.http_connection.ANSWER_TIMEOUT", 0.2)
     response = served.get(LOG)
     time.sleep(1.0)
     served.pool.write("uid-a", "main", b"late\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import CertificateError, KubeUnavailableError
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from bridge.serving.certificates import Certificates, make_ca, make_pair
 from controllers.kubelet.trust import VALIDITY, Trust, read_client_ca
 from tests.fakes.clock import FakeClock

@@ -11,8 +11,8 @@ import pytest
 from bridge import names
 from bridge.slurm.models import GroupRef, JobLink
 from cluster.polling import eventually
-from controllers.workload import act
-from controllers.workload.actions import Orphan
+from controllers.workload import workload_act
+from controllers.workload.workload_actions import Orphan
 from tests.fakes.memory_hub import MemoryHub
 from tests.fakes.memory_slurm import CLUSTER
 
@@ -48,7 +48,7 @@ def test_a_worker_that_ends_while_the_loop_decides() -> None:
 def test_a_member_of_a_group_is_searched_in_pages_of_metadata(
     phase: str, finds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(act, "PAGE", 2)
+    monkeypatch.setattr(workload_act, "PAGE", 2)
     hub = MemoryHub(("n1",))
     group = '{"kind":"job","name":"train","uid":"o1","size":2,"minimum":2}'
     for number in range(6):
@@ -70,7 +70,7 @@ def test_a_member_of_a_group_is_searched_in_pages_of_metadata(
 
     monkeypatch.setattr(hub.kube, "get", get)
     cancelled: list[int] = []
-    actor = act.WorkloadActor(hub.scheduler.dependencies, lambda: None)
+    actor = workload_act.WorkloadActor(hub.scheduler.dependencies, lambda: None)
     monkeypatch.setattr(actor, "cancel", lambda job, _: cancelled.append(job))
     actor.act(Orphan(7, JobLink(CLUSTER, (), GroupRef("job", "ns", "train", "o1"), 2)))
     assert cancelled == ([] if finds else [7])

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from bridge.slurm.models import Node
-from controllers.node import actions, external
-from controllers.node.act import NodeActor
+from controllers.node import external, node_actions
+from controllers.node.node_act import NodeActor
 
 OURS = "slurm-bridge: Kubernetes node n1 is cordoned"
 KUBE_NODE = {"metadata": {"name": "n1"}}
@@ -37,7 +37,7 @@ def carry_out(slurm, action):
 
 
 def test_the_reason_of_a_resumed_node_is_not_that_of_a_drain():
-    (write,) = carry_out(Slurm("IDLE+DRAIN", OURS), actions.Undrain(KUBE_NODE, "n1"))
+    (write,) = carry_out(Slurm("IDLE+DRAIN", OURS), node_actions.Undrain(KUBE_NODE, "n1"))
     assert write == ("UNDRAIN", external.RESUME_REASON)
     # slurmctld 24.11 keeps it, also when slurmctld drains the node itself
     assert not external.is_ours(Node("n1", frozenset({"IDLE", "DRAIN"}), write[1]))
@@ -45,8 +45,8 @@ def test_the_reason_of_a_resumed_node_is_not_that_of_a_drain():
 
 @pytest.mark.parametrize(("states", "reason"), [("IDLE+DRAIN", "disk"), ("ALLOCATED+POWERING_UP", "")])
 def test_a_node_that_has_changed_since_the_decision_is_not_drained(states, reason):
-    assert carry_out(Slurm(states, reason), actions.Drain(KUBE_NODE, "n1", OURS)) == []
-    assert carry_out(Slurm("ALLOCATED"), actions.Drain(KUBE_NODE, "n1", OURS)) == [("DRAIN", OURS)]
+    assert carry_out(Slurm(states, reason), node_actions.Drain(KUBE_NODE, "n1", OURS)) == []
+    assert carry_out(Slurm("ALLOCATED"), node_actions.Drain(KUBE_NODE, "n1", OURS)) == [("DRAIN", OURS)]
 
 
 @pytest.mark.parametrize(("asleep", "value"), [(True, "true"), (False, None)])
@@ -57,6 +57,6 @@ def test_the_mark_of_a_node_that_slurm_has_stopped_is_an_annotation(asleep, valu
         kube=kube, slurm=None, poller=None, nodes=SimpleNamespace(apply=lambda _: None), events=None, cluster="c"
     )
     node = {"metadata": {"name": "n1", "uid": "u", "resourceVersion": "7"}}
-    NodeActor(dependencies, nullcontext).act(actions.MarkAsleep(node, asleep))
+    NodeActor(dependencies, nullcontext).act(node_actions.MarkAsleep(node, asleep))
     metadata = {"annotations": {"bridge.vk.io/slurm-asleep": value}, "resourceVersion": "7", "uid": "u"}
     assert sent == [{"metadata": metadata}]

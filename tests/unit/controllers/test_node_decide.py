@@ -4,10 +4,10 @@ import pytest
 
 from bridge import names
 from bridge.clock import rfc3339
-from bridge.config import Config, parse
+from bridge.config.hub import Config, parse
 from bridge.slurm.models import ApiVersion, Node, Snapshot
-from controllers.node import decide, external
-from controllers.node.actions import Label, MarkAsleep, NodeSyncView
+from controllers.node import external, node_decide
+from controllers.node.node_actions import Label, MarkAsleep, NodeSyncView
 
 VERSION = ApiVersion("v0.0.45")
 TAINT = {"key": names.MANAGED_TAINT, "value": "slurm-bridge-scheduler", "effect": "NoExecute"}
@@ -31,7 +31,8 @@ def look(the_node, slurm_states="IDLE", reason="", *, config=None, version=VERSI
     )
     snapshot = Snapshot(sequence=1, nodes=nodes, error=error)
     return [
-        type(a).__name__ for a in decide.decide(NodeSyncView([the_node], snapshot, version, config or Config())).actions
+        type(a).__name__
+        for a in node_decide.decide(NodeSyncView([the_node], snapshot, version, config or Config())).actions
     ]
 
 
@@ -51,7 +52,7 @@ def test_nodes_that_slurm_has_stopped_are_marked_until_they_are_ready_again():
         body["status"] = {"conditions": [{"type": "Ready", "status": ready}]}
         slurm = {"n1": Node("n1", frozenset(states.split("+")))} if states else {"other": Node("o", frozenset())}
         snapshot = Snapshot(sequence=1, nodes=slurm)
-        actions = decide.decide(NodeSyncView([body], snapshot, VERSION, settings)).actions
+        actions = node_decide.decide(NodeSyncView([body], snapshot, VERSION, settings)).actions
         return [action.asleep for action in actions if isinstance(action, MarkAsleep)]
 
     for asleep in ("IDLE+POWERED_DOWN", "IDLE+CLOUD+POWERING_DOWN", "ALLOCATED+POWERING_UP"):
@@ -77,7 +78,7 @@ def test_the_taint_keeps_the_others():
     view = NodeSyncView(
         [node(taints=(OTHER_TAINT,))], Snapshot(sequence=1, nodes={"n1": Node("n1", frozenset())}), VERSION, Config()
     )
-    (action,) = decide.decide(view).actions
+    (action,) = node_decide.decide(view).actions
     assert action.taints == (OTHER_TAINT, TAINT)
 
 
@@ -136,7 +137,9 @@ def claimant(name, *, label=None, said=None, cordoned=False):
 def dispute(*nodes, drained=""):
     found = Node("n1", frozenset({"IDLE", "DRAIN"} if drained else {"IDLE"}), drained)
     view = NodeSyncView(list(nodes), Snapshot(sequence=1, nodes={"n1": found}), VERSION, Config())
-    return [(type(a).__name__, a.node["metadata"]["name"], getattr(a, "why", "")) for a in decide.decide(view).actions]
+    return [
+        (type(a).__name__, a.node["metadata"]["name"], getattr(a, "why", "")) for a in node_decide.decide(view).actions
+    ]
 
 
 def test_two_nodes_that_claim_one_slurm_node_are_told_so_and_neither_moves_the_drain():
@@ -205,7 +208,7 @@ def fleet(*ready, states="IDLE", reason="", config="nodes: {notReady: 60}", sinc
         nodes.append({"metadata": {"name": name}, "spec": {"taints": (TAINT,)}, "status": {"conditions": [condition]}})
         found[name] = Node(name, frozenset(states.split("+")), reason)
     view = NodeSyncView(nodes, Snapshot(sequence=1, nodes=found), VERSION, parse(config), "c", 200.0)
-    return decide.decide(view).actions
+    return node_decide.decide(view).actions
 
 
 class TestNodesThatAreNotReady:
@@ -250,7 +253,7 @@ def test_nodes_have_the_labels_of_their_partitions_if_configured():
         found = node(taints=taints)
         found["metadata"]["labels"] = labels
         snapshot = Snapshot(sequence=1, nodes={"n1": Node("n1", frozenset({"IDLE"}), partitions=partitions)})
-        actions = decide.decide(NodeSyncView([found], snapshot, VERSION, config)).actions
+        actions = node_decide.decide(NodeSyncView([found], snapshot, VERSION, config)).actions
         return [dict(action.labels) if isinstance(action, Label) else type(action).__name__ for action in actions]
 
     assert changes({old: "true", "disk": "ssd"}, labelled) == [{gpu: "true", old: None}]

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from bridge import names
 from bridge.clock import rfc3339
-from bridge.config import Config, parse
+from bridge.config.hub import Config, parse
 from bridge.slurm.external_nodes import ExternalNode, mark
 from bridge.slurm.models import Node, Partition, Snapshot
 from bridge.slurm.versions import VERSIONS
-from bridge.workload.node_gres import NodeGres
-from controllers.node import decide, external
-from controllers.node.actions import (
+from bridge.workload.devices.node_gres import NodeGres
+from controllers.node import external, node_decide
+from controllers.node.node_actions import (
     Cordon,
     Drain,
     Explain,
@@ -63,7 +63,7 @@ def view(*nodes, found=(), version="v0.0.45", config=None):
 
 
 def look(*nodes, **more):
-    return decide.decide(view(*nodes, **more)).actions
+    return node_decide.decide(view(*nodes, **more)).actions
 
 
 def kinds(*nodes, **more):
@@ -80,7 +80,7 @@ def test_a_labelled_node_is_tainted_first_and_then_registered_with_allocatable()
 def test_a_registered_node_needs_no_write():
     assert look(node(), found=[in_slurm()]) == []
     assert look(node(ready="Unknown"), found=[in_slurm()]) == []
-    assert decide.decide(view(node(), found=[in_slurm()])).external == {
+    assert node_decide.decide(view(node(), found=[in_slurm()])).external == {
         "registered": 1,
         "leaving": 0,
         "absent": 0,
@@ -251,7 +251,7 @@ class World:
             states = self.found.states | {"DRAIN"} if value else self.found.states - {"DRAIN"}
             self.found = replace(self.found, states=states, reason=reason)
         elif kind == "act":
-            for action in decide.decide(self.view()).actions[:value]:
+            for action in node_decide.decide(self.view()).actions[:value]:
                 self.act(action)
 
     def act(self, action):
@@ -283,7 +283,7 @@ class World:
 
     def settle(self):
         for _ in range(12):
-            found = decide.decide(self.view()).actions
+            found = node_decide.decide(self.view()).actions
             if not found:
                 return
             for action in found:
@@ -321,22 +321,22 @@ def test_whatever_happens_no_job_and_no_drain_is_lost_and_slurm_follows_in_the_e
 
 def test_devices_are_gres_unless_allocatable_names_the_gres():
     devices = {"k1": NodeGres({"gpu:a100": 2})}
-    (register,) = decide.decide(replace(view(node()), devices=devices)).actions
+    (register,) = node_decide.decide(replace(view(node()), devices=devices)).actions
     assert register.wanted.gres == ("gpu:a100:2",)
-    (register,) = decide.decide(replace(view(node(resources={"nvidia.com/gpu": "4"})), devices=devices)).actions
+    (register,) = node_decide.decide(replace(view(node(resources={"nvidia.com/gpu": "4"})), devices=devices)).actions
     assert register.wanted.gres == ("gpu:4",)
 
 
 def test_a_node_whose_devices_are_not_read_yet_is_neither_registered_nor_changed():
-    assert decide.decide(replace(view(node()), devices={})).actions == []
+    assert node_decide.decide(replace(view(node()), devices={})).actions == []
     with_devices = replace(WANTED, gres=("gpu:2",))
-    assert decide.decide(replace(view(node(), found=[in_slurm(with_devices)]), devices={})).actions == []
+    assert node_decide.decide(replace(view(node(), found=[in_slurm(with_devices)]), devices={})).actions == []
     silent = node(ready="Unknown", since=NOW - 100)
-    decision = decide.decide(replace(view(silent, found=[in_slurm(with_devices)]), devices={}))
+    decision = node_decide.decide(replace(view(silent, found=[in_slurm(with_devices)]), devices={}))
     assert [type(action).__name__ for action in decision.actions] == ["Drain"]
 
 
 def test_devices_that_slurm_would_not_identify_are_a_problem_of_the_node():
     devices = {"k1": NodeGres(problem="the numbers are wrong")}
-    (_, explain) = decide.decide(replace(view(node()), devices=devices)).actions
+    (_, explain) = node_decide.decide(replace(view(node()), devices=devices)).actions
     assert explain.problem == "the numbers are wrong"

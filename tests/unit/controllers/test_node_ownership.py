@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from bridge.config import parse
+from bridge.config.hub import parse
 from bridge.slurm.models import ApiVersion, Node, Snapshot
 from bridge.workload import eligibility
-from controllers.node import actions, decide
-from controllers.node.actions import NodeSyncView
+from controllers.node import node_actions, node_decide
+from controllers.node.node_actions import NodeSyncView
 
 VERSION = ApiVersion("v0.0.45", external_nodes=True)
 A, B = "scheduler-a", "scheduler-b"
@@ -39,7 +39,7 @@ def in_slurm(states="IDLE", reason="", partitions=("p",)):
 
 
 def decision(settings, the_node, nodes):
-    return decide.decide(NodeSyncView([the_node], Snapshot(sequence=1, nodes=nodes), VERSION, settings))
+    return node_decide.decide(NodeSyncView([the_node], Snapshot(sequence=1, nodes=nodes), VERSION, settings))
 
 
 def kinds(settings, the_node, nodes):
@@ -81,7 +81,7 @@ def test_an_external_node_belongs_to_the_installation_of_its_partitions(partitio
     the_node["metadata"]["annotations"][names.EXTERNAL_NODE_PARTITIONS] = partitions
     the_node["status"] = {"allocatable": {"cpu": "4", "memory": "8Gi"}}
     snapshot = Snapshot(sequence=1, nodes={"other": Node("o", frozenset())}, partitions={"p": None, "q": None})
-    found = decide.decide(NodeSyncView([the_node], snapshot, VERSION, config("a", partitions=["p"])))
+    found = node_decide.decide(NodeSyncView([the_node], snapshot, VERSION, config("a", partitions=["p"])))
     assert [type(action).__name__ for action in found.actions] == expected
 
 
@@ -92,7 +92,7 @@ def test_two_nodes_of_different_installations_may_have_one_slurm_name():
         the_node["metadata"]["name"] = f"{name}1"
         nodes.append(the_node)
     view = NodeSyncView(nodes, Snapshot(sequence=1, nodes=in_slurm()), VERSION, config("a", selector="a"))
-    assert not decide.decide(view).actions
+    assert not node_decide.decide(view).actions
 
 
 def test_a_pod_does_not_get_a_node_of_another_scheduler():
@@ -139,16 +139,16 @@ def apply(step, the_node, slurm):
     spec, notes = the_node["spec"], the_node["metadata"]["annotations"]
     found = slurm["n1"]
     match step:
-        case actions.Taint():
+        case node_actions.Taint():
             spec["taints"] = list(step.taints)
-        case actions.Cordon():
+        case node_actions.Cordon():
             spec["unschedulable"], notes[names.SLURM_REASON] = True, step.why
-        case actions.Uncordon():
+        case node_actions.Uncordon():
             spec["unschedulable"] = False
             notes.pop(names.SLURM_REASON, None)
-        case actions.Drain():
+        case node_actions.Drain():
             slurm["n1"] = Node("n1", found.states | {"DRAIN"}, step.reason, partitions=found.partitions)
-        case actions.Undrain():
+        case node_actions.Undrain():
             slurm["n1"] = Node("n1", found.states - {"DRAIN"}, "", partitions=found.partitions)
         case _:
             raise AssertionError(step)

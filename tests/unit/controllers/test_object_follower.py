@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError
 from controllers.virtual.object_follower import ObjectFollower
 from controllers.virtual.reference_reader import ReferenceReader

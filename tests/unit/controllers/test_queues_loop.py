@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bridge.config import parse
+from bridge.config.hub import parse
 from bridge.errors import (
     KubeConflictError,
     KubeForbiddenError,
@@ -14,8 +14,8 @@ from bridge.errors import (
     LostLeadershipError,
 )
 from controllers.queues import eviction, manifests
-from controllers.queues.actions import Apply, Delete, Evict, SetStatus
-from controllers.queues.loop import PATIENCE, PLURALS, Kueue, Queues
+from controllers.queues.queue_actions import Apply, Delete, Evict, SetStatus
+from controllers.queues.queue_loop import PATIENCE, PLURALS, Kueue, Queues
 from tests.fakes.clock import FakeClock
 
 OWNER = {"apiVersion": "vk.io/v1", "kind": "MasterQueue", "metadata": {"name": "q", "uid": "u", "resourceVersion": "7"}}

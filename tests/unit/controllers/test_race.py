@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.errors import (
     KubeConflictError,
     KubeNotFoundError,
@@ -16,17 +16,17 @@ from bridge.errors import (
     SiteRefusedError,
     SiteUnknownOutcomeError,
 )
-from bridge.poolapi.jobs import GRANTED, JobStatus
+from bridge.protocol.model.jobs import GRANTED, JobStatus
 from bridge.script.buildconfig import BuildConfig
 from bridge.workload import places
-from controllers.virtual import decide, race
-from controllers.virtual.act import PodActor
-from controllers.virtual.actions import Fail, Look, Orphan, Refresh, Submit, Wait, Write
+from controllers.virtual import race_decide, virtual_pod_decide
 from controllers.virtual.pod_state import Absent, Cancellation, Entry
 from controllers.virtual.pod_view import PodView, PoolView
-from controllers.virtual.prune import prune
-from controllers.virtual.race import Claim, Grant, Offer, Racers, Withdraw
+from controllers.virtual.prune_nodes import prune
+from controllers.virtual.race_decide import Claim, Grant, Offer, Racers, Withdraw
 from controllers.virtual.reference_reader import ReferenceReader
+from controllers.virtual.virtual_pod_act import PodActor
+from controllers.virtual.virtual_pod_actions import Fail, Look, Orphan, Refresh, Submit, Wait, Write
 from tests.fakes.clock import FakeClock
 from tests.fakes.pool import FakePool
 
@@ -54,7 +54,7 @@ def job(phase: Any = "queued", **values: Any) -> JobStatus:
 
 def look(bound: Any = None, racer: Any = None, the_job: Any = None, entry: Any = None, ready: bool = True) -> Any:
     pool = PoolView("site", True, 900.0, ready, 500.0, "10.0.0.1")
-    return decide.decide(PodView(bound, the_job, entry or Entry(), pool, NOW, NOW, racer=racer))
+    return virtual_pod_decide.decide(PodView(bound, the_job, entry or Entry(), pool, NOW, NOW, racer=racer))
 
 
 # --- the decision -----------------------------------------------------------------------------------------------------
@@ -158,8 +158,8 @@ def test_a_pod_that_was_deleted_meanwhile_is_not_submitted_again(world):
 
 
 def test_pods_without_places_are_small_in_memory():
-    assert race.prune(pod()) == pod()
-    assert race.prune(pod(recorded=""))["spec"] == {}
+    assert race_decide.prune(pod()) == pod()
+    assert race_decide.prune(pod(recorded=""))["spec"] == {}
 
 
 def test_the_index_follows_the_cache_and_wakes_every_place():

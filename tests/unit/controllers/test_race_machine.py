@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.errors import (
     BridgeError,
     KubeConflictError,
@@ -32,24 +32,24 @@ from bridge.errors import (
     SiteDownError,
     SiteUnknownOutcomeError,
 )
-from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.readiness import READY, Readiness
-from bridge.pools import submission
-from bridge.pools.job_view import JobView, Part
+from bridge.pools.submitter import submission
+from bridge.pools.submitter.job_view import JobView, Part
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.readiness import READY, Readiness
+from bridge.protocol.nats.messages import CancelMessage, Event, Grant, Snapshot, SubmitMessage
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
-from bridge.site.batch.port import BatchJob
-from bridge.site.config import parse
-from bridge.site.files import read_line
-from bridge.wire.messages import CancelMessage, Event, Grant, Snapshot, SubmitMessage
+from bridge.site.batch.batch_interface import BatchJob
+from bridge.site.config.site_config import parse
+from bridge.site.files.atomic_files import read_line
 from bridge.workload import places, pods
-from controllers.virtual import actions, decide, race
-from controllers.virtual.act import PodActor
+from controllers.virtual import race_decide, virtual_pod_actions, virtual_pod_decide
 from controllers.virtual.pod_state import Entry
 from controllers.virtual.pod_view import PodView, PoolView
-from controllers.virtual.prune import prune
-from controllers.virtual.race import Racers
+from controllers.virtual.prune_nodes import prune
+from controllers.virtual.race_decide import Racers
 from controllers.virtual.reference_reader import ReferenceReader
+from controllers.virtual.virtual_pod_act import PodActor
 from tests.fakes.clock import FakeClock
 from tests.unit.site.conftest import World as SiteWorld
 
@@ -423,7 +423,7 @@ class Hub:
         before, self.pod = self.pod, copy.deepcopy(self.api.pod)
         waits = self.pod is not None and not pods.is_bound(self.pod)
         if self.pod is not None:
-            self.pod = race.prune(self.pod) if waits else prune(self.pod)
+            self.pod = race_decide.prune(self.pod) if waits else prune(self.pod)
         self.racers.changed("update" if waits else "delete", before, self.pod if waits else None)
 
     def act(self, name: str, network: Network, api: Network = "works") -> None:
@@ -439,8 +439,8 @@ class Hub:
         if job is not None:
             entry.listed()
         view = PoolView(name, True, pool.view.complete_at, True, self.since, "10.0.0.1")
-        action = decide.decide(PodView(bound, job, entry, view, now, now, racer=racer))
-        if action is None or isinstance(action, actions.Wait):
+        action = virtual_pod_decide.decide(PodView(bound, job, entry, view, now, now, racer=racer))
+        if action is None or isinstance(action, virtual_pod_actions.Wait):
             return
         pool.network, self.api.network = network, api
         try:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.poolapi import architecture
-from bridge.wire.messages import Announce
+from bridge.protocol.model import architecture
+from bridge.protocol.nats.messages import Announce
 from controllers.virtual import announcement_validation
 
 

@@ -6,9 +6,11 @@ import pytest
 
 from bridge import names
 from bridge.clock import rfc3339
-from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
-from controllers.virtual import decide
-from controllers.virtual.actions import (
+from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
+from controllers.virtual import virtual_pod_decide
+from controllers.virtual.pod_state import Absent, Cancellation, Entry, Known, SentFiles
+from controllers.virtual.pod_view import PodView, PoolView
+from controllers.virtual.virtual_pod_actions import (
     Cancel,
     Fail,
     Forget,
@@ -21,8 +23,6 @@ from controllers.virtual.actions import (
     Wait,
     Write,
 )
-from controllers.virtual.pod_state import Absent, Cancellation, Entry, Known, SentFiles
-from controllers.virtual.pod_view import PodView, PoolView
 
 NOW, TIME = 1000.0, 1_800_000_000.0
 
@@ -52,7 +52,9 @@ def pool(*, complete=900.0, synced=True, ready=True, leading_since=500.0, lists=
 
 
 def look(the_pod, the_job=None, entry=None, the_pool=None, now=NOW):
-    return decide.decide(PodView(the_pod, the_job, entry or Entry(), the_pool or pool(), now, TIME + now - NOW))
+    return virtual_pod_decide.decide(
+        PodView(the_pod, the_job, entry or Entry(), the_pool or pool(), now, TIME + now - NOW)
+    )
 
 
 def written(the_pod, the_job):
@@ -157,7 +159,7 @@ def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
     def braked(the_pod, the_job=None, *, held):
         entry = Entry(answer=Absent(2, NOW - 6))
         view = PodView(the_pod, the_job, entry, pool(), NOW, TIME, may_fail=False, held=held)
-        return decide.decide(view)
+        return virtual_pod_decide.decide(view)
 
     the_pod = pod()
     assert braked(the_pod, held=False) == Wait(1.0)  # not judged yet
@@ -170,7 +172,7 @@ def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
 
 def test_a_job_that_the_batch_system_lost_fails_its_pod_when_the_brake_lets_it():
     def braked(the_pod, the_job, **brake):
-        return decide.decide(PodView(the_pod, the_job, Entry(), pool(), NOW, TIME, **brake))
+        return virtual_pod_decide.decide(PodView(the_pod, the_job, Entry(), pool(), NOW, TIME, **brake))
 
     lost = job(missing=True)
     the_pod = written(pod(), job())
@@ -315,7 +317,7 @@ def test_an_orphan_is_told_again_until_it_has_ended():
 def test_a_job_id_that_comes_late_is_written():
     nameless = replace(job("queued"), job_id="")
     the_pod = written(pod(taken=False), nameless)
-    assert decide.remote_job(the_pod) == "site/u1"
+    assert virtual_pod_decide.remote_job(the_pod) == "site/u1"
     assert look(the_pod, nameless) is None
     assert look(the_pod, job("queued")).job_id == "site/7"
     write = look(written(the_pod, job("queued")), nameless)
@@ -383,7 +385,9 @@ def test_the_site_is_asked_at_once_for_a_cancelled_job_that_the_view_has_dropped
     entry.answered(None, NOW)
     assert isinstance(look(the_pod, entry=entry, the_pool=UNLISTED), Remove)
     unsure = Entry(cancellation=cancelled, answer=Absent(1, NOW), sent_until=NOW + 2)
-    assert look(the_pod, entry=unsure, the_pool=UNLISTED) == Wait(decide.CANCEL_AGAIN - 1), "asked once until then"
+    assert look(the_pod, entry=unsure, the_pool=UNLISTED) == Wait(virtual_pod_decide.CANCEL_AGAIN - 1), (
+        "asked once until then"
+    )
 
 
 def test_an_answer_before_the_last_request_can_be_carried_out_does_not_count_after_it():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bridge import names
-from bridge.poolapi.readiness import Readiness
-from bridge.wire.messages import Announce
-from controllers.virtual import node_decide
+from bridge.protocol.model.readiness import Readiness
+from bridge.protocol.nats.messages import Announce
+from controllers.virtual import virtual_node_decide
 from controllers.virtual.site_folder import choose
 from tests.unit.controllers.test_virtual_nodes import announce, decide, made, settled, state, view
 
@@ -54,12 +54,12 @@ def test_the_node_remembers_the_folder_and_says_what_is_wrong() -> None:
     with_folder = state()
     object.__setattr__(with_folder, "folder", "f1")
     (action,) = decide(view(with_folder, node=node, written=written))
-    assert isinstance(action, node_decide.Describe)
+    assert isinstance(action, virtual_node_decide.Describe)
     assert action.patch["metadata"]["annotations"] == {names.SITE_FOLDER: "f1"}
     node["metadata"]["annotations"][names.SITE_FOLDER] = "f1"
     object.__setattr__(with_folder, "folder_problem", "two folders")
     (action,) = decide(view(with_folder, node=node, written=written))
-    assert isinstance(action, node_decide.Report)
+    assert isinstance(action, virtual_node_decide.Report)
     (ready,) = [c for c in action.status["conditions"] if c["type"] == "Ready"]
     assert (ready["status"], ready["reason"], ready["message"]) == ("False", "SiteProblem", "two folders")
 

@@ -6,11 +6,11 @@ import pytest
 
 from bridge import names
 from bridge.clock import rfc3339
-from bridge.poolapi import architecture
-from bridge.wire.messages import Announce
-from controllers.virtual import node_decide, node_manifest
-from controllers.virtual.node_decide import Collide, Create, Describe, History, NodesView, Report, Vanish
+from bridge.protocol.model import architecture
+from bridge.protocol.nats.messages import Announce
+from controllers.virtual import node_manifest, virtual_node_decide
 from controllers.virtual.node_manifest import NodeSettings, PoolStatus
+from controllers.virtual.virtual_node_decide import Collide, Create, Describe, History, NodesView, Report, Vanish
 
 NOW, TIME = 5000.0, 1_800_000_000.0
 SETTINGS = NodeSettings(silent_after=30, remove_after=3600, address="10.0.0.1", port=10250, version="v1.34.0-podbridge")
@@ -38,7 +38,7 @@ def view(*states, node=None, written=None, history=None, now=NOW, problem="", si
 
 
 def decide(the_view):
-    actions, _ = node_decide.decide(the_view)
+    actions, _ = virtual_node_decide.decide(the_view)
     return actions
 
 
@@ -246,12 +246,12 @@ def test_what_others_put_on_the_node_stays():
 @pytest.mark.parametrize("labels", [{}, {names.POOL_LABEL: "other"}])
 def test_a_node_that_is_not_ours_is_never_taken_over(labels):
     real = {"metadata": {"name": "site", "uid": "r", "labels": labels}, "spec": {}, "status": {}}
-    first, history = node_decide.decide(view(state(), node=real))
+    first, history = virtual_node_decide.decide(view(state(), node=real))
     assert first == [Collide(real)]
-    again, history = node_decide.decide(view(state(), node=real, history=history))
+    again, history = virtual_node_decide.decide(view(state(), node=real, history=history))
     assert again == [], "said once"
-    _, history = node_decide.decide(view(state(), history=history))
-    anew, _ = node_decide.decide(view(state(), node=real, history=history))
+    _, history = virtual_node_decide.decide(view(state(), history=history))
+    anew, _ = virtual_node_decide.decide(view(state(), node=real, history=history))
     assert anew == [Collide(real)], "the node was gone in between"
 
 
@@ -263,17 +263,17 @@ def test_the_node_of_a_gone_pool_goes_only_without_pods():
     for bound in (1, None):
         assert decide(view(state(bound=bound), node=gone, written=written, now=NOW + 60)) == []
     before = view(state(), node=gone, written=written, now=NOW + 60)
-    checked, history = node_decide.decide(before)
+    checked, history = virtual_node_decide.decide(before)
     assert checked == [Vanish(gone)]
     assert before.history == History(), "a decision changes nothing that it is given"
     pause = view(state(), node=gone, written=written, history=history, now=NOW + 70)
-    assert node_decide.decide(pause) == ([], history), "not looked at all the time"
+    assert virtual_node_decide.decide(pause) == ([], history), "not looked at all the time"
     later = view(state(), node=gone, written=written, history=history, now=NOW + 120)
     assert decide(later) == [Vanish(gone)]
-    assert node_decide.decide(view(history=history))[1] == History(), "the pool is gone"
-    assert not node_decide.may_vanish(gone, 3600, TIME + 40 + 3599)
-    assert node_decide.may_vanish(gone, 3600, TIME + 40 + 3600)
-    assert not node_decide.may_vanish(node, 3600, TIME + 10**6), "a site that is heard"
+    assert virtual_node_decide.decide(view(history=history))[1] == History(), "the pool is gone"
+    assert not virtual_node_decide.may_vanish(gone, 3600, TIME + 40 + 3599)
+    assert virtual_node_decide.may_vanish(gone, 3600, TIME + 40 + 3600)
+    assert not virtual_node_decide.may_vanish(node, 3600, TIME + 10**6), "a site that is heard"
 
 
 def test_words_that_change_all_the_time_are_not_written_all_the_time():

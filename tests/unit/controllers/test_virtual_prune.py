@@ -3,10 +3,10 @@
 import json
 
 from bridge import names
-from bridge.poolapi import pod_status as statuses
-from bridge.poolapi.jobs import ContainerState, JobStatus
+from bridge.protocol.model import pod_status as statuses
+from bridge.protocol.model.jobs import ContainerState, JobStatus
 from bridge.script import references, volume_files
-from controllers.virtual.prune import prune
+from controllers.virtual.prune_nodes import prune
 
 
 def pod(annotations=None, phase="Pending"):

@@ -1,9 +1,9 @@
 """A pool restored from a store: its node waits for an announcement, and stays while jobs are known there."""
 
 from bridge.clock import rfc3339
-from controllers.virtual import node_decide, node_manifest
-from controllers.virtual.node_decide import Forget, Report, Vanish
+from controllers.virtual import node_manifest, virtual_node_decide
 from controllers.virtual.node_manifest import PoolStatus
+from controllers.virtual.virtual_node_decide import Forget, Report, Vanish
 from tests.unit.controllers.test_virtual_nodes import (
     NOW,
     SETTINGS,
@@ -86,8 +86,8 @@ def test_a_pool_without_node_that_is_silent_for_long_is_forgotten_jobs_or_not():
 
 def test_is_heard():
     seen = view(since=NOW - 100)
-    assert node_decide.is_heard(seen, state(heard=NOW - 5))
-    assert not node_decide.is_heard(seen, state(heard=NOW - 50))
-    assert not node_decide.is_heard(seen, remembered(NOW - 101))
-    assert not node_decide.is_heard(seen, PoolStatus("site"))
+    assert virtual_node_decide.is_heard(seen, state(heard=NOW - 5))
+    assert not virtual_node_decide.is_heard(seen, state(heard=NOW - 50))
+    assert not virtual_node_decide.is_heard(seen, remembered(NOW - 101))
+    assert not virtual_node_decide.is_heard(seen, PoolStatus("site"))
     assert node_manifest.PoolStatus("site").remembered == 0

@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.config import Config
+from bridge.config.hub import Config
+from bridge.core.threads import Supervisor
+from bridge.core.workers import Workers
 from bridge.kube.cache import Cache
-from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
-from bridge.threads import Supervisor
-from bridge.workers import Workers
-from controllers.virtual.loop import SWEEP, SWEEP_RATE, VirtualNodes, _LoopState
+from bridge.kube.kube_client import KubeClient
 from controllers.virtual.node_manifest import NodeSettings
 from controllers.virtual.pod_reconciler import PoolState
+from controllers.virtual.virtual_node_loop import SWEEP, SWEEP_RATE, VirtualNodes, _LoopState
 from tests.fakes.clock import FakeClock
 from tests.fakes.pool import FakePools
 

@@ -3,12 +3,12 @@
 import pytest
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError, KubeUnavailableError, SiteDownError, SiteRefusedError, SiteTooLargeError
-from controllers.virtual import actions
-from controllers.virtual.act import PodActor
+from controllers.virtual import virtual_pod_actions
 from controllers.virtual.pod_state import Entry
 from controllers.virtual.reference_reader import FRESH, ReferenceReader
+from controllers.virtual.virtual_pod_act import PodActor
 from controllers.virtual.volume_act import SHOWN_WITHIN, UNKNOWN_WITHIN, unknown_until
 from tests.unit.controllers.test_virtual_act import World, pod
 
@@ -26,7 +26,7 @@ class Site(World):
         for name, data in objects.items():
             self.put({"c": MAP, "s": LOGIN}[name], data)
         self.pod = pod(volumes=list(volumes))
-        self.act(actions.Submit(self.pod))
+        self.act(virtual_pod_actions.Submit(self.pod))
         return self
 
     def put(self, path, data, **more):
@@ -45,7 +45,7 @@ class Site(World):
     def sent(self):
         self.pool.refreshed.clear()
         self.pool.kept.clear()
-        self.act(actions.Refresh(self.pod))
+        self.act(virtual_pod_actions.Refresh(self.pod))
         return {file.path: file.data.decode() for file in self.pool.refreshed.get("u1", ())}
 
     def lists(self):

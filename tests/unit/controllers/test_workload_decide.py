@@ -10,8 +10,17 @@ from bridge import names
 from bridge.slurm.components import Component, joined
 from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob, PodRef, Snapshot
 from bridge.slurm.states import BASE_STATES, FLAGS, Phase
-from controllers.workload import decide
-from controllers.workload.actions import Ask, Cancel, CancelRemainingComponents, End, Label, Orphan, Release, Suspension
+from controllers.workload import workload_decide
+from controllers.workload.workload_actions import (
+    Ask,
+    Cancel,
+    CancelRemainingComponents,
+    End,
+    Label,
+    Orphan,
+    Release,
+    Suspension,
+)
 
 
 def pod(uid="u1", *, job=5, held=True, phase="Running", node="n1", deleted=False, grace=30):
@@ -44,9 +53,9 @@ def snapshot(*entries, sequence=7):
 def look(pods, snap, displaced=None, slurm_names=None, silent=(), virtual=()):
     names_of = {"n1": "n1"} if slurm_names is None else slurm_names
     before = dict(displaced or {})
-    view = decide.WorkloadView(pods, snap, names_of, before, frozenset(silent), frozenset(virtual))
-    decision = decide.decide(view)
-    assert decide.decide(replace(view, waiting=decision.waiting)) == decision
+    view = workload_decide.WorkloadView(pods, snap, names_of, before, frozenset(silent), frozenset(virtual))
+    decision = workload_decide.decide(view)
+    assert workload_decide.decide(replace(view, waiting=decision.waiting)) == decision
     assert before == (displaced or {}), "a decision changes nothing that it is given"
     if displaced is not None:
         displaced.clear()
@@ -216,8 +225,8 @@ def test_a_job_that_is_gone_ends_the_pod_when_said_twice():
 
 def test_a_job_the_view_does_not_show_is_asked_for_first():
     assert look([pod()], snapshot()) == [Ask(pod(), 5)]
-    expecting = decide.WorkloadView([pod()], snapshot(), {"n1": "n1"}, expected={5})
-    assert decide.decide(expecting).actions == [], "the poller will read it in any case"
+    expecting = workload_decide.WorkloadView([pod()], snapshot(), {"n1": "n1"}, expected={5})
+    assert workload_decide.decide(expecting).actions == [], "the poller will read it in any case"
 
 
 def test_nothing_before_the_first_complete_answer():
@@ -385,12 +394,12 @@ def test_what_is_left_of_a_heterogeneous_job_is_cancelled_when_the_end_of_a_comp
 
 def test_a_pod_and_its_pending_job_are_not_read_again_until_one_of_them_changes():
     waits, entry = pod(node=None, phase="Pending"), known(5, "PENDING", nodes=())
-    view = decide.WorkloadView([waits], snapshot(entry), {})
-    first = decide.decide(view)
+    view = workload_decide.WorkloadView([waits], snapshot(entry), {})
+    first = workload_decide.decide(view)
     assert first.waiting == {"u1": (waits, entry, "u1")}
-    assert decide.decide(replace(view, waiting=first.waiting)).waiting["u1"] is first.waiting["u1"]
+    assert workload_decide.decide(replace(view, waiting=first.waiting)).waiting["u1"] is first.waiting["u1"]
     ended = known(5, "CANCELLED", confirmations=2, nodes=())
-    later = decide.decide(replace(view, snapshot=snapshot(ended), waiting=first.waiting))
+    later = workload_decide.decide(replace(view, snapshot=snapshot(ended), waiting=first.waiting))
     assert [type(action) for action in later.actions] == [End]
     assert not later.waiting
 
@@ -427,9 +436,9 @@ def test_what_a_decision_leaves_out_has_no_action(steps, data):
         for seen in (seen_pods, seen_jobs):
             if seen and data.draw(st.integers(0, 4)) == 0:
                 del seen[data.draw(st.sampled_from(sorted(seen)))]
-        view = decide.WorkloadView(
+        view = workload_decide.WorkloadView(
             [*seen_pods.values()], snapshot(*seen_jobs.values(), sequence=number), {"n1": "n1"}, displaced
         )
-        whole = decide.decide(view)
-        assert decide.decide(replace(view, waiting=waiting)) == whole
+        whole = workload_decide.decide(view)
+        assert workload_decide.decide(replace(view, waiting=waiting)) == whole
         displaced, waiting = whole.displaced, whole.waiting

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bridge.config import parse
+from bridge.config.hub import parse
 from cluster import bench_kueue, demo_kueue, kueue, kueue_manifests, tools
 from cluster.errors import ClusterError
 from cluster.slurm import Size

@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge import config
-from bridge.site import config as site_config
+from bridge.config import hub
+from bridge.site.config import site_config as site_config
 from cluster import debian, images, nats, tools
 from cluster.__main__ import _parser
 from cluster.condor import CondorSetup
@@ -67,7 +67,7 @@ def test_only_what_the_chosen_sites_need_is_installed():
 
 def test_podbridge_understands_what_is_said_of_pools():
     settings = {**tools.podbridge_config("http://127.0.0.1:1", 20000), **pools().settings(20003)}
-    made = config.parse(yaml.safe_dump(settings))
+    made = hub.parse(yaml.safe_dump(settings))
     assert made.pools.enabled
     assert made.pools.kubelet_port == 20003
     assert made.managed_namespaces == ["slurm-bridge", "remote"]

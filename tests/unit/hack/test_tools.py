@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from bridge import config
+from bridge.config import hub
 from cluster import ports, tools
 from cluster.__main__ import main
 from cluster.core import Cluster
@@ -27,7 +27,7 @@ def test_the_file_to_source_puts_this_clusters_tools_first(tmp_path):
 
 
 def test_podbridge_understands_its_configuration():
-    made = config.parse(yaml.safe_dump(tools.podbridge_config("http://127.0.0.1:1", 20000)))
+    made = hub.parse(yaml.safe_dump(tools.podbridge_config("http://127.0.0.1:1", 20000)))
     assert made.admission.url == "https://127.0.0.1:20000"
     ports = {made.admission.port, made.serving.health_port, made.serving.metrics_port}
     assert ports == {20000, 20001, 20002}

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from bridge.interlink.log_options import received_options, sent_options
 from bridge.interlink.messages import LogStruct
-from bridge.poolapi.requests import LogOptions
+from bridge.protocol.model.requests import LogOptions
 
 POD = {"metadata": {"namespace": "ns", "name": "p", "uid": "7b1f0c1e-3c9a-4a0e-9d5b-0f6a3f0a2b11"}}
 NOW = 1_790_000_000.0

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from bridge.interlink.job_status import NOT_READY, NOT_STARTED, SIDECAR, job_status
 from bridge.interlink.messages import PodStatus
 from bridge.interlink.pod_status import pod_status
-from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
+from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
 from tests.fakes.virtual_kubelet import phase
 
 UID = "7b1f0c1e-3c9a-4a0e-9d5b-0f6a3f0a2b11"

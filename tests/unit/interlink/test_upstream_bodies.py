@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from bridge.interlink import messages, references
+from bridge.interlink import messages
 from bridge.interlink.objects import Pod
+from bridge.pools.interlink import references
 from bridge.script import volumes
 from bridge.script.buildconfig import BuildConfig
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.kube.client import KubeClient
+from bridge.kube.kube_client import KubeClient
 from tests.fakes.kube_api import FakeApi
 
 

@@ -16,8 +16,8 @@ import pytest
 import urllib3
 
 from bridge import errors
-from bridge.kube import access
-from bridge.kube.client import KubeClient
+from bridge.kube import kube_access
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import PODS, SECRETS
 from cluster.polling import eventually
@@ -319,7 +319,7 @@ def test_token_file_that_rotates(api: FakeApi, tmp_path: Path) -> None:
     client.create(PODS.path("ns"), BODY)
     token.write_text("two\n")
     only_with(api, "two")
-    clock.advance(access.RENEW_PERIOD)
+    clock.advance(kube_access.RENEW_PERIOD)
     client.patch(POD, {"metadata": {"labels": {"a": "b"}}})
     client.get(POD)
     assert [request.headers["Authorization"] for request in api.requests] == [
@@ -379,15 +379,15 @@ def test_in_cluster_token_that_is_empty_for_a_moment(tmp_path: Path, monkeypatch
 
     library = Library()
     monkeypatch.setattr("kubernetes.client.rest.RESTClientObject", lambda _: type("R", (), {"pool_manager": Pool()}))
-    found = access.KubeAccess(lambda: library, pool_size=1, clock=clock)
+    found = kube_access.KubeAccess(lambda: library, pool_size=1, clock=clock)
     assert found.authorization() == "bearer one"
     library.token = ""
-    clock.advance(access.HEADER_LIFE)
+    clock.advance(kube_access.HEADER_LIFE)
     assert found.authorization() == "bearer one"
     with found._lock:  # the thread that reads it has ended
         library.token = "two"
     assert found.authorization() == "bearer one"
-    clock.advance(access.HEADER_LIFE)
+    clock.advance(kube_access.HEADER_LIFE)
     eventually(lambda: found.authorization() == "bearer two")
 
 
@@ -398,8 +398,10 @@ def test_a_watch_trusts_an_authority_without_key_identifiers(
     """From Python 3.13 on, urllib3 refuses such an authority, which kubectl and libcurl trust."""
     monkeypatch.setattr("urllib3.util.ssl_.sys", SimpleNamespace(version_info=(3, 13)))
     contexts = []
-    make = access.create_urllib3_context
-    monkeypatch.setattr(access, "create_urllib3_context", lambda **more: contexts.append(make(**more)) or contexts[-1])
+    make = kube_access.create_urllib3_context
+    monkeypatch.setattr(
+        kube_access, "create_urllib3_context", lambda **more: contexts.append(make(**more)) or contexts[-1]
+    )
     for name in ("right", "wrong"):
         (tmp_path / name).mkdir()
     ca, cert, key = certificates(tmp_path / "right")
@@ -423,9 +425,11 @@ def test_a_watch_trusts_an_authority_without_key_identifiers(
             "current-context": "c",
         }
         file.write_text(json.dumps(content))
-        found = access.KubeAccess(lambda: access.configuration(str(file), None), pool_size=1, clock=FakeClock())
+        found = kube_access.KubeAccess(
+            lambda: kube_access.configuration(str(file), None), pool_size=1, clock=FakeClock()
+        )
         if trusted:
-            assert found.pool.pool.maxsize == access.WATCHES
+            assert found.pool.pool.maxsize == kube_access.WATCHES
             for _ in range(2):
                 assert found.pool.request("GET", "/", retries=False, headers={"Connection": "close"}).status == 501
             # each connection loads certificates: two threads that do so in one context crash the process
@@ -455,7 +459,7 @@ def test_exec_plugin(api: FakeApi, tmp_path: Path) -> None:
     client = KubeClient.load(api.kubeconfig(tmp_path, user), clock=clock)
     only_with(api, "t1")
     client.create(PODS.path("ns"), BODY)
-    clock.advance(access.HEADER_LIFE)
+    clock.advance(kube_access.HEADER_LIFE)
     client.get(POD)
     assert counter.read_text().count("x") == 1
     only_with(api, "t2")
@@ -463,22 +467,22 @@ def test_exec_plugin(api: FakeApi, tmp_path: Path) -> None:
     assert counter.read_text().count("x") == 2
 
 
-def hanging(api: FakeApi, folder: Path, clock: FakeClock) -> tuple[access.KubeAccess, list[Any], threading.Event]:
+def hanging(api: FakeApi, folder: Path, clock: FakeClock) -> tuple[kube_access.KubeAccess, list[Any], threading.Event]:
     """Return credentials t0, t1, ..., the configurations read so far, and the event that ends the second read."""
     loads: list[Any] = []
     go = threading.Event()
 
     def load() -> Any:
-        loads.append(access.configuration(api.kubeconfig(folder, {"token": f"t{len(loads)}"}), None))
+        loads.append(kube_access.configuration(api.kubeconfig(folder, {"token": f"t{len(loads)}"}), None))
         if len(loads) == 2:
             go.wait(30)
         return loads[-1]
 
-    return access.KubeAccess(load, pool_size=1, clock=clock), loads, go
+    return kube_access.KubeAccess(load, pool_size=1, clock=clock), loads, go
 
 
 def test_a_plugin_that_hangs_holds_up_no_call(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "RENEW_WAIT", 0.1)
+    monkeypatch.setattr(kube_access, "RENEW_WAIT", 0.1)
     clock = FakeClock()
     found, loads, go = hanging(api, tmp_path, clock)
     client = KubeClient(found, clock=clock)
@@ -486,7 +490,7 @@ def test_a_plugin_that_hangs_holds_up_no_call(api: FakeApi, tmp_path: Path, monk
     client.create(PODS.path("ns"), BODY)
     only_with(api, "t1")
     for _ in range(3):  # the first one starts to read the credentials again
-        clock.advance(access.HEADER_LIFE)
+        clock.advance(kube_access.HEADER_LIFE)
         with pytest.raises(errors.KubeForbiddenError):
             client.get(POD)
     assert len(loads) == 2
@@ -501,22 +505,22 @@ def test_a_plugin_that_hangs_holds_up_no_call(api: FakeApi, tmp_path: Path, monk
 def test_a_plugin_that_hangs_for_ever_and_a_lack_of_threads_end_no_refresh(
     api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access, "RENEW_WAIT", 0.1)
+    monkeypatch.setattr(kube_access, "RENEW_WAIT", 0.1)
     clock = FakeClock()
     found, loads, go = hanging(api, tmp_path, clock)
-    clock.advance(access.RENEW_PERIOD)
+    clock.advance(kube_access.RENEW_PERIOD)
     assert not found.renew("Bearer t0")
-    clock.advance(access.READER_LIFE)
+    clock.advance(kube_access.READER_LIFE)
     assert not found.renew("Bearer t0")
     clock.advance(1)
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", raises(RuntimeError("can't start new thread")))
         assert not found.renew("Bearer t0")
-    clock.advance(access.RENEW_PERIOD)
+    clock.advance(kube_access.RENEW_PERIOD)
     assert found.renew("Bearer t0")
     assert len(loads) == 3
     go.set()
-    clock.advance(access.RENEW_PERIOD)
+    clock.advance(kube_access.RENEW_PERIOD)
     assert found.renew("Bearer t2")  # the late end of the first reader has released its own lock only
 
 
@@ -530,11 +534,11 @@ def raises(error: Exception) -> Any:
 def test_a_refresh_that_hangs_holds_up_no_call(monkeypatch: pytest.MonkeyPatch, api: FakeApi, tmp_path: Path) -> None:
     clock = FakeClock()
     file = api.kubeconfig(tmp_path, {"token": "one"})
-    found = access.KubeAccess(lambda: access.configuration(file, None), pool_size=1, clock=clock)
+    found = kube_access.KubeAccess(lambda: kube_access.configuration(file, None), pool_size=1, clock=clock)
     go = threading.Event()
     monkeypatch.setattr(type(found._configuration), "auth_settings", lambda _: go.wait(30) and {})
     for _ in range(3):
-        clock.advance(access.HEADER_LIFE)
+        clock.advance(kube_access.HEADER_LIFE)
         assert found.authorization() == "Bearer one"
     go.set()
     eventually(lambda: found.authorization() is None)
@@ -547,11 +551,11 @@ def test_in_cluster(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "ca.crt").write_text("unused")
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-    monkeypatch.setattr(access, "SERVICE_ACCOUNT", tmp_path / "token")
+    monkeypatch.setattr(kube_access, "SERVICE_ACCOUNT", tmp_path / "token")
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    configuration = access.configuration(None, None)
+    configuration = kube_access.configuration(None, None)
     assert configuration.host == "https://[fd00::1]:443"
     assert configuration.auth_settings()["BearerToken"]["value"] == "bearer inside"
     monkeypatch.setenv("KUBECONFIG", api.kubeconfig(tmp_path))
@@ -580,5 +584,5 @@ def test_importing_the_client_does_not_load_the_library() -> None:
     import subprocess
     import sys
 
-    code = "import sys, bridge.kube.client; sys.exit('kubernetes' in sys.modules)"
+    code = "import sys, bridge.kube.kube_client; sys.exit('kubernetes' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=os.getcwd()).returncode == 0

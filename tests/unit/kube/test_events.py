@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from bridge.kube import events
-from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder, reference
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.rate_limit import TokenBucket
 from cluster.polling import eventually
 from tests.fakes.clock import FakeClock

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from kubernetes.config import kube_config
 
-from bridge.kube import access, key_files
-from bridge.kube.client import KubeClient
+from bridge.kube import key_files, kube_access
+from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from tests.fakes.clock import FakeClock
 from tests.fakes.server_certificate import certificates
@@ -70,11 +70,13 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     server.server_close()
 
 
-def load(kubeconfig: Path) -> access.KubeAccess:
-    return access.KubeAccess(lambda: access.configuration(str(kubeconfig), None), pool_size=1, clock=FakeClock())
+def load(kubeconfig: Path) -> kube_access.KubeAccess:
+    return kube_access.KubeAccess(
+        lambda: kube_access.configuration(str(kubeconfig), None), pool_size=1, clock=FakeClock()
+    )
 
 
-def requests(found: access.KubeAccess) -> None:
+def requests(found: kube_access.KubeAccess) -> None:
     """Send requests by calls and by watches, each on new connections."""
     for _ in range(2):
         assert KubeClient(found, clock=FakeClock()).get(PODS.path("ns", "p")) == {}
@@ -135,6 +137,6 @@ def test_files_of_the_user_are_used_as_they_are(kubeconfig: Path, tmp_path: Path
     content = json.loads(kubeconfig.read_text())
     content["users"][0]["user"] = {"client-certificate": "cert.pem", "client-key": "key.pem"}
     kubeconfig.write_text(json.dumps(content))
-    found = access.configuration(str(kubeconfig), None)
+    found = kube_access.configuration(str(kubeconfig), None)
     assert (found.cert_file, found.key_file) == (str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
     requests(load(kubeconfig))

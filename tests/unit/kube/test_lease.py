@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from bridge.kube import access
+from bridge.kube import kube_access
 from bridge.kube.lease import Elector
 from tests.fakes.clock import FakeClock
 from tests.fakes.kube_api import FakeApi, Handler, Request
@@ -34,7 +34,7 @@ class TestLeaseOnFake(LeaseSuite):
         self, api: FakeApi, elector: Elector, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         go = threading.Event()
-        monkeypatch.setattr(access, "RENEW_WAIT", 0.01)
+        monkeypatch.setattr(kube_access, "RENEW_WAIT", 0.01)
         monkeypatch.setattr(elector._client._access, "_load", lambda: go.wait(60))
         steps = Steps(clock, {3: lambda: api.fail(401)})
         elector.run(steps)

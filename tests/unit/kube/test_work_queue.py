@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bridge.backoff import Backoff
+from bridge.core.backoff import Backoff
 from bridge.kube.work_queue import WorkQueue
 from tests.fakes.clock import FakeClock
 

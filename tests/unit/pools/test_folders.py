@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteError, SiteRefusedError
-from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.requests import JobSubmission
-from bridge.pools.nats_registry import NatsPools
-from bridge.wire.client import TRIES
-from bridge.wire.envelope import pack, parse
-from bridge.wire.messages import Announce, Event, Request
-from bridge.wire.subjects import Subjects
+from bridge.pools.submitter.nats_registry import NatsPools
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.requests import JobSubmission
+from bridge.protocol.nats.envelope import pack, parse
+from bridge.protocol.nats.messages import Announce, Event, Request
+from bridge.protocol.nats.request_client import TRIES
+from bridge.protocol.nats.subjects import Subjects
 from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 from tests.fakes.pods import pod

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bridge.pools import inbox
-from bridge.pools.inbox import MOST_BYTES, MOST_MESSAGES, MOST_RATE, Inbox
+from bridge.pools.submitter import inbox
+from bridge.pools.submitter.inbox import MOST_BYTES, MOST_MESSAGES, MOST_RATE, Inbox
 
 
 class Clock:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.poolapi.jobs import JobStatus
-from bridge.pools import job_view
-from bridge.pools.job_view import GRACE, JobView, Part, size
-from bridge.wire.messages import Event
+from bridge.pools.submitter import job_view
+from bridge.pools.submitter.job_view import GRACE, JobView, Part, size
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.nats.messages import Event
 
 
 def job(uid: str, phase: str = "queued", message: str = "") -> JobStatus:

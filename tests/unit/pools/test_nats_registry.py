@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
+from bridge.core.threads import Supervisor
 from bridge.errors import ScriptError, SiteRefusedError
-from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.requests import JobSubmission
-from bridge.pools.nats_registry import MUTE, PERIOD, NatsPools
+from bridge.pools.submitter.nats_registry import MUTE, PERIOD, NatsPools
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.requests import JobSubmission
+from bridge.protocol.nats.envelope import LIMITS, pack, parse
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event, Problem, Reply, Request
+from bridge.protocol.nats.subjects import Subjects
 from bridge.script import library
 from bridge.script.references import Objects
-from bridge.threads import Supervisor
-from bridge.wire.envelope import LIMITS, pack, parse
-from bridge.wire.messages import Announce, BuildConfigMessage, Event, Problem, Reply, Request
-from bridge.wire.subjects import Subjects
 from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 from tests.fakes.pods import pod
@@ -466,7 +466,7 @@ def test_sites_that_do_not_answer_delay_no_other_pool() -> None:
 
 
 def test_the_number_of_pools_that_are_asked_at_once_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.pools.nats_registry.MOST_ASKED", 3)
+    monkeypatch.setattr("bridge.pools.submitter.nats_registry.MOST_ASKED", 3)
     hub, answer, asked = Hub(), threading.Event(), []
     for number in range(5):
         name = f"p{number}"

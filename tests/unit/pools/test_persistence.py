@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from bridge.metrics import POOL_REMEMBERED
-from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.requests import JobSubmission
-from bridge.pools import persistence
-from bridge.pools.nats_registry import NatsPools
-from bridge.pools.persistence import AGAIN, PoolPersistence
-from bridge.pools.records import JobRecord, PoolRecord, job_key, write
-from bridge.wire.envelope import pack
-from bridge.wire.messages import Announce, BuildConfigMessage, Event
-from bridge.wire.subjects import Subjects
+from bridge.pools.store import persistence
+from bridge.pools.store.persistence import AGAIN, PoolPersistence
+from bridge.pools.store.records import JobRecord, PoolRecord, job_key, write
+from bridge.pools.submitter.nats_registry import NatsPools
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.requests import JobSubmission
+from bridge.protocol.nats.envelope import pack
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event
+from bridge.protocol.nats.subjects import Subjects
+from bridge.telemetry.metrics import POOL_REMEMBERED
 from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 from tests.fakes.pods import pod

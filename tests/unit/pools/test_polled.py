@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
+from bridge.core.threads import Supervisor
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError
-from bridge.poolapi.announcement import Announcement
-from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.readiness import Readiness
-from bridge.poolapi.requests import LogOptions
-from bridge.pools.followed_jobs import ABSENT_AGAIN
-from bridge.pools.polled import PolledPool, PolledPools, PollSettings
-from bridge.pools.port import Pod
+from bridge.pools.polled.followed_jobs import ABSENT_AGAIN
+from bridge.pools.polled.polled_pool import PolledPool, PolledPools, PollSettings
+from bridge.pools.pool_interface import Pod
+from bridge.protocol.model.announcement import Announcement
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.readiness import Readiness
+from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects
-from bridge.threads import Supervisor
 from tests.fakes.clock import FakeClock
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.pools.records import MOST, JobRecord, PoolRecord, job_key, read_job, read_pool, write
-from bridge.wire.envelope import GarbledError
-from bridge.wire.messages import Announce, BuildConfigMessage
+from bridge.pools.store.records import MOST, JobRecord, PoolRecord, job_key, read_job, read_pool, write
+from bridge.protocol.nats.envelope import GarbledError
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage
 
 ANNOUNCE = Announce(pool="alpha", submitter="s", sequences={"c1": 1}, time=1.0, period=5, version="1", digest="d")
 CONFIG = BuildConfigMessage(pool="alpha", digest="d", config={"runtime": {"kind": "podman"}})

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from bridge.core.threads import Supervisor
 from bridge.pools.registry import PoolRegistry
-from bridge.threads import Supervisor
 from tests.fakes.pool import FakePool, FakePools
 
 

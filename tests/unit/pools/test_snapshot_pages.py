@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from bridge.errors import SiteError
-from bridge.poolapi.jobs import JobStatus
-from bridge.pools import snapshot_pages
-from bridge.pools.submitter_client import Client
-from bridge.wire.client import PAGE, Page
+from bridge.pools.submitter import snapshot_pages
+from bridge.pools.submitter.submitter_client import Client
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.nats.request_client import PAGE, Page
 from tests.fakes.clock import FakeClock
 
 

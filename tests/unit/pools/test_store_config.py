@@ -2,18 +2,18 @@
 
 import pytest
 
-from bridge import config
-from bridge.cli import hub_pools
+from bridge.apps.hub import hub_pools
+from bridge.config import hub
 from bridge.errors import ConfigError
-from bridge.store.nats_store import NatsStore
-from bridge.store.redis_store import RedisStore
-from bridge.wire.connection import Link
+from bridge.pools.store.nats_store import NatsStore
+from bridge.pools.store.redis_store import RedisStore
+from bridge.protocol.nats.nats_link import Link
 
 NATS = "nats: {servers: ['nats://n:4222']}"
 
 
 def parse(store):
-    return config.parse(f"pools: {{{NATS}, store: {store}}}")
+    return hub.parse(f"pools: {{{NATS}, store: {store}}}")
 
 
 def opened(store):

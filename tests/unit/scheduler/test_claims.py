@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from bridge.workload.devices import UnsupportedClaimError
-from scheduler.claim_store import ClaimStore
+from bridge.workload.devices.claimed_devices import UnsupportedClaimError
+from scheduler.devices.claim_store import ClaimStore
 from scheduler.job_requests import _check_shared_claims
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from bridge import clock, names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility, links
-from scheduler import actions, decide, rules
-from scheduler.occupancy import Occupancy
-from scheduler.placement import Placements
+from scheduler import pod_actions, pod_decide, rules
+from scheduler.nodes.occupancy import Occupancy
+from scheduler.nodes.placement import Placements
 from scheduler.pod_states import (
     NEW,
     REFUSED,
@@ -73,12 +73,12 @@ def view(pods, snap, states=None, now=1000.0, nodes=None, version=VERSION, occup
     placements = Placements(nodes, {n.slurm_name: Node(n.slurm_name, frozenset({"IDLE"})) for n in nodes}, {})
     states = states if states is not None else PodStates()
     more |= {"now": now, "time": now, "occupancy": occupancy or Occupancy("ours")}
-    return decide.SchedulerView(pods, snap, placements, states.by_uid, version, Config(), **more)
+    return pod_decide.SchedulerView(pods, snap, placements, states.by_uid, version, Config(), **more)
 
 
 def look(pods, snap, states=None, **more):
     states = states if states is not None else PodStates()
-    decision = decide.decide(view(pods, snap, states, **more))
+    decision = pod_decide.decide(view(pods, snap, states, **more))
     states.merge(decision.states)
     return decision.actions
 
@@ -113,7 +113,7 @@ def test_nothing_is_submitted_before_all_jobs_are_listed_under_this_leadership()
     assert look([pod("u2", deleted=True)], partial, leading_since=100.0) == []
     assert one([pod("u2")], replace(partial, list_age=900.0), leading_since=100.0)
     # a pod whose job is known is bound
-    assert one([the_pod], partial, leading_since=100.0) == actions.Bind(the_pod, 5, "n1", 0, "s-n1")
+    assert one([the_pod], partial, leading_since=100.0) == pod_actions.Bind(the_pod, 5, "n1", 0, "s-n1")
 
 
 CREATED = clock.parse_rfc3339("2026-01-01T00:00:00Z")
@@ -131,9 +131,9 @@ def partly_read(since, *entries, age=900.0, **more):
 def test_a_pod_is_submitted_when_the_jobs_as_new_as_it_have_been_read():
     early, late = partly_read(CREATED - rules.CLOCKS), partly_read(CREATED - rules.CLOCKS - 1)
     assert look([pod()], early, leading_since=100.0) == []
-    assert one([pod()], late, leading_since=100.0) == actions.Submit(pod())
+    assert one([pod()], late, leading_since=100.0) == pod_actions.Submit(pod())
     assert look([pod(deleted=True, held=True)], early, leading_since=100.0) == []
-    assert isinstance(one([pod(deleted=True, held=True)], late, leading_since=100.0), actions.Release)
+    assert isinstance(one([pod(deleted=True, held=True)], late, leading_since=100.0), pod_actions.Release)
     assert waits([pod()], early, leading_since=100.0)
     assert not waits([pod()], late, leading_since=100.0)
     assert not waits([pod()], early, leading_since=100.0, new={"u1"})
@@ -149,7 +149,7 @@ def test_a_pod_is_submitted_when_the_jobs_as_new_as_it_have_been_read():
     assert look([pod()], late, leading_since=100.0, inherited_at=100.0) == []
     down = replace(settled, error="down")
     assert look([pod(deleted=True, held=True)], down, leading_since=100.0, inherited_at=100.0) == []
-    assert one([pod()], settled, leading_since=100.0, inherited_at=100.0) == actions.Submit(pod())
+    assert one([pod()], settled, leading_since=100.0, inherited_at=100.0) == pod_actions.Submit(pod())
 
 
 def test_a_pod_with_an_unread_job_is_not_submitted():
@@ -157,22 +157,22 @@ def test_a_pod_with_an_unread_job_is_not_submitted():
     assert look([pod(job=5)], late, leading_since=100.0) == []
     gone = known(5, "PENDING", missing=True, confirmations=2)
     again = partly_read(CREATED - rules.CLOCKS - 1, gone)
-    assert isinstance(one([pod(job=5)], again, leading_since=100.0), actions.Submit)
+    assert isinstance(one([pod(job=5)], again, leading_since=100.0), pod_actions.Submit)
 
 
 def test_a_lost_answer_about_a_pod_is_known_when_the_jobs_as_new_as_it_have_been_read():
     states, since = in_state(unknown(100.0)), CREATED - rules.CLOCKS
     settled = 900.0 - rules.SETTLE
     assert one([pod()], partly_read(since, age=settled), states).reason == "SlurmUnknownOutcome"
-    assert look([pod()], partly_read(since - 1, age=settled), states, leading_since=50.0) == [actions.Submit(pod())]
+    assert look([pod()], partly_read(since - 1, age=settled), states, leading_since=50.0) == [pod_actions.Submit(pod())]
 
 
 def test_a_pod_created_under_this_leadership_is_submitted_before_any_list():
     never = partly_read(math.inf, age=math.inf)
-    assert one([pod(), pod("u2")], never, leading_since=100.0, inherited_at=100.0, new={"u2"}) == actions.Submit(
+    assert one([pod(), pod("u2")], never, leading_since=100.0, inherited_at=100.0, new={"u2"}) == pod_actions.Submit(
         pod("u2")
     )
-    assert one([pod("u2")], never, in_state(), leading_since=100.0, new={"u2"}) == actions.Submit(pod("u2"))
+    assert one([pod("u2")], never, in_state(), leading_since=100.0, new={"u2"}) == pod_actions.Submit(pod("u2"))
     assert look([pod("u1")], never, in_state(unknown(200.0)), leading_since=100.0, new={"u1"})[0].reason == (
         "SlurmUnknownOutcome"
     )
@@ -180,7 +180,7 @@ def test_a_pod_created_under_this_leadership_is_submitted_before_any_list():
 
 def test_a_new_pod_is_asked_for():
     the_pod = pod()
-    assert one([the_pod], snapshot()) == actions.Submit(the_pod)
+    assert one([the_pod], snapshot()) == pod_actions.Submit(the_pod)
 
 
 def test_bound_finished_and_gated_pods_are_left_alone():
@@ -191,19 +191,19 @@ def test_bound_finished_and_gated_pods_are_left_alone():
 
 def test_a_job_found_by_uid_is_put_on_the_pod_instead_of_a_second_one():
     the_pod = pod()
-    assert one([the_pod], snapshot(known(5, "PENDING"))) == actions.Hold(the_pod, 5)
+    assert one([the_pod], snapshot(known(5, "PENDING"))) == pod_actions.Hold(the_pod, 5)
 
 
 def test_an_allocated_job_binds_to_the_node_by_its_kubernetes_name():
     the_pod = pod(job=5)
     action = one([the_pod], snapshot(known(5, "RUNNING", nodes=["s-n2"], start_time=77)))
-    assert action == actions.Bind(the_pod, 5, "n2", 77, "s-n2")
+    assert action == pod_actions.Bind(the_pod, 5, "n2", 77, "s-n2")
 
 
 @pytest.mark.parametrize("state", ["PENDING", "COMPLETING", "SUSPENDED", "REQUEUED+PENDING", "SOMETHING_NEW"])
 def test_no_bind_without_an_allocation(state):
     entry = known(5, state, nodes=["s-n1"])
-    assert not any(isinstance(a, actions.Bind | actions.Submit) for a in look([pod(job=5)], snapshot(entry)))
+    assert not any(isinstance(a, pod_actions.Bind | pod_actions.Submit) for a in look([pod(job=5)], snapshot(entry)))
 
 
 def test_running_without_nodes_yet_waits():
@@ -213,7 +213,7 @@ def test_running_without_nodes_yet_waits():
 def test_a_node_that_kubernetes_refuses_is_given_back():
     nodes = [kube_node("n1", unschedulable=True)]
     action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["s-n1"])), nodes=nodes)
-    assert isinstance(action, actions.CancelAndResubmit)
+    assert isinstance(action, pod_actions.CancelAndResubmit)
     assert "cordoned" in action.why
     action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["bare"])))
     assert "not a Kubernetes node" in action.why
@@ -222,21 +222,23 @@ def test_a_node_that_kubernetes_refuses_is_given_back():
 def test_two_jobs_of_one_pod_the_one_on_the_pod_stays():
     entries = [known(5, "RUNNING", nodes=["s-n1"]), known(9, "RUNNING", nodes=["s-n2"])]
     assert one([pod(job=9)], snapshot(*entries)).job_id == 5
-    assert one([pod()], snapshot(*entries)) == actions.Cancel(pod(), 9)
+    assert one([pod()], snapshot(*entries)) == pod_actions.Cancel(pod(), 9)
 
 
 def test_a_job_just_submitted_and_not_in_the_view_is_waited_for():
     states = in_state(Submitted(5, 999.0))
     assert look([pod()], snapshot(began=1000), states) == []
-    assert one([pod()], snapshot(began=1005), states) == actions.Submit(pod())
+    assert one([pod()], snapshot(began=1005), states) == pod_actions.Submit(pod())
 
 
 def test_a_submitted_job_that_slurm_lists_but_no_poll_has_read_is_waited_for():
     """After a failed poll, the comments of the jobs just submitted are read again, some in each poll."""
     states, listed = in_state(Submitted(5, 900.0)), replace(snapshot(), unread=frozenset({5}))
     assert look([pod()], listed, states) == []
-    assert one([pod(deleted=True, held=True)], listed, states) == actions.Release(pod(deleted=True, held=True), (5,))
-    assert one([pod()], snapshot(), states) == actions.Submit(pod())
+    assert one([pod(deleted=True, held=True)], listed, states) == pod_actions.Release(
+        pod(deleted=True, held=True), (5,)
+    )
+    assert one([pod()], snapshot(), states) == pod_actions.Submit(pod())
 
 
 def test_an_unknown_outcome_is_waited_for_until_slurm_has_settled():
@@ -247,7 +249,7 @@ def test_an_unknown_outcome_is_waited_for_until_slurm_has_settled():
         "u1", lambda state: replace(state, condition=ReportedCondition("SlurmUnknownOutcome", "told", 1000.0))
     )
     assert look([pod()], snapshot(began=999, settled_since=996), **view) == []
-    assert one([pod()], snapshot(began=1001, settled_since=996), **view) == actions.Submit(pod())
+    assert one([pod()], snapshot(began=1001, settled_since=996), **view) == pod_actions.Submit(pod())
 
 
 def test_a_successor_asks_for_nothing_that_its_predecessor_may_have_asked_for():
@@ -255,38 +257,38 @@ def test_a_successor_asks_for_nothing_that_its_predecessor_may_have_asked_for():
     for began in (100.0, 104.9):
         assert look([the_pod], snapshot(began=began), leading_since=100.0, inherited_at=100.0) == []
     assert look([the_pod], snapshot(began=106, settled_since=102), leading_since=100.0, inherited_at=100.0) == []
-    assert one([the_pod], snapshot(began=105.0), leading_since=100.0, inherited_at=100.0) == actions.Submit(the_pod)
-    assert one([the_pod], snapshot(began=100.0), leading_since=100.0) == actions.Submit(the_pod)
+    assert one([the_pod], snapshot(began=105.0), leading_since=100.0, inherited_at=100.0) == pod_actions.Submit(the_pod)
+    assert one([the_pod], snapshot(began=100.0), leading_since=100.0) == pod_actions.Submit(the_pod)
     late = snapshot(known(5, "PENDING"), began=101.0)
-    assert one([the_pod], late, leading_since=100.0, inherited_at=100.0) == actions.Hold(the_pod, 5)
+    assert one([the_pod], late, leading_since=100.0, inherited_at=100.0) == pod_actions.Hold(the_pod, 5)
     going = pod(deleted=True)
     assert look([going], snapshot(began=101.0), inherited_at=100.0) == []
-    assert one([going], late, inherited_at=100.0) == actions.Release(going, (5,))
+    assert one([going], late, inherited_at=100.0) == pod_actions.Release(going, (5,))
 
 
 def test_nothing_is_submitted_while_many_jobs_are_missing():
     told = one([pod()], snapshot(), braked=True)
-    assert (type(told), told.reason) == (actions.SetCondition, "SlurmJobsMissing")
+    assert (type(told), told.reason) == (pod_actions.SetCondition, "SlurmJobsMissing")
     started = pod(job=5)
-    assert isinstance(one([started], snapshot(known(5, "RUNNING", nodes=["s-n1"])), braked=True), actions.Bind)
+    assert isinstance(one([started], snapshot(known(5, "RUNNING", nodes=["s-n1"])), braked=True), pod_actions.Bind)
 
 
 def test_an_unknown_outcome_that_turns_up_is_taken():
     states = in_state(unknown(999.0))
-    assert one([pod()], snapshot(known(5, "PENDING"), began=999.5), states) == actions.Hold(pod(), 5)
+    assert one([pod()], snapshot(known(5, "PENDING"), began=999.5), states) == pod_actions.Hold(pod(), 5)
 
 
 def test_a_deleted_pod_is_released_at_once():
     the_pod = pod(job=5, deleted=True)
-    assert one([the_pod], snapshot(known(5, "PENDING"))) == actions.Release(the_pod, (5,))
-    assert one([the_pod], snapshot(known(5, "CANCELLED", confirmations=1))) == actions.Release(the_pod, ())
+    assert one([the_pod], snapshot(known(5, "PENDING"))) == pod_actions.Release(the_pod, (5,))
+    assert one([the_pod], snapshot(known(5, "CANCELLED", confirmations=1))) == pod_actions.Release(the_pod, ())
 
 
 def test_a_deleted_pod_waits_for_a_submit_whose_outcome_is_unknown():
     states = in_state(unknown(999.0))
     the_pod = pod(held=True, deleted=True)
     assert look([the_pod], snapshot(began=999.5), states) == []
-    assert one([the_pod], snapshot(began=1005), states) == actions.Release(the_pod, ())
+    assert one([the_pod], snapshot(began=1005), states) == pod_actions.Release(the_pod, ())
 
 
 def test_a_deleted_pod_releases_a_job_the_view_does_not_show_yet():
@@ -296,9 +298,11 @@ def test_a_deleted_pod_releases_a_job_the_view_does_not_show_yet():
 
 def test_an_ended_job_is_asked_for_again_only_after_slurm_said_so_twice():
     assert look([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=1))) == []
-    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=2))), actions.Submit)
+    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=2))), pod_actions.Submit)
     assert look([pod(job=5)], snapshot(known(5, "RUNNING", confirmations=1, missing=True))) == []
-    assert isinstance(one([pod(job=5)], snapshot(known(5, "RUNNING", confirmations=2, missing=True))), actions.Submit)
+    assert isinstance(
+        one([pod(job=5)], snapshot(known(5, "RUNNING", confirmations=2, missing=True))), pod_actions.Submit
+    )
 
 
 @pytest.mark.parametrize(
@@ -317,25 +321,25 @@ def test_jobs_that_end_before_the_bind_are_replaced_after_a_pause_except_the_fir
     if state == "CANCELLED" and isinstance(phase, Submitted):
         return  # a user has cancelled it: the pod is terminated
     ended, states = snapshot(known(5, state, confirmations=2)), in_state(phase)
-    assert one([pod()], ended, states) == actions.Submit(pod())
+    assert one([pod()], ended, states) == pod_actions.Submit(pod())
     assert states.of("u1").unused_jobs == 1
     states = in_state(phase, unused_jobs=2)
     told = one([pod()], ended, states)
     assert (told.reason, told.message.partition(" ")[0]) == (reason, "Slurm")
     assert "Slurm job 5" in told.message
-    assert isinstance(one([pod()], ended, states, now=1009.0), actions.SetCondition)
-    assert one([pod()], ended, states, now=1010.0) == actions.Submit(pod())
+    assert isinstance(one([pod()], ended, states, now=1009.0), pod_actions.SetCondition)
+    assert one([pod()], ended, states, now=1010.0) == pod_actions.Submit(pod())
     assert states.of("u1").unused_jobs == 3, "an end counts once"
 
 
 def test_jobs_that_podbridge_has_cancelled_or_slurm_has_lost_count_as_no_end():
     states = in_state(Allocated(), unused_jobs=2, cancelled=frozenset({5}))
-    assert one([pod()], snapshot(known(5, "CANCELLED", confirmations=2)), states) == actions.Submit(pod())
+    assert one([pod()], snapshot(known(5, "CANCELLED", confirmations=2)), states) == pod_actions.Submit(pod())
     lost = known(6, "RUNNING", confirmations=2, missing=True)
     states = in_state(Allocated(), unused_jobs=2)
-    assert one([pod()], snapshot(known(5, "FAILED", confirmations=2), lost), states) == actions.Submit(pod())
+    assert one([pod()], snapshot(known(5, "FAILED", confirmations=2), lost), states) == pod_actions.Submit(pod())
     states = in_state(Submitted(6, 990.0), unused_jobs=2)
-    assert one([pod()], snapshot(known(5, "FAILED", confirmations=2)), states) == actions.Submit(pod())
+    assert one([pod()], snapshot(known(5, "FAILED", confirmations=2)), states) == pod_actions.Submit(pod())
     assert states.of("u1").unused_jobs == 2
 
 
@@ -346,7 +350,7 @@ def test_a_job_cancelled_by_somebody_is_not_asked_for_again():
 def test_an_admitted_pod_needs_no_patch_before_its_binding():
     the_pod = pod(held=True)
     assert look([the_pod], snapshot(known(5, "PENDING"))) == []
-    bind = actions.Bind(the_pod, 5, "n1", 0.0, "s-n1")
+    bind = pod_actions.Bind(the_pod, 5, "n1", 0.0, "s-n1")
     assert one([the_pod], snapshot(known(5, "RUNNING", nodes=["s-n1"]))) == bind
     earlier = pod(job=4)
     assert one([earlier], snapshot(known(5, "RUNNING", nodes=["s-n1"]))) == replace(bind, pod=earlier)
@@ -356,10 +360,10 @@ def test_a_pod_that_waits_for_longer_gets_the_id_of_its_job_before_the_reason():
     states, snap = in_state(), snapshot(known(5, "PENDING", reason="Resources"))
     the_pod = pod(held=True)
     assert look([the_pod], snap, states, now=1000) == []
-    assert one([the_pod], snap, states, now=1004) == actions.Hold(the_pod, 5)
+    assert one([the_pod], snap, states, now=1004) == pod_actions.Hold(the_pod, 5)
     labelled = pod(job=5)
     told = one([labelled], snap, states, now=1005)
-    assert isinstance(told, actions.SetCondition)
+    assert isinstance(told, pod_actions.SetCondition)
     assert told.message == "Slurm job 5 is pending: Resources"
 
 
@@ -369,10 +373,10 @@ def test_a_job_cancelled_by_somebody_before_its_id_is_on_the_pod_is_put_on_the_p
     assert look([the_pod], snapshot(known(5, "PENDING")), states) == []
     assert look([the_pod], snapshot(known(5, "CANCELLED")), states) == []
     cancelled = snapshot(known(4, "NODE_FAIL", confirmations=2), known(5, "CANCELLED", confirmations=2))
-    assert one([the_pod], cancelled, states) == actions.Hold(the_pod, 5)
+    assert one([the_pod], cancelled, states) == pod_actions.Hold(the_pod, 5)
     assert look([pod(job=5)], cancelled, states) == []
     # a successor cannot know whether podbridge itself has cancelled the job
-    assert one([the_pod], cancelled) == actions.Submit(the_pod)
+    assert one([the_pod], cancelled) == pod_actions.Submit(the_pod)
 
 
 @pytest.mark.parametrize("field", [{"cpu": "2"}, {"deadline": 60}, {"partition": "other"}])
@@ -385,15 +389,15 @@ def test_a_pod_that_has_changed_since_its_submission_gets_no_node(field):
 
     entry = known(5, "RUNNING", nodes=["s-n1"])
     entry = replace(entry, job=replace(entry.job, link=links.link(changed(), "c")))
-    assert isinstance(one([changed()], snapshot(entry)), actions.Bind)
+    assert isinstance(one([changed()], snapshot(entry)), pod_actions.Bind)
     given_back = one([changed(**field)], snapshot(entry))
-    assert isinstance(given_back, actions.CancelAndResubmit)
+    assert isinstance(given_back, pod_actions.CancelAndResubmit)
     assert given_back.why == "the resources or settings of the pod have changed since its submission"
 
 
 def test_a_job_that_we_cancelled_counts_as_gone_at_once():
     states = in_state(cancelled=frozenset({5}))
-    assert one([pod(held=True)], snapshot(known(5, "RUNNING", nodes=["s-n1"])), states) == actions.Submit(
+    assert one([pod(held=True)], snapshot(known(5, "RUNNING", nodes=["s-n1"])), states) == pod_actions.Submit(
         pod(held=True)
     )
 
@@ -406,11 +410,11 @@ def test_no_submit_while_slurm_is_silent():
 def test_back_off_after_a_refusal_and_the_words_on_the_pod():
     states = PodStates()
     states.update("u1", lambda state: state.failed(1000.0, REFUSED, "SlurmRefused", "Invalid account (2045)"))
-    assert one([pod()], snapshot(), states) == actions.SetCondition(pod(), "SlurmRefused", "Invalid account (2045)")
+    assert one([pod()], snapshot(), states) == pod_actions.SetCondition(pod(), "SlurmRefused", "Invalid account (2045)")
     told = ReportedCondition("SlurmRefused", "Invalid account (2045)", 0.0)
     states.update("u1", lambda state: replace(state, condition=told))
     assert look([pod()], snapshot(), states) == []
-    assert one([pod()], snapshot(), states, now=1006.0) == actions.Submit(pod())
+    assert one([pod()], snapshot(), states, now=1006.0) == pod_actions.Submit(pod())
 
 
 def test_a_waiting_pod_is_told_slurms_reason_once():
@@ -425,13 +429,13 @@ def test_a_waiting_pod_is_told_slurms_reason_once():
 
 def test_excluded_nodes_that_slurm_did_not_take_keep_no_pod_from_a_new_job():
     states = in_state(exclude_retry_at=1000.0)
-    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=2)), states), actions.Submit)
+    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=2)), states), pod_actions.Submit)
 
 
 def test_nodes_that_change_while_a_job_waits_are_told_to_slurm():
     entry = known(5, "PENDING", reason="Resources", excluded="s-n1")
     nodes = [kube_node("n1"), kube_node("n2", unschedulable=True)]
-    wanted = actions.Exclude(pod(job=5), 5, ("s-n2",), before=("s-n1",))
+    wanted = pod_actions.Exclude(pod(job=5), 5, ("s-n2",), before=("s-n1",))
     assert one([pod(job=5)], snapshot(entry), nodes=nodes) == wanted
     states = in_state(excluded=("s-n2",))
     assert look([pod(job=5)], snapshot(entry), states, nodes=nodes) == []
@@ -454,10 +458,10 @@ def test_a_slurm_node_that_two_kubernetes_nodes_claim_is_not_used(order):
     raw = [raw_node("n1", "s-n1"), raw_node("rogue", "s-n1"), raw_node("n2", "s-n2")]
     nodes = eligibility.views(raw[::order])
     action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["s-n1"])), nodes=nodes)
-    assert isinstance(action, actions.CancelAndResubmit)
+    assert isinstance(action, pod_actions.CancelAndResubmit)
     assert "Slurm node s-n1 is claimed by" in action.why
     action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["s-n2"])), nodes=nodes)
-    assert isinstance(action, actions.Bind)
+    assert isinstance(action, pod_actions.Bind)
     placement = Placements(nodes, {n: Node(n, frozenset({"IDLE"})) for n in ("s-n1", "s-n2")}, {}).of(pod(), "")
     assert placement.eligible == ("s-n2",)
     assert list(placement.refused) == ["s-n1"]

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
-from scheduler import actions, decide, queue_head
-from scheduler.occupancy import Occupancy
-from scheduler.placement import Placements
+from scheduler import pod_actions, pod_decide, queue_head
+from scheduler.nodes.occupancy import Occupancy
+from scheduler.nodes.placement import Placements
 from scheduler.pod_states import PodState, PodStates
 from scheduler.queue_head import QueueHead
 from scheduler.rules import SchedulerView
@@ -66,13 +66,13 @@ def look(entries, nodes, drained=(), states=None, **more):
         occupancy=Occupancy("ours"),
         **more,
     )
-    decision = decide.decide(view)
+    decision = pod_decide.decide(view)
     states.merge(decision.states)
     return decision.actions
 
 
 def excluded(found):
-    return {action.job_id: action.nodes for action in found if isinstance(action, actions.Exclude)}
+    return {action.job_id: action.nodes for action in found if isinstance(action, pod_actions.Exclude)}
 
 
 def test_a_node_that_is_drained_in_slurm_causes_no_updates():
@@ -95,9 +95,9 @@ def test_podbridges_own_cordon_refuses_no_node_that_slurm_has_resumed():
     nodes = [node("n1"), node("n2", mirrored=True, unschedulable=True)]
     assert look([observed(5)], nodes) == []
     (bind,) = look([observed(5, "RUNNING", nodes=("n2",))], nodes)
-    assert isinstance(bind, actions.Bind)
+    assert isinstance(bind, pod_actions.Bind)
     (back,) = look([observed(5, "RUNNING", nodes=("n2",))], nodes, drained=["n2"])
-    assert isinstance(back, actions.CancelAndResubmit)
+    assert isinstance(back, pod_actions.CancelAndResubmit)
 
 
 def test_the_jobs_that_probably_start_first_are_updated_first():
@@ -117,7 +117,7 @@ def test_without_updates_the_pods_get_their_conditions():
     states = PodStates()
     states.update("u5", lambda _: PodState(waiting_since=0.0))
     (action,) = look([observed(5)], nodes, states=states, updates=0)
-    assert isinstance(action, actions.SetCondition)
+    assert isinstance(action, pod_actions.SetCondition)
 
 
 def test_only_the_jobs_that_slurm_considers_next_are_updated(monkeypatch):
@@ -131,7 +131,7 @@ def test_only_the_jobs_that_slurm_considers_next_are_updated(monkeypatch):
     found = look(entries, nodes, states=states, head=kept.of(jobs(), 0.0))
     assert set(excluded(found)) == {2, 3, 4}
     # the pod of the other job gets its condition
-    assert [action.pod["metadata"]["uid"] for action in found if isinstance(action, actions.SetCondition)] == ["u1"]
+    assert [action.pod["metadata"]["uid"] for action in found if isinstance(action, pod_actions.SetCondition)] == ["u1"]
     # the job that was first has started: another one is considered after a moment
     entries[3] = observed(4, "RUNNING", nodes=("n1",), partition="a")
     assert 1 not in excluded(look(entries, nodes, head=kept.of(jobs(), queue_head.PERIOD - 0.01)))

@@ -8,13 +8,13 @@ from __future__ import annotations
 import pytest
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.kube.prune import prune_pod
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility, host_ports
-from scheduler import actions, decide
-from scheduler.occupancy import Occupancy, reduce
-from scheduler.placement import Placements
+from scheduler import pod_actions, pod_decide
+from scheduler.nodes.occupancy import Occupancy, reduce
+from scheduler.nodes.placement import Placements
 
 OURS = "ours"
 NODES = ("n1", "n2", "n3", "n4")
@@ -72,20 +72,20 @@ class PackingSlurm:
             by_uid={uid: (job.job_id,) for uid, job in self.jobs.items()},
         )
         waits = [waiting for uid, waiting in self.waiting.items() if uid in self.jobs]
-        view = decide.SchedulerView(
+        view = pod_decide.SchedulerView(
             waits, snapshot, placements, {}, VERSION, Config(), now=1000.0, time=1000.0, occupancy=self.occupancy
         )
-        decision = decide.decide(view)
+        decision = pod_decide.decide(view)
         for occupant in decision.planned:
             self.occupancy.assume(occupant)
         for node, taken in decision.refused:
             self.occupancy.refuse(node, taken)
         for action in decision.actions:
             uid = action.pod["metadata"]["uid"]
-            if isinstance(action, actions.CancelAndResubmit):
+            if isinstance(action, pod_actions.CancelAndResubmit):
                 assert action.soon
                 del self.jobs[uid]
-            elif isinstance(action, actions.Bind):
+            elif isinstance(action, pod_actions.Bind):
                 bound = self.waiting.pop(uid)
                 bound = {**bound, "spec": {**bound["spec"], "nodeName": action.node}, "status": {"phase": "Running"}}
                 self.bound[uid] = action.node, bound

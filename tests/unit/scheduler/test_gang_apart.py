@@ -12,7 +12,7 @@ import pytest
 from bridge import names
 from bridge.errors import SlurmRefusedError
 from bridge.workload import links, pods
-from scheduler import gangs
+from scheduler import gang_states
 from tests.unit.scheduler.test_ended_jobs import World
 
 GROUP = {"kind": "podgroup", "name": "ring", "uid": "o-ring", "size": 3, "minimum": 3}
@@ -267,8 +267,8 @@ def test_a_job_that_has_lost_a_node_has_the_places_of_the_others(size):
     """The last node of a job for five members, two on a node, has CPUs for one of them."""
     found = gang_of(size)
     nodes, short = ("n1", "n2", "n3"), 1 if size == 5 else 2
-    assert Counter(gangs.assign(found, nodes, size, 2, exact=True).values()) == {"n1": 2, "n2": 2, "n3": short}
-    assert Counter(gangs.assign(found, nodes[1:], size, 2, exact=True).values()) == {"n2": 2, "n3": short}
+    assert Counter(gang_states.assign(found, nodes, size, 2, exact=True).values()) == {"n1": 2, "n2": 2, "n3": short}
+    assert Counter(gang_states.assign(found, nodes[1:], size, 2, exact=True).values()) == {"n2": 2, "n3": short}
 
 
 def gang_of(size):
@@ -278,7 +278,7 @@ def gang_of(size):
         meta = {"namespace": "ns", "name": f"m-{number}", "uid": f"u{number}"}
         pod = {"metadata": meta | {"annotations": {names.GROUP: json.dumps(group)}}, "spec": {"containers": []}}
         found.append((pod, links.membership(pod)))
-    return gangs.make(found)
+    return gang_states.make(found)
 
 
 def test_a_pod_with_another_request_gets_a_job_of_its_own_though_a_member_is_gone(world):

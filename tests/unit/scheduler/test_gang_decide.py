@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm.models import ApiVersion, GroupRef, Job, JobLink, Node, ObservedJob, Snapshot
 from bridge.workload import eligibility, links
-from scheduler import actions, decide, gangs, rules
+from scheduler import gang_states, pod_actions, pod_decide, rules
 from scheduler.gang_index import GangIndex
-from scheduler.occupancy import Occupancy
-from scheduler.placement import Placements
+from scheduler.nodes.occupancy import Occupancy
+from scheduler.nodes.placement import Placements
 from scheduler.pod_states import (
     Allocated,
     BackingOff,
@@ -61,7 +61,7 @@ def sharing_nodes(pod, together):
 
 
 def gang_of(*pods):
-    return gangs.make((pod, links.membership(pod)) for pod in pods)
+    return gang_states.make((pod, links.membership(pod)) for pod in pods)
 
 
 def known(job_id, state, *, nodes=(), **more):
@@ -105,7 +105,7 @@ def view_of(pods, snap, states=None, now=1000.0, refused=(), occupancy=None, sil
 
 def look(pods, snap, states=None, *args, **more):
     states = states if states is not None else PodStates()
-    decision = decide.decide(view_of(pods, snap, states, *args, **more))
+    decision = pod_decide.decide(view_of(pods, snap, states, *args, **more))
     states.merge(decision.states)
     return decision.actions
 
@@ -122,7 +122,7 @@ def test_a_gang_short_of_members_waits_and_says_how_many_are_here():
 
 def test_a_gang_submits_one_job_for_all():
     (submit,) = look([member(2), member(0), member(1)], snapshot())
-    assert isinstance(submit, actions.Submit)
+    assert isinstance(submit, pod_actions.Submit)
     assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-0", "train-1", "train-2"]
 
 
@@ -137,7 +137,7 @@ def with_claim(pod):
 def test_members_with_claims_are_bound_by_one_action_that_allocates_first():
     pods = [with_claim(member(slot, job=5)) for slot in range(3)]
     (action,) = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])))
-    assert isinstance(action, actions.BindTogether)
+    assert isinstance(action, pod_actions.BindTogether)
     assert [(bind.pod, bind.node) for bind in action.binds] == list(zip(pods, NODES, strict=False))
     assert kinds(look([member(slot, job=5) for slot in range(3)], snapshot(known(5, "RUNNING", nodes=NODES[:3])))) == [
         "Bind",
@@ -179,7 +179,7 @@ def test_a_pod_with_other_claims_is_not_of_the_shape_of_the_job():
 def test_every_member_is_held_before_the_first_is_bound(state):
     pods = [member(0, job=5), member(1), member(2)]
     found = look(pods, snapshot(known(5, state, nodes=NODES[:3])))
-    assert found == [actions.Hold(pods[1], 5), actions.Hold(pods[2], 5)]
+    assert found == [pod_actions.Hold(pods[1], 5), pod_actions.Hold(pods[2], 5)]
 
 
 def test_a_submitted_job_is_put_on_the_members_before_a_poll_shows_it():
@@ -208,7 +208,7 @@ def test_all_members_are_bound_at_once_each_to_the_node_of_its_slot():
 def test_no_member_is_bound_if_one_node_is_refused_and_the_whole_job_is_given_back():
     pods = [member(slot, job=5) for slot in range(3)]
     (action,) = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])), refused=("n2",))
-    assert isinstance(action, actions.CancelAndResubmit)
+    assert isinstance(action, pod_actions.CancelAndResubmit)
     assert len(action.gang.waiting) == 3
     assert "ns/train-2" in action.why
 
@@ -255,7 +255,7 @@ def test_a_replacement_whose_node_is_refused_gets_a_job_of_its_own_and_the_other
     ended = member(1, job=5, node="n1", phase="Failed", name="train-1-old", uid="old")
     pods = [member(0, job=5, node="n0", phase="Running"), ended, member(1, job=5), member(2, job=5, node="n2")]
     (action,) = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])), refused=("n1",))
-    assert (type(action), action.pod) == (actions.SetApart, pods[2])
+    assert (type(action), action.pod) == (pod_actions.SetApart, pods[2])
     assert "node n1, which Kubernetes refuses: cordoned" in action.why
 
 
@@ -277,7 +277,7 @@ def test_a_replacement_is_bound_though_the_pod_of_a_succeeded_member_is_deleted(
     successor = member(2, job=5, creationTimestamp="2026-01-01T00:00:07Z")
     (action,) = look([running, successor], snap, states, later, refused)
     if refused:
-        assert (type(action), action.pod) == (actions.SetApart, successor)
+        assert (type(action), action.pod) == (pod_actions.SetApart, successor)
     else:
         assert (action.pod["metadata"]["uid"], action.node) == ("u2", "n2")
 
@@ -303,21 +303,24 @@ def test_a_job_starts_with_the_members_that_were_needed_when_it_was_submitted():
     entry = known(6, "RUNNING", nodes=NODES[:2])
     job = replace(entry, job=replace(entry.job, link=JobLink("c", (), REF, 2, completed=1)))
     found = look([member(1, job=6), member(2, job=6)], snapshot(job))
-    assert [(type(action), action.node) for action in found] == [(actions.Bind, "n1"), (actions.Bind, "n0")]
+    assert [(type(action), action.node) for action in found] == [(pod_actions.Bind, "n1"), (pod_actions.Bind, "n0")]
 
 
 def test_a_late_member_of_a_smaller_job_gets_a_job_of_its_own_unless_a_place_becomes_free():
     pods = [member(slot, job=5, node=f"n{slot}", phase="Running", minimum=2) for slot in range(2)]
     late, job = member(2, job=5, minimum=2), snapshot(known(5, "RUNNING", nodes=NODES[:2]))
     (action,) = look([*pods, late], job)
-    assert (type(action), action.pod) == (actions.SetApart, late)
+    assert (type(action), action.pod) == (pod_actions.SetApart, late)
     leaving = member(1, job=5, node="n1", phase="Running", minimum=2, deleted=True)
     (action,) = look([pods[0], leaving, late], job)
-    assert (type(action), action.reason) == (actions.SetCondition, "GangFull")
+    assert (type(action), action.reason) == (pod_actions.SetCondition, "GangFull")
     assert kinds(look([pods[0], leaving, late], job, silent=("n1",))) == ["SetApart"], "its kubelet reports no end"
     again = member(3, job=5, minimum=2, size=4)
     found = look([pods[0], leaving, late, again], job)
-    assert [(type(action), action.pod) for action in found] == [(actions.SetCondition, late), (actions.SetApart, again)]
+    assert [(type(action), action.pod) for action in found] == [
+        (pod_actions.SetCondition, late),
+        (pod_actions.SetApart, again),
+    ]
     late = member(2, job=5, minimum=2)
     ended = member(1, job=5, node="n1", phase="Failed", minimum=2)
     (bind,) = look([pods[0], ended, late], job)
@@ -327,19 +330,19 @@ def test_a_late_member_of_a_smaller_job_gets_a_job_of_its_own_unless_a_place_bec
 def test_a_deleted_member_goes_and_the_job_stays_for_its_successor():
     pods = [member(0, job=5), member(1, job=5, deleted=True), member(2, job=5)]
     found = look(pods, snapshot(known(5, "PENDING")))
-    assert found[0] == actions.Release(pods[1], ())
-    assert not any(isinstance(action, actions.Cancel | actions.CancelAndResubmit) for action in found)
+    assert found[0] == pod_actions.Release(pods[1], ())
+    assert not any(isinstance(action, pod_actions.Cancel | pod_actions.CancelAndResubmit) for action in found)
 
 
 def test_the_last_deleted_members_cancel_the_job():
     pods = [member(slot, job=5, deleted=True) for slot in range(3)]
-    assert look(pods, snapshot(known(5, "PENDING"))) == [actions.Release(pods[0], (5,), tuple(pods))]
+    assert look(pods, snapshot(known(5, "PENDING"))) == [pod_actions.Release(pods[0], (5,), tuple(pods))]
 
 
 def test_a_second_job_is_cancelled_before_the_bindings():
     pods = [member(slot, job=6) for slot in range(3)]
     snap = snapshot(known(5, "RUNNING", nodes=NODES[:3]), known(6, "RUNNING", nodes=NODES[1:4]))
-    assert look(pods, snap) == [actions.Cancel(pods[0], 5)]
+    assert look(pods, snap) == [pod_actions.Cancel(pods[0], 5)]
 
 
 def test_members_wait_until_the_pods_of_the_last_job_have_ended():
@@ -363,13 +366,13 @@ def test_no_member_is_bound_to_a_second_job_while_pods_of_the_first_have_not_end
     states = PodStates()
     look([*old, *new], second, states)
     late = look([*old, *new], second, states, now=1000.0 + Config().busy_node_timeout)
-    assert [(type(action), action.job_id) for action in late] == [(actions.CancelAndResubmit, 6)]
+    assert [(type(action), action.job_id) for action in late] == [(pod_actions.CancelAndResubmit, 6)]
 
 
 def test_a_member_made_again_after_the_others_have_succeeded_gets_a_job_of_its_own():
     done = [member(slot, job=5, node=f"n{slot}", phase="Succeeded") for slot in range(2)]
     (submit,) = look([*done, member(2)], snapshot())
-    assert isinstance(submit, actions.Submit)
+    assert isinstance(submit, pod_actions.Submit)
     held = member(2, job=6)
     (bind,) = look([*done, held], snapshot(known(6, "RUNNING", nodes=("n3",))))
     assert (bind.pod, bind.node) == (held, "n3")
@@ -388,7 +391,7 @@ def test_jobs_of_a_gang_that_end_before_the_bind_are_replaced_after_a_pause_exce
         states = PodStates()
         states.update(REF.key, lambda _, unused=unused: PodState(Submitted(5, 999.0), unused_jobs=unused))
         found = look(members, ended, states)
-        assert [action.reason for action in found if isinstance(action, actions.SetCondition)] == reasons
+        assert [action.reason for action in found if isinstance(action, pod_actions.SetCondition)] == reasons
         assert kinds(look(members, ended, states, now=1005.0)) == ["Submit"]
         assert states.of(REF.key).unused_jobs == unused + 1
 
@@ -397,7 +400,7 @@ def test_a_job_of_a_gang_cancelled_before_the_first_poll_ends_its_members():
     states, members = PodStates(), [member(slot) for slot in range(3)]
     states.update(REF.key, lambda _: PodState(Submitted(5, 999.0)))
     ended = snapshot(replace(known(5, "CANCELLED"), confirmations=2))
-    assert look(members, ended, states) == [actions.Hold(pod, 5) for pod in members]
+    assert look(members, ended, states) == [pod_actions.Hold(pod, 5) for pod in members]
 
 
 @given(st.data())
@@ -411,7 +414,7 @@ def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
     entries = [(pod, links.membership(pod)) for pod in (sharing(member(slot, job=5, size=size)) for slot in slots)]
     if not with_slots:
         entries = [(pod, replace(place, slot=None)) for pod, place in entries]
-    plan = gangs.assign(gangs.make(entries), nodes, size, together)
+    plan = gang_states.assign(gang_states.make(entries), nodes, size, together)
     assert len(plan) == size
     assert all(list(plan.values()).count(node) <= together for node in nodes)
     bound = data.draw(st.sets(st.sampled_from(sorted(plan))))
@@ -421,7 +424,7 @@ def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
         else (pod, place)
         for slot, (pod, place) in zip(slots, entries, strict=True)
     ]
-    rest = gangs.assign(gangs.make(half), nodes, size, together)
+    rest = gang_states.assign(gang_states.make(half), nodes, size, together)
     assert set(rest) == plan.keys() - bound
     used = [plan[uid] for uid in bound] + list(rest.values())
     assert all(used.count(node) <= together for node in nodes)
@@ -431,7 +434,7 @@ def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
         (sharing(member(slot, job=5, size=size, uid=f"more{slot}", name=f"more-{slot}")), place)
         for slot, (_, place) in zip(slots, entries, strict=True)
     ]
-    assert len(gangs.assign(gangs.make([*half, *more]), nodes, size, together)) == size - len(bound)
+    assert len(gang_states.assign(gang_states.make([*half, *more]), nodes, size, together)) == size - len(bound)
 
 
 def test_an_index_follows_the_cache():
@@ -458,7 +461,7 @@ def test_a_job_that_no_member_can_use_any_more_is_given_back():
     assert kinds(look([again, ended, running], job, states, late, refused=("n0",))) == ["SetApart"], "another one runs"
     look([again, ended], job, states, late, refused=("n0",))
     (back,) = look([again, ended], job, states, late + Config().busy_node_timeout, refused=("n0",))
-    assert isinstance(back, actions.CancelAndResubmit)
+    assert isinstance(back, pod_actions.CancelAndResubmit)
     assert "n0" in back.why
 
 
@@ -467,7 +470,7 @@ def test_a_cancelled_job_ends_its_members_but_not_the_pods_that_are_created_in_t
     states, ended = PodStates(), snapshot(replace(known(5, "CANCELLED"), confirmations=2))
     states.update(REF.key, lambda _: PodState(Pending()))
     first = [member(slot) for slot in range(3)]
-    assert look(first, ended, states) == [actions.Hold(pod, 5) for pod in first]
+    assert look(first, ended, states) == [pod_actions.Hold(pod, 5) for pod in first]
     labelled = [member(slot, job=5) for slot in range(3)]
     assert look(labelled, ended, states) == []
     new = [member(slot, uid=f"new{slot}") for slot in range(3)]
@@ -480,11 +483,11 @@ def test_a_job_cancelled_before_its_id_is_on_the_members_is_put_on_them():
     states = PodStates()
     assert look(waiting, snapshot(known(5, "PENDING")), states) == []
     ended = ObservedJob(Job(5, frozenset({"CANCELLED"}), JobLink("c", (), REF, 3)), confirmations=2)
-    assert look(waiting, snapshot(ended), states) == [actions.Hold(pod, 5) for pod in waiting]
+    assert look(waiting, snapshot(ended), states) == [pod_actions.Hold(pod, 5) for pod in waiting]
     states = PodStates()
     assert look(waiting, snapshot(known(5, "RUNNING")), states) == []
     (action,) = look(waiting, snapshot(ended), states)
-    assert isinstance(action, actions.Submit), "members that are created again after the end of a job get a new one"
+    assert isinstance(action, pod_actions.Submit), "members that are created again after the end of a job get a new one"
 
 
 def test_the_jobs_of_others_are_read_for_new_members_of_a_gang_with_an_old_pod():

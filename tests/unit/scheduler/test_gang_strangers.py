@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm.models import JobLink
 from bridge.workload import links
-from scheduler import actions, rules
+from scheduler import pod_actions, rules
 from scheduler.pod_states import BackingOff, Failure, PodState, PodStates
 from tests.unit.scheduler.test_gang_decide import (
     NODES,
@@ -63,7 +63,7 @@ def test_a_late_member_that_takes_the_place_of_a_deleted_one_does_not_end_the_ot
     for now in (1000.0, 1000.0 + Config().busy_node_timeout + 1):
         assert kinds(look(pods, snapshot(job), states, now=now, refused=("n0",))) == ["SetApart"]
     found = look(pods, snapshot(job), states)
-    assert [(type(action), action.node) for action in found] == [(actions.Bind, "n0")]
+    assert [(type(action), action.node) for action in found] == [(pod_actions.Bind, "n0")]
 
 
 def test_a_surplus_member_gets_one_condition():
@@ -92,7 +92,7 @@ def test_a_pod_that_joins_later_and_requests_something_else_gets_no_place(more):
 def test_a_job_for_other_members_than_those_that_wait_is_given_back():
     members = [member(n, cpu="2") for n in range(3)]
     (back,) = look(members, snapshot(submitted(5, NODES[:3], member(0))))
-    assert isinstance(back, actions.CancelAndResubmit)
+    assert isinstance(back, pod_actions.CancelAndResubmit)
     assert back.job_id == 5
     assert kinds(look(members, snapshot(submitted(5, NODES[:3], members[1])))) == ["Hold"] * 3
 
@@ -110,10 +110,10 @@ def test_a_pod_of_another_shape_gets_no_id_of_a_pending_job_and_excludes_no_node
     (told,) = look([*waiting, stranger], job, states)
     assert (told.pod, told.reason) == (stranger, "GangDiffers")
     found = look([*waiting, stranger], job, states, now=1000.0 + rules.TELL_UNKNOWN_AFTER)
-    assert found == [told, *(actions.Hold(pod, 5) for pod in waiting)]
+    assert found == [told, *(pod_actions.Hold(pod, 5) for pod in waiting)]
     ended = snapshot(replace(pending(5, waiting[0]), confirmations=2))
     ended.jobs[5] = replace(ended.jobs[5], job=replace(ended.jobs[5].job, states=frozenset({"CANCELLED"})))
-    assert look([*waiting, stranger], ended, states) == [actions.Hold(pod, 5) for pod in waiting]
+    assert look([*waiting, stranger], ended, states) == [pod_actions.Hold(pod, 5) for pod in waiting]
 
 
 @pytest.mark.parametrize("of", [pending, partial(submitted, nodes=NODES[:3])])
@@ -123,11 +123,11 @@ def test_every_pod_with_the_id_of_a_job_that_is_given_back_loses_it(of):
     job = snapshot(of(5, pod=waiting[0]))
     is_allocated = bool(job.jobs[5].job.nodes)
     (back,) = look([stranger if is_allocated else member(2, cpu="8")], job)
-    assert isinstance(back, actions.CancelAndResubmit)
+    assert isinstance(back, pod_actions.CancelAndResubmit)
     assert len(back.gang.waiting) == 1
     if is_allocated:
         _, back = look([*waiting, stranger], job, refused=NODES)
-        assert isinstance(back, actions.CancelAndResubmit)
+        assert isinstance(back, pod_actions.CancelAndResubmit)
         assert len(back.gang.waiting) == 4
 
 
@@ -146,7 +146,7 @@ def test_a_stranger_has_one_reason_whatever_keeps_the_members_from_their_job(ref
     states = PodStates()
     if refused:
         states.update(REF.key, lambda _: PodState(BackingOff(Failure(1, 2000.0, "SlurmRefused", "too many nodes"))))
-    told = [action for action in look(members, snapshot(), states) if isinstance(action, actions.SetCondition)]
+    told = [action for action in look(members, snapshot(), states) if isinstance(action, pod_actions.SetCondition)]
     assert [action.reason for action in told] == ["SlurmRefused"] * len(refused[1:]) + ["GangDiffers"]
     assert (told[-1].pod, "next Slurm job" in told[-1].message) == (members[2], True)
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm.components import Component, joined
 from bridge.slurm.models import Job, JobLink, ObservedJob
 from bridge.workload import links, pods
-from scheduler import actions, gangs
+from scheduler import gang_states, pod_actions
 from scheduler.pod_states import PodState, PodStates, Submitted
 from tests.fakes.memory_hub import MemoryHub
 from tests.unit.scheduler.test_gang_decide import NODES, REF, gang_of, kinds, look, member, sharing_nodes, snapshot
@@ -51,8 +51,8 @@ def test_a_component_runs_no_more_members_than_it_was_submitted_for():
     driver, *workers = [sharing_nodes(pod, 4) for pod in members(size=5, job=5)]
     entries = [(pod, links.membership(pod)) for pod in (driver, *workers)]
     job = running(5, [["n0"], ["n1"]], [driver, workers[0]], size=5, counts=[1, 2]).job
-    assert gangs.assign_places(gangs.make(entries), job) == {"u0": "n0", "u1": "n1", "u2": "n1"}
-    assert gangs.sharing(gangs.make(entries), job, [driver, *workers]) == {"u0": 1} | dict.fromkeys(
+    assert gang_states.assign_places(gang_states.make(entries), job) == {"u0": "n0", "u1": "n1", "u2": "n1"}
+    assert gang_states.sharing(gang_states.make(entries), job, [driver, *workers]) == {"u0": 1} | dict.fromkeys(
         ("u1", "u2", "u3", "u4"), 2
     )
 
@@ -94,25 +94,25 @@ def test_a_node_is_shared_by_no_more_members_than_the_component_or_the_job_has()
     found = members(annotations={names.GROUP: KUEUE, names.MEMBERS_PER_NODE: "8"})
     job = running(5, [("n3",), ("n0",)], found[:2]).job
     gang = gang_of(*found)
-    assert gangs.sharing(gang, job, found) == {"u0": 1, "u1": 2, "u2": 2}
+    assert gang_states.sharing(gang, job, found) == {"u0": 1, "u1": 2, "u2": 2}
     whole = Job(5, frozenset({"RUNNING"}), JobLink("c", (), REF, 3), ("n0",))
-    assert gangs.sharing(gang, whole, found[:1]) == {"u0": 3}
+    assert gang_states.sharing(gang, whole, found[:1]) == {"u0": 3}
     fewer = members(annotations={names.GROUP: KUEUE, names.MEMBERS_PER_NODE: "2"})
-    assert gangs.sharing(gang_of(*fewer), whole, fewer[:1]) == {"u0": 2}
+    assert gang_states.sharing(gang_of(*fewer), whole, fewer[:1]) == {"u0": 2}
 
 
 @pytest.mark.parametrize("states", [["RUNNING", "PENDING"], ["PENDING", "RUNNING"], ["RUNNING", "SUSPENDED"]])
 def test_no_member_is_bound_before_every_component_is_allocated(states):
     found = members(job=5)
     job = known(5, states, [("n3",), ("n0", "n1")], found[:2])
-    assert not any(isinstance(action, actions.Bind) for action in look(found, snapshot(job)))
+    assert not any(isinstance(action, pod_actions.Bind) for action in look(found, snapshot(job)))
 
 
 def test_no_member_is_bound_if_the_node_of_another_component_is_refused():
     found = members(job=5)
     job = running(5, [("n3",), ("n0", "n1")], found[:2])
     (action,) = look(found, snapshot(job), refused=("n3",))
-    assert isinstance(action, actions.CancelAndResubmit)
+    assert isinstance(action, pod_actions.CancelAndResubmit)
     assert action.job_id == 5
 
 
@@ -125,7 +125,7 @@ def test_a_member_of_another_shape_does_not_take_the_place_of_a_missing_one():
         known(5, ["PENDING"] * 2, [(), ()], first[:2]),
     ):
         (back,) = look([late, *members(job=5)[1:]], snapshot(job))
-        assert isinstance(back, actions.CancelAndResubmit)
+        assert isinstance(back, pod_actions.CancelAndResubmit)
         assert len(back.gang.waiting) == 3
 
 
@@ -215,7 +215,7 @@ def test_places_are_in_the_own_component_never_taken_twice_and_the_same_after_a_
     numbers = iter(range(100))
     nodes = [tuple(f"n{next(numbers)}" for _ in range(-(-len(group) // together))) for group in groups.values()]
     job = running(5, nodes, [group[0] for group in groups.values()], size=len(cpus)).job
-    plan = gangs.assign_places(gangs.make(entries), job)
+    plan = gang_states.assign_places(gang_states.make(entries), job)
     shape_of = {node: part.shape for part in job.parts for node in part.nodes} or {
         node: links.shape(entries[0][0]) for node in job.nodes
     }
@@ -229,7 +229,7 @@ def test_places_are_in_the_own_component_never_taken_twice_and_the_same_after_a_
         else (pod, place)
         for slot, (cpu, (pod, place)) in enumerate(zip(cpus, entries, strict=True))
     ]
-    rest = gangs.assign_places(gangs.make(half), job)
+    rest = gang_states.assign_places(gang_states.make(half), job)
     assert set(rest) == plan.keys() - bound
     used = [plan[uid] for uid in bound] + list(rest.values())
     assert all(used.count(node) <= together for node in job.nodes)
@@ -240,14 +240,14 @@ def test_places_are_in_the_own_component_never_taken_twice_and_the_same_after_a_
 def test_a_submission_is_for_no_more_members_than_the_gang_has_and_one_for_each_slot(asked):
     found = [member(slot or 0, size=5, cpu=cpu, name=f"m{n}", uid=f"m{n}") for n, (slot, cpu) in enumerate(asked)]
     entries = [(pod, replace(links.membership(pod), slot=slot)) for pod, (slot, _) in zip(found, asked, strict=True)]
-    gang = gangs.make(entries)
-    kept, others = gangs.chosen(gang)
+    gang = gang_states.make(entries)
+    kept, others = gang_states.chosen(gang)
     assert sorted(map(pods.uid, [*kept.waiting, *others])) == sorted(map(pods.uid, found))
     if len(links.by_shape(kept.waiting)) > 1:
         slots = [gang.slots[pods.uid(pod)] for pod in kept.waiting]
         assert len(slots) <= 5
         assert len({slot for slot in slots if slot is not None}) == len([slot for slot in slots if slot is not None])
-    assert gangs.chosen(kept) == (kept, [])
+    assert gang_states.chosen(kept) == (kept, [])
 
 
 class Scene:

@@ -9,9 +9,9 @@ from prometheus_client import REGISTRY
 from bridge import names
 from bridge.errors import SlurmRefusedError, SlurmUnavailableError
 from scheduler import rules
-from scheduler.loop import COUNT_PERIOD
-from scheduler.occupancy import Occupant
+from scheduler.nodes.occupancy import Occupant
 from scheduler.pod_states import WAITING_FOR, Phase
+from scheduler.scheduler_loop import COUNT_PERIOD
 from tests.fakes.memory_hub import MemoryHub
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
+from bridge.config.policies import MaxValues
 from bridge.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
-from bridge.namespace_policies import MaxValues
 from bridge.slurm.models import JobRequest
 from bridge.workload import job_limits
 from tests.fakes.memory_hub import MemoryHub

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from bridge.slurm.models import Node, Partition
 from bridge.workload import eligibility, host_ports
-from scheduler import node_fit
-from scheduler.node_fit import BoundedCache, NodeFit
-from scheduler.placement import Placements
+from scheduler.nodes import node_fit
+from scheduler.nodes.node_fit import BoundedCache, NodeFit
+from scheduler.nodes.placement import Placements
 
 LABELS = st.dictionaries(st.sampled_from("ab"), st.sampled_from("12"))
 AMOUNTS = st.sampled_from(["1", "2", "4"])

@@ -5,12 +5,12 @@ from decimal import Decimal
 import pytest
 
 from bridge import clock, names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
-from scheduler import actions, decide
-from scheduler.occupancy import Occupancy, PlannedOccupancy, reduce
-from scheduler.placement import Placements
+from scheduler import pod_actions, pod_decide
+from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy, reduce
+from scheduler.nodes.placement import Placements
 from scheduler.pod_states import Allocated, NodeBusy, PodStates
 
 OURS = "ours"
@@ -67,7 +67,7 @@ def look(pods, jobs, the_occupancy, *, states=None, now=NOW, time=None):
     time = time if time is not None else now
     taken = the_occupancy.lasting(time - TIMEOUT).get("n1")
     placements = Placements([kube_node(taken)], {"n1": Node("n1", frozenset({"IDLE"}))}, {})
-    view = decide.SchedulerView(
+    view = pod_decide.SchedulerView(
         pods=pods,
         snapshot=snapshot,
         placements=placements,
@@ -78,7 +78,7 @@ def look(pods, jobs, the_occupancy, *, states=None, now=NOW, time=None):
         time=time,
         occupancy=the_occupancy,
     )
-    decision = decide.decide(view)
+    decision = pod_decide.decide(view)
     if states is not None:
         states.merge(decision.states)
     return decision.actions
@@ -181,21 +181,21 @@ def test_no_bind_while_a_pod_whose_job_is_over_still_runs_there():
     assert isinstance(states.of("new").phase, NodeBusy)
     there.changed("update", None, pod("old", "n1", cpu="2", phase="Failed"))
     (bind,) = look([new], jobs, there, states=states)
-    assert isinstance(bind, actions.Bind)
+    assert isinstance(bind, pod_actions.Bind)
     assert isinstance(states.of("new").phase, Allocated)
 
 
 def test_the_job_is_on_the_pod_before_it_waits():
     there = occupancy(pod("old", "n1", cpu="2", until=NOW + 20))
     new = pod("new", cpu="2")
-    assert look([new], [known(5, "new")], there) == [actions.Hold(new, 5)]
+    assert look([new], [known(5, "new")], there) == [pod_actions.Hold(new, 5)]
 
 
 def test_two_pods_of_one_look_do_not_share_the_last_room():
     there = occupancy(pod("agent", "n1", scheduler="default-scheduler", cpu="500m"))
     first, second = pod("a", job=5), pod("b", job=6)
     bind, tell = look([first, second], [known(5, "a"), known(6, "b")], there)
-    assert isinstance(bind, actions.Bind)
+    assert isinstance(bind, pod_actions.Bind)
     assert bind.pod is first
     assert tell.reason == "NodeBusy"
     assert "too little cpu beside ns/a, ns/agent" in tell.message
@@ -205,10 +205,10 @@ def test_two_pods_of_one_look_do_not_share_the_last_room():
 def test_a_wait_for_room_ends_after_its_time():
     there = occupancy(pod("old", "n1", cpu="2"))
     new, jobs, states = pod("new", job=5, cpu="2"), [known(4, "old"), known(5, "new")], PodStates()
-    assert isinstance(look([new], jobs, there, states=states)[0], actions.SetCondition)
+    assert isinstance(look([new], jobs, there, states=states)[0], pod_actions.SetCondition)
     assert look([new], jobs, there, states=states, now=NOW + TIMEOUT - 1)[0].reason == "NodeBusy"
     (back,) = look([new], jobs, there, states=states, now=NOW + TIMEOUT)
-    assert back == actions.CancelAndResubmit(new, 5, f"node n1 has had too little cpu for {TIMEOUT:.0f} s: ns/old")
+    assert back == pod_actions.CancelAndResubmit(new, 5, f"node n1 has had too little cpu for {TIMEOUT:.0f} s: ns/old")
 
 
 YEAR = 31536000
@@ -223,10 +223,10 @@ def test_a_grace_period_of_a_year_is_not_waited_for(scheduler):
     new, jobs, states = pod("new", job=5, cpu="2"), [known(5, "new")], PodStates()
     for now in (NOW, NOW + longest, NOW + longest + TIMEOUT - 1):
         assert not any(
-            isinstance(a, actions.CancelAndResubmit) for a in look([new], jobs, there, states=states, now=now)
+            isinstance(a, pod_actions.CancelAndResubmit) for a in look([new], jobs, there, states=states, now=now)
         )
     (back,) = look([new], jobs, there, states=states, now=NOW + longest + TIMEOUT)
-    assert isinstance(back, actions.CancelAndResubmit)
+    assert isinstance(back, pod_actions.CancelAndResubmit)
     # Slurm counts the pod of its own job, and not that of another scheduler
     assert bool(there.lasting(NOW + longest + 1)) == (scheduler != OURS)
     assert not there.lasting(NOW + longest)
@@ -246,10 +246,10 @@ def test_a_grace_period_is_waited_for_and_no_longer():
     new, jobs, states = pod("new", job=5, cpu="2"), [known(5, "new")], PodStates()
     for now in (NOW, NOW + TIMEOUT + 1, until + TIMEOUT - 1):
         assert not any(
-            isinstance(a, actions.CancelAndResubmit) for a in look([new], jobs, there, states=states, now=now)
+            isinstance(a, pod_actions.CancelAndResubmit) for a in look([new], jobs, there, states=states, now=now)
         )
     (back,) = look([new], jobs, there, states=states, now=until + TIMEOUT + 1)
-    assert isinstance(back, actions.CancelAndResubmit)
+    assert isinstance(back, pod_actions.CancelAndResubmit)
     assert eligibility.BESIDE in back.why
     # and Slurm is asked for another node
     placements = Placements([kube_node(there.lasting(until + 1)["n1"])], {"n1": Node("n1", frozenset({"IDLE"}))}, {})

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility, pods
-from scheduler import decide
-from scheduler.loop import changed_keys
-from scheduler.occupancy import Occupancy
-from scheduler.placement import Placements
+from scheduler import pod_decide
+from scheduler.nodes.occupancy import Occupancy
+from scheduler.nodes.placement import Placements
 from scheduler.pod_states import PodStates
 from scheduler.rules import SchedulerView
+from scheduler.scheduler_loop import changed_keys
 
 VERSION = ApiVersion("v0.0.45", external_jobs=True)
 NODES = ("n1", "n2")
@@ -86,7 +86,7 @@ def test_a_partial_decision_is_the_part_of_a_whole_one(
         other["spec"]["nodeName"] = NODES[number % 2]
         occupancy.changed("add", None, other)
     before = snapshot(1, first)
-    decided = decide.decide(view(everyone, before, states, occupancy))
+    decided = pod_decide.decide(view(everyone, before, states, occupancy))
     states.merge(decided.states)
     for occupant in decided.planned:
         occupancy.assume(occupant)
@@ -96,8 +96,8 @@ def test_a_partial_decision_is_the_part_of_a_whole_one(
     for other in others:
         occupancy.changed("delete", other, None)
     chosen = changed_keys(before, after) | states.allocated
-    whole = decide.decide(view(waiting, after, states, occupancy))
-    part = decide.decide(view([one for one in waiting if pods.uid(one) in chosen], after, states, occupancy))
+    whole = pod_decide.decide(view(waiting, after, states, occupancy))
+    part = pod_decide.decide(view([one for one in waiting if pods.uid(one) in chosen], after, states, occupancy))
     assert part.actions == [action for action in whole.actions if pods.uid(action.pod) in chosen]
     assert part.planned == whole.planned
     assert part.states == {uid: state for uid, state in whole.states.items() if uid in chosen}

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import get_args
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
-from scheduler import actions, decide
-from scheduler.occupancy import Occupancy
-from scheduler.placement import Placements
+from scheduler import pod_actions, pod_decide
+from scheduler.nodes.occupancy import Occupancy
+from scheduler.nodes.placement import Placements
 from scheduler.pod_states import NEW, REFUSED, Allocated, BackingOff, Bound, Phase, PodState, PodStates, WithJob
 
 PAGE = Path(__file__).parents[3] / "docs/developers/architecture.md"
@@ -50,7 +50,7 @@ def view(state: PodState, job: str | None, job_id: int, now: float):
     old = pod("old", "full", "8")
     old["metadata"]["deletionTimestamp"] = "1970-01-01T00:00:01Z"
     occupancy.changed("add", None, old)
-    return decide.SchedulerView(
+    return pod_decide.SchedulerView(
         pods=[pod("u1", job=job_id)],
         snapshot=Snapshot(sequence=1, began=now, jobs=entries, by_uid={"u1": tuple(entries)}),
         placements=Placements(VIEWS, SLURM_NODES, {}),
@@ -66,18 +66,18 @@ def view(state: PodState, job: str | None, job_id: int, now: float):
 LINK = JobLink("c", (PodRef("ns", "u1", "u1"),))
 
 
-def carried_out(action: actions.Action | None, answer: str, state: PodState, now: float, job_id: int) -> PodState:
+def carried_out(action: pod_actions.Action | None, answer: str, state: PodState, now: float, job_id: int) -> PodState:
     """Return the state after a worker has carried out an action."""
     match action, answer:
-        case actions.Submit(), "done":
+        case pod_actions.Submit(), "done":
             return state.submitted(job_id, now, ())
-        case actions.Submit(), "refused":
+        case pod_actions.Submit(), "refused":
             return state.failed(now, REFUSED, "SlurmRefused", "no")
-        case actions.Submit(), "none":
+        case pod_actions.Submit(), "none":
             return state.without_answer(now, "SlurmUnknownOutcome", "no answer")
-        case actions.Bind(), "done":
+        case pod_actions.Bind(), "done":
             return replace(state, phase=Bound(now), unused_jobs=0)
-        case actions.CancelAndResubmit(), "done":
+        case pod_actions.CancelAndResubmit(), "done":
             cancelled = state.cancelled | {action.job_id}
             return replace(state, cancelled=cancelled).gave_back(now, REFUSED, "NodeRefused", "cordoned")
     return state
@@ -98,10 +98,10 @@ def test_the_diagram_shows_the_transitions_that_happen_and_no_others():
     for _ in range(6000):
         now += luck.choice([0.1, 6.0, 400.0])
         job = luck.choice([None, None, *JOBS])
-        decision = decide.decide(view(state, job, job_id, now))
+        decision = pod_decide.decide(view(state, job, job_id, now))
         after = decision.states.get("u1", state)
         action = decision.actions[0] if decision.actions else None
-        if isinstance(action, actions.Submit):
+        if isinstance(action, pod_actions.Submit):
             job_id += 1
         last = carried_out(action, luck.choice(["done", "refused", "none"]), after, now, job_id)
         for old, new in ((state, after), (after, last)):
@@ -127,7 +127,7 @@ def test_a_decision_changes_nothing_that_it_is_given():
         given = view(PodState(), job, 5, 1000.0)
         inside = ("_by_uid", "_by_node", "_used", "_foreign", "_ending", "_assumed")
         before = copy.deepcopy(({k: getattr(given.occupancy, k) for k in inside}, dict(given.states), given.snapshot))
-        first, second = decide.decide(given), decide.decide(given)
+        first, second = pod_decide.decide(given), pod_decide.decide(given)
         assert first == second
         assert ({k: getattr(given.occupancy, k) for k in inside}, dict(given.states), given.snapshot) == before
 

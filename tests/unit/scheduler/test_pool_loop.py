@@ -7,12 +7,12 @@ from typing import Any, cast
 import pytest
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.kube.cache import Cache
-from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
+from bridge.kube.kube_client import KubeClient
 from bridge.workload import eligibility, pods
-from scheduler.pools.loop import PoolScheduler
+from scheduler.pools.pool_scheduler_loop import PoolScheduler
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_hub import Queue, _Events
 from tests.fakes.memory_kube import MemoryCache, MemoryKube, Writes

@@ -15,8 +15,8 @@ from bridge.errors import KubeError, KubeForbiddenError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.workload import eligibility
 from scheduler.pod_states import Bound, PodState
-from scheduler.pools import decide
-from scheduler.pools.loop import namespace_views
+from scheduler.pools import pool_decide
+from scheduler.pools.pool_scheduler_loop import namespace_views
 from scheduler.pools.usage import Usage, requests
 from tests.fakes.clock import FakeClock
 
@@ -28,12 +28,12 @@ def pod(uid: str = "u1", pools: str = "*", cpu: str = "1", **more: Any) -> dict[
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
 
 
-def pool(name: str, cpu: str = "8", problem: str = "", pods: str = "100") -> decide.PoolView:
+def pool(name: str, cpu: str = "8", problem: str = "", pods: str = "100") -> pool_decide.PoolView:
     taints = [
         {"key": names.VIRTUAL_TAINT, "value": "true", "effect": "NoSchedule"},
         {"key": names.POOL_TAINT, "value": name, "effect": "NoSchedule"},
     ]
-    return decide.PoolView(node(name, cpu, pods, taints), problem)
+    return pool_decide.PoolView(node(name, cpu, pods, taints), problem)
 
 
 def node(name: str, cpu: str = "8", pods: str = "100", taints: Any = ()) -> eligibility.NodeView:
@@ -41,17 +41,17 @@ def node(name: str, cpu: str = "8", pods: str = "100", taints: Any = ()) -> elig
     return eligibility.view(raw | {"status": {"allocatable": {"cpu": cpu, "pods": pods}}})
 
 
-def look(pods: list[Any], *pools: decide.PoolView, **more: Any) -> list[decide.Action]:
+def look(pods: list[Any], *pools: pool_decide.PoolView, **more: Any) -> list[pool_decide.Action]:
     options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": ()}
     options |= {"usage": Usage(), "states": {}} | more
-    return decide.decide(decide.PoolSchedulerView(pods, {p.node.name: p for p in pools}, **options)).actions
+    return pool_decide.decide(pool_decide.PoolSchedulerView(pods, {p.node.name: p for p in pools}, **options)).actions
 
 
 def chosen(*args: Any, **more: Any) -> str:
     (action,) = look(*args, **more)
-    if isinstance(action, decide.Local):
+    if isinstance(action, pool_decide.Local):
         return names.LOCAL_POOL
-    assert isinstance(action, decide.Bind), action
+    assert isinstance(action, pool_decide.Bind), action
     return action.pool
 
 
@@ -68,16 +68,16 @@ def test_a_member_of_a_group_that_may_stay_is_left_to_slurm() -> None:
     for member in members:
         member["metadata"]["annotations"][names.GROUP] = group
     found = look(members, pool("site", cpu="1"), nodes=(node("n1"),))
-    assert [type(action) for action in found] == [decide.Local, decide.Local]
+    assert [type(action) for action in found] == [pool_decide.Local, pool_decide.Local]
     assert look(members, pool("site"), nodes=(node("n1"),), left=frozenset({"u1", "u2"})) == []
-    assert {type(action) for action in look(members, pool("site"), colocated=False)} == {decide.Bind}
+    assert {type(action) for action in look(members, pool("site"), colocated=False)} == {pool_decide.Bind}
 
 
 def test_a_pool_that_is_silent_or_full_waits_with_its_reason() -> None:
     usage = Usage()
     usage.assume("other", "b", {"cpu": Decimal(8)})
     (action,) = look([pod()], pool("a", problem="not ready: SiteSilent"), pool("b"), usage=usage)
-    assert isinstance(action, decide.SetCondition)
+    assert isinstance(action, pool_decide.SetCondition)
     assert action.reason == "Unschedulable"
     assert action.message == "no pool takes the pod now: a (not ready: SiteSilent), b (no room for cpu now)"
 
@@ -92,8 +92,8 @@ def test_no_pool_at_all() -> None:
 def test_pods_of_one_look_share_the_room() -> None:
     many = [pod(f"u{n}", cpu="4") for n in range(5)]
     actions = look(many, pool("a"), pool("b"))
-    assert [a.pool for a in actions if isinstance(a, decide.Bind)] == ["a", "a", "b", "b"]
-    assert isinstance(actions[4], decide.SetCondition)
+    assert [a.pool for a in actions if isinstance(a, pool_decide.Bind)] == ["a", "a", "b", "b"]
+    assert isinstance(actions[4], pool_decide.SetCondition)
 
 
 def test_a_pool_is_checked_once_for_all_pods_that_request_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_a_pool_is_checked_once_for_all_pods_that_request_the_same(monkeypatch: 
     usage.assume("other", "n1", {"cpu": Decimal(8)})
     many = [pod(f"u{n}", cpu="4", pools="*,local") for n in range(20)]
     actions = look(many, pool("a"), pool("b", cpu="2"), nodes=(node("n1"),), usage=usage)
-    assert [type(action) for action in actions] == [decide.Bind] * 2 + [decide.Local] * 18
+    assert [type(action) for action in actions] == [pool_decide.Bind] * 2 + [pool_decide.Local] * 18
     assert sorted(checked) == ["a", "b", "n1", "n1"], "n1 is checked for its room, and for its size"
 
 
@@ -118,15 +118,15 @@ def test_a_bind_that_the_workers_did_not_accept_makes_room_for_later_pods() -> N
     usage.assume("u2", "a", {"cpu": Decimal(8), "pods": Decimal(1)})
     first, moved, last = (pod("u1", "a", priority=3), pod("u2", "b", priority=2), pod("u3", "a", priority=1))
     waits, elsewhere, bound = look([last, moved, first], pool("a"), pool("b"), usage=usage)
-    assert isinstance(waits, decide.SetCondition)
+    assert isinstance(waits, pool_decide.SetCondition)
     assert (elsewhere.pod, bound.pod) == (moved, last)
-    assert isinstance(bound, decide.Bind)
+    assert isinstance(bound, pool_decide.Bind)
     assert bound.pool == "a"
 
 
 def test_the_number_of_pods_counts() -> None:
     actions = look([pod("u1"), pod("u2")], pool("a", pods="1"))
-    assert [type(a) for a in actions] == [decide.Bind, decide.SetCondition]
+    assert [type(a) for a in actions] == [pool_decide.Bind, pool_decide.SetCondition]
 
 
 def test_the_least_loaded() -> None:
@@ -140,14 +140,14 @@ def test_by_weight() -> None:
     actions = look(
         [pod(f"u{n}") for n in range(8)], pool("a", "64"), pool("b", "64"), policy="weight", weights={"a": 3}
     )
-    assert sorted(a.pool for a in actions if isinstance(a, decide.Bind)) == ["a"] * 6 + ["b"] * 2
+    assert sorted(a.pool for a in actions if isinstance(a, pool_decide.Bind)) == ["a"] * 6 + ["b"] * 2
 
 
 SECRET = [{"name": "v", "secret": {"secretName": "s"}}]
 
 
 def lets(text: str | None) -> dict[str, Any]:
-    view = decide.NamespaceView({} if text is None else {names.POOL_SECRETS: text})
+    view = pool_decide.NamespaceView({} if text is None else {names.POOL_SECRETS: text})
     return {"namespace": {"ns": view}.__getitem__}
 
 
@@ -196,7 +196,7 @@ def test_a_pool_where_the_pods_secrets_may_not_go_is_left_out() -> None:
     why = "annotation bridge.vk.io/pool-secrets of namespace ns does not let Secret s go there"
     assert action.why == f"first with room; not a ({why})"
     (action,) = look([secret], pool("a"), pool("b", cpu="0"), **lets(None))
-    assert isinstance(action, decide.SetCondition)
+    assert isinstance(action, pool_decide.SetCondition)
     assert action.message == f"no pool takes the pod now: a ({why}), b (too little cpu)"
     assert chosen([pod(pools="a,b")], pool("a"), pool("b"), **lets(None)) == "a"
 
@@ -207,13 +207,13 @@ def test_a_pod_whose_secrets_may_go_nowhere_stays_with_the_colocated_slurm_if_th
 
 
 def test_a_namespace_that_cannot_be_read_keeps_its_pods_waiting_and_no_others() -> None:
-    def namespace(name: str) -> decide.NamespaceView:
-        return decide.NamespaceView(problem="the annotations of the pod's namespace can't be read: no answer")
+    def namespace(name: str) -> pool_decide.NamespaceView:
+        return pool_decide.NamespaceView(problem="the annotations of the pod's namespace can't be read: no answer")
 
     tell, bind = look([pod("u1", volumes=SECRET), pod("u2")], pool("a"), namespace=namespace)
-    assert isinstance(tell, decide.SetCondition)
+    assert isinstance(tell, pool_decide.SetCondition)
     assert "can't be read: no answer" in tell.message
-    assert isinstance(bind, decide.Bind)
+    assert isinstance(bind, pool_decide.Bind)
 
 
 def test_one_look_reads_a_namespace_once_and_none_after_the_api_server_did_not_answer() -> None:
@@ -231,7 +231,7 @@ def test_one_look_reads_a_namespace_once_and_none_after_the_api_server_did_not_a
 
     view = namespace_views(Namespaces(read, FakeClock()))
     assert "read: forbidden" in view("closed").problem
-    assert view("fine") == decide.NamespaceView({names.POOL_SECRETS: "fine"})
+    assert view("fine") == pool_decide.NamespaceView({names.POOL_SECRETS: "fine"})
     assert "no answer" in view("slow").problem
     assert "no answer" in view("other").problem
     assert view("fine").problem == ""
@@ -240,11 +240,11 @@ def test_one_look_reads_a_namespace_once_and_none_after_the_api_server_did_not_a
 
 
 def test_a_pod_without_room_costs_no_question_about_its_namespace() -> None:
-    def namespace(name: str) -> decide.NamespaceView:
+    def namespace(name: str) -> pool_decide.NamespaceView:
         raise AssertionError("asked")
 
     (action,) = look([pod(cpu="9", volumes=SECRET)], pool("a"), namespace=namespace)
-    assert isinstance(action, decide.SetCondition)
+    assert isinstance(action, pool_decide.SetCondition)
 
 
 def test_the_colocated_slurm_is_one_of_them() -> None:
@@ -259,7 +259,7 @@ def test_where_nothing_has_room_slurm_queues_if_it_ever_could() -> None:
     usage.assume("other", "n1", {"cpu": Decimal(8)})
     assert chosen([pod(pools="*,local")], pool("a", problem="x"), nodes=(node("n1"),), usage=usage) == "local"
     (action,) = look([pod(pools="*,local", cpu="9")], pool("a", problem="x"), nodes=(node("n1"),))
-    assert isinstance(action, decide.SetCondition)
+    assert isinstance(action, pool_decide.SetCondition)
 
 
 def test_a_pod_that_slurm_has_a_job_for_stays_there() -> None:
@@ -313,7 +313,7 @@ def test_without_slurm_a_pod_that_asks_for_no_pool_is_told_so_and_with_slurm_lef
     plain["metadata"]["annotations"], plain["spec"]["tolerations"] = {}, [{"operator": "Exists"}]
     assert look([plain], pool("a")) == []
     (action,) = look([plain], pool("a"), colocated=False)
-    assert isinstance(action, decide.SetCondition)
+    assert isinstance(action, pool_decide.SetCondition)
     assert "slurmRestApi is empty" in action.message
     assert names.POOLS in action.message
 

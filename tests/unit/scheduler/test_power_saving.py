@@ -3,12 +3,12 @@
 import pytest
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
-from scheduler import actions, decide, rules
-from scheduler.occupancy import Occupancy
-from scheduler.placement import Placements
+from scheduler import pod_actions, pod_decide, rules
+from scheduler.nodes.occupancy import Occupancy
+from scheduler.nodes.placement import Placements
 from scheduler.pod_states import PodStates
 
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
@@ -78,10 +78,10 @@ def look(nodes, slurm_states, states, now=1000.0):
     snapshot = Snapshot(sequence=7, began=1000.0, jobs={7: ObservedJob(job)}, by_uid={"u1": (7,)})
     version = ApiVersion("v0.0.45", external_jobs=True)
     more = {"now": now, "time": now, "occupancy": Occupancy("ours")}
-    view = decide.SchedulerView(
+    view = pod_decide.SchedulerView(
         [pod(7)], snapshot, placements(nodes, slurm_states), states.by_uid, version, Config(), **more
     )
-    decision = decide.decide(view)
+    decision = pod_decide.decide(view)
     states.merge(decision.states)
     (action,) = decision.actions
     return action
@@ -96,21 +96,21 @@ def test_the_bind_waits_until_the_machine_and_its_kubelet_are_up():
         ([kube_node(ready=False)], "ALLOCATED+CLOUD", "the kubelet of node n1 is not ready yet"),
     ):
         action = look(nodes, slurm_states, states)
-        assert isinstance(action, actions.SetCondition)
+        assert isinstance(action, pod_actions.SetCondition)
         assert action.reason == "SlurmNodeStarting"
         assert action.message.endswith(why)
-    assert isinstance(look([kube_node()], "ALLOCATED+CLOUD", states), actions.Bind)
+    assert isinstance(look([kube_node()], "ALLOCATED+CLOUD", states), pod_actions.Bind)
 
 
 def test_a_machine_that_is_not_of_a_cloud_is_waited_for_from_its_start_on():
     states = PodStates()
-    assert isinstance(look([kube_node(ready=False)], "ALLOCATED+POWERING_UP", states), actions.SetCondition)
-    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", states), actions.SetCondition)
-    assert isinstance(look([kube_node()], "ALLOCATED", states), actions.Bind)
-    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", PodStates()), actions.CancelAndResubmit)
+    assert isinstance(look([kube_node(ready=False)], "ALLOCATED+POWERING_UP", states), pod_actions.SetCondition)
+    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", states), pod_actions.SetCondition)
+    assert isinstance(look([kube_node()], "ALLOCATED", states), pod_actions.Bind)
+    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", PodStates()), pod_actions.CancelAndResubmit)
 
 
 def test_a_node_that_never_comes_up_is_given_back():
     states = PodStates()
-    assert isinstance(look([], "ALLOCATED+CLOUD", states), actions.SetCondition)
-    assert isinstance(look([], "ALLOCATED+CLOUD", states, 1000 + rules.WAKE_LIMIT), actions.CancelAndResubmit)
+    assert isinstance(look([], "ALLOCATED+CLOUD", states), pod_actions.SetCondition)
+    assert isinstance(look([], "ALLOCATED+CLOUD", states, 1000 + rules.WAKE_LIMIT), pod_actions.CancelAndResubmit)

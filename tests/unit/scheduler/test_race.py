@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bridge import names
 from bridge.workload import eligibility, places
-from scheduler.pools import decide, race
-from scheduler.pools.race import Candidate
+from scheduler.pools import pool_decide, race_places
+from scheduler.pools.race_places import Candidate
 from scheduler.pools.usage import Usage
 
 TOLERATIONS = [
@@ -48,32 +48,34 @@ def node(name: str, taint: str = "") -> eligibility.NodeView:
     )
 
 
-def pool(name: str, problem: str = "", races: bool = True) -> decide.PoolView:
-    return decide.PoolView(node(name, name), problem, races)
+def pool(name: str, problem: str = "", races: bool = True) -> pool_decide.PoolView:
+    return pool_decide.PoolView(node(name, name), problem, races)
 
 
-def look(the_pod: Any, *pools: decide.PoolView, most: int = 3, full: str = "", **more: Any) -> decide.Action | None:
+def look(
+    the_pod: Any, *pools: pool_decide.PoolView, most: int = 3, full: str = "", **more: Any
+) -> pool_decide.Action | None:
     usage = Usage()
     for name in full.split():
         usage.assume(f"on-{name}", name, {"cpu": Decimal(8)})
     options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": (), "states": {}}
-    view = decide.PoolSchedulerView(
+    view = pool_decide.PoolSchedulerView(
         [the_pod], {p.node.name: p for p in pools}, **options | {"usage": usage, "most_places": most} | more
     )
-    actions = decide.decide(view).actions
+    actions = pool_decide.decide(view).actions
     assert len(actions) < 2
     return actions[0] if actions else None
 
 
 def test_a_pod_that_races_is_queued_also_at_full_pools():
     action = look(pod("b,a"), pool("a"), pool("b"), full="a b")
-    assert isinstance(action, decide.Race)
+    assert isinstance(action, pool_decide.Race)
     assert action.places == ("b", "a")
 
 
 def test_without_the_annotation_or_the_setting_it_is_bound_at_once():
-    assert isinstance(look(pod(placement=None), pool("a"), pool("b")), decide.Bind)
-    assert isinstance(look(pod(), pool("a"), pool("b"), most=0), decide.Bind)
+    assert isinstance(look(pod(placement=None), pool("a"), pool("b")), pool_decide.Bind)
+    assert isinstance(look(pod(), pool("a"), pool("b"), most=0), pool_decide.Bind)
 
 
 def test_a_member_of_a_gang_does_not_race():
@@ -85,44 +87,44 @@ def test_a_member_of_a_gang_does_not_race():
 
 def test_a_site_may_refuse():
     action = look(pod(), pool("a"), pool("b", races=False), pool("c"))
-    assert isinstance(action, decide.Race)
+    assert isinstance(action, pool_decide.Race)
     assert action.places == ("a", "c")
-    assert action.why == f"queued at a, c; not b ({race.NOT_ALLOWED})"
+    assert action.why == f"queued at a, c; not b ({race_places.NOT_ALLOWED})"
 
 
 def test_one_possible_place_is_no_race():
-    assert isinstance(look(pod(), pool("a"), pool("b", races=False)), decide.Bind)
+    assert isinstance(look(pod(), pool("a"), pool("b", races=False)), pool_decide.Bind)
 
 
 def test_recorded_places_are_told_once_and_not_written_again():
     the_pod = pod(recorded="a,b")
     action = look(the_pod, pool("a"), pool("b"))
-    assert isinstance(action, decide.SetCondition)
+    assert isinstance(action, pool_decide.SetCondition)
     assert (action.reason, action.message) == ("Racing", "queued at a, b")
 
 
 def test_a_present_place_is_kept_before_a_new_one_with_room():
     action = look(pod(recorded="b,c"), pool("a"), pool("b"), pool("c"), most=2, full="b c")
-    assert isinstance(action, decide.SetCondition)
-    assert action.message == f"queued at b, c; not a ({race.NO_PLACE_LEFT})"
+    assert isinstance(action, pool_decide.SetCondition)
+    assert action.message == f"queued at b, c; not a ({race_places.NO_PLACE_LEFT})"
 
 
 def test_a_silent_place_gives_its_number_to_another_pool_only():
     silent = pool("b", problem="not ready: SiteSilent")
     alone = look(pod(recorded="a,b"), pool("a"), silent, most=2)
-    assert isinstance(alone, decide.SetCondition)
+    assert isinstance(alone, pool_decide.SetCondition)
     action = look(pod(recorded="a,b"), pool("a"), silent, pool("c"), most=2)
-    assert isinstance(action, decide.Race)
+    assert isinstance(action, pool_decide.Race)
     assert action.places == ("a", "c")
 
 
 def test_the_colocated_slurm_is_a_place_and_keeps_it():
     nodes = (node("n1"),)
     action = look(pod("a,local"), pool("a"), nodes=nodes)
-    assert isinstance(action, decide.Race)
+    assert isinstance(action, pool_decide.Race)
     assert action.places == ("a", "local")
     recorded = pod("a,local", recorded="a,local")
-    assert isinstance(look(recorded, pool("a"), nodes=nodes), decide.Local)  # after a restart
+    assert isinstance(look(recorded, pool("a"), nodes=nodes), pool_decide.Local)  # after a restart
     assert look(recorded, pool("a"), nodes=nodes, left={"u1"}) is None
     assert look(recorded, pool("a"), nodes=(), left={"u1"}, taken=lambda _: True) is None
 
@@ -131,19 +133,19 @@ def test_the_colocated_slurm_is_a_place_and_keeps_it():
 def test_the_colocated_slurm_keeps_the_place_of_a_job_if_fewer_places_are_allowed(recorded: str | None):
     the_pod = pod("a,b,local", recorded=recorded)
     action = look(the_pod, pool("a"), pool("b"), nodes=(), most=2, left={"u1"}, taken=lambda _: True)
-    assert isinstance(action, decide.Race)
+    assert isinstance(action, pool_decide.Race)
     assert action.places == ("a", "local")
 
 
 def test_slurm_is_no_place_where_none_is_configured():
     action = look(pod("a,b,local"), pool("a"), pool("b"), nodes=(), colocated=False)
-    assert isinstance(action, decide.Race)
+    assert isinstance(action, pool_decide.Race)
     assert action.places == ("a", "b")
 
 
 def test_a_pod_without_a_place_any_more_is_said_so():
     action = look(pod(recorded="a,b"), pool("c", races=False))
-    assert isinstance(action, decide.Race)
+    assert isinstance(action, pool_decide.Race)
     assert action.places == ()
 
 
@@ -156,7 +158,7 @@ candidates = st.lists(
 
 @given(candidates, st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), st.integers(2, 5))
 def test_the_selection_keeps_its_rules(found: list[Candidate], kept: list[str], most: int):
-    chosen = race.select(found, kept, most)
+    chosen = race_places.select(found, kept, most)
     by_name = {c.name: c for c in found}
     assert len(chosen.selected) <= most
     assert list(chosen.selected) == [c.name for c in found if c.name in chosen.selected]
@@ -165,7 +167,7 @@ def test_the_selection_keeps_its_rules(found: list[Candidate], kept: list[str], 
     for name in chosen.selected:
         assert not by_name[name].problem
         assert name in kept or not by_name[name].silent
-    again = race.select(found, chosen.selected, most)
+    again = race_places.select(found, chosen.selected, most)
     assert again.selected == chosen.selected, "a second decision changes nothing"
     ready = [c for c in found if not c.problem and not c.silent]
     if len(chosen.selected) < most:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError, KubeUnavailableError
-from bridge.workload.devices import UnsupportedClaimError
-from scheduler.claim_store import ClaimStore
-from scheduler.device_names import SLOW_PERIOD, DeviceNames
+from bridge.workload.devices.claimed_devices import UnsupportedClaimError
+from scheduler.devices.claim_store import ClaimStore
+from scheduler.devices.device_names import SLOW_PERIOD, DeviceNames
 from tests.fakes.clock import FakeClock
 from tests.fakes.old_api_server import OldApiServer
 

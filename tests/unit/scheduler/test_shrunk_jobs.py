@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm.allotments import Allotment
 from bridge.workload import allotted
-from scheduler import actions
+from scheduler import pod_actions
 from tests.fakes.memory_hub import MemoryHub
 
 GPU = "nvidia.com/gpu"
@@ -128,7 +128,7 @@ def test_a_job_that_was_made_smaller_is_given_back(created, change, monkeypatch)
     assert hub.slurm.start(job)
     pass_time()
     assert not bound()
-    assert [type(action) for action in told] == [actions.CancelAndResubmit]
+    assert [type(action) for action in told] == [pod_actions.CancelAndResubmit]
     assert told[0].reason == allotted.REASON and "for pods that take" in told[0].why
     hub.clock.advance(600)
     pass_time()

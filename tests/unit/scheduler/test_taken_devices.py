@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm.job_resources import GresIndices, NodeResources
-from scheduler.actions import Bind
-from scheduler.claims import Claims
-from scheduler.taken_devices import STALE, TakenDevices, prune
+from scheduler.devices.claims import Claims
+from scheduler.devices.taken_devices import STALE, TakenDevices, prune
+from scheduler.pod_actions import Bind
 from tests.fakes.clock import FakeClock
 
 KEYS = [("driver", "pool", name) for name in ("a", "b", "c")]

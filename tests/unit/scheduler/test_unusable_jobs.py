@@ -4,7 +4,7 @@ import pytest
 
 from bridge import names
 from bridge.workload import pods
-from bridge.workload.devices import DevicesNotReadyError, WrongDevicesError
+from bridge.workload.devices.claimed_devices import DevicesNotReadyError, WrongDevicesError
 from tests.fakes.memory_world import MemoryWorld, path_of
 
 STEP = 0.5

@@ -5,16 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.kube.prune import prune_claim, prune_pod, prune_volume
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
-from scheduler import actions, decide, occupancy, rules, volumes
-from scheduler.occupancy import Occupancy, PlannedOccupancy
-from scheduler.placement import Placements
+from scheduler import pod_actions, pod_decide, rules
+from scheduler.nodes import occupancy
+from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy
+from scheduler.nodes.placement import Placements
 from scheduler.pod_states import PodStates
-from scheduler.storage import Storage
-from scheduler.volume_nodes import ClaimVolume, NodeFilter, SelectNode
+from scheduler.volumes import pod_volumes
+from scheduler.volumes.storage import Storage
+from scheduler.volumes.volume_nodes import ClaimVolume, NodeFilter, SelectNode
 
 HOST = "kubernetes.io/hostname"
 ZONES = {"n1": "a", "n2": "a", "n3": "b"}
@@ -35,7 +37,7 @@ def claim(name="data", *, storage_class="local", size="5Gi", volume=None, modes=
     annotations = more.pop("annotations", {})
     if volume:
         spec["volumeName"], phase = volume, phase or "Bound"
-        annotations = {volumes.BIND_COMPLETED: "yes", **annotations}
+        annotations = {pod_volumes.BIND_COMPLETED: "yes", **annotations}
     return {
         "kind": "PersistentVolumeClaim",
         "metadata": meta(name, namespace="ns", annotations=annotations, **more.pop("metadata", {})),
@@ -53,7 +55,7 @@ def volume(name, *hosts, storage_class="local", size="10Gi", phase="Available", 
     return {"kind": "PersistentVolume", "metadata": metadata, "spec": body | spec, "status": {"phase": phase}}
 
 
-def storage_class(name="local", mode=DELAYED, provisioner=volumes.NO_PROVISIONER, **more):
+def storage_class(name="local", mode=DELAYED, provisioner=pod_volumes.NO_PROVISIONER, **more):
     return {
         "kind": "StorageClass",
         "metadata": meta(name),
@@ -100,7 +102,7 @@ def refused(the_pod, *objects):
 
 
 def problem(*objects, the_pod=None):
-    return volumes.needs(the_pod or pod("data"), Storage([*CLASSES, *objects])).problem
+    return pod_volumes.needs(the_pod or pod("data"), Storage([*CLASSES, *objects])).problem
 
 
 class TestNodes:
@@ -171,7 +173,7 @@ class TestNodes:
         assert eligible(pod("data"), claim(storage_class="made")) == ("n1", "n2", "n3")
 
     def test_a_selected_node_is_the_only_one(self):
-        chosen = claim(storage_class="made", annotations={volumes.SELECTED_NODE: "n2"})
+        chosen = claim(storage_class="made", annotations={pod_volumes.SELECTED_NODE: "n2"})
         assert eligible(pod("data"), chosen) == ("n2",)
 
     def test_a_volume_with_the_claim_decides_before_the_claim_is_bound(self):
@@ -202,7 +204,7 @@ class TestNodes:
         wanted = [claim(f"c{n}", size=f"{size}Gi") for n, size in enumerate(sizes)]
         there = {f"v{n}": (host, size) for n, (host, size) in enumerate(free)}
         found = Storage([*CLASSES, *wanted, *(volume(v, h, size=f"{s}Gi") for v, (h, s) in there.items())])
-        needs = volumes.needs(pod(*(c["metadata"]["name"] for c in wanted)), found)
+        needs = pod_volumes.needs(pod(*(c["metadata"]["name"] for c in wanted)), found)
         check = NodeFilter(needs, found)
         for node in NODES:
             capacities = sorted(size for host, size in there.values() if host == node.name)
@@ -270,7 +272,7 @@ def job(job_id, node="", uid="u1"):
 
 def look(*args, states=None, **kwargs):
     states = states if states is not None else PodStates()
-    decision = decide.decide(view(*args, states=states, **kwargs))
+    decision = pod_decide.decide(view(*args, states=states, **kwargs))
     states.merge(decision.states)
     return decision.actions
 
@@ -280,21 +282,21 @@ class TestDecisions:
         (told,) = look([pod("data")], placements())
         assert (told.reason, told.message) == ("VolumeNotReady", "PersistentVolumeClaim data does not exist")
         (submit,) = look([pod("data")], placements(claim(), volume("v", "n1")))
-        assert isinstance(submit, actions.Submit)
+        assert isinstance(submit, pod_actions.Submit)
 
     def test_a_job_on_a_node_without_the_volume_is_given_back(self):
         (back,) = look([pod("data", job=5)], placements(claim(volume="v"), volume("v", "n1")), job(5, "n2"))
-        assert isinstance(back, actions.CancelAndResubmit)
+        assert isinstance(back, pod_actions.CancelAndResubmit)
         assert "node affinity of a PersistentVolume does not match" in back.why
         assert back.soon, "another node has the volume"
 
     def test_a_pending_job_excludes_the_other_nodes(self):
         (exclude,) = look([pod("data", job=5)], placements(claim(volume="v"), volume("v", "n1")), job(5))
-        assert exclude == actions.Exclude(pod("data", job=5), 5, ("n2", "n3"))
+        assert exclude == pod_actions.Exclude(pod("data", job=5), 5, ("n2", "n3"))
 
     def test_the_pod_is_held_before_its_claim_is_bound(self):
         (hold,) = look([pod("data")], placements(claim(), volume("v", "n1")), job(5, "n1"))
-        assert isinstance(hold, actions.Hold)
+        assert isinstance(hold, pod_actions.Hold)
 
     def test_a_free_volume_gets_the_claim_then_the_pod_waits_then_it_is_bound(self):
         found = Storage([*CLASSES, claim(), volume("v", "n1"), volume("w", "n1", size="6Gi")])
@@ -314,7 +316,7 @@ class TestDecisions:
         assert "data is bound to a volume on node n1" in told.message
         found.changed("update", None, claim(volume="w"))
         (bind,) = look(*args, states=states)
-        assert isinstance(bind, actions.Bind)
+        assert isinstance(bind, pod_actions.Bind)
 
     def test_a_provisioner_gets_the_node_once(self):
         found = Storage([*CLASSES, claim(storage_class="made")])
@@ -322,25 +324,25 @@ class TestDecisions:
         (act,) = look([pod("data", job=5)], place, job(5, "n2"))
         (write,) = act.writes
         assert isinstance(write, SelectNode)
-        assert write.patch["metadata"]["annotations"] == {volumes.SELECTED_NODE: "n2"}
-        found.changed("update", None, claim(storage_class="made", annotations={volumes.SELECTED_NODE: "n2"}))
+        assert write.patch["metadata"]["annotations"] == {pod_volumes.SELECTED_NODE: "n2"}
+        found.changed("update", None, claim(storage_class="made", annotations={pod_volumes.SELECTED_NODE: "n2"}))
         (told,) = look([pod("data", job=5)], place, job(5, "n2"))
         assert told.reason == "VolumeBinding"
 
     def test_the_wait_for_a_volume_is_limited(self):
-        chosen = claim(storage_class="made", annotations={volumes.SELECTED_NODE: "n2"})
+        chosen = claim(storage_class="made", annotations={pod_volumes.SELECTED_NODE: "n2"})
         args, states = ([pod("data", job=5)], placements(chosen), job(5, "n2")), PodStates()
         look(*args, states=states)
         (back,) = look(*args, states=states, now=1000 + Config().busy_node_timeout)
-        assert isinstance(back, actions.CancelAndResubmit)
+        assert isinstance(back, pod_actions.CancelAndResubmit)
         assert "after 120 s" in back.why
 
     def test_a_claim_for_one_pod_is_given_to_one_pod(self):
-        single = claim(volume="v", modes=[volumes.ONE_POD])
-        place = placements(single, volume("v", "n1", modes=[volumes.ONE_POD]))
+        single = claim(volume="v", modes=[pod_volumes.ONE_POD])
+        place = placements(single, volume("v", "n1", modes=[pod_volumes.ONE_POD]))
         both = [pod("data", job=5), pod("data", uid="u2", job=6)]
         first, second = look(both, place, job(5, "n1"), job(6, "n1", "u2"))
-        assert isinstance(first, actions.Bind)
+        assert isinstance(first, pod_actions.Bind)
         assert second.reason == "VolumeInUse"
         assert "ns/pod-u1 uses it" in second.message
 
@@ -350,19 +352,19 @@ class TestDecisions:
         raw = pod("data", uid="u9", node="n1")
         raw["spec"]["volumes"][0]["persistentVolumeClaim"]["readOnly"] = True
         there.changed("add", None, prune(raw))
-        place = placements(claim(volume="v", modes=[volumes.ONE_POD]), volume("v"))
+        place = placements(claim(volume="v", modes=[pod_volumes.ONE_POD]), volume("v"))
         (told,) = look([pod("data")], place, there=there)
         assert told.reason == "VolumeInUse"
         there.changed("update", None, prune(raw | {"status": {"phase": "Succeeded"}}))
         (submit,) = look([pod("data")], place, there=there)
-        assert isinstance(submit, actions.Submit)
+        assert isinstance(submit, pod_actions.Submit)
 
 
 class TestStorage:
     def test_an_event_older_than_the_answer_to_a_write_changes_nothing(self):
         seen = []
         found = Storage([claim()], on_change=lambda: seen.append(1))
-        newer = claim(annotations={volumes.SELECTED_NODE: "n1"})
+        newer = claim(annotations={pod_volumes.SELECTED_NODE: "n1"})
         newer["metadata"]["resourceVersion"] = "9"
         found.changed("update", None, newer)
         found.changed("update", None, claim())
@@ -414,9 +416,9 @@ def test_an_older_state_counts_only_after_a_restore_of_etcd():
 
 
 def test_the_caches_keep_what_decides():
-    raw = claim(annotations={volumes.SELECTED_NODE: "n1", "other": "x"}, dataSource={"name": "snapshot"})
+    raw = claim(annotations={pod_volumes.SELECTED_NODE: "n1", "other": "x"}, dataSource={"name": "snapshot"})
     kept = prune_claim(raw)
-    assert kept["metadata"]["annotations"] == {volumes.SELECTED_NODE: "n1"}
+    assert kept["metadata"]["annotations"] == {pod_volumes.SELECTED_NODE: "n1"}
     assert "dataSource" not in kept["spec"]
     local = volume("v", "n1", local={"path": "/mnt"}, labels={"disk": "nvme"})
     assert prune_volume(local)["metadata"]["labels"] == {"disk": "nvme"}

@@ -33,8 +33,8 @@ from bridge.script.buildconfig import BuildConfig
 from bridge.script.plan import make
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import ADDRESS
-from bridge.script.runtimes import images
-from bridge.script.runtimes import table as runtimes
+from bridge.script.runtimes import runtime_images
+from bridge.script.runtimes import runtime_table as runtimes
 from tests.unit.script import hostile_pods, runtime_syntax
 from tests.unit.script.pods import KINDS, OBJECTS, SITE
 
@@ -253,7 +253,7 @@ def check(runtime: str, plan: Plan, index: int, records: list[list[str]], folder
     container = plan.containers[index]
     files = {record[1]: record[2:] for record in records if record[0] == "file"}
     commands = [record[1:] for record in records if record[0] == "command"]
-    (prefix, own) = images.accept_image(
+    (prefix, own) = runtime_images.accept_image(
         container, "", plan.config, plan.annotations.image_root, runtimes.of(plan.config).schemes
     )
     assert prefix and own is not None

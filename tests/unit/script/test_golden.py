@@ -13,7 +13,7 @@ import pytest
 from bridge.script import library
 from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
-from bridge.script.runtimes import table as runtimes
+from bridge.script.runtimes import runtime_table as runtimes
 from tests.unit.script.pods import KINDS, OBJECTS, SITE
 
 GOLDEN = Path(__file__).parent / "golden"

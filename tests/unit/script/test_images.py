@@ -16,7 +16,7 @@ from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from bridge.script.runtimes.enroot import EnrootRuntime
-from bridge.script.runtimes.images import login_digest, pull_policy
+from bridge.script.runtimes.runtime_images import login_digest, pull_policy
 from tests.unit.script import runtime_syntax
 from tests.unit.script.pods import pod
 

@@ -18,7 +18,7 @@ from bridge.script.buildconfig import BuildConfig
 from bridge.script.plan import make
 from bridge.script.quoting import ADDRESS, clean, word
 from bridge.script.references import Objects
-from bridge.script.runtimes import table as runtimes
+from bridge.script.runtimes import runtime_table as runtimes
 from tests.unit.script.pods import SITE, UID
 
 RUNTIMES = ("apptainer", "enroot", "podman", "charliecloud", "none")

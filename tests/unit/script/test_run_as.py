@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import ScriptError
-from bridge.poolapi.job_user import JobUser
+from bridge.protocol.model.job_user import JobUser
 from bridge.script.build import ScriptJob, build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects

@@ -3,13 +3,13 @@ import os
 
 import pytest
 
+from bridge.apps.plugin import listen
+from bridge.apps.plugin.listen import Address
 from bridge.errors import ConfigError
-from bridge.metrics import CERTIFICATE_EXPIRY
-from bridge.plugin import listen
-from bridge.plugin.listen import Address
-from bridge.serving.access import Files, ServerAccess
 from bridge.serving.certificates import make_ca, make_pair
-from bridge.serving.connection import PEER_CERTIFICATE
+from bridge.serving.client_access import Files, ServerAccess
+from bridge.serving.http_connection import PEER_CERTIFICATE
+from bridge.telemetry.metrics import CERTIFICATE_EXPIRY
 
 NOW = 1_790_000_000.0
 

@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from bridge.errors import CertificateError
 from bridge.serving.certificates import Authority, Certificates, make_ca, make_pair
-from bridge.serving.connection import PEER_CERTIFICATE
+from bridge.serving.http_connection import PEER_CERTIFICATE
 from bridge.serving.https import Server
 from tests.fakes.client_certificate import client_files
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from bridge.serving.access import Files, ServerAccess
+from bridge.serving.client_access import Files, ServerAccess
 from bridge.serving.hints import BODY_LIMIT, hint_app
 from bridge.serving.https import Server
 

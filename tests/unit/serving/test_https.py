@@ -12,7 +12,7 @@ import flask
 import pytest
 
 from bridge.errors import BridgeError
-from bridge.serving import connection
+from bridge.serving import http_connection
 from bridge.serving.certificates import Certificates, Pair, make_pair
 from bridge.serving.https import Server
 
@@ -135,7 +135,7 @@ def test_silent_clients_stop_nobody(serve: Callable[..., Server]) -> None:
 
 
 def test_the_client_is_the_one_to_close_an_idle_connection() -> None:
-    assert connection.IDLE_TIMEOUT > 90
+    assert http_connection.IDLE_TIMEOUT > 90
 
 
 def test_rubbish_instead_of_a_handshake_harms_nobody(serve: Callable[..., Server]) -> None:

@@ -14,9 +14,9 @@ from typing import cast
 import flask
 import pytest
 
-from bridge.serving import connection
+from bridge.serving import http_connection
 from bridge.serving.certificates import Certificates, make_pair
-from bridge.serving.connection import Connection
+from bridge.serving.http_connection import Connection
 from bridge.serving.https import Server
 from bridge.serving.selector import Connections
 
@@ -143,7 +143,7 @@ def test_200_slow_clients_delay_nobody(serve: Callable[..., Server], kind: str) 
 def test_a_stage_has_one_deadline_for_all_its_bytes(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, kind: str, timeout: str
 ) -> None:
-    monkeypatch.setattr(connection, f"{timeout}_TIMEOUT", 0.5)
+    monkeypatch.setattr(http_connection, f"{timeout}_TIMEOUT", 0.5)
     tls, first, text = KINDS[kind]
     server = serve(certificates=Certificates(PAIR))
     begin = time.monotonic()
@@ -172,7 +172,7 @@ def connect(port: int, tls: bool) -> socket.socket:
 def test_a_client_that_still_sends_gets_its_408(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
-    monkeypatch.setattr(connection, "REQUEST_TIMEOUT", 0.2)
+    monkeypatch.setattr(http_connection, "REQUEST_TIMEOUT", 0.2)
     server = serve(certificates=Certificates(PAIR) if tls else None)
     with connect(server.port, tls) as sock:
         sock.sendall(b"POST /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\n")
@@ -188,8 +188,8 @@ def test_a_client_that_still_sends_gets_its_408(
 def test_a_request_that_takes_long_must_arrive_at_a_rate_without_a_stop(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, tls: bool, rate: int, burst: int, status: bytes
 ) -> None:
-    monkeypatch.setattr(connection, "REQUEST_TIMEOUT", 1.0)
-    monkeypatch.setattr(connection, "LEAST_RATE", rate)
+    monkeypatch.setattr(http_connection, "REQUEST_TIMEOUT", 1.0)
+    monkeypatch.setattr(http_connection, "LEAST_RATE", rate)
     server = serve(certificates=Certificates(PAIR) if tls else None)
     with connect(server.port, tls) as sock:
         sock.sendall(b"POST /echo HTTP/1.1\r\nContent-Length: 21000\r\n\r\n")
@@ -213,8 +213,8 @@ def test_a_body_above_the_limit_is_discarded_until_its_client_reads_the_413(serv
 def test_what_is_sent_after_the_answer_is_discarded_within_bounds(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, seconds: float, size: int
 ) -> None:
-    monkeypatch.setattr(connection, "DISCARD_TIMEOUT", seconds)
-    monkeypatch.setattr(connection, "DISCARD_LIMIT", size)
+    monkeypatch.setattr(http_connection, "DISCARD_TIMEOUT", seconds)
+    monkeypatch.setattr(http_connection, "DISCARD_LIMIT", size)
     server = serve(body_limit=2**16)
     other = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
     begin = time.monotonic()
@@ -235,7 +235,7 @@ def test_what_is_sent_after_the_answer_is_discarded_within_bounds(
 
 
 def test_an_answer_that_is_not_read_is_given_up(serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "ANSWER_TIMEOUT", 0.5)
+    monkeypatch.setattr(http_connection, "ANSWER_TIMEOUT", 0.5)
     server = serve(certificates=Certificates(PAIR))
     slow = Drip(server.port, *KINDS["answer"], 1)
     try:

@@ -3,13 +3,13 @@
 import pytest
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError
-from bridge.site.batch.port import Amount, BatchJob, Capacity
+from bridge.protocol.nats.messages import SubmitMessage
+from bridge.site.batch.batch_interface import Amount, BatchJob, Capacity
 from bridge.site.batch_list import BatchList
-from bridge.site.config import parse
-from bridge.site.folder import Folder
+from bridge.site.config.site_config import parse
+from bridge.site.jobs.site_folder import Folder
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Delays, Watcher
-from bridge.wire.messages import SubmitMessage
 from tests.fakes.clock import FakeClock
 
 OWNER = "c1"

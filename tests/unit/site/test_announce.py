@@ -10,7 +10,7 @@ import pytest
 from bridge.errors import SiteDownError
 from bridge.script import library
 from bridge.site.announce import Announcer, Presence, runtime_version
-from bridge.site.config import parse
+from bridge.site.config.site_config import parse
 
 
 class Heard:

@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.cli.main import cli
+from bridge.apps.cli.main import cli
 from bridge.errors import ConfigError
-from bridge.site.build_conf import SECTIONS, convert
-from bridge.site.config import parse, validated
-from bridge.site.conversion_text import is_toml
-from bridge.site.sample import documented
+from bridge.site.config.sample import documented
+from bridge.site.config.site_config import parse, validated
+from bridge.site.conversion.build_conf import SECTIONS, convert
+from bridge.site.conversion.conversion_text import is_toml
 
 # every section of BuildConfig.py, and a key of each kind
 WHOLE = """\

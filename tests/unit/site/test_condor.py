@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.site.batch import condor_text as text
+from bridge.site.batch.batch_interface import BatchJobRequest
 from bridge.site.batch.htcondor import CondorBatch
-from bridge.site.batch.port import BatchJobRequest
-from bridge.site.config import make_batch_system, parse
+from bridge.site.config.site_config import make_batch_system, parse
 from tests.fakes.clock import FakeClock
 
 

@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bridge.cli.submitter import submitter
-from bridge.config_base import section_in
+from bridge.apps.cli.submitter_command import submitter
+from bridge.config.base import section_in
 from bridge.errors import ConfigError
 from bridge.script.buildconfig import BuildConfig
-from bridge.site import config, sample
+from bridge.site.config import sample, site_config
 from bridge.site.service import LiveConfig, link_settings
 
 DOCS = Path(__file__).resolve().parents[3] / "docs/sites/sites.md"
 
 
 def test_section_2_the_sample_is_valid_and_says_only_defaults() -> None:
-    assert config.parse(sample.sample()) == config.parse('pool = "my-pool"')
+    assert site_config.parse(sample.sample()) == site_config.parse('pool = "my-pool"')
 
 
 def test_the_sample_names_every_key() -> None:
     text = sample.sample()
-    for name, field in config.SiteConfig.model_fields.items():
+    for name, field in site_config.SiteConfig.model_fields.items():
         model = section_in(field.annotation)
         for key in [name] if model is None else list(model.model_fields):
             assert f"\n{key} = " in text or f"\n# {key} = " in text, (name, key)
@@ -33,7 +33,7 @@ def test_the_sample_names_every_key() -> None:
 
 def test_what_stands_in_comments_of_the_sample_is_valid_too() -> None:
     without = re.sub(r"(?m)^# seed_file.*\n", "", sample.sample())  # either a seed, or a user with a password
-    loaded = config.parse(re.sub(r"(?m)^# (?=[a-z_]+ = |\[\[)", "", without))
+    loaded = site_config.parse(re.sub(r"(?m)^# (?=[a-z_]+ = |\[\[)", "", without))
     assert loaded.flavors[0].name == "gpu"
     assert loaded.slurm.partition == "batch"
 
@@ -44,11 +44,11 @@ def test_the_documentation_has_the_table_of_keys() -> None:
 
 def test_every_section_of_a_buildconfig_is_there() -> None:
     text = 'pool = "p"\nheader = "module load x"\n[apptainer]\nfakeroot = true\n[[flavors]]\nname = "a"\n'
-    told = config.parse(text).buildconfig()
+    told = site_config.parse(text).buildconfig()
     assert told.header == "module load x"
     assert told.apptainer.fakeroot
     assert BuildConfig.model_validate(told.dump()) == told
-    assert set(BuildConfig.model_fields) <= set(config.SiteConfig.model_fields)
+    assert set(BuildConfig.model_fields) <= set(site_config.SiteConfig.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -82,27 +82,27 @@ def test_every_section_of_a_buildconfig_is_there() -> None:
 )
 def test_what_is_wrong_is_named(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        config.parse(text)
+        site_config.parse(text)
     assert words in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["wss://user:secret@host", "http://user:secret@host", "user:s:secr@secret@host"])
 def test_a_password_in_a_value_is_masked(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        config.parse(f'pool = "p"\n[nats]\nservers = ["{url}"]')
+        site_config.parse(f'pool = "p"\n[nats]\nservers = ["{url}"]')
     assert "***@host']" in str(refused.value)
     assert "secret" not in str(refused.value)
 
 
 def test_the_command_line_says_the_pool() -> None:
-    assert config.parse("", pool="p").pool == "p"
-    assert config.parse('pool = "a"', pool="b").pool == "b"
+    assert site_config.parse("", pool="p").pool == "p"
+    assert site_config.parse('pool = "a"', pool="b").pool == "b"
 
 
 def test_the_command_prints_the_sample() -> None:
     done = CliRunner().invoke(submitter, ["config"])
     assert done.exit_code == 0
-    assert config.parse(done.output).pool == "my-pool"
+    assert site_config.parse(done.output).pool == "my-pool"
 
 
 def test_the_command_checks_a_file(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_section_2_a_change_of_the_file_is_taken_up_and_a_bad_one_is_not(tmp_pat
 
 
 def test_every_key_is_either_static_or_live() -> None:
-    assert set(config.READ_AT_START) <= set(config.SiteConfig.model_fields)
+    assert set(site_config.READ_AT_START) <= set(site_config.SiteConfig.model_fields)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604])
@@ -144,7 +144,7 @@ def test_a_seed_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> No
     seed = tmp_path / "seed"
     seed.write_text("secret")
     seed.chmod(mode)
-    told = config.parse(f'pool = "p"\n[nats]\nseed_file = "{seed}"')
+    told = site_config.parse(f'pool = "p"\n[nats]\nseed_file = "{seed}"')
     with pytest.raises(ConfigError) as refused:
         link_settings(told, "n")
     assert refused.value.hint == f"chmod 600 {seed}"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bridge.errors import BridgeError
-from bridge.site import limits
-from bridge.site.config import parse
-from bridge.wire.messages import CancelMessage, Logs, Snapshot, SubmitMessage
+from bridge.protocol.nats.messages import CancelMessage, Logs, Snapshot, SubmitMessage
+from bridge.site.config.site_config import parse
+from bridge.site.jobs import request_limits
 from tests.unit.site.conftest import OWNER, UID
 
 STEPS = ("mkdir", "open", "write", "rename", "replace", "fsync", "unlink")
@@ -183,7 +183,7 @@ def test_what_a_killed_submit_left_is_removed(world: Any, monkeypatch: Any, poin
 def test_what_a_killed_removal_left_is_swept_after_a_while(world: Any, monkeypatch: Any) -> None:
     world.submit()
     with monkeypatch.context() as patched:
-        patched.setattr("bridge.site.job_folder.remove_tree", lambda _: None)
+        patched.setattr("bridge.site.jobs.job_folder.remove_tree", lambda _: None)
         world.folder.job(UID).remove()
     staging = world.path / "staging"
     assert len(list(staging.iterdir())) == 1
@@ -304,7 +304,7 @@ def test_a_job_that_can_not_be_read_is_neither_removed_nor_run_again(world: Any,
 def test_a_job_of_a_submitter_that_died_before_it_told_is_taken_up(world: Any, asked: bool) -> None:
     """By the leader, which continues: when the hub requests the job, or else within the hour."""
     world.look()
-    meta = limits.admitted(
+    meta = request_limits.admitted(
         OWNER, SubmitMessage(namespace="ns", name="pod", script="true\n"), world.config, world.clock.time()
     )
     world.folder.job(UID).create("true\n", meta)

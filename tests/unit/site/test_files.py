@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.site.files import read_json, read_some, write, write_new
+from bridge.site.files.atomic_files import read_json, read_some, write, write_new
 
 
 @given(content=st.binary(max_size=3000), most=st.integers(1, 2000))

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import ConfigError, SiteRefusedError
-from bridge.site.folder import Folder
-from bridge.site.job_record import Meta
-from bridge.wire.messages import CancelMessage, File, Files
+from bridge.protocol.nats.messages import CancelMessage, File, Files
+from bridge.site.jobs.job_record import Meta
+from bridge.site.jobs.site_folder import Folder
 from tests.unit.site.conftest import OWNER, UID
 
 

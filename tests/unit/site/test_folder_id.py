@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from bridge.errors import BatchError, ConfigError, SiteRefusedError
-from bridge.site.batch.port import BatchJob
-from bridge.site.folder import Folder
+from bridge.protocol.nats.messages import CancelMessage
+from bridge.site.batch.batch_interface import BatchJob
+from bridge.site.jobs.site_folder import Folder
 from bridge.site.service import LiveConfig, Service
-from bridge.wire.messages import CancelMessage
 from tests.unit.site.conftest import OWNER, UID
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bridge.site.job_actions import KILL_ALLOWANCE
+from bridge.protocol.nats.messages import CancelMessage
+from bridge.site.jobs.job_actions import KILL_ALLOWANCE
 from bridge.site.submitter import Submitter
-from bridge.wire.messages import CancelMessage
 from tests.fakes.clock import FakeClock
 from tests.unit.site.conftest import OWNER, UID
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import ConfigError
-from bridge.site.config import Images, parse
+from bridge.site.config.site_config import Images, parse
 from bridge.site.images import CachedImage, ImageCache, to_evict
 from tests.fakes.clock import FakeClock
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bridge.poolapi.announcement import Announcement
-from bridge.poolapi.job_user import JobUser
+from bridge.protocol.model.announcement import Announcement
+from bridge.protocol.model.job_user import JobUser
 from bridge.site import job_users
 from bridge.site.announce import Announcer
-from bridge.site.config import parse
+from bridge.site.config.site_config import parse
 from tests.unit.site.test_announce import Heard
 
 APPTAINER, PODMAN = parse('pool = "p"'), parse('pool = "p"\n[runtime]\nkind = "podman"')

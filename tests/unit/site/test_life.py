@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
+from bridge.protocol.nats.messages import CancelMessage, ScriptWithoutLibrary, Snapshot, SubmitMessage
 from bridge.script import library
-from bridge.site import job_script
-from bridge.site.config import parse
-from bridge.site.job_folder import JobFolder
-from bridge.wire.messages import CancelMessage, ScriptWithoutLibrary, Snapshot, SubmitMessage
+from bridge.site.config.site_config import parse
+from bridge.site.jobs import job_script
+from bridge.site.jobs.job_folder import JobFolder
 from tests.unit.site.conftest import OWNER, UID
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.site.log_files import Index, LogFiles, open_log
+from bridge.site.logs.log_files import Index, LogFiles, open_log
 
 LIBRARY = Path(__file__).resolve().parents[3] / "bridge" / "script" / "lib" / "logs.bash"
 STEP, FILES, LINE = 8192, 3, 2048

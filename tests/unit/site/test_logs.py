@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import SiteRefusedError
-from bridge.site.job_record import JobRecord, Meta
-from bridge.site.logs import read_log
-from bridge.wire.messages import Logs
+from bridge.protocol.nats.messages import Logs
+from bridge.site.jobs.job_record import JobRecord, Meta
+from bridge.site.logs.log_reader import read_log
 from tests.fakes.clock import FakeClock
 from tests.unit.site.conftest import OWNER, UID
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteRefusedError
-from bridge.wire.messages import CancelMessage, Files, Logs, Snapshot, SubmitMessage
+from bridge.protocol.nats.messages import CancelMessage, Files, Logs, Snapshot, SubmitMessage
 from tests.unit.site.conftest import OWNER, UID
 
 OTHER = "c2"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.script.settings import Flavor
 from bridge.site.batch import pbs
-from bridge.site.batch.port import Amount, BatchJobRequest
-from bridge.site.config import make_batch_system, parse
+from bridge.site.batch.batch_interface import Amount, BatchJobRequest
+from bridge.site.config.site_config import make_batch_system, parse
 from tests.fakes.clock import FakeClock
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"

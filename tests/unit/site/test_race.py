@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
-from bridge.site.config import parse
-from bridge.site.job_folder import JobFolder
-from bridge.site.job_record import Cancellation
-from bridge.wire.messages import CancelMessage, Grant, SubmitMessage
+from bridge.protocol.nats.messages import CancelMessage, Grant, SubmitMessage
+from bridge.site.config.site_config import parse
+from bridge.site.jobs.job_folder import JobFolder
+from bridge.site.jobs.job_record import Cancellation
 from tests.fakes import nfs_names
 from tests.unit.site.conftest import OWNER, UID
 
@@ -345,11 +345,11 @@ def test_a_list_from_before_the_replacement_says_nothing_about_the_new_job(site,
 ASKS_ON_NFS = """
 import sys
 from pathlib import Path
-from bridge.site import status
-from bridge.site.folder import Folder
+from bridge.site.jobs import job_status
+from bridge.site.jobs.site_folder import Folder
 job = Folder(Path(sys.argv[1])).job(sys.argv[2])
 for _ in range(2):
-    print(status.asks(job.read()), flush=True)
+    print(job_status.asks(job.read()), flush=True)
     sys.stdin.readline()
 """
 

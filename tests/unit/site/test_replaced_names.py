@@ -21,13 +21,13 @@ from typing import Any
 import pytest
 
 from bridge.errors import BatchError, SiteError
-from bridge.poolapi.requests import LogOptions
-from bridge.site.batch.job_user import hand_over
-from bridge.site.folder import Folder
-from bridge.site.job_folder import SECRETS
-from bridge.site.job_record import Cancellation, Meta
-from bridge.site.removal import remove_tree
-from bridge.wire.messages import CancelMessage, File, Files
+from bridge.protocol.model.requests import LogOptions
+from bridge.protocol.nats.messages import CancelMessage, File, Files
+from bridge.site.batch.batch_user import hand_over
+from bridge.site.files.removal import remove_tree
+from bridge.site.jobs.job_folder import SECRETS
+from bridge.site.jobs.job_record import Cancellation, Meta
+from bridge.site.jobs.site_folder import Folder
 from tests.unit.site.conftest import OWNER, UID, World
 
 FOREIGN = "of somebody else"

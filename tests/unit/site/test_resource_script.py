@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import BatchError
-from bridge.site.config import Resources
-from bridge.site.resource_script import measured, parse
+from bridge.site.config.resource_script import measured, parse
+from bridge.site.config.site_config import Resources
 
 PRINTED = {
     "cpu": "128",

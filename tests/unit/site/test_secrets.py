@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from bridge.protocol.nats.messages import CancelMessage, File, Files, SubmitMessage
 from bridge.site.watcher import SECRETS_KEPT
-from bridge.wire.messages import CancelMessage, File, Files, SubmitMessage
 from tests.unit.site.conftest import OWNER, UID
 
 WORD = "c2VjcmV0LXdvcmQ="
@@ -87,7 +87,7 @@ def test_a_job_that_runs_keeps_what_it_has(world: Any) -> None:
 def test_ended_jobs_are_looked_through_once(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     submit(world)
     seen: list[str] = []
-    monkeypatch.setattr("bridge.site.job_folder.JobFolder.drop_secrets", lambda self: seen.append(self.uid))
+    monkeypatch.setattr("bridge.site.jobs.job_folder.JobFolder.drop_secrets", lambda self: seen.append(self.uid))
     world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
     for _ in range(3):
         world.look(SECRETS_KEPT)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteRefusedError
-from bridge.wire.messages import File, Files
+from bridge.protocol.nats.messages import File, Files
 from tests.unit.site.conftest import OWNER, UID
 
 

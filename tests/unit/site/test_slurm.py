@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.script.settings import Flavor
-from bridge.site.batch import job_user
+from bridge.site.batch import batch_user
 from bridge.site.batch import slurm_text as text
-from bridge.site.batch.port import BatchJobRequest
+from bridge.site.batch.batch_interface import BatchJobRequest
 from bridge.site.batch.slurm import SlurmBatch
 from bridge.site.batch.slurm_flags import allowed_flags
-from bridge.site.config import make_batch_system, parse
+from bridge.site.config.site_config import make_batch_system, parse
 from tests.fakes.clock import FakeClock
 
 SQUEUE = """\
@@ -437,7 +437,7 @@ def test_jobs_of_other_users_are_listed_too(tmp_path: Path, monkeypatch: pytest.
     batch = slurm(tmp_path)
     batch.jobs()
     assert (tmp_path / "squeue.words").read_text().splitlines()[0] == "--me"
-    monkeypatch.setattr(job_user, "users", lambda folder: {4711, 12})
+    monkeypatch.setattr(batch_user, "users", lambda folder: {4711, 12})
     batch = slurm(tmp_path)
     batch.jobs()
     users = ",".join(map(str, sorted({os.geteuid(), 12, 4711})))
@@ -449,4 +449,4 @@ def test_a_number_that_is_no_user_is_an_error_of_the_job(tmp_path: Path, user: s
     folder = tmp_path / "jobs" / "u"
     folder.mkdir(parents=True)
     with pytest.raises(BatchError, match="allowed: 0 to 4294967294"):
-        job_user.hand_over(folder, ["sbatch", f"--uid={user}"])
+        batch_user.hand_over(folder, ["sbatch", f"--uid={user}"])

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bridge.wire import messages
-from bridge.wire.envelope import LIMITS, pack
-from bridge.wire.messages import Reply
+from bridge.protocol.nats import messages
+from bridge.protocol.nats.envelope import LIMITS, pack
+from bridge.protocol.nats.messages import Reply
 from tests.unit.site.conftest import OWNER, UID
 
 ONE = {"exitCode": 1, "reason": "Error", "finishedAt": 100}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from bridge.config import Config, SlurmSection
-from bridge.slurm.client import SlurmClient
+from bridge.config.hub import Config, SlurmSection
 from bridge.slurm.link import encode
 from bridge.slurm.models import JobLink, PodRef, Snapshot
+from bridge.slurm.slurm_client import SlurmClient
 from bridge.slurm.snapshot import Poller
 from tests.fakes.clock import FakeClock
 from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths

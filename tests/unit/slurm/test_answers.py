@@ -15,7 +15,7 @@ from bridge.errors import (
     SlurmUnavailableError,
     SlurmUnknownOutcomeError,
 )
-from bridge.slurm.answers import judge, own, release, warning
+from bridge.slurm.slurm_answers import judge, own, release, warning
 from bridge.slurm.versions import VERSIONS
 
 META = {"plugin": {"type": "openapi/x"}, "slurm": {"release": "26.05.5"}}

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.errors import LostLeadershipError, SlurmUnavailableError
-from bridge.metrics import SLURM_CANCELS_REFUSED
 from bridge.slurm.cancelling import cancel_if_ours, exclude_if_ours, shrink_if_ours
-from bridge.slurm.client import SlurmClient
 from bridge.slurm.link import encode
 from bridge.slurm.models import JobLink, PodRef
+from bridge.slurm.slurm_client import SlurmClient
+from bridge.telemetry.metrics import SLURM_CANCELS_REFUSED
 from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths
 
 ROOT = Path(__file__).parents[3]

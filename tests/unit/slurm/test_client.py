@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bridge.config import Config, SlurmSection
+from bridge.config.hub import Config, SlurmSection
 from bridge.errors import SlurmFederationError, SlurmUnavailableError
-from bridge.slurm.client import MOST_PATIENCE, SlurmClient
 from bridge.slurm.models import JobLink, JobRequest, PodRef
+from bridge.slurm.slurm_client import MOST_PATIENCE, SlurmClient
 from bridge.slurm.versions import VERSIONS
 from tests.fakes.clock import FakeClock
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.config import Config, SlurmSection
+from bridge.config.hub import Config, SlurmSection
 from bridge.slurm.job_reader import UNEXPLAINED
 from bridge.slurm.link import encode
 from bridge.slurm.models import JobRequest, Snapshot

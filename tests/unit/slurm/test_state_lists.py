@@ -7,13 +7,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from bridge.config import Config, SlurmSection
+from bridge.config.hub import Config, SlurmSection
 from bridge.errors import SlurmUnavailableError
-from bridge.slurm import client as clients
 from bridge.slurm import job_reader, query_plan, state_lists
-from bridge.slurm.client import SlurmClient
+from bridge.slurm import slurm_client as clients
 from bridge.slurm.link import encode
 from bridge.slurm.models import Job, JobLink, PodRef, Snapshot
+from bridge.slurm.slurm_client import SlurmClient
 from bridge.slurm.snapshot import Poller
 from bridge.slurm.state_lists import SHARE, SHARE_IF_WANTED
 from tests.fakes.clock import FakeClock

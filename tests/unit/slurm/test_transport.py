@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bridge.config import Config, SlurmSection
+from bridge.config.hub import Config, SlurmSection
 from bridge.errors import ConfigError, SlurmAuthError, SlurmError, SlurmUnavailableError, SlurmUnknownOutcomeError
-from bridge.slurm import transport
-from bridge.slurm.client import SlurmClient
+from bridge.slurm import slurm_transport
 from bridge.slurm.models import JobLink, JobRequest, PodRef
+from bridge.slurm.slurm_client import SlurmClient
 from tests.fakes.server_certificate import certificates
 from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths
 
@@ -109,7 +109,7 @@ def test_garbage_on_the_wire(said: bytes) -> None:
 
 
 def test_an_endless_answer_is_cut_off(client: SlurmClient, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "LARGEST_ANSWER", 1000)
+    monkeypatch.setattr(slurm_transport, "LARGEST_ANSWER", 1000)
     slurm.fault = only("GET", (200, b" " * 2000))
     with pytest.raises(SlurmUnavailableError, match="more than 1000 bytes"):
         client.jobs()

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.workload import cel, device_selectors
-from bridge.workload.cel import UnsupportedExpressionError
-from bridge.workload.cel_values import Value
-from bridge.workload.semver import Semver
+from bridge.workload.devices import cel, device_selectors
+from bridge.workload.devices.cel import UnsupportedExpressionError
+from bridge.workload.devices.cel_values import Value
+from bridge.workload.devices.semver import Semver
 
 
 @dataclass

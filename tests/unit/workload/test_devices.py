@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.slurm.job_resources import GresIndices, NodeResources
-from bridge.workload import devices
-from bridge.workload.devices import (
+from bridge.workload.devices import claimed_devices
+from bridge.workload.devices.claimed_devices import (
     Demand,
     Device,
     DeviceRequest,
@@ -40,8 +40,8 @@ def published(node: str = "n", **pool: Any) -> dict[str, Any]:
 
 
 def test_requests_of_a_claim() -> None:
-    assert devices.requests(claim()) == (DeviceRequest("r0", GPU, 2),)
-    assert devices.requests(claim(count=None)) == (DeviceRequest("r0", GPU, 1),)
+    assert claimed_devices.requests(claim()) == (DeviceRequest("r0", GPU, 2),)
+    assert claimed_devices.requests(claim(count=None)) == (DeviceRequest("r0", GPU, 1),)
 
 
 @pytest.mark.parametrize(
@@ -56,17 +56,17 @@ def test_requests_of_a_claim() -> None:
 )
 def test_what_slurm_does_not_know_is_refused_by_field(exactly: dict[str, Any], word: str) -> None:
     with pytest.raises(UnsupportedClaimError, match=word):
-        devices.requests(claim(**exactly))
+        claimed_devices.requests(claim(**exactly))
 
 
 def test_alternatives_and_constraints_are_refused() -> None:
     body = claim()
     body["spec"]["devices"]["requests"] = [{"name": "r", "firstAvailable": [{}]}]
     with pytest.raises(UnsupportedClaimError, match="firstAvailable"):
-        devices.requests(body)
+        claimed_devices.requests(body)
     body["spec"]["devices"]["constraints"] = [{"matchAttribute": "a/b"}]
     with pytest.raises(UnsupportedClaimError, match="constraints"):
-        devices.requests(body)
+        claimed_devices.requests(body)
 
 
 def test_demand_is_the_sum_by_gres() -> None:
@@ -76,46 +76,50 @@ def test_demand_is_the_sum_by_gres() -> None:
         DeviceRequest("c", "a100.example.com", 1),
         DeviceRequest("d", CPU, 4),
     ]
-    assert devices.demand(asked, TABLE) == Demand(4, {"gpu": 3, "gpu:a100": 1})
+    assert claimed_devices.demand(asked, TABLE) == Demand(4, {"gpu": 3, "gpu:a100": 1})
     with pytest.raises(UnsupportedClaimError, match=r"mig\.nvidia\.com.*allowed: a100"):
-        devices.demand([DeviceRequest("a", "mig.nvidia.com", 1)], TABLE)
+        claimed_devices.demand([DeviceRequest("a", "mig.nvidia.com", 1)], TABLE)
 
 
 def test_a_class_without_a_driver_is_refused() -> None:
     with pytest.raises(UnsupportedClaimError, match="empty"):
-        devices.class_selector({"metadata": {"name": "all"}, "spec": {}})
+        claimed_devices.class_selector({"metadata": {"name": "all"}, "spec": {}})
     with pytest.raises(UnsupportedClaimError, match="CEL"):
-        devices.class_selector({"metadata": {"name": "x"}, "spec": {"selectors": [{"cel": {"expression": "true"}}]}})
+        claimed_devices.class_selector(
+            {"metadata": {"name": "x"}, "spec": {"selectors": [{"cel": {"expression": "true"}}]}}
+        )
 
 
 def test_only_the_newest_complete_generation_counts() -> None:
-    assert [d.name for d in devices.of_node([published(), published(generation=2), published("other")], "n")] == ["g2"]
+    assert [
+        d.name for d in claimed_devices.of_node([published(), published(generation=2), published("other")], "n")
+    ] == ["g2"]
     with pytest.raises(DevicesNotReadyError, match="1 of 2"):
-        devices.of_node([published(), published(generation=2, resourceSliceCount=2)], "n")
+        claimed_devices.of_node([published(), published(generation=2, resourceSliceCount=2)], "n")
 
 
 def test_slurms_index_selects_the_device() -> None:
-    assert [d.name for d in devices.chosen(gpus(8), "gpu", given_gpus(2, 5))] == ["card-2", "card-5"]
+    assert [d.name for d in claimed_devices.chosen(gpus(8), "gpu", given_gpus(2, 5))] == ["card-2", "card-5"]
     named = [Device("d", "n", f"gpu-{n}", {}) for n in range(4)]
-    assert [d.name for d in devices.chosen(named, "gpu", given_gpus(3))] == ["gpu-3"]
+    assert [d.name for d in claimed_devices.chosen(named, "gpu", given_gpus(3))] == ["gpu-3"]
     padded = [Device("d", "n", f"device-{n:02d}", {}) for n in range(12)]
-    assert [d.name for d in devices.chosen(padded, "gpu", given_gpus(1, 11))] == ["device-01", "device-11"]
+    assert [d.name for d in claimed_devices.chosen(padded, "gpu", given_gpus(1, 11))] == ["device-01", "device-11"]
     for name in ("gpu-1-129", "gpu0", "0000-03-00"):
-        assert devices.number(Device("d", "n", name, {})) is None
+        assert claimed_devices.number(Device("d", "n", name, {})) is None
     minors = [Device("d", "n", "x", {"d/minor": 3})]
-    assert devices.chosen(minors, "gpu", given_gpus(3)) == minors
+    assert claimed_devices.chosen(minors, "gpu", given_gpus(3)) == minors
     both = [Device("d", "n", f"gpu-{n}", {"d/index": n, "d/minor": 3 - n}) for n in range(4)]
-    assert [d.name for d in devices.chosen(both, "gpu", given_gpus(0))] == ["gpu-3"]
-    assert devices.chosen([Device("d", "n", "gpu-0-mig-1g", {})], "gpu", given_gpus(0)) == []
+    assert [d.name for d in claimed_devices.chosen(both, "gpu", given_gpus(0))] == ["gpu-3"]
+    assert claimed_devices.chosen([Device("d", "n", "gpu-0-mig-1g", {})], "gpu", given_gpus(0)) == []
     with pytest.raises(WrongDevicesError, match="number 0"):
-        devices.chosen([*named, Device("d", "n", "gpu-00", {})], "gpu", given_gpus(0))
+        claimed_devices.chosen([*named, Device("d", "n", "gpu-00", {})], "gpu", given_gpus(0))
 
 
 def test_a_type_selects_its_own_indices() -> None:
     given = NodeResources(1, 8, (), (GresIndices("gpu", "a100", (0, 1)), GresIndices("gpu", "h100", (4,))))
-    assert [d.name for d in devices.chosen(gpus(8), "gpu:h100", given)] == ["card-4"]
-    assert [d.name for d in devices.chosen(gpus(8), "gpu", given)] == ["card-0", "card-1", "card-4"]
-    assert devices.chosen(gpus(8), "fpga", given) == []
+    assert [d.name for d in claimed_devices.chosen(gpus(8), "gpu:h100", given)] == ["card-4"]
+    assert [d.name for d in claimed_devices.chosen(gpus(8), "gpu", given)] == ["card-0", "card-1", "card-4"]
+    assert claimed_devices.chosen(gpus(8), "fpga", given) == []
 
 
 def cpu(number: int, socket: int, core: int) -> Device:
@@ -126,24 +130,26 @@ def test_cores_are_identified_by_rank_in_their_socket() -> None:
     # two sockets, CPUs numbered alternately, core ids with a gap, two threads a core
     found = [cpu(n, n % 2, (0, 8)[(n // 2) % 2]) for n in range(8)]
     given = NodeResources(2, 2, ((0, 1), (1, 0)), ())
-    assert [d.name for d in devices.chosen(found, "cpu", given)] == ["cpu2", "cpu6", "cpu1", "cpu5"]
+    assert [d.name for d in claimed_devices.chosen(found, "cpu", given)] == ["cpu2", "cpu6", "cpu1", "cpu5"]
 
 
 def test_cpus_that_slurm_counts_otherwise_are_refused() -> None:
     with pytest.raises(WrongDevicesError, match="2 sockets with 2 cores"):
-        devices.chosen([cpu(n, 0, n) for n in range(3)], "cpu", NodeResources(2, 2, (), ()))
+        claimed_devices.chosen([cpu(n, 0, n) for n in range(3)], "cpu", NodeResources(2, 2, (), ()))
     with pytest.raises(WrongDevicesError, match="individual mode"):
-        devices.chosen([Device(CPU, "n", "numa0", {f"{CPU}/numaNodeID": 0})], "cpu", NodeResources(1, 1, (), ()))
+        claimed_devices.chosen(
+            [Device(CPU, "n", "numa0", {f"{CPU}/numaNodeID": 0})], "cpu", NodeResources(1, 1, (), ())
+        )
 
 
 def test_too_few_and_taken_devices_are_told_apart() -> None:
-    offered = devices.chosen(gpus(8), "gpu", given_gpus(1, 2))
+    offered = claimed_devices.chosen(gpus(8), "gpu", given_gpus(1, 2))
     with pytest.raises(WrongDevicesError, match="needs 3"):
-        devices.pick(DeviceRequest("r", GPU, 3), offered, (), "n")
+        claimed_devices.pick(DeviceRequest("r", GPU, 3), offered, (), "n")
     with pytest.raises(DevicesNotReadyError, match="card-1"):
-        devices.pick(DeviceRequest("r", GPU, 2), offered, {(GPU, "n", "card-1")}, "n")
+        claimed_devices.pick(DeviceRequest("r", GPU, 2), offered, {(GPU, "n", "card-1")}, "n")
     with pytest.raises(WrongDevicesError, match="a taint"):
-        devices.pick(DeviceRequest("r", GPU, 1), [Device(GPU, "n", "x", {}, "a taint")], (), "n")
+        claimed_devices.pick(DeviceRequest("r", GPU, 1), [Device(GPU, "n", "x", {}, "a taint")], (), "n")
 
 
 @given(
@@ -156,11 +162,11 @@ def test_no_device_is_picked_twice_and_all_are_slurms(shares: list[set[int]], as
     taken: set[tuple[str, str, str]] = set()
     for job, count in asked:
         own = jobs[job % len(jobs)]
-        offered = devices.chosen(gpus(16), "gpu", given_gpus(*own))
+        offered = claimed_devices.chosen(gpus(16), "gpu", given_gpus(*own))
         assert {d.attributes[f"{GPU}/index"] for d in offered} == own
         free = len(own) - sum(d.key in taken for d in offered)
         try:
-            picked = devices.pick(DeviceRequest("r", GPU, count), offered, taken, "n")
+            picked = claimed_devices.pick(DeviceRequest("r", GPU, count), offered, taken, "n")
         except (WrongDevicesError, DevicesNotReadyError):
             assert free < count
             continue
@@ -174,9 +180,9 @@ def test_the_allocation_has_the_configuration_of_class_and_claim() -> None:
     body, opaque = claim(), {"driver": GPU, "parameters": {}}
     body["spec"]["devices"]["config"] = [{"requests": ["r0"], "opaque": opaque}]
     classes = {"r0": {"spec": {"config": [{"opaque": opaque}]}}}
-    found = devices.allocation({"r0": gpus(1)}, body, classes, "n", "2026-01-01T00:00:00Z")
+    found = claimed_devices.allocation({"r0": gpus(1)}, body, classes, "n", "2026-01-01T00:00:00Z")
     assert [(one["source"], one["requests"]) for one in found["devices"]["config"]] == [
         ("FromClass", ["r0"]),
         ("FromClaim", ["r0"]),
     ]
-    assert devices.results({"status": {"allocation": found}}) == [(GPU, "n", "card-0")]
+    assert claimed_devices.results({"status": {"allocation": found}}) == [(GPU, "n", "card-0")]

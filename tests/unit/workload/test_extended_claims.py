@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.workload import extended_claims, resources
+from bridge.workload import resources
+from bridge.workload.devices import extended_claims
 
 GPU = extended_claims.PREFIX + "gpu.example.com"
 

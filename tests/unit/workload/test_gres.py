@@ -4,7 +4,8 @@ import pytest
 
 from bridge import names
 from bridge.gres_text import Gres
-from bridge.workload import annotations, gres
+from bridge.workload import annotations
+from bridge.workload.devices import gres
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from bridge.workload import groups
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.kinds import job, jobset, kueue, lws, podgroup, workload_api
 from bridge.workload.kinds.kind import Kind, Place
-from bridge.workload.kinds.table import GANG_VALUES, KINDS, check_gang, claimed
+from bridge.workload.kinds.kind_table import GANG_VALUES, KINDS, check_gang, claimed
 
 Json = dict[str, Any]
 

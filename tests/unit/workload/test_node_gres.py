@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.workload import node_gres
-from bridge.workload.devices import CPU, TAINTED, Device
-from bridge.workload.node_gres import NodeGres
+from bridge.workload.devices import node_gres
+from bridge.workload.devices.claimed_devices import CPU, TAINTED, Device
+from bridge.workload.devices.node_gres import NodeGres
 
 TABLE = {"gpu.x": "gpu", "a100.x": "gpu:a100", "h100.x": "gpu:h100", "cpu.x": CPU}
 SELECTORS = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from admission import validate
 from admission.validate import Rules
 from bridge import names
-from bridge.config import Config
+from bridge.config.hub import Config
 from bridge.slurm.models import ApiVersion
 from bridge.workload import translate
 from bridge.workload.annotations import InvalidAnnotationsError

@@ -4,7 +4,8 @@ import copy
 
 import pytest
 
-from bridge import names, tracing
+from bridge import names
+from bridge.telemetry import tracing
 from bridge.workload import slurm_spans
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from bridge.config import Config, parse
+from bridge.config.hub import Config, parse
+from bridge.errors import UntranslatableError
 from bridge.slurm.models import ApiVersion, GroupRef, JobLink, PodRef
 from bridge.workload import links, translate
 from bridge.workload.annotations import InvalidAnnotationsError
@@ -109,7 +110,7 @@ def test_gres_from_resources_and_annotation():
 
 def test_an_unmapped_resource_needs_whole_nodes():
     asked = pod(limits={"example.com/fpga": "1"})
-    with pytest.raises(translate.UntranslatableError, match=r"example\.com/fpga"):
+    with pytest.raises(UntranslatableError, match=r"example\.com/fpga"):
         ask(asked)
     asked["metadata"]["annotations"] = {names.EXCLUSIVE: "true"}
     assert ask(asked).gres == ()
@@ -117,9 +118,9 @@ def test_an_unmapped_resource_needs_whole_nodes():
 
 def test_what_an_old_slurm_can_not():
     assert ask(pod(), version=OLD).external is False
-    with pytest.raises(translate.UntranslatableError, match="external"):
+    with pytest.raises(UntranslatableError, match="external"):
         ask(pod(), parse("placeholder: external"), OLD)
-    with pytest.raises(translate.UntranslatableError, match="user-id"):
+    with pytest.raises(UntranslatableError, match="user-id"):
         ask(pod({names.USER_ID: "1"}), version=OLD)
 
 
@@ -164,9 +165,9 @@ def test_a_gang_with_a_minimum_asks_for_a_range_of_nodes():
 
 def test_members_of_different_shapes_are_refused():
     members = [pod(requests={"cpu": "1"}), pod(requests={"cpu": "2"})]
-    with pytest.raises(translate.UntranslatableError, match="differ in cpus"):
+    with pytest.raises(UntranslatableError, match="differ in cpus"):
         ask_gang(members, 2, 2)  # the scheduler makes a heterogeneous job of them
-    with pytest.raises(translate.UntranslatableError, match="min-nodes"):
+    with pytest.raises(UntranslatableError, match="min-nodes"):
         ask_gang([pod({names.MIN_NODES: "2"})], 1, 1)
 
 
@@ -219,7 +220,7 @@ def test_the_longest_time_limit_is_that_of_all_components_with_one():
 
 
 def test_a_version_without_heterogeneous_jobs_is_named():
-    with pytest.raises(translate.UntranslatableError, match=r"differ in cpus: .*API v0.0.38 can't make"):
+    with pytest.raises(UntranslatableError, match=r"differ in cpus: .*API v0.0.38 can't make"):
         ask_parts([pod(requests={"cpu": "1"})], [pod(requests={"cpu": "2"})], version=OLD)
 
 
@@ -228,19 +229,19 @@ def test_components_are_batch_jobs_where_external_ones_cannot_be():
     groups = [pod(requests={"cpu": "1"})], [pod(requests={"cpu": "2"})]
     first = ask_parts(*groups, version=older)
     assert not any(part.external for part in (first, *first.components))
-    with pytest.raises(translate.UntranslatableError, match=r"need Slurm 26\.05\.3"):
+    with pytest.raises(UntranslatableError, match=r"need Slurm 26\.05\.3"):
         ask_parts(*groups, version=older, config=Config(placeholder="external"))
 
 
 def test_components_belong_to_one_user():
     groups = [pod({names.USER_ID: "1000"})], [pod({names.USER_ID: "1001"})]
-    with pytest.raises(translate.UntranslatableError, match="differ between the pods of one group"):
+    with pytest.raises(UntranslatableError, match="differ between the pods of one group"):
         ask_parts(*groups)
 
 
 def test_more_components_than_slurm_allows_are_refused():
     groups = [[pod(requests={"cpu": str(number)})] for number in range(1, 130)]
-    with pytest.raises(translate.UntranslatableError, match="129 different requests or settings; allowed: 128"):
+    with pytest.raises(UntranslatableError, match="129 different requests or settings; allowed: 128"):
         ask_parts(*groups)
 
 
@@ -251,5 +252,5 @@ def test_a_node_selector_selects_the_partition_and_the_shape_of_the_job():
     assert ask(plain, config).partition == "main"
     assert ask(selecting, config).partition == "gpu"
     assert links.shape(plain) != links.shape(selecting)
-    with pytest.raises(translate.UntranslatableError, match=r"spec\.nodeSelector: gpu is not a partition"):
+    with pytest.raises(UntranslatableError, match=r"spec\.nodeSelector: gpu is not a partition"):
         ask(selecting, parse("partition: main\npartitions: [main]"))

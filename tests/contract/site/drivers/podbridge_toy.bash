@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The library of the runtime "toyruntime": see Runtime.bash in bridge/script/runtimes/port.py.
+# The library of the runtime "toyruntime": see Runtime.bash in bridge/script/runtimes/runtime_interface.py.
 
 runtime_check() { :; }
 

@@ -18,9 +18,17 @@ from pydantic import Field
 from bridge.errors import BatchError, ScriptError
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import word
-from bridge.script.runtimes.port import Runtime
+from bridge.script.runtimes.runtime_interface import Runtime
 from bridge.script.settings import AbsolutePath, BuildSettings, SettingsPart
-from bridge.site.batch.port import Amount, BatchJob, BatchJobRequest, BatchSystem, Capacity, Site, job_environment
+from bridge.site.batch.batch_interface import (
+    Amount,
+    BatchJob,
+    BatchJobRequest,
+    BatchSystem,
+    Capacity,
+    Site,
+    job_environment,
+)
 
 
 class Toy(SettingsPart):

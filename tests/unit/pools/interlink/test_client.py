@@ -9,8 +9,7 @@ import responses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge import tracing
-from bridge.config_interlink import InterlinkSection
+from bridge.config.interlink import InterlinkSection
 from bridge.errors import (
     ConfigError,
     SiteDownError,
@@ -18,12 +17,14 @@ from bridge.errors import (
     SiteRefusedError,
     SiteUnknownOutcomeError,
 )
-from bridge.interlink import ping, references
+from bridge.interlink import ping
 from bridge.interlink.messages import RetrievedPodData
-from bridge.poolapi.requests import LogOptions
-from bridge.pools.interlink.client import PluginClient
-from bridge.pools.interlink.transport import PluginTransport, ServerError
+from bridge.pools.interlink import references
+from bridge.pools.interlink.interlink_client import PluginClient
+from bridge.pools.interlink.interlink_transport import PluginTransport, ServerError
+from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects
+from bridge.telemetry import tracing
 from tests.fakes.clock import FakeClock
 from tests.fakes.pods import pod
 

@@ -9,11 +9,11 @@ import time
 import pytest
 
 from bridge.clock import SystemClock
-from bridge.config_interlink import InterlinkSection
+from bridge.config.interlink import InterlinkSection
 from bridge.errors import SiteDownError, SiteRefusedError, SiteUnknownOutcomeError
-from bridge.poolapi.requests import LogOptions
-from bridge.pools.interlink.client import PluginClient
-from bridge.pools.interlink.transport import PluginTransport
+from bridge.pools.interlink.interlink_client import PluginClient
+from bridge.pools.interlink.interlink_transport import PluginTransport
+from bridge.protocol.model.requests import LogOptions
 from tests.fakes.pods import pod
 
 HEADERS = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"

@@ -3,13 +3,13 @@
 import pytest
 
 from bridge import names
-from bridge.config_interlink import InterlinkSection
+from bridge.config.interlink import InterlinkSection
 from bridge.errors import MissingReferenceError, ScriptError, SiteDownError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.interlink.messages import PingResponse
-from bridge.poolapi.jobs import JobStatus, pod_of
-from bridge.pools.interlink.client import Ping
-from bridge.pools.interlink.pool import InterlinkPool
-from bridge.pools.interlink.transport import ServerError
+from bridge.pools.interlink.interlink_client import Ping
+from bridge.pools.interlink.interlink_pool import InterlinkPool
+from bridge.pools.interlink.interlink_transport import ServerError
+from bridge.protocol.model.jobs import JobStatus, pod_of
 from bridge.script.buildconfig import BuildConfig
 from tests.fakes.clock import FakeClock
 from tests.fakes.pods import NO_OBJECTS, pod

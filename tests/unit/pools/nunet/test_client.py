@@ -10,7 +10,7 @@ import pytest
 
 from bridge.clock import SystemClock
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
-from bridge.pools.nunet.client import DmsAccess, DmsClient
+from bridge.pools.nunet.dms_client import DmsAccess, DmsClient
 from cluster.polling import eventually
 
 

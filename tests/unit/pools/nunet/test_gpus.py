@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.poolapi.announcement import Announcement
 from bridge.pools.nunet.gpus import Kind, kind_in, kind_of
+from bridge.protocol.model.announcement import Announcement
 from controllers.virtual import announcement_validation
 
 

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from bridge.errors import SiteRefusedError
-from bridge.poolapi.requests import LogOptions
-from bridge.pools.nunet import logs
-from bridge.pools.nunet.logs import Log, LogAccess
+from bridge.pools.nunet import dms_logs
+from bridge.pools.nunet.dms_logs import Log, LogAccess
+from bridge.protocol.model.requests import LogOptions
 
 ACCESS = LogAccess(hosts=("127.0.0.1",), insecure=True, timeout=5.0)
 
@@ -48,7 +48,7 @@ def peer():
 def test_the_beginning_of_a_log_does_not_wait_for_its_end(peer):
     url = peer(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\none\n")
     began = time.monotonic()
-    assert next(logs.read(url, ACCESS)) == b"one\n"
+    assert next(dms_logs.read(url, ACCESS)) == b"one\n"
     assert time.monotonic() - began < 2
 
 
@@ -75,7 +75,7 @@ def test_an_answer_that_is_not_read_to_its_end_leaves_no_connection(peer, begin)
 
     def read():
         try:
-            kept.append(next(logs.read(url, ACCESS)))
+            kept.append(next(dms_logs.read(url, ACCESS)))
         except SiteRefusedError as error:
             kept.append(error)
 

@@ -1,13 +1,13 @@
 import pytest
 
-from bridge import config
+from bridge.config import hub
 from bridge.errors import ConfigError
-from bridge.pools.nunet import source
+from bridge.pools.nunet import nunet_source
 from tests.fakes.clock import FakeClock
 
 
 def parse(section):
-    return config.parse(
+    return hub.parse(
         f"{{slurmRestApi: '', pools: {{nunet: [{section}], interlink: [{{name: far, url: 'http://x:1'}}]}}}}"
     )
 
@@ -15,12 +15,12 @@ def parse(section):
 def test_the_pools_of_a_section():
     found = parse("{name: n, url: 'https://dms.example:9999/', statuses: {Hibernating: queued}}")
     assert found.pools.named == ("far", "n")
-    made = source.make(found, FakeClock())
+    made = nunet_source.make(found, FakeClock())
     assert list(made.pools()) == ["n"]
     groups = parse("{name: n, url: 'http://d', groups: [{name: a, gpuTypes: [none]}, {name: b}]}")
     assert groups.pools.named == ("far", "a", "b")
-    assert list(source.make(groups, FakeClock()).pools()) == ["a", "b"]
-    assert source.make(config.Config(), FakeClock()) is None
+    assert list(nunet_source.make(groups, FakeClock()).pools()) == ["a", "b"]
+    assert nunet_source.make(hub.Config(), FakeClock()) is None
 
 
 @pytest.mark.parametrize(

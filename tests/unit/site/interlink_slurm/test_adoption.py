@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import ConfigError
+from bridge.protocol.nats.messages import CancelMessage, Logs, SubmitMessage
 from bridge.site.batch import adopted, slurm_text
-from bridge.site.batch.port import BatchJob
-from bridge.site.folder import Folder
-from bridge.site.interlink_slurm import jobs
+from bridge.site.batch.batch_interface import BatchJob
+from bridge.site.interlink_slurm import adopted_jobs
 from bridge.site.interlink_slurm.adoption import Adoption
-from bridge.site.job_folder import JobFolder
-from bridge.wire.messages import CancelMessage, Logs, SubmitMessage
+from bridge.site.jobs.job_folder import JobFolder
+from bridge.site.jobs.site_folder import Folder
 from tests.fakes import slurm_plugin_job
 from tests.unit.site.conftest import OWNER, UID, World
 
@@ -218,9 +218,9 @@ def test_directories_that_are_no_jobs(left: Left) -> None:
     slurm_plugin_job.submitted(wrong, "b" * 8, "78")
     link = left.root / "ns-link"
     link.symlink_to(left.path)
-    found, bad = jobs.find(left.root)
+    found, bad = adopted_jobs.find(left.root)
     assert [job.uid for job in found] == [UID] and bad == ["odd"]
-    assert jobs.find(left.root / "none") == ([], [])
+    assert adopted_jobs.find(left.root / "none") == ([], [])
 
 
 def test_a_folder_that_cannot_be_read_is_named(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_a_folder_that_cannot_be_read_is_named(left: Left, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "scandir", no)
     with pytest.raises(ConfigError, match=r"adopt_from: .*jobs can't be read: Permission denied"):
-        jobs.find(left.root)
+        adopted_jobs.find(left.root)
 
 
 def test_output_on_another_file_system_is_copied_at_the_end(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,20 +254,20 @@ def test_slurm_names_an_adopted_job_by_its_id_and_name() -> None:
 def test_the_name_of_a_job_may_be_the_users(tmp_path: Path) -> None:
     path = slurm_plugin_job.write(tmp_path, UID, [("main", "true")], flags=["--job-name=mine"])
     slurm_plugin_job.submitted(path, UID, "5")
-    (job,), _ = jobs.find(tmp_path)
+    (job,), _ = adopted_jobs.find(tmp_path)
     assert job.name == "mine"
 
 
 def test_times_as_go_prints_them() -> None:
-    assert jobs.moment("2026-07-14 10:11:12.123456789 +0200 CEST") == pytest.approx(1784016672.123456789)
-    assert jobs.moment("2026-07-14 10:11:12 +0000 UTC") == 1784023872
-    assert jobs.moment("0001-01-01 00:00:00 +0000 UTC") is not None
-    assert jobs.moment("soon") is None
+    assert adopted_jobs.moment("2026-07-14 10:11:12.123456789 +0200 CEST") == pytest.approx(1784016672.123456789)
+    assert adopted_jobs.moment("2026-07-14 10:11:12 +0000 UTC") == 1784023872
+    assert adopted_jobs.moment("0001-01-01 00:00:00 +0000 UTC") is not None
+    assert adopted_jobs.moment("soon") is None
 
 
 @given(st.text(max_size=60))
 def test_any_time_is_read_or_not(text: str) -> None:
-    jobs.moment(text)
+    adopted_jobs.moment(text)
 
 
 NAMES = st.sampled_from(["a", "b-1", "c"])
@@ -288,14 +288,16 @@ FILES = st.dictionaries(
     st.dictionaries(NAMES.map(lambda name: f"run-{name}.status"), st.sampled_from(["0", "3", "", "x", "0\n"])),
 )
 def test_any_files_give_a_state(listed: list[tuple[str, bool]], files: dict[str, float], codes: dict[str, str]) -> None:
-    seen = jobs.state(listed, files, codes, None)
+    seen = adopted_jobs.state(listed, files, codes, None)
     assert not listed or [container.name for container in seen.containers] == [name for name, _ in listed]
     assert not seen.ended or seen.started
-    assert jobs.records(seen)["phase"] == ("Running" if not seen.ended else "Succeeded" if seen.succeeded else "Failed")
+    assert adopted_jobs.records(seen)["phase"] == (
+        "Running" if not seen.ended else "Succeeded" if seen.succeeded else "Failed"
+    )
     for container in seen.containers:
-        assert jobs.records(seen, container)["state"] in ("waiting", "running", "terminated")
+        assert adopted_jobs.records(seen, container)["state"] in ("waiting", "running", "terminated")
 
 
 @given(st.text(max_size=200))
 def test_any_script_has_containers_or_none(text: str) -> None:
-    assert all(name == name.lower() for name, _ in jobs.containers_of(text))
+    assert all(name == name.lower() for name, _ in adopted_jobs.containers_of(text))

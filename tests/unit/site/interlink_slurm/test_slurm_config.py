@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import ConfigError, SiteRefusedError
+from bridge.protocol.nats.messages import SubmitMessage
 from bridge.site.batch.slurm_flags import merged, without_own
-from bridge.site.config import parse, validated
-from bridge.site.interlink_slurm import table
+from bridge.site.config.sample import documented
+from bridge.site.config.site_config import parse, validated
+from bridge.site.interlink_slurm import conversion_table
 from bridge.site.interlink_slurm.conversion import convert, quantity_of
 from bridge.site.interlink_slurm.slurm_config import OVERRIDES, FlavorPart, SlurmConfig, TaintPart, memory
-from bridge.site.limits import admitted
-from bridge.site.sample import documented
-from bridge.wire.messages import SubmitMessage
+from bridge.site.jobs.request_limits import admitted
 
 # the README's example, and docker/SlurmConfig.yaml with its flavors
 EXAMPLE = """\
@@ -227,18 +227,18 @@ def test_the_table_has_every_key_variable_and_annotation() -> None:
     from bridge import names
     from bridge.site.interlink_slurm import conversion
 
-    assert set(table.KEYS) == set(SlurmConfig.model_fields)
-    assert set(table.FLAVOR_KEYS) == set(FlavorPart.model_fields)
-    assert set(table.TAINT_KEYS) == set(TaintPart.model_fields)
+    assert set(conversion_table.KEYS) == set(SlurmConfig.model_fields)
+    assert set(conversion_table.FLAVOR_KEYS) == set(FlavorPart.model_fields)
+    assert set(conversion_table.TAINT_KEYS) == set(TaintPart.model_fields)
     variables = {*OVERRIDES, "SLURMCONFIGPATH", *conversion.UNUSED_VARIABLES, f"{conversion.UNUSED_PREFIX}*"}
-    assert set(table.VARIABLES) == variables
+    assert set(conversion_table.VARIABLES) == variables
     known = {value for name, value in vars(names).items() if isinstance(value, str)}
     said = {
         value for value in known if value.startswith(("slurm-job.", "interlink.eu/")) and value != names.SITE_PREFIX
     }
-    assert set(table.ANNOTATIONS) == said
+    assert set(conversion_table.ANNOTATIONS) == said
     page = (Path(__file__).parents[4] / "docs/sites/interlink-slurm.md").read_text()
-    assert table.text() in page
+    assert conversion_table.text() in page
 
 
 # --- properties -------------------------------------------------------------------------------------------------------

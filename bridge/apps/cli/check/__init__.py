@@ -1,0 +1,1 @@
+"""``podbridge check``: checks connections, permissions, versions, clocks and certificates."""

@@ -1,0 +1,228 @@
+"""``podbridge check``: checks connections, permissions, versions, clocks and certificates."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+
+import click
+
+from admission.webhook_registration import is_managed
+from bridge import names
+from bridge.apps.cli import output
+from bridge.apps.cli.check import (
+    check_connections,
+    check_installations,
+    check_kueue,
+    check_nodes,
+    check_permissions,
+    check_pools,
+    check_webhook,
+)
+from bridge.apps.cli.check.findings import Finding
+from bridge.apps.cli.connection_options import ConnectionOptions
+from bridge.apps.cli.session import CommandSession
+from bridge.clock import parse_rfc3339
+from bridge.config import policies
+from bridge.config.hub import jwt_source
+from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError, SlurmUnavailableError
+from bridge.kube.resources import LEASES, NAMESPACES
+
+Step = tuple[str, Callable[[CommandSession], Iterator[Finding]]]
+"""The name of a check for its errors, and the check."""
+WIDTH = 19
+"""Characters of the longest name of a check."""
+RENEWAL = (
+    "write a new token to the same file, or with Helm to its Secret (slurm-bridge-token by default); podbridge reads "
+    "it again; docs/admins/install.md has the command"
+)
+
+
+def run(connection: ConnectionOptions, form: str) -> int:
+    """Print the findings; return the exit status, 1 if a check has failed.
+
+    As text, each finding is printed when its check has it: a system that hangs does not hide the findings before.
+    """
+    found: list[Finding] = []
+    if form in ("table", "wide"):
+        click.echo(_line("RESULT", "WHAT", "FOUND"))
+    for finding in findings(connection):
+        found.append(finding)
+        if form in ("table", "wide"):
+            click.echo(_line(finding.result, finding.what, finding.found))
+            if finding.fix:
+                click.echo(output.printable(f"         fix: {finding.fix}"))
+    count = Counter(finding.result for finding in found)
+    if form in ("table", "wide"):
+        warnings = f"{count['warn']} warning{'' if count['warn'] == 1 else 's'}"
+        click.echo(f"\n{count['ok']} ok, {warnings}, {count['FAIL']} failed")
+    else:
+        columns = ["result", "what", "found", "fix"]
+        output.show([asdict(finding) for finding in found], columns, form, no_headers=False, nothing="")
+    return 1 if count["FAIL"] else 0
+
+
+def _line(result: str, what: str, found: str) -> str:
+    """Return a line of the table. The columns have fixed widths: the next findings are not known yet."""
+    return output.printable(f"{result:6}   {what:{WIDTH}}   {found}").rstrip()
+
+
+def findings(connection: ConnectionOptions) -> Iterator[Finding]:
+    """Run all checks. A check that raises :class:`BridgeError` yields a finding with result ``FAIL``.
+
+    If the API server does not answer or refuses this user, run only the checks that do not need it.
+    """
+    try:
+        session = CommandSession(connection)
+    except BridgeError as error:
+        yield Finding("FAIL", "configuration", str(error), error.hint or "see podbridge config schema")
+        return
+    yield Finding("ok", "configuration", str(connection.config or "defaults"))
+    own: list[Step] = [("Slurm token", _token), ("Slurm", _slurm)] if session.config.slurm_rest_api else []
+    steps: list[Step] = [
+        ("permissions", check_permissions.permissions),
+        ("managed namespaces", _namespaces),
+        ("webhook", check_webhook.webhook),
+        ("policies", check_webhook.policies),
+        ("other installations", check_installations.collisions),
+        ("leases", _leases),
+        *own,
+        *([("nodes", _nodes)] if own else []),
+        ("NATS", check_pools.nats),
+        ("interLink", check_pools.interlink),
+        ("pools", check_pools.pools),
+        ("Kueue", check_kueue.kueue),
+        ("clocks", check_connections.clocks),
+        ("certificates", check_connections.certificates),
+    ]
+    try:
+        yield from _kubernetes(session)
+    except BridgeError as error:
+        fix = error.hint or "check the kubeconfig (--kubeconfig, --context) and the API server"
+        yield Finding("FAIL", "Kubernetes API", str(error), fix)
+        yield Finding("warn", "all others", "not checked without the Kubernetes API", "fix the API server first")
+        steps = own
+    for what, step in steps:
+        try:
+            yield from step(session)
+        except BridgeError as error:
+            if isinstance(error, SlurmUnavailableError):
+                # the checks that follow do not wait for it again: they run as without a Slurm
+                session.config = session.config.model_copy(update={"slurm_rest_api": ""})
+            yield Finding("FAIL", what, str(error), error.hint or "check that it runs and that its address is correct")
+
+
+def _kubernetes(session: CommandSession) -> Iterator[Finding]:
+    before = time.time()
+    version = session.kube.get("/version")
+    yield Finding("ok", "Kubernetes API", f"{session.kube.server} {version.get('gitVersion')}")
+    lag = time.time() - before
+    if lag > 1:
+        yield Finding("warn", "Kubernetes API", f"answered after {lag:.1f} s", "check the load of the API server")
+
+
+def _namespaces(session: CommandSession) -> Iterator[Finding]:
+    yield from _pools_without_effect(session)
+    if session.config.managed_namespace_selector is not None:
+        yield Finding("ok", "managed namespaces", "selected by managedNamespaceSelector")
+        return
+    for name in session.config.managed_namespaces:
+        try:
+            session.kube.get(NAMESPACES.path(name=name))
+            yield Finding("ok", "managed namespaces", name)
+        except KubeNotFoundError:
+            yield Finding("warn", "managed namespaces", f"{name} does not exist", f"kubectl create namespace {name}")
+
+
+def _pools_without_effect(session: CommandSession) -> Iterator[Finding]:
+    """Find unmanaged namespaces with the annotation for pools. The webhook refuses new ones, but not existing ones."""
+    config = session.config
+    try:
+        found = session.kube.get(NAMESPACES.path())["items"]
+    except KubeForbiddenError:
+        return  # podbridge's own accounts may get a namespace, but not list them
+    for namespace in found:
+        name, labels = namespace["metadata"]["name"], namespace["metadata"].get("labels") or {}
+        opened = names.POOLS in (namespace["metadata"].get("annotations") or {})
+        named = policies.find(config.namespace_policies, name, labels).may_name_scheduler
+        if opened and not named and not is_managed(config, name, labels):
+            yield Finding(
+                "warn",
+                "managed namespaces",
+                f"{name} has the annotation {names.POOLS}, but is not managed: its pods cannot run on pools",
+                f"add it to the managed namespaces, or run: kubectl annotate namespace {name} {names.POOLS}-",
+            )
+
+
+def _leases(session: CommandSession) -> Iterator[Finding]:
+    for part in ("scheduler", "controllers"):
+        name = names.lease(part, session.config.installation)
+        try:
+            spec = session.kube.get(LEASES.path(session.config.leader_election.namespace, name)).get("spec") or {}
+        except KubeNotFoundError:
+            spec = {}
+        if "renewTime" not in spec:
+            yield Finding("warn", part, "has never run in this cluster", f"start podbridge {part}")
+            continue
+        holder, renewed = spec.get("holderIdentity"), parse_rfc3339(spec["renewTime"])
+        silent = time.time() - renewed
+        if not holder:
+            yield Finding("warn", part, "no process holds its lease", f"start podbridge {part}")
+        elif silent > spec.get("leaseDurationSeconds", 15):
+            yield Finding(
+                "FAIL", part, f"{holder} has not renewed its lease for {silent:.0f} s", "check its log, and restart it"
+            )
+        elif silent < -5:
+            text = f"the clock of {holder} is {-silent:.0f} s ahead of the local clock"
+            yield Finding("warn", "clocks", text, "synchronize both hosts by NTP")
+        else:
+            yield Finding("ok", part, f"leader: {holder}")
+
+
+def _token(session: CommandSession) -> Iterator[Finding]:
+    source = jwt_source(session.config)
+    if source is None:
+        yield Finding(
+            "FAIL", "Slurm token", "not configured", "set SLURM_JWT_FILE or slurm.jwtFile; scontrol token creates one"
+        )
+        return
+    left = session.slurm.token_expires_in()
+    if left is None:
+        yield Finding("ok", "Slurm token", "has no expiry time")
+    elif left <= 0:
+        yield Finding("FAIL", "Slurm token", f"expired {-left / 60:.0f} minutes ago", RENEWAL)
+    else:
+        soon = left <= 3600
+        fix = RENEWAL if soon else ""
+        yield Finding("warn" if soon else "ok", "Slurm token", f"expires in {left / 3600:.1f} hours", fix)
+
+
+def _slurm(session: CommandSession) -> Iterator[Finding]:
+    version = session.slurm.version
+    session.slurm.ping()
+    yield Finding("ok", "Slurm", f"{session.config.slurm_rest_api} Slurm {session.slurm.slurm_release}, {version.name}")
+    for text in version.missing():
+        yield Finding(
+            "warn", "Slurm", f"not supported: {text}", "a newer Slurm has this feature; see docs/admins/install.md"
+        )
+    known = {partition.name: partition for partition in session.slurm.partitions()}
+    wanted = session.config.partition
+    if missing := sorted({*session.config.partitions, *([wanted] if wanted else ())} - set(known)):
+        fix = f"one of: {', '.join(sorted(known))}"
+        yield Finding("FAIL", "Slurm partition", f"{', '.join(missing)} does not exist", fix)
+    elif not wanted and not version.default_partition:
+        yield Finding("ok", "Slurm partition", "Slurm's default")
+    elif not wanted and not any(partition.default for partition in known.values()):
+        yield Finding("FAIL", "Slurm partition", "no partition is the default", "set partition in the configuration")
+    else:
+        yield Finding("ok", "Slurm partition", wanted or next(p.name for p in known.values() if p.default))
+
+
+def _nodes(session: CommandSession) -> Iterator[Finding]:
+    if not session.config.slurm_rest_api:
+        yield Finding("warn", "nodes", "not checked without Slurm", "fix Slurm first")
+        return
+    yield from check_installations.taken_nodes(session)
+    yield from check_nodes.nodes(session)

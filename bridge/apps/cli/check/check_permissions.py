@@ -1,0 +1,201 @@
+"""The checks of ``podbridge check`` for permissions: what the shipped roles grant, for each service account.
+
+The role for pools is bound in single namespaces; it is reviewed in those whose annotation sends their pods to pools.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from typing import Any
+
+from admission.webhook_registration import is_managed
+from bridge import names
+from bridge.apps.cli.check.findings import Finding
+from bridge.apps.cli.session import CommandSession
+from bridge.config import installations
+from bridge.errors import KubeForbiddenError, KubeNotFoundError
+from bridge.kube import access_review
+from bridge.kube.resources import CONFIGMAPS, NAMESPACES, SELF_SUBJECT_ACCESS_REVIEWS, SERVICE_ACCOUNTS
+
+WHAT = "permissions"
+PARTS = ("admission", "scheduler", "controllers")
+THREADS = 4
+"""Reviews at a time; all parts need 200, of 3 ms each."""
+SHOWN = 5
+"""Number of missing permissions that a finding names."""
+FIX = "apply the shipped roles again: helm upgrade, or kubectl apply -k config"
+
+Rule = Mapping[str, Any]
+
+
+def roles() -> dict[str, list[dict[str, Any]]]:
+    """Return the rules of each part, as hack/roles.py has written them from the shipped roles."""
+    found: dict[str, list[dict[str, Any]]] = json.loads(
+        resources.files("bridge.apps.cli").joinpath("roles.json").read_text()
+    )
+    return found
+
+
+def permissions(session: CommandSession) -> Iterator[Finding]:
+    """Review the permissions of podbridge's service accounts that exist; without one, those of this user."""
+    try:
+        accounts = _accounts(session)
+    except KubeForbiddenError:
+        accounts = {}
+    if not accounts:
+        yield from _of_this_user(session)
+        return
+    for account, parts in accounts.items():
+        yield from _of_account(session, account, parts)
+        if "controllers" in parts and session.config.pools.enabled:
+            yield from _in_namespaces_of_pools(session, account)
+
+
+def _in_namespaces_of_pools(session: CommandSession, account: str) -> Iterator[Finding]:
+    """Review the role for pools in each managed namespace with the annotation for pools."""
+    try:
+        found = [each["metadata"] for each in session.kube.get(NAMESPACES.path())["items"]]
+    except KubeForbiddenError:
+        return  # podbridge's own accounts may get a namespace, but not list them
+    for metadata in found:
+        name = metadata["name"]
+        opened = names.POOLS in (metadata.get("annotations") or {})
+        if opened and is_managed(session.config, name, metadata.get("labels") or {}):
+            yield from _in_namespace_of_pools(session, account, name)
+
+
+def _in_namespace_of_pools(session: CommandSession, account: str, namespace: str) -> Iterator[Finding]:
+    rules = [{**rule, "namespace": namespace} for rule in roles()["pools"]]
+    user, where = _user(session, account), session.config.leader_election.namespace
+    try:
+        missing = [
+            _name(rule, verb)
+            for rule in rules
+            for verb in rule["verbs"]
+            if not access_review.allowed(session.kube, user, verb=verb, **_attributes(session, rule))
+        ]
+    except KubeForbiddenError:
+        return  # _of_account has reported it
+    if missing:
+        text = f"{where}/{account} lacks: {_text(missing)}; pods on pools wait for what they refer to"
+        command = installations.pools_binding_command(session.config, namespace, account)
+        fix = f"rbac.poolNamespaces of the chart, or {command}"
+        yield Finding("warn", WHAT, text, fix)
+    else:
+        yield Finding("ok", WHAT, f"{where}/{account} may read what pods on pools refer to in {namespace}")
+
+
+def _accounts(session: CommandSession) -> dict[str, list[str]]:
+    """Return the service accounts that exist, and the parts for which each one is."""
+    namespace, found = session.config.leader_election.namespace, {}
+    for part in ("run", *PARTS):
+        account = names.part_account(part, session.config.installation)
+        try:
+            session.kube.get(SERVICE_ACCOUNTS.path(namespace, account))
+        except KubeNotFoundError:
+            continue
+        found[account] = list(PARTS) if part == "run" else [part]
+    return found
+
+
+def _user(session: CommandSession, account: str) -> dict[str, Any]:
+    """Return the user that a service account is for the API server."""
+    namespace = session.config.leader_election.namespace
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+    return {"username": f"system:serviceaccount:{namespace}:{account}", "groups": groups}
+
+
+def _of_account(session: CommandSession, account: str, parts: list[str]) -> Iterator[Finding]:
+    namespace, user = session.config.leader_election.namespace, _user(session, account)
+
+    def allowed(rule: Rule, verb: str) -> bool:
+        return access_review.allowed(session.kube, user, verb=verb, **_attributes(session, rule))
+
+    try:
+        missing = _missing(session, parts, allowed)
+    except KubeForbiddenError:
+        yield Finding("warn", WHAT, "this user may not create SubjectAccessReviews", "run it as an administrator")
+        return
+    if missing:
+        yield Finding("FAIL", WHAT, f"{namespace}/{account} lacks: {_text(missing)}", FIX)
+    else:
+        yield Finding("ok", WHAT, f"{namespace}/{account} has those of {', '.join(parts)}")
+
+
+def _of_this_user(session: CommandSession) -> Iterator[Finding]:
+    def allowed(rule: Rule, verb: str) -> bool:
+        attributes = {key: value for key, value in _attributes(session, rule).items() if value} | {"verb": verb}
+        body = {
+            "apiVersion": SELF_SUBJECT_ACCESS_REVIEWS.api_version,
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        answer = session.kube.create(SELF_SUBJECT_ACCESS_REVIEWS.path(), body)
+        return bool((answer.get("status") or {}).get("allowed"))
+
+    where = session.config.leader_election.namespace
+    if missing := _missing(session, PARTS, allowed):
+        text = f"no service account of podbridge is visible in namespace {where}, and this user lacks: {_text(missing)}"
+        yield Finding("warn", WHAT, text, FIX)
+    else:
+        yield Finding("ok", WHAT, "this user has those of all parts")
+
+
+def _missing(session: CommandSession, parts: Any, allowed: Any) -> list[str]:
+    """Return the permissions that are not granted, as ``verb resource``, in the order of the rules."""
+    shipped = roles()
+    if session.config.queues.enabled and "controllers" in parts:
+        parts = [*parts, "queues"]
+    if session.config.pools.race.enabled and "controllers" in parts:
+        parts = [*parts, "race"]
+    if "controllers" in parts and _has_policies(session):
+        parts = [*parts, "policies"]
+    questions = {
+        (json.dumps(rule), verb): rule for part in parts for rule in shipped.get(part, ()) for verb in rule["verbs"]
+    }
+    with ThreadPoolExecutor(THREADS) as pool:
+        answers = pool.map(lambda item: allowed(item[1], item[0][1]), questions.items())
+        return [
+            _name(rule, verb) for ((_, verb), rule), good in zip(questions.items(), answers, strict=True) if not good
+        ]
+
+
+def _has_policies(session: CommandSession) -> bool:
+    """Whether the ConfigMap of the policy for guarded nodes exists, which the controllers keep."""
+    where = session.config.leader_election.namespace
+    try:
+        session.kube.get(CONFIGMAPS.path(where, names.guarded_nodes(session.config.installation)))
+    except (KubeNotFoundError, KubeForbiddenError):
+        return False  # check_webhook reports missing policies
+    return True
+
+
+def _attributes(session: CommandSession, rule: Rule) -> dict[str, str]:
+    """Return the attributes of a review: the names of the objects are those of this installation."""
+    namespace, name = rule.get("namespace", ""), rule.get("name", "")
+    if namespace == names.SYSTEM_NAMESPACE:
+        namespace = session.config.leader_election.namespace
+    if name.startswith(f"{names.COMPONENT}-"):
+        name = session.config.installation + name.removeprefix(names.COMPONENT)
+    return {
+        "group": rule.get("group", ""),
+        "resource": rule["resource"],
+        "subresource": rule.get("subresource", ""),
+        "namespace": namespace,
+        "name": name,
+    }
+
+
+def _name(rule: Rule, verb: str) -> str:
+    sub = f"/{rule['subresource']}" if "subresource" in rule else ""
+    where = f" in {rule['namespace']}" if "namespace" in rule else ""
+    return f"{verb} {rule['resource']}{sub}{where}"
+
+
+def _text(missing: list[str]) -> str:
+    distinct = list(dict.fromkeys(missing))
+    more = f" and {len(distinct) - SHOWN} more" if len(distinct) > SHOWN else ""
+    return ", ".join(distinct[:SHOWN]) + more

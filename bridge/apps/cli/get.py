@@ -1,0 +1,205 @@
+"""``podbridge get``: tables of pods, jobs, nodes, pools and queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import click
+
+from bridge import names
+from bridge.apps.cli import output, queues, watching
+from bridge.apps.cli.connection_options import ConnectionOptions
+from bridge.apps.cli.job_records import records
+from bridge.apps.cli.session import SLURM, CommandSession
+from bridge.errors import BridgeError
+from bridge.slurm.models import Job
+from bridge.workload import eligibility, links, node_ownership, pods, pool_selection, resources
+from bridge.workload.eligibility import slurm_name
+
+COLUMNS = {
+    "pods": (["namespace", "name", "phase", "job", "slurm_state", "node", "reason", "age"], ["partition", "uid"]),
+    "jobs": (
+        ["job", "state", "partition", "node", "pods", "phase", "reason", "problem"],
+        ["pod_node", "name", "user", "submitted", "started"],
+    ),
+    "pools": (["pool", "ready", "reason", "pods", "cpu", "memory", "age"], ["message", "labels"]),
+    "queues": (
+        ["queue", "ready", "offered", "pending", "admitted", "cpu", "memory", "age"],
+        ["reason", "stop_policy", "local_queues", "message"],
+    ),
+    "nodes": (["name", "slurm_name", "ready", "cordoned", "slurm_state", "managed", "reason"], ["cpus", "memory_mib"]),
+}
+
+NAMES = {
+    "pods": ("pod/", "name"),
+    "jobs": ("", "job"),
+    "pools": ("node/", "pool"),
+    "queues": ("masterqueue.vk.io/", "queue"),
+    "nodes": ("node/", "name"),
+}
+"""Prefix and field of the output ``name``."""
+
+
+def run(
+    kind: str,
+    connection: ConnectionOptions,
+    namespace: str | None,
+    all_namespaces: bool,
+    selector: str,
+    form: str,
+    no_headers: bool,
+    ended: bool = False,
+    *,
+    watch: bool = False,
+) -> None:
+    """Print the objects of ``kind`` as ``form`` (table, wide, json, yaml or name); ``ended``: all ended jobs, too.
+
+    With ``watch``, print changes until the user interrupts.
+    """
+    session = CommandSession(connection)
+    if kind != "jobs" and not all_namespaces and namespace is None:
+        namespace = session.namespace
+    kinds: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "pods": lambda: pod_records(session, namespace, selector),
+        "jobs": lambda: job_records(session, namespace, ended=ended),
+        "nodes": lambda: node_records(session, selector),
+        "pools": lambda: pool_records(session, selector),
+        "queues": lambda: queues.records(session, selector),
+    }
+    columns, wide = COLUMNS[kind]
+    if watch:
+        known: list[set[str]] = []
+
+        def read() -> list[dict[str, Any]]:
+            session.forget()
+            found, gaps = kinds[kind](), set(session.not_read)
+            if not known:
+                _print_gaps(session)
+            elif not gaps <= known[-1]:  # what could be read before will be read again
+                raise BridgeError("; ".join(session.gaps))
+            known[:] = [gaps]
+            return found
+
+        shown = [*columns, *wide] if form == "wide" else columns
+        watching.show(read, shown, form, no_headers=no_headers, name=NAMES[kind])
+        return
+    place = f" in namespace {namespace}" if kind in ("pods", "jobs") and namespace else ""
+    found = kinds[kind]()
+    _print_gaps(session)
+    whose = "" if kind == "queues" else f" of scheduler {session.config.scheduler_name}"
+    output.show(
+        found,
+        [*columns, *wide] if form == "wide" else columns,
+        form,
+        no_headers=no_headers,
+        nothing=f"No {kind}{whose} found{place}.",
+        name=NAMES[kind],
+    )
+
+
+def _print_gaps(session: CommandSession) -> None:
+    for line in session.gaps:
+        click.echo(output.printable(f"podbridge: not read: {line}"), err=True)
+
+
+def pod_records(session: CommandSession, namespace: str | None, selector: str) -> list[dict[str, Any]]:
+    """Return a record for each pod of the scheduler; ``not_read`` in it says why the state in Slurm is missing."""
+    jobs = session.attempt(SLURM, lambda: session.jobs_by_uid) or {}
+    gaps = "; ".join(session.gaps)
+    return [_pod(pod, jobs.get(links.key(pod))) | {"not_read": gaps} for pod in session.pods(namespace, selector)]
+
+
+def _pod(pod: pods.Pod, job: Job | None) -> dict[str, Any]:
+    status = pod.get("status") or {}
+    waiting = pods.condition(pod, names.POD_SCHEDULED)
+    reason = status.get("reason") or (waiting.get("reason") if waiting.get("status") == "False" else "") or ""
+    return {
+        "namespace": pod["metadata"]["namespace"],
+        "name": pod["metadata"]["name"],
+        "phase": "Terminating" if pods.is_deleted(pod) else status.get("phase", ""),
+        "job": pods.job_id(pod) or (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB, ""),
+        "slurm_state": "+".join(sorted(job.states)) if job else "",
+        "node": pod["spec"].get("nodeName", ""),
+        "reason": f"{reason}: {job.reason}" if job and job.reason and reason else reason,
+        "age": output.age(pod["metadata"]["creationTimestamp"]),
+        "partition": job.partition if job else "",
+        "uid": pods.uid(pod),
+    }
+
+
+def job_records(session: CommandSession, namespace: str | None, *, ended: bool) -> list[dict[str, Any]]:
+    """Return a record for each placeholder job of this cluster, and for each pod without the job that it needs.
+
+    ``namespace`` selects the jobs of its pods; ``None``: all jobs. The jobs are read first: a new pod is never missing.
+    ``ended``: see :func:`bridge.apps.cli.job_records.records`. Nodes that cannot be read are noted: their names in
+    Slurm are missing then, and not all problems are found.
+    """
+    jobs = session.jobs
+    nodes = [node for node in (session.attempt("nodes", session.nodes) or []) if not pool_selection.is_virtual(node)]
+    slurm_names = (
+        {node["metadata"]["name"]: slurm_name(node) for node in nodes} if session.config.slurm_rest_api else {}
+    )
+    return records(jobs, session.pods(namespace), slurm_names, namespace, ended=ended)
+
+
+def node_records(session: CommandSession, selector: str) -> list[dict[str, Any]]:
+    """Return a record for each Kubernetes node that is not virtual, with its Slurm node."""
+    records = []
+    for node in session.nodes(selector):
+        if pool_selection.is_virtual(node):
+            continue
+        other = session.slurm_nodes.get(slurm_name(node))
+        spec = node.get("spec") or {}
+        ready = eligibility.readiness(node).get("status", "Unknown")
+        records.append(
+            {
+                "name": node["metadata"]["name"],
+                "slurm_name": other.name if other else "",
+                "ready": ready,
+                "cordoned": bool(spec.get("unschedulable")),
+                "slurm_state": "+".join(sorted(other.states)) if other else "",
+                "managed": node_ownership.holder(node) == session.config.scheduler_name,
+                "reason": other.reason if other else "not a Slurm node",
+                "cpus": other.cpus if other else None,
+                "memory_mib": other.memory_mib if other else None,
+            }
+        )
+    return records
+
+
+def pool_records(session: CommandSession, selector: str) -> list[dict[str, Any]]:
+    """Return a record for each pool: its virtual node, and the resources that the scheduler's pods request there."""
+    bound = [pod for pod in session.pods(None) if pods.is_bound(pod) and not pods.is_finished(pod)]
+    records = []
+    for node in filter(pool_selection.is_virtual, session.nodes(selector)):
+        name = node["metadata"]["name"]
+        requests = [resources.pod_requests(pod["spec"]) for pod in bound if pod["spec"]["nodeName"] == name]
+        ready = eligibility.readiness(node)
+        offered = resources.allocatable(node)
+        used = {
+            what: sum((asked.get(what, Decimal(0)) for asked in requests), Decimal(0)) for what in ("cpu", "memory")
+        }
+        gib = 2**30
+        records.append(
+            {
+                "pool": name,
+                "ready": ready.get("status", "Unknown"),
+                "reason": ready.get("reason", ""),
+                "pods": f"{len(requests)}/{offered.get('pods', Decimal(0)).normalize():f}",
+                "cpu": f"{used['cpu'].normalize():f}/{offered.get('cpu', Decimal(0)).normalize():f}",
+                "memory": f"{used['memory'] / gib:.1f}/{offered.get('memory', Decimal(0)) / gib:.1f}Gi",
+                "age": output.age(node["metadata"]["creationTimestamp"]),
+                "message": ready.get("message", ""),
+                "labels": ",".join(f"{k}={v}" for k, v in sorted(_own_labels(node).items())),
+            }
+        )
+    return records
+
+
+def _own_labels(node: dict[str, Any]) -> dict[str, str]:
+    """Return the labels of a virtual node that the site has set: not those of Kubernetes and of podbridge."""
+    labels: dict[str, str] = node["metadata"].get("labels") or {}
+    fixed = (names.POOL_LABEL, "virtual-node.interlink/type")
+    return {k: v for k, v in labels.items() if not k.partition("/")[0].endswith("kubernetes.io") and k not in fixed}

@@ -1,0 +1,271 @@
+"""``podbridge get queues``, ``explain queue`` and ``describe queue``: MasterQueues beside their ClusterQueues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import click
+import yaml
+
+from bridge.apps.cli import output
+from bridge.apps.cli.connection_options import ConnectionOptions
+from bridge.apps.cli.session import CommandSession
+from bridge.errors import BridgeError, KubeError
+from bridge.kube.discovery import is_served
+from bridge.kube.resources import MASTER_QUEUES, Resource
+from bridge.workload.quantity import parse
+from controllers.queues.manifests import GROUP, VERSIONS
+
+Object = Mapping[str, Any]
+GIB = 2**30
+FEW = 5
+"""Pending workloads that ``explain`` lists; all with ``-o wide``."""
+_NEXT = {
+    "Invalid": "correct the field, then kubectl apply the MasterQueue",
+    "Conflict": "delete or rename the object that podbridge does not own, or rename the MasterQueue",
+    "WriteFailed": "podbridge retries; read Kueue's message above",
+    "BeingDeleted": "wait until its workloads have ended, or delete the MasterQueue too",
+}
+
+
+def records(session: CommandSession, selector: str) -> list[dict[str, Any]]:
+    """Return a record for each MasterQueue, with the figures of its ClusterQueue."""
+    return [record(queue, cluster_queue(session, queue)) for queue in master_queues(session, selector)]
+
+
+def master_queues(session: CommandSession, selector: str = "") -> list[dict[str, Any]]:
+    """List the MasterQueues. Raises :class:`BridgeError` if the API server does not serve them."""
+    if not is_served(session.kube, MASTER_QUEUES):
+        raise BridgeError(
+            "the API server has no MasterQueues", hint="kubectl apply -f config/crds.yaml, see docs/admins/kueue.md"
+        )
+    params = {"labelSelector": selector} if selector else None
+    items: list[dict[str, Any]] = session.kube.get(MASTER_QUEUES.path(), params)["items"]
+    return items
+
+
+def find(session: CommandSession, name: str) -> dict[str, Any]:
+    """Return a MasterQueue. Raises :class:`BridgeError` if it does not exist."""
+    for queue in master_queues(session):
+        if queue["metadata"]["name"] == name:
+            return queue
+    raise BridgeError(f"MasterQueue {name} does not exist", hint="list them with podbridge get queues")
+
+
+def cluster_queue(session: CommandSession, queue: Object) -> Object:
+    """Return the ClusterQueue of a MasterQueue; empty if it does not exist or may not be read."""
+    for version in VERSIONS:
+        try:
+            resource = Resource(GROUP, version, "clusterqueues", False)
+            return session.kube.get(resource.path(name=queue["metadata"]["name"]))
+        except KubeError:
+            continue
+    return {}
+
+
+def record(queue: Object, cluster: Object) -> dict[str, Any]:
+    """Return the record of a MasterQueue; ``cluster`` is its ClusterQueue, which may be empty."""
+    status, counts = queue.get("status") or {}, cluster.get("status") or {}
+    ready = _condition(queue, "Ready")
+    quota, used = _totals(_quotas(cluster)), _totals(_reservations(cluster))
+    spec = queue.get("spec") or {}
+    return {
+        "queue": queue["metadata"]["name"],
+        "ready": ready.get("status", "Unknown"),
+        "reason": ready.get("reason", ""),
+        "offered": status.get("offered", ""),
+        "pending": counts.get("pendingWorkloads", 0),
+        "admitted": counts.get("admittedWorkloads", 0),
+        "cpu": _share("cpu", used, quota),
+        "memory": _share("memory", used, quota),
+        "age": output.age(queue["metadata"].get("creationTimestamp", "")),
+        "stop_policy": (cluster.get("spec") or {}).get("stopPolicy", ""),
+        "local_queues": ",".join(
+            f"{item['namespace']}/{item.get('name') or queue['metadata']['name']}"
+            for item in spec.get("localQueues") or ()
+        ),
+        "message": ready.get("message", ""),
+    }
+
+
+def run(connection: ConnectionOptions, name: str, form: str) -> None:
+    """Print the report on one MasterQueue. Raises :class:`BridgeError` if it does not exist."""
+    session = CommandSession(connection)
+    found = find(session, name)
+    if form == "name":
+        click.echo(f"masterqueue.vk.io/{name}")
+        return
+    report = describe(found, cluster_queue(session, found), workloads(session, name))
+    if form == "json":
+        click.echo(output.as_json(report))
+    elif form == "yaml":
+        click.echo(yaml.safe_dump(report, sort_keys=False), nl=False)
+    else:
+        click.echo(text(report, wide=form == "wide"))
+
+
+def describe(queue: Object, cluster: Object, found: Iterable[Object]) -> dict[str, Any]:
+    """Return the report on a MasterQueue: a summary, its flavors, pending workloads in Kueue's order, the next step."""
+    about, quotas, used = record(queue, cluster), _quotas(cluster), _reservations(cluster)
+    states = (queue.get("status") or {}).get("flavors") or ()
+    flavors = [
+        {
+            "name": state["name"],
+            "flavor": state.get("flavor", ""),
+            "state": state["state"],
+            "cpu": _share("cpu", used.get(state.get("flavor", ""), {}), quotas.get(state.get("flavor", ""), {})),
+            "memory": _share("memory", used.get(state.get("flavor", ""), {}), quotas.get(state.get("flavor", ""), {})),
+            "reason": state.get("reason", ""),
+        }
+        for state in states
+    ]
+    waiting = [
+        {
+            "workload": f"{item['metadata']['namespace']}/{item['metadata']['name']}",
+            "age": output.age(item["metadata"].get("creationTimestamp", "")),
+            "message": _condition(item, "QuotaReserved").get("message", "Kueue has not considered it yet"),
+        }
+        for item in sorted(filter(_waits, found), key=_order)
+    ]
+    conditions = [
+        f"{c['type']}={c['status']}: {c['message']}" for c in (queue.get("status") or {}).get("conditions") or ()
+    ]
+    return {
+        "queue": about["queue"],
+        "summary": _summary(about, len(waiting)),
+        "conditions": conditions,
+        "flavors": flavors,
+        "pending": waiting,
+        "next": _next(about, flavors, bool(conditions)),
+    }
+
+
+def flavor_line(flavor: Mapping[str, Any]) -> str:
+    """Return a line for a flavor of a report: name, state, use and reason."""
+    amounts = [f"{what} {flavor[what]}" for what in ("cpu", "memory") if flavor[what]]
+    reason = f": {flavor['reason']}" if flavor["reason"] else ""
+    return " ".join([flavor["flavor"] or flavor["name"], flavor["state"], *amounts]) + reason
+
+
+def admitted(found: Iterable[Object]) -> list[str]:
+    """Return a line for each workload that has quota and has not finished: its name, its flavors and its age."""
+    lines = []
+    for item in found:
+        if _waits(item) or _condition(item, "Finished").get("status") == "True":
+            continue
+        assignments = ((item.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
+        flavors = sorted({flavor for each in assignments for flavor in (each.get("flavors") or {}).values()})
+        metadata = item["metadata"]
+        age = output.age(metadata.get("creationTimestamp", ""))
+        lines.append(f"{metadata['namespace']}/{metadata['name']} {','.join(flavors)} ({age})")
+    return sorted(lines)
+
+
+def text(report: Mapping[str, Any], *, wide: bool) -> str:
+    """Return the report as text; ``wide``: all pending workloads."""
+    lines = [f"MasterQueue {report['queue']}: {report['summary']}"]
+    lines += _section("Conditions", report["conditions"])
+    columns = ["name", "flavor", "state", "cpu", "memory", "reason"]
+    rows = [[flavor[column] for column in columns] for flavor in report["flavors"]]
+    if rows:
+        lines += _section("Flavors", output.table([c.upper() for c in columns], rows).splitlines())
+    shown = report["pending"] if wide else report["pending"][:FEW]
+    pending = [f"{item['workload']} ({item['age']}): {item['message']}" for item in shown]
+    if len(report["pending"]) > len(shown):
+        pending.append(f"and {len(report['pending']) - len(shown)} more: -o wide lists them")
+    lines += _section("Pending workloads", pending)
+    if report["next"]:
+        lines += ["", f"Next: {report['next']}"]
+    return "\n".join(lines)
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return ["", title, *(f"  {line}" for line in lines)] if lines else []
+
+
+def _summary(about: Mapping[str, Any], waiting: int) -> str:
+    stopped = about["stop_policy"] not in ("", "None")
+    state = f"stopped ({about['stop_policy']})" if stopped else "admits workloads"
+    if about["ready"] != "True":
+        state = f"not in step ({about['reason'] or 'no status'})"
+    return f"{state}; {about['offered'] or 'no'} flavors offered, {about['admitted']} admitted, {waiting} pending"
+
+
+def _next(about: Mapping[str, Any], flavors: Sequence[Mapping[str, Any]], has_status: bool) -> str:
+    if not has_status:
+        return "the controllers have not read it: set queues.enabled, and see their log"
+    if about["ready"] != "True":
+        return _NEXT.get(about["reason"], "")
+    if flavors and all(flavor["state"] != "Offered" for flavor in flavors):
+        return "no flavor is offered: podbridge get pools, podbridge get nodes"
+    return ""
+
+
+def workloads(session: CommandSession, queue: str) -> list[dict[str, Any]]:
+    """Return the workloads whose LocalQueue belongs to the ClusterQueue; empty if the user may not list them."""
+    for version in VERSIONS:
+        try:
+            local = session.kube.get(Resource(GROUP, version, "localqueues", True).path())["items"]
+            found = session.kube.get(Resource(GROUP, version, "workloads", True).path())["items"]
+        except KubeError:
+            continue
+        own = {
+            (item["metadata"]["namespace"], item["metadata"]["name"])
+            for item in local
+            if item["spec"].get("clusterQueue") == queue
+        }
+        return [item for item in found if (item["metadata"]["namespace"], item["spec"].get("queueName")) in own]
+    return []
+
+
+def _waits(workload: Object) -> bool:
+    return not any(_condition(workload, kind).get("status") == "True" for kind in ("QuotaReserved", "Finished"))
+
+
+def _order(workload: Object) -> tuple[int, str]:
+    """Kueue's order within a queue: by priority, then by age."""
+    return -int(workload["spec"].get("priority") or 0), workload["metadata"].get("creationTimestamp", "")
+
+
+def _condition(item: Object, kind: str) -> Object:
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c["type"] == kind), {})
+
+
+def _quotas(cluster: Object) -> dict[str, dict[str, Decimal]]:
+    """Return the nominal quota of each flavor by resource."""
+    groups = (cluster.get("spec") or {}).get("resourceGroups") or ()
+    return {
+        flavor["name"]: {item["name"]: parse(item["nominalQuota"]) for item in flavor.get("resources") or ()}
+        for group in groups
+        for flavor in group.get("flavors") or ()
+    }
+
+
+def _reservations(cluster: Object) -> dict[str, dict[str, Decimal]]:
+    """Return what workloads have reserved of each flavor by resource."""
+    entries = (cluster.get("status") or {}).get("flavorsReservation") or ()
+    return {
+        entry["name"]: {item["name"]: parse(item.get("total") or 0) for item in entry.get("resources") or ()}
+        for entry in entries
+    }
+
+
+def _totals(flavors: Mapping[str, Mapping[str, Decimal]]) -> dict[str, Decimal]:
+    found: dict[str, Decimal] = {}
+    for amounts in flavors.values():
+        for resource, amount in amounts.items():
+            found[resource] = found.get(resource, Decimal(0)) + amount
+    return found
+
+
+def _share(resource: str, used: Mapping[str, Decimal], quota: Mapping[str, Decimal]) -> str:
+    """Return used and total amount, as ``get pools`` shows them; empty without a quota of the resource."""
+    if resource not in quota:
+        return ""
+    taken, total = used.get(resource, Decimal(0)), quota[resource]
+    if resource == "memory":
+        return f"{taken / GIB:.1f}/{total / GIB:.1f}Gi"
+    return f"{taken.normalize():f}/{total.normalize():f}"

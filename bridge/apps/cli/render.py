@@ -1,0 +1,177 @@
+"""``podbridge render``: prints the webhook's patch and the job request of a manifest's pods, without a cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import yaml
+
+from admission import field_policy
+from admission.group_reader import BARE, GroupReader
+from admission.mutate import mutate, needs_group
+from admission.reviewer import pools_only
+from admission.validate import Scope, create, rules_of
+from bridge import names
+from bridge.apps.cli import render_pods
+from bridge.config import hub as configuration
+from bridge.config import policies
+from bridge.errors import BridgeError, ConfigError
+from bridge.slurm.models import ApiVersion, JobRequest
+from bridge.slurm.parsers import job_body
+from bridge.slurm.versions import VERSIONS
+from bridge.workload import links, pool_selection, translate
+from bridge.workload.groups import Membership
+from scheduler import gang_states
+
+
+def run(manifest: IO[str], config_file: Path | None, api: str | None, form: str) -> int:
+    """Print a record for each pod of the manifest; return the exit status, 1 if admission would refuse a pod."""
+    config = configuration.load(config_file)
+    name = api or config.slurm_api_version or next(reversed(VERSIONS))
+    if name not in VERSIONS:
+        raise ConfigError(f"--api {name}: unknown; allowed: {', '.join(VERSIONS)}")
+    try:
+        documents = [document for document in yaml.safe_load_all(manifest) if document]
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{manifest.name}: not YAML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{manifest.name}: not UTF-8: {error}") from error
+    try:
+        known = render_pods.objects(documents, next(iter(config.managed_namespaces), "default"))
+    except ConfigError as error:
+        raise ConfigError(f"{manifest.name}: {error}") from error
+    found = list(render_pods.pods(known))
+    if not found:
+        raise ConfigError(f"{manifest.name}: contains no Pod and no object with a pod template")
+    groups = GroupReader(render_pods.read_from(known))
+    records = [_record(pod, owner, config, groups) for pod, owner in found]
+    for record, (pod, _) in zip(records, found, strict=True):
+        on_slurm = config.slurm_rest_api and pool_selection.of(pod).local
+        if "note" not in record and "refused" not in record and on_slurm:
+            _add_request(record, pod, [other for other, _ in found if links.key(other) == links.key(pod)], config, name)
+    if form == "json":
+        click.echo(json.dumps(records, indent=2))
+    else:
+        click.echo(yaml.safe_dump_all(records, sort_keys=False), nl=False)
+    return 1 if any(record.get("refused") for record in records) else 0
+
+
+def _record(
+    pod: dict[str, Any], inherited: Mapping[str, str], config: configuration.Config, groups: GroupReader
+) -> dict[str, Any]:
+    """Return the record of one pod: patch, permissions, warnings, problems; apply the patch to the pod."""
+    namespace = pod["metadata"]["namespace"]
+    record: dict[str, Any] = {"pod": f"{namespace}/{pod['metadata']['name']}"}
+    managed = config.managed_namespace_selector is not None or namespace in config.managed_namespaces
+    group = BARE
+    if (
+        (managed or pod["spec"]["schedulerName"] == config.scheduler_name)
+        and config.slurm_rest_api
+        and needs_group(pod, "", config.scheduler_name, inherited, None, config.default_scheduler_nodes)
+    ):
+        try:
+            group = groups.find(pod, namespace, inherited, {})
+        except BridgeError as error:
+            return record | {"refused": [str(error)]}
+    policy = policies.find(config.namespace_policies, namespace, {"kubernetes.io/metadata.name": namespace})
+    defaults = field_policy.defaults(policy, pod, inherited)
+    patch = mutate(
+        pod,
+        scheduler=config.scheduler_name,
+        managed=managed,
+        inherited={**group.inherited, **inherited},
+        defaults=defaults,
+        pools_only=pools_only(config),
+        default_nodes=config.default_scheduler_nodes,
+        group=group.value,
+    )
+    record["patch"] = patch
+    for operation in patch:
+        _apply(pod, operation)
+    if pod["spec"]["schedulerName"] != config.scheduler_name:
+        record["note"] = f"not changed: namespace {namespace} is not managed"
+        reason = (pod["metadata"].get("annotations") or {}).get(names.DEFAULT_SCHEDULER_REASON)
+        if managed and reason:
+            record["note"] = f"the pod keeps the scheduler {pod['spec']['schedulerName']}: {reason}"
+        elif managed:
+            record["note"] = f"not changed: the pod names the scheduler {pod['spec']['schedulerName']}"
+        return record
+    verdict = create(pod, "", rules_of(config), scope=Scope(policy=policy, managed=managed))
+    if keys := sorted({*verdict.permissions, *(denial.key for denial in verdict.denials)}):
+        needed = f"{names.PERMISSION_RESOURCE}.{names.PERMISSION_GROUP}"
+        record["needs"] = [f"{names.PERMISSION_VERB} {needed}/{key}" for key in keys]
+    if verdict.warnings:
+        record["warnings"] = verdict.warnings
+    if problems := verdict.invalid + verdict.forbidden:
+        record["refused"] = problems
+    return record
+
+
+def _add_request(
+    record: dict[str, Any],
+    pod: dict[str, Any],
+    members: list[dict[str, Any]],
+    config: configuration.Config,
+    api: str,
+) -> None:
+    """Add the request for the job of the pod to its record; ``members`` are the pods of the manifest in its group."""
+    version, member = VERSIONS[api], links.membership(pod)
+    try:
+        if member is None:
+            asked = translate.request(pod, config, version, "offline")
+        else:
+            record["group"] = {"kind": member.key.kind, "name": member.key.name, "index": member.key.index}
+            record["group"] |= {"size": member.size, "minimum": member.minimum, "slot": member.slot}
+            asked = _of_group(members, member, config, version)
+        record["slurm"] = {"api": api, "body": job_body(asked, _newest_release(version))}
+    except BridgeError as error:
+        record["refused"] = [str(error)]
+
+
+def _apply(pod: dict[str, Any], operation: Mapping[str, Any]) -> None:
+    """Apply one operation (``add`` or ``remove``) of a patch of :func:`admission.mutate.mutate`."""
+    *path, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+    target: Any = pod
+    for part in path:
+        target = target.setdefault(part, {})
+    if isinstance(target, list):
+        target.append(operation["value"])
+    elif operation["op"] == "remove":
+        target.pop(last, None)
+    else:
+        target[last] = operation["value"]
+
+
+def _of_group(
+    members: list[dict[str, Any]], member: Membership, config: configuration.Config, version: ApiVersion
+) -> JobRequest:
+    """Return the request for the job of a group.
+
+    ``members`` are in the manifest, one for each pod template: a template has the slots up to that of the next one.
+    """
+    shape = translate.GangShape(member.key, member.size, member.minimum, member.together)
+    parts = list(links.by_shape(members).values())
+    if len(parts) == 1:
+        return translate.gang_request(members, shape, config, version, "offline")
+    slots = sorted({slot for pod in members if (slot := _slot(pod)) is not None})
+    counts: dict[int | None, int] = {s: after - s for s, after in zip(slots, [*slots[1:], member.size], strict=True)}
+    requests = []
+    for part in parts:
+        count = sum([counts.get(_slot(pod), 1) for pod in part])
+        asked = replace(shape, size=count, minimum=count, together=gang_states.together(part))
+        requests.append(translate.gang_request(part, asked, config, version, "offline"))
+    return translate.heterogeneous(requests, config, _newest_release(version))
+
+
+def _slot(pod: Mapping[str, Any]) -> int | None:
+    member = links.membership(pod)
+    return member.slot if member is not None else None
+
+
+def _newest_release(version: ApiVersion) -> ApiVersion:
+    return replace(version, external_components=version.external_jobs)

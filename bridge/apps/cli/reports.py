@@ -1,0 +1,69 @@
+"""Reports on one object: a summary, sections of lines or fields, and the next step; as text, JSON or YAML."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import click
+import yaml
+
+from bridge.apps.cli.output import printable
+from bridge.clock import parse_rfc3339
+
+Report = Mapping[str, Any]
+"""``summary`` and ``next`` are texts, which may be absent; each other value is a section."""
+
+
+def show(heading: str, report: Report, form: str) -> None:
+    """Print a report. A section is a list of lines or a mapping of fields; empty sections and fields are left out."""
+    if form == "json":
+        click.echo(json.dumps(report, indent=2))
+        return
+    if form == "yaml":
+        click.echo(yaml.safe_dump(dict(report), sort_keys=False), nl=False)
+        return
+    click.echo(printable(f"{heading}: {report['summary']}" if report.get("summary") else heading))
+    for title, section in report.items():
+        if title in ("summary", "next") or not section:
+            continue
+        click.echo(f"\n{title.replace('_', ' ').capitalize()}")
+        for line in _fields(section) if isinstance(section, Mapping) else section:
+            click.echo(f"  {printable(line)}")
+    if report.get("next"):
+        click.echo(f"\nNext: {printable(report['next'])}")
+
+
+def _fields(section: Mapping[str, Any]) -> list[str]:
+    """Return a line for each field that has a value, with the values in one column."""
+    shown = {key.replace("_", " "): value for key, value in section.items() if value not in ("", None)}
+    width = max(map(len, shown), default=0)
+    return [f"{key + ':':{width + 1}} {value}" for key, value in shown.items()]
+
+
+def conditions(status: Mapping[str, Any]) -> list[str]:
+    """Return a line for each condition of an object: type, status, reason and message."""
+    lines = []
+    for each in status.get("conditions") or ():
+        reason = f" {each['reason']}" if each.get("reason") else ""
+        message = f": {each['message']}" if each.get("message") else ""
+        lines.append(f"{each['type']}={each['status']}{reason}{message}")
+    return lines
+
+
+def event_text(event: Mapping[str, Any]) -> str:
+    """Return the reason and the note of an Event, with the container that it is about."""
+    about = re.fullmatch(r"spec\.\w+\{(.+)\}", str((event.get("regarding") or {}).get("fieldPath") or ""))
+    return f"{event.get('reason')}: {f'container {about[1]}: ' if about else ''}{event.get('note')}"
+
+
+def events(found: list[dict[str, Any]], limit: int = 8) -> list[str]:
+    """Return a line for each of the last Events: the time (UTC), the reason and the note."""
+
+    def when(event: Mapping[str, Any]) -> str:
+        return str(event.get("eventTime") or event["metadata"]["creationTimestamp"])
+
+    last = sorted(found, key=lambda event: parse_rfc3339(when(event)))[-limit:]
+    return [f"{when(each)[:19].replace('T', ' ')} {event_text(each)}" for each in last]

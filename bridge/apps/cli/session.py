@@ -1,0 +1,183 @@
+"""The clients of a command and the objects that it has read from Kubernetes and Slurm."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar
+
+from bridge.apps.cli.connection_options import ConnectionOptions
+from bridge.config import hub as configuration
+from bridge.config.hub import Config, jwt_source
+from bridge.errors import BridgeError, KubeError, KubeForbiddenError
+from bridge.kube import namespaces
+from bridge.kube.cluster import cluster_id
+from bridge.kube.kube_access import current_namespace
+from bridge.kube.kube_client import KubeClient
+from bridge.kube.prune import prune_claim, prune_storage_class, prune_volume
+from bridge.kube.resources import (
+    DEVICE_CLASSES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    POD_EVENTS,
+    PODS,
+    STORAGE_CLASSES,
+)
+from bridge.slurm.models import Job, Node
+from bridge.slurm.slurm_client import SlurmClient
+from bridge.workload import links, pods
+from bridge.workload.devices import extended_claims
+from bridge.workload.pods import Pod, uid
+from scheduler.nodes import occupancy
+
+SLURM = "Slurm"
+"""The name of Slurm in ``CommandSession.not_read``."""
+T = TypeVar("T")
+
+
+class CommandSession:
+    """The clients and the objects of one command. Properties are read at the first access and kept."""
+
+    reads_slurm = True
+    """Whether Slurm is read, if there is one. If not, it is unknown which jobs and nodes Slurm has."""
+
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self.config: Config = configuration.load(connection.config)
+        self._connection = connection
+        self.kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=4)
+        self.slurm = SlurmClient(self.config, jwt_source(self.config), pool_size=4)
+
+    def hurry(self, seconds: float) -> None:
+        """Wait at most ``seconds`` for each answer of Kubernetes and of Slurm."""
+        self.kube = self.kube.hurried(seconds)
+        limits = self.config.slurm.model_copy(update={"connect_timeout": seconds, "read_timeout": seconds})
+        config = self.config.model_copy(update={"slurm": limits})
+        self.slurm = SlurmClient(config, jwt_source(config), pool_size=4)
+
+    @functools.cached_property
+    def not_read(self) -> dict[str, str]:
+        """What :meth:`attempt` could not read, with the error."""
+        return {}
+
+    def attempt(self, what: str, read: Callable[[], T]) -> T | None:
+        """Return what ``read`` returns; if it fails, note the error in ``not_read`` and return ``None``."""
+        try:
+            return read()
+        except BridgeError as error:
+            self.not_read[what] = error.with_hint
+            return None
+
+    def shared(self, what: Hashable, read: Callable[[], T]) -> T:
+        """Return what ``read`` returns: large objects that do not depend on one pod, which a subclass may cache."""
+        return read()
+
+    @property
+    def knows_slurm(self) -> bool:
+        """Whether the jobs and nodes of Slurm are known, if there is a Slurm."""
+        return self.reads_slurm and SLURM not in self.not_read
+
+    @property
+    def gaps(self) -> list[str]:
+        """A line for each part that could not be read."""
+        return [f"{what}: {error}" for what, error in self.not_read.items()]
+
+    def forget(self) -> None:
+        """Read jobs and nodes again at the next access."""
+        for name in ("all_jobs", "jobs", "jobs_by_uid", "slurm_nodes", "not_read"):
+            self.__dict__.pop(name, None)
+
+    @functools.cached_property
+    def namespace(self) -> str:
+        """The namespace of the kubeconfig's context, else ``default``."""
+        return current_namespace(self._connection.kubeconfig, self._connection.context)
+
+    @functools.cached_property
+    def cluster(self) -> str:
+        """The owner of this installation's jobs."""
+        return cluster_id(self.kube, self.config.installation)
+
+    @functools.cached_property
+    def all_jobs(self) -> list[Job]:
+        """All jobs of Slurm, sorted by id; empty without a colocated Slurm."""
+        if not self.config.slurm_rest_api:
+            return []
+        return sorted(self.slurm.jobs(), key=lambda job: job.job_id)
+
+    @functools.cached_property
+    def jobs(self) -> list[Job]:
+        """The placeholder jobs of this installation, sorted by id."""
+        return [job for job in self.all_jobs if job.link is not None and job.link.cluster == self.cluster]
+
+    @functools.cached_property
+    def jobs_by_uid(self) -> dict[str, Job]:
+        """The newest job of each pod UID and of each key of a group."""
+        return {key: job for job in self.jobs if job.link is not None for key in job.link.keys}
+
+    @functools.cached_property
+    def slurm_nodes(self) -> dict[str, Node]:
+        """Slurm's nodes by name; empty without a colocated Slurm."""
+        if not self.config.slurm_rest_api:
+            return {}
+        return {node.name: node for node in self.slurm.nodes()}
+
+    def pods(self, namespace: str | None, selector: str = "") -> list[dict[str, Any]]:
+        """List the scheduler's pods in a namespace, or in all namespaces (``None``)."""
+        params = {"fieldSelector": f"spec.schedulerName={self.config.scheduler_name}"}
+        if selector:
+            params["labelSelector"] = selector
+        items: list[dict[str, Any]] = self.kube.get(PODS.path(namespace), params)["items"]
+        return items
+
+    def group_counts(self, pod: Pod) -> tuple[int, int, int]:
+        """Return how many pods of the pod's group exist, are bound and have not ended, and have ended."""
+        others = [one for one in self.pods(pod["metadata"]["namespace"]) if links.key(one) == links.key(pod)]
+        ended = sum(map(pods.is_finished, others))
+        return len(others), sum(pods.is_bound(one) and not pods.is_finished(one) for one in others), ended
+
+    def other_pods(self) -> list[dict[str, Any]]:
+        """List the pods of other schedulers that have a node and have not ended."""
+        params = {"fieldSelector": occupancy.selector(self.config.scheduler_name)}
+        items: list[dict[str, Any]] = self.kube.get(PODS.path(), params)["items"]
+        return items
+
+    def nodes(self, selector: str = "") -> list[dict[str, Any]]:
+        """List the Kubernetes nodes."""
+        params = {"labelSelector": selector} if selector else None
+        items: list[dict[str, Any]] = self.kube.get(NODES.path(), params)["items"]
+        return items
+
+    def storage(self, namespace: str) -> list[dict[str, Any]]:
+        """List the claims of a namespace, all PersistentVolumes and StorageClasses, as the scheduler keeps them."""
+        kinds = (
+            (PERSISTENT_VOLUME_CLAIMS.path(namespace), prune_claim),
+            (PERSISTENT_VOLUMES.path(), prune_volume),
+            (STORAGE_CLASSES.path(), prune_storage_class),
+        )
+        found: list[dict[str, Any]] = []
+        for path, prune in kinds:
+            found += self.shared(path, lambda p=path, f=prune: [f(item) for item in self.kube.get(p)["items"]])  # type: ignore[misc]
+        return found
+
+    def device_names(self) -> Mapping[str, str]:
+        """Return the DeviceClass of each extended resource; empty if the user may not list the classes."""
+        try:
+            classes = self.shared(DEVICE_CLASSES.path(), lambda: self.kube.get(DEVICE_CLASSES.path())["items"])
+        except KubeError:
+            return {}
+        return extended_claims.names(classes, self.config.gres, self.config.device_classes)
+
+    def annotations(self, namespace: str) -> Mapping[str, str] | None:
+        """Return the annotations of a namespace; ``None`` if the user may not read it."""
+        try:
+            return namespaces.read_from(self.kube)(namespace).annotations
+        except KubeForbiddenError:
+            return None
+
+    def events(self, pod: Pod) -> list[dict[str, Any]]:
+        """List the Events of a pod, oldest first, with the fields of ``events.k8s.io/v1``."""
+        # the API server selects by UID in the core group only; a namespace with 10,000 pods has 20,000 Events
+        path = POD_EVENTS.path(pod["metadata"]["namespace"])
+        found = self.kube.get(path, {"fieldSelector": f"involvedObject.uid={uid(pod)}"})["items"]
+        ours = [{**event, "note": event.get("message"), "regarding": event.get("involvedObject")} for event in found]
+        return sorted(ours, key=lambda event: event.get("eventTime") or event["metadata"]["creationTimestamp"])

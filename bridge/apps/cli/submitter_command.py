@@ -1,0 +1,78 @@
+"""``podbridge submitter``: the process at a site."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.group(
+    "submitter",
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Examples:\n\n  podbridge submitter config > site.toml\n\n"
+    "  podbridge submitter --pool cineca --config site.toml",
+)
+@click.option("--pool", help="Name of the pool. Default: the key pool of the configuration.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="PODBRIDGE_SITE_CONFIG",
+    show_envvar=True,
+    help="Configuration file (TOML).",
+)
+@click.pass_context
+def submitter(context: click.Context, pool: str | None, config: Path | None) -> None:
+    """Run the submitter of a pool: it receives jobs from the hub and submits them to the batch system."""
+    if context.invoked_subcommand is not None:
+        return
+    if config is None:
+        raise click.UsageError(
+            "--config FILE is missing (podbridge submitter config prints a configuration with all defaults)"
+        )
+    from bridge.site.service import run
+
+    sys.exit(run(config, pool))
+
+
+@submitter.command(
+    "config",
+    epilog="Examples:\n\n  podbridge submitter config > site.toml\n\n  podbridge submitter config --check site.toml",
+)
+@click.option("--check", type=click.Path(path_type=Path, dir_okay=False), help="Check this file and print its errors.")
+def show_config(check: Path | None) -> None:
+    """Print a documented configuration with all defaults, or check a file."""
+    if check is None:
+        from bridge.site.config.sample import sample
+
+        click.echo(sample(), nl=False)
+        return
+    from bridge.site.config.site_config import load
+
+    found = load(check)
+    click.echo(f"{check}: pool {found.pool}, {found.batch.kind}, BuildConfig {found.buildconfig().digest}")
+
+
+@submitter.command("convert", epilog="Example:\n\n  podbridge submitter convert SlurmConfig.yaml --pool site-a")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--pool", default="my-pool", show_default=True, help="Name of the pool.")
+def convert_config(file: Path, pool: str) -> None:
+    """Convert the configuration of an interLink plugin, and print a documented site.toml.
+
+    FILE is the SlurmConfig.yaml of the Slurm plugin, or the build.conf of the NATS plugin. Comments at the top of the
+    output, and warnings on standard error, name what could not be converted.
+    """
+    from bridge.errors import ConfigError
+    from bridge.site.conversion.conversion_text import convert
+
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {file}: {error}") from error
+    found = convert(text, str(file), os.environ, os.getcwd(), pool)
+    for warning in found.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(found.text, nl=False)

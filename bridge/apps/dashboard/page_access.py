@@ -1,0 +1,145 @@
+"""Who sees the page: the user of the kubeconfig with the token of the URL, or users with tokens of the API server."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from bridge.apps.dashboard.cookie_seal import CookieSeal
+from bridge.clock import Clock
+from bridge.core.single_flight_cache import SingleFlightCache
+from bridge.kube import access_review
+from bridge.kube.kube_client import KubeClient
+from bridge.kube.user_client import UserClients
+from controllers.kubelet.authentication import LONGEST_TOKEN, TokenAuthenticator, User, bearer
+
+REMEMBER_YES = 60.0
+"""Seconds for which a permission is cached."""
+REMEMBER_NO = 15.0
+"""Seconds for which a refusal is cached: a new role is effective after this time."""
+MOST_NAMESPACES = 100
+"""Namespaces that are reviewed for a user who may not list the pods of all namespaces; others need the filter."""
+LONGEST_COOKIE = 4000
+"""Characters of the value of a cookie: browsers refuse cookies above 4,096 bytes."""
+
+May = Callable[[str, str | None], bool]
+"""``may(plural, namespace)`` returns whether the user may list the resource; ``None``: in all namespaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """A user of the page. ``client`` has the rights of this user; the page of a pod and logs are read with it.
+
+    ``identity`` is another one for each token: what one has read, another may not see.
+    """
+
+    name: str
+    identity: str
+    client: KubeClient
+    may: May
+
+    def namespaces(self, known: Iterable[str]) -> set[str] | None:
+        """Return those of the ``known`` namespaces whose pods the user may list; ``None``: all namespaces."""
+        if self.may("pods", None):
+            return None
+        return {name for name in sorted(known)[:MOST_NAMESPACES] if self.may("pods", name)}
+
+
+class PageAccess(Protocol):
+    """Finds the user of a request."""
+
+    cookie: str
+    """Name of the cookie."""
+    signs_in: bool
+    """Whether users sign in with their own tokens."""
+
+    def viewer(self, authorization: str, cookie: str) -> Viewer | None:
+        """Return the user of a request; ``None`` without a valid token. Raises ``Kube*`` errors."""
+
+    def accepts(self, token: str) -> bool:
+        """Whether a token that a user has sent is valid. Raises ``Kube*`` errors."""
+
+    def value(self, token: str) -> str:
+        """Return the value of the cookie for a valid token."""
+
+
+class LocalAccess:
+    """One secret for the user who has started the command; the page has the rights of the kubeconfig.
+
+    ``nodes``: whether this user may list nodes.
+    """
+
+    signs_in = False
+
+    def __init__(self, client: KubeClient, *, nodes: bool) -> None:
+        self.token = secrets.token_urlsafe(32)
+        self.cookie = f"podbridge-{secrets.token_hex(4)}"  # cookies of other ports of this host have other names
+        self._viewer = Viewer("", "", client, lambda plural, _: plural != "nodes" or nodes)
+
+    def viewer(self, authorization: str, cookie: str) -> Viewer | None:
+        """Return the user of the kubeconfig if the cookie has the token."""
+        return self._viewer if self.accepts(cookie) else None
+
+    def accepts(self, token: str) -> bool:
+        """Whether this is the token of the URL."""
+        return hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
+
+    def value(self, token: str) -> str:
+        """Return the token of the URL itself: it is valid for this process only."""
+        return token
+
+
+class ReviewedAccess:
+    """Tokens of the API server: from the header ``Authorization`` of a proxy, else from the cookie of the page.
+
+    TokenReviews say who the user is, and SubjectAccessReviews what the user may list. The cookie is encrypted.
+    """
+
+    signs_in = True
+
+    def __init__(
+        self, client: KubeClient, users: UserClients, tokens: TokenAuthenticator, seal: CookieSeal, clock: Clock
+    ) -> None:
+        self.cookie = "podbridge-token"
+        self._client, self._users, self._tokens, self._seal = client, users, tokens, seal
+        self._known: SingleFlightCache[bool] = SingleFlightCache(clock)
+
+    def viewer(self, authorization: str, cookie: str) -> Viewer | None:
+        """Return the user of the token of a request."""
+        token = bearer(authorization) or self._plain(self._seal.open(cookie) or "")
+        user = self._tokens.user(token) if token else None
+        if token is None or user is None:
+            return None
+        return Viewer(
+            user.name,
+            hashlib.sha256(token.encode()).hexdigest(),
+            self._users.client(token),
+            lambda plural, namespace: self._may(user, plural, namespace),
+        )
+
+    def accepts(self, token: str) -> bool:
+        """Whether the API server knows the user of the token."""
+        plain = self._plain(token)
+        return plain is not None and self._tokens.user(plain) is not None
+
+    def value(self, token: str) -> str:
+        """Return the encrypted token."""
+        return self._seal.close(token)
+
+    @staticmethod
+    def _plain(token: str) -> str | None:
+        return bearer(f"Bearer {token}") if token and len(token) < LONGEST_TOKEN - 10 else None
+
+    def _may(self, user: User, plural: str, namespace: str | None) -> bool:
+        def ask() -> tuple[bool, float]:
+            allowed = access_review.allowed(
+                self._client, user.info, verb="list", group="", resource=plural, namespace=namespace or ""
+            )
+            return allowed, REMEMBER_YES if allowed else REMEMBER_NO
+
+        key = hashlib.sha256(repr((user.key, plural, namespace)).encode()).digest()
+        return self._known.get(key, ask)

@@ -1,0 +1,220 @@
+"""The pages: each reads the caches and the request, and renders a template. Errors leave them as exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import flask
+
+from bridge.apps.dashboard import overview, selection, timeline
+from bridge.apps.dashboard.changes import Changes, Feed
+from bridge.apps.dashboard.page_access import Viewer
+from bridge.apps.dashboard.rows import STATES, PodRow, containers, row
+from bridge.clock import Clock
+from bridge.kube.object_store import Object
+from bridge.kube.resources import PODS
+from bridge.serving.http_error import AnswerError
+from bridge.serving.log_body import log_response
+from bridge.serving.streaming import ON_HANG_UP
+
+TAIL = 500
+"""Lines of a log that its page begins with."""
+MOST_TAIL = 100_000
+LOG_BYTES = 8 * 2**20
+"""Bytes of a log that is not followed, at most."""
+SILENCE = 4 * 3600.0
+"""Seconds that a followed log may be silent; the kubelet has the same limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a pod waits or where it runs: the report of ``podbridge explain pod``, and the Events of the pod."""
+
+    report: Mapping[str, Any]
+    events: Sequence[Mapping[str, Any]]
+
+
+Explain = Callable[[Viewer, Object, Sequence[Object], Sequence[PodRow]], Explanation]
+"""``explain(viewer, pod, nodes, rows)``: the client of ``viewer`` reads, ``rows`` are those of all pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the pages read. ``pods`` returns objects of :func:`~bridge.apps.dashboard.rows.keep`."""
+
+    pods: Callable[[], list[Object]]
+    nodes: Callable[[], list[Object]]
+    problem: Callable[[], str]
+    """Returns why the objects may be incomplete or old; empty if they are not."""
+    explain: Explain
+
+
+class Pages:
+    """The pages; ``flask.g.viewer`` is the user of the request. ``scope`` names the namespace of the page, or none."""
+
+    def __init__(self, sources: Sources, changes: Changes, clock: Clock, scope: str = "") -> None:
+        self._sources, self._changes, self._clock, self._scope = sources, changes, clock, scope
+
+    def overview(self) -> str:
+        """Render the numbers of all pods, and the pools and nodes with a problem or much use."""
+        number = self._changes.number
+        everything = self._rows()
+        seen, limited = self._seen(everything)
+        may_nodes = self._viewer().may("nodes", None)
+        pools, nodes = overview.nodes(self._sources.nodes() if may_nodes else [], everything)
+        return self._render(
+            "overview.html",
+            number,
+            title="Overview",
+            counts=overview.counts(seen),
+            reasons=overview.reasons(seen),
+            pools=overview.foremost(pools),
+            nodes=overview.foremost(nodes),
+            may_nodes=may_nodes,
+            limited=limited,
+        )
+
+    def nodes(self) -> str:
+        """Render one page of the selected pools and nodes."""
+        number = self._changes.number
+        filters = selection.NodeFilters.of(flask.request.args)
+        may_nodes = self._viewer().may("nodes", None)
+        pools, nodes = overview.nodes(self._sources.nodes() if may_nodes else [], self._rows())
+        return self._render(
+            "nodes.html",
+            number,
+            title="Nodes",
+            filters=filters,
+            page=selection.node_page(pools, nodes, filters),
+            states=overview.NODE_STATES,
+            kinds=selection.KINDS,
+            may_nodes=may_nodes,
+        )
+
+    def pods(self) -> str:
+        """Render one page of the selected pods."""
+        number, now = self._changes.number, self._clock.time()
+        filters = selection.Filters.of(flask.request.args)
+        everything = self._rows()
+        seen, limited = self._seen(everything)
+        if limited and filters.namespace and self._viewer().may("pods", filters.namespace):
+            seen = [entry for entry in everything if entry.namespace == filters.namespace]
+        page = selection.page(seen, filters)
+        over = timeline.axis(page.rows, now)
+        return self._render(
+            "pods.html",
+            number,
+            title="Pods",
+            filters=filters,
+            page=page,
+            states=STATES,
+            namespaces=sorted({entry.namespace for entry in seen}),
+            axis=over,
+            now=now,
+            bars=[timeline.segments(entry.times, entry.state, over, now) for entry in page.rows],
+            limited=limited,
+        )
+
+    def pod(self, namespace: str, name: str) -> str:
+        """Render one pod: its timeline and why it waits."""
+        number, now = self._changes.number, self._clock.time()
+        pod = self._read(namespace, name)
+        entry = row(pod)
+        viewer = self._viewer()
+        may_nodes = viewer.may("nodes", None)
+        found = self._sources.explain(viewer, pod, self._sources.nodes() if may_nodes else [], self._rows())
+        report = found.report if may_nodes else {**found.report, "pools": [], "nodes": []}
+        over = timeline.axis([entry], now)
+        return self._render(
+            "pod.html",
+            number,
+            title=f"{namespace}/{name}",
+            row=entry,
+            uid=pod["metadata"]["uid"],
+            containers=containers(pod),
+            report=report,
+            steps=timeline.steps(pod, entry, found.events),
+            axis=over,
+            now=now,
+            bar=timeline.segments(entry.times, entry.state, over, now),
+        )
+
+    def logs(self, namespace: str, name: str) -> str:
+        """Render the page of a log; its script reads :meth:`log`."""
+        known = containers(self._read(namespace, name))
+        chosen = flask.request.args.get("container") or (known[0] if known else "")
+        if chosen not in known:
+            raise AnswerError(404, f"pod {name} has no container {chosen[:100]!r}; it has {', '.join(known)}")
+        return self._render(
+            "logs.html",
+            self._changes.number,
+            title=f"Log of {namespace}/{name}",
+            namespace=namespace,
+            name=name,
+            containers=known,
+            container=chosen,
+            tail=TAIL,
+        )
+
+    def log(self, namespace: str, name: str, container: str) -> flask.Response:
+        """Return the log of a container as plain text, read with the rights of the user; ``?follow`` continues it."""
+        query = flask.request.args
+        tail = query.get("tail", str(TAIL))
+        if not (tail.isascii() and tail.isdigit() and int(tail[:9]) <= MOST_TAIL):
+            raise AnswerError(400, f"tail: {tail[:20]!r} is not allowed; allowed: 0 to {MOST_TAIL}")
+        params: dict[str, str | int | bool] = {"container": container, "tailLines": int(tail)}
+        if "follow" in query:
+            params["follow"] = True
+        else:
+            params["limitBytes"] = LOG_BYTES
+        path = PODS.path(namespace, name, "log")
+        pieces = self._viewer().client.text(path, params, idle_timeout=SILENCE if "follow" in query else 30.0)
+        answer = log_response(pieces, pod=f"{namespace}/{name}")
+        answer.headers["X-Accel-Buffering"] = "no"
+        return answer
+
+    def changes(self) -> flask.Response:
+        """Return the stream of changes, from the number that the page has on, to a user who may list any object."""
+        viewer, namespace = self._viewer(), flask.request.args.get("namespace", "")
+        if not (
+            viewer.may("nodes", None)
+            or (namespace and viewer.may("pods", namespace))
+            or viewer.namespaces({entry.namespace for entry in self._rows()}) != set()
+        ):
+            raise AnswerError(403, "you may list neither pods nor nodes")
+        after = flask.request.headers.get("Last-Event-ID") or flask.request.args.get("after", "")
+        feed = Feed(self._changes, int(after) if after.isascii() and after.isdigit() and len(after) < 10 else -1)
+        flask.request.environ.get(ON_HANG_UP, lambda _: None)(feed.close)
+        return flask.Response(feed, content_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+    def _read(self, namespace: str, name: str) -> Object:
+        """Read a pod with the rights of the user."""
+        return self._viewer().client.get(PODS.path(namespace, name))
+
+    def _rows(self) -> list[PodRow]:
+        return [obj["row"] for obj in self._sources.pods()]
+
+    def _seen(self, everything: list[PodRow]) -> tuple[list[PodRow], bool]:
+        """Return the pods that the user may list, and whether there are others."""
+        allowed = self._viewer().namespaces({entry.namespace for entry in everything})
+        if allowed is None:
+            return everything, False
+        return [entry for entry in everything if entry.namespace in allowed], True
+
+    def _render(self, template: str, number: int, **context: Any) -> str:
+        return flask.render_template(
+            template,
+            number=number,
+            viewer=self._viewer().name,
+            problem=self._sources.problem(),
+            scope=self._scope,
+            time=self._clock.time(),
+            **context,
+        )
+
+    @staticmethod
+    def _viewer() -> Viewer:
+        viewer: Viewer = flask.g.viewer
+        return viewer

@@ -1,0 +1,178 @@
+"""A site in this process: its submitter answers the pool's requests directly, without NATS."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from bridge.apps.plugin.directory import Directory, OnePool
+from bridge.clock import Clock
+from bridge.core.threads import Supervisor
+from bridge.errors import BridgeError, SiteError, SiteRefusedError
+from bridge.pools.submitter.submitter_pool import SubmitterPool
+from bridge.protocol.model.requests import LogOptions
+from bridge.protocol.nats.messages import (
+    Announce,
+    BuildConfigMessage,
+    CancelMessage,
+    Description,
+    Event,
+    Files,
+    Grant,
+    Snapshot,
+    Status,
+    SubmitMessage,
+    SubmittedMessage,
+)
+from bridge.protocol.nats.request_client import SUBMIT_TIMEOUT, Page
+from bridge.site.service import Service
+from bridge.site.submitter import Submitter
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+OWNER = "interlink"
+"""Owner of the jobs of a plugin that is the only client of its site."""
+PERIOD = 0.2
+"""Seconds between two checks whether the pool's snapshot is due."""
+PAGE = 1000
+
+
+class InProcessClient:
+    """The requests of a pool to the submitter in this process; implements the client of a submitter pool."""
+
+    def __init__(self, handlers: Submitter, owner: str) -> None:
+        self._handlers, self._owner = handlers, owner
+
+    def submit(self, job: str, submit: SubmitMessage, timeout: float = SUBMIT_TIMEOUT) -> SubmittedMessage:
+        """Submit a job. The submitter has its own time limits; ``timeout`` is not used."""
+        return translate_site_errors(lambda: self._handlers.submit(self._owner, job, submit))
+
+    def cancel(self, job: str, cancel: CancelMessage) -> Status:
+        """Cancel a job."""
+        return translate_site_errors(lambda: self._handlers.cancel(self._owner, job, cancel))
+
+    def status(self, job: str) -> Status:
+        """Return the state of one job."""
+        return translate_site_errors(lambda: self._handlers.status(self._owner, job))
+
+    def grant(self, job: str, grant: Grant) -> Status:
+        """Let the waiting script of a job begin."""
+        return translate_site_errors(lambda: self._handlers.grant(self._owner, job, grant))
+
+    def describe(self) -> Description:
+        """Return the announcement and the BuildConfig."""
+        return translate_site_errors(self._handlers.describe)
+
+    def files(self, job: str, files: Files) -> None:
+        """Replace files in volumes of a job."""
+        translate_site_errors(lambda: self._handlers.files(self._owner, job, files))
+
+    def snapshot(self, after: str = "") -> Page:
+        """Return a page of all jobs."""
+        page = translate_site_errors(lambda: self._handlers.snapshot(self._owner, Snapshot(after=after, limit=PAGE)))
+        return Page(page.submitter, page.sequence, page.jobs, page.more, page.jobs[-1].job if page.jobs else "")
+
+    def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
+        """Return the pieces of a log; raises before the first one if there is no log."""
+        return _Log(lambda wait: translate_site_errors(lambda: self._handlers.log(self._owner, job, options, wait)))
+
+
+class _Log:
+    """The pieces of a log. Any thread may close it; the reader then ends at its next wait."""
+
+    def __init__(self, begin: Callable[[Callable[[float], bool]], Iterator[bytes]]) -> None:
+        self._closed = threading.Event()
+        self._pieces = begin(self._closed.wait)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._closed.is_set():
+            raise StopIteration
+        piece = translate_site_errors(lambda: next(self._pieces, None))
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    def close(self) -> None:
+        """End the log, and close its files unless a thread is reading, which then closes them."""
+        self._closed.set()
+        close = getattr(self._pieces, "close", None)
+        if close is not None:
+            with contextlib.suppress(ValueError):  # the generator is running
+                close()
+
+
+class _Publisher:
+    """Passes the submitter's announcements and the events of one owner to the pool."""
+
+    def __init__(self, pool: SubmitterPool, owner: str) -> None:
+        self._pool, self._owner = pool, owner
+
+    def publish_announce(self, announce: Announce) -> None:
+        self._pool.on_announce(announce)
+
+    def publish_buildconfig(self, config: BuildConfigMessage) -> None:
+        self._pool.on_buildconfig(config)
+
+    def publish_event(self, event: Event) -> None:
+        if event.status.owner == self._owner:
+            self._pool.on_event(event)
+
+
+class InProcessSite:
+    """The pool of an open :class:`~bridge.site.service.Service`.
+
+    The service's supervisor must be that of the process. Every source of pools that has a ``SiteConfig`` makes a
+    service of it and passes it here.
+    """
+
+    def __init__(self, service: Service, owner: str = OWNER) -> None:
+        self.service = service
+        self.clock: Clock = service.clock
+        self.pool = SubmitterPool(
+            service.config.pool, owner, lambda _folder: InProcessClient(service.handlers, owner), service.clock
+        )
+        self.directory: Directory = OnePool(self.pool)
+        self._publisher = _Publisher(self.pool, owner)
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start the submitter and the pool's snapshots."""
+        self.service.start(self._publisher)
+        supervisor.spawn("pool", lambda: self._run(supervisor))
+
+    def stop(self) -> None:
+        """Release the leadership of the submitter."""
+        self.service.stop()
+
+    def checks(self) -> Mapping[str, Callable[[], str | None]]:
+        """Return no readiness checks of its own."""
+        return {}
+
+    def _run(self, supervisor: Supervisor) -> None:
+        while not supervisor.wait(PERIOD):
+            if self.pool.due(self.clock.monotonic()):
+                self.pool.ask()
+
+
+def translate_site_errors(call: Callable[[], T]) -> T:
+    """Return the submitter's answer; its errors become those of a client, as over NATS.
+
+    The submitter raises OSError if its folder cannot be written, for example because the disk is full.
+    """
+    try:
+        return call()
+    except SiteError:
+        raise
+    except BridgeError as error:
+        raise SiteRefusedError(str(error), reason=error.reason, retryable=error.retryable, hint=error.hint) from error
+    except Exception as error:
+        log.exception("a request to the submitter failed")
+        text = f"the request failed at the site: {type(error).__name__}; see the plugin's log"
+        raise SiteRefusedError(text, reason="InternalError", retryable=True) from error

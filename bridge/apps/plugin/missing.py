@@ -1,0 +1,80 @@
+"""Ends jobs that the batch system no longer lists, as the hub does for its own pods.
+
+Such a job began, and nothing shows that it has ended. Its script is cancelled, unless many jobs disappear at once: see
+:mod:`bridge.control.brake`. Only jobs whose pods a client of the plugin has named count: over NATS, a hub may have
+others with the same owner, and decides about those itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from bridge.apps.plugin.directory import Directory
+from bridge.clock import Clock
+from bridge.control import brake
+from bridge.core.threads import Supervisor, at_once
+from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
+from bridge.logs import kv
+from bridge.pools.pool_interface import Pod, Pool
+from bridge.protocol.model.jobs import pod_of
+
+log = logging.getLogger(__name__)
+
+PERIOD = 10.0
+CANCELLERS = 8
+"""Sites at which missing jobs are cancelled at once."""
+LIMITS = brake.GuardLimits(settle=PERIOD)
+
+
+class MissingJobs:
+    """Checks the pools of a directory every :data:`PERIOD` seconds.
+
+    ``requested``: UIDs of the pods that clients have named; those without a job are removed.
+    """
+
+    def __init__(
+        self, directory: Directory, clock: Clock, requested: set[str], limits: brake.GuardLimits = LIMITS
+    ) -> None:
+        self._directory, self._clock, self._requested, self._limits = directory, clock, requested, limits
+        self._brakes: dict[str, brake.Brake] = {}
+
+    def run(self, supervisor: Supervisor) -> None:
+        """Check until the process stops."""
+        while not supervisor.wait(PERIOD):
+            self.step()
+
+    def step(self) -> None:
+        """Check once."""
+        pools: Mapping[str, Pool] = self._directory.pools()
+        views = {name: pool.jobs() for name, pool in pools.items()}
+        self._requested.intersection_update(uid for view in views.values() for uid in list(view))
+        allowed: dict[str, list[Pod]] = {}
+        for name, pool in pools.items():
+            jobs = {uid: status for uid, status in views[name].items() if uid in self._requested}
+            missing = pool.missing() & jobs.keys()
+            before = self._brakes.get(name, brake.Brake())
+            known = sum(status.phase != "ended" for status in jobs.values())
+            after = brake.step(before, known, missing, self._clock.monotonic(), self._limits, told=missing)
+            if after.engaged and not before.engaged:
+                log.error(
+                    "many jobs are missing at once; none is cancelled yet", extra=kv(pool=name, jobs=len(missing))
+                )
+            self._brakes[name] = after
+            allowed[name] = [pod_of(jobs[uid]) for uid in sorted(after.allowed & jobs.keys())]
+        # a site that does not answer must not delay the cancellations at others
+        at_once(CANCELLERS, lambda name: _cancel(pools[name], allowed[name]), filter(allowed.get, pools))
+        self._brakes = {name: state for name, state in self._brakes.items() if name in pools}
+
+
+def _cancel(pool: Pool, pods: Sequence[Pod]) -> None:
+    """Cancel the jobs of pods at one site; the next check repeats those that the site did not answer."""
+    for pod in pods:
+        job = pod["metadata"]["uid"]
+        log.warning("the batch system no longer lists a job; it is cancelled", extra=kv(pool=pool.name, job=job))
+        try:
+            pool.cancel(pod, 0)
+        except SiteError as error:
+            log.warning("a missing job was not cancelled", extra=kv(pool=pool.name, job=job, error=error))
+            if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
+                return

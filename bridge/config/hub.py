@@ -1,0 +1,382 @@
+"""The configuration file of the hub: strict YAML, read into one pydantic model.
+
+The six keys of slurm-bridge (``schedulerName`` to ``partition``) work unchanged. Durations are seconds.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from bridge import names
+from bridge.config import policies
+from bridge.config.base import DnsName, LabelKey, LabelSelector, Seconds, Section, explain
+from bridge.config.controllers import NodesSection, QueuesSection
+from bridge.config.policies import NamespacePolicy
+from bridge.config.pools import PoolsSection
+from bridge.errors import ConfigError
+
+
+class AdmissionSection(Section):
+    """The webhook."""
+
+    host: str = Field("0.0.0.0", description="Address to listen on.")  # noqa: S104  (the API server is another host)
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        names.WEBHOOK_PORT, description="Port of the webhook; 0 selects a free port."
+    )
+    url: str | None = Field(None, description="URL of the webhook for the API server, instead of a Service.")
+    service_name: str = Field("podbridge-admission", description="Service of the webhook, if url is unset.")
+    service_namespace: str = Field(
+        names.SYSTEM_NAMESPACE, description="Namespace of podbridge: of the Service and of the Secret."
+    )
+    register_webhooks: bool = Field(
+        True, alias="register", description="Create and update the webhook configurations at start."
+    )
+    cert_dir: Path | None = Field(
+        None, description="Directory with tls.crt, tls.key and ca.crt, for example from cert-manager."
+    )
+    secret_name: str = Field("podbridge-webhook-tls", description="Secret for the certificates that podbridge creates.")
+    cert_validity: Annotated[float, Field(ge=60, le=3650 * 86400)] = Field(
+        90 * 86400, description="Validity of the certificates that podbridge creates."
+    )
+    threads: Annotated[int, Field(ge=1, le=256)] = Field(16, description="Concurrent reviews.")
+    timeout_seconds: Annotated[int, Field(ge=1, le=30)] = Field(
+        5, description="Time after which the API server gives up a review (timeoutSeconds of the webhooks)."
+    )
+    webhook_name: DnsName = Field(names.COMPONENT, description="Prefix of the names of the two webhook configurations.")
+    trusted_users: list[str] = Field(
+        [],
+        description="Further users that may set podbridge's own label, annotations and finalizer, beside the accounts "
+        "of config/rbac.yaml and config/rbac-run.yaml.",
+    )
+
+
+class LeaderElectionSection(Section):
+    """Leader election: one replica acts at a time."""
+
+    enabled: bool = Field(
+        True, alias="leaderElect", description="Whether replicas elect a leader; false: for one replica only."
+    )
+    namespace: str = Field(names.SYSTEM_NAMESPACE, description="Namespace of the Leases.")
+    lease_duration: Seconds = Field(
+        15, description="Time after the last renewal until another replica acquires a Lease."
+    )
+    renew_deadline: Seconds = Field(
+        10, description="Time after the last renewal until a leader that cannot renew stops."
+    )
+    retry_period: Seconds = Field(2, description="Time between two attempts to acquire or renew a Lease.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> LeaderElectionSection:
+        if not self.lease_duration > self.renew_deadline > self.retry_period:
+            raise ValueError("must hold: leaseDuration > renewDeadline > retryPeriod")
+        return self
+
+
+class KubernetesSection(Section):
+    """Requests to the API server."""
+
+    qps: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
+        None, description="Maximum requests per second of scheduler and controllers; null: no limit."
+    )
+    burst: Annotated[int, Field(ge=1, le=100_000)] = Field(100, description="Requests at once, if qps is set.")
+
+
+class SlurmSection(Section):
+    """Requests to slurmrestd."""
+
+    user_name: str | None = Field(None, description="Header X-SLURM-USER-NAME; default: the user in the token.")
+    jwt_file: Path | None = Field(
+        None, description="File with the token; default: $SLURM_JWT_FILE, then the token in $SLURM_JWT."
+    )
+    ca_file: Path | None = Field(None, description="CA certificates; default: those of certifi.")
+    cert_file: Path | None = Field(None, description="Client certificate.")
+    key_file: Path | None = Field(None, description="Private key of the client certificate.")
+    connect_timeout: Seconds = Field(3, description="Time-out of a connection.")
+    read_timeout: Seconds = Field(
+        15, description="Time-out between two parts of an answer; a whole answer may take twice this time."
+    )
+    poll_busy: Seconds = Field(0.33, description="Poll period while a job is pending.")
+    poll_idle: Seconds = Field(2, description="Poll period while no job is pending.")
+    detail_budget: Annotated[int, Field(ge=1, le=100)] = Field(
+        4, description="Pending jobs whose reason podbridge reads per second."
+    )
+
+
+class HintsSection(Section):
+    """Hints from Slurm: podbridge polls at once when a job begins or ends. See [hints](../admins/slurm-hints.md)."""
+
+    directory: Path | None = Field(
+        None,
+        description="Directory of a named pipe for each process that takes hints; unset: none.",
+    )
+    host: str = Field(
+        "0.0.0.0",  # noqa: S104  (slurmctld connects from another host)
+        description="Address to listen on for hints over HTTPS.",
+    )
+    port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        None, description="Port for hints over HTTPS; 0 selects a free port, null disables it."
+    )
+    token_file: Path | None = Field(None, description="File with the bearer token of hints over HTTPS. Read on change.")
+    cert_file: Path | None = Field(None, description="Certificate chain of the HTTPS port. Read on change.")
+    key_file: Path | None = Field(None, description="Private key of the certificate. Read on change.")
+    max_poll_rate: Annotated[float, Field(gt=0, le=20)] = Field(
+        3,
+        description="Polls per second that hints may cause. To read one job counts as a quarter of a poll.",
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> HintsSection:
+        if self.directory is not None and not self.directory.is_absolute():
+            raise ValueError(f"directory: must be an absolute path, not {self.directory}")
+        needed = {"tokenFile": self.token_file, "certFile": self.cert_file, "keyFile": self.key_file}
+        missing = [key for key, value in needed.items() if value is None]
+        if self.port is not None and missing:
+            raise ValueError(f"port requires {', '.join(needed)}; not set: {', '.join(missing)}")
+        return self
+
+
+class BrakeSection(Section):
+    """The mass-termination guard: if many jobs disappear at once, no pod is terminated for a while."""
+
+    share: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.2, description="The guard engages if more than this share of the known jobs disappears."
+    )
+    least: Annotated[int, Field(ge=1)] = Field(
+        10, description="The guard engages only if at least this number of jobs disappears."
+    )
+    hold: Seconds = Field(60, description="Time that a job must be missing before its pod is terminated.")
+
+
+class ServingSection(Section):
+    """Health and metrics. Port 0 selects a free port, null disables the server."""
+
+    host: str = Field("0.0.0.0", description="Address to listen on.")  # noqa: S104
+    health_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        names.HEALTH_PORT, description="Port of /livez, /readyz and /healthz; 0 selects a free port, null disables it."
+    )
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        names.METRICS_PORT, description="Port of /metrics; 0 selects a free port, null disables it."
+    )
+
+
+class LoggingSection(Section):
+    """Logs, written to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
+    format: Literal["auto", "json", "text"] = Field(
+        "auto", description="Format of a record; auto: text on a terminal, else json."
+    )
+
+
+class Config(Section):
+    """The whole file."""
+
+    installation: Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,25}[a-z0-9])?$")] = Field(
+        names.COMPONENT,
+        description="Name of this podbridge in the Kubernetes cluster: prefix of its objects, and default of the "
+        "keys for namespaces and names.",
+    )
+    scheduler_name: DnsName = Field(
+        names.DEFAULT_SCHEDULER_NAME,
+        description="Name of the scheduler in `spec.schedulerName` of pods, and value of the managed-node taint.",
+    )
+    slurm_rest_api: str = Field(
+        "http://slurm-restapi.slurm:6820",
+        description="URL of slurmrestd, or unix:///path/of/socket; empty: no colocated Slurm, only pools.",
+    )
+    managed_namespaces: list[DnsName] = Field(
+        [names.DEFAULT_NAMESPACE], description="Namespaces whose pods podbridge reviews and schedules."
+    )
+    managed_namespace_selector: LabelSelector | None = Field(None, description="If set, managedNamespaces is ignored.")
+    namespace_policies: list[NamespacePolicy] = Field(
+        [],
+        description="Slurm settings that pods may use, by namespace; the first match applies.",
+    )
+    default_scheduler_nodes: dict[LabelKey, str] = Field(
+        {},
+        description="Labels of nodes of the default scheduler: a new pod that selects one of them stays with that "
+        "scheduler.",
+    )
+    mcs_label: str = Field("", description="MCS label of placeholder jobs.")
+    partition: str = Field("", description="Slurm partition of pods that name none; empty: Slurm's default partition.")
+    partitions: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", max_length=1024)]] = Field(
+        [],
+        description="Partitions of this installation: all that its pods can use, and those whose nodes it manages. "
+        "Empty: all.",
+    )
+
+    slurm_api_version: Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+$")] | None = Field(
+        None,
+        description="Version of slurmrestd's API, for example v0.0.42; unset: the newest that both know.",
+    )
+    placeholder: Literal["auto", "external", "batch"] = Field(
+        "auto", description="Kind of placeholder job; auto: external where Slurm has external jobs, else batch."
+    )
+    exclusive: bool = Field(
+        False, description="Whether pods without the annotation get whole nodes (slurm-bridge: true)."
+    )
+    gres: dict[str, str] = Field(
+        {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"},
+        description="The gres of each extended resource, for example gpu:a100.",
+    )
+    device_classes: dict[str, str] = Field(
+        {"gpu.nvidia.com": "gpu", "gpu.example.com": "gpu", "dra.cpu": "cpu"},
+        description="The gres of each DeviceClass, for example gpu:a100; cpu: its devices are CPUs.",
+    )
+    busy_node_timeout: Seconds = Field(
+        120,
+        description="Maximum time that a bind waits for free capacity on the allocated node, after the last grace "
+        "period there, or for volumes. Then the job is cancelled.",
+    )
+    max_grace_period: Annotated[int, Field(ge=1, le=86400)] = Field(
+        300,
+        description="Maximum grace period of a pod whose Slurm job is over, and of other pods for which a bind waits.",
+    )
+    workers: Annotated[int, Field(ge=1, le=64)] = Field(
+        8, description="Concurrent calls to the API server and to Slurm."
+    )
+
+    kubernetes: KubernetesSection = KubernetesSection()
+    slurm: SlurmSection = SlurmSection()
+    hints: HintsSection = HintsSection()
+    nodes: NodesSection = NodesSection()
+    pools: PoolsSection = PoolsSection()
+    admission: AdmissionSection = AdmissionSection()
+    leader_election: LeaderElectionSection = LeaderElectionSection()
+    queues: QueuesSection = QueuesSection()
+    brake: BrakeSection = BrakeSection()
+    serving: ServingSection = ServingSection()
+    logging: LoggingSection = LoggingSection()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        """Set the namespaces and names of objects that the file does not set, from ``installation``."""
+        if not isinstance(data, dict) or not isinstance(name := data.get("installation"), str):
+            return data
+        result = dict(data)
+        for section, defaults in _named_after(name).items():
+            given = data.get(section, {})
+            if isinstance(given, dict):
+                result[section] = {**defaults, **given}
+        return result
+
+    @field_validator("slurm_rest_api")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        if value and not value.startswith(("http://", "https://", "unix:///")):
+            raise ValueError("must begin with http://, https:// or unix:///, or be empty (no colocated Slurm)")
+        if value.startswith("http") and not urlsplit(value).hostname:  # raises ValueError for a wrong address of IPv6
+            raise ValueError("must have a host after http:// or https://")
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _require_a_backend(self) -> Config:
+        if not self.slurm_rest_api and not self.pools.enabled:
+            raise ValueError(
+                "slurmRestApi is empty and no pool is configured: set it, pools.nats.servers, pools.interlink or "
+                "pools.nunet"
+            )
+        if problems := policies.problems(self.namespace_policies, self.partition, self.partitions):
+            raise ValueError("; ".join(problems))
+        return self
+
+
+def _named_after(installation: str) -> dict[str, dict[str, str]]:
+    """Return the keys that follow the name of the installation, by section."""
+    return {
+        "admission": {
+            "serviceName": names.part_account("admission", installation),
+            "serviceNamespace": installation,
+            "secretName": f"{installation}-webhook-tls",
+            "webhookName": installation,
+        },
+        "leaderElection": {"namespace": installation},
+    }
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a mapping with a duplicate key: YAML forbids it, and PyYAML would drop the first value."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in lines:
+                raise yaml.YAMLError(f"duplicate key {name}: lines {lines[name]}, {key.start_mark.line + 1}")
+            lines[name] = key.start_mark.line + 1
+        return node
+
+
+def parse(text: str, source: str = "configuration") -> Config:
+    """Parse the YAML ``text``; raises :class:`ConfigError`, which names all wrong keys and values."""
+    try:
+        data = _UniqueKeys(text).get_single_data()
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not YAML: {error}") from error
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source}: must be a mapping of keys, not {type(data).__name__}")
+    # the chart of slurm-bridge renders an absent selector as {}
+    if data.get("managedNamespaceSelector") == {}:
+        data = {k: v for k, v in data.items() if k != "managedNamespaceSelector"}
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as error:
+        problems = [explain(dict(problem), Config) for problem in error.errors()]
+        raise ConfigError(f"{source}: " + "; ".join(problems)) from error
+    if problem := protected_namespace(config):
+        raise ConfigError(f"{source}: {problem}")
+    return config
+
+
+def unmanaged_namespaces(config: Config) -> frozenset[str]:
+    """Return the namespaces that are never managed.
+
+    While the webhook is down, no pod could start there: none of the control plane, and none of podbridge.
+    """
+    return names.KUBERNETES_NAMESPACES | {config.admission.service_namespace}
+
+
+def protected_namespace(config: Config) -> str:
+    """Return what is wrong with the list of managed namespaces; empty if nothing is."""
+    if config.managed_namespace_selector is not None:  # it never selects such a namespace
+        return ""
+    wrong = sorted(unmanaged_namespaces(config) & {*config.managed_namespaces})
+    if not wrong:
+        return ""
+    owner = "it belongs to Kubernetes" if wrong[0] in names.KUBERNETES_NAMESPACES else "podbridge runs in it"
+    return (
+        f"managedNamespaces: {wrong[0]!r} is not allowed: {owner}, and its pods could not start while the webhook is "
+        f"down; allowed: any other namespace"
+    )
+
+
+def load(path: Path | None) -> Config:
+    """Read the file at ``path``; ``None``: the defaults. Raises :class:`ConfigError`."""
+    if path is None:
+        return Config()
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read the configuration {path}: not UTF-8: {error}") from error
+    return parse(text, str(path))
+
+
+def jwt_source(config: Config) -> Path | str | None:
+    """Return the source of the Slurm token: a file (read again when it changes), the token itself, or ``None``."""
+    if config.slurm.jwt_file is not None:
+        return config.slurm.jwt_file
+    if os.environ.get("SLURM_JWT_FILE"):
+        return Path(os.environ["SLURM_JWT_FILE"])
+    return os.environ.get("SLURM_JWT")

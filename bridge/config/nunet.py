@@ -1,0 +1,117 @@
+"""The section ``pools.nunet`` of the configuration: NuNet DMS instances as pools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from bridge import names
+from bridge.config.base import Seconds, Section
+
+NodeName = Annotated[str, Field(pattern=f"^{names.DNS_LABEL}$")]
+FieldName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$|^$")]
+
+
+class NunetGroupSection(Section):
+    """The peers of one virtual node. A peer is in the first group that selects it."""
+
+    name: NodeName = Field(description="Name of the pool and of its virtual node.")
+    gpu_types: list[str] = Field(
+        [], description="Types of GPU, for example `nvidia.rtx.*`; `none`: peers without a GPU. Empty: all peers."
+    )
+    peers: list[str] = Field([], description="Ids of peers; empty: all.")
+    localities: list[str] = Field([], description="Places; empty: all.")
+    channels: list[str] = Field([], description="Channels; empty: all.")
+    labels: dict[str, str] = Field({}, description="Further labels of the virtual node.")
+
+
+class NunetSection(Section):
+    """A NuNet DMS. See [NuNet](../admins/nunet.md)."""
+
+    name: NodeName = Field(description="Name of the pool and of its virtual node; not used with `groups`.")
+    url: str = Field(description="Address of the DMS: http://host:port or https://host:port, with or without a path.")
+    ca_file: Path | None = Field(None, description="CA certificates; default: those of certifi.")
+    cert_file: Path | None = Field(None, description="Client certificate.")
+    key_file: Path | None = Field(None, description="Its key; default: in certFile.")
+    token_file: Path | None = Field(None, description="File with a bearer token; read again for each request.")
+    groups: list[NunetGroupSection] = Field(
+        [], description="Virtual nodes; empty: one with all peers. A peer that no group selects is not used."
+    )
+    labels: dict[str, str] = Field({}, description="Labels of the virtual nodes.")
+    taints: list[str] = Field([], description="Taints of the virtual nodes, `key=value:Effect`.")
+    services: Literal["refuse", "allow"] = Field(
+        "refuse", description="Pods that never end: restartPolicy Always without a time limit."
+    )
+    send_secrets: bool = Field(
+        False, description="Send values of Secrets and registry credentials. The peer can read them."
+    )
+    max_time: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Time limit of jobs whose pods have none, in seconds; unset: none is sent."
+    )
+    defaults: dict[str, str] = Field(
+        {}, description="Values of annotations `nunet.bridge.vk.io/<key>` for pods without them, by key."
+    )
+    min_free_vram: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.9, description="A GPU counts if at least this share of its VRAM is free."
+    )
+    statuses: dict[str, Literal["queued", "running", "succeeded", "failed", "cancelled"]] = Field(
+        {}, description="Meaning of words that the DMS uses for the state of a job."
+    )
+    lookup: Literal["services", "status"] = Field(
+        "services",
+        description="How a lost job is found: in the peers' `services`, or by its `status` under the pod's UID.",
+    )
+    cancel_path: str = Field(
+        "", description="Path that cancels a job, with `{job}` for its id. Empty: jobs cannot be cancelled."
+    )
+    cancel_method: Literal["DELETE", "POST", "PUT", "GET"] = Field("DELETE", description="HTTP method of cancelPath.")
+    peer_field: FieldName = Field("peer_id", description="Field of the request with the chosen peer; empty: not sent.")
+    gpu_count_field: FieldName = Field(
+        "", description="Field of the request's `gpu` with their number; empty: pods with several are refused."
+    )
+    log_hosts: list[str] = Field(
+        [],
+        description="Hosts whose log URLs are read: `host:port`, `host` or `*.domain`. Default: that of `url`.",
+    )
+    insecure_logs: bool = Field(False, description="Also read logs over http; with an http `url` always true.")
+    log_limit: Annotated[int, Field(ge=1024)] = Field(16 * 2**20, description="Bytes of a log that are read at most.")
+    poll_period: Seconds = Field(10, description="Time between two requests for the state of a job.")
+    ping_period: Seconds = Field(15, description="Time between two requests for the list of peers.")
+    ping_failures: Annotated[int, Field(ge=1, le=100)] = Field(
+        3, description="Failed requests in a row until the virtual node is NotReady."
+    )
+    threads: Annotated[int, Field(ge=1, le=32)] = Field(4, description="Concurrent requests for states of jobs.")
+    connect_timeout: Seconds = Field(5, description="Time-out of a connection.")
+    timeout: Seconds = Field(30, description="Time-out of a request except a submission: see `pools.submitTimeout`.")
+
+    @property
+    def pool_names(self) -> list[str]:
+        """Names of the pools."""
+        return [group.name for group in self.groups] or [self.name]
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        try:
+            parts = urlsplit(value)
+            plain = not parts.query and not parts.fragment and "@" not in parts.netloc and parts.port != 0
+            valid = plain and parts.scheme in ("http", "https") and bool(parts.hostname)
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ValueError("must be http://host:port or https://host:port, without user and query")
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _fits(self) -> NunetSection:
+        if self.key_file is not None and self.cert_file is None:
+            raise ValueError("keyFile requires certFile")
+        for key, path in (("caFile", self.ca_file), ("certFile", self.cert_file)):
+            if path is not None and not self.url.startswith("https://"):
+                raise ValueError(f"{key} requires a url that begins with https://")
+        if self.cancel_path and not (self.cancel_path.startswith("/") and "{job}" in self.cancel_path):
+            raise ValueError("cancelPath must begin with / and contain {job}, for example /api/v1/job/{job}")
+        return self

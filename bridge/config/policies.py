@@ -1,0 +1,243 @@
+"""The section ``namespacePolicies`` of the configuration: the Slurm settings that pods may use. Pure.
+
+podbridge submits jobs as an administrator of Slurm, who has access to all partitions and reservations, and whose
+accounts and QOS all pods would share. So the configuration defines which values the pods of a namespace may use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from bridge import names
+from bridge.config.base import DnsName, LabelSelector, Section
+from bridge.gres_text import KIND
+
+ANY = "*"
+"""In a list of allowed values: every value. In a list of namespaces: every namespace."""
+_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"
+_LICENSE = r"[\w.-]+(@[\w.-]+)?"
+Value = Annotated[str, Field(pattern=rf"^({_WORD}|\*)$", max_length=1024)]
+Values = list[Value] | None
+Default = Annotated[str, Field(pattern=rf"^{_WORD}$", max_length=1024)] | None
+_ID = r"(\d{1,10}|[A-Za-z_][A-Za-z0-9_.-]*)"
+Ids = list[Annotated[str, Field(pattern=rf"^({_ID}|\*)$", max_length=1024)]] | None
+
+FIELDS: dict[str, str] = {
+    names.PARTITION: "partition",
+    names.ACCOUNT: "account",
+    names.QOS: "qos",
+    names.LICENSES: "licenses",
+    names.RESERVATION: "reservation",
+    names.WCKEY: "wckey",
+    names.USER_ID: "user_id",
+    names.GROUP_ID: "group_id",
+}
+"""Annotation and its key in ``allowed`` and ``default``."""
+
+SIZES: dict[str, str] = {
+    names.MIN_NODES: "min_nodes",
+    names.MAX_NODES: "max_nodes",
+    names.EXCLUSIVE: "exclusive",
+    names.CPU_PER_TASK: "cpu_per_task",
+    names.MEM_PER_NODE: "mem_per_node",
+    names.GRES: "gres",
+    names.TIME_LIMIT: "timelimit",
+}
+"""Annotation and its key in ``max``."""
+
+
+class AllowedValues(Section):
+    """Lists of allowed values; ``*`` allows all values."""
+
+    partition: Values = Field(
+        None, description="Slurm partitions; without a default either, the configured partition is allowed."
+    )
+    account: Values = Field(None, description="Slurm accounts.")
+    qos: Values = Field(None, description="QOS.")
+    licenses: list[Annotated[str, Field(pattern=rf"^({_LICENSE}|\*)$", max_length=1024)]] | None = Field(
+        None, description="Names of licenses, without counts."
+    )
+    reservation: Values = Field(None, description="Reservations.")
+    wckey: Values = Field(None, description="Workload characterization keys.")
+    user_id: Ids = Field(None, description="Users of Slurm, by number or name.")
+    group_id: Ids = Field(None, description="Groups of the Slurm job, by number or name.")
+
+
+class DefaultValues(Section):
+    """Values of the annotations that a pod without them gets."""
+
+    partition: Annotated[str, Field(pattern=rf"^{_WORD}(,{_WORD})*$", max_length=1024)] | None = Field(
+        None, description="Slurm partition, or several separated by commas."
+    )
+    account: Default = Field(None, description="Slurm account.")
+    qos: Default = Field(None, description="QOS.")
+    licenses: (
+        Annotated[str, Field(pattern=rf"^{_LICENSE}(:\d{{1,6}})?([,;]{_LICENSE}(:\d{{1,6}})?)*$", max_length=1024)]
+        | None
+    ) = Field(None, description="Licenses, with counts.")
+    reservation: Annotated[str, Field(pattern=rf"^{_WORD}(,{_WORD})*$", max_length=1024)] | None = Field(
+        None, description="Reservation, or several separated by commas."
+    )
+    wckey: Default = Field(None, description="Workload characterization key.")
+    user_id: Annotated[str, Field(pattern=rf"^{_ID}$", max_length=1024)] | None = Field(
+        None, description="User of the Slurm job, by number or name, with the limits of this user."
+    )
+    group_id: Annotated[str, Field(pattern=rf"^{_ID}$", max_length=1024)] | None = Field(
+        None, description="Group of the Slurm job, by number or name."
+    )
+
+
+class MaxValues(Section):
+    """Maximum sizes of the job of a pod, from its annotations and its requests. Without a value there is no maximum.
+
+    A pod needs one node, and a group as many as its pods: the two counts of nodes have a default for the annotations.
+    """
+
+    min_nodes: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None, description="Largest `min-nodes`, and minimum of nodes of a group; unset: as `maxNodes`."
+    )
+    max_nodes: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None,
+        description="Largest `max-nodes`, and nodes of a group; unset: 1 for the annotations, no maximum for groups.",
+    )
+    exclusive: bool | None = Field(
+        None, description="Whether a pod may take whole nodes; unset: only if all pods do (`exclusive`)."
+    )
+    cpu_per_task: Annotated[int, Field(ge=1, le=65535)] | None = Field(None, description="CPUs of a pod.")
+    mem_per_node: Annotated[str, Field(pattern=r"^[1-9]\d{0,15}([kMGTP]|[KMGTP]i)?$")] | None = Field(
+        None, description="Memory on a node, for example 64Gi. A pod without a request for memory is refused."
+    )
+    gres: dict[Annotated[str, Field(pattern=rf"^{KIND}$")], Annotated[int, Field(ge=0)]] | None = Field(
+        None, description="Count on a node by gres, for example `gpu: 4` or `gpu:a100: 2`; others are refused."
+    )
+    timelimit: Annotated[int, Field(ge=1, le=5_256_000)] | None = Field(
+        None, description="Time limit in minutes. A pod without time limit and deadline gets this one."
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> MaxValues:
+        if self.min_nodes is not None and self.max_nodes is not None and self.min_nodes > self.max_nodes:
+            raise ValueError(f"minNodes: {self.min_nodes} is above maxNodes; allowed: at most {self.max_nodes}")
+        return self
+
+    def nodes(self) -> tuple[int, int]:
+        """Return the largest minimum and the largest maximum of nodes that annotations may request."""
+        most = self.max_nodes or self.min_nodes or 1
+        return self.min_nodes or most, most
+
+
+class NamespacePolicy(Section):
+    """The values that the pods of some namespaces may use without a permission."""
+
+    namespaces: list[DnsName | Literal["*"]] = Field(
+        [], description='Names of namespaces, or `["*"]` for all namespaces.'
+    )
+    namespace_selector: LabelSelector | None = Field(None, description="Label selector, instead of names.")
+    groups: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(
+        [],
+        description="Kubernetes groups: only for pods that their members create. Empty: all users.",
+    )
+    may_name_scheduler: bool = Field(
+        False, description="Whether pods may name podbridge's scheduler in namespaces that are not managed."
+    )
+    default: DefaultValues = DefaultValues()
+    allowed: AllowedValues = AllowedValues()
+    max: MaxValues = MaxValues()
+
+    @model_validator(mode="after")
+    def _selects(self) -> NamespacePolicy:
+        if bool(self.namespaces) == (self.namespace_selector is not None):
+            raise ValueError('must have either namespaces (a list of names, or ["*"]) or namespaceSelector')
+        return self
+
+    def selects(self, namespace: str, labels: Mapping[str, str], groups: Collection[str] = ()) -> bool:
+        """Whether the policy applies in a namespace with these labels to a user in these Kubernetes groups."""
+        if self.groups and not any(group in groups for group in self.groups):
+            return False
+        if self.namespace_selector is not None:
+            return self.namespace_selector.matches(labels)
+        return namespace in self.namespaces or ANY in self.namespaces
+
+    def default_of(self, annotation: str) -> str | None:
+        """Return the default of the annotation; ``None`` without one."""
+        value: str | None = getattr(self.default, FIELDS[annotation])
+        return value
+
+    def allowed_of(self, annotation: str, partition: str) -> list[str]:
+        """Return the values that the annotation may have; ``partition`` is the configured one.
+
+        The default is included. If the policy has no key for partitions, the configured partition is allowed.
+        """
+        field = FIELDS[annotation]
+        allowed, default = getattr(self.allowed, field), getattr(self.default, field)
+        if annotation == names.PARTITION and allowed is None and default is None:
+            return parts(partition)
+        return list(dict.fromkeys([*(parts(default) if default else ()), *(allowed or ())]))
+
+
+NOTHING = NamespacePolicy(namespaces=[ANY])
+"""The policy of namespaces that no policy selects: it allows only the configured partition."""
+
+
+def parts(value: str) -> list[str]:
+    """Split the value of an annotation into names, without the counts of licenses."""
+    words = (word.split(":")[0].strip() for word in value.replace(";", ",").replace("|", ",").split(","))
+    return [word for word in words if word]
+
+
+def find(
+    policies: Iterable[NamespacePolicy], namespace: str, labels: Mapping[str, str], groups: Collection[str] = ()
+) -> NamespacePolicy:
+    """Return the first policy that selects the namespace and a user in ``groups``, else :data:`NOTHING`.
+
+    Without groups, only policies for all users are considered.
+    """
+    return next((policy for policy in policies if policy.selects(namespace, labels, groups)), NOTHING)
+
+
+def _within(value: str, allowed: list[str]) -> bool:
+    return ANY in allowed or set(parts(value)) <= set(allowed)
+
+
+def _beyond(policies: list[NamespacePolicy], partition: str, partitions: Collection[str]) -> list[str]:
+    """List the default and allowed partitions that the list ``partitions`` lacks."""
+    possible = ", ".join(partitions)
+    found = []
+    if not set(parts(partition)) <= set(partitions) or not partition:
+        found.append(f"partition: {partition!r} is not in partitions; allowed: {possible}")
+    for index, policy in enumerate(policies):
+        for key, values in (
+            ("allowed", policy.allowed.partition or []),
+            ("default", [policy.default.partition or ANY]),
+        ):
+            if wrong := sorted({part for value in values for part in parts(value)} - {ANY, *partitions}):
+                where = f"namespacePolicies[{index}].{key}.partition"
+                found.append(f"{where}: {', '.join(wrong)} is not in partitions; allowed: {possible}")
+    return found
+
+
+def problems(policies: list[NamespacePolicy], partition: str, partitions: Collection[str] = ()) -> list[str]:
+    """List the problems of the policies; ``partition`` is the configured one, ``partitions`` those that are possible.
+
+    Without ``partitions``, all are possible.
+    """
+    found = _beyond(policies, partition, partitions) if partitions else []
+    for index, policy in enumerate(policies):
+        where = f"namespacePolicies[{index}]"
+        # a policy for some groups leaves the other users to later policies
+        before = [earlier for earlier in policies[:index] if not earlier.groups or earlier.groups == policy.groups]
+        if any(ANY in earlier.namespaces for earlier in before):
+            found.append(f"{where}: is never used, because an earlier policy selects all namespaces; allowed: '*' last")
+        again = sorted({n for n in policy.namespaces for earlier in before if n in earlier.namespaces})
+        if again and ANY not in again:
+            found.append(f"{where}.namespaces: {', '.join(again)} already has a policy; allowed: one each")
+        allowed = policy.allowed.partition
+        if partition and allowed is not None and not policy.default.partition and not _within(partition, allowed):
+            found.append(
+                f"{where}.allowed.partition: lacks {partition!r}, the configured partition of pods that name "
+                f"none; allowed: add it, or set {where}.default.partition"
+            )
+    return found

@@ -1,0 +1,173 @@
+"""The section ``pools`` of the configuration: NATS, the store of pools, and the virtual nodes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from bridge import names
+from bridge.config.base import Seconds, Section
+from bridge.config.interlink import InterlinkSection
+from bridge.config.nunet import NunetSection
+
+SUBJECT = r"^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$"
+_REDIS = r"rediss?://[^\s@/?#]+(/\d{0,4})?|unix:///[^\s?#]+"
+
+
+class NatsSection(Section):
+    """The NATS server of the pools; without ``servers`` there are no pools."""
+
+    servers: list[Annotated[str, Field(pattern=r"^(nats|tls|ws|wss)://[^\s]+$")]] = Field(
+        [], description="URLs with nats://, tls://, ws:// or wss://; empty: no pools over NATS."
+    )
+    seed_file: Path | None = Field(None, description="File with the nkey seed, instead of user and password.")
+    user: str | None = Field(None, description="User name, instead of a seed; requires passwordFile.")
+    password_file: Path | None = Field(None, description="File with the password of the user.")
+    ca_file: Path | None = Field(
+        None, description="CA certificates of the servers, which must have tls:// or wss://; default: the system's."
+    )
+    prefix: Annotated[str, Field(pattern=SUBJECT)] = Field(
+        names.SUBJECT_PREFIX, description="Prefix of all subjects; the sites must have the same one."
+    )
+    inbox_prefix: Annotated[str, Field(pattern=SUBJECT)] = Field(
+        "_INBOX.hub",
+        description="Prefix of the subjects of answers; the server must allow this user to subscribe to it.",
+    )
+
+
+class RedisStoreSection(Section):
+    """A redis server. Each Kubernetes cluster needs its own prefix or its own server."""
+
+    url: str | None = Field(
+        None, description="`redis://host:port/database`, `rediss://...` (TLS) or `unix:///socket`, without a password."
+    )
+    user: str | None = Field(None, description="ACL user; default: the user `default` of redis.")
+    password_file: Path | None = Field(None, description="File with the password; read at each connect.")
+    ca_file: Path | None = Field(None, description="CA certificate of a rediss:// server; default: the system's.")
+    prefix: Annotated[str, Field(pattern=r"^[0-9A-Za-z_.:-]{1,64}$")] = Field(
+        "podbridge", description="Prefix of the keys `<prefix>:<cluster>:pools` and `<prefix>:<cluster>:jobs`."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(_REDIS, value):
+            raise ValueError(
+                "must be redis://host:port/database, rediss://host:port/database or unix:///path, without user, "
+                "password or options; set user, passwordFile and caFile instead"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> RedisStoreSection:
+        if self.user is not None and self.password_file is None:
+            raise ValueError("user requires passwordFile")
+        if self.ca_file is not None and not (self.url or "").startswith("rediss://"):
+            raise ValueError("caFile requires a url that begins with rediss://")
+        return self
+
+
+class NatsStoreSection(Section):
+    """A key-value bucket of the pools' NATS server, used over the hub's connection."""
+
+    bucket: Annotated[str, Field(pattern=r"^[0-9A-Za-z_-]{1,64}$")] = Field(
+        "podbridge", description="Name of the bucket; podbridge creates it if it does not exist."
+    )
+    replicas: Annotated[int, Field(ge=1, le=5)] = Field(1, description="Replicas of a bucket that podbridge creates.")
+
+
+class StoreSection(Section):
+    """The store of pools, which survives a restart of the hub."""
+
+    kind: Literal["none", "redis", "nats"] = Field("none", description="`redis`, `nats`, or `none` for no store.")
+    redis: RedisStoreSection = RedisStoreSection()
+    nats: NatsStoreSection = NatsStoreSection()
+
+    @model_validator(mode="after")
+    def _complete(self) -> StoreSection:
+        if self.kind == "redis" and self.redis.url is None:
+            raise ValueError("kind redis requires redis.url")
+        return self
+
+
+class RaceSection(Section):
+    """Late binding: pods that are queued at several pools at once. See [Late binding](../users/late-binding.md)."""
+
+    enabled: bool = Field(
+        False,
+        description="Whether pods with `bridge.vk.io/placement: race` get several places; needs config/rbac-race.yaml.",
+    )
+    places: Annotated[int, Field(ge=2, le=16)] = Field(3, description="Places for one pod, at most.")
+    wait: Annotated[float, Field(ge=5, le=3600)] = Field(
+        60, description="Seconds for which a started job waits for its grant before it ends unused."
+    )
+
+
+class PoolsSection(Section):
+    """Pools and their virtual nodes."""
+
+    nats: NatsSection = NatsSection()
+    interlink: list[InterlinkSection] = Field(
+        [],
+        description="interLink plugins and API servers as pools: see [interLink pools](../admins/interlink-pools.md).",
+    )
+    nunet: list[NunetSection] = Field([], description="NuNet DMS instances as pools: see [NuNet](../admins/nunet.md).")
+    store: StoreSection = StoreSection()
+    silent_after: Seconds = Field(
+        30, description="Time without a message of the site until the virtual node is NotReady."
+    )
+    remove_after: Annotated[float, Field(gt=0)] = Field(
+        86400, description="Time without a message of the site until a virtual node without pods is deleted."
+    )
+    policy: Literal["order", "least-loaded", "weight"] = Field(
+        "order", description="How a pool is selected among those with free capacity."
+    )
+    other_pods: Literal["wait", "default-scheduler"] = Field(
+        "wait",
+        description="Without a colocated Slurm: whether pods that request no pool stay pending, or go to the "
+        "default scheduler.",
+    )
+    weights: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        {},
+        description="Weight of each pool (default 1), for policy weight and the flavors of a MasterQueue.",
+    )
+    race: RaceSection = RaceSection()
+    volume_period: Seconds = Field(
+        60,
+        description="Time between two reads of a ConfigMap or Secret in a volume at a site.",
+    )
+    volume_reads: Annotated[float, Field(gt=0, le=1000)] = Field(
+        20,
+        description="Such reads per second, at most; with more objects, each is read less often.",
+    )
+    submit_timeout: Seconds = Field(60, description="Time-out of a submission to a site.")
+    workers: Annotated[int, Field(ge=1, le=64)] = Field(32, description="Concurrent calls to one pool.")
+    kubelet_port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        names.KUBELET_PORT, description="Port of the kubelet API of all virtual nodes; 0 selects a free port."
+    )
+    kubelet_cert_dir: Path | None = Field(
+        None, description="Directory with tls.crt and tls.key; default: podbridge creates a certificate."
+    )
+    node_address: str | None = Field(
+        None, description="IP address of the kubelet port for the API server; default: $POD_IP."
+    )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether pools are configured."""
+        return bool(self.nats.servers or self.named)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The names of the pools that the configuration defines. The others announce themselves over NATS."""
+        interlink = [section.name for section in self.interlink]
+        return (*interlink, *(name for section in self.nunet for name in section.pool_names))
+
+    @model_validator(mode="after")
+    def _named_once(self) -> PoolsSection:
+        if twice := sorted({name for name in self.named if self.named.count(name) > 1}):
+            raise ValueError(f"more than one pool has the name {', '.join(twice)}")
+        return self

@@ -1,0 +1,1 @@
+"""HTTP clients: libcurl for the calls of each pod, requests for the others."""

@@ -1,0 +1,398 @@
+"""The client of interLink's REST API, for a plugin (hop B) and for an API server (hop A).
+
+Plugins differ. Some accept only POST where interLink sends GET, older ones a list as the body of ``/create``, and some
+answer ``/status`` only for the first pod. The client finds out by one more request. It remembers the form that the
+plugin has accepted, and tries the other one again when the plugin, for example a new version of it, refuses that form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import requests
+from pydantic import ValidationError
+
+from bridge.clock import Clock
+from bridge.config.interlink import InterlinkSection
+from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.interlink.job_status import job_status
+from bridge.interlink.log_options import sent_options
+from bridge.interlink.messages import (
+    CreateStruct,
+    PingResponse,
+    PodCreateRequests,
+    PodStatus,
+    RetrievedPodData,
+    as_json,
+)
+from bridge.interlink.objects import ObjectPart
+from bridge.logs import kv
+from bridge.pools.interlink.interlink_exchange import Exchange
+from bridge.pools.interlink.interlink_logs import LogPieces
+from bridge.pools.interlink.interlink_transport import MIB, Answer, PluginTransport, ServerError, read_some, refusal
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.requests import LogOptions
+from bridge.telemetry.metrics import POOL_MESSAGES_UNUSABLE
+
+log = logging.getLogger(__name__)
+
+Pod = Mapping[str, Any]
+Message = TypeVar("Message", bound=ObjectPart)
+
+LARGEST_STATUS = 64 * MIB
+"""Bytes of an answer with the states of up to 1,000 pods."""
+_NOT_METHOD = frozenset({400, 404, 405, 411, 415, 422, 501})
+"""HTTP statuses of a server that accepts only POST."""
+_MALFORMED = frozenset({400, 415, 422})
+_NO_LONGER = _MALFORMED | {405}
+"""HTTP statuses of a server that has accepted a method and now may accept only another one."""
+_REFUSES = {
+    "object": re.compile(
+        r"unmarshal object into Go value of type \[\]|(valid|expected|must be|not) an? (json )?(list|array)|list_type",
+        re.I,
+    ),
+    "list": re.compile(
+        r"unmarshal array into Go value of type [^\[]|(valid|expected|must be|not) an? (json )?(object|dict)|dict_type",
+        re.I,
+    ),
+}
+"""Texts with which a plugin refuses a form of the body of ``/create``. Go plugins do so with status 500."""
+ANSWERED = "exit status"
+"""Part of the text with which an API server passes on that its plugin has answered with an error."""
+_NO_BUILDER: Mapping[str, Any] = {
+    "SingularityHubProxy": {"server": "", "master_token": "", "cache_validity_seconds": 0},
+    "ApptainerOptions": {
+        "executable": "",
+        **dict.fromkeys(("fakeroot", "containall"), False),
+        "fuseMode": "",
+        **dict.fromkeys(("noInit", "noHome", "noPrivs", "nvidiaSupport", "cleanenv", "unsquash"), False),
+    },
+    "Volumes": {
+        **dict.fromkeys(("scratch_area", "apptainer_cachedir", "image_dir"), ""),
+        "additional_directories_in_path": None,
+        "fuse_sleep_seconds": 0,
+    },
+}
+"""``jobConfig`` of an API server without a job script builder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """The answer to a ping. ``told`` is empty if the answer has no resources and taints.
+
+    ``degraded``: the plugin answered with an error, or with invalid values, which are left out. It runs, but its ping
+    does not work.
+    """
+
+    told: PingResponse
+    degraded: str = ""
+
+
+class PluginClient:
+    """Requests to one plugin or API server. Raises :class:`SiteError`."""
+
+    def __init__(self, section: InterlinkSection, transport: PluginTransport, clock: Clock) -> None:
+        self._section, self._transport, self._clock = section, transport, clock
+        self._lock = threading.Lock()
+        self._methods: dict[str, str] = {}
+        if section.method != "auto":
+            self._methods = dict.fromkeys(("/status", "/getLogs"), str(section.method))
+        create_body = "object" if section.api == "server" else section.create_body
+        self._forms = ("object", "list") if create_body == "auto" else (create_body,)
+
+    # --- ping ---------------------------------------------------------------------------------------------------------
+    def ping(self) -> Ping:
+        """Ping the plugin, through the API server if there is one."""
+        if self._section.api == "server":
+            return self._ping(self._transport.request("POST", "/pinglink", operation="PingInterLink"))
+        return self._ping(self._read("/status", [], "PingInterLink"))
+
+    def _ping(self, answer: Answer) -> Ping:
+        if answer.ok:
+            return self._pong(answer)
+        error = refusal(answer)
+        # an API server passes on the status of the plugin, and answers 500 if there is no plugin
+        plugin_answered = ANSWERED in answer.text if self._section.api == "server" else answer.status == 500
+        if isinstance(error, SiteDownError) or (answer.status == 500 and not plugin_answered):
+            raise SiteDownError(f"{error}") from error
+        if answer.status < 500 and answer.status not in (400, 422):
+            raise error
+        return Ping(PingResponse(), f"HTTP {answer.status}")
+
+    def _pong(self, answer: Answer) -> Ping:
+        if answer.is_page:
+            answer.json()  # raises: a login page
+        try:
+            found = answer.json()
+        except SiteError:  # interLink accepts any text
+            return Ping(PingResponse())
+        if not isinstance(found, dict):
+            return Ping(PingResponse())
+        try:
+            return Ping(PingResponse.model_validate(found))
+        except ValidationError as error:
+            _unusable("ping")
+            return Ping(PingResponse.model_validate(_valid(found, error)), f"invalid values: {_explain(error)}")
+
+    # --- pods ---------------------------------------------------------------------------------------------------------
+    def create(self, body: RetrievedPodData | PodCreateRequests, job: str, timeout: float) -> str:
+        """Create a pod; return the batch system's name of its job.
+
+        Raises SiteUnknownOutcomeError unless the plugin has certainly created the pod, or certainly not.
+        """
+        content = as_json(body)
+        if isinstance(body, RetrievedPodData):
+            content.setdefault("jobConfig", _NO_BUILDER)
+        form, *others = self._forms
+        answer = self._create(form, content, timeout)
+        for other in others:
+            if not self._refuses(form, answer):
+                break
+            second = self._create(other, content, timeout)
+            if answer.status == 500 or not self._refuses(other, second):  # otherwise the pod is malformed, not the form
+                answer = second
+            if second.ok:
+                self._forms = other, form
+                log.info("form of the body of /create", extra=kv(pool=self._section.name, form=other))
+        if not answer.ok:
+            error = refusal(answer, writes=True)
+            if isinstance(error, ServerError) and self._section.api == "server":
+                error.answered = ANSWERED in answer.text
+            raise error
+        try:
+            told = answer.json()
+        except SiteRefusedError:
+            raise
+        except SiteError as error:
+            raise SiteUnknownOutcomeError(str(error)) from error
+        for entry in told if isinstance(told, list) else [told]:
+            found = _message(CreateStruct, entry)
+            if found is not None and found.pod_uid == job:
+                return found.pod_jid
+        raise SiteUnknownOutcomeError(f"{answer.where}: the answer does not name pod {job}: {answer.text[:100]!r}")
+
+    def _create(self, form: str, content: Any, timeout: float) -> Answer:
+        body = [content] if form == "list" else content
+        return self._transport.request("POST", "/create", body, operation="CreatePod", timeout=timeout, writes=True)
+
+    @staticmethod
+    def _refuses(form: str, answer: Answer) -> bool:
+        """Whether the plugin has refused this form of the body, and so has certainly not created the pod."""
+        return answer.status in _MALFORMED or (answer.status == 500 and bool(_REFUSES[form].search(answer.text)))
+
+    def delete(self, pod: Pod) -> None:
+        """Delete a pod: its job and its files."""
+        method = "DELETE" if self._section.api == "server" else "POST"
+        answer = self._transport.request(method, "/delete", pod, operation="DeletePod", writes=True)
+        if not answer.ok:
+            raise refusal(answer, writes=True)
+        if answer.is_page:
+            answer.json()  # raises: a login page
+
+    def statuses(self, pods: Sequence[Pod]) -> dict[str, JobStatus | None]:
+        """Return the states of jobs by UID; ``None``: the plugin does not know the job.
+
+        A job without a valid answer is absent from the result. Some plugins answer only for the first of several pods,
+        so pods that are missing in an answer are requested one by one. If the plugin refuses a request about several
+        pods, each half is requested.
+        """
+        answer = self._read("/status", [_sent(pod) for pod in pods], "GetStatus")
+        if not answer.ok:
+            if len(pods) == 1 and self._does_not_know(pods[0], answer):
+                return {pods[0]["metadata"]["uid"]: None}
+            error = refusal(answer)
+            if len(pods) == 1 or isinstance(error, SiteDownError) or answer.status < 400 or answer.status in (401, 403):
+                raise error
+            middle = len(pods) // 2
+            return self._in_parts({}, (pods[:middle], pods[middle:]))
+        found, valid = self._states(pods, self._told(answer))
+        lacking = [pod for pod in pods if pod["metadata"]["uid"] not in found]
+        if len(pods) == 1:
+            # an answer about another pod says nothing about this one
+            return found | {pod["metadata"]["uid"]: None for pod in lacking if valid}
+        return self._in_parts(found, [[pod] for pod in lacking])
+
+    def _in_parts(
+        self, found: dict[str, JobStatus | None], parts: Iterable[Sequence[Pod]]
+    ) -> dict[str, JobStatus | None]:
+        """Return ``found`` and the states of several requests, without the pods of a request that fails.
+
+        Raises the first error if there is no state at all. Failed requests may take as long as two time-outs together;
+        then the rest waits for the next poll.
+        """
+        found, failed, lost = dict(found), None, 0.0
+        for part in parts:
+            began = self._clock.monotonic()
+            try:
+                found.update(self.statuses(part))
+            except SiteError as error:
+                log.debug("no state", extra=kv(pods=[pod["metadata"]["name"] for pod in part], error=error))
+                failed, lost = failed or error, lost + self._clock.monotonic() - began
+                if lost >= 2 * self._section.timeout:
+                    break
+        if failed is not None and not found:
+            raise failed
+        return found
+
+    def _does_not_know(self, pod: Pod, answer: Answer) -> bool:
+        """Whether an answer with status 404 says that the plugin does not know the pod.
+
+        A proxy without a route, or whose plugin starts, may answer with a 404 too. So the plugin itself has to answer a
+        ping between two such answers. An API server does not pass on a plugin's 404.
+        """
+        if self._section.api == "server" or not (answer.status == 404 and answer.is_json):
+            return False
+        method = answer.where.partition(" ")[0]
+        try:
+            self._ping(self._transport.request(method, "/status", [], operation="PingInterLink"))
+            again = self._transport.request(method, "/status", [_sent(pod)], operation="GetStatus")
+        except SiteError as error:
+            log.debug("a 404 is not confirmed", extra=kv(pool=self._section.name, error=error))
+            return False
+        return again.status == 404 and again.is_json
+
+    def _told(self, answer: Answer) -> list[Any]:
+        told = answer.json()
+        if told is None:
+            return []
+        if not isinstance(told, list):
+            raise SiteError(f"{answer.where}: the answer is {type(told).__name__}, not a list: {answer.text[:100]!r}")
+        return told
+
+    def _states(self, pods: Sequence[Pod], told: list[Any]) -> tuple[dict[str, JobStatus | None], bool]:
+        """Return the states by UID, and whether every entry of the answer is valid and about one of the pods."""
+        asked = {str(pod["metadata"]["uid"]): pod for pod in pods}
+        found: dict[str, JobStatus | None] = {}
+        valid = True
+        for entry in told:
+            uid = entry.get("UID") if isinstance(entry, dict) else None
+            pod = asked.get(uid) if isinstance(uid, str) else None
+            status = _message(PodStatus, entry) if pod is not None else None
+            try:
+                if pod is None or status is None:
+                    raise SiteError("the answer is of another pod, or it is not a PodStatus")
+                state = job_status(pod, _bounded(pod, status), "")
+            except (SiteError, ValidationError) as error:
+                _unusable("status")
+                valid = False
+                log.debug("invalid state", extra=kv(pool=self._section.name, pod=str(uid)[:100], error=error))
+                continue
+            if found.get(status.uid) is None:  # a state wins over an absence
+                found[status.uid] = state
+        return found, valid
+
+    # --- logs ---------------------------------------------------------------------------------------------------------
+    def logs(self, pod: Pod, options: LogOptions) -> LogPieces:
+        """Return a log. Raises :class:`SiteError` if the plugin refuses it.
+
+        A log that is followed is requested with its first piece: some plugins answer only when the container writes,
+        and the caller must be able to close the log until then.
+        """
+        body = as_json(sent_options(pod, options, self._clock.time()))
+        exchange = self._transport.exchange(None if options.follow else self._section.timeout)
+        pieces = LogPieces(lambda: self._open_log(body, exchange), exchange, options.limit_bytes)
+        if not options.follow:
+            pieces.open()
+        return pieces
+
+    def _open_log(self, body: Any, exchange: Exchange) -> requests.Response:
+        refused: list[Answer] = []
+        methods, not_method = self._tried("/getLogs")
+        for method in methods:
+            content = b""
+            response = self._transport.open(method, "/getLogs", body, exchange, operation="GetLogs")
+            if response.status_code == 200:
+                with self._lock:
+                    self._methods["/getLogs"] = method
+                exchange.limit_each_read()
+                return response
+            with response, contextlib.suppress(requests.RequestException):
+                content = read_some(response)
+            refused.append(Answer(f"{method} /getLogs", response.status_code, response.headers, content))
+            if response.status_code not in not_method:
+                break
+        raise refusal(refused[0])
+
+    # --- internal -----------------------------------------------------------------------------------------------------
+    def _tried(self, path: str) -> tuple[tuple[str, ...], frozenset[int]]:
+        """Return the methods to try, and the HTTP statuses after which the next one is tried."""
+        known = self._methods.get(path)
+        if known is None:
+            return ("GET", "POST"), _NOT_METHOD
+        if self._section.method != "auto":
+            return (known,), frozenset()
+        return (known, "POST" if known == "GET" else "GET"), _NO_LONGER
+
+    def _read(self, path: str, body: Any, operation: str) -> Answer:
+        """Send a request that reads; remember the method that the plugin accepts."""
+        found: list[Answer] = []
+        methods, not_method = self._tried(path)
+        for method in methods:
+            answer = self._transport.request(method, path, body, operation=operation, largest=LARGEST_STATUS)
+            found.append(answer)
+            if answer.ok:
+                with self._lock:
+                    self._methods[path] = method
+            if answer.status not in not_method:
+                return answer
+        return found[0]
+
+
+def _sent(pod: Pod) -> Pod:
+    """Return the pod as it is sent: an API server reads a cached state unless the pod is Pending or Running."""
+    metadata = {key: value for key, value in pod["metadata"].items() if key != "managedFields"}
+    status = pod.get("status") or {}
+    phase = status.get("phase")
+    return {
+        **pod,
+        "metadata": metadata,
+        "spec": pod.get("spec") or {"containers": []},
+        "status": {**status, "phase": phase if phase in ("Pending", "Running") else "Running"},
+    }
+
+
+def _bounded(pod: Pod, told: PodStatus) -> PodStatus:
+    """Return the answer without init containers that the pod does not have."""
+    spec = pod.get("spec") or {}
+    names = [each.get("name") for each in spec.get("initContainers") or ()]  # the plugin's name may be no text
+    return told.model_copy(update={"init_containers": [e for e in told.init_containers if e.get("name") in names]})
+
+
+def _message(model: type[Message], entry: Any) -> Message | None:
+    try:
+        return model.model_validate(entry)
+    except ValidationError:
+        return None
+
+
+def _valid(found: Mapping[str, Any], error: ValidationError) -> Any:
+    """Return an answer without the values that the error names; an entry of a list is left out as a whole."""
+    valid = copy.deepcopy(found)
+    entries = {_up_to_index(problem["loc"]) for problem in error.errors()}
+    for *parents, last in sorted(entries, reverse=True):  # from the end of a list: the indexes before it stay
+        part: Any = valid
+        for step in parents:
+            part = part[step]
+        del part[last]
+    return valid
+
+
+def _up_to_index(loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    index = next((at for at, step in enumerate(loc) if isinstance(step, int)), len(loc))
+    return loc[: index + 1]
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(str(step) for step in first['loc'])}: {first['msg']}"[:200]
+
+
+def _unusable(kind: str) -> None:
+    POOL_MESSAGES_UNUSABLE.labels(f"interlink-{kind}").inc()

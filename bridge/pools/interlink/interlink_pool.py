@@ -1,0 +1,212 @@
+"""A pool behind interLink's REST API."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bridge.clock import Clock
+from bridge.config.interlink import InterlinkSection
+from bridge.errors import SiteRefusedError
+from bridge.interlink import ping
+from bridge.interlink.messages import PingResponse, PodCreateRequests, RetrievedPodData
+from bridge.logs import kv
+from bridge.pools.interlink import references
+from bridge.pools.interlink.interlink_client import PluginClient
+from bridge.pools.interlink.interlink_logs import LogPieces
+from bridge.pools.interlink.interlink_transport import ServerError
+from bridge.pools.polled.polled_pool import PolledPool, PollSettings
+from bridge.pools.pool_interface import Pod
+from bridge.protocol.model.announcement import Announcement
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.readiness import READY, Readiness
+from bridge.protocol.model.requests import LogOptions
+from bridge.script import build, self_contained
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.references import Objects, at_site
+from bridge.telemetry.metrics import POOL_REQUESTS
+from bridge.workload import pods
+from bridge.workload.pods import uid as uid_of
+
+log = logging.getLogger(__name__)
+
+LONGEST_ID = 256
+"""Characters of a job id, which becomes part of an annotation."""
+
+
+class InterlinkPool(PolledPool):
+    """One interLink plugin or API server; implements :class:`bridge.pools.pool_interface.Pool`.
+
+    ``config``: how the pool builds the script that it sends as ``jobScript``; ``None``: the plugin builds its own.
+    ``submit_timeout``: seconds for ``/create``.
+    """
+
+    def __init__(
+        self,
+        section: InterlinkSection,
+        client: PluginClient,
+        clock: Clock,
+        submit_timeout: float,
+        config: BuildConfig | None = None,
+    ) -> None:
+        settings = PollSettings(
+            poll_period=section.poll_period,
+            ping_period=section.ping_period,
+            batch=section.batch,
+            threads=section.threads,
+            failures=section.ping_failures,
+            late=section.late_create,
+        )
+        super().__init__(section.name, settings, clock)
+        self._section, self._client, self._config = section, client, config
+        self._submit_timeout = submit_timeout
+        self._unknown: dict[str, int] = {}
+        self._undeleted: dict[str, int] = {}
+        self._degraded = ""
+
+    # --- the site -----------------------------------------------------------------------------------------------------
+    def ready(self) -> Readiness:
+        """Return whether the plugin has answered the last pings."""
+        if self._announced is None:
+            return Readiness("PluginSilent", "the plugin has not answered yet", transient=True)
+        if self._announced[0].problem:  # the condition Ready of the virtual node has it
+            return Readiness("PluginSilent", self._announced[0].problem, transient=True)
+        return READY
+
+    def _ping(self) -> Announcement:
+        answer = self._client.ping()
+        if answer.degraded and answer.degraded != self._degraded:
+            log.warning("the plugin runs, but its ping fails", extra=kv(pool=self.name, answer=answer.degraded))
+        self._degraded = answer.degraded
+        return self._announcement(answer.told, "")
+
+    def _unheard(self, problem: str) -> Announcement:
+        return self._announcement(PingResponse(), problem)
+
+    def _announcement(self, told: PingResponse, problem: str) -> Announcement:
+        section, taints = self._section, ping.taints(told)
+        kind = "API server" if section.api == "server" else "plugin"
+        degraded = f" (its ping fails: {self._degraded})" if self._degraded else ""
+        return Announcement(
+            pool=self.name,
+            submitter=section.url,
+            time=self._clock.time(),
+            period=section.ping_period,
+            version="",
+            batch=f"interLink {kind} at {section.url}{degraded}",
+            capacity={**{name: str(amount) for name, amount in section.capacity.items()}, **ping.capacity(told)},
+            labels=section.labels,
+            taints=section.taints if taints is None else taints,
+            problem=problem,
+        )
+
+    # --- requests about one job ---------------------------------------------------------------------------------------
+    def prepare(self, pod: Pod) -> Pod:
+        """Return the pod without the token of its service account, unless the configuration allows tokens."""
+        return at_site(pod, api_server=self._section.service_account_tokens)
+
+    def submit(self, pod: Pod, objects: Objects) -> JobStatus:
+        """Create the pod's job. If an earlier request, of any process, may have done so, look for the job first."""
+        job = uid_of(pod)
+        body = self._body(pod, objects)
+        may_exist = job in self._unknown or pods.has_intent(pod)
+        if may_exist and (found := self.status(pod)) is not None:
+            self._unknown.pop(job, None)
+            return found
+        self._unknown.setdefault(job, 0)  # also while the request is in progress
+        try:
+            with POOL_REQUESTS.labels(self.name, "create", "error").count_exceptions():
+                job_id = self._client.create(body, job, self._submit_timeout)
+        except ServerError as error:
+            count = self._unknown[job] = self._unknown.get(job, 0) + 1
+            if error.answered and (found := self.status(pod)) is not None:
+                return found
+            last = count >= self._section.create_attempts
+            if last or error.answered:  # the plugin itself has answered, twice: it has not created the pod
+                raise SiteRefusedError(str(error), reason="PluginRefused", retryable=not last) from error
+            raise
+        POOL_REQUESTS.labels(self.name, "create", "ok").inc()
+        self._unknown.pop(job, None)
+        metadata = pod["metadata"]
+        status = JobStatus(
+            job=job,
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            job_id=_printable(job_id),
+            phase="queued",
+            submitted_at=self._clock.time(),
+        )
+        self.followed.record(status, self._clock.monotonic())
+        return self.job(job) or status
+
+    def _body(self, pod: Pod, objects: Objects) -> RetrievedPodData | PodCreateRequests:
+        if self._section.api == "server":
+            return references.sent_request(pod, objects, self.name)
+        script = None
+        if self._config is not None:
+            script = self_contained.wrap(build.build(pod, self._config, objects, self.name).script, pod)
+        return RetrievedPodData(
+            pod=references.sent_pod(pod, objects, self.name),
+            container=references.sent_containers(pod, objects, self.name),
+            job_script=script,
+        )
+
+    def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
+        """Delete the pod at the plugin, unless its job is not known, or has ended and shall not be forgotten.
+
+        interLink has one request for both: ``/delete`` ends the job and deletes its files. The plugin does not get it
+        for a pod that it does not know: interLink's Slurm plugin ends such a request without an answer.
+        """
+        pod, job = self.followed.whole(pod), uid_of(pod)
+        found = self.status(pod)
+        if found is None or (found.phase == "ended" and not forget):
+            return found
+        metadata = {**pod["metadata"], "deletionGracePeriodSeconds": int(grace)}
+        try:
+            with POOL_REQUESTS.labels(self.name, "delete", "error").count_exceptions():
+                self._client.delete({**pod, "metadata": metadata})
+        except (ServerError, SiteRefusedError) as error:
+            if not self._may_skip(job, found):
+                raise
+            log.warning("the plugin does not delete an ended job", extra=kv(pool=self.name, job=job, error=error))
+        else:
+            POOL_REQUESTS.labels(self.name, "delete", "ok").inc()
+        if found.phase == "ended":
+            self.followed.record_absence(job, self._clock.monotonic())
+            return None
+        return self.status(pod)
+
+    def _may_skip(self, job: str, found: JobStatus) -> bool:
+        """Whether the plugin has refused often enough to delete an ended job: nothing of it runs."""
+        self._undeleted[job] = self._undeleted.get(job, 0) + 1
+        return found.phase == "ended" and self._undeleted[job] >= self._section.create_attempts
+
+    def unfollow(self, job: str) -> None:
+        """Remove all that is known of a job."""
+        self._unknown.pop(job, None)
+        self._undeleted.pop(job, None)
+        super().unfollow(job)
+
+    def logs(self, pod: Pod, options: LogOptions) -> LogPieces:
+        """Iterate over the pieces of a log."""
+        return self._client.logs(pod, options)
+
+    def _fetch(self, wanted: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
+        return {
+            job: None if status is None else self._with_known(status)
+            for job, status in self._client.statuses(wanted).items()
+        }
+
+    def _with_known(self, status: JobStatus) -> JobStatus:
+        """Return a state with the job id and the time of submission, which not all plugins report with a state."""
+        before = self.job(status.job)
+        known: dict[str, Any] = {"job_id": _printable(status.job_id)}
+        if before is not None:
+            known = {"job_id": known["job_id"] or before.job_id, "submitted_at": before.submitted_at}
+        return replace(status, **known)
+
+
+def _printable(text: str) -> str:
+    return "".join(letter for letter in text if letter.isprintable())[:LONGEST_ID]

@@ -1,0 +1,47 @@
+"""The interLink pools of the configuration."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from bridge.clock import Clock
+from bridge.config.hub import Config
+from bridge.config.interlink import InterlinkSection
+from bridge.errors import ConfigError
+from bridge.pools.interlink.interlink_client import PluginClient
+from bridge.pools.interlink.interlink_pool import InterlinkPool
+from bridge.pools.interlink.interlink_transport import PluginTransport
+from bridge.pools.polled.polled_pool import PolledPools
+from bridge.script.buildconfig import BuildConfig
+
+
+def make(config: Config, clock: Clock) -> PolledPools | None:
+    """Return the pools of ``pools.interlink``; ``None`` if there are none. Raises :class:`ConfigError`."""
+    sections = config.pools.interlink
+    if not sections:
+        return None
+    return PolledPools([make_pool(section, config.pools.submit_timeout, clock) for section in sections])
+
+
+def make_pool(section: InterlinkSection, submit_timeout: float, clock: Clock) -> InterlinkPool:
+    """Return one pool. Sends no request."""
+    client = PluginClient(section, PluginTransport(section, clock), clock)
+    config = None if section.build_config_file is None else read_build_config(section.name, section.build_config_file)
+    return InterlinkPool(section, client, clock, submit_timeout, config)
+
+
+def read_build_config(pool: str, path: Path) -> BuildConfig:
+    """Read the file with the script settings of a pool. Raises :class:`ConfigError`."""
+    where = f"pools.interlink, pool {pool}: buildConfigFile {path}"
+    try:
+        return BuildConfig.model_validate(tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        raise ConfigError(f"{where}: {'; '.join(problems)}") from error
+    except ValueError as error:  # not TOML, or not text
+        raise ConfigError(f"{where}: {error}") from error

@@ -1,0 +1,256 @@
+"""HTTP to an interLink plugin or API server: connections, credentials, limits, and the errors of missing answers."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import requests
+
+from bridge.clock import Clock
+from bridge.config.interlink import InterlinkSection
+from bridge.errors import ConfigError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.http.requests_adapter import innermost, was_sent
+from bridge.pools.interlink.interlink_exchange import Exchange, ExchangeAdapter, UnixExchangeAdapter
+from bridge.telemetry import tracing
+
+MIB = 1 << 20
+SHOWN = 500
+"""Characters of an answer in a message."""
+_CHUNK = 1 << 16
+_CONNECTIONS = 64
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+LOGIN_HINT = (
+    "A proxy such as oauth2-proxy answers instead of interLink. Set tokenFile to a file with a bearer token that the "
+    "proxy accepts, and let the proxy accept bearer tokens (skip-jwt-bearer-tokens, with the audience of the token)."
+)
+TOKEN_HINT = "Check tokenFile, certFile and keyFile of the pool."  # noqa: S105
+PATH_HINT = "Check url and api of the pool: an API server and a plugin have different routes."
+
+
+class ServerError(SiteUnknownOutcomeError):
+    """An answer with HTTP status 5xx to a request that changes something. The request may have been carried out.
+
+    ``answered``: the plugin has answered, not a proxy or an API server that waited for it, so nothing happens later.
+    """
+
+    def __init__(self, message: str, *, answered: bool) -> None:
+        super().__init__(message)
+        self.answered = answered
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer with any HTTP status. ``where``: method and path of the request, for messages."""
+
+    where: str
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def ok(self) -> bool:
+        """Whether the request has succeeded. interLink answers 200; other plugins may answer 201 or 202."""
+        return 200 <= self.status < 300
+
+    @property
+    def text(self) -> str:
+        """The beginning of the body, for messages."""
+        text = self.content[: 4 * SHOWN].decode("utf-8", "replace")
+        return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:SHOWN]
+
+    def json(self) -> Any:
+        """Return the body as data. Raises :class:`SiteError` if it is not JSON."""
+        try:
+            return _without_surrogates(json.loads(self.content))
+        except (ValueError, RecursionError) as error:
+            if self.is_page:
+                raise SiteRefusedError(
+                    f"{self.where}: the answer is a web page, not JSON", reason="LoginRequired", retryable=True,
+                    hint=LOGIN_HINT,
+                ) from error  # fmt: skip
+            raise SiteError(f"{self.where}: the answer is not JSON: {self.text[:100]!r}") from error
+
+    @property
+    def is_page(self) -> bool:
+        """Whether the body is a web page. The header says nothing: Flask's default type of a text is ``text/html``."""
+        return self.content.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"<"
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the body is a JSON object or list."""
+        try:
+            return isinstance(json.loads(self.content), dict | list)
+        except (ValueError, RecursionError):
+            return False
+
+
+def refusal(answer: Answer, *, writes: bool = False) -> SiteError:
+    """Return the error for an answer that is no success. ``writes``: the request changes something."""
+    status, where = answer.status, answer.where
+    said = f": {answer.text}" if answer.text and not answer.is_page else ""
+    if 300 <= status < 400:
+        target = answer.headers.get("Location", "")
+        to = f" to {re.split('[?#]', target)[0][:200]!r}" if target else ""
+        hint = LOGIN_HINT
+        if target.startswith("https://") and "oauth2" not in target and "login" not in target:
+            hint = f"Set url of the pool to an address that begins with https://, or: {LOGIN_HINT}"
+        return SiteRefusedError(
+            f"{where}: HTTP {status}, a redirect{to}", reason="LoginRequired", retryable=True, hint=hint
+        )
+    if status in (401, 403):
+        text = f"{where}: HTTP {status}, the credentials are refused{said}"
+        return SiteRefusedError(text, reason="CredentialsRefused", retryable=True, hint=TOKEN_HINT)
+    if status in (404, 405, 501):
+        text = f"{where}: HTTP {status}, no such route{said}"
+        return SiteRefusedError(text, reason="NoSuchRoute", retryable=True, hint=PATH_HINT)
+    text = f"{where}: HTTP {status}{said}"
+    if status >= 500 and writes:
+        return ServerError(text, answered=status == 500)
+    if status in (408, 409) and writes:
+        return SiteUnknownOutcomeError(text)
+    if status in (502, 503, 504):
+        return SiteDownError(text)
+    return SiteRefusedError(text, reason="PluginRefused", retryable=status >= 500 or status in (408, 425, 429))
+
+
+class PluginTransport:
+    """A pool of connections to one plugin or API server; for any thread."""
+
+    def __init__(self, section: InterlinkSection, clock: Clock) -> None:
+        self._section, self._clock = section, clock
+        adapter = ExchangeAdapter(pool_connections=1, pool_maxsize=_CONNECTIONS, max_retries=0)
+        self._base = section.url
+        self._proxies: Mapping[str, str] = {}
+        if section.url.startswith("unix://"):
+            adapter = UnixExchangeAdapter(unquote(section.url.removeprefix("unix://")), pool_maxsize=_CONNECTIONS)
+            self._base = "http://localhost"
+        else:
+            self._proxies = requests.utils.get_environ_proxies(self._base)
+        self._adapter = adapter
+        for key, path in (("caFile", section.ca_file), ("certFile", section.cert_file), ("keyFile", section.key_file)):
+            if path is not None and not path.is_file():
+                raise ConfigError(f"pools.interlink, pool {section.name}: {key}: no such file: {path}")
+        self._verify: bool | str = str(section.ca_file) if section.ca_file is not None else True
+        self._cert: tuple[str, str] | str | None = None
+        if section.cert_file is not None:
+            pair = (str(section.cert_file), str(section.key_file))
+            self._cert = pair if section.key_file is not None else str(section.cert_file)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        operation: str,
+        timeout: float | None = None,
+        largest: int = MIB,
+        writes: bool = False,
+    ) -> Answer:
+        """Send one request; return its answer, whatever its HTTP status.
+
+        ``operation``: interLink's name of the request in its session header. ``timeout``: seconds for the whole answer.
+        ``largest``: bytes of the answer, at most. ``writes``: the request changes something.
+
+        Raises SiteDownError if the request was not sent or only reads, SiteUnknownOutcomeError if it may have been
+        carried out.
+        """
+        exchange = self.exchange(self._section.timeout if timeout is None else timeout)
+        with self.open(method, path, body, exchange, operation=operation, writes=writes) as response:
+            try:
+                content = self._read(response, largest)
+            except (requests.RequestException, OSError) as error:
+                raise self._no_answer(f"{method} {path}", error, writes) from error
+            return Answer(f"{method} {path}", response.status_code, response.headers, content)
+
+    def exchange(self, limit: float | None) -> Exchange:
+        """Return an exchange that begins now. ``limit``: seconds until the end of the answer; ``None``: no limit."""
+        return Exchange(self._clock, limit)
+
+    def open(
+        self, method: str, path: str, body: Any, exchange: Exchange, *, operation: str, writes: bool = False
+    ) -> requests.Response:
+        """Send one request; return its answer without the body."""
+        limits: Any = (self._section.connect_timeout, None)  # the exchange limits the answer
+        try:
+            request = requests.PreparedRequest()
+            request.prepare_method(method)
+            request.prepare_url(self._base + path, None)
+            request.prepare_headers(self._headers(operation))
+            request.prepare_body(None, None, json=body)
+            with exchange.sending():
+                return self._adapter.send(
+                    request,
+                    stream=True,
+                    timeout=limits,
+                    verify=self._verify,
+                    cert=self._cert,
+                    proxies=self._proxies,
+                )
+        except (requests.RequestException, OSError, ValueError) as error:
+            raise self._no_answer(f"{method} {path}", error, writes) from error
+
+    def _headers(self, operation: str) -> dict[str, str]:
+        headers = {
+            "Accept": "application/json, text/plain",
+            "User-Agent": "podbridge",
+            "InterLink-Http-Session": f"{operation}#{random.randrange(100_000)}",  # noqa: S311
+        }
+        if traceparent := tracing.current():
+            headers["traceparent"] = traceparent
+        if self._section.token_file is not None:
+            headers["Authorization"] = f"Bearer {self._token()}"
+        return headers
+
+    def _token(self) -> str:
+        path = self._section.token_file
+        try:
+            text = path.read_text().strip() if path is not None else ""
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise SiteDownError(f"cannot read tokenFile {path}: {why}") from error
+        text = text.removeprefix("Bearer ").strip()
+        if not text or any(not 32 < ord(letter) < 127 for letter in text):
+            raise SiteDownError(f"tokenFile {path} is empty or has characters that no token has")
+        return text
+
+    def _no_answer(self, where: str, error: Exception, writes: bool) -> SiteError:
+        why = f"{where}: no answer from {self._section.url}: {innermost(error)}"
+        return SiteUnknownOutcomeError(why) if writes and was_sent(error) else SiteDownError(why)
+
+    @staticmethod
+    def _read(response: requests.Response, largest: int) -> bytes:
+        parts, size = [], 0
+        while chunk := read_some(response):
+            parts.append(chunk)
+            size += len(chunk)
+            if size > largest:
+                raise requests.ConnectionError(f"the answer has more than {largest} bytes")
+        return b"".join(parts)
+
+
+def read_some(response: requests.Response) -> bytes:
+    """Read the available bytes; empty at the end. ``iter_content`` would wait for a whole chunk."""
+    try:
+        return bytes(response.raw.read1(_CHUNK, decode_content=True))
+    except Exception as error:  # any error of urllib3 means here that the answer is incomplete
+        raise requests.ConnectionError(error) from error
+
+
+def _without_surrogates(value: Any) -> Any:
+    """Replace halves of surrogate pairs, which JSON can contain and UTF-8 cannot."""
+    match value:
+        case str():
+            return _SURROGATE.sub("\ufffd", value)
+        case list():
+            return [_without_surrogates(item) for item in value]
+        case dict():
+            return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    return value

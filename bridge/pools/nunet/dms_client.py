@@ -1,0 +1,187 @@
+"""Requests to a DMS over HTTP: one request, no repetition, bounded answers, errors of the project."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
+
+from bridge.clock import Clock
+from bridge.core.single_flight_cache import SingleFlightCache
+from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.http.curl_client import Address, CallError, CurlClient, HttpLimits
+from bridge.pools.nunet import dialect
+from bridge.pools.nunet.dialect import JobAnswer
+from bridge.pools.nunet.peer import Peer
+
+MOST_BYTES = 32 * 2**20
+"""Bytes of one answer, at most."""
+_SHOWN = 300
+_CONNECTIONS = 40
+_TOKEN_BYTES = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class DmsAccess:
+    """How to reach a DMS. Times in seconds."""
+
+    url: str
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    connect_timeout: float = 5.0
+    timeout: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerList:
+    """The peers of the network. ``asked``: monotonic time at which the list was requested."""
+
+    peers: tuple[Peer, ...]
+    asked: float
+
+
+class NotFoundError(SiteError):
+    """The DMS itself answered 404."""
+
+    reason = "NotFound"
+
+
+class DmsClient:
+    """One DMS. Thread-safe. All methods raise :class:`SiteError`."""
+
+    def __init__(self, access: DmsAccess, clock: Clock) -> None:
+        self._access = access
+        self._clock = clock
+        # no proxy and no .netrc of the environment
+        self._address = Address(
+            access.url, access.ca_file or DEFAULT_CA_BUNDLE_PATH, cert_file=access.cert_file, key_file=access.key_file
+        )
+        self._reads = CurlClient(self._address, pool_size=_CONNECTIONS)
+        self._peer_path = ""
+        self._list: PeerList | None = None
+        self._loads: SingleFlightCache[PeerList] = SingleFlightCache(clock)
+
+    # --- the API ------------------------------------------------------------------------------------------------------
+    def peers(self, at_most: float) -> PeerList:
+        """Return the peers; a list that was requested at most ``at_most`` seconds ago is not requested again."""
+        # the virtual nodes of one DMS share a list, and a request for it with its error
+        return self._recent(at_most) or self._loads.get("peers", lambda: (self._recent(at_most) or self._load(), 0.0))
+
+    def _recent(self, at_most: float) -> PeerList | None:
+        known = self._list
+        return known if known is not None and self._clock.monotonic() - known.asked <= at_most else None
+
+    def _load(self) -> PeerList:
+        asked = self._clock.monotonic()
+        self._list = loaded = PeerList(tuple(dialect.peers(self._peers())), asked)
+        return loaded
+
+    def _peers(self) -> object:
+        paths = [self._peer_path] if self._peer_path else list(dialect.PEER_PATHS)
+        for path in paths:
+            try:
+                told = self._call("GET", path)
+            except (NotFoundError, SiteRefusedError) as error:
+                if path != paths[-1] and getattr(error, "status", 404) in (404, 405, 410):
+                    continue
+                self._peer_path = ""  # the DMS may have been replaced by another version
+                raise
+            self._peer_path = path
+            return told
+        raise SiteError("the DMS has no list of peers")
+
+    def submit(self, body: dict[str, Any], timeout: float) -> str:
+        """Submit a job; return the DMS's id of it. Raises SiteUnknownOutcomeError if it may have been accepted."""
+        job = dialect.submitted_job(self._call("POST", dialect.SUBMIT_PATH, body, timeout, writes=True))
+        if not job:
+            raise SiteUnknownOutcomeError("the DMS accepted the job but its answer has no id of the job")
+        return job
+
+    def status(self, job: str) -> JobAnswer | None:
+        """Request the state of a job; ``None`` if the DMS does not know it."""
+        try:
+            return dialect.job_answer(self._call("GET", dialect.status_path(job)))
+        except NotFoundError:
+            return None
+
+    def cancel(self, method: str, template: str, job: str) -> None:
+        """Request the cancellation of a job. A job that the DMS does not know is no error."""
+        try:
+            self._call(method, dialect.cancel_path(template, job), writes=True)
+        except NotFoundError:
+            return
+
+    # --- HTTP ---------------------------------------------------------------------------------------------------------
+    def _call(
+        self, method: str, path: str, body: object = None, timeout: float | None = None, *, writes: bool = False
+    ) -> object:
+        """Send a request; return the JSON of the answer, or its text. ``timeout``: seconds for the whole answer."""
+        access = self._access
+        where = f"{method} {access.url}{path}"
+        for file in (access.ca_file, access.cert_file, access.key_file):
+            if file is not None and not file.is_file():
+                raise SiteDownError(f"{where}: {file} does not exist")
+        kind = "" if body is None else "application/json"
+        headers = {"Accept": "application/json", "Content-Type": kind, **self._authorization()}
+        data = json.dumps(body).encode() if body is not None else b"" if writes else None
+        seconds = timeout or access.timeout
+        # a write has a connection of its own: if the DMS closed an idle one, the outcome would be unknown
+        client = CurlClient(self._address, pool_size=0) if writes else self._reads
+        try:
+            answer = client.call(
+                method, path, headers, data, HttpLimits(access.connect_timeout, seconds, seconds, MOST_BYTES)
+            )
+        except ValueError as error:
+            raise SiteDownError(f"{where}: the request cannot be built: {error}") from error
+        except CallError as error:
+            raise (SiteUnknownOutcomeError if writes and error.sent else SiteDownError)(f"{where}: {error}") from error
+        return self._read(answer.status, answer.body, where, writes)
+
+    def _read(self, code: int, data: bytes, where: str, writes: bool) -> object:
+        told: object = data.decode("utf-8", "replace").strip()
+        is_json = False
+        with contextlib.suppress(ValueError, RecursionError):
+            told, is_json = json.loads(data), True
+        if 200 <= code < 300:
+            if not is_json and not writes:
+                raise SiteError(f"{where}: the answer is not JSON: {str(told)[:_SHOWN]!r}")
+            return told
+        text = f"{where}: HTTP {code}: {_message(told)}"
+        # a proxy that cannot reach the DMS answers 404 with a page
+        if code == 404 and is_json:
+            raise NotFoundError(text)
+        if code in (401, 403):
+            raise SiteRefusedError(text, reason="SiteAuth", retryable=True, hint="check tokenFile of the pool")
+        if code == 429:
+            raise SiteDownError(text)
+        # a proxy may answer 408 to a request that the DMS has got, and a DMS 409 if it has the job already
+        if writes and (code >= 500 or code in (408, 409)):
+            raise SiteUnknownOutcomeError(text)
+        if code >= 500:
+            raise SiteDownError(text)
+        # not yet submitted, but not the pod's fault either: 3xx, and 404 of a proxy
+        raise SiteRefusedError(text, retryable=code < 400 or code == 404)
+
+    def _authorization(self) -> dict[str, str]:
+        """Return the header with the token; its file is read for each request."""
+        path = self._access.token_file
+        if path is None:
+            return {}
+        try:
+            with path.open("rb") as file:
+                token = file.read(_TOKEN_BYTES).decode("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SiteRefusedError(f"token file {path}: {error}", reason="SiteAuth", retryable=True) from error
+        return {"Authorization": f"Bearer {token}"}
+
+
+def _message(told: object) -> str:
+    if isinstance(told, dict):
+        told = next((told[key] for key in ("error", "message", "detail") if told.get(key)), told)
+    return str(told)[:_SHOWN]

@@ -1,0 +1,1 @@
+"""Pools whose sites publish nothing: podbridge polls their jobs."""

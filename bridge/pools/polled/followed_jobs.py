@@ -1,0 +1,148 @@
+"""The jobs of a site that cannot list them: the pods that the hub follows, and the last answers about their jobs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from bridge.pools.pool_interface import Pod
+from bridge.protocol.model.jobs import JobStatus
+from bridge.telemetry.metrics import POOL_FOLLOWED
+from bridge.workload.pods import uid as uid_of
+
+ABSENT_AGAIN = 60.0
+"""Seconds between two polls for a job that the site does not know, at most. The first polls follow each other faster: a
+request without an answer may be carried out late."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A state of a job, from the answer to a request that was sent at ``asked`` (monotonic)."""
+
+    status: JobStatus
+    asked: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Absent:
+    """The site has answered ``count`` times in a row that it does not know a job, the last time at ``at``."""
+
+    count: int
+    at: float
+
+
+class FollowedJobs:
+    """The followed pods of one pool, and the states of their jobs by UID. Thread-safe.
+
+    ``pool`` is the name of the pool, ``poll_period`` the seconds between two polls. ``notify`` is called with the UID
+    after each change of a job.
+    """
+
+    def __init__(self, pool: str, poll_period: float, notify: Callable[[str], None]) -> None:
+        self.answered_at: float | None = None
+        """Monotonic time at which the last request with an answer was sent; ``None`` before the first."""
+        self._pool, self._poll_period, self._notify = pool, poll_period, notify
+        self._lock = threading.Lock()
+        self._pods: dict[str, Pod] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._absent: dict[str, _Absent] = {}
+
+    def add(self, pod: Pod) -> None:
+        """Add a pod; its job is :meth:`due` at once."""
+        with self._lock:
+            self._pods[uid_of(pod)] = pod
+            POOL_FOLLOWED.labels(self._pool).set(len(self._pods))
+
+    def remove(self, job: str) -> None:
+        """Remove a pod and the state of its job."""
+        with self._lock:
+            self._pods.pop(job, None)
+            self._absent.pop(job, None)
+            removed = self._seen.pop(job, None)
+            POOL_FOLLOWED.labels(self._pool).set(len(self._pods))
+        if removed is not None:
+            self._notify(job)
+
+    def job(self, job: str) -> JobStatus | None:
+        """Return the last known state of one job."""
+        seen = self._seen.get(job)
+        return None if seen is None else seen.status
+
+    def jobs(self) -> dict[str, JobStatus]:
+        """Return the last known states of all jobs."""
+        with self._lock:
+            return {job: seen.status for job, seen in self._seen.items()}
+
+    def get(self, job: str) -> Pod | None:
+        """Return the pod with this UID if it is followed."""
+        return self._pods.get(job)
+
+    def pods(self) -> list[Pod]:
+        """Return all followed pods."""
+        with self._lock:
+            return list(self._pods.values())
+
+    def whole(self, pod: Pod) -> Pod:
+        """Return the followed pod of the same UID, if ``pod`` has only its identity."""
+        return pod if "spec" in pod else self._pods.get(uid_of(pod), pod)
+
+    def record(self, status: JobStatus, asked: float) -> None:
+        """Apply a state, from an answer to a request that was sent at ``asked`` (monotonic)."""
+        with self._lock:
+            self._answered(asked)
+            seen = self._seen.get(status.job)
+            if seen is not None and (seen.asked > asked or (seen.status.phase == "ended" and status.phase != "ended")):
+                return  # an older answer, or a change after the end, which is final
+            self._absent.pop(status.job, None)
+            changed = seen is None or seen.status != status
+            # an equal state stays the same object: a decision about it need not be repeated (Entry.is_settled)
+            self._seen[status.job] = _Seen(status if changed or seen is None else seen.status, asked)
+        if changed:
+            self._notify(status.job)
+
+    def record_absence(self, job: str, asked: float) -> None:
+        """Apply the answer that the site does not know a job, to a request that was sent at ``asked`` (monotonic)."""
+        with self._lock:
+            self._answered(asked)
+            seen = self._seen.get(job)
+            if seen is not None and seen.asked > asked:
+                return
+            if job in self._pods:
+                before = self._absent.get(job)
+                self._absent[job] = _Absent(1 if before is None else before.count + 1, asked)
+            removed = self._seen.pop(job, None)
+        if removed is not None:
+            self._notify(job)
+
+    def answered(self, asked: float) -> None:
+        """Record that a request that was sent at ``asked`` (monotonic) got an answer."""
+        with self._lock:
+            self._answered(asked)
+
+    def _answered(self, asked: float) -> None:
+        self.answered_at = max(asked, self.answered_at or asked)
+
+    def apply(self, found: Mapping[str, JobStatus | None], asked: float) -> None:
+        """Apply an answer about several jobs; ``None``: the site does not know the job."""
+        for job, status in found.items():
+            if status is None:
+                self.record_absence(job, asked)
+            else:
+                self.record(status, asked)
+
+    def due(self, now: float) -> list[Pod]:
+        """Return the followed pods whose jobs have not ended. A job that the site does not know is due less often."""
+        with self._lock:
+            return [
+                pod
+                for job, pod in self._pods.items()
+                if ((seen := self._seen.get(job)) is None or seen.status.phase != "ended") and self._may_exist(job, now)
+            ]
+
+    def _may_exist(self, job: str, now: float) -> bool:
+        absent = self._absent.get(job)
+        if absent is None:
+            return True
+        pause: float = self._poll_period * 2 ** min(absent.count - 1, 16)
+        return now - absent.at >= min(ABSENT_AGAIN, pause)

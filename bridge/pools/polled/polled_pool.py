@@ -1,0 +1,319 @@
+"""The base of pools whose sites cannot list their jobs, and publish nothing: everything is requested periodically.
+
+The hub passes the pods whose jobs it wants to know of. One request has many of them, if the site answers it.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.clock import Clock
+from bridge.core.backoff import Backoff
+from bridge.core.threads import Supervisor, at_once
+from bridge.errors import SiteDownError, SiteError, SiteNoStateError, SiteUnknownOutcomeError
+from bridge.logs import kv
+from bridge.pools.polled.followed_jobs import FollowedJobs
+from bridge.pools.pool_interface import Pod
+from bridge.protocol.model.announcement import Announcement
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.readiness import Readiness
+from bridge.protocol.model.requests import LogOptions, VolumeFile
+from bridge.script.references import Objects
+from bridge.script.volume_files import CurrentFiles
+from bridge.telemetry.metrics import POOL_POLL_SECONDS, POOL_REQUESTS
+from bridge.workload.pods import uid as uid_of
+
+log = logging.getLogger(__name__)
+
+Changed = Callable[[str], None]
+
+_BACKOFF = Backoff(first=1.0, limit=30.0, jitter=0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class PollSettings:
+    """How often and how a site is asked.
+
+    Parameters
+    ----------
+    poll_period, ping_period
+        Seconds between two polls of all jobs, and between two pings.
+    batch
+        Pods in one request for states, at most.
+    threads
+        Concurrent requests of one poll.
+    failures
+        Number of failed pings in a row after which the pool accepts no pods.
+    late
+        Seconds after its time-out for which the site may still carry out a submission that got no answer: the API has
+        no deadlines, and a batch system can take long to accept a job.
+    """
+
+    poll_period: float = 5.0
+    ping_period: float = 10.0
+    batch: int = 100
+    threads: int = 4
+    failures: int = 3
+    late: float = 60.0
+
+
+class PolledPool(abc.ABC):
+    """The parts of :class:`bridge.pools.pool_interface.Pool` that need no transport. Thread-safe.
+
+    A subclass implements the abstract methods. It applies each other answer about a job to :attr:`followed`.
+    """
+
+    lists = refreshes = False
+
+    def __init__(self, name: str, settings: PollSettings, clock: Clock) -> None:
+        self.name = name
+        self.late = settings.late
+        self.settings = settings
+        self._clock = clock
+        self.followed = FollowedJobs(name, settings.poll_period, self._notify)
+        self._announced: tuple[Announcement, float] | None = None
+        self._subscribers: list[Changed] = []
+        self._problem = ""
+        self._failed_pings = self._failed_polls = 0
+
+    # --- requests of a subclass ---------------------------------------------------------------------------------------
+    @abc.abstractmethod
+    def _fetch(self, wanted: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
+        """Request the states of up to ``settings.batch`` jobs by UID; ``None``: the site does not know the job.
+
+        A job without a usable answer is absent from the result. Raises :class:`SiteError`.
+        """
+
+    @abc.abstractmethod
+    def _ping(self) -> Announcement:
+        """Request the state of the site. Raises :class:`SiteError` if the site does not work."""
+
+    @abc.abstractmethod
+    def _unheard(self, problem: str) -> Announcement:
+        """Return what is known of a site that has not answered since this process started."""
+
+    # --- the port -----------------------------------------------------------------------------------------------------
+    @abc.abstractmethod
+    def ready(self) -> Readiness:
+        """Return whether the pool accepts submissions. See :class:`bridge.pools.pool_interface.Pool`."""
+
+    def statement(self, pod: Pod) -> str:
+        """Return nothing: a site that knows a job by the pod's UID needs no statement."""
+        del pod
+        return ""
+
+    @abc.abstractmethod
+    def prepare(self, pod: Pod) -> Pod:
+        """Return the pod as this pool runs it."""
+
+    @abc.abstractmethod
+    def submit(self, pod: Pod, objects: Objects) -> JobStatus:
+        """Submit the job of a prepared pod."""
+
+    @abc.abstractmethod
+    def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
+        """Cancel a job, with ``grace`` seconds to end; return ``None`` if the site does not know it."""
+
+    @abc.abstractmethod
+    def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
+        """Iterate over the pieces of a log."""
+
+    @property
+    def folder(self) -> str:
+        """Return an empty text: the site has no folder of jobs that the hub chooses."""
+        return ""
+
+    def folders(self) -> Mapping[str, tuple[Announcement, float]]:
+        """Return nothing: see :attr:`folder`."""
+        return {}
+
+    def choose(self, folder: str) -> None:  # noqa: B027
+        """Do nothing: see :attr:`folder`."""
+
+    def announced(self) -> tuple[Announcement, float] | None:
+        """Return the state of the site, and the monotonic time of its last answer; ``None`` before the first ping."""
+        return self._announced
+
+    def status(self, pod: Pod) -> JobStatus | None:
+        """Request the state of one job; ``None`` if the site does not know it.
+
+        Every error is retryable: it says nothing about the job.
+        """
+        job, asked = uid_of(pod), self._clock.monotonic()
+        try:
+            with self._only_site_errors():
+                found = self._fetch([self.followed.whole(pod)])
+            if job not in found:
+                raise SiteNoStateError(f"pool {self.name}: the answer has no valid state of pod {_name(pod)}")
+        except SiteError as error:
+            POOL_REQUESTS.labels(self.name, "status", "error").inc()
+            if error.retryable:
+                raise
+            raise SiteNoStateError(str(error), hint=error.hint) from error
+        POOL_REQUESTS.labels(self.name, "status", "ok").inc()
+        self.followed.apply(found, asked)
+        return found[job]
+
+    def current_files(self, pod: Pod, objects: Objects) -> CurrentFiles:
+        """Return nothing: see :meth:`refresh`."""
+        del pod, objects
+        return CurrentFiles()
+
+    def refresh(  # noqa: B027
+        self, pod: Pod, files: Sequence[VolumeFile], volumes: Mapping[str, Sequence[str]]
+    ) -> None:
+        """Do nothing: the site cannot replace files of a job."""
+
+    def job(self, job: str) -> JobStatus | None:
+        """Return one job of the view."""
+        return self.followed.job(job)
+
+    def jobs(self) -> dict[str, JobStatus]:
+        """Return the last known state of the followed jobs."""
+        return self.followed.jobs()
+
+    def missing(self) -> frozenset[str]:
+        """Return nothing: the site does not say what its batch system lists."""
+        return frozenset()
+
+    def complete_at(self) -> float | None:
+        """Return the monotonic time at which the last successful request was sent; ``None`` before the first."""
+        return self.followed.answered_at
+
+    def follow(self, pod: Pod) -> None:
+        """Request the state of this pod's job periodically from now on."""
+        self.followed.add(pod)
+
+    def unfollow(self, job: str) -> None:
+        """End this, and remove the job from the view."""
+        self.followed.remove(job)
+
+    def subscribe(self, changed: Changed) -> None:
+        """Call ``changed`` after each change: with the pod's UID, or with an empty string for the announcement."""
+        self._subscribers.append(changed)
+
+    def _notify(self, job: str) -> None:
+        for subscriber in self._subscribers:
+            subscriber(job)
+
+    # --- the loops ----------------------------------------------------------------------------------------------------
+    def start(self, supervisor: Supervisor) -> None:
+        """Start to ping and to poll the site."""
+        supervisor.spawn(f"ping-{self.name}", lambda: self._run(supervisor, self.ping, self.settings.ping_period))
+        supervisor.spawn(f"poll-{self.name}", lambda: self._run(supervisor, self.poll, self.settings.poll_period))
+
+    def _run(self, supervisor: Supervisor, call: Callable[[], int], period: float) -> None:
+        """Repeat ``call``, which returns its number of failures in a row, every ``period`` seconds."""
+        while not supervisor.stopping.is_set():
+            began = self._clock.monotonic()
+            failures = call()
+            pause = _BACKOFF.delay(failures) if failures else 0.0
+            supervisor.wait(max(pause, began + period - self._clock.monotonic(), 0.05))
+
+    def ping(self) -> int:
+        """Ping the site once; return the number of failed pings in a row."""
+        asked = self._clock.monotonic()
+        try:
+            with self._only_site_errors():
+                told = self._ping()
+        except SiteError as error:
+            POOL_REQUESTS.labels(self.name, "ping", "error").inc()
+            self._failed_pings += 1
+            self._log_failure("the site of a pool does not answer a ping", self._failed_pings, error)
+            self._problem = error.with_hint
+            before = self._announced
+            if before is None:
+                self._announced = self._unheard(self._problem), asked
+            elif self._failed_pings >= self.settings.failures:
+                # the time of the last answer stays: the virtual node is NotReady at once, and silent later
+                self._announced = before[0].model_copy(update={"problem": self._problem}), before[1]
+        else:
+            POOL_REQUESTS.labels(self.name, "ping", "ok").inc()
+            self._failed_pings, self._problem = 0, ""
+            self.followed.answered(asked)
+            self._announced = told, self._clock.monotonic()
+        self._notify("")
+        return self._failed_pings
+
+    def poll(self) -> int:
+        """Request the states of the followed jobs once; return the number of failed polls in a row."""
+        began = self._clock.monotonic()
+        due = self.followed.due(began)
+        size = max(1, self.settings.batch)
+        batches = [due[index : index + size] for index in range(0, len(due), size)]
+        try:
+            failed = at_once(self.settings.threads, lambda index: self._poll_batch(batches[index]), range(len(batches)))
+        except (SiteDownError, SiteUnknownOutcomeError) as error:  # the site does not answer: do not send the others
+            return self._count_poll(error)
+        if batches:
+            POOL_POLL_SECONDS.labels(self.name).observe(self._clock.monotonic() - began)
+        return self._count_poll(next((error for error in failed.values() if error is not None), None))
+
+    def _poll_batch(self, pods: Sequence[Pod]) -> SiteError | None:
+        """Request the states of some jobs; return the error if the site refuses, raise it if the site is down."""
+        asked = self._clock.monotonic()
+        try:
+            with self._only_site_errors():
+                found = self._fetch(pods)
+        except SiteError as error:
+            POOL_REQUESTS.labels(self.name, "poll", "error").inc()
+            if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
+                raise
+            return error
+        POOL_REQUESTS.labels(self.name, "poll", "ok").inc()
+        self.followed.apply(found, asked)
+        return None
+
+    @contextlib.contextmanager
+    def _only_site_errors(self) -> Iterator[None]:
+        """Log any other error and raise SiteError instead: an answer from outside must not end this process."""
+        try:
+            yield
+        except SiteError:
+            raise
+        except Exception as error:
+            log.exception("an answer of a pool's site could not be handled", extra=kv(pool=self.name))
+            raise SiteError(f"the site's answer could not be handled: {type(error).__name__}") from error
+
+    def _count_poll(self, error: SiteError | None) -> int:
+        self._failed_polls = 0 if error is None else self._failed_polls + 1
+        if error is not None:
+            self._log_failure("the states of a pool's jobs could not be requested", self._failed_polls, error)
+        return self._failed_polls
+
+    def _log_failure(self, text: str, failures: int, error: SiteError) -> None:
+        if failures & (failures - 1) == 0:
+            log.warning(text, extra=kv(pool=self.name, failures=failures, error=error, hint=error.hint))
+
+
+class PolledPools:
+    """Pools that the configuration defines; implements :class:`bridge.pools.registry.PoolSource`."""
+
+    def __init__(self, pools: Iterable[PolledPool]) -> None:
+        self._pools = {pool.name: pool for pool in pools}
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start all pools."""
+        for pool in self._pools.values():
+            pool.start(supervisor)
+
+    def pools(self) -> Mapping[str, PolledPool]:
+        """Return all pools by name."""
+        return dict(self._pools)
+
+    def subscribe(self, changed: Callable[[str, str], None]) -> None:
+        """Call ``changed`` after each change, with the pool's name, and the UID of a job or an empty string."""
+        for name, pool in self._pools.items():
+            pool.subscribe(functools.partial(changed, name))
+
+    def remove(self, name: str) -> None:
+        """Do nothing: the configuration defines the pools."""
+
+
+def _name(pod: Pod) -> str:
+    return f"{pod['metadata'].get('namespace')}/{pod['metadata'].get('name')}"

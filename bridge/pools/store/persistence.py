@@ -1,0 +1,245 @@
+"""Persistence of pools: their last announcements and the jobs that they hold, across restarts of the hub.
+
+No decision depends on a store, and nothing waits for it. Data that this process has received from a site takes
+precedence over data from a store.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bridge.clock import Clock
+from bridge.core.threads import Supervisor
+from bridge.logs import kv
+from bridge.pools.store import records
+from bridge.pools.store.records import JOBS, POOLS, JobRecord, PoolRecord
+from bridge.pools.store.store_interface import KeyValueStore
+from bridge.pools.store.synchronizer import Key, StoreSynchronizer
+from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.nats.envelope import GarbledError
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage
+from bridge.telemetry.metrics import POOL_REMEMBERED
+
+log = logging.getLogger(__name__)
+
+AGAIN = 10.0
+"""Seconds between two writes of an announcement if only its numbers have changed."""
+MOST_JOBS = 50_000
+"""Jobs of one pool, at most: a limit on the space that a faulty site can fill."""
+_BEFORE = 0.001
+WAIT = 3.0
+"""Seconds for which the start waits for the store."""
+
+
+class StoredJob(NamedTuple):
+    """A job at a site. ``time``: when a hub first saw it there, in seconds since 1970."""
+
+    namespace: str
+    name: str
+    job_id: str
+    time: float
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The values of a pool that were last marked for a write.
+
+    ``words``: the lasting values of the announcement. ``heard``, ``marked_at`` and ``complete_at`` are monotonic times:
+    of the announcement, of the mark, and of the snapshot.
+    """
+
+    words: tuple[object, ...] = ()
+    heard: float = float("-inf")
+    marked_at: float = float("-inf")
+    complete_at: float | None = None
+
+
+class PoolPersistence:
+    """Writes the state of ``pools`` to ``store``, and restores it at the start.
+
+    ``leads``, ``name`` and ``reachable``: as for :class:`StoreSynchronizer`.
+    """
+
+    kinds = (POOLS, JOBS)
+
+    def __init__(
+        self,
+        store: KeyValueStore,
+        pools: NatsPools,
+        clock: Clock,
+        leads: Callable[[], bool],
+        name: str,
+        reachable: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._pools, self._clock = pools, clock
+        self._began = clock.monotonic()
+        self._lock = threading.RLock()
+        self._kept: dict[str, _Kept] = {}
+        self._jobs: dict[str, dict[str, StoredJob]] = {}
+        self._too_large: set[str] = set()
+        self._synchronizer = StoreSynchronizer(store, self, clock, leads, name, reachable)
+        pools.subscribe(self._changed)
+
+    def start(self, supervisor: Supervisor, wait: float = WAIT) -> None:
+        """Start the synchronization, and wait for the stored records for at most ``wait`` seconds."""
+        self._synchronizer.start(supervisor)
+        if not self._synchronizer.loaded.wait(wait):
+            log.warning("the store has not answered in time: its records are restored later", extra=kv(seconds=wait))
+
+    def compare_soon(self, *_: object) -> None:
+        """Compare all records soon. Called when the connection to the store was lost or is restored."""
+        self._synchronizer.compare_soon()
+
+    def remembered(self, pool: str) -> int:
+        """Return the number of known jobs at a pool, including restored ones."""
+        return len(self._jobs.get(pool, ()))
+
+    # --- changes of the pools, on any thread --------------------------------------------------------------------------
+    def _changed(self, name: str, uid: str) -> None:
+        with self._lock:
+            pool = self._pools.pools().get(name)
+            if pool is None:
+                self._drop(name)
+            elif not uid:
+                self._mark_pool(pool)
+            elif pool.complete_at() is not None:
+                self._mark_job(name, uid, pool.job(uid))
+
+    def _mark_pool(self, pool: SubmitterPool) -> None:
+        kept = self._kept.setdefault(pool.name, _Kept())
+        if (announced := pool.announced()) is not None:
+            now, words = self._clock.monotonic(), (*_lasting_values(announced[0]), pool.buildconfig() is None)
+            again = announced[1] != kept.heard and now - kept.marked_at >= AGAIN
+            if words != kept.words or again:
+                kept.words, kept.heard, kept.marked_at = words, announced[1], now
+                self._synchronizer.mark(POOLS, pool.name)
+        if (complete_at := pool.complete_at()) != kept.complete_at:
+            kept.complete_at = complete_at
+            jobs = pool.jobs()
+            for uid in {*jobs, *self._jobs.get(pool.name, ())}:
+                self._mark_job(pool.name, uid, jobs.get(uid))
+        if complete_at is not None:
+            POOL_REMEMBERED.labels(pool.name).set(0)
+
+    def _mark_job(self, name: str, uid: str, status: JobStatus | None) -> None:
+        jobs = self._jobs.setdefault(name, {})
+        known = jobs.get(uid)
+        if status is None:
+            if jobs.pop(uid, None) is None:
+                return
+        elif known is not None:
+            if known.job_id == status.job_id[: records.LONGEST]:
+                return
+            jobs[uid] = known._replace(job_id=status.job_id[: records.LONGEST])
+        elif len(jobs) < MOST_JOBS:
+            namespace, pod, number = (t[: records.LONGEST] for t in (status.namespace, status.name, status.job_id))
+            jobs[uid] = StoredJob(namespace, pod, number, round(self._clock.time(), 3))
+        else:
+            return
+        self._synchronizer.mark(JOBS, records.job_key(name, uid))
+
+    def _drop(self, name: str) -> None:
+        """Delete the records of a pool that was removed."""
+        if self._kept.pop(name, None) is not None:
+            self._synchronizer.mark(POOLS, name)
+            log.info("the records of a pool are deleted", extra=kv(pool=name, jobs=self.remembered(name)))
+        for uid in self._jobs.pop(name, {}):
+            self._synchronizer.mark(JOBS, records.job_key(name, uid))
+        POOL_REMEMBERED.remove_by_labels({"pool": name})
+
+    # --- called by the synchronizer, on its thread --------------------------------------------------------------------
+    def all_keys(self) -> Collection[Key]:
+        """Return the keys of all records."""
+        with self._lock:
+            pools = [(POOLS, name) for name in self._kept]
+            return [*pools, *((JOBS, records.job_key(name, uid)) for name, jobs in self._jobs.items() for uid in jobs)]
+
+    def value(self, kind: str, key: str) -> bytes | None:
+        """Return a record as JSON; ``None`` if it does not exist or is too large."""
+        with self._lock:
+            record = self._pool_record(key) if kind == POOLS else self._job_record(key)
+        if record is None:
+            return None
+        try:
+            return records.write(record)
+        except GarbledError as error:
+            if key not in self._too_large:
+                self._too_large.add(key)
+                log.warning("a record was not stored", extra=kv(kind=kind, key=key, error=error))
+            return None
+
+    def merge(self, stored: Mapping[str, Mapping[str, bytes]], changed: Collection[Key]) -> None:
+        """Restore the records for which this process has received nothing newer."""
+        unusable: dict[str, str] = {}
+        for name, data in stored[POOLS].items():
+            try:
+                record = records.read_pool(name, data)
+                if (POOLS, name) not in changed or name in self._pools.pools():  # otherwise it was removed
+                    self._recall(record)
+            except GarbledError as error:
+                unusable[f"{POOLS}/{name}"] = str(error)
+        for key, data in stored[JOBS].items():
+            try:
+                job = records.read_job(key, data)
+            except GarbledError as error:
+                unusable[f"{JOBS}/{key}"] = str(error)
+            else:
+                if (JOBS, key) not in changed:
+                    self._recall_job(job)
+        with self._lock:
+            for name, jobs in self._jobs.items():
+                if (pool := self._pools.pools().get(name)) is not None and pool.complete_at() is None:
+                    POOL_REMEMBERED.labels(name).set(len(jobs))
+        if unusable:
+            first = next(iter(unusable.items()))
+            extra = kv(records=len(unusable), key=first[0][:100], error=first[1][:200])
+            log.warning("invalid records in the store are ignored", extra=extra)
+
+    def _recall(self, record: PoolRecord) -> None:
+        name, now = record.announce.pool, self._clock.monotonic()
+        # before the start of this process, even if the clocks of the hubs differ: it has not received it itself
+        heard = min(self._began - _BEFORE, now - (self._clock.time() - record.time))
+        with self._lock:
+            pool = self._pools.pools().get(name)
+            if pool is None or pool.announced() is None:
+                without = record.buildconfig is None
+                self._kept[name] = _Kept((*_lasting_values(record.announce), without), heard, now)
+        self._pools.recall(record.announce, heard, record.buildconfig)
+
+    def _recall_job(self, record: JobRecord) -> None:
+        with self._lock:
+            pool = self._pools.pools().get(record.pool)
+            if pool is None or pool.complete_at() is not None:
+                return  # the pool does not exist, or its snapshot decides
+            jobs = self._jobs.setdefault(record.pool, {})
+            if len(jobs) < MOST_JOBS:
+                jobs.setdefault(record.job, StoredJob(record.namespace, record.name, record.job_id, record.time))
+
+    def _pool_record(self, name: str) -> PoolRecord | None:
+        pool = self._pools.pools().get(name)
+        announced = pool.announced() if pool is not None else None
+        if pool is None or announced is None:
+            return None
+        announce, heard = announced
+        config, message = pool.buildconfig(), None
+        if config is not None:
+            message = BuildConfigMessage(pool=name, digest=announce.digest, config=config.dump())
+        time = self._clock.time() - (self._clock.monotonic() - heard)
+        return PoolRecord(time=max(0.0, round(time, 1)), announce=announce, buildconfig=message)
+
+    def _job_record(self, key: str) -> JobRecord | None:
+        name, _, uid = key.partition("/")
+        job = self._jobs.get(name, {}).get(uid)
+        if job is None:
+            return None
+        return JobRecord(pool=name, job=uid, namespace=job.namespace, name=job.name, job_id=job.job_id, time=job.time)
+
+
+def _lasting_values(announce: Announce) -> tuple[object, ...]:
+    """Return the values of an announcement whose change is written at once: all except those that change often."""
+    return tuple(value for name, value in announce if name not in ("sequences", "time", "free", "jobs", "submitter"))

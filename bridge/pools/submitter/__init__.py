@@ -1,0 +1,1 @@
+"""Pools with podbridge's submitter, over NATS or in this process."""

@@ -1,0 +1,258 @@
+"""The pools that announce themselves over NATS, and the dispatch of their messages."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from bridge.clock import Clock, SystemClock
+from bridge.core.threads import Supervisor
+from bridge.errors import SiteError
+from bridge.logs import kv
+from bridge.pools.submitter.inbox import Inbox
+from bridge.pools.submitter.submitter_pool import PERIOD, SubmitterPool
+from bridge.protocol.nats.envelope import LIMITS, GarbledError, M, check_pool, parse, unpack
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event
+from bridge.protocol.nats.nats_link import Link
+from bridge.protocol.nats.nats_session import Respond
+from bridge.protocol.nats.request_client import SUBMIT_TIMEOUT, PoolClient
+from bridge.protocol.nats.subjects import ANY, Subjects, kind_of, pool_of
+from bridge.protocol.nats.subscription import Subscription
+from bridge.telemetry.metrics import POOL_FLOODS, POOL_MESSAGES_UNUSABLE
+
+__all__ = ["PERIOD", "NatsPools", "SubmitterPool"]
+
+log = logging.getLogger(__name__)
+
+MOST_POOLS = 1000
+MUTE = 10.0
+"""Seconds for which messages of a flooding pool are ignored; shorter than the time after which a site is silent."""
+MOST_ASKED = 100
+"""Pools that are asked for a snapshot at once. Each has a thread until it has answered."""
+_TICK = 0.5
+_CLOCK = SystemClock()
+
+
+class NatsPools:
+    """All pools that have announced themselves since this process started, and those restored from a store.
+
+    ``owner``: the cluster whose jobs are received. ``submit_timeout``: seconds to wait for the answer to a submit.
+    """
+
+    def __init__(
+        self, link: Link, prefix: str, owner: str, clock: Clock = _CLOCK, *, submit_timeout: float = SUBMIT_TIMEOUT
+    ) -> None:
+        self._link, self._prefix, self._owner, self._clock = link, prefix, owner, clock
+        self._submit_timeout = submit_timeout
+        self._lock = threading.Lock()
+        self._pools: dict[str, SubmitterPool] = {}
+        self._subscribers: list[Callable[[str, str], None]] = []
+        self._woken = threading.Event()
+        self._asking: set[SubmitterPool] = set()
+        self._supervisor: Supervisor | None = None
+        self.dropped: dict[str, int] = {}
+        self._kinds: dict[str, Callable[[str, bytes], None]] = {
+            "announce": self._on_announce,
+            "buildconfig": self._on_buildconfig,
+            "event": self._on_event,
+        }
+        # keeps the order of a pool's messages: an announcement must not overtake an event
+        self._inbox = Inbox(self._on_flood)
+        self._muted: dict[str, float] = {}
+        self._subscribed: tuple[str, ...] = ()
+        self._subscription: Subscription | None = None
+        self._listen()
+        link.watch(self._on_link)
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start the requests for snapshots. The caller starts the link."""
+        self._supervisor = supervisor
+        supervisor.spawn("pools", lambda: self._run(supervisor.stopping))
+        supervisor.spawn("pools-inbox", lambda: self._read(supervisor.stopping))
+
+    def pools(self) -> dict[str, SubmitterPool]:
+        """Return all pools by name."""
+        return dict(self._pools)
+
+    def remove(self, name: str) -> None:
+        """Remove a pool. Its next announcement adds it again."""
+        with self._lock:
+            self._pools = {key: pool for key, pool in self._pools.items() if key != name}
+        self._inbox.forget(name)
+        self._notify(name, "")
+
+    def recall(self, announce: Announce, heard: float, buildconfig: BuildConfigMessage | None) -> None:
+        """Add a pool from stored values; raise GarbledError if there are too many pools."""
+        pool = self._pools.get(announce.pool) or self._add(announce.pool)
+        pool.recall(announce, heard, buildconfig)
+
+    def subscribe(self, changed: Callable[[str, str], None]) -> None:
+        """Call ``changed`` after each change of a pool.
+
+        Its arguments are the pool's name, and the pod's UID or an empty string as in :meth:`SubmitterPool.subscribe`.
+        The removal of a pool is a change with an empty string.
+        """
+        self._subscribers.append(changed)
+
+    # --- internal -----------------------------------------------------------------------------------------------------
+    def _run(self, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            self._woken.wait(_TICK)
+            self._woken.clear()
+            self._listen()
+            self.tick()
+
+    def _read(self, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            self.drain(_TICK)
+
+    def drain(self, timeout: float = 0.0) -> None:
+        """Handle the messages in the inbox; wait for the first one for at most ``timeout`` seconds."""
+        found = self._inbox.get(timeout)
+        while found is not None:
+            name, (subject, data), lost = found
+            try:
+                self._handle(name, subject, data)
+                if lost and (pool := self._pools.get(name)) is not None:
+                    pool.request_snapshot()
+            except Exception:  # a message from outside must not end this process
+                log.exception("a message of a pool could not be handled", extra=kv(subject=subject))
+            found = self._inbox.get(0.0)
+
+    # --- subscriptions ------------------------------------------------------------------------------------------------
+    def _on_flood(self, name: str) -> None:
+        """Mute a pool for a while. Called on the link's loop or on the thread of the inbox."""
+        with self._lock:
+            if name in self._muted:
+                return
+            self._muted[name] = self._clock.monotonic() + MUTE
+        POOL_FLOODS.labels(name).inc()
+        log.error("a pool floods the hub: its messages are ignored for a while", extra=kv(pool=name, seconds=MUTE))
+        self._woken.set()
+
+    def _listen(self) -> None:
+        """Subscribe to all pools or, while some are muted, to each of the others by name.
+
+        Messages of unknown pools are not received while a pool is muted. The other pools lose no message: the new
+        subscription begins before the old one ends, and messages that the server has queued for the old one still
+        arrive.
+        """
+        now = self._clock.monotonic()
+        with self._lock:  # a flood mutes a pool in another thread
+            over = [name for name, until in self._muted.items() if until <= now]
+            for name in over:
+                del self._muted[name]
+            muted = set(self._muted)
+        wanted = tuple(sorted(self._pools.keys() - muted)) if muted else (ANY,)
+        if wanted == self._subscribed:
+            return
+        about = [Subjects(self._prefix, name, self._owner) for name in wanted]
+        subjects = tuple(subject for each in about for subject in (each.announce, each.buildconfig, each.event))
+        before, self._subscription = self._subscription, self._link.subscribe(subjects, self._on_message, threads=0)
+        self._subscribed = wanted
+        if before is not None:
+            before.drain()
+        for name in muted:
+            self._inbox.clear(name)
+        for name in over:  # its events were dropped while it was muted
+            if (pool := self._pools.get(name)) is not None:
+                pool.request_snapshot()
+                self._woken.set()
+
+    def tick(self) -> None:
+        """Start the requests that are due, each on a thread of its own: a site that is silent delays no other."""
+        if not self._link.connected:
+            return
+        now = self._clock.monotonic()
+        for name, pool in self.pools().items():
+            if pool not in self._asking and len(self._asking) < MOST_ASKED and pool.due(now):
+                self._asking.add(pool)
+                threading.Thread(target=self._ask, args=(pool,), name=f"pool-{name}", daemon=True).start()
+
+    def _ask(self, pool: SubmitterPool) -> None:
+        try:
+            pool.ask()
+        except Exception as error:
+            log.exception("the answer of a pool could not be handled", extra=kv(pool=pool.name))
+            if self._supervisor is not None:
+                self._supervisor.fail(f"request to pool {pool.name}: {type(error).__name__}: {error}")
+        finally:
+            self._asking.discard(pool)
+
+    def _on_link(self, connected: bool) -> None:
+        if connected:  # messages were lost while there was no connection
+            for pool in self.pools().values():
+                pool.request_snapshot()
+            self._woken.set()
+
+    def _on_message(self, subject: str, data: bytes, _respond: Respond | None) -> None:
+        name = pool_of(self._prefix, subject)
+        with self._lock:
+            muted = name in self._muted
+        if not muted:
+            self._inbox.put(name, (subject, data))
+
+    def _handle(self, name: str, subject: str, data: bytes) -> None:
+        kind = kind_of(self._prefix, subject)
+        try:
+            if not name:
+                raise GarbledError("no pool in the subject")
+            self._kinds[kind](name, data)
+        except SiteError as error:
+            POOL_MESSAGES_UNUSABLE.labels(kind).inc()
+            count = self.dropped[kind] = self.dropped.get(kind, 0) + 1
+            if count & (count - 1) == 0:
+                log.warning("a message was dropped", extra=kv(subject=subject, count=count, error=error))
+
+    def _parse(self, kind: type[M], name: str, data: bytes) -> M:
+        """Parse a message; its bytes after decompression count for the rate of the pool."""
+        size = LIMITS[kind]
+        try:
+            text = unpack(data, size)
+            size = len(text)
+        finally:
+            self._inbox.charge(name, max(0, size - len(data)))
+        return parse(kind, text)
+
+    def _on_announce(self, name: str, data: bytes) -> None:
+        announce = self._parse(Announce, name, data)
+        check_pool(name, announce.pool)
+        pool = self._pools.get(name) or self._add(name)
+        pool.on_announce(announce)
+        self._wake_if_due(pool)
+
+    def _on_buildconfig(self, name: str, data: bytes) -> None:
+        message = self._parse(BuildConfigMessage, name, data)
+        check_pool(name, message.pool)
+        (self._pools.get(name) or self._add(name)).on_buildconfig(message)
+
+    def _on_event(self, name: str, data: bytes) -> None:
+        event = self._parse(Event, name, data)
+        check_pool(name, event.pool)
+        if event.status.owner != self._owner:
+            raise GarbledError(f"an event of a job of owner {event.status.owner or 'unknown'}")
+        if (pool := self._pools.get(name)) is not None:  # otherwise a snapshot follows its announcement
+            pool.on_event(event)
+            self._wake_if_due(pool)
+
+    def _wake_if_due(self, pool: SubmitterPool) -> None:
+        if pool.due(self._clock.monotonic()):
+            self._woken.set()
+
+    def _add(self, name: str) -> SubmitterPool:
+        with self._lock:
+            if name in self._pools:
+                return self._pools[name]
+            if len(self._pools) >= MOST_POOLS:
+                raise GarbledError(f"more than {MOST_POOLS} pools")
+            connect = lambda folder: PoolClient(self._link, self._prefix, name, self._owner, self._clock, folder)  # noqa: E731
+            pool = SubmitterPool(name, self._owner, connect, self._clock, self._submit_timeout)
+            pool.subscribe(lambda job: self._notify(name, job))
+            self._pools = {**self._pools, name: pool}
+        log.info("a pool was added", extra=kv(pool=name))
+        return pool
+
+    def _notify(self, name: str, job: str) -> None:
+        for subscriber in self._subscribers:
+            subscriber(name, job)

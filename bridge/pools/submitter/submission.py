@@ -1,0 +1,88 @@
+"""The submission of a pod to podbridge's submitter: its script and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bridge.errors import SiteRefusedError
+from bridge.pools.submitter.submitter_client import Client
+from bridge.protocol.model.job_user import JobUser
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.requests import JobSubmission, VolumeFile
+from bridge.protocol.nats.envelope import GarbledError
+from bridge.protocol.nats.messages import UNKNOWN_LIBRARY, ScriptWithoutLibrary, SubmitMessage
+from bridge.script import build, library
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.references import Objects
+
+LIBRARY_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
+"""Reasons with which a submitter of another version refuses a script without its library."""
+
+PORTION = 2**18
+"""Bytes of files in one request: base64 and JSON make it a third larger, and NATS servers allow 1 MiB by default."""
+
+
+def make(
+    pod: Mapping[str, Any],
+    config: BuildConfig,
+    objects: Objects,
+    pool: str,
+    grant_wait: float | None = None,
+    jobs: JobUser | None = None,
+) -> JobSubmission:
+    """Return the job of a pod for a site; raises ``ScriptError`` and ``MissingReferenceError``.
+
+    ``grant_wait``: seconds for which the script waits for a grant; ``None``: it needs none. ``jobs``: the user of the
+    site's jobs, if it has announced one.
+    """
+    made = build.build(pod, config, objects, pool, grant_wait, jobs)
+    metadata = pod["metadata"]
+    return JobSubmission(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        script=made.script,
+        cpus=made.cpus,
+        memory=made.memory,
+        gpus=made.gpus,
+        gpu_resource=made.gpu_resource,
+        time_limit=made.time_limit,
+        flags=made.flags,
+        flavor=made.flavor,
+        grace=made.grace,
+        grant_wait=grant_wait,
+    )
+
+
+def send(client: Client, job: str, made: JobSubmission, digest: str, timeout: float) -> JobStatus:
+    """Submit a job to a site whose bash library has this digest; send the whole script if it refuses the other."""
+    script = without_library(made.script, digest)
+    try:
+        return client.submit(job, SubmitMessage.of(made, script), timeout).status
+    except SiteRefusedError as error:
+        if script is made.script or error.reason not in LIBRARY_REFUSED:
+            raise
+        return client.submit(job, SubmitMessage.of(made, made.script), timeout).status
+
+
+def portions(files: Sequence[VolumeFile]) -> Iterator[list[VolumeFile]]:
+    """Divide files into requests of :data:`PORTION` bytes at most; a larger file is alone in its request."""
+    portion: list[VolumeFile] = []
+    size = 0
+    for file in files:
+        if portion and size + len(file.data) > PORTION:
+            yield portion
+            portion, size = [], 0
+        portion.append(file)
+        size += len(file.data)
+    if portion:
+        yield portion
+
+
+def without_library(script: str, digest: str) -> str | ScriptWithoutLibrary:
+    """Return the script without the bash library of this digest.
+
+    Return ``script`` itself if this version has another library, or if the script does not contain it.
+    """
+    parts = library.split(script, digest)
+    return ScriptWithoutLibrary(before=parts[0], library=digest, after=parts[1]) if parts else script

@@ -1,0 +1,384 @@
+"""A pool with podbridge's submitter: its last announcement and BuildConfig, and its jobs from events and snapshots."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from bridge.clock import Clock
+from bridge.core.backoff import Backoff
+from bridge.errors import SiteDownError, SiteError, SiteTooLargeError, SiteUnknownOutcomeError
+from bridge.logs import kv
+from bridge.pools.pool_interface import Pod
+from bridge.pools.submitter import snapshot_pages, submission
+from bridge.pools.submitter.job_view import JobView
+from bridge.pools.submitter.received_buildconfigs import ReceivedBuildConfigs
+from bridge.pools.submitter.submitter_client import Client
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.readiness import READY, Readiness
+from bridge.protocol.model.requests import JobSubmission, LogOptions, VolumeFile
+from bridge.protocol.nats.envelope import check_pool
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage, CancelMessage, Event, File, Files, Grant, Status
+from bridge.protocol.nats.request_client import SUBMIT_TIMEOUT
+from bridge.script import build
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.references import Objects
+from bridge.script.volume_files import CurrentFiles
+
+log = logging.getLogger(__name__)
+
+PERIOD = 60.0
+"""Seconds between two snapshots of a pool."""
+LEAST_GAP = 1.0
+"""Seconds between two requests to a pool, at least."""
+_BACKOFF = Backoff(first=1.0, limit=30.0)
+LATE = 5.0
+"""Seconds after its deadline for which a site may accept a request, because clocks differ."""
+_CONFIG_WAIT = 0.3
+"""Seconds to wait for an announced BuildConfig before it is requested: the site publishes it after the announcement."""
+_MOST_FOLDERS = 16
+Changed = Callable[[str], None]
+
+
+class SubmitterPool:
+    """One pool; implements :class:`bridge.pools.pool_interface.Pool`. Made by
+    :class:`bridge.pools.submitter.nats_registry.NatsPools`.
+
+    ``connect`` makes the client; its argument returns the id of the folder that requests concern.
+    Its jobs are in one folder of the site: that of the first announcement, or the one that :meth:`choose` has set.
+    Messages of submitters with another folder are ignored, and they receive no requests.
+    """
+
+    lists = refreshes = True
+    late = LATE
+
+    def __init__(
+        self,
+        name: str,
+        owner: str,
+        connect: Callable[[Callable[[], str]], Client],
+        clock: Clock,
+        submit_timeout: float = SUBMIT_TIMEOUT,
+    ) -> None:
+        self.name = name
+        self._owner = owner
+        self._submit_timeout = submit_timeout
+        self._client = connect(lambda: self.folder)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._view = JobView()
+        self._announced: tuple[Announce, float] | None = None
+        self._folder: str | None = None
+        self._folders: dict[str, tuple[Announce, float]] = {}
+        self._configs = ReceivedBuildConfigs(name)
+        self._subscribers: list[Changed] = []
+        self._snapshot_wanted = True
+        self._failures = 0
+        self._asked_at = self._snapshot_at = self._described_at = -math.inf
+
+    # --- interface of a pool ------------------------------------------------------------------------------------------
+    @property
+    def folder(self) -> str:
+        """Id of the site's folder that holds the pool's jobs; empty before the first announcement."""
+        return self._folder or ""
+
+    def folders(self) -> Mapping[str, tuple[Announce, float]]:
+        """Return the last announcement for each folder id, and the monotonic time at which it arrived."""
+        with self._lock:
+            return dict(self._folders)
+
+    def choose(self, folder: str) -> None:
+        """Use the jobs of this folder from now on, and discard the state of any other folder."""
+        with self._lock:
+            if folder == self._folder:
+                return
+            if self._folder is not None:
+                extra = kv(pool=self.name, before=self._folder, now=folder)
+                log.warning("the folder of the pool has changed", extra=extra)
+            self._folder, self._announced = folder, self._folders.get(folder)
+            self._view, self._snapshot_wanted, self._failures = JobView(), True, 0
+        self._notify("")
+
+    def announced(self) -> tuple[Announce, float] | None:
+        """Return the last announcement and the monotonic time at which it arrived; ``None`` before the first."""
+        return self._announced
+
+    def ready(self) -> Readiness:
+        """Return whether a valid BuildConfig has been received."""
+        announced = self._announced
+        if announced is None:
+            return Readiness("NotAnnounced", "the site has not announced itself", transient=True)
+        if problem := self._configs.problem(announced[0].digest):
+            return Readiness("BuildConfigUnusable", f"the site's BuildConfig is invalid: {problem}")
+        if self._configs.get(announced[0].digest) is None:
+            return Readiness("NoBuildConfig", "the site's BuildConfig has not been received", transient=True)
+        return READY
+
+    def buildconfig(self) -> BuildConfig | None:
+        """Return the announced BuildConfig; ``None`` if it has not been received or is invalid."""
+        announced = self._announced
+        return self._configs.get(announced[0].digest) if announced else None
+
+    def statement(self, pod: Pod) -> str:
+        """Return nothing: the pool lists its jobs."""
+        del pod
+        return ""
+
+    def prepare(self, pod: Pod) -> Pod:
+        """Return the pod as the site gets it; raises ScriptError."""
+        return build.at_site(pod, self._usable_config())
+
+    def submit(self, pod: Pod, objects: Objects) -> JobStatus:
+        """Build the script of a prepared pod and submit it."""
+        return self._build_and_send(pod, objects, None)
+
+    def allows_race(self) -> bool | None:
+        """Return whether the site accepts jobs that wait for a grant; ``None`` without a BuildConfig."""
+        config = self.buildconfig()
+        return None if config is None else config.limits.allow_race
+
+    def offer(self, pod: Pod, objects: Objects, wait: float) -> JobStatus:
+        """Build a script that waits for its grant, and submit it."""
+        return self._build_and_send(pod, objects, wait)
+
+    def _build_and_send(self, pod: Pod, objects: Objects, wait: float | None) -> JobStatus:
+        announced = self._announced
+        user = announced[0].user if announced else None
+        made = submission.make(pod, self._usable_config(), objects, self.name, wait, user)
+        return self.send(pod["metadata"]["uid"], made)
+
+    def withdraw(self, pod: Pod) -> JobStatus | None:
+        """End the job of a pod that may be offered or bound here again; ``None`` if the site does not know the job."""
+        job = pod["metadata"]["uid"]
+        return self._known(job, lambda: self._client.cancel(job, CancelMessage(grace=0, withdrawn=True)))
+
+    def grant(self, pod: Pod, ticket: str) -> JobStatus | None:
+        """Let the waiting script with this ticket begin; ``None`` if the site does not know the job."""
+        job = pod["metadata"]["uid"]
+        return self._known(job, lambda: self._client.grant(job, Grant(ticket=ticket)))
+
+    def _usable_config(self) -> BuildConfig:
+        config = self.buildconfig()
+        if config is None:
+            raise SiteDownError(self.ready().message)
+        return config
+
+    def send(self, job: str, made: JobSubmission) -> JobStatus:
+        """Submit a job whose script is complete."""
+        announced, folder = self._announced, self._folder
+        library = announced[0].library if announced else ""
+        status = submission.send(self._client, job, made, library, self._submit_timeout)
+        with self._lock:
+            self._check(folder)
+            changed = self._view.submitted(status, self._clock.monotonic())
+        if changed:
+            self._notify(job)
+        return status
+
+    def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
+        """Cancel a job, with ``grace`` seconds to end; return ``None`` if the site does not know it."""
+        job, folder = pod["metadata"]["uid"], self._folder
+        status = self._client.cancel(job, CancelMessage(grace=grace, forget=forget)).status
+        if status is None:
+            self._apply_absence(job, self._clock.monotonic(), folder)
+        return status
+
+    def status(self, pod: Pod) -> JobStatus | None:
+        """Request the state of one job from the site; ``None`` if the site does not know it."""
+        job = pod["metadata"]["uid"]
+        return self._known(job, lambda: self._client.status(job))
+
+    def _known(self, job: str, request: Callable[[], Status]) -> JobStatus | None:
+        asked, folder = self._clock.monotonic(), self._folder
+        status = request().status
+        if status is None:
+            self._apply_absence(job, asked, folder)
+        return status
+
+    def job(self, job: str) -> JobStatus | None:
+        """Return one job of the view."""
+        with self._lock:
+            return self._view.jobs.get(job) if self._view.complete_at is not None else None
+
+    def jobs(self) -> dict[str, JobStatus]:
+        """Return the last known state of all jobs by UID. Empty before the first snapshot."""
+        with self._lock:
+            return dict(self._view.jobs) if self._view.complete_at is not None else {}
+
+    def missing(self) -> frozenset[str]:
+        """Return the UIDs of the jobs that the site's batch system no longer lists."""
+        with self._lock:
+            return frozenset(self._view.missing) if self._view.complete_at is not None else frozenset()
+
+    def complete_at(self) -> float | None:
+        """Return the monotonic time at which the last complete snapshot was requested; ``None`` before the first."""
+        return self._view.complete_at
+
+    def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
+        """Iterate over the pieces of a log. To end the log at the site too, close the iterator."""
+        return self._client.logs(pod["metadata"]["uid"], options)
+
+    def current_files(self, pod: Pod, objects: Objects) -> CurrentFiles:
+        """Return the present files of a prepared pod's volumes, as far as the objects are known."""
+        return build.current_files(pod, self._usable_config(), objects, self.name)
+
+    def refresh(self, pod: Pod, files: Sequence[VolumeFile], volumes: Mapping[str, Sequence[str]]) -> None:
+        """Replace files in the volumes of a job, in requests of a limited size. The last one removes other files.
+
+        A file that is too large for a request is left out; then raises SiteTooLargeError in the end.
+        """
+        too_large: SiteTooLargeError | None = None
+        for portion in submission.portions(files):
+            try:
+                self._client.files(pod["metadata"]["uid"], Files(files=[File.of(file) for file in portion]))
+            except SiteTooLargeError as error:
+                names = ", ".join(file.path for file in portion)
+                too_large = SiteTooLargeError(f"{names}: {error}", hint=error.hint)
+        if volumes:
+            lists = {name: list(paths) for name, paths in volumes.items()}
+            self._client.files(pod["metadata"]["uid"], Files(files=[], volumes=lists))
+        if too_large is not None:
+            raise too_large
+
+    def follow(self, pod: Pod) -> None:
+        """Do nothing: events and snapshots have all jobs."""
+
+    def unfollow(self, job: str) -> None:
+        """Do nothing."""
+
+    def subscribe(self, changed: Changed) -> None:
+        """Call ``changed`` after each change: with the pod's UID, or with an empty string for the announcement."""
+        self._subscribers.append(changed)
+
+    # --- messages of the site, on one thread, in their order ----------------------------------------------------------
+    def on_announce(self, announce: Announce) -> None:
+        """Apply an announcement."""
+        with self._lock:
+            if self._folder is None:
+                self._folder = announce.folder
+            self._record(announce, now := self._clock.monotonic())
+            if announce.folder != self._folder:
+                return
+            self._announced = (announce, now)
+            if self._view.announced(announce.submitter, announce.sequences.get(self._owner, 0)):
+                self._snapshot_wanted, self._failures = True, 0
+        self._notify("")
+
+    def on_buildconfig(self, message: BuildConfigMessage) -> None:
+        """Apply a BuildConfig. An invalid one is recorded as such, so that it is not requested again."""
+        with self._lock:
+            self._configs.add(message)
+        self._notify("")
+
+    def recall(self, announce: Announce, heard: float, buildconfig: BuildConfigMessage | None) -> None:
+        """Apply stored values, received at the monotonic time ``heard``, unless this process received newer ones."""
+        with self._lock:
+            if self._folder is None:
+                self._folder = announce.folder
+            if announce.folder not in self._folders:
+                self._record(announce, heard)
+            if self._announced is None:
+                self._announced = self._folders.get(self._folder)
+            announced = self._announced
+            known = announced is None or announced[0].digest in self._configs
+        if buildconfig is not None and announced and not known and buildconfig.digest == announced[0].digest:
+            self.on_buildconfig(buildconfig)
+        else:
+            self._notify("")
+
+    def _record(self, announce: Announce, heard: float) -> None:
+        self._folders.pop(announce.folder, None)
+        self._folders[announce.folder] = announce, heard
+        while len(self._folders) > _MOST_FOLDERS:
+            del self._folders[next(folder for folder in self._folders if folder != self._folder)]
+
+    def on_event(self, event: Event) -> None:
+        """Apply an event."""
+        with self._lock:
+            if event.folder != self._folder:
+                return
+            changed, missed = self._view.event(event, self._clock.monotonic())
+            self._snapshot_wanted |= missed
+        if changed:
+            self._notify(event.status.job)
+
+    # --- requests to the site, on a worker ----------------------------------------------------------------------------
+    def request_snapshot(self) -> None:
+        """Request a snapshot soon."""
+        with self._lock:
+            self._snapshot_wanted, self._failures = True, 0
+
+    def due(self, now: float) -> bool:
+        """Whether a snapshot or a BuildConfig is due."""
+        pause = _BACKOFF.delay(self._failures, rand=lambda: 0.0) if self._failures else LEAST_GAP
+        return now - self._asked_at >= pause and (self._lacks_snapshot(now) or self._lacks_config(now))
+
+    def ask(self) -> None:
+        """Request what is due. A failure is logged, and the request is repeated after a back-off."""
+        self._asked_at = self._clock.monotonic()
+        try:
+            if self._lacks_snapshot(self._asked_at):
+                self._snapshot()
+            if self._lacks_config(now := self._clock.monotonic()):
+                self._described_at = now
+                described = self._client.describe().buildconfig
+                check_pool(self.name, described.pool)
+                self.on_buildconfig(described)
+        except SiteError as error:
+            self._failures += 1
+            extra = kv(pool=self.name, failures=self._failures, error=error)
+            if self._failures & (self._failures - 1) == 0:
+                log.warning("a request to a pool failed", extra=extra)
+        else:
+            self._failures = 0
+
+    def _lacks_snapshot(self, now: float) -> bool:
+        if self._announced is None:
+            return False  # the folder of the jobs is not known
+        return self._snapshot_wanted or now - self._snapshot_at >= PERIOD
+
+    def _lacks_config(self, now: float) -> bool:
+        announced = self._announced
+        if announced is None or announced[0].digest in self._configs:
+            return False
+        return now - announced[1] >= _CONFIG_WAIT and now - self._described_at >= _BACKOFF.limit
+
+    def _snapshot(self) -> None:
+        with self._lock:
+            self._snapshot_wanted, folder = False, self._folder
+        began = self._snapshot_at = self._clock.monotonic()
+        try:
+            parts = snapshot_pages.request(self.name, self._client, self._clock)
+        except SiteError:
+            with self._lock:
+                self._snapshot_wanted = True
+            raise
+        with self._lock:
+            self._check(folder)
+            changed = self._view.snapshot(parts, began)
+        for job in changed:
+            self._notify(job)
+        self._notify("")
+
+    # --- internal -----------------------------------------------------------------------------------------------------
+    def _check(self, folder: str | None) -> None:
+        """Refuse an answer if its request was sent before the folder changed."""
+        if folder != self._folder:
+            change = f"from {folder} to {self._folder} since the request"
+            raise SiteUnknownOutcomeError(f"pool {self.name}: its folder has changed {change}")
+
+    def _apply_absence(self, job: str, asked: float, folder: str | None) -> None:
+        with self._lock:
+            self._check(folder)
+            known = self._view.gone(job, asked, self._clock.monotonic())
+        if known:
+            self._notify(job)
+
+    def _notify(self, job: str) -> None:
+        for subscriber in self._subscribers:
+            try:
+                subscriber(job)
+            except Exception:
+                log.exception("a subscriber of a pool failed", extra=kv(pool=self.name))

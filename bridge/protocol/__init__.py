@@ -1,0 +1,1 @@
+"""What the hub and the submitters of sites share: the vocabulary, and its transport over NATS."""

@@ -1,0 +1,33 @@
+"""What a site publishes about itself."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bridge.protocol.model.identifiers import PoolName, Value
+from bridge.protocol.model.job_user import JobUser
+
+
+class Announcement(Value):
+    """A site's resources and state; a submitter publishes it at start, on change and every ``period`` seconds.
+
+    ``capacity`` and ``free`` map resource names to Kubernetes quantities. ``leaving``: this submitter stops, and it
+    knows of no other submitter of the pool.
+    """
+
+    pool: PoolName
+    submitter: str
+    folder: str = Field("", description="Id of the folder that the submitter keeps its jobs in.")
+    time: float
+    period: float
+    version: str
+    batch: str = Field("", description="Kind and version of the batch system.")
+    runtime: str = Field("", description="Kind and version of the container runtime.")
+    capacity: dict[str, str] = Field(default_factory=dict)
+    free: dict[str, str] = Field(default_factory=dict)
+    jobs: dict[str, int] = Field({}, description="Jobs by phase, of all owners.")
+    user: JobUser | None = Field(None, description="The user of all jobs; None: they have several, or it is not known.")
+    labels: dict[str, str] = Field(default_factory=dict)
+    taints: list[str] = Field([], description="key=value:Effect")
+    problem: str = Field("", description="Why the site accepts no job now, e.g. the batch system does not answer.")
+    leaving: bool = False

@@ -1,0 +1,138 @@
+"""Logs, the hub's side: all chunks of one stream in order, or an error if one is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import time
+import weakref
+from types import TracebackType
+
+from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.protocol.nats.envelope import pack, parse_chunk
+from bridge.protocol.nats.log_streams import CHUNK, GIVE_UP, WINDOW
+from bridge.protocol.nats.messages import LogAck, LogChunk
+from bridge.protocol.nats.nats_link import Link
+from bridge.protocol.nats.nats_session import Respond
+from bridge.protocol.nats.subjects import Subjects
+
+_ACK_EVERY = WINDOW // 4
+_ACK_PERIOD = 1.0
+"""Seconds between two acknowledgements of keep-alives, at least."""
+
+
+class LogReader:
+    """An iterator over the pieces of a log. The caller must close it, which ends the log at the site too.
+
+    Raises SiteUnknownOutcomeError if the site sends nothing for ``silence`` seconds or a chunk is lost, and
+    SiteRefusedError if the site ends the log with an error.
+    """
+
+    def __init__(self, link: Link, subjects: Subjects, stream: str, *, silence: float = GIVE_UP) -> None:
+        self._link, self._silence = link, silence
+        self._ack = subjects.ack(stream)
+        self._chunks: queue.SimpleQueue[tuple[LogChunk, bytes] | SiteError | None] = queue.SimpleQueue()
+        self._read = self._acknowledged = 0
+        self._kept_alive_at = -math.inf
+        self._over, self._broken = True, False
+        receive = weakref.WeakMethod(self._on_chunk)  # a strong reference would keep an abandoned reader open
+
+        def on_chunk(subject: str, data: bytes, respond: Respond | None) -> None:
+            if (alive := receive()) is not None:
+                alive(subject, data, respond)
+
+        self._subscription = link.subscribe(subjects.stream(stream), on_chunk, threads=0)
+        self._over = False
+
+    def __iter__(self) -> LogReader:
+        return self
+
+    def __next__(self) -> bytes:
+        while not self._over:
+            try:
+                item = self._chunks.get(timeout=self._silence)
+            except queue.Empty:
+                self.close()
+                raise SiteUnknownOutcomeError(f"the site has sent nothing for {self._silence:g} s") from None
+            if item is None:  # a keep-alive
+                continue
+            if isinstance(item, SiteError):
+                self.close()
+                raise item
+            head, data = item
+            if head.number <= self._read:  # a duplicate
+                continue
+            if head.number != self._read + 1:
+                self.close()
+                lost = f"chunk {self._read + 1} of the log was lost"
+                raise SiteUnknownOutcomeError(lost, hint="Request the log again.")
+            self._read = head.number
+            if head.end:
+                self._finish()
+                if head.error:
+                    raise SiteRefusedError(head.error, reason="LogEnded", retryable=True)
+                break
+            if self._read - self._acknowledged >= _ACK_EVERY or self._chunks.empty():
+                self._acknowledge(LogAck(number=self._read))
+            if data:
+                return data
+        raise StopIteration
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the log. A waiting iteration ends too. Thread-safe and idempotent."""
+        if not self._over:
+            self._finish()
+            self._acknowledge(LogAck(number=self._read, stop=True))
+            self._chunks.put(None)
+
+    def _finish(self) -> None:
+        self._over = True
+        self._subscription.close()
+
+    def _acknowledge(self, ack: LogAck) -> None:
+        self._acknowledged = self._read
+        with contextlib.suppress(SiteError):  # without acknowledgements, the site ends the log after a while
+            self._link.publish(self._ack, pack(ack))
+
+    def _on_chunk(self, _subject: str, data: bytes, _respond: Respond | None) -> None:
+        """Accept a chunk, on the loop. A consumer that does not read must not cost memory without a limit."""
+        if self._over or self._broken:
+            return
+        try:
+            head, rest = parse_chunk(data)
+        except SiteError as error:
+            self._break(error)
+            return
+        if head.number == 0:
+            self._keep_alive()
+        elif len(rest) > CHUNK:
+            self._break(SiteRefusedError(f"the site sends a chunk of more than {CHUNK} bytes", reason="BadSite"))
+        elif self._chunks.qsize() > 4 * WINDOW:
+            self._break(SiteRefusedError("the site sends chunks without acknowledgement", reason="BadSite"))
+        else:
+            self._chunks.put((head, rest))
+
+    def _keep_alive(self) -> None:
+        """Acknowledge, even if the consumer of the iterator is slow, and restart the time-out of a waiting one."""
+        if time.monotonic() - self._kept_alive_at >= _ACK_PERIOD:
+            self._kept_alive_at = time.monotonic()
+            self._acknowledge(LogAck(number=self._read))
+        if self._chunks.empty():
+            self._chunks.put(None)
+
+    def _break(self, error: SiteError) -> None:
+        """End with an error after the chunks that have arrived, and ignore all further ones."""
+        self._broken = True
+        self._chunks.put(error)

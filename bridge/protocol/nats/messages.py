@@ -1,0 +1,228 @@
+"""The messages of the protocol, version 1: JSON, validated by the receiver.
+
+Unknown keys are ignored, so that a newer peer can add keys.
+
+Every request is a :class:`Request` and every reply a :class:`Reply`. The other models are the bodies of requests and
+replies, and messages without a reply. Times are seconds since 1970 (float), sizes are bytes, ``job`` is the pod's UID.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from bridge.protocol.model.announcement import Announcement
+from bridge.protocol.model.identifiers import Owner, PoolName, Ticket, Uid
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.requests import JobParameters, JobSubmission, LogOptions, VolumeFile
+
+VERSION = 1
+UNKNOWN_LIBRARY = "UnknownLibrary"
+"""Reason of a site that has no library with the digest of a :class:`ScriptWithoutLibrary`."""
+WRONG_FOLDER = "WrongFolder"
+"""Reason of a submitter with another folder than the request names. It has not carried out the request."""
+
+
+class Message(BaseModel):
+    """Base of all messages."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Request(Message):
+    """The envelope of every request. The site refuses it after ``deadline``.
+
+    ``owner``: the cluster that sends the request; it reaches only the jobs of this cluster. ``folder``: id of the
+    site's folder that the request concerns; a submitter with another folder refuses it. Empty: any folder.
+    """
+
+    v: Literal[1] = 1
+    pool: PoolName
+    owner: Owner
+    folder: str = ""
+    job: Uid | Literal[""] = ""
+    deadline: float
+    body: dict[str, Any] = {}
+
+
+class Problem(Message):
+    """The error of a request that was not carried out."""
+
+    reason: str
+    message: str
+    retryable: bool = False
+    hint: str = ""
+
+
+class Reply(Message):
+    """The envelope of every reply: it has either ``body`` or ``error``.
+
+    ``folder``: id of the folder that the submitter has read the answer from.
+    """
+
+    v: Literal[1] = 1
+    folder: str = ""
+    body: dict[str, Any] = {}
+    error: Problem | None = None
+
+
+class ScriptWithoutLibrary(Message):
+    """A script without its bash library. The site inserts the library of this digest (SHA-256) in the middle."""
+
+    before: str
+    library: str
+    after: str
+
+
+class SubmitMessage(JobParameters, Message):
+    """Body of ``submit``."""
+
+    script: str | ScriptWithoutLibrary
+
+    @classmethod
+    def of(cls, submission: JobSubmission, script: str | ScriptWithoutLibrary) -> SubmitMessage:
+        """Return the message for a submission, with this form of its script."""
+        return cls(**{**dict(submission), "script": script})
+
+
+class SubmittedMessage(Message):
+    """Reply to ``submit``. ``existed``: the site had the job already."""
+
+    status: JobStatus
+    existed: bool = False
+
+
+class CancelMessage(Message):
+    """Body of ``cancel``. ``forget``: also delete the job's folder, once the job has ended.
+
+    ``withdrawn``: the pod has no place at the pool now, but may get one again. The site ends only a job that waits for
+    its grant, and accepts every later submission of the pod.
+    """
+
+    grace: float = Field(30, ge=0)
+    forget: bool = False
+    withdrawn: bool = False
+
+
+class Grant(Message):
+    """Body of ``grant``: the script with this ticket may begin. The hub has bound the pod to the pool before."""
+
+    ticket: Ticket
+
+
+class Status(Message):
+    """Reply to ``status``, ``cancel`` and ``grant``; ``None``: the site does not know the job."""
+
+    status: JobStatus | None = None
+
+
+class Snapshot(Message):
+    """Body of ``snapshot``: requests the next ``limit`` jobs of the owner after UID ``after``, sorted by UID."""
+
+    after: str = ""
+    limit: int = Field(500, ge=1, le=5000)
+
+
+class SnapshotPage(Message):
+    """Reply to ``snapshot``. ``more``: further jobs follow. ``submitter`` and ``sequence``: as in :class:`Event`."""
+
+    submitter: str
+    sequence: int
+    jobs: list[JobStatus]
+    more: bool = False
+
+
+class Logs(LogOptions, Message):
+    """Body of ``logs``. The site publishes the chunks on ``<p>.<pool>.stream.<owner>.<stream>``."""
+
+    stream: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z]{8,64}$")]
+
+    @classmethod
+    def of(cls, options: LogOptions, stream: str) -> Logs:
+        """Return the message for these options."""
+        return cls(**{**dict(options), "stream": stream})
+
+
+class LogChunk(Message):
+    """Head of a chunk: one line of JSON, followed by the bytes of the log. The first chunk has number 1.
+
+    ``end``: this is the last chunk. ``error``: why the log is incomplete; empty if it is complete.
+    """
+
+    number: int
+    end: bool = False
+    error: str = ""
+
+
+class LogAck(Message):
+    """Published by the reader on ``<p>.<pool>.ack.<owner>.<stream>``: the last chunk read, or a request to stop."""
+
+    number: int = 0
+    stop: bool = False
+
+
+class File(Message):
+    """New content for a file of a volume: ``path`` is relative to the job's folder ``volumes``, ``data`` is base64."""
+
+    path: str
+    data: str
+    mode: int = 0o600
+
+    @classmethod
+    def of(cls, file: VolumeFile) -> File:
+        """Return the message for a file."""
+        return cls(path=file.path, data=base64.b64encode(file.data).decode(), mode=file.mode)
+
+
+class Files(Message):
+    """Body of ``files``: new content for files of a pending or running job.
+
+    ``volumes``: the paths of all files in a volume; the site removes other ones. Older submitters ignore it.
+    """
+
+    files: list[File]
+    volumes: dict[str, list[str]] = {}
+
+
+class Announce(Announcement, Message):
+    """An announcement on the wire.
+
+    ``sequences`` has the number of the last event of each owner; for an owner that is not in it, no event was sent.
+    """
+
+    v: Literal[1] = 1
+    sequences: dict[Owner, int] = {}
+    digest: str = Field("", description="Of the BuildConfig.")
+    library: str = Field("", description="Digest of the bash library that the site inserts into scripts without one.")
+
+
+class BuildConfigMessage(Message):
+    """A BuildConfig, published at start and on change, and part of the reply to ``describe``."""
+
+    v: Literal[1] = 1
+    pool: PoolName
+    digest: str
+    config: dict[str, Any]
+
+
+class Description(Message):
+    """Reply to ``describe``, which a hub sends at its start."""
+
+    announce: Announce
+    buildconfig: BuildConfigMessage
+
+
+class Event(Message):
+    """Published to the owner of a job when the job changes.
+
+    ``sequence`` increases by one for each submitter and owner. After a gap the hub requests a snapshot.
+    """
+
+    v: Literal[1] = 1
+    pool: PoolName
+    submitter: str
+    folder: str = Field("", description="Id of the folder that holds the job.")
+    sequence: int
+    status: JobStatus

@@ -1,0 +1,272 @@
+"""The folder of a NATS server: its configuration, its users and their secrets. An existing secret is never replaced.
+
+::
+
+    nats-server.conf   0600  written once; of a cluster, nats-server-NAME.conf for each server
+    cluster.password   0600  password of the servers of a cluster for each other
+    users.conf         0600  written each time
+    hub.seed           0600  or hub.password: the only hub, if no hub has a name
+    hubs/NAME.seed     0600  or hubs/NAME.password: a named hub
+    hubs/NAME.owner    0600  UID of the namespace kube-system of its Kubernetes cluster
+    pools/NAME.seed    0600  or pools/NAME.password
+    bucket             0600  name of the hub's key-value bucket, if it has one; for a named hub, -NAME follows
+    jetstream/         0700  the data of the bucket; of a cluster, jetstream-NAME/ for each server
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import nkeys  # type: ignore[import-untyped]
+
+from bridge.errors import ConfigError
+from bridge.protocol.model.identifiers import POOL_PATTERN, UID_PATTERN
+from bridge.protocol.nats.bucket import DEFAULT_BUCKET
+from bridge.protocol.nats.nats_server_config import (
+    HUB,
+    Listeners,
+    Permissions,
+    ServerCluster,
+    User,
+    hub_permissions,
+    server_text,
+    site_permissions,
+    users_text,
+)
+from bridge.protocol.nats.subjects import ANY
+
+SERVER, USERS, POOLS, HUBS = "nats-server.conf", "users.conf", "pools", "hubs"
+SEED, PASSWORD, OWNER = ".seed", ".password", ".owner"
+BUCKET, JETSTREAM = "bucket", "jetstream"
+CLUSTER_FILE = "cluster.password"
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """A hub: the file of its secret, the UID of its cluster (empty: any), its key-value bucket (empty: none)."""
+
+    secret: Path
+    owner: str = ""
+    bucket: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The content of a folder. ``new``: the files that were created or overwritten.
+
+    ``servers``: the configuration file of each server. ``hubs``: by name; a hub without a name is ``hub``.
+    """
+
+    servers: list[Path]
+    users: Path
+    hubs: dict[str, Hub]
+    pools: dict[str, Path]
+    new: list[Path]
+
+
+def write(
+    folder: Path,
+    prefix: str,
+    pools: Sequence[str],
+    listeners: Listeners,
+    *,
+    passwords: bool = False,
+    force: bool = False,
+    jetstream: bool = False,
+    bucket: str = "",
+    cluster: ServerCluster | None = None,
+    hubs: Mapping[str, str] | None = None,
+    given: Path | None = None,
+) -> Written:
+    """Write a folder, or update it: pools, hubs, the bucket and the cluster of an earlier run stay.
+
+    Parameters
+    ----------
+    force
+        Overwrite the configuration files of the servers.
+    jetstream, bucket
+        Give the hub a key-value bucket of this name.
+    cluster
+        Write a file for each of its servers. Its password is the one in the folder.
+    hubs
+        The UID of the Kubernetes cluster of each named hub. Each gets a user that reaches only the jobs of its cluster.
+        With a named hub, there is no user ``hub``, which reaches all jobs.
+    given
+        Folder with ``hub`` and ``pools/`` as above, whose secrets are used. The command creates none and copies none.
+
+    Raises :class:`ConfigError` for a bad name, and if ``given`` lacks the secret of a user.
+    """
+    if given is not None:
+        _check_given(given, pools, hubs or {})
+    home = given or folder
+    bucket = _bucket(folder, jetstream, bucket)
+    owners = _owners(home / HUBS, hubs or {})
+    buckets = {name: f"{bucket}-{name}" if bucket and owners else bucket for name in owners or (HUB,)}
+    # both raise ConfigError if a name is invalid, before anything is written
+    may_hub = {name: hub_permissions(prefix, buckets[name], owners.get(name, ANY)) for name in buckets}
+    may_site = {pool: site_permissions(prefix, pool) for pool in pools}
+    below = home / POOLS
+    for each in [folder] if given else [folder, below]:
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    found_files = sorted(below.iterdir()) if below.is_dir() else []
+    may_site |= {file.stem: site_permissions(prefix, file.stem) for file in found_files if _is_secret(file)}
+    if not may_site:
+        raise ConfigError("pools: none given, and the folder has none from an earlier run")
+    new: list[Path] = []
+    found = _hubs(home, owners, buckets, passwords, new)
+    sites = {pool: _secret(below / pool, passwords, new) for pool in sorted(may_site)}
+    if bucket:
+        _replace(folder / BUCKET, bucket + "\n")
+    # the prefixes keep the names of hubs and pools apart
+    users = [_user(f"hub-{name}" if owners else HUB, hub.secret, may_hub[name]) for name, hub in found.items()]
+    users += [_user(f"pool-{pool}", file, may_site[pool]) for pool, file in sites.items()]
+    _replace(folder / USERS, users_text(users, jetstream=bool(bucket)))
+    servers = _servers(folder, listeners, cluster, new, force=force, jetstream=bool(bucket))
+    return Written(servers, folder / USERS, found, sites, new)
+
+
+def _check_given(given: Path, pools: Sequence[str], hubs: Mapping[str, str]) -> None:
+    """Raise :class:`ConfigError` unless the folder has a secret for the hub and for each pool."""
+    if hubs or (given / HUBS).exists():
+        raise ConfigError("--secrets: not with named hubs (--hub); the folder has the secret of one hub")
+    for base in (given / HUB, *(given / POOLS / pool for pool in pools)):
+        if not any(base.with_name(base.name + suffix).exists() for suffix in (SEED, PASSWORD)):
+            raise ConfigError(f"--secrets: {base}: neither {base.name}{SEED} nor {base.name}{PASSWORD} exists")
+
+
+def _hubs(
+    folder: Path, owners: Mapping[str, str], buckets: Mapping[str, str], passwords: bool, new: list[Path]
+) -> dict[str, Hub]:
+    """Write owner and secret of each hub; without owners, the only hub has no name and no owner."""
+    if not owners:
+        return {name: Hub(_secret(folder / name, passwords, new), "", buckets[name]) for name in buckets}
+    below = folder / HUBS
+    below.mkdir(mode=0o700, exist_ok=True)
+    found: dict[str, Hub] = {}
+    for name, owner in sorted(owners.items()):
+        _replace(below / f"{name}{OWNER}", owner + "\n")
+        found[name] = Hub(_secret(below / name, passwords, new), owner, buckets[name])
+    return found
+
+
+def _servers(
+    folder: Path,
+    listeners: Listeners,
+    cluster: ServerCluster | None,
+    new: list[Path],
+    *,
+    force: bool,
+    jetstream: bool,
+) -> list[Path]:
+    """Write the configuration file of each server unless it exists."""
+    written = sorted(folder.glob("nats-server-*.conf"))
+    if written and cluster is None:
+        if force:
+            raise ConfigError(f"{folder} holds a cluster ({written[0].name}, ...): to overwrite it, name its servers")
+        return written
+    if cluster:
+        cluster = replace(cluster, password=_cluster_password(folder / CLUSTER_FILE))
+    servers = []
+    for name in cluster.hosts if cluster else (None,):
+        server = folder / (f"nats-server-{name}.conf" if name else SERVER)
+        servers.append(server)
+        if server.exists() and not force:
+            continue
+        if jetstream:
+            store = folder / (f"{JETSTREAM}-{name}" if name else JETSTREAM)
+            store.mkdir(mode=0o700, exist_ok=True)
+            listeners = replace(listeners, jetstream=str(store.resolve()))
+        text = server_text(listeners, USERS, name=name, cluster=cluster) if name else server_text(listeners, USERS)
+        _replace(server, text)
+        new.append(server)
+    return servers
+
+
+def _cluster_password(file: Path) -> str:
+    if not file.exists():
+        _replace(file, secrets.token_urlsafe(32) + "\n")
+    return file.read_text().strip()
+
+
+def new_seed() -> str:
+    """Create a key for a user; return its seed, which is secret."""
+    seed: bytes = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+    return seed.decode()
+
+
+def public_key(seed: str) -> str:
+    """Return the public key of a seed; raise ConfigError if the seed is invalid."""
+    try:
+        key: bytes = nkeys.from_seed(bytearray(seed.encode())).public_key
+    except (nkeys.NkeysError, ValueError) as error:
+        raise ConfigError("not the seed of an nkey") from error
+    return key.decode().rstrip("=")
+
+
+def _owners(folder: Path, wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return the UID of the cluster of each named hub: of ``wanted``, and of an earlier run if its secret exists."""
+    owners: dict[str, str] = {}
+    for file in folder.glob(f"*{OWNER}"):
+        if any(file.with_suffix(suffix).exists() for suffix in (SEED, PASSWORD)):
+            owners[file.stem] = file.read_text().strip()
+    for name, owner in wanted.items():
+        if not re.fullmatch(POOL_PATTERN, name):
+            raise ConfigError(f"hub {name!r}: must be 1 to 63 of a-z, 0-9 and -, without - at the beginning or end")
+        if not re.fullmatch(UID_PATTERN, owner):
+            raise ConfigError(f"hub {name}: UID {owner!r}: must be 1 to 64 letters, digits and -")
+        if owners.setdefault(name, owner) != owner:
+            raise ConfigError(
+                f"hub {name}: its UID is {owners[name]}, not {owner}",
+                hint=f"To replace it, remove {folder / name}{OWNER} and its secret first.",
+            )
+    twice = {owner for owner in owners.values() if list(owners.values()).count(owner) > 1}
+    if twice:
+        raise ConfigError(f"hubs: {', '.join(sorted(n for n in owners if owners[n] in twice))} have the same UID")
+    return owners
+
+
+def _bucket(folder: Path, jetstream: bool, wanted: str) -> str:
+    """Return the name of the bucket: the wanted one, or that of an earlier run; empty if there is none."""
+    file = folder / BUCKET
+    before = file.read_text().strip() if file.exists() else ""
+    return (wanted or before or DEFAULT_BUCKET) if jetstream or before else ""
+
+
+def _is_secret(file: Path) -> bool:
+    return file.suffix in (SEED, PASSWORD)
+
+
+def _secret(base: Path, passwords: bool, new: list[Path]) -> Path:
+    """Return the file of a secret; create it if it does not exist."""
+    for suffix in (SEED, PASSWORD):
+        if (file := base.with_name(base.name + suffix)).exists():
+            return file
+    file = base.with_name(base.name + (PASSWORD if passwords else SEED))
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write((secrets.token_urlsafe(32) if passwords else new_seed()) + "\n")
+    new.append(file)
+    return file
+
+
+def _user(name: str, file: Path, permissions: Permissions) -> User:
+    text = file.read_text().strip()
+    if file.suffix == PASSWORD:
+        return User(name, permissions, password=text)
+    try:
+        return User(name, permissions, nkey=public_key(text))
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def _replace(file: Path, text: str) -> None:
+    new = file.with_name(f".{file.name}.new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(text)
+    new.replace(file)

@@ -1,0 +1,137 @@
+"""The subjects of the protocol. Names in a subject are encoded: see :func:`encode`."""
+
+from __future__ import annotations
+
+import re
+
+from bridge.errors import ConfigError
+from bridge.protocol.model.identifiers import POOL_PATTERN, UID_PATTERN
+
+ANY = "*"
+_UNSAFE = re.compile(rb"[^0-9A-Za-z_-]")
+_PREFIX = re.compile(r"[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*")
+_LONGEST = 1000
+"""Characters of a token, at most: the server accepts protocol lines of 4096 bytes."""
+
+
+def encode(text: str) -> str:
+    """Return any text as one token: letters, digits, ``-`` and ``_`` unchanged, other bytes (UTF-8) as ``=XX``."""
+    raw = text.encode("utf-8", "surrogatepass")
+    token = _UNSAFE.sub(lambda found: b"=%02X" % ord(found[0]), raw).decode("ascii")
+    return token[:_LONGEST] or "="
+
+
+def decode(word: str) -> str:
+    """Return the text of a token from :func:`encode`, which may be truncated. Never raises."""
+    if word == "=":
+        return ""
+    raw = re.sub(rb"=([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), word.encode("utf-8", "replace"))
+    try:
+        return raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "replace")
+
+
+class Subjects:
+    """The subjects of one pool and one owner; with ``ANY``, of all pools or all owners.
+
+    ``owner``: the cluster whose jobs a subject concerns. The server enforces permissions on it, so a site trusts it.
+    """
+
+    def __init__(self, prefix: str, pool: str, owner: str) -> None:
+        if not _PREFIX.fullmatch(prefix):
+            raise ConfigError(f"NATS prefix {prefix!r}: must be parts of letters, digits, - and _, joined by dots")
+        if pool != ANY and not re.fullmatch(POOL_PATTERN, pool):
+            raise ConfigError(f"pool {pool!r}: must be 1 to 63 of a-z, 0-9 and -, without - at the beginning or end")
+        if owner != ANY and not re.fullmatch(UID_PATTERN, owner):
+            raise ConfigError(f"owner {owner!r}: must be the UID of a cluster: 1 to 64 letters, digits and -")
+        self.prefix = prefix
+        self.pool = pool
+        self.owner = owner
+        base = f"{prefix}.{pool}"
+        self.announce = f"{base}.announce"
+        self.buildconfig = f"{base}.buildconfig"
+        self.event = f"{base}.event.{owner}"
+        self.snapshot = f"{base}.snapshot.{owner}"
+        self.describe = f"{base}.describe.{owner}"
+        self._base = base
+
+    def of(self, owner: str) -> Subjects:
+        """Return the subjects of the same pool and another owner."""
+        return Subjects(self.prefix, self.pool, owner)
+
+    def submit(self, namespace: str, name: str, uid: str) -> str:
+        """Return the subject of a request to submit a pod."""
+        return f"{self._base}.submit.{self.owner}.{encode(f'{namespace}-{name}')}.{encode(uid)}"
+
+    def cancel(self, uid: str) -> str:
+        """Return the subject of a request to cancel a job."""
+        return f"{self._base}.cancel.{self.owner}.{encode(uid)}"
+
+    def status(self, uid: str) -> str:
+        """Return the subject of a request for the state of a job."""
+        return f"{self._base}.status.{self.owner}.{encode(uid)}"
+
+    def grant(self, uid: str) -> str:
+        """Return the subject of a request that lets a waiting script begin."""
+        return f"{self._base}.grant.{self.owner}.{encode(uid)}"
+
+    def logs(self, uid: str) -> str:
+        """Return the subject of a request for a log."""
+        return f"{self._base}.logs.{self.owner}.{encode(uid)}"
+
+    def files(self, uid: str) -> str:
+        """Return the subject of a request to replace files in volumes."""
+        return f"{self._base}.files.{self.owner}.{encode(uid)}"
+
+    def stream(self, stream: str) -> str:
+        """Return the subject of the chunks of one log."""
+        return f"{self._base}.stream.{self.owner}.{encode(stream)}"
+
+    def ack(self, stream: str) -> str:
+        """Return the subject of the reader's acknowledgements."""
+        return f"{self._base}.ack.{self.owner}.{encode(stream)}"
+
+    def requests(self) -> dict[str, str]:
+        """Return the pattern of subjects for each kind of request."""
+        return {
+            "submit": f"{self._base}.submit.{self.owner}.*.*",
+            **{kind: f"{self._base}.{kind}.{self.owner}.*" for kind in ("cancel", "status", "logs", "files", "grant")},
+            "snapshot": self.snapshot,
+            "describe": self.describe,
+        }
+
+    @property
+    def streams(self) -> str:
+        """Pattern of the chunks of all logs."""
+        return f"{self._base}.stream.{self.owner}.*"
+
+    @property
+    def acks(self) -> str:
+        """Pattern of all acknowledgements."""
+        return f"{self._base}.ack.{self.owner}.*"
+
+
+def pool_of(prefix: str, subject: str) -> str:
+    """Return the pool in a subject; empty if it is no subject of the protocol."""
+    if not subject.startswith(prefix + "."):
+        return ""
+    pool, dot, _ = subject[len(prefix) + 1 :].partition(".")
+    return pool if dot and re.fullmatch(POOL_PATTERN, pool) else ""
+
+
+def kind_of(prefix: str, subject: str) -> str:
+    """Return the kind of a subject, such as ``event``; empty if it is no subject of the protocol."""
+    parts = subject[len(prefix) + 1 :].split(".", 2) if subject.startswith(prefix + ".") else []
+    return parts[1] if len(parts) > 1 else ""
+
+
+def owner_of(prefix: str, subject: str) -> str:
+    """Return the owner in a subject; empty if it has none."""
+    parts = subject[len(prefix) + 1 :].split(".", 3) if subject.startswith(prefix + ".") else []
+    return parts[2] if len(parts) > 2 and re.fullmatch(UID_PATTERN, parts[2]) else ""
+
+
+def last_token(subject: str) -> str:
+    """Return the text of the last token of a subject: the pod's UID, or the stream."""
+    return decode(subject.rpartition(".")[2])

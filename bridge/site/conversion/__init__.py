@@ -1,0 +1,1 @@
+"""The configurations of other plugins as ``site.toml``."""

@@ -1,0 +1,1 @@
+"""The jobs of a site: their directories, records, actions and status."""

@@ -1,0 +1,126 @@
+"""Runs the actions that are due for jobs: on their scripts, in the batch system and in the site's directory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from bridge import job_ends
+from bridge.clock import Clock
+from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.logs import kv
+from bridge.site.batch.batch_interface import BatchJob, BatchSystem
+from bridge.site.jobs.job_actions import ForgetJob, GiveUp, Kill, Stop, SubmitToBatch, due_actions
+from bridge.site.jobs.job_index import JobIndex
+from bridge.site.jobs.site_folder import Folder
+
+log = logging.getLogger(__name__)
+
+
+class ActionRunner:
+    """Runs actions for the jobs of an index, in the leader.
+
+    ``resubmit`` submits a job again whose submission got no answer; ``settle``: seconds that such a job may take to
+    appear. ``owners``: UIDs of the batch system's jobs by id, as last listed.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        batch: BatchSystem,
+        index: JobIndex,
+        settle: float,
+        clock: Clock,
+        resubmit: Callable[[str], None],
+    ) -> None:
+        self.owners: Mapping[str, str] = {}
+        self._folder, self._batch, self._index, self._clock = folder, batch, index, clock
+        self._settle, self._resubmit = settle, resubmit
+
+    def run_wanted(self) -> None:
+        """Run what is due for jobs whose cancellation was requested since the last call."""
+        wanted, self._index.wanted = self._index.wanted, set()
+        self.run(wanted)
+
+    def run(self, uids: Collection[str] | None = None) -> None:
+        """Run what is due now for these jobs; ``None``: for all that are open."""
+        if uids is None:
+            self._index.wanted = set()
+        now = self._clock.time()
+        kill: list[str] = []
+        for uid in tuple(self._index.open if uids is None else uids):
+            entry = self._index.entries.get(uid)
+            if entry is None:
+                continue
+            over = entry.status.phase == "ended"
+            todo = due_actions(
+                entry.record,
+                now,
+                over=over,
+                settle=self._settle,
+                killed_at=entry.killed_at,
+                grace_over=self._clock.monotonic() >= entry.kill_at,
+            )
+            for action in todo:
+                match action:
+                    case Kill():
+                        entry.killed_at = now
+                        job_id = entry.record.job_id or entry.record.started_job
+                        # a batch system that lost its records assigns the same ids again
+                        if self.owners.get(job_id, uid) == uid:
+                            kill.append(job_id)
+                    case Stop(grace, reason):
+                        self.stop(uid, grace, reason)
+                    case SubmitToBatch():
+                        self._submit_again(uid)
+                    case GiveUp():
+                        self._index.observe(
+                            uid, BatchJob(id="", uid=uid, phase="ended", reason=job_ends.CANCELLED.site_reason)
+                        )
+                    case ForgetJob():
+                        self._forget(uid)
+        if kill:
+            self.cancel(kill)
+
+    def stop(self, uid: str, grace: float, reason: str) -> None:
+        """Request that a job's script ends within ``grace`` seconds."""
+        try:
+            self._folder.job(uid).ask_to_stop(grace, reason)
+        except FileNotFoundError:
+            self._index.refresh(uid)
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        """End jobs in the batch system; if it does not answer, the next list of jobs repeats the cancellation."""
+        wanted = list(ids)
+        try:
+            self._batch.cancel(wanted)
+        except BatchError as error:
+            log.warning("batch jobs not cancelled yet", extra=kv(ids=len(wanted), why=error))
+            failed = set(wanted)
+            with self._index.lock:
+                for entry in self._index.entries.values():
+                    if entry.record.job_id in failed:
+                        entry.killed_at = None
+
+    def _submit_again(self, uid: str) -> None:
+        try:
+            self._resubmit(uid)
+        except BatchUnknownOutcomeError as error:
+            log.warning("submit without an answer", extra=kv(job=uid, why=error))
+        except BatchError as error:
+            log.warning("submit refused", extra=kv(job=uid, why=error))
+            if not error.retryable:
+                job = BatchJob(id="", uid=uid, phase="ended", reason=error.reason, message=str(error))
+                self._index.observe(uid, job)
+        except OSError as error:  # a full disk; the next run of the actions repeats it
+            log.warning("not submitted again yet", extra=kv(job=uid, why=error.strerror))
+        self._index.refresh(uid)
+
+    def _forget(self, uid: str) -> None:
+        try:
+            if (entry := self._index.entries.get(uid)) is not None:
+                self._folder.mark_forgotten(uid, entry.record.meta.owner)
+            self._folder.job(uid).remove()
+        except OSError as error:
+            log.warning("a job is not removed yet", extra=kv(job=uid, why=error.strerror))
+        self._index.refresh(uid)

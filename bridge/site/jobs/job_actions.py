@@ -1,0 +1,74 @@
+"""The actions that are due for a job. Pure: takes its record and the time. Each action may be run twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bridge.site.jobs.job_record import JobRecord
+
+KILL_ALLOWANCE = 10.0
+"""Seconds after the grace period at which podbridge cancels the batch job, if its script has not ended."""
+CANCEL_PERIOD = 30.0
+"""Seconds between two cancellations of a job that does not end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Request that the script ends within ``grace`` seconds."""
+
+    grace: float
+    reason: str = "Deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Cancel the job in the batch system."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitToBatch:
+    """Submit again: the last submission got no answer, and no job appeared."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Record the end of a cancelled job that the batch system never had."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetJob:
+    """Remove the job's directory and record."""
+
+
+JobAction = Stop | Kill | SubmitToBatch | GiveUp | ForgetJob
+
+
+def confirmed(record: JobRecord) -> bool:
+    """Return whether the batch system has reported the end of the job."""
+    return record.batch is not None and record.batch.phase == "ended"
+
+
+def due_actions(
+    record: JobRecord, now: float, *, over: bool, settle: float, killed_at: float | None, grace_over: bool
+) -> list[JobAction]:
+    """Return the actions that are due, in order.
+
+    ``over``: the status of the job is ended. ``killed_at``: when this process last cancelled it, in seconds since 1970.
+    ``grace_over``: the grace period and :data:`KILL_ALLOWANCE` have passed, by the clock of this process.
+    """
+    cancel = record.cancel
+    unknown = not record.job_id and not record.started and not confirmed(record)
+    settled = now - record.meta.attempted_at >= settle
+    if cancel is None:
+        return [SubmitToBatch()] if unknown and settled and not record.meta.adopted else []
+    if over and confirmed(record):
+        return [ForgetJob()] if cancel.forget else []
+    if unknown:
+        return [GiveUp()] if settled else [Stop(0)]
+    if confirmed(record):  # the shared file system may not show the job's own end yet
+        return []
+    due = not record.started or record.meta.adopted or cancel.grace <= 0 or grace_over
+    todo: list[JobAction] = [] if record.final else [Stop(cancel.grace if record.started else 0)]
+    if due and (record.job_id or record.started_job) and (killed_at is None or now - killed_at >= CANCEL_PERIOD):
+        todo.append(Kill())
+    return todo

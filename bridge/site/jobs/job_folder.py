@@ -1,0 +1,333 @@
+"""The directory of one job.
+
+The first file in ``jobs/<uid>/`` is ``job.sh``, whose checksum shows whether it is complete. Files are replaced, and
+the directory is removed, in one step. So at any moment at which the process or the machine may stop, each file is
+complete or recognizably incomplete. Beside the files of the job (``job.sh``, ``state/``, ``logs/``, ...) the submitter
+writes:
+
+the second line of ``job.sh``: a comment with a checksum and the request, so that one fsync is sufficient
+``job.json``     the request, and the time of the last submission, if there was more than one
+``job.id``       the batch system's id; written without fsync, because the job is found by its name
+``batch.json``   the last status from the batch system
+``cancel.json``  the cancellation request
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import TypeAdapter
+
+from bridge.errors import SiteRefusedError
+from bridge.logs import kv
+from bridge.names import DNS_LABEL
+from bridge.script.runtimes import runtime_table as runtimes
+from bridge.site.batch.batch_interface import BatchJob
+from bridge.site.files.atomic_files import (
+    force,
+    other_owner,
+    put,
+    read_all,
+    read_json,
+    read_line,
+    read_some,
+    read_valid,
+    read_word,
+    validated,
+    write,
+    write_new,
+)
+from bridge.site.files.beneath import Below, exists, make_folder, names, open_folder, open_root
+from bridge.site.files.removal import remove_tree
+from bridge.site.jobs import job_request
+from bridge.site.jobs.job_record import BatchObservation, Cancellation, JobRecord, Meta
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(DNS_LABEL)
+LARGEST_STATE = 64 * 1024
+"""Bytes of a state file that are read; a container may have written to it."""
+LARGEST_FILE = 40 * 2**20
+"""Bytes of ``job.sh`` that are read: the largest script with its library and its request."""
+LARGEST_MESSAGE = 4096
+LONGEST_GRACE = 2**31 - 1
+"""Seconds; the script computes in hundredths with 64 bits."""
+SECRETS = ("volumes", "run/fuse", "run/pre-exec", *runtimes.SECRETS)
+"""Paths with data of the pod; a script that ends by itself removes them, and truncates ``job.sh``."""
+
+_META, _OBSERVATION, _CANCELLATION = TypeAdapter(Meta), TypeAdapter(BatchObservation), TypeAdapter(Cancellation)
+
+
+class SiteFolder(Protocol):
+    """What the directory of a job uses of the site's: :class:`bridge.site.jobs.site_folder.Folder`."""
+
+    sync: bool
+    since: float
+
+    def staged(self, uid: str) -> str:
+        """Return the path of a directory that does not exist yet."""
+
+
+class JobFolder:
+    """The directory of one job."""
+
+    def __init__(self, site: SiteFolder, uid: str, at: str) -> None:
+        self.site = site
+        self.uid = uid
+        self._at = at
+
+    @property
+    def path(self) -> Path:
+        """The path, whether it exists or not."""
+        return Path(self._at)
+
+    def exists(self) -> bool:
+        """Return whether the directory exists, or can't be read."""
+        try:
+            os.stat(self._at)
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError)
+        return True
+
+    def begun(self) -> bool:
+        """Return whether its script has started."""
+        try:
+            return stat.S_ISDIR(os.lstat(f"{self._at}/started").st_mode)
+        except OSError:
+            return False
+
+    def create(self, script: str, meta: Meta) -> None:
+        """Create the directory. The caller holds the job's lock; the script creates its own directories in it.
+
+        The fsync of the file also writes what was created before it, its directory and all names: the journals of ext4,
+        XFS and Btrfs are written in order, ext4 without a journal writes them with the file, and servers of NFS store
+        names at once.
+        """
+        os.mkdir(self._at, 0o700)
+        try:
+            content = job_request.put_in(script, _META.dump_json(meta))
+            write_new(self._below("job.sh"), content, sync=self.site.sync)
+        except OSError:
+            self.remove()
+            raise
+
+    def unfinished(self) -> bool:
+        """Return whether the script is incomplete or missing, as after a crash. ``False`` if it can't be read."""
+        if self.begun() or exists(self._below("job.id")):
+            return False
+        try:
+            return not job_request.is_whole(read_all(self._below("job.sh"), LARGEST_FILE))
+        except OSError as error:
+            return isinstance(error, FileNotFoundError)
+
+    def raise_if_unreadable(self) -> None:
+        """Raise SiteRefusedError if the directory exists but cannot be read: the job may be running.
+
+        An incomplete directory, as a crash leaves it, is no job.
+        """
+        if not self.unfinished():
+            raise SiteRefusedError(
+                "the job directory exists but cannot be read; the job may be running",
+                reason="Unreadable",
+                retryable=True,
+                hint=f"The site's administrator should look at jobs/{self.uid} in the submitter's folder.",
+            )
+
+    def remove(self) -> None:
+        """Remove the directory, in one step."""
+        staged = self.site.staged(self.uid)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self._at, staged)
+            remove_tree(staged)
+
+    def set_aside(self, aside: JobFolder) -> None:
+        """Rename the directory in one step: a submitter that is killed now must not lose the ids of its jobs."""
+        aside.remove()  # its ids are in this directory too
+        os.rename(self._at, aside.path)
+
+    def drop_secrets(self) -> None:
+        """Remove the secrets of a job that has ended, and all of its script but the request."""
+        for name in SECRETS:
+            remove_tree(self._below(name))
+        for name in names(self._below("run")):
+            if name.endswith((".env", ".env.more", ".rc")):
+                remove_tree(self._below(f"run/{name}"))
+        with contextlib.suppress(OSError):
+            left = job_request.alone(read_all(self._below("job.sh"), LARGEST_FILE))
+            if left is not None:
+                write(self._below("job.sh"), left, sync=self.site.sync)
+
+    def write_meta(self, meta: Meta) -> None:
+        """Replace ``job.json``."""
+        write(self._below("job.json"), _META.dump_json(meta), sync=self.site.sync)
+
+    def write_id(self, job_id: str) -> None:
+        """Write the batch system's id; an incomplete one is ignored, and the job is found by its name."""
+        put(self._below("job.id"), job_id.encode() + b"\n")
+
+    def drop_id(self) -> None:
+        """Remove the batch system's id and status: it has lost the job."""
+        for name in ("job.id", "batch.json"):
+            remove_tree(self._below(name))
+
+    def write_batch(self, job: BatchJob, at: float) -> None:
+        """Write the status from the batch system, which it first reported ``at``."""
+        put(self._below("batch.json"), _OBSERVATION.dump_json(BatchObservation(at, job)))
+
+    def write_cancel(self, cancel: Cancellation) -> None:
+        """Write the cancellation request, with fsync: it must survive a crash."""
+        write(self._below("cancel.json"), _CANCELLATION.dump_json(cancel), sync=self.site.sync)
+
+    def ask_to_stop(self, grace: float, reason: str) -> None:
+        """Request that the script ends; ignored after an earlier request, unless it allows less time.
+
+        If the file can't be written, the leader cancels the batch job after the grace period: the job's user can change
+        its directory. Raise FileNotFoundError if there is no job.
+        """
+        path = self._below("control/stop")
+        try:
+            earlier = float(read_word(path).split()[0])
+        except (ValueError, IndexError):
+            earlier = None
+        if earlier is None or grace < earlier:
+            try:
+                make_folder(self._below("control"), owner := other_owner(self._at))
+                write(path, f"{math.ceil(min(grace, LONGEST_GRACE))} {reason}\n".encode(), owner=owner)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                log.warning("the script is not asked to end", extra=kv(job=self.uid, why=error.strerror))
+
+    def write_grant(self, ticket: str) -> None:
+        """Let the script with this ticket begin, with fsync: the hub is told afterwards."""
+        make_folder(self._below("control"), owner := other_owner(self._at))
+        write(self._below("control/grant"), f"{ticket}\n".encode(), sync=self.site.sync, owner=owner)
+
+    def read(self) -> JobRecord | None:
+        """Read the job; ``None``: there is no such job.
+
+        A job is reported only if its script is complete and on disk: its submitter may have died before the fsync.
+        """
+        try:
+            at = open_root(self._at)
+        except OSError:  # it is being removed, or can't be read now
+            return None
+        try:
+            return self._read(at)
+        finally:
+            os.close(at)
+
+    def _read(self, at: int) -> JobRecord | None:
+        meta = _meta(at)
+        if meta is None:
+            return None
+        if meta.grant_wait is not None:
+            self._look_again()
+        job_id, started_job = read_line(Below(at, "job.id")), _started_job(at)
+        started = started_job is not None
+        job_id = "" if job_id in meta.replaced else job_id
+        if not (job_id or started):
+            if self.unfinished():
+                return None
+            if self.site.sync:
+                with contextlib.suppress(FileNotFoundError):
+                    force(Below(at, "job.sh"))
+        heard = read_valid(_OBSERVATION, Below(at, "batch.json"), LARGEST_STATE)
+        if heard is not None and heard.job.id in meta.replaced:
+            heard = None  # the watcher wrote it while the directory was replaced
+        pod, containers = _states(at) if started else (None, ())
+        told = [name for name, state in containers if state.get("ended")]
+        told += [f"{name}.previous" for name, state in containers if state.get("last")]
+        return JobRecord(
+            uid=self.uid,
+            meta=meta,
+            job_id=job_id,
+            started=started,
+            started_job=started_job or "",
+            pod=pod,
+            containers=containers,
+            messages=_messages(at, told) if told else (),
+            batch=heard.job if heard else None,
+            batch_at=heard.at if heard else 0.0,
+            cancel=read_valid(_CANCELLATION, Below(at, "cancel.json"), LARGEST_STATE),
+            grant=read_line(Below(at, "control/grant")) if meta.grant_wait is not None else "",
+            found_at=self.site.since,
+        )
+
+    def _look_again(self) -> None:
+        """List what the script writes: the hub has ``grant_wait`` seconds to learn that it asks.
+
+        With its default options, NFS remembers for half a minute that a name is absent; when a directory is opened, it
+        asks the server whether the directory has changed.
+        """
+        for path in (self._at, self._below("state")):
+            names(path)
+
+    def meta(self) -> Meta | None:
+        """Read the request; ``None``: there is no such job."""
+        return _meta(self._at)
+
+    def _below(self, name: str) -> Below:
+        return Below(self._at, name)
+
+
+def _meta(at: str | int) -> Meta | None:
+    found = read_valid(_META, Below(at, "job.json"), LARGEST_STATE)
+    if found is None and (request := job_request.read(Below(at, "job.sh"), LARGEST_STATE)) is not None:
+        return validated(_META, request)
+    return found
+
+
+def _states(at: int) -> tuple[dict[str, Any] | None, tuple[tuple[str, dict[str, Any]], ...]]:
+    """Read the script's records of the pod, then those of the containers, which are complete if the pod has ended."""
+    try:
+        folder = open_folder(Below(at, "state"))
+    except OSError:
+        return None, ()
+    try:
+        pod = read_json(Below(folder, "pod.json"), LARGEST_STATE)
+        return pod, tuple(_containers(folder))
+    finally:
+        os.close(folder)
+
+
+def _containers(folder: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    for file in sorted(os.listdir(folder)):
+        name, dot, kind = file.rpartition(".")
+        if dot and kind == "json" and name != "pod" and _NAME.fullmatch(name):
+            content = read_json(Below(folder, file), LARGEST_STATE)
+            if content is not None:
+                yield name, content
+
+
+def _started_job(at: int) -> str | None:
+    """Return the id of the batch job whose script has started, empty if it is unknown; ``None``: none has."""
+    try:
+        folder = open_root(Below(at, "started"))
+    except OSError:
+        return None
+    try:
+        return read_word(Below(folder, "job"))
+    finally:
+        os.close(folder)
+
+
+def _messages(at: int, ended: list[str]) -> tuple[tuple[str, str], ...]:
+    """Return the termination messages that are there, by the names of runs that have ended."""
+    try:
+        folder = open_root(Below(at, "termination"))
+    except OSError:
+        return ()
+    try:
+        found = ((name, read_some(Below(folder, name), LARGEST_MESSAGE)) for name in ended)
+        return tuple((name, content.decode(errors="replace")) for name, content in found if content)
+    finally:
+        os.close(folder)

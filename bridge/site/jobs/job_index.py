@@ -1,0 +1,194 @@
+"""All jobs of a directory in memory, in order. Each change is published. All of it can be read again from disk."""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from bridge.clock import Clock
+from bridge.logs import kv
+from bridge.protocol.model.jobs import JobStatus
+from bridge.site.batch.batch_interface import BatchJob
+from bridge.site.jobs import job_status as job_status
+from bridge.site.jobs.job_actions import KILL_ALLOWANCE, confirmed
+from bridge.site.jobs.job_record import Cancellation, JobRecord
+from bridge.site.jobs.site_folder import Folder
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One job in memory."""
+
+    record: JobRecord
+    status: JobStatus
+    id_at: float
+    """When this process read its batch id."""
+    missing_since: float | None = None
+    missing_looks: int = 0
+    killed_at: float | None = None
+    read_at: float = 0.0
+    without_secrets: bool = False
+    """Whether the secrets of the job, which has ended, were removed."""
+    timed_cancellation: Cancellation | None = None
+    """The cancellation request from which ``kill_at`` was computed."""
+    kill_at: float = float("inf")
+    """Monotonic time at which podbridge cancels the batch job."""
+
+    def start_grace_period(self, now: float) -> None:
+        """Start the grace period of a new cancellation request; ``now`` is monotonic."""
+        cancel = self.record.cancel
+        if cancel is not None and cancel != self.timed_cancellation:
+            self.timed_cancellation, self.kill_at = cancel, min(self.kill_at, now + cancel.grace + KILL_ALLOWANCE)
+
+
+class JobIndex:
+    """The jobs that the leader knows.
+
+    ``publish`` gets each changed status with its number; ``lag``: see :func:`bridge.site.jobs.job_status.status`.
+    """
+
+    def __init__(self, folder: Folder, lag: float, clock: Clock, publish: Callable[[int, JobStatus], None]) -> None:
+        self.sequences: dict[str, int] = {}
+        """Number of the last event of each owner: a hub receives only its own."""
+        self.entries: dict[str, Entry] = {}
+        self.open: set[str] = set()
+        """Jobs that may change without a notification: not ended, not confirmed, or to be removed."""
+        self.pending: set[str] = set()
+        """Jobs that ended in the batch system less than ``lag`` seconds ago."""
+        self.wanted: set[str] = set()
+        """Cancelled jobs that have changed since their actions were run."""
+        self.lock = threading.RLock()
+        self._order: dict[str, list[str]] = {}
+        self._folder, self._lag, self._clock, self._publish = folder, lag, clock, publish
+
+    def load(self) -> list[str]:
+        """Read all jobs again without publishing; return the directories that contain no job."""
+        now = self._clock.time()
+        empty: list[str] = []
+        with self.lock:
+            self.entries.clear()
+            self._order.clear()
+            for uid in self._folder.uids():
+                record = self._folder.job(uid).read()
+                if record is None:
+                    empty.append(uid)
+                    continue
+                entry = self.entries[uid] = Entry(record, job_status.status(record, now, self._lag), 0.0, read_at=now)
+                entry.start_grace_period(self._clock.monotonic())
+                self._order.setdefault(record.meta.owner, []).append(uid)
+                self._classify(uid)
+        return empty
+
+    def page(self, owner: str, after: str, limit: int) -> tuple[int, list[JobStatus], bool]:
+        """Return the number of an owner's last event, its jobs after a UID in order, and whether there are more."""
+        with self.lock:
+            order = self._order.get(owner, [])
+            first = bisect.bisect_right(order, after) if after else 0
+            uids = order[first : first + limit]
+            jobs = [self.entries[uid].status for uid in uids]
+            return self.sequences.get(owner, 0), jobs, first + limit < len(order)
+
+    def counts(self) -> dict[str, int]:
+        """Count jobs by phase."""
+        with self.lock:
+            return dict(Counter(entry.status.phase for entry in self.entries.values()))
+
+    def refresh(self, uid: str, fresh: JobRecord | None = None) -> Entry | None:
+        """Read one job's directory and publish its status if it changed; keep the old record if it can't be read now.
+
+        ``fresh`` is the record of a job that this process just submitted: it saves the first read.
+        """
+        with self.lock:
+            record = fresh
+            if record is None or uid in self.entries or self._folder.is_forgotten(uid, record.meta.owner):
+                record = self._folder.job(uid).read()
+            known = self.entries.get(uid)
+            if record is None and known and not self._is_over(uid, known):
+                record = known.record
+            if record is not None:
+                return self.store(uid, record)
+            if (entry := self.entries.pop(uid, None)) is not None:
+                self._drop_from(entry.record.meta.owner, uid)
+                self.open.discard(uid)
+                self.pending.discard(uid)
+                self.wanted.discard(uid)
+            return None
+
+    def _is_over(self, uid: str, known: Entry) -> bool:
+        return self._folder.job(uid).unfinished() or self._folder.is_forgotten(uid, known.record.meta.owner)
+
+    def _drop_from(self, owner: str, uid: str) -> None:
+        order = self._order[owner]
+        del order[bisect.bisect_left(order, uid)]
+        if not order:
+            del self._order[owner]
+
+    def store(self, uid: str, record: JobRecord) -> Entry:
+        """Store the record of a job, and publish its status if it changed."""
+        now = self._clock.time()
+        status = job_status.status(record, now, self._lag)
+        entry, owner = self.entries.get(uid), record.meta.owner
+        if entry is None:
+            changed = True
+            entry = self.entries[uid] = Entry(record, status, now)
+            bisect.insort(self._order.setdefault(owner, []), uid)
+        else:
+            changed = status != entry.status
+            if owner != entry.record.meta.owner:
+                self._drop_from(entry.record.meta.owner, uid)
+                bisect.insort(self._order.setdefault(owner, []), uid)
+            if record.job_id != entry.record.job_id:
+                entry.id_at = now
+            entry.record, entry.status = record, status
+        entry.read_at = now
+        entry.start_grace_period(self._clock.monotonic())
+        self._classify(uid)
+        if changed and owner:  # no cluster hears of a job without an owner
+            number = self.sequences[owner] = self.sequences.get(owner, 0) + 1
+            self._publish(number, status)
+        return entry
+
+    def observe(self, uid: str, job: BatchJob) -> None:
+        """Store what the batch system reports of a job, if it is new."""
+        with self.lock:
+            entry = self.entries.get(uid)
+            if entry is None or entry.record.batch == job:
+                return
+            known = entry.record.batch
+            again = known is not None and known.phase == job.phase
+            at = entry.record.batch_at if again else self._clock.time()
+            said = job.phase == "running" and entry.record.started and not confirmed(entry.record)
+            said = said and not is_missing(entry.record)
+            if not said:  # else the script's own record says more, and is on disk
+                try:
+                    self._folder.job(uid).write_batch(job, at)
+                except FileNotFoundError:
+                    pass
+                except OSError as error:  # the next list of the batch system's jobs repeats it
+                    log.warning("the status of a job is not stored yet", extra=kv(job=uid, why=error.strerror))
+                    return
+            # the last record of the script may be unread, or can't be read now
+            fresh = self.refresh(uid) if job.phase == "ended" else entry
+            if fresh is not None and fresh.record.batch != job and job.id not in fresh.record.meta.replaced:
+                self.store(uid, replace(fresh.record, batch=job, batch_at=at))
+
+    def _classify(self, uid: str) -> None:
+        entry = self.entries[uid]
+        sure = confirmed(entry.record)
+        ended = entry.status.phase == "ended"
+        (self.pending.add if sure and not ended else self.pending.discard)(uid)
+        forget = entry.record.cancel is not None and entry.record.cancel.forget
+        if entry.record.cancel is not None:
+            self.wanted.add(uid)
+        (self.open.discard if ended and sure and not forget else self.open.add)(uid)
+
+
+def is_missing(record: JobRecord) -> bool:
+    """Return whether the job has started and the batch system no longer knows it."""
+    return record.batch is not None and record.batch.phase == "missing"

@@ -1,0 +1,95 @@
+"""The record of one job at the site: the request, the last answer of the batch system, what the script wrote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bridge.protocol.model.identifiers import Namespace, PodName
+from bridge.site.batch.batch_interface import BatchJob
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """The request without its script. ``attempted_at``: time of the last submission.
+
+    ``owner``: the cluster that submitted it; empty in directories of versions without owners, and of adopted jobs.
+    ``adopted``: another program submitted the job (:mod:`bridge.site.interlink_slurm.adoption`), so podbridge never
+    submits it, and no script of podbridge hears a request to end. ``grant_wait``: seconds for which the script waits
+    for a grant; ``None``: it needs none. ``replaced``: ids of the batch jobs of earlier submissions that ended unused.
+    """
+
+    namespace: Namespace
+    name: PodName
+    cpus: int
+    memory: int
+    gpus: int
+    gpu_resource: str
+    time_limit: float | None
+    flags: tuple[str, ...]
+    flavor: str
+    grace: float
+    submitted_at: float
+    attempted_at: float
+    attempts: int = 1
+    owner: str = ""
+    adopted: bool = False
+    grant_wait: float | None = None
+    replaced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """``cancel.json``: the cancellation request, with a grace period of ``grace`` seconds.
+
+    ``at`` is for people: a time of the machine that received the request. The grace period starts when the leader first
+    reads this file, by the leader's own clock. ``withdrawn``: the pod may be submitted again.
+    """
+
+    at: float
+    grace: float
+    forget: bool = False
+    withdrawn: bool = False
+
+    def merged(self, later: Cancellation) -> Cancellation:
+        """Return the request that fulfils both."""
+        # not by their times: the first may have been taken with another machine's clock
+        sooner = min(self, later, key=lambda cancel: cancel.grace)
+        forget, withdrawn = self.forget or later.forget, self.withdrawn and later.withdrawn
+        return replace(sooner, forget=forget, withdrawn=withdrawn)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchObservation:
+    """``batch.json``: what the batch system reports, and since when."""
+
+    at: float
+    job: BatchJob
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """The content of a job's directory. ``pod`` and ``containers`` are the script's own records, not validated yet."""
+
+    uid: str
+    meta: Meta
+    job_id: str = ""
+    started: bool = False
+    started_job: str = ""
+    pod: dict[str, Any] | None = None
+    containers: tuple[tuple[str, dict[str, Any]], ...] = ()
+    messages: tuple[tuple[str, str], ...] = ()
+    """Termination messages of containers by name; ``<name>.previous`` is that of the run before."""
+    batch: BatchJob | None = None
+    batch_at: float = 0.0
+    """When the batch system first reported this phase."""
+    cancel: Cancellation | None = None
+    grant: str = ""
+    """The ticket of the script that may begin, as the hub has sent it."""
+    found_at: float = 0.0
+    """Start of this process: it can only have received reasons for an end since then."""
+
+    @property
+    def final(self) -> bool:
+        """Whether the script recorded its end."""
+        return self.pod is not None and self.pod.get("phase") in ("Succeeded", "Failed")

@@ -1,0 +1,70 @@
+"""Limits of the site for a request. The hub checks them too; it may be compromised, so the site checks again. Pure."""
+
+from __future__ import annotations
+
+from bridge.errors import SiteRefusedError
+from bridge.protocol.nats.messages import SubmitMessage
+from bridge.script.settings import Flavor
+from bridge.site.config.site_config import SiteConfig
+from bridge.site.jobs.job_record import Meta
+from bridge.workload import quantity
+
+
+def admitted(owner: str, body: SubmitMessage, config: SiteConfig, now: float) -> Meta:
+    """Check a request and add the site's defaults; raises :class:`SiteRefusedError`. ``now``: seconds since 1970."""
+    flavor = config.flavor(body.flavor or config.default_flavor)
+    if flavor is None and body.flavor:
+        names = ", ".join(known.name for known in config.flavors) or "none"
+        raise SiteRefusedError(f"no flavor {body.flavor!r} (there are: {names})", reason="UnknownFlavor")
+    by_plugin = config.limits.rules == "interlink-slurm"  # which sends the user of a job as a flag
+    users = [flag for flag in body.flags if not (by_plugin and flag.startswith("--uid="))]
+    if users and not config.limits.allow_user_flags:
+        raise SiteRefusedError(
+            "this site takes no flags of users (limits.allow_user_flags is false)", reason="FlagsNotAllowed"
+        )
+    if body.grant_wait is not None and not config.limits.allow_race:
+        raise SiteRefusedError(
+            "this site takes no jobs of pods that race (limits.allow_race is false)", reason="RaceNotAllowed"
+        )
+    check(body, flavor, config.default_flavor)
+    most = config.most_seconds(flavor)
+    return Meta(
+        namespace=body.namespace,
+        name=body.name,
+        cpus=body.cpus,
+        memory=body.memory or int(quantity.parse((flavor and flavor.memory) or config.limits.default_memory)),
+        gpus=body.gpus,
+        gpu_resource=body.gpu_resource,
+        time_limit=body.time_limit if most is None else min(body.time_limit or most, most),
+        flags=tuple(body.flags),
+        flavor=flavor.name if flavor else "",
+        grace=body.grace,
+        submitted_at=now,
+        attempted_at=now,
+        owner=owner,
+        grant_wait=body.grant_wait,
+    )
+
+
+def check(body: SubmitMessage, flavor: Flavor | None, default_flavor: str) -> None:
+    """Raise :class:`SiteRefusedError` if a job requests more than the flavor's ``max_resources``.
+
+    A flavor without them sets no limit. The default flavor accepts what no flavor covers, so only its GPUs are checked.
+    """
+    if flavor is None or not flavor.max_resources:
+        return
+    asked = {"cpu": body.cpus, "memory": body.memory} if flavor.name != default_flavor else {}
+    if body.gpus:
+        asked[body.gpu_resource] = body.gpus
+        if body.gpu_resource not in flavor.max_resources:
+            raise _no(flavor, body.gpu_resource, body.gpus, "none")
+    for name, value in asked.items():
+        most = flavor.max_resources.get(name)
+        if most is not None and value > quantity.parse(most):
+            raise _no(flavor, name, value, f"at most {most}")
+
+
+def _no(flavor: Flavor, name: str, value: int, allowed: str) -> SiteRefusedError:
+    return SiteRefusedError(
+        f"flavor {flavor.name}: {name} {value} is not allowed at this site; allowed: {allowed}", reason="OverLimit"
+    )

@@ -1,0 +1,158 @@
+"""The site's directory: with the directories of its jobs, the only state of a site beside that of its batch system."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import re
+import secrets
+import stat
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bridge.errors import ConfigError
+from bridge.protocol.model.identifiers import UID_PATTERN
+from bridge.site.files.atomic_files import read_json, write, write_new
+from bridge.site.files.removal import remove_tree
+from bridge.site.jobs import folder_id
+from bridge.site.jobs.job_folder import LARGEST_STATE, JobFolder
+
+_UID = re.compile(UID_PATTERN)
+_LOCKS = 64
+GONE_KEPT = 86400.0
+STAGING_KEPT = 3600.0
+REPLACED = ".replaced"
+"""Suffix of a directory in ``staging``: of a job that ended unused, until the batch system has its successor."""
+
+
+class Folder:
+    """The site's directory; ``since``: start of this process, in seconds since 1970."""
+
+    def __init__(self, path: Path, *, sync: bool = True, since: float = 0.0) -> None:
+        self.path = path
+        self.id = ""
+        """Distinguishes this directory from others; :meth:`prepare` reads it, or creates it."""
+        self.sync = sync
+        self.since = since
+        self.jobs = path / "jobs"
+        self.changed = path / "changed"
+        self.gone = path / "gone"
+        self._staging = path / "staging"
+        self._locks = path / "locks"
+        self._mark, self._count = secrets.token_hex(4), itertools.count()
+
+    def prepare(self, pool: str = "") -> None:
+        """Create what is missing.
+
+        Raises :class:`ConfigError` if other users could read or write the directory, or if it belongs to another pool
+        than ``pool``; empty: do not check it.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = self.path.stat()
+            if found.st_uid != os.geteuid():
+                raise ConfigError(
+                    f"folder {self.path} belongs to user {found.st_uid}, not to {os.geteuid()} who runs this",
+                    hint="name a folder of your own in site.toml",
+                )
+            if stat.S_IMODE(found.st_mode) & 0o066:  # jobs of other users pass through (bridge.site.batch.batch_user)
+                raise ConfigError(
+                    f"folder {self.path} is open to others (mode {stat.S_IMODE(found.st_mode):04o}): it holds secrets",
+                    hint=f"chmod 700 {self.path}",
+                )
+            for part in (self.jobs, self.changed, self.gone, self._staging, self._locks):
+                part.mkdir(mode=0o700, exist_ok=True)
+            self.id = folder_id.of(self.path)
+            if pool:
+                folder_id.check_pool(self.path, pool)
+        except OSError as error:
+            raise ConfigError(f"folder {self.path} can't be used: {error.strerror}") from error
+
+    def uids(self) -> list[str]:
+        """List the jobs, in order."""
+        return sorted(name for name in os.listdir(self.jobs) if _UID.fullmatch(name))
+
+    def job(self, uid: str) -> JobFolder:
+        """Return the directory of one job, whether it exists or not."""
+        if not _UID.fullmatch(uid):
+            raise ValueError(f"{uid!r} is no UID")
+        return JobFolder(self, uid, f"{self.jobs}/{uid}")
+
+    @contextlib.contextmanager
+    def locked(self, uid: str, *, wait: bool = True) -> Iterator[None]:
+        """Hold a job's lock. Raises BlockingIOError if it is held elsewhere and ``wait`` is false."""
+        path = f"{self._locks}/{zlib.crc32(uid.encode()) % _LOCKS:02d}"
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            yield
+        finally:
+            os.close(lock)
+
+    def touch(self, uid: str) -> None:
+        """Notify the leader that a job has changed."""
+        with contextlib.suppress(OSError):  # it is there already; users of jobs can make links in this directory
+            write_new(f"{self.changed}/{uid}", b"")
+
+    def take_changed(self) -> list[str]:
+        """Remove and return the notifications; a later change creates a new one."""
+        changed: list[str] = []
+        for name in os.listdir(self.changed):
+            if not _UID.fullmatch(name):
+                continue
+            try:
+                os.unlink(self.changed / name)
+            except IsADirectoryError:  # a job made it; it notifies of nothing
+                continue
+            except FileNotFoundError:
+                pass
+            changed.append(name)
+        return changed
+
+    # --- removed jobs -------------------------------------------------------------------------------------------------
+    def mark_forgotten(self, uid: str, owner: str) -> None:
+        """Remember for a day that an owner has read a job's end: a late submission of that owner is refused."""
+        (self.gone / f"{uid}.{owner}").touch(mode=0o600)
+
+    def is_forgotten(self, uid: str, owner: str) -> bool:
+        """Return whether that owner has read the job's end."""
+        return os.path.exists(f"{self.gone}/{uid}.{owner}")
+
+    def all_forgotten(self) -> set[str]:
+        """Return the UIDs of all jobs whose end an owner has read."""
+        return {name.partition(".")[0] for name in os.listdir(self.gone)}
+
+    def sweep(self, now: float) -> None:
+        """Remove old markers, and directories that a killed process had begun to remove."""
+        for name in os.listdir(self.gone):
+            with contextlib.suppress(OSError):
+                if (self.gone / name).stat().st_mtime < now - GONE_KEPT:
+                    os.unlink(self.gone / name)
+        for name in os.listdir(self._staging):
+            with contextlib.suppress(OSError):
+                kept = GONE_KEPT if name.endswith(REPLACED) else STAGING_KEPT
+                if (self._staging / name).stat().st_ctime < now - kept:
+                    remove_tree(self._staging / name)
+
+    # --- small files shared by several submitters ---------------------------------------------------------------------
+    def note(self, name: str, content: dict[str, Any]) -> None:
+        """Replace a small file of the leader."""
+        write(self.path / name, json.dumps(content).encode())
+
+    def noted(self, name: str) -> dict[str, Any] | None:
+        """Read such a file."""
+        return read_json(f"{self.path}/{name}", LARGEST_STATE)
+
+    # --- used by JobFolder --------------------------------------------------------------------------------------------
+    def staged(self, uid: str) -> str:
+        """Return the path of a directory that does not exist yet."""
+        return f"{self._staging}/{uid}.{self._mark}{next(self._count)}"
+
+    def set_aside(self, uid: str) -> JobFolder:
+        """Return the directory of the job that is being replaced, whether it exists or not."""
+        return JobFolder(self, uid, f"{self._staging}/{uid}{REPLACED}")

@@ -1,0 +1,1 @@
+"""Logs of containers at a site."""

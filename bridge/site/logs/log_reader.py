@@ -1,0 +1,226 @@
+"""Logs of containers, with all options of ``kubectl logs``.
+
+:mod:`.log_files` reads the output. Times are those at which the script checked the size of the log, about once a
+second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bridge import names
+from bridge.clock import Clock
+from bridge.errors import SiteRefusedError
+from bridge.protocol.model.requests import LogOptions
+from bridge.site.files.atomic_files import read_json
+from bridge.site.files.beneath import Below, Where
+from bridge.site.jobs.job_folder import LARGEST_STATE
+from bridge.site.jobs.job_record import JobRecord
+from bridge.site.logs.log_files import Index, LogFiles, open_log
+
+_NAME = re.compile(names.DNS_LABEL)
+PIECE = 64 * 1024
+POLL = 0.2
+LOOK_PERIOD = 1.0
+"""Seconds between two checks of a followed log; each opens the file again, as shared file systems need it."""
+OVER_PERIOD = 3.0
+LONGEST_LINE = 256 * 1024
+"""Bytes after which an incomplete line gets its time."""
+
+
+def read_log(
+    job: Path, ask: LogOptions, record: JobRecord, over: Callable[[], bool], wait: Callable[[float], bool], clock: Clock
+) -> Generator[bytes, None, None]:
+    """Return the pieces of a container's log; raises SiteRefusedError before the first one if there is no log.
+
+    ``over`` returns whether the job has ended; ``wait`` waits for some seconds and returns whether to stop. While a
+    followed log does not grow, empty pieces let the writer detect a closed connection.
+    """
+    if not _NAME.fullmatch(ask.container):
+        raise SiteRefusedError(f"{ask.container!r} is no name of a container", reason="ContainerNotFound")
+    state, logs = Below(str(job), f"state/{ask.container}.json"), Below(str(job), "logs")
+    previous = _is_previous(state, ask)
+    log = open_log(logs, ask.container, previous=previous, wait=wait)
+    if log is None:
+        _explain_absence(ask, record, over)
+        return _limited(iter(()), None)
+    index = Index(logs / f"{ask.container}{'.previous' if previous else ''}.index")
+    pieces = _pieces(log, index, ask, lambda: previous or _has_ended(state), over, wait, clock)
+    if ask.timestamps:
+        pieces = _stamped(pieces, log, index, clock)
+    started = _limited((piece for _, piece in pieces), ask.limit_bytes)
+    next(started)  # the files of a generator that has not started would stay open when it is closed
+    return started
+
+
+def _explain_absence(ask: LogOptions, record: JobRecord, over: Callable[[], bool]) -> None:
+    if ask.previous:
+        raise SiteRefusedError(f"previous terminated container {ask.container!r} not found", reason="NotFound")
+    known = dict(record.containers)
+    if record.started and known and ask.container not in known:
+        names = ", ".join(known)
+        raise SiteRefusedError(f"no container {ask.container!r} (there are: {names})", reason="ContainerNotFound")
+    if not over():
+        raise SiteRefusedError(f"container {ask.container!r} is waiting to start", reason="ContainerWaiting")
+
+
+def _start(log: LogFiles, index: Index, ask: LogOptions) -> int:
+    """Return the offset of the first byte to send."""
+    first, size = log.bounds.first, log.end
+    if ask.since is not None:
+        index.grow()
+        older = index.written_before(ask.since)
+        if older is None:
+            older = size if log.written_at < ask.since else 0
+        first = _line_start(log, min(older, size))
+    if ask.tail is not None:
+        first = max(first, _tail(log, size, ask.tail))
+    return first
+
+
+def _line_start(log: LogFiles, position: int) -> int:
+    """Return the start of the line of a position, as far as it is kept."""
+    while position > log.bounds.first:
+        begin = max(log.bounds.first, position - PIECE)
+        at, block = log.block(begin, position)
+        found = block.rfind(b"\n")
+        if found >= 0:
+            return at + found + 1
+        if at > begin:
+            return at
+        position = begin
+    return log.bounds.first
+
+
+def _tail(log: LogFiles, size: int, lines: int) -> int:
+    """Return the start of the last lines; an incomplete last line counts."""
+    if lines == 0:
+        return size
+    wanted = lines + (1 if log.block(size - 1, size)[1] == b"\n" else 0)
+    position = size
+    while position > log.bounds.first:
+        begin = max(log.bounds.first, position - PIECE)
+        at, block = log.block(begin, position)
+        count = block.count(b"\n")
+        if count >= wanted:
+            end = len(block)
+            for _ in range(wanted):
+                end = block.rfind(b"\n", 0, end)
+            return at + end + 1
+        if at > begin:
+            return at
+        wanted -= count
+        position = begin
+    return log.bounds.first
+
+
+def _pieces(
+    log: LogFiles,
+    index: Index,
+    ask: LogOptions,
+    ended: Callable[[], bool],
+    over: Callable[[], bool],
+    wait: Callable[[float], bool],
+    clock: Clock,
+) -> Iterator[tuple[int, bytes]]:
+    """Return pieces with their offsets; an empty piece means that nothing is new.
+
+    If a reader is so slow that the next byte is no longer kept, it continues with the first line that is kept.
+    """
+    try:
+        yield 0, b""  # taken by read_log
+        position, in_line = _start(log, index, ask), False
+        looked = over_at = clock.monotonic()
+        last_round = not ask.follow or ended()
+        while True:
+            offset, piece = log.read(position, PIECE)
+            if offset > position and in_line:
+                yield position, b"\n"
+                in_line = False
+            position = offset + len(piece)
+            if piece:
+                in_line = not piece.endswith(b"\n")
+                yield offset, piece
+                continue
+            if last_round:
+                return
+            yield offset, b""
+            if wait(POLL):
+                return
+            now = clock.monotonic()
+            if now - looked >= LOOK_PERIOD:
+                looked = now
+                last_round = ended() or not log.goes_on(position)
+                if not last_round and now - over_at >= OVER_PERIOD:
+                    over_at = now
+                    last_round = over()
+    finally:
+        log.close()
+
+
+def _stamped(
+    pieces: Iterator[tuple[int, bytes]], log: LogFiles, index: Index, clock: Clock
+) -> Iterator[tuple[int, bytes]]:
+    """Insert the time before each line, as kubelets do; incomplete lines wait for their end."""
+    rest, position, latest = b"", 0, 0.0
+
+    def stamp(line: bytes, end: int) -> bytes:
+        moment = index.time_of(end)
+        return _nanoseconds(latest if moment is None else moment).encode() + b" " + line
+
+    for offset, piece in pieces:
+        index.grow()
+        latest = min(clock.time(), log.written_at)  # for lines that the index does not cover yet
+        if not rest:
+            position = offset
+        out = []
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            position += len(line) + 1
+            out.append(stamp(line + b"\n", position))
+        if len(rest) > LONGEST_LINE:
+            position += len(rest)
+            out.append(stamp(rest, position))
+            rest = b""
+        yield offset, b"".join(out)
+    if rest:
+        yield position, stamp(rest, position + len(rest))
+
+
+def _limited(pieces: Iterator[bytes], limit: int | None) -> Generator[bytes, None, None]:
+    left = limit
+    for piece in pieces:
+        if left is None:
+            yield piece
+            continue
+        yield piece[:left]
+        left -= len(piece)
+        if left <= 0:
+            return
+
+
+def _is_previous(state: Where, ask: LogOptions) -> bool:
+    """Return whether a kubelet would send the log of the run before the one that the script started last.
+
+    With ``previous``, it sends that of the last run that has ended; without, also until the next one runs.
+    """
+    found = read_json(state, LARGEST_STATE) or {}
+    ended, last = found.get("ended"), found.get("last")
+    if ask.previous:
+        return not ended or ended != last
+    return found.get("state") == "waiting" and bool(last) and not ended
+
+
+def _has_ended(state: Where) -> bool:
+    """Return whether the container's current run, which writes the log, has ended."""
+    found = read_json(state, LARGEST_STATE) or {}
+    return found.get("state") == "terminated" or (found.get("state") == "waiting" and bool(found.get("ended")))
+
+
+def _nanoseconds(moment: float) -> str:
+    whole = int(moment)
+    text = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{int((moment - whole) * 1e9):09d}Z"

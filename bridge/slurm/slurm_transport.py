@@ -1,0 +1,84 @@
+"""HTTP to slurmrestd: connections, time limits, and the errors of failed connections."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from urllib.parse import unquote, urlsplit
+
+from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies
+
+from bridge.clock import Clock
+from bridge.config.hub import Config
+from bridge.errors import ConfigError, SlurmUnavailableError, SlurmUnknownOutcomeError
+from bridge.http.curl_client import Address, CallError, CurlClient, HttpLimits
+from bridge.slurm.auth import TokenSource
+from bridge.slurm.models import JsonObject
+from bridge.slurm.slurm_answers import WRITES
+from bridge.telemetry.metrics import SLURM_REQUEST_SECONDS, SLURM_REQUESTS, SLURM_RESPONSE_BYTES
+
+LARGEST_ANSWER = 1 << 29
+"""Bytes. 20,000 jobs, more than Slurm keeps by default, are 180 MB."""
+_counter, _seconds = cache(SLURM_REQUESTS.labels), cache(SLURM_REQUEST_SECONDS.labels)
+
+
+class Transport:
+    """One pool of connections to slurmrestd over http, https or a unix socket; for any thread."""
+
+    def __init__(self, config: Config, tokens: TokenSource, *, pool_size: int, clock: Clock) -> None:
+        self._tokens, self._clock = tokens, clock
+        self._connect, self._read = config.slurm.connect_timeout, config.slurm.read_timeout
+        self._client = CurlClient(_address(config), pool_size=pool_size)
+
+    def send(
+        self, method: str, path: str, endpoint: str, body: JsonObject | None = None, patience: float = 1
+    ) -> tuple[int, bytes]:
+        """Send one request; return the status and the body of the answer.
+
+        The whole answer must arrive within ``patience`` times twice the read time limit. Raises
+        :class:`SlurmUnavailableError` without an answer, and :class:`SlurmUnknownOutcomeError` if a write may have been
+        carried out.
+        """
+        headers = {**self._tokens.headers(), "Accept": "application/json", "User-Agent": "podbridge"}
+        data = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = json.dumps(body).encode()
+        began = self._clock.monotonic()
+        code = "error"
+        limits = HttpLimits(self._connect, patience * self._read, 2 * patience * self._read, LARGEST_ANSWER)
+        try:
+            answer = self._client.call(method, path, headers, data, limits)
+            code = str(answer.status)
+            SLURM_RESPONSE_BYTES.inc(len(answer.body))
+        except ValueError as error:
+            raise SlurmUnavailableError(f"{endpoint}: the request cannot be built: {error}") from error
+        except CallError as error:
+            why = f"{endpoint}: no answer from slurmrestd: {error}"
+            if endpoint in WRITES and error.sent:
+                raise SlurmUnknownOutcomeError(why) from error
+            raise SlurmUnavailableError(why) from error
+        else:
+            return answer.status, answer.body
+        finally:
+            _counter(endpoint, code).inc()
+            _seconds(endpoint).observe(self._clock.monotonic() - began)
+
+
+def _address(config: Config) -> Address:
+    """Return the address of slurmrestd; raises :class:`ConfigError` for a file that does not exist."""
+    slurm, base = config.slurm, config.slurm_rest_api
+    if base.startswith("unix://"):
+        path = unquote(base.removeprefix("unix://"))
+        return Address("http://localhost", unix_socket=path)
+    for key, file in (("caFile", slurm.ca_file), ("certFile", slurm.cert_file), ("keyFile", slurm.key_file)):
+        if file is not None and not file.is_file():
+            raise ConfigError(f"slurm.{key}: no such file: {file}")
+    proxies = get_environ_proxies(base)
+    return Address(
+        base,
+        ca_file=slurm.ca_file or DEFAULT_CA_BUNDLE_PATH,
+        cert_file=slurm.cert_file,
+        key_file=slurm.key_file,
+        proxy=proxies.get(urlsplit(base).scheme) or proxies.get("all") or "",
+    )

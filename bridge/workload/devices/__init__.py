@@ -1,0 +1,1 @@
+"""Devices of pods: ResourceClaims, device classes, CEL selectors, and gres of Slurm."""

@@ -1,0 +1,144 @@
+"""Carries out the actions of the node controller."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from bridge import names
+from bridge.control.control_loop import Dependencies
+from bridge.errors import SlurmRefusedError
+from bridge.http.fencing import fence
+from bridge.kube.resources import NODES
+from bridge.logs import kv
+from bridge.slurm import states
+from bridge.slurm.external_nodes import ALREADY_EXISTS
+from controllers.node import external, node_actions
+
+log = logging.getLogger(__name__)
+
+
+class NodeActor:
+    """Writes to nodes in Kubernetes and in Slurm.
+
+    Each patch of a Kubernetes node has, as precondition, the resourceVersion of the node in the decision.
+    """
+
+    def __init__(self, dependencies: Dependencies, check_leadership: Callable[[], None]) -> None:
+        self._kube = dependencies.kube.fenced(check_leadership)
+        self._slurm = dependencies.slurm
+        self._poller = dependencies.poller
+        self._cache = dependencies.nodes
+        self._events = dependencies.events
+        self._cluster = dependencies.cluster
+        self._check_leadership = check_leadership
+
+    def act(self, action: node_actions.Action) -> None:
+        """Carry out one action; raises :class:`~bridge.errors.BridgeError`."""
+        node = action.node
+        name = node["metadata"]["name"]
+        match action:
+            case node_actions.Taint():
+                self._patch(node, {"spec": {"taints": list(action.taints) or None}})
+            case node_actions.Label():
+                self._patch(node, {"metadata": {"labels": dict(action.labels)}})
+            case node_actions.MarkAsleep():
+                mark = "true" if action.asleep else None
+                self._patch(node, {"metadata": {"annotations": {names.SLURM_ASLEEP: mark}}})
+            case node_actions.Dispute():
+                self._patch(node, {"metadata": {"annotations": {names.SLURM_NAME_CONFLICT: action.why or None}}})
+                if action.why:
+                    text = f"{action.why}: none of these nodes is used until only one claims it"
+                    self._events.event(node, "SlurmNameConflict", text, warning=True)
+                else:
+                    self._events.event(node, "SlurmNameSettled", "no other node claims the same Slurm node now")
+            case node_actions.Cordon():
+                self._patch(node, {"spec": {"unschedulable": True}, **_annotation(action.why)})
+                self._events.event(node, "SlurmNodeDrained", f"cordoned: drained in Slurm, {action.why}", warning=True)
+            case node_actions.Uncordon():
+                self._patch(node, {"spec": {"unschedulable": None}, **_annotation(None)})
+                self._events.event(node, "SlurmNodeResumed", "uncordoned: no longer drained in Slurm")
+            case node_actions.Drain():
+                if not self._may_drain(action):
+                    return
+                with fence(self._check_leadership):
+                    self._slurm.set_node(action.slurm_node, "DRAIN", action.reason)
+                cause = action.reason.removeprefix(names.DRAIN_REASON_PREFIX).strip()
+                self._events.event(node, "SlurmNodeDraining", f"drained Slurm node {action.slurm_node}: {cause}")
+                self._poller.wake(nodes=True)
+            case node_actions.Undrain():
+                if (found := self._slurm.node(action.slurm_node)) is None or not external.is_ours(found):
+                    self._poller.wake(nodes=True)
+                    return  # an administrator has taken over the drain since the snapshot
+                with fence(self._check_leadership):
+                    self._slurm.set_node(action.slurm_node, "UNDRAIN", external.RESUME_REASON)
+                text = f"resumed Slurm node {action.slurm_node}: the cause of podbridge's drain is over"
+                self._events.event(node, "SlurmNodeUndrained", text)
+                self._poller.wake(nodes=True)
+            case node_actions.Explain():
+                self._patch(node, {"metadata": {"annotations": {names.EXTERNAL_NODE_PROBLEM: action.problem or None}}})
+                if action.problem:
+                    self._events.event(node, "ExternalNodeRefused", action.problem, warning=True)
+            case node_actions.Register():
+                self._register(action)
+            case node_actions.Unregister():
+                self._unregister(action)
+        log.info("node updated", extra=kv(node=name, action=type(action).__name__.lower()))
+
+    def _may_drain(self, action: node_actions.Drain) -> bool:
+        """Whether no administrator has drained the node since the snapshot, and Slurm does not start it for a job.
+
+        The drain of an administrator would get podbridge's reason.
+        """
+        found = self._slurm.node(action.slurm_node)
+        taken = found is not None and states.is_drained(found.states) and not external.is_ours(found)
+        if found is None or taken or states.is_starting(found.states):
+            self._poller.wake(nodes=True)
+            return False
+        return True
+
+    def tell_taken(self, node: node_actions.KubeNode, holder: str) -> None:
+        """Report a node that another scheduler has taken, by an Event of the node and in the log."""
+        text = (
+            f"not used: scheduler {holder} has taken this node (taint {names.MANAGED_TAINT}={holder}). If it is not "
+            f"to, change nodes.selector or partitions in its configuration; if it does not exist any more, run: "
+            f"kubectl taint node {node['metadata']['name']} {names.MANAGED_TAINT}-"
+        )
+        self._events.event(node, "NodeTakenByOther", text, warning=True)
+        log.warning("node not used: another scheduler has taken it", extra=kv(node=node["metadata"]["name"], by=holder))
+
+    def _register(self, action: node_actions.Register) -> None:
+        wanted = action.wanted
+        try:
+            with fence(self._check_leadership):
+                self._slurm.add_external_node(wanted, self._cluster)
+        except SlurmRefusedError as error:
+            self._poller.wake(nodes=True)
+            if error.code == ALREADY_EXISTS:
+                return  # the next decision knows whose it is
+            self._events.event(action.node, "ExternalNodeRefused", str(error), warning=True)
+            raise
+        size = ", ".join([f"{wanted.cpus} CPUs", f"{wanted.memory_mib} MiB", *wanted.gres])
+        text = f"registered as external node {wanted.name} in Slurm: {size}"
+        self._events.event(action.node, "ExternalNodeRegistered", text)
+        self._poller.wake(nodes=True)
+
+    def _unregister(self, action: node_actions.Unregister) -> None:
+        # the view may be a second old, and an administrator may have taken over the drain
+        found = self._slurm.node(action.slurm_node)
+        if found is not None and external.may_delete(found, self._cluster):
+            with fence(self._check_leadership):
+                self._slurm.delete_node(found.name)  # slurmctld refuses it if the node has a job by now
+            self._events.event(action.node, "ExternalNodeDeleted", f"deleted external node {found.name} in Slurm")
+        self._poller.wake(nodes=True)
+
+    def _patch(self, node: node_actions.KubeNode, patch: dict[str, Any]) -> None:
+        metadata = patch.setdefault("metadata", {})
+        metadata["resourceVersion"] = node["metadata"]["resourceVersion"]
+        metadata["uid"] = node["metadata"]["uid"]
+        self._cache.apply(self._kube.patch(NODES.path(name=node["metadata"]["name"]), patch, kind="merge"))
+
+
+def _annotation(why: str | None) -> dict[str, Any]:
+    return {"metadata": {"annotations": {names.SLURM_REASON: why}}}

@@ -1,0 +1,123 @@
+"""The actions of the node controller, and the view from which it decides on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.config.hub import Config
+from bridge.slurm.external_nodes import ExternalNode
+from bridge.slurm.models import ApiVersion, Snapshot
+from bridge.workload.devices.node_gres import NodeGres
+
+KubeNode = Mapping[str, Any]
+"""A raw node of Kubernetes. Of a node that Kubernetes has deleted, only the name is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSyncView:
+    """All data that a decision depends on. ``cluster`` is the UID of kube-system, ``time`` in seconds since the epoch.
+
+    ``nodes`` are the nodes of Kubernetes without the virtual ones. ``devices`` are the gres by the ResourceSlices of
+    external nodes, ``None`` if they are not counted (:class:`~controllers.node.device_reader.DeviceReader`).
+    """
+
+    nodes: Iterable[KubeNode]
+    snapshot: Snapshot
+    version: ApiVersion
+    config: Config
+    cluster: str = ""
+    time: float = 0
+    devices: Mapping[str, NodeGres] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """Add or remove the managed-node taint; ``taints`` is the whole new list."""
+
+    node: KubeNode
+    taints: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Change the labels of the node's partitions; ``None`` removes a label."""
+
+    node: KubeNode
+    labels: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkAsleep:
+    """Set or remove the annotation that Slurm's power saving has stopped the node, and starts it for a job."""
+
+    node: KubeNode
+    asleep: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """Mirror a drain in Slurm: cordon the node, with Slurm's reason."""
+
+    node: KubeNode
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uncordon:
+    """The node is no longer drained in Slurm: remove the mirrored cordon, if it still exists."""
+
+    node: KubeNode
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Drain the node in Slurm: it is cordoned in Kubernetes, or an external node that cannot be used as it is."""
+
+    node: KubeNode
+    slurm_node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undrain:
+    """Remove podbridge's own drain."""
+
+    node: KubeNode
+    slurm_node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """Set or remove the annotation that other nodes claim the same Slurm node; ``why`` is empty to remove it."""
+
+    node: KubeNode
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Create the node in Slurm as an external node."""
+
+    node: KubeNode
+    wanted: ExternalNode
+
+
+@dataclass(frozen=True, slots=True)
+class Unregister:
+    """Delete the external node in Slurm, which is drained and has no job."""
+
+    node: KubeNode
+    slurm_node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Set or remove the annotation that the node is not registered as described; ``problem`` is empty to remove it."""
+
+    node: KubeNode
+    problem: str
+
+
+Action = Dispute | Taint | Label | MarkAsleep | Cordon | Uncordon | Drain | Undrain | Register | Unregister | Explain

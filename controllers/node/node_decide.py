@@ -1,0 +1,205 @@
+"""The decision of the node controller, for every node of both Kubernetes and Slurm. Pure.
+
+The side that drains a node is the side that resumes it. A drain in Slurm whose reason begins with ``slurm-bridge:``
+mirrors a cordon and is removed with it. Any other drain belongs to Slurm's administrator: it is mirrored as a cordon
+with the annotation ``bridge.vk.io/slurm-reason``, and podbridge never removes it. If a user uncordons a node that is
+still drained in Slurm, it stays uncordoned: the annotation shows that the drain was mirrored already.
+
+A node that another scheduler has taken, or that the configuration gives to another installation
+(:mod:`bridge.workload.node_ownership`), is left alone.
+
+podbridge also drains external nodes that it replaces or deletes (:mod:`controllers.node.external`), and nodes that are
+not Ready (:mod:`controllers.node.not_ready`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bridge import names
+from bridge.config.hub import Config
+from bridge.core import isolation
+from bridge.slurm import states
+from bridge.slurm.models import Node
+from bridge.workload import eligibility, node_ownership, slurm_partition
+from bridge.workload.eligibility import slurm_name
+from controllers.node import external, not_ready
+from controllers.node.external import Plan
+from controllers.node.node_actions import (
+    Action,
+    Cordon,
+    Dispute,
+    Drain,
+    KubeNode,
+    Label,
+    MarkAsleep,
+    NodeSyncView,
+    Taint,
+    Uncordon,
+    Undrain,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDecision:
+    """The actions, and the number of external nodes by the state of their plan.
+
+    ``taken`` are the nodes that this installation is to manage, but another scheduler has taken: name -> scheduler.
+    """
+
+    actions: list[Action] = field(default_factory=list)
+    external: Mapping[str, int] = field(default_factory=dict)
+    taken: Mapping[str, str] = field(default_factory=dict)
+
+
+def decide(view: NodeSyncView) -> NodeDecision:
+    """Decide for every node of both; without actions while Slurm does not answer or has no nodes."""
+    if not view.snapshot.sequence or view.snapshot.error or not view.snapshot.nodes:
+        return NodeDecision()
+    actions: list[Action] = []
+    plans: list[Plan] = []
+    nodes, taken = [], {}
+    failed: list[KubeNode] = []
+    for node in view.nodes:
+        try:
+            slurm_node = view.snapshot.nodes.get(slurm_name(node))
+            possible, holder = node_ownership.is_possible(view.config, node, slurm_node), node_ownership.holder(node)
+            if possible and holder in ("", view.config.scheduler_name):
+                nodes.append(node)
+            elif holder == view.config.scheduler_name:
+                actions.append(_release(view, node, slurm_node))
+            elif possible and (slurm_node is not None or external.is_labelled(node)):
+                taken[node["metadata"]["name"]] = holder
+        except Exception as error:
+            _report(node, error)
+            failed.append(node)
+    rivals = eligibility.rivals(nodes)
+    silent = not_ready.causes(view, nodes)
+    for node in nodes:
+        try:
+            more, plan = _decide_node(view, node, rivals.get(node["metadata"]["name"], ()), silent)
+        except Exception as error:
+            _report(node, error)
+            continue
+        actions += more
+        plans.append(plan)
+    # a node for which the decision has failed is no orphan
+    for node, orphan in external.orphans(view, map(slurm_name, [*nodes, *failed])):
+        try:
+            plan = external.orphan_plan(node, orphan)
+            drain = [] if states.is_drained(orphan.states) else [_drain(node, orphan, plan.drain)]
+        except Exception as error:
+            _report(node, error)
+            continue
+        actions += [*plan.actions, *drain]
+        plans.append(plan)
+    counts = {state: sum(plan.state == state for plan in plans) for state in external.STATES}
+    return NodeDecision(actions, counts, taken)
+
+
+def _report(node: KubeNode, error: Exception) -> None:
+    isolation.report("node", str(node["metadata"]["name"]), error)
+
+
+def _decide_node(
+    view: NodeSyncView, node: KubeNode, claimants: tuple[str, ...], silent: Mapping[str, str]
+) -> tuple[list[Action], Plan]:
+    """Decide for one node of this installation; ``claimants`` are the other nodes that claim its Slurm node."""
+    slurm_node = view.snapshot.nodes.get(slurm_name(node))
+    plan = external.plan(view, node, slurm_node, claimants)
+    others = claimants if slurm_node is not None else ()
+    actions: list[Action | None] = [
+        _taint(view.config, node, slurm_node is not None or plan.wanted),
+        _label(node, slurm_node if view.config.nodes.partition_labels else None),
+        _mark_asleep(view, node, slurm_node),
+        _dispute(node, others),
+        *plan.actions,
+        # a cordon of one node must not drain another, and a drain must not cordon it
+        None if others else _sync_cordon(view, node, slurm_node, plan, silent),
+    ]
+    return [action for action in actions if action is not None], plan
+
+
+def _release(view: NodeSyncView, node: KubeNode, slurm_node: Node | None) -> Action:
+    """Return the next step for a node that this installation has taken and does not manage any more.
+
+    The taint is removed last: no other installation changes the node before.
+    """
+    if slurm_node is not None and external.is_ours(slurm_node) and view.version.node_updates:
+        return Undrain(node, slurm_node.name)
+    if names.SLURM_REASON in (node["metadata"].get("annotations") or {}):
+        return Uncordon(node)
+    if labels := _label(node, None):
+        return labels
+    if mark := _mark_asleep(view, node, None):
+        return mark
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return Taint(node, tuple(taint for taint in taints if taint.get("key") != names.MANAGED_TAINT))
+
+
+def _taint(config: Config, node: KubeNode, managed: bool) -> Taint | None:
+    wanted = {"key": names.MANAGED_TAINT, "value": config.scheduler_name, "effect": "NoExecute"}
+    taints = tuple((node.get("spec") or {}).get("taints") or ())
+    ours = [t for t in taints if t.get("key") == names.MANAGED_TAINT and t.get("value") == config.scheduler_name]
+    if managed and config.nodes.taint:
+        return None if ours else Taint(node, (*taints, wanted))
+    return Taint(node, tuple(t for t in taints if t not in ours)) if ours else None
+
+
+def _label(node: KubeNode, slurm_node: Node | None) -> Label | None:
+    labels = node["metadata"].get("labels") or {}
+    changes = slurm_partition.label_changes(labels, slurm_node.partitions if slurm_node is not None else ())
+    return Label(node, changes) if changes else None
+
+
+def _mark_asleep(view: NodeSyncView, node: KubeNode, slurm_node: Node | None) -> MarkAsleep | None:
+    """Return the change of the mark of a node that Slurm has stopped: without its quota, Kueue admits no job to it.
+
+    A node that Slurm has started keeps the mark until its kubelet is Ready: its quota does not fall in between.
+    """
+    marked = names.SLURM_ASLEEP in (node["metadata"].get("annotations") or {})
+    asleep = False
+    if view.config.queues.enabled and slurm_node is not None:
+        late = marked and eligibility.readiness(node).get("status") != "True"
+        asleep = states.is_asleep(slurm_node.states) or (late and not states.is_drained(slurm_node.states))
+    return MarkAsleep(node, asleep) if asleep != marked else None
+
+
+def _dispute(node: KubeNode, others: tuple[str, ...]) -> Dispute | None:
+    said = (node["metadata"].get("annotations") or {}).get(names.SLURM_NAME_CONFLICT, "")
+    wanted = eligibility.rivalry(slurm_name(node), others) if others else ""
+    return Dispute(node, wanted) if said != wanted else None
+
+
+def _sync_cordon(
+    view: NodeSyncView, node: KubeNode, slurm_node: Node | None, plan: Plan, silent: Mapping[str, str]
+) -> Action | None:
+    config = view.config.nodes
+    cordoned = bool((node.get("spec") or {}).get("unschedulable"))
+    mirrored = names.SLURM_REASON in (node["metadata"].get("annotations") or {})
+    if slurm_node is None:
+        return Uncordon(node) if mirrored else None
+    out = states.is_drained(slurm_node.states)
+    # a node that is down may still have the reason of a drain that podbridge has removed
+    ours = external.is_ours(slurm_node)
+    if out and not ours:
+        if config.cordon and not mirrored and not cordoned:
+            stale = slurm_node.reason.startswith((names.DRAIN_REASON_PREFIX, external.RESUME_REASON))
+            reason = "no reason given" if stale else slurm_node.reason or "no reason given"
+            return Cordon(node, f"{'+'.join(sorted(slurm_node.states))}: {reason}")
+        return None
+    if mirrored:
+        return Uncordon(node)
+    if not view.version.node_updates:
+        return None
+    cause = plan.drain or silent.get(node["metadata"]["name"], "")
+    if not cause and cordoned and config.drain:
+        cause = f"Kubernetes node {node['metadata']['name']} is cordoned"
+    if cause:
+        return None if out or states.is_starting(slurm_node.states) else _drain(node, slurm_node, cause)
+    return Undrain(node, slurm_node.name) if ours else None
+
+
+def _drain(node: KubeNode, slurm_node: Node, cause: str) -> Drain:
+    return Drain(node, slurm_node.name, f"{names.DRAIN_REASON_PREFIX} {cause}")

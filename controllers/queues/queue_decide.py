@@ -1,0 +1,365 @@
+"""Decides what Kueue's objects of all MasterQueues are to be. Pure: plain data in, actions out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from bridge.core import isolation
+from controllers.queues import leaving, manifests, offers, queue_status, specification
+from controllers.queues.leaving import Leaving
+from controllers.queues.manifests import Quota
+from controllers.queues.offers import Offer
+from controllers.queues.queue_actions import Action, Apply, Delete, Evict, Kind, Object, SetStatus
+from controllers.queues.queue_status import FlavorState
+from controllers.queues.specification import Flavor, Specification, SpecificationError
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is observed.
+
+    Attributes
+    ----------
+    queues
+        MasterQueues.
+    nodes
+        Nodes of Kubernetes.
+    flavors, cluster_queues
+        ResourceFlavors and ClusterQueues by name, also those of others.
+    local_queues
+        LocalQueues by namespace and name, also those of others.
+    version
+        Version of Kueue's API.
+    now
+        Seconds since 1970.
+    release_after
+        Seconds for which the node of a held pool must have been ready.
+    silent_after
+        Seconds of silence after which the node of a pool is not ready.
+    failures
+        UID of a MasterQueue -> why writes for it have failed.
+    scheduler
+        Name of podbridge's scheduler, the value of the taint of Slurm's nodes.
+    weights
+        Weight of each pool (``pools.weights``); 1 for the others.
+    tainted
+        Whether podbridge taints Slurm's nodes (``nodes.taint``).
+    """
+
+    queues: Sequence[Object]
+    nodes: Sequence[Mapping[str, Any]]
+    flavors: Mapping[str, Object]
+    cluster_queues: Mapping[str, Object]
+    local_queues: Mapping[tuple[str, str], Object]
+    version: str
+    now: float
+    release_after: float
+    silent_after: float
+    failures: Mapping[str, str]
+    scheduler: str
+    weights: Mapping[str, int]
+    tainted: bool = True
+
+
+_ANY_PODS = Fraction(100_000)
+"""Quota of pods of a local flavor that has none: its other resources limit it."""
+_STRICTNESS = ("None", "Hold", "HoldAndDrain")
+
+
+def decide(view: View) -> list[Action]:
+    """Return the actions that bring Kueue's objects in step with the pools; none if they are."""
+    found = offers.read(view.nodes)
+    actions: list[Action] = []
+    for queue in sorted(view.queues, key=lambda item: str(item["metadata"]["name"])):
+        if not queue["metadata"].get("deletionTimestamp"):
+            actions += _decide_queue(view, queue, found)
+    return actions
+
+
+def _decide_queue(view: View, queue: Object, found: Mapping[str, Offer]) -> list[Action]:
+    """Decide about one MasterQueue; an unexpected error becomes its status."""
+    plan = _Plan(view, queue, found)
+    try:
+        return plan.actions()
+    except Exception as error:
+        return plan.failed(str(isolation.report("queues", plan.name, error)))
+
+
+class _Plan:
+    """The decision about one MasterQueue."""
+
+    def __init__(self, view: View, queue: Object, found: Mapping[str, Offer]) -> None:
+        self.view, self.queue, self.found = view, queue, found
+        self.name, self.uid = queue["metadata"]["name"], queue["metadata"]["uid"]
+        self.states: list[FlavorState] = []
+        self.conflicts: list[str] = []
+        self.deleted: list[str] = []
+        self.names: set[str] = set()
+        """The names of the ResourceFlavors so far."""
+        self.result: list[Action] = []
+
+    def actions(self) -> list[Action]:
+        try:
+            spec = specification.read(self.queue)
+        except SpecificationError as error:
+            self._report(queue_status.invalid(str(error)))
+            return self.result
+        quotas, lent = self._flavors(spec)
+        self._leaving(quotas)
+        excess = self._excess(quotas)
+        quotas = [quota for quota in quotas if quota[0] not in excess]
+        lent = {queue: [quota for quota in items if quota[0] not in excess] for queue, items in lent.items()}
+        self._leaving_borrowed(lent, manifests.resources(quotas) if quotas else ())
+        offering = any(state.state == "Offered" for state in self.states)
+        policy = spec.stop_policy if offering else max(spec.stop_policy, spec.when_silent, key=_STRICTNESS.index)
+        self._queue(self.name, spec, policy, quotas)
+        for name, borrowed in lent.items():
+            self._queue(name, spec, spec.stop_policy, borrowed)
+        for namespace, name in spec.local_queues:
+            self._local_queue(namespace, name)
+        self._remove({self.name, *lent}, {name for name, _, _ in quotas}, set(spec.local_queues))
+        self._unwritten()
+        reason, problem = self._problem()
+        if problem or not any(isinstance(action, Apply | Delete) for action in self.result):
+            self._report(queue_status.usable(self.states, spec.ignored, manifests.omitted(quotas), reason, problem))
+        return self.result  # without a status: the next decision reports what has become of the writes
+
+    def failed(self, message: str) -> list[Action]:
+        """Return the report of an unexpected error."""
+        self.result = []
+        self._report(queue_status.invalid(message))
+        return self.result
+
+    def _problem(self) -> tuple[str, str]:
+        if self.conflicts:
+            return "Conflict", queue_status.conflict(self.conflicts)
+        if failure := self.view.failures.get(self.uid):
+            return "WriteFailed", failure
+        return ("BeingDeleted", queue_status.deleting(self.deleted)) if self.deleted else ("InStep", "")
+
+    def _flavors(self, spec: Specification) -> tuple[list[Quota], dict[str, list[Quota]]]:
+        """Return the quotas of the own queue, and those of the queues that borrow."""
+        quotas: list[Quota] = []
+        lent: dict[str, list[Quota]] = {}
+        for flavor in spec.flavors:
+            if flavor.nodes and flavor.labels is None:
+                flavors = self._administrators(flavor, quotas)
+            else:
+                flavors = self._nodes(flavor, quotas) if flavor.nodes else self._pools(flavor, quotas)
+            for lending in flavor.lending:
+                lent.setdefault(lending.queue, []).extend((name, {}, lending.limit) for name in flavors)
+        covered = manifests.resources(quotas)
+        zero = dict.fromkeys(covered, Fraction(0))
+        return quotas, {queue: [(name, zero, limit) for name, _, limit in items] for queue, items in lent.items()}
+
+    def _nodes(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
+        view, name = self.view, f"{self.name}-{flavor.name}"
+        body = manifests.node_flavor(view.version, name, self.queue, flavor.labels or {})
+        if problem := self._flavor(name, body):
+            self.states.append(FlavorState(flavor.name, name, "", "Conflict", problem))
+            return []
+        amounts = offers.of_nodes(
+            view.nodes, flavor.labels or {}, slurm=flavor.nodes == "slurm", scheduler=view.scheduler
+        )
+        offered = any(amounts.values())
+        reason = (
+            ""
+            if offered
+            else queue_status.no_offer(flavor)
+            if amounts
+            else queue_status.no_node(flavor, tainted=view.tainted)
+        )
+        self.states.append(FlavorState(flavor.name, name, "", "Offered" if offered else "Held", reason))
+        quotas.append((name, _limited(flavor, amounts), None))
+        return [name]
+
+    def _flavor(self, name: str, body: Object) -> str:
+        """Plan the write of a ResourceFlavor if it differs; return why it cannot be used, else an empty text."""
+        if name in self.names:
+            return "another flavor of this MasterQueue has a ResourceFlavor of this name: rename one of them"
+        self.names.add(name)
+        return "" if self._apply(body, self.view.flavors.get(name)) else "not of this MasterQueue"
+
+    def _administrators(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
+        if flavor.name not in self.view.flavors:
+            reason = f"ResourceFlavor {flavor.name} does not exist"
+            self.states.append(FlavorState(flavor.name, flavor.name, "", "Missing", reason))
+            return []
+        self.states.append(FlavorState(flavor.name, flavor.name, "", "Offered", ""))
+        quotas.append((flavor.name, {"pods": _ANY_PODS, **flavor.cap}, None))
+        return [flavor.name]
+
+    def _pools(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
+        pools = flavor.pools or self._matching(flavor)
+        if not pools:
+            reason = "no pool matches poolRegExp"
+            self.states.append(FlavorState(flavor.name, "", "", "Missing", reason))
+        written = []
+        for pool in pools:
+            name = f"{self.name}-{flavor.name}-{pool}"
+            offer = self.found.get(pool)
+            if offer is None:
+                self.states.append(FlavorState(flavor.name, name, pool, "Missing", "the pool has no virtual node"))
+                continue
+            view = self.view
+            if len(name) > specification.LONGEST_NAME:
+                reason = f"{name} is too long for a ResourceFlavor: at most {specification.LONGEST_NAME} characters"
+                self.states.append(FlavorState(flavor.name, "", pool, "Missing", reason))
+                continue
+            body = manifests.resource_flavor(view.version, name, self.queue, offer.hostname, offer.taints, pool)
+            if problem := self._flavor(name, body):
+                self.states.append(FlavorState(flavor.name, name, pool, "Conflict", problem))
+                continue
+            held = self._held(flavor, offer, name)
+            self.states.append(FlavorState(flavor.name, name, pool, "Held" if held else "Offered", held))
+            quotas.append((name, _quota(flavor, offer, bool(held)), None))
+            written.append(name)
+            if held:
+                self._evict(flavor, offer, name)
+        return written
+
+    def _evict(self, flavor: Flavor, offer: Offer, name: str) -> None:
+        """Evict the workloads of a pool that has been silent for long, if the MasterQueue says so."""
+        if flavor.evict_after is None or offer.state != "held" or offer.reason != offers.SILENT:
+            return
+        silence = self.view.now - offer.since + self.view.silent_after
+        used = any(manifests.is_used(queue, name) for queue in self.view.cluster_queues.values())
+        if used and silence >= flavor.evict_after:
+            message = f"pool {offer.pool} has been silent for {silence:.0f} s (evictAfter: {flavor.evict_after:g})"
+            self.result.append(Evict(self.queue, name, message))
+
+    def _matching(self, flavor: Flavor) -> tuple[str, ...]:
+        """Return the pools that ``poolRegExp`` selects: those with the largest weight first, then by name."""
+        matching = [pool for pool in self.found if flavor.pattern and flavor.pattern.search(pool)]
+        return tuple(sorted(matching, key=lambda pool: (-self.view.weights.get(pool, 1), pool)))
+
+    def _held(self, flavor: Flavor, offer: Offer, name: str) -> str:
+        """Return why nothing is admitted to a pool; empty if it is."""
+        own = self.view.cluster_queues.get(self.name)
+        known = own is not None and name in manifests.flavor_names(own)
+        had = known and own is not None and manifests.has_quota(own, name)
+        age = self.view.now - offer.since
+        if offer.state == "held":
+            silent = max(0.0, flavor.patience - self.view.silent_after) if offer.reason == offers.SILENT else 0.0
+            return "" if had and age < silent else offer.reason
+        if offer.state == "unknown":
+            return "" if had else offer.reason
+        if known and not had and age < self.view.release_after:
+            return f"ready for less than {self.view.release_after:g} s"
+        return ""
+
+    def _leaving(self, quotas: list[Quota]) -> None:
+        """Keep flavors without a pool, with no quota, until no workload of the queue uses them."""
+        observed = self.view.cluster_queues.get(self.name, {})
+        for flavor in leaving.own(observed, self.uid, quotas, self.view.flavors):
+            quotas.append(flavor.quota)
+            self._report_leaving(flavor)
+
+    def _leaving_borrowed(self, lent: Mapping[str, list[Quota]], covered: Sequence[str]) -> None:
+        """Keep flavors in the queues that borrow, with a limit of 0, until none of their workloads uses them."""
+        for name, quotas in lent.items():
+            observed = self.view.cluster_queues.get(name, {})
+            for flavor in leaving.borrowed(observed, self.uid, quotas, self.view.flavors, covered):
+                quotas.append(flavor.quota)
+                if all(state.flavor != flavor.quota[0] or state.state == "Missing" for state in self.states):
+                    self._report_leaving(flavor)
+
+    def _report_leaving(self, flavor: Leaving) -> None:
+        name = flavor.quota[0]
+        self.states = [state for state in self.states if state.flavor != name]
+        self.states.append(FlavorState("", name, "", "Leaving", flavor.reason))
+
+    def _excess(self, quotas: Sequence[Quota]) -> set[str]:
+        """Return the last flavors beyond Kueue's limit, without those that workloads use; they are not written."""
+        own = self.view.cluster_queues.get(self.name, {})
+        unused = [name for name, _, _ in reversed(quotas) if not manifests.is_used(own, name)]
+        excess = set(unused[: max(0, len(quotas) - manifests.MOST_FLAVORS)])
+        if excess:
+            reason = f"a queue of Kueue has at most {manifests.MOST_FLAVORS} flavors: use another MasterQueue"
+            self.states = [
+                replace(state, state="Excess", reason=reason) if state.flavor in excess else state
+                for state in self.states
+            ]
+            self.result = [
+                action
+                for action in self.result
+                if not (isinstance(action, Apply) and action.body["metadata"]["name"] in excess)
+            ]
+        return excess
+
+    def _unwritten(self) -> None:
+        """Report the flavors whose ResourceFlavor has yet to be written; no ClusterQueue names them."""
+        reason = "its ResourceFlavor has not been written"
+        self.states = [
+            replace(state, state="Missing", reason=reason)
+            if state.state in ("Offered", "Held") and state.flavor not in self.view.flavors
+            else state
+            for state in self.states
+        ]
+
+    def _queue(self, name: str, spec: Specification, policy: str, quotas: Sequence[Quota]) -> None:
+        """Plan the write of a ClusterQueue. It has only flavors whose ResourceFlavor exists: others would stop it."""
+        observed = self.view.cluster_queues.get(name)
+        written = [quota for quota in quotas if quota[0] in self.view.flavors]
+        if observed is None and quotas and not written:
+            return  # without a flavor it would be of no use
+        body = manifests.cluster_queue(self.view.version, name, self.queue, spec.template, policy, written)
+        if not self._apply(body, observed):
+            self.conflicts.append(f"ClusterQueue {name}")
+
+    def _local_queue(self, namespace: str, name: str) -> None:
+        body = manifests.local_queue(self.view.version, namespace, name, self.queue, self.name)
+        if not self._apply(body, self.view.local_queues.get((namespace, name))):
+            self.conflicts.append(f"LocalQueue {namespace}/{name}")
+
+    def _apply(self, body: Object, observed: Object | None) -> bool:
+        """Plan a write if the object differs; return whether it may be written."""
+        if observed is None:
+            self.result.append(Apply(self.queue, body, ""))
+            return True
+        if not manifests.is_owned(observed, self.uid):
+            return False
+        metadata = observed["metadata"]
+        if metadata.get("deletionTimestamp"):
+            if body["kind"] == "ResourceFlavor":
+                return True  # Kueue keeps it while the ClusterQueue names it, and workloads are admitted to it
+            path = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
+            self.deleted.append(f"{body['kind']} {path}")
+        elif not manifests.is_applied(body, observed):
+            self.result.append(Apply(self.queue, body, observed["metadata"]["uid"]))
+        return True
+
+    def _remove(self, queues: set[str], flavors: set[str], local_queues: set[tuple[str, str]]) -> None:
+        """Delete own objects that are no longer wanted, flavors only after no ClusterQueue names them."""
+        named = {flavor for queue in self.view.cluster_queues.values() for flavor in manifests.flavor_names(queue)}
+        unwanted: list[tuple[Kind, Object]] = [
+            ("ClusterQueue", queue) for name, queue in self.view.cluster_queues.items() if name not in queues
+        ]
+        unwanted += [
+            ("ResourceFlavor", flavor)
+            for name, flavor in self.view.flavors.items()
+            if name not in flavors and name not in named
+        ]
+        unwanted += [("LocalQueue", item) for key, item in self.view.local_queues.items() if key not in local_queues]
+        for kind, item in unwanted:
+            metadata = item["metadata"]
+            if manifests.is_owned(item, self.uid) and not metadata.get("deletionTimestamp"):
+                namespace = metadata.get("namespace", "")
+                self.result.append(Delete(self.queue, kind, namespace, metadata["name"], metadata["uid"]))
+
+    def _report(self, wanted: Object) -> None:
+        body = queue_status.dated(wanted, self.queue, self.view.now)
+        if body != (self.queue.get("status") or {}):
+            self.result.append(SetStatus(self.queue, body))
+
+
+def _quota(flavor: Flavor, offer: Offer, held: bool) -> dict[str, Fraction]:
+    return dict.fromkeys(offer.amounts, Fraction(0)) if held else _limited(flavor, offer.amounts)
+
+
+def _limited(flavor: Flavor, amounts: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    """Return the share of amounts that becomes quota, at most ``nominalQuota``."""
+    return {name: min(amount * flavor.share, flavor.cap.get(name, amount)) for name, amount in amounts.items()}

@@ -1,0 +1,389 @@
+"""The loop of virtual nodes: it follows the pools, their nodes and leases, and sweeps over their pods."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from bridge import names
+from bridge.clock import Clock, rfc3339
+from bridge.config.hub import Config
+from bridge.control.control_loop import Loop
+from bridge.core import isolation
+from bridge.core.threads import Supervisor
+from bridge.core.workers import Workers
+from bridge.kube.cache import Cache
+from bridge.kube.events import EventRecorder
+from bridge.kube.kube_client import KubeClient
+from bridge.kube.lease import Elector
+from bridge.kube.resources import PODS
+from bridge.logs import kv
+from bridge.pools.pool_interface import Pool, RacingPool
+from bridge.protocol.model.readiness import READY
+from bridge.telemetry.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
+from bridge.workload import pods, pool_selection
+from controllers.brakes import Brakes, config_map_path
+from controllers.virtual import site_folder, virtual_node_decide
+from controllers.virtual.node_manifest import NodeSettings, PoolStatus
+from controllers.virtual.node_writer import NodeWriter
+from controllers.virtual.object_follower import ObjectFollower
+from controllers.virtual.pod_reconciler import PodReconciler, PoolState
+from controllers.virtual.prune_nodes import prune
+from controllers.virtual.race_decide import Racers
+from controllers.virtual.race_decide import prune as prune_racers
+from controllers.virtual.reference_reader import ReferenceReader
+from controllers.virtual.virtual_pod_act import PodActor
+
+log = logging.getLogger(__name__)
+
+LEASE_PERIOD = 10.0
+SWEEP = 60.0
+"""Seconds in which each pod is checked once, even without an event."""
+SWEEP_RATE = 20.0
+"""Pods of each pool that are checked per second, at least."""
+MISSING_SETTLE = 5.0
+"""Seconds for which a job must be missing before its pod fails: a site reports missing jobs one by one."""
+MOST_JOBS = 10**9
+"""Jobs that the metric of a phase shows, at most: a site may announce any number."""
+PHASES = ("queued", "running", "ended", "unknown")
+
+
+class Pools(Protocol):
+    """The source of the pools (:class:`bridge.pools.registry.PoolRegistry`)."""
+
+    def pools(self) -> Mapping[str, Pool]:
+        """Return all known pools by name."""
+
+    def subscribe(self, changed: Callable[[str, str], None]) -> None:
+        """Call ``changed`` after each change, with the pool's name, and the UID of a job or an empty string."""
+
+
+class PoolProgress(NamedTuple):
+    """What the hub has of a pool: its pods are ``synced``, its jobs ``listed``, and it is ``accepting`` submissions."""
+
+    synced: bool = False
+    listed: bool = False
+    accepting: bool = False
+
+
+@dataclass(slots=True)
+class _LoopState:
+    """The loop's state of a pool. ``heard``: the monotonic time of the last announcement, and the same time as text.
+
+    ``swept_at``: the monotonic time of the last check of a part of the pods.
+    """
+
+    swept_at: float
+    progress: PoolProgress = field(default_factory=PoolProgress)
+    heard: tuple[float | None, str] = (None, "")
+    folder_problem: str = ""
+    renewed_at: float = float("-inf")
+    sweep: Iterator[str] = field(default_factory=lambda: iter(()))
+
+
+class VirtualNodes(Loop):
+    """Maintains a virtual node for each pool, and the pods that are bound to it.
+
+    ``link_problem`` returns why there is no connection to NATS (``None`` if there is one), ``remembered`` the number of
+    known jobs at a pool including restored ones. ``forget`` removes a pool.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        kube: KubeClient,
+        node_cache: Cache,
+        events: EventRecorder,
+        elector: Elector | None,
+        clock: Clock,
+        pools: Pools,
+        settings: NodeSettings,
+        link_problem: Callable[[], str | None] = lambda: None,
+        remembered: Callable[[str], int] = lambda _: 0,
+        forget: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        super().__init__("virtual-nodes", (node_cache,), elector, 4, clock)
+        self.settings = settings
+        self._kube = kube
+        self._nodes = node_cache
+        self._pools = pools
+        self._link_problem = link_problem
+        self._remembered = remembered
+        self._threads, self._pool_threads = config.workers, config.pools.workers
+        self._history = virtual_node_decide.History()
+        self._node_writer = NodeWriter(
+            kube, node_cache, events, clock, self.check_leadership, settings.remove_after, forget
+        )
+        reader = ReferenceReader(kube, config, clock)
+        actor = PodActor(
+            kube,
+            events,
+            reader,
+            clock,
+            self.check_leadership,
+            settings.address,
+            config.pools.submit_timeout,
+            config.pools.race.wait,
+        )
+        self._reconciler = PodReconciler(
+            actor,
+            clock,
+            settings.address,
+            lambda: self.leading_since,
+            self.check_leadership,
+            config.pools.submit_timeout,
+        )
+        reconciler = self._reconciler
+        self._follower = ObjectFollower(
+            reader, reconciler.followed, reconciler.tell_version, config.pools.volume_period, clock
+        )
+        self._racers: Racers | None = None
+        self._waiting: Cache | None = None
+        if config.pools.race.enabled:
+            self._racers = Racers(self._reconciler.add)
+            selector = f"spec.nodeName=,spec.schedulerName={config.scheduler_name}"
+            self._waiting = Cache(
+                kube, PODS, name="pods-racing", prune=prune_racers, field_selector=selector, clock=clock
+            )
+            self._waiting.subscribe(self._racers.changed)
+        fenced = kube.fenced(self.check_leadership)
+        self._brakes = Brakes(config.brake, config_map_path(config), fenced, events, clock, self.workers)
+        self._records: dict[str, PoolState] = {}
+        self._loop_states: dict[str, _LoopState] = {}
+        self._since = clock.monotonic()
+        self._supervisor: Supervisor | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether work is pending."""
+        return super().busy or self._reconciler.backlog
+
+    def find(self, namespace: str, name: str) -> tuple[Mapping[str, Any], Pool | None] | None:
+        """Return a pod on a virtual node, and its pool (``None`` if this process has received no announcement)."""
+        for record in list(self._records.values()):
+            pod = record.cache.get(namespace, name)
+            if pod is not None and record.usable:
+                return pod, record.pool
+        return None
+
+    def pods(self) -> Iterator[Mapping[str, Any]]:
+        """Return the pods on all virtual nodes."""
+        return itertools.chain.from_iterable(r.cache.items() for r in list(self._records.values()) if r.usable)
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start the loop and its workers. The caller starts the pools."""
+        self._supervisor = supervisor
+        self._pools.subscribe(self._on_change)
+        self._reconciler.start(supervisor, self._threads)
+        supervisor.spawn("followed-objects", lambda: self._follower.run(supervisor.stopping.wait))
+        if (waiting := self._waiting) is not None:
+            supervisor.spawn("cache-pods-racing", lambda: waiting.run(supervisor.stopping))
+        super().start(supervisor)
+
+    def on_started_leading(self) -> None:
+        """Discard all state of pods: it is from an earlier term as leader."""
+        for record in self._records.values():
+            record.forget_all()
+            self._loop_states[record.name].progress = PoolProgress()
+
+    def reconcile(self) -> None:
+        """Update nodes and leases, and check a part of the pods."""
+        self._follow_pools()
+        now = self.clock.monotonic()
+        states = [state for record in self._records.values() if (state := self._readable_state(record)) is not None]
+        known = ((name, self._nodes.get("", name)) for name in self._records)
+        view = virtual_node_decide.NodesView(
+            pools=states,
+            nodes={name: node for name, node in known if node is not None},
+            settings=self.settings,
+            written=self._node_writer.written(),
+            history=self._history,
+            link_problem=self._link_problem() or "",
+            since=self._since,
+            now=now,
+            time=self.clock.time(),
+        )
+        actions, self._history = virtual_node_decide.decide(view)
+        for action in actions:
+            name = (
+                action.name
+                if isinstance(action, virtual_node_decide.Create | virtual_node_decide.Forget)
+                else action.node["metadata"]["name"]
+            )
+            self._call(f"node/{name}", lambda a=action: self._node_writer.act(a))  # type: ignore[misc]
+        for state in view.pools:
+            try:
+                self._update(self._records[state.name], state, view)
+            except Exception as error:
+                isolation.report("virtual-nodes", state.name, error)
+
+    def _on_change(self, pool: str, uid: str) -> None:
+        if uid:
+            self._reconciler.add_soon(pool, uid)
+        else:
+            self.wake()
+
+    def _follow_pools(self) -> None:
+        """Keep a record of each announced pool, and of each virtual node without an announced pool."""
+        pools = self._pools.pools()
+        virtual = [node["metadata"]["name"] for node in self._nodes.items() if pool_selection.is_virtual(node)]
+        for name in self._records.keys() - {*pools, *virtual}:
+            self._remove(self._records[name])
+        for name in {*pools, *virtual}:
+            record = self._records.get(name) or self._add(name)
+            if record.pool is not pools.get(name):
+                record.usable = False  # until the folder of the new pool is chosen
+                self._loop_states[name].progress = PoolProgress()
+            record.pool = pools.get(name)
+            node = self._nodes.get("", name)
+            try:
+                ours = node is not None and virtual_node_decide.is_ours(node, name)
+                record.usable = ours and self._choose_folder(record, node or {})
+            except Exception as error:
+                isolation.report("virtual-nodes", name, error)
+                record.usable = False
+
+    def _choose_folder(self, record: PoolState, node: Mapping[str, Any]) -> bool:
+        """Choose the folder of the pool's site; return whether it is the one in the node's annotation."""
+        pool, loop_state = record.pool, self._loop_states[record.name]
+        if pool is None:
+            loop_state.folder_problem = ""
+            return True
+        recorded = (node["metadata"].get("annotations") or {}).get(names.SITE_FOLDER, "")
+        now = self.clock.monotonic()
+        choice = site_folder.choose(
+            record.name,
+            recorded,
+            pool.folder,
+            {
+                folder: a
+                for folder, (a, at) in pool.folders().items()
+                if now - at <= virtual_node_decide.patience(self.settings, a)
+            },
+            bound=len(record.cache) if record.cache.synced else None,
+            remembered=self._remembered(record.name),
+        )
+        loop_state.folder_problem = choice.problem
+        if choice.folder != pool.folder:
+            pool.choose(choice.folder)
+        return bool(choice.folder == recorded)
+
+    def _remove(self, record: PoolState) -> None:
+        """End the threads of a pool without a node, unless pods are bound to it."""
+        record.pool, record.usable = None, False
+        if not record.cache.synced or len(record.cache):
+            return
+        name = record.name
+        record.threads.stop()
+        del self._records[name], self._loop_states[name]
+        self._reconciler.remove_pool(name)
+        self._node_writer.drop(name)
+        for metric in (POOL_UP, POOL_JOBS, POOL_REMEMBERED):
+            metric.remove_by_labels({"pool": name})
+        for metric in (BRAKE_ENGAGED, BRAKE_HELD):
+            metric.remove_by_labels({"brake": f"pool.{name}"})
+        log.info("a pool was removed: it has neither a node nor a pod", extra=kv(pool=name))
+
+    def _add(self, name: str) -> PoolState:
+        """Start a cache of the pods bound to a new pool, and threads for the requests to its site."""
+        assert self._supervisor is not None  # noqa: S101
+        threads, selector = self._supervisor.group(), f"spec.nodeName={name}"
+        cache = Cache(self._kube, PODS, name=f"pods-{name}", prune=prune, field_selector=selector, clock=self.clock)
+        cache.subscribe(lambda _, old, new: self._reconciler.add(name, pods.uid(new if new is not None else old or {})))
+        record = PoolState(name, cache, Workers(f"pool-{name}", self._pool_threads), threads, racers=self._racers)
+        self._records[name], self._loop_states[name] = record, _LoopState(self.clock.monotonic())
+        self._reconciler.add_pool(record)
+        record.workers.start(threads)
+
+        def watch() -> None:
+            cache.run(threads.stopping)
+            cache.drop_metrics()
+
+        threads.spawn(f"cache-pods-{name}", watch)
+        return record
+
+    def _readable_state(self, record: PoolState) -> PoolStatus | None:
+        try:
+            return self._state(record)
+        except Exception as error:
+            isolation.report("virtual-nodes", record.name, error)
+            return None
+
+    def _state(self, record: PoolState) -> PoolStatus:
+        announced = record.pool.announced() if record.pool is not None else None
+        bound = len(record.cache) if record.cache.synced else None
+        remembered, loop_state = self._remembered(record.name), self._loop_states[record.name]
+        folder = record.pool.folder if record.pool is not None else ""
+        races: bool | None = None  # of a hub without races, and before a BuildConfig has arrived
+        if self._racers is not None:
+            races = record.pool.allows_race() if isinstance(record.pool, RacingPool) else False
+        if announced is None:
+            return PoolStatus(
+                record.name, bound=bound, remembered=remembered, folder=folder, folder_problem=loop_state.folder_problem
+            )
+        announce, heard = announced
+        if loop_state.heard[0] != heard:
+            loop_state.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
+        readiness = record.pool.ready() if record.pool is not None else READY
+        return PoolStatus(
+            record.name,
+            announce=announce,
+            heard=heard,
+            heard_at=loop_state.heard[1],
+            bound=bound,
+            remembered=remembered,
+            folder=folder,
+            folder_problem=loop_state.folder_problem,
+            readiness=readiness,
+            races=races,
+        )
+
+    def _update(self, record: PoolState, state: PoolStatus, view: virtual_node_decide.NodesView) -> None:
+        announce, loop_state, pool = state.announce, self._loop_states[record.name], record.pool
+        wrong = (announce is not None and announce.problem) or state.folder_problem or state.readiness.problem
+        up = announce is not None and not wrong and virtual_node_decide.is_heard(view, state)
+        POOL_UP.labels(record.name).set(up)
+        if announce is not None:
+            for phase in PHASES:
+                POOL_JOBS.labels(record.name, phase).set(min(announce.jobs.get(phase, 0), MOST_JOBS))
+        if not record.usable:
+            loop_state.progress = PoolProgress()
+            return
+        if view.now - loop_state.renewed_at >= LEASE_PERIOD:
+            loop_state.renewed_at = view.now
+            self._call(f"lease/{record.name}", lambda: self._node_writer.renew(view.nodes[record.name]))
+        progress = PoolProgress(
+            synced=record.cache.synced,
+            listed=pool is not None and pool.complete_at() is not None,
+            accepting=pool is not None and pool.ready().ok,
+        )
+        if progress != loop_state.progress:
+            loop_state.progress = progress
+            for uid in record.uids():
+                self._reconciler.add(record.name, uid)
+        record.brake = self._brakes.judge(
+            f"pool.{record.name}", *record.missing(), settle=MISSING_SETTLE, listed=progress.listed
+        )
+        self._sweep(record, loop_state)
+
+    def _sweep(self, record: PoolState, loop_state: _LoopState) -> None:
+        """Check a part of the pods, so that each is checked once a minute, even without an event."""
+        now = self.clock.monotonic()
+        # by the time, not for each reconciliation: announcements cause many of them
+        portion = int(max(SWEEP_RATE, 2 * len(record.cache) / SWEEP) * min(now - loop_state.swept_at, SWEEP))
+        if portion <= 0:
+            return
+        loop_state.swept_at = now
+        batch = list(itertools.islice(loop_state.sweep, portion))
+        if not batch:
+            loop_state.sweep = iter(record.uids())
+        jobs = record.pool.jobs() if record.pool is not None and batch else {}
+        for uid in batch:
+            if self._reconciler.needs(record, uid, jobs.get(uid)):
+                self._reconciler.add(record.name, uid)
+
+    def _call(self, key: str, call: Callable[[], None]) -> None:
+        self.workers.submit(key, call, kind=key.partition("/")[0])

@@ -1,0 +1,354 @@
+"""Carries out the actions for a pod: requests to its site, and writes to the pod."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bridge import names
+from bridge.clock import Clock, rfc3339
+from bridge.core import isolation
+from bridge.core.backoff import Backoff
+from bridge.errors import (
+    BridgeError,
+    KubeConflictError,
+    KubeError,
+    KubeInvalidError,
+    KubeNotFoundError,
+    LostLeadershipError,
+    MissingReferenceError,
+    ScriptError,
+    SiteError,
+    SiteUnknownOutcomeError,
+    UnexpectedError,
+)
+from bridge.kube.cache import Cache
+from bridge.kube.events import EventRecorder, reference
+from bridge.kube.kube_client import KubeClient
+from bridge.kube.resources import PODS
+from bridge.logs import kv
+from bridge.pools.pool_interface import Pool, RacingPool
+from bridge.protocol.model.jobs import JobStatus, pod_of
+from bridge.script.references import Objects
+from bridge.telemetry import tracing
+from bridge.telemetry.metrics import RACE_PLACES
+from bridge.workload import places, pods
+from controllers.brakes import mark_patch
+from controllers.virtual import race_decide, status_patch, synthetic_status, virtual_pod_actions, virtual_pod_decide
+from controllers.virtual.pod_state import Cancellation, Entry, Pod
+from controllers.virtual.race_act import RaceActor
+from controllers.virtual.reference_reader import ReferenceReader
+from controllers.virtual.volume_act import VolumeActor
+
+log = logging.getLogger(__name__)
+
+
+RETRY = Backoff(first=1.0, limit=30.0)
+REFUSED_AGAIN = 60.0
+"""Seconds until a status that the API server has refused as invalid is written again."""
+FORGOTTEN = 5.0
+"""Seconds for which the view may show a deleted job, or the cache may lack an existing pod."""
+TOLD_BEFORE = 300.0
+"""Seconds before the first sight of a job: earlier occurrences in its containers were told by an earlier process."""
+
+
+class PodActor:
+    """Carries out actions. ``check_leadership`` raises LostLeadershipError if this process is not the leader."""
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        events: EventRecorder,
+        reader: ReferenceReader,
+        clock: Clock,
+        check_leadership: Callable[[], None],
+        address: str,
+        submit_timeout: float,
+        grant_wait: float = 60.0,
+    ) -> None:
+        self._kube = kube.fenced(check_leadership)
+        self._volumes = VolumeActor(events, reader, clock, check_leadership)
+        self._race = RaceActor(
+            self._kube, events, reader, self._volumes, clock, check_leadership, submit_timeout, grant_wait
+        )
+        self._events = events
+        self._reader = reader
+        self._clock = clock
+        self._check_leadership = check_leadership
+        self._address = address
+        self._submit_timeout = submit_timeout
+
+    def act(self, action: virtual_pod_actions.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
+        """Carry out one action. A failure sets the entry's back-off, and becomes an Event of the pod once."""
+        pod = getattr(action, "pod", None)
+        try:
+            try:
+                self._do(action, pool, entry, cache)
+            except BridgeError:
+                raise
+            except Exception as error:
+                raise isolation.report("virtual-pods", pods.key(pod) if pod else "", error) from error
+        except LostLeadershipError:
+            raise
+        except BridgeError as error:
+            self._back_off(entry, error)
+            if isinstance(error, SiteError | MissingReferenceError | UnexpectedError) and pod is not None:
+                text = f"waiting for the site: {error.with_hint}" if isinstance(error, SiteError) else error.with_hint
+                self._event_once(entry, pod, "BridgeWaiting", text, about=error.reason, warning=True)
+            raise
+        entry.failures = 0
+
+    def report(self, pod: Pod, message: str, cache: Cache) -> None:
+        """Write the condition of an unexpected error about a pod, or with an empty message of its end."""
+        patch = pods.error_patch(pod, message, rfc3339(self._clock.time()))
+        if patch is not None:
+            self._patch(pod, cache, patch["status"])
+
+    def _do(self, action: virtual_pod_actions.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
+        match action:
+            case virtual_pod_actions.Write():
+                self._write(action, entry, cache)
+            case virtual_pod_actions.Remove():
+                self._remove(action, cache)
+            case virtual_pod_actions.Fail():
+                if action.unknown and pool is not None:  # the batch system may still have it
+                    self._forget(action.pod, pool, entry)
+                self._fail(action.pod, cache, "BridgeJobLost", action.reason, action.message)
+            case virtual_pod_actions.Mark():
+                patch = mark_patch(action.pod, action.missing, rfc3339(self._clock.time()))
+                self._patch(action.pod, cache, patch["status"])
+            case virtual_pod_actions.Submit() if pool is not None:
+                self._submit(action.pod, pool, entry, cache)
+            case virtual_pod_actions.Look() if pool is not None:
+                entry.answered(pool.status(action.pod), self._clock.monotonic())
+            case virtual_pod_actions.Cancel() if pool is not None:
+                self._cancel(action, pool, entry)
+            case virtual_pod_actions.Forget() if pool is not None:
+                self._forget(action.pod, pool, entry)
+            case virtual_pod_actions.Orphan() if pool is not None:
+                self._orphan(action.job, pool, entry)
+            case virtual_pod_actions.Refresh() if pool is not None:
+                self._volumes.refresh(action.pod, pool, entry)
+            case race_decide.Offer() if pool is not None:
+                self._race.offer(action.pod, pool, entry)
+            case race_decide.Claim() if pool is not None:
+                self._race.claim(action.pod, action.ticket, pool, entry)
+            case race_decide.Grant() if pool is not None:
+                self._race.grant(action, pool, entry)
+            case race_decide.Withdraw() if pool is not None:
+                self._race.withdraw(action.pod, pool, entry)
+
+    # --- at the site --------------------------------------------------------------------------------------------------
+    def _submit(self, pod: Pod, pool: Pool, entry: Entry, cache: Cache) -> None:
+        if not pool.ready().ok:
+            return
+        if virtual_pod_decide.remote_job(pod):  # the cache has only a part of a pod whose job gave its place back
+            current = self._race.current(pod)
+            if current is None or pods.is_deleted(current):
+                return
+            pod = current
+        said = pool.statement(pod)
+        try:
+            seen = pool.prepare(pod)
+            objects, refresh_in = self._reader.read(seen, pool.name)
+            sent_at = self._clock.time()
+            if not pool.lists and not self._record_intent(pod, pool.name, said, cache):
+                return
+            with tracing.submitting(pod, pool.name, self._clock.time):
+                answer = self._send(seen, objects, pool, entry)
+        except MissingReferenceError as error:
+            self._back_off(entry, error)
+            self._event_once(entry, pod, "BridgeWaiting", error.with_hint, warning=True)
+            status = synthetic_status.waiting(pod, error.reason, error.with_hint, self._address, self._clock.time())
+            self._patch(pod, cache, status_patch.patch(pod.get("status") or {}, status))
+            return
+        except ScriptError as error:
+            self._fail(pod, cache, "BridgeRejected", error.reason, error.with_hint)
+            return
+        except SiteError as error:
+            if said and not isinstance(error, SiteUnknownOutcomeError):
+                with contextlib.suppress(KubeError):  # else the user must state it again
+                    self._record_intent(pod, pool.name, "", cache)  # nothing was sent: the statement still counts
+            if error.retryable:
+                raise
+            self._fail(pod, cache, "BridgeRejected", error.reason, error.with_hint)
+            return
+        if answer.unused:
+            self._fail(pod, cache, "BridgeRejected", "NoGrant", "the site does not replace the job that had no grant")
+            return
+        entry.answered(answer, self._clock.monotonic())
+        if seen is not pod:
+            entry.note = "; without its service account token: the site does not say how to reach the API server"
+        self._volumes.submitted(seen, pool, objects, entry, answer, sent_at, refresh_in)
+        log.info("pod submitted", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))
+
+    def _send(self, pod: Pod, objects: Objects, pool: Pool, entry: Entry) -> JobStatus:
+        self._check_leadership()
+        with entry.sending(self._clock.monotonic, self._submit_timeout + pool.late):
+            return pool.submit(pod, objects)
+
+    def _record_intent(self, pod: Pod, pool: str, stated: str, cache: Cache) -> bool:
+        """Write to the pod that it may have been submitted; return whether the API server accepted it."""
+        if pods.intent(cache.by_uid(pods.uid(pod)) or pod) == (pool, stated):
+            return True
+        try:
+            cache.apply(self._kube.patch(_path(pod), pods.intent_patch(pod, pool, stated), kind="strategic"))
+        except (KubeNotFoundError, KubeConflictError, KubeInvalidError) as error:
+            log.debug("pod is gone or being deleted", extra=kv(pod=pods.key(pod), error=error))
+            return False
+        return True
+
+    def _forget(self, pod: Pod, pool: Pool, entry: Entry) -> None:
+        self._check_leadership()
+        pool.cancel(pod, 0, forget=True)
+        entry.forgotten = True
+
+    def _cancel(self, action: virtual_pod_actions.Cancel, pool: Pool, entry: Entry) -> None:
+        pod = action.pod
+        self._check_leadership()
+        job, now = pool.cancel(pod, action.grace), self._clock.monotonic()
+        entry.answered(job, now)
+        entry.cancellation = Cancellation(pod["metadata"].get("deletionTimestamp") or "", now)
+        if job is not None:
+            self._event_once(entry, pod, "BridgeCancelled", f"pool {pool.name} cancels job {job.job_id}")
+
+    def _orphan(self, job: JobStatus, pool: Pool, entry: Entry) -> None:
+        """Cancel or delete a job without a pod, if the API server itself, not only the cache, has no such pod."""
+        now = self._clock.monotonic()
+        try:
+            found = self._kube.get(PODS.path(job.namespace, job.name))
+        except KubeNotFoundError:
+            found = None
+        alive = found is not None and pods.uid(found) == job.job
+        if found is not None and alive:
+            if not isinstance(pool, RacingPool) or places.keeps_job(found, pool.name):
+                entry.not_before = now + FORGOTTEN
+                return
+            if places.may_return(found):
+                self._race.withdraw_orphan(found, job, pool, entry)
+                return
+        if alive and job.phase != "ended":
+            RACE_PLACES.labels(pool.name, "withdrawn").inc()
+        self._check_leadership()
+        if job.phase == "ended":
+            entry.not_before = now + FORGOTTEN
+            if pool.cancel(pod_of(job), 0, forget=True) is None:
+                log.info("job deleted", extra=kv(pod=f"{job.namespace}/{job.name}", pool=pool.name, job=job.job_id))
+            return
+        pool.cancel(pod_of(job), 0 if alive else virtual_pod_decide.ORPHAN_GRACE)
+        entry.cancellation = Cancellation("", now)
+        text = "place withdrawn" if alive else "job without a pod cancelled"
+        log.log(logging.INFO if alive else logging.WARNING, text, extra=kv(pool=pool.name, job=job.job_id, uid=job.job))
+
+    def tell_occurrences(self, pod: Pod, job: JobStatus, entry: Entry) -> None:
+        """Write an Event for each failed probe or hook, and for each container that was killed, as a kubelet does."""
+        for container, each in entry.new_occurrences(job, self._clock.time() - TOLD_BEFORE):
+            if not re.fullmatch(r"[A-Z][A-Za-z]{0,62}", each.reason):
+                continue  # a job can write anything into its state
+            kinds = ("initContainers", "containers")
+            kind = next((k for k in kinds for c in pod["spec"].get(k) or () if c["name"] == container), None)
+            if kind is not None:
+                about = {**reference(pod), "fieldPath": f"spec.{kind}{{{container}}}"}
+                self._events.event(about, each.reason, each.message, warning=each.reason != "Killing", action="Running")
+
+    # --- on the pod ---------------------------------------------------------------------------------------------------
+    def _write(self, action: virtual_pod_actions.Write, entry: Entry, cache: Cache) -> None:
+        """Write status and job id in one patch: the API server accepts annotations with a status."""
+        pod, job = action.pod, action.job
+        written = self._patch(pod, cache, action.patch, action.job_id)
+        if written and tracing.tracer is not None:
+            self._trace_end(pod, action.status, action.job)
+        entry.written_at = self._clock.monotonic()
+        why = ": ".join(part for part in (job.reason, job.message) if part)
+        if action.job_id is not None:
+            where = action.job_id.replace("/", " has it as job ", 1)
+            self._events.event(pod, "BridgeSubmitted", f"pool {where}{entry.note}")
+        if job.phase == "queued" and why:
+            self._event_once(entry, pod, "BridgeQueued", why, about=job.reason)
+        phase = action.status.get("phase")
+        if phase == "Running" and (pod.get("status") or {}).get("phase") != "Running":
+            about = f": {job.message}" if job.message else ""
+            self._events.event(pod, "BridgeStarted", f"runs on {job.host or 'the site'}{about}")
+        if phase == "Failed" and action.status.get("reason"):
+            text = f"{action.status['reason']}: {action.status.get('message', '')}"
+            self._events.event(pod, "BridgeFailed", text, warning=True)
+
+    def _patch(self, pod: Pod, cache: Cache, status: dict[str, Any], job_id: str | None = None) -> bool:
+        """Write a part of the status; return whether the API server has accepted it."""
+        if not status and job_id is None:
+            return False
+        metadata: dict[str, Any] = {"uid": pods.uid(pod)}
+        if job_id is not None:
+            metadata["annotations"] = {names.REMOTE_JOB: job_id}
+        try:
+            answer = self._kube.patch(_path(pod, "status"), {"metadata": metadata, "status": status}, kind="strategic")
+        except (KubeNotFoundError, KubeConflictError) as error:
+            log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
+            return False
+        cache.apply(answer)
+        return True
+
+    def _remove(self, action: virtual_pod_actions.Remove, cache: Cache) -> None:
+        """Write the final status, then delete the pod: the site has confirmed its end."""
+        pod = action.pod
+        if self._patch(pod, cache, action.patch) and tracing.tracer is not None:
+            self._trace_end(pod, action.status, action.job)
+        if names.POOL_FINALIZER in (pod["metadata"].get("finalizers") or ()):
+            self._release(pod, cache)
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pods.uid(pod)}}
+        try:
+            answer = self._kube.delete(_path(pod), body)
+        except (KubeNotFoundError, KubeConflictError) as error:
+            log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
+            return
+        if "metadata" in answer and answer.get("kind") == "Pod":
+            cache.apply(answer)  # a finalizer of others may keep it
+        log.info("pod removed", extra=kv(pod=pods.key(pod)))
+
+    def _release(self, pod: Pod, cache: Cache) -> None:
+        try:
+            cache.apply(self._kube.patch(_path(pod), pods.release_patch(pod), kind="strategic"))
+        except (KubeNotFoundError, KubeConflictError) as error:
+            log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
+
+    def _fail(self, pod: Pod, cache: Cache, event: str, reason: str, message: str) -> None:
+        status = synthetic_status.failed(pod, reason, message, self._address, self._clock.time())
+        written = self._patch(pod, cache, status_patch.patch(pod.get("status") or {}, status))
+        if written and tracing.tracer is not None:
+            self._trace_end(pod, status, None)
+        self._events.event(pod, event, f"{reason}: {message}", warning=True)
+        log.info("pod failed", extra=kv(pod=pods.key(pod), reason=reason, message=message[:200]))
+
+    def _trace_end(self, pod: Pod, status: Mapping[str, Any], job: JobStatus | None) -> None:
+        """Send the spans of a pod whose final phase was written just now."""
+        if pods.is_finished(pod) or not pods.is_finished({"status": status}):
+            return
+        attributes = {
+            "podbridge.pool": pod["spec"].get("nodeName") or "",
+            "podbridge.job.id": job.job_id if job is not None else "",
+            "podbridge.outcome": str(status["phase"]),
+            "podbridge.reason": str(status.get("reason") or ""),
+        }
+        times = (job.submitted_at, job.started_at, job.ended_at) if job is not None else (None, None, None)
+        tracing.ended(pod, self._clock.time(), attributes, *times)
+
+    def _back_off(self, entry: Entry, error: BridgeError) -> None:
+        entry.failures += 1
+        delay = REFUSED_AGAIN if isinstance(error, KubeInvalidError) else RETRY.delay(entry.failures)
+        entry.not_before = self._clock.monotonic() + delay
+
+    def _event_once(
+        self, entry: Entry, pod: Pod, reason: str, message: str, *, about: str = "", warning: bool = False
+    ) -> None:
+        """Write an Event once. Events are equal if reason and ``about`` are; without ``about``, reason and message."""
+        key = f"{reason} {about or message}"
+        if key not in entry.told:
+            entry.told |= {key}
+            self._events.event(pod, reason, message, warning=warning)
+
+
+def _path(pod: Pod, sub: str | None = None) -> str:
+    return PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)

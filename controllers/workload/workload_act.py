@@ -1,0 +1,185 @@
+"""Carries out the actions of the workload controller."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from bridge import clock as clocks
+from bridge import names
+from bridge.control.control_loop import Dependencies
+from bridge.errors import KubeConflictError, KubeNotFoundError
+from bridge.kube.cache import PAGE
+from bridge.kube.resources import PODS
+from bridge.logs import kv
+from bridge.slurm.cancelling import cancel_if_ours
+from bridge.slurm.models import GroupRef
+from bridge.telemetry import tracing
+from bridge.workload import links, pods, slurm_spans
+from controllers.brakes import mark_patch
+from controllers.workload import workload_actions
+
+log = logging.getLogger(__name__)
+
+
+class WorkloadActor:
+    """Writes to Slurm and to Kubernetes; ``check_leadership`` raises when this process is not the leader."""
+
+    def __init__(self, dependencies: Dependencies, check_leadership: Callable[[], None]) -> None:
+        self._kube = dependencies.kube.fenced(check_leadership)
+        self._slurm = dependencies.slurm
+        self._poller = dependencies.poller
+        self._cache = dependencies.pods
+        self._events = dependencies.events
+        self._cluster = dependencies.cluster
+        self._scheduler_name = dependencies.config.scheduler_name
+        self._max_grace = dependencies.config.max_grace_period
+        self._clock = dependencies.clock
+        self._check_leadership = check_leadership
+        self.found_alive: Callable[[workload_actions.Pod], None] = lambda _: None
+        """Called with a pod that exists, has a job, and was not in the cache."""
+
+    def act(self, action: workload_actions.Action) -> None:
+        """Carry out one action; raises :class:`~bridge.errors.BridgeError`."""
+        match action:
+            case workload_actions.Release():
+                self._release(action)
+            case workload_actions.End():
+                self._end(action)
+            case workload_actions.Ask():
+                self._poller.expect(action.job_id, links.link(action.pod, self._cluster), sure=False)
+                self._poller.wake()
+            case workload_actions.Cancel():
+                self._cancel_second(action)
+            case workload_actions.Mark():
+                patch = mark_patch(action.pod, action.missing, clocks.rfc3339(self._clock.time()))
+                self._cache.apply(self._kube.patch(_path(action.pod, "status"), patch, kind="strategic"))
+            case workload_actions.Report():
+                report = pods.error_patch(action.pod, action.message, clocks.rfc3339(self._clock.time()))
+                if report is not None:
+                    self._patch(action.pod, report, "status")
+            case workload_actions.Suspension():
+                self._suspension(action)
+            case workload_actions.Label():
+                self._patch(action.pod, pods.label_patch(action.pod, action.job_id))
+            case workload_actions.Orphan():
+                self._orphan(action)
+            case workload_actions.CancelRemainingComponents():
+                if self.cancel(action.job_id, action.link.keys):
+                    log.info("job cancelled because one of its components has ended", extra=kv(job=action.job_id))
+
+    def _release(self, action: workload_actions.Release) -> None:
+        """Cancel the jobs, then remove the finalizer after Slurm has accepted every cancellation.
+
+        A member of the gang that was created since the decision keeps the job: the next decision sees it.
+        """
+        ids = [*action.job_ids, *(() if action.unseen is None else (action.unseen,))]
+        if ids and links.membership(action.pod) is not None and self._has_new_member(links.key(action.pod)):
+            return
+        for job_id in ids:
+            self.cancel(job_id, [links.key(action.pod)])
+        if pods.is_held(action.pod):
+            patch = pods.withdraw_patch(action.pod) if action.remote else pods.unhold_patch(action.pod)
+            answer = self._patch(action.pod, patch)
+            if answer is not None and tracing.tracer is not None:
+                slurm_spans.released(answer, self._clock.time())
+        log.info("job released", extra=kv(pod=pods.key(action.pod), jobs=ids))
+
+    def _has_new_member(self, key: str) -> bool:
+        return any(
+            pods.is_open(pod) and not pods.is_deleted(pod) and links.key(pod) == key for pod in self._cache.items()
+        )
+
+    def cancel(self, job_id: int, keys: Iterable[str]) -> bool:
+        """Cancel a job if its comment names one of the keys; return whether it does."""
+        ours = cancel_if_ours(self._slurm, job_id, self._cluster, keys, self._check_leadership)
+        self._poller.wake()
+        return ours
+
+    def _cancel_second(self, action: workload_actions.Cancel) -> None:
+        if self.cancel(action.job_id, [links.key(action.pod)]):
+            log.warning("cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id))
+
+    def _end(self, action: workload_actions.End) -> None:
+        """Write the reason to the pod, then delete it, unless it has changed meanwhile.
+
+        The grace period is the pod's own, up to the maximum. The API server accepts a second deletion of a pod, and
+        applies its grace period if it is shorter than that of the first one; kubelets do the same.
+        """
+        pod, now = action.pod, clocks.rfc3339(self._clock.time())
+        message = f"Slurm job {action.job_id} {action.text}"
+        if pods.grace(pod) > self._max_grace:
+            message += f"; the pod's grace period is limited to {self._max_grace} s (maxGracePeriod)"
+        # False too is written: kubelets keep this condition, and remove the reason and message of the status
+        disrupted = "True" if action.end.disruption else "False"
+        patch = pods.condition_patch(pod, names.DISRUPTION_TARGET, disrupted, action.reason, message, now)
+        patch["status"].update(reason=action.reason, message=message)
+        try:
+            fresh = self._kube.patch(_path(pod, "status"), patch, kind="strategic")
+            if pods.job_id(fresh) == action.job_id and not pods.is_finished(fresh):
+                grace = min(pods.grace(fresh), self._max_grace)
+                self._events.event(pod, action.reason, message, warning=True, action="Ending")
+                options = {"gracePeriodSeconds": grace, "preconditions": {"uid": pods.uid(pod)}}
+                self._kube.delete(_path(pod), options)
+        except (KubeNotFoundError, KubeConflictError) as error:
+            log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
+            return
+        log.info("pod ended", extra=kv(pod=pods.key(pod), job=action.job_id, reason=action.reason))
+
+    def _suspension(self, action: workload_actions.Suspension) -> None:
+        """Write the condition and an Event. podbridge does not stop the containers: Kubernetes has no such request."""
+        pod, job, now = action.pod, action.job_id, clocks.rfc3339(self._clock.time())
+        status, reason, message = "False", "JobResumed", f"Slurm job {job} is no longer suspended"
+        if action.suspended:
+            status, reason = "True", "JobSuspended"
+            message = f"Slurm job {job} is suspended; the containers of the pod continue"
+        patch = pods.condition_patch(pod, names.JOB_SUSPENDED, status, reason, message, now)
+        if self._patch(pod, patch, "status") is not None:
+            self._events.event(pod, reason, message, warning=action.suspended, action="Suspending")
+
+    def _patch(self, pod: workload_actions.Pod, patch: dict[str, Any], sub: str | None = None) -> dict[str, Any] | None:
+        """Patch a pod and return it; ``None``: it is gone."""
+        try:
+            answer = self._kube.patch(_path(pod, sub), patch, kind="strategic")
+        except (KubeNotFoundError, KubeConflictError) as error:
+            log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
+            return None
+        self._cache.apply(answer)
+        return answer
+
+    def _orphan(self, action: workload_actions.Orphan) -> None:
+        """Cancel a job without a pod. The API server, not the cache, must confirm that its pods are gone."""
+        if action.link.group is not None and self._has_member(action.link.group):
+            return
+        for ref in action.link.pods:
+            try:
+                found = self._kube.get(PODS.path(ref.namespace, ref.name))
+            except KubeNotFoundError:
+                continue
+            if pods.uid(found) == ref.uid and not pods.is_finished(found):
+                self.found_alive(found)
+                return
+        if self.cancel(action.job_id, action.link.keys):
+            log.warning("job without a pod released", extra=kv(job=action.job_id, pods=action.link.keys))
+
+    def _has_member(self, group: GroupRef) -> bool:
+        """Whether the API server has a pod of the group that has not ended.
+
+        A namespace may have thousands of pods: their metadata is read in pages, up to the first member.
+        """
+        unfinished = [f"status.phase!={phase}" for phase in pods.FINISHED]
+        selector = ",".join((f"spec.schedulerName={self._scheduler_name}", *unfinished))
+        params: dict[str, str | int | bool] = {"fieldSelector": selector, "limit": PAGE}
+        while True:
+            page = self._kube.get(PODS.path(group.namespace), params, metadata_only=True)
+            if any(links.key(pod) == group.key for pod in page["items"]):
+                return True
+            token = page["metadata"].get("continue")
+            if not token:
+                return False
+            params["continue"] = token
+
+
+def _path(pod: dict[str, Any] | workload_actions.Pod, sub: str | None = None) -> str:
+    return PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)

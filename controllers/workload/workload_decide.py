@@ -1,0 +1,347 @@
+"""The decision of the workload controller, for pods and jobs that end together. Pure.
+
+No pod is terminated before slurmctld itself has reported the end of its job twice (``ObservedJob.confirmations``). A
+missing answer, or an answer of a proxy, terminates no pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from bridge import job_ends, names
+from bridge.control.brake import Brake
+from bridge.core import isolation
+from bridge.slurm import states
+from bridge.slurm.components import is_over
+from bridge.slurm.models import ObservedJob, Snapshot
+from bridge.workload import links, pods
+from controllers.workload.workload_actions import (
+    Action,
+    Ask,
+    Cancel,
+    CancelRemainingComponents,
+    End,
+    Label,
+    Mark,
+    Orphan,
+    Pod,
+    Release,
+    Report,
+    Suspension,
+)
+
+DISPLACED_ANSWERS = 3
+"""Number of different snapshots that show a displaced job before its pod is terminated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Displaced:
+    """A bound pod whose job is pending again, runs on another node, or has another pod's comment.
+
+    ``answers`` counts the different snapshots that showed it so; ``sequence`` is the sequence of the last one.
+    """
+
+    sequence: int
+    answers: int
+
+
+class Waiting(NamedTuple):
+    """A pod that is not bound, and its live job: while both are the same objects, there is nothing to do for them."""
+
+    pod: Pod
+    known: ObservedJob
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadView:
+    """All data that a decision depends on.
+
+    ``slurm_names`` maps the names of all Kubernetes nodes except virtual ones to their names in Slurm. ``silent`` holds
+    the nodes that are not Ready, ``virtual`` the virtual nodes. ``displaced`` and ``waiting`` are those of the last
+    decision, by UID. No pod is terminated for a missing job unless ``brake`` allows it; ``None``: there is no brake.
+    ``expected`` holds the jobs that the poller will read in any case. ``max_grace`` is the maximum grace period, in
+    seconds, of a pod whose job is over.
+    """
+
+    pods: Iterable[Pod]
+    snapshot: Snapshot
+    slurm_names: Mapping[str, str]
+    displaced: Mapping[str, Displaced] = field(default_factory=dict)
+    silent: Set[str] = frozenset()
+    virtual: Set[str] = frozenset()
+    brake: Brake | None = None
+    expected: Set[int] = frozenset()
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)
+    max_grace: float = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The result of a decision; ``displaced`` and ``waiting`` go into the next view."""
+
+    actions: list[Action]
+    displaced: Mapping[str, Displaced]
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)
+
+
+_Step = tuple[Action | None, Displaced | None]
+"""The action for one pod, and how often its job was displaced."""
+
+
+def decide(view: WorkloadView) -> Decision:
+    """Decide for every pod and every job; without actions before the first complete answer of slurmctld."""
+    jobs = view.snapshot.jobs
+    if not view.snapshot.sequence:
+        return Decision([], view.displaced)
+    actions: list[Action] = []
+    displaced: dict[str, Displaced] = {}
+    waiting: dict[str, Waiting] = {}
+    others: list[tuple[Pod, str, bool]] = []
+    all_keys: set[str] = set()
+    for pod in view.pods:
+        uid = pods.uid(pod)
+        last = view.waiting.get(uid)
+        if last is not None and last.pod is pod and jobs.get(last.known.job.job_id) is last.known:
+            waiting[uid] = last
+            continue
+        try:
+            others.append((pod, links.key(pod), _over(view, pod)))
+        except Exception as error:
+            actions += _undecided(pod, error)
+            all_keys.add(uid)
+    all_keys.update(pod.key for pod in waiting.values())
+    open_keys = all_keys | {key for _, key, over in others if not over}
+    all_keys.update(key for _, key, _ in others)
+    for pod, key, over in others:
+        try:
+            action, moved = _decide_pod(view, pod, key, over, open_keys)
+            action = _braked(view, pod, action)
+            awaits = _awaited(view, pod, key) if action is None and moved is None and not over else None
+            if action is None and pods.has_error(pod):
+                action = Report(pod, "")
+        except Exception as error:
+            actions += _undecided(pod, error)
+            continue
+        if action is not None:
+            actions.append(action)
+        if moved is not None:
+            displaced[pods.uid(pod)] = moved
+        if awaits is not None:
+            waiting[pods.uid(pod)] = Waiting(pod, awaits, key)
+    awaited = {pod.known.job.job_id for pod in waiting.values()}
+    for job_id, known in jobs.items():
+        if job_id in awaited:
+            continue
+        try:
+            action = _decide_job(job_id, known, all_keys)
+        except Exception as error:
+            isolation.report("workload", f"job {job_id}", error)
+            continue
+        if action is not None:
+            actions.append(action)
+    return Decision(actions, displaced, waiting)
+
+
+def _undecided(pod: Pod, error: Exception) -> list[Action]:
+    """Report an unexpected error in the condition of the pod, if that is due."""
+    text = str(isolation.report("workload", pods.key(pod), error))
+    return [Report(pod, text)] if pods.error_patch(pod, text, "") is not None else []
+
+
+def _decide_job(job_id: int, known: ObservedJob, all_keys: Set[str]) -> Orphan | CancelRemainingComponents | None:
+    """Decide for one job: it ends with the last of its pods, and with its first component."""
+    link = known.job.link
+    if link is None:
+        return None
+    if _lives(known):
+        return Orphan(job_id, link) if all_keys.isdisjoint(link.keys) else None
+    return (
+        CancelRemainingComponents(job_id, link)
+        if known.is_confirmed and not known.missing and not is_over(known.job)
+        else None
+    )
+
+
+def is_missing(action: Action) -> bool:
+    """Whether the action terminates a pod because its job is missing."""
+    return isinstance(action, End) and action.reason == job_ends.GONE.reason
+
+
+def _braked(view: WorkloadView, pod: Pod, action: Action | None) -> Action | None:
+    """Replace the end of a pod that the brake does not allow by a condition on the pod."""
+    if view.brake is None:
+        return action
+    uid, marked = pods.uid(pod), pods.is_marked_missing(pod)
+    if action is not None and is_missing(action) and uid not in view.brake.allowed:
+        return None if marked else Mark(pod, missing=True)
+    if action is None and marked and uid not in view.brake.missing:
+        return Mark(pod, missing=False)
+    return action
+
+
+def _over(view: WorkloadView, pod: Pod) -> bool:
+    """Whether all containers of the pod have ended.
+
+    The kubelet writes a final phase after all containers have ended. It does so also for a pod that was deleted with a
+    grace period of 0 and that only the finalizer keeps: such a deletion alone confirms nothing. If the kubelet cannot
+    write (its node is gone or not Ready), a pod that was deleted by force counts as over when Slurm has ended its job.
+    """
+    if pods.is_finished(pod):
+        return True
+    if not (pods.is_deleted(pod) and pods.is_bound(pod)) or pod["metadata"].get("deletionGracePeriodSeconds") != 0:
+        return False
+    node = pod["spec"]["nodeName"]
+    return (node not in view.slurm_names or node in view.silent) and _job_is_over(view, pod)
+
+
+def _job_is_over(view: WorkloadView, pod: Pod) -> bool:
+    """Whether slurmctld has reported twice that the pod's job has ended or does not exist, or the pod never had one."""
+    labelled = pods.job_id(pod)
+    if labelled is None:
+        return not any(_lives(view.snapshot.jobs[job_id]) for job_id in view.snapshot.by_uid.get(links.key(pod), ()))
+    known = view.snapshot.jobs.get(labelled)
+    return known is not None and not _lives(known) and known.is_confirmed
+
+
+def _awaited(view: WorkloadView, pod: Pod, key: str) -> ObservedJob | None:
+    """Return the live job for which a pod waits that is neither bound nor deleted nor marked; else ``None``."""
+    labelled = pods.job_id(pod)
+    if labelled is None or pods.is_bound(pod) or pods.is_deleted(pod) or pods.is_marked_missing(pod):
+        return None
+    known = view.snapshot.jobs.get(labelled)
+    ours = known is not None and known.job.link is not None and key in known.job.link.keys and _lives(known)
+    return known if ours else None
+
+
+def _lives(known: ObservedJob) -> bool:
+    return not known.missing and states.end_of(known.job.states) is None
+
+
+def _decide_pod(view: WorkloadView, pod: Pod, key: str, over: bool, open_keys: set[str]) -> _Step:
+    """Decide for one pod; ``key`` is the key of its job."""
+    labelled, before = pods.job_id(pod), view.displaced.get(pods.uid(pod))
+    if over:
+        return _release(view, pod, key, labelled, open_keys), None
+    if pods.is_bound(pod) and pod["spec"]["nodeName"] in view.virtual:
+        return _on_pool(view, pod), None
+    if pods.is_bound(pod) and (extra := _second_job(view, pod, labelled)) is not None:
+        return Cancel(pod, extra), before
+    if labelled is None or pods.is_ending(pod, view.max_grace):
+        return None, before
+    known = view.snapshot.jobs.get(labelled)
+    if known is None:
+        return (None if labelled in view.expected else Ask(pod, labelled)), before
+    if known.job.link is not None and key not in known.job.link.keys:
+        # a slurmctld that has lost its state assigns job ids from 1 again
+        if not pods.is_bound(pod):
+            return None, before
+        moved = _count(view, before)
+        end = replace(job_ends.GONE, text=f"{job_ends.GONE.text}: another job has its ID now")
+        return (End(pod, labelled, end) if moved.answers >= DISPLACED_ANSWERS else None), moved
+    if not _lives(known):
+        return (_end(pod, known) if known.is_confirmed else None), before
+    if not pods.is_bound(pod):
+        return None, before
+    if not _is_displaced(view, pod, known):
+        return _suspension(pod, known) or _label(pod, labelled), None
+    moved = _count(view, before)
+    shrunk = states.is_allocated(known.job.states) and not known.job.restarts
+    end = job_ends.NODE_REMOVED if shrunk else job_ends.REQUEUED
+    return (End(pod, labelled, end) if moved.answers >= DISPLACED_ANSWERS else None), moved
+
+
+def _on_pool(view: WorkloadView, pod: Pod) -> Action | None:
+    """Decide for a pod on a virtual node: it needs no Slurm job. A job that waited for it lost the race to the pool.
+
+    The pool keeps the pod until its job there is over, so the finalizer goes as soon as no Slurm job is left.
+    """
+    if (extra := _second_job(view, pod, None)) is not None:
+        return Cancel(pod, extra)
+    return Release(pod, (), remote=True) if pods.is_held(pod) else None
+
+
+def _second_job(view: WorkloadView, pod: Pod, labelled: int | None) -> int | None:
+    """Return a second live job of a bound pod; ``None`` if there is none.
+
+    It comes from a request that slurmctld carried out late, after the scheduler had sent another one. Before the bind,
+    the scheduler cancels it. A pod on a virtual node needs no job at all. A job with other pods is never returned.
+    """
+    key = links.key(pod)
+    ids = view.snapshot.by_uid.get(key, ())
+    if ids in ((), (labelled,)):
+        return None
+    if pod["spec"]["nodeName"] not in view.virtual:
+        kept = view.snapshot.jobs.get(labelled) if labelled in ids and labelled is not None else None
+        if kept is None or not _lives(kept):
+            return None
+    for job_id in ids:
+        known = view.snapshot.jobs[job_id]
+        alone = known.job.link is not None and known.job.link.keys == (key,)
+        if job_id != labelled and alone and _lives(known):
+            return job_id
+    return None
+
+
+def _release(view: WorkloadView, pod: Pod, key: str, labelled: int | None, open_keys: set[str]) -> Action | None:
+    """Release the jobs of a pod that is over, except jobs with another pod that is not over."""
+    ids: list[int] = []
+    for job_id in view.snapshot.by_uid.get(key, ()):
+        known = view.snapshot.jobs[job_id]
+        if _lives(known) and known.job.link is not None and open_keys.isdisjoint(known.job.link.keys):
+            ids.append(job_id)
+    unseen = labelled if pods.is_held(pod) and labelled is not None and labelled not in view.snapshot.jobs else None
+    if key in open_keys:  # another member of the group is not over
+        unseen = None
+    if not ids and not pods.is_held(pod):
+        return None
+    return Release(pod, tuple(ids), unseen)
+
+
+def _end(pod: Pod, known: ObservedJob) -> Action | None:
+    job, bound = known.job, pods.is_bound(pod)
+    if known.missing:
+        return End(pod, job.job_id, job_ends.GONE) if bound else None
+    end = states.end_of(job.states)
+    if end is None or not (bound or "CANCELLED" in job.states):  # not bound: the scheduler submits a new job
+        return None
+    return End(pod, job.job_id, end)
+
+
+def _suspension(pod: Pod, known: ObservedJob) -> Suspension | None:
+    """Return the change of the pod's condition, if it does not show whether the job is suspended."""
+    suspended, job = "SUSPENDED" in known.job.states, known.job
+    marked = pods.condition(pod, names.JOB_SUSPENDED).get("status") == "True"
+    if suspended == marked or not (suspended or states.is_allocated(job.states)):
+        return None
+    return Suspension(pod, job.job_id, suspended)
+
+
+def _label(pod: Pod, job_id: int) -> Label | None:
+    has = (pod["metadata"].get("labels") or {}).get(names.JOB_ID_LABEL) == str(job_id)
+    return None if has else Label(pod, job_id)
+
+
+def _is_displaced(view: WorkloadView, pod: Pod, known: ObservedJob) -> bool:
+    """Whether the job of a bound pod is pending again, or runs on another node."""
+    job = known.job
+    if not states.is_allocated(job.states):
+        return states.is_pending(job.states)
+    return bool(job.nodes) and _slurm_node(view, pod) not in job.nodes
+
+
+def _slurm_node(view: WorkloadView, pod: Pod) -> str:
+    """Return the Slurm name of the bound pod's node: that of the allocation, even if the Node has changed since."""
+    node = pod["spec"]["nodeName"]
+    return pods.slurm_node(pod) or view.slurm_names.get(node, node)
+
+
+def _count(view: WorkloadView, before: Displaced | None) -> Displaced:
+    """Count that the snapshot shows a displaced job; each snapshot counts once."""
+    if before is None:
+        return Displaced(view.snapshot.sequence, 1)
+    if view.snapshot.sequence <= before.sequence:
+        return before
+    return Displaced(view.snapshot.sequence, before.answers + 1)

@@ -1,0 +1,1 @@
+"""The devices of waiting pods: ResourceClaims, and devices that are taken."""

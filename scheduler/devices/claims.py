@@ -1,0 +1,360 @@
+"""Allocates the ResourceClaims of pods on the devices that Slurm has chosen, before the pods are bound.
+
+podbridge writes what the Kubernetes scheduler writes: the claim of extended resources, the finalizer, the allocation
+with the reservation, and ``extendedResourceClaimStatus`` of the pod. The release is the work of the controller
+``resourceclaim`` of kube-controller-manager: when the pod has ended or is deleted, it removes the reservation and the
+allocation, and deletes claims that were created for the pod.
+
+A claim that a pod names (``resourceClaimName``) is used by this pod alone, or by all members of a gang. All of these
+members are on one node, and its devices belong to the job of the gang until the last member has ended.
+
+Crash windows. Each write can be repeated: the name of a created claim follows from the UID of the pod, and an
+allocation with the pod's reservation is kept if its devices belong to the pod's job. Otherwise it is removed, here or
+by the next submission: the devices of a lost job may belong to another job already. The claims of all members of a gang
+are allocated before the first member is bound, so a crash between two bindings leaves claims that are kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bridge import clock as clocks
+from bridge import names
+from bridge.clock import Clock
+from bridge.config.hub import Config
+from bridge.kube.kube_client import KubeClient
+from bridge.slurm.job_resources import NodeResources
+from bridge.slurm.models import JobRequest
+from bridge.slurm.slurm_client import SlurmClient
+from bridge.workload import links, pods
+from bridge.workload.devices import claimed_devices, extended_claims
+from bridge.workload.devices.claimed_devices import (
+    CPU,
+    Demand,
+    Device,
+    DevicesNotReadyError,
+    UnsupportedClaimError,
+    WrongDevicesError,
+)
+from scheduler.devices.claim_store import ClaimStore
+from scheduler.devices.taken_devices import TakenDevices
+from scheduler.pod_actions import Bind
+
+Object = dict[str, Any]
+Pod = Mapping[str, Any]
+Classes = Callable[[str | None], Mapping[str, str]]
+"""Returns the classes that provide extended resources on a Slurm node, or on any (``None``): resource -> class."""
+MOST_USERS = 256
+"""Entries of ``status.reservedFor`` that the API server allows."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """One claim, the pods that use it, and the devices that may be allocated to it, by the name of the request."""
+
+    claim: Object
+    pods: list[Pod]
+    node: str
+    asked: Sequence[claimed_devices.DeviceRequest]
+    classes: Mapping[str, Object]
+    offered: Mapping[str, Sequence[Device]]
+
+    @property
+    def uid(self) -> str:
+        return str(self.claim["metadata"]["uid"])
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the present allocation is of the pods' job and in use by it."""
+        held = claimed_devices.results(self.claim)
+        usable = {device.key for listed in self.offered.values() for device in listed}
+        return bool(held) and set(held) <= usable and bool(_users(self.claim))
+
+
+class Claims:
+    """Allocates the claims of pods; ``kube`` is fenced, and ``applied`` gets each pod that it changes. For any thread.
+
+    One allocation runs at a time on a node, so that two pods of one job never get the same device. Every device is in
+    the ResourceSlice of one node.
+    """
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        slurm: SlurmClient,
+        config: Config,
+        clock: Clock,
+        classes: Classes = lambda _: {},
+        applied: Callable[[Object], object] = lambda _: None,
+        taken: TakenDevices | None = None,
+    ) -> None:
+        self._classes = classes
+        self._store = ClaimStore(kube, applied, taken)
+        self._slurm = slurm
+        self._table = config.device_classes
+        self._clock = clock
+        self._locks: dict[str, threading.Lock] = {}
+
+    def add_to(self, request: JobRequest, members: Sequence[Pod]) -> JobRequest:
+        """Return the job request of a pod or of a gang without a job, with the CPUs and gres of its claims.
+
+        ``members`` is the pod, or the waiting pods of the gang. An allocation of an earlier job is removed. Raises
+        :class:`~bridge.errors.UntranslatableError` if Slurm cannot satisfy the claims.
+        """
+        anywhere = self._classes(None)
+        if not any(extended_claims.wants_devices(member, anywhere) for member in members):
+            return request
+        version = self._slurm.version
+        if not version.allocations:
+            raise UnsupportedClaimError(
+                f"resource claims need Slurm's API v0.0.44 or later, which shows the devices of a job; slurmrestd "
+                f"serves {version.name}"
+            )
+        member = links.membership(members[0])
+        found: dict[str, Object] = {}
+        own: list[Demand] = []
+        shared: list[Collection[str]] = []
+        for pod in members:
+            asked, named = list[claimed_devices.DeviceRequest](), set[str]()
+            for claim, is_own in self._store.of_pod(pod):
+                found[claim["metadata"]["uid"]] = claim
+                if is_own or member is None:
+                    asked += claimed_devices.requests(claim)
+                else:
+                    named.add(claim["metadata"]["uid"])
+            # the resources that a class provides are in the request already, by the table of gres
+            if (extended := _extended(pod, {})) is not None:
+                asked += claimed_devices.requests(extended)
+            if (extended := _extended(pod, anywhere)) is not None and (
+                existing := self._store.existing(extended, pod)
+            ) is not None:
+                found[existing["metadata"]["uid"]] = existing
+            own.append(self._demand(asked))
+            shared.append(named)
+        together = self._demand(
+            [one for uid in sorted(set().union(*shared)) for one in claimed_devices.requests(found[uid])]
+        )
+        for claim in found.values():
+            _check_free(claim, members)
+        if member is not None:
+            _check_members(request, members, own, shared, [found[uid] for uid in shared[0]], together, member.size)
+        for claim in found.values():
+            if (claim.get("status") or {}).get("allocation"):
+                self._store.deallocate(claim)
+        demand = _sum(own[0], together, 1 if member is None else request.tasks_per_node)
+        named_gres = {expression.split(":")[0] for expression in request.gres}
+        for kind in demand.gres:
+            if kind.split(":")[0] in named_gres:
+                raise UnsupportedClaimError(
+                    f"gres {kind.split(':')[0]} is requested by a resource claim and by an annotation or an extended "
+                    f"resource; allowed: one of them"
+                )
+        gres = tuple(f"{kind}:{count}" for kind, count in sorted(demand.gres.items()))
+        return replace(request, cpus=max(request.cpus, demand.cpus), gres=(*request.gres, *gres))
+
+    def allocate(self, binds: Sequence[Bind]) -> None:
+        """Allocate the claims of pods of one job, each on the node of its binding; all of them before the first bind.
+
+        Does nothing for pods without claims. Raises
+        :class:`~bridge.workload.devices.claimed_devices.WrongDevicesError` or :class:`UnsupportedClaimError` if the
+        job cannot be used, :class:`~bridge.workload.devices.claimed_devices.DevicesNotReadyError` and ``Kube*``,
+        ``Slurm*`` errors if the same call may succeed later.
+        """
+        for bind in binds:
+            if (bind.pod.get("status") or {}).get("extendedResourceClaimStatus") and self._extended_of(bind) is None:
+                self._store.withdraw(bind.pod)
+        binds = [bind for bind in binds if extended_claims.wants_devices(bind.pod, self._classes(bind.slurm_node))]
+        if not binds:
+            return
+        given: dict[str, NodeResources] = {}
+        for job_id in sorted({bind.component or bind.job_id for bind in binds}):
+            given |= self._slurm.resources(job_id)  # two components share no node
+        for bind in binds:
+            if bind.slurm_node not in given:
+                raise WrongDevicesError(f"Slurm job {bind.job_id} has no resources on node {bind.slurm_node}")
+        nodes = sorted({bind.node for bind in binds})  # every call locks several nodes in the same order
+        with ExitStack() as locks:
+            for node in nodes:
+                locks.enter_context(self._locks.setdefault(node, threading.Lock()))
+            found = {node: self._store.devices(node) for node in nodes}
+            taken = self._store.taken(device for listed in found.values() for device in listed)
+            plans: dict[str, _Plan] = {}
+            for bind in binds:
+                self._plan(bind, given[bind.slurm_node], found[bind.node], plans)
+            # all are released first: a member may have to get the devices that another one had in an earlier place
+            for plan in plans.values():
+                if not plan.is_kept and claimed_devices.results(plan.claim):
+                    _check_left(plan)
+                    plan.claim = self._store.deallocate(plan.claim)
+                    taken = {key: uid for key, uid in taken.items() if uid != plan.uid}
+            for plan in plans.values():
+                self._allocate(plan, taken)
+            for bind in binds:
+                if self._extended_of(bind) is not None:
+                    self._store.report(bind.pod, self._classes(bind.slurm_node))
+
+    def _extended_of(self, bind: Bind) -> Object | None:
+        return _extended(bind.pod, self._classes(bind.slurm_node))
+
+    def _plan(self, bind: Bind, given: NodeResources, found: Sequence[Device], plans: dict[str, _Plan]) -> None:
+        """Add the claims of one pod to ``plans`` (UID of a claim -> plan)."""
+        pod, member = bind.pod, links.membership(bind.pod)
+        own, together = list[_Plan](), list[_Plan]()
+        claims = self._store.of_pod(pod)
+        if (extended := self._extended_of(bind)) is not None:
+            claims.append((self._store.create(extended, pod), True))
+        for claim, is_own in claims:
+            plan = plans.get(claim["metadata"]["uid"]) or self._planned(claim, bind.node, given, found)
+            if plan.node != bind.node:
+                raise WrongDevicesError(
+                    f"ResourceClaim {claim['metadata']['name']} has its devices on node {plan.node}, and pod "
+                    f"{pods.key(pod)} is on node {bind.node}"
+                )
+            if is_own or member is None:
+                _check_free(claim, [pod])
+                own.append(plan)
+            else:
+                together.append(plan)
+            plan.pods.append(pod)
+            plans[plan.uid] = plan
+        if member is not None:
+            self._check_share(pod, own, together, bind.sharing)
+
+    def _planned(self, claim: Object, node: str, given: NodeResources, found: Sequence[Device]) -> _Plan:
+        asked = claimed_devices.requests(claim)
+        claimed_devices.demand(asked, self._table)  # every class is mapped
+        classes = {request.name: self._store.device_class(request.device_class) for request in asked}
+        offered: dict[str, list[Device]] = {}
+        for request in asked:
+            matches = claimed_devices.class_selector(classes[request.name])
+            of_class = [device for device in found if matches(device)]
+            offered[request.name] = claimed_devices.chosen(of_class, self._table[request.device_class], given)
+        return _Plan(claim, [], node, asked, classes, offered)
+
+    def _check_share(self, pod: Pod, own: Sequence[_Plan], together: Sequence[_Plan], places: int) -> None:
+        """Raise if the pod would take devices of other members on its node, of which there are ``places``."""
+        mine = claimed_devices.demand((one for plan in own for one in plan.asked), self._table)
+        shared = claimed_devices.demand((one for plan in together for one in plan.asked), self._table)
+        offered: dict[str, set[tuple[str, str, str]]] = {}
+        for plan in (*own, *together):
+            for one in plan.asked:
+                keys = {device.key for device in plan.offered[one.name]}
+                offered.setdefault(self._table[one.device_class], set()).update(keys)
+        for kind, keys in offered.items():
+            wanted = mine.of(kind) * places + shared.of(kind)
+            if wanted > len(keys):
+                raise WrongDevicesError(
+                    f"the claims of pod {pods.key(pod)} request {mine.of(kind)} devices ({kind}), and its place in the "
+                    f"job has {(len(keys) - shared.of(kind)) // places}"
+                )
+
+    def _allocate(self, plan: _Plan, taken: dict[tuple[str, str, str], str]) -> None:
+        """Allocate one claim, and add its devices to ``taken`` (key of the device -> UID of its claim)."""
+        claim = plan.claim
+        users = list((claim.get("status") or {}).get("reservedFor") or ())
+        known = _users(claim)
+        new = [
+            {"resource": "pods", "name": pod["metadata"]["name"], "uid": pods.uid(pod)}
+            for pod in plan.pods
+            if pods.uid(pod) not in known
+        ]
+        if len(users) + len(new) > MOST_USERS:
+            raise DevicesNotReadyError(f"ResourceClaim {claim['metadata']['name']} has {MOST_USERS} users already")
+        if plan.is_kept:
+            if new:
+                self._store.write(claim, {"reservedFor": [*users, *new]})
+            return
+        others = {key for key, owner in taken.items() if owner != plan.uid}
+        picked: dict[str, list[Device]] = {}
+        for request in plan.asked:
+            picked[request.name] = claimed_devices.pick(request, plan.offered[request.name], others, plan.node)
+            others |= {device.key for device in picked[request.name]}
+        now = clocks.rfc3339(self._clock.time())
+        claim = self._store.protect(claim)
+        allocation = claimed_devices.allocation(picked, claim, plan.classes, plan.node, now)
+        self._store.write(claim, {"allocation": allocation, "reservedFor": [*users, *new]})
+        taken.update({device.key: plan.uid for listed in picked.values() for device in listed})
+
+    def _demand(self, asked: Sequence[claimed_devices.DeviceRequest]) -> Demand:
+        for name in {one.device_class for one in asked}:
+            claimed_devices.class_selector(self._store.device_class(name))
+        return claimed_devices.demand(asked, self._table)
+
+
+def _sum(own: Demand, shared: Demand, together: int) -> Demand:
+    """Return the demand of one node with ``together`` pods; the CPUs are those of one pod."""
+    kinds = own.gres.keys() | shared.gres.keys()
+    return Demand(own.cpus, {kind: own.of(kind) * together + shared.of(kind) for kind in kinds})
+
+
+def _check_members(
+    request: JobRequest,
+    members: Sequence[Pod],
+    own: Sequence[Demand],
+    shared: Sequence[Collection[str]],
+    claims: Sequence[Object],
+    together: Demand,
+    size: int,
+) -> None:
+    """Raise if one job cannot satisfy the claims of the members of a gang."""
+    first = members[0]["metadata"]["name"]
+    for pod, demand, named in zip(members, own, shared, strict=True):
+        if demand != own[0] or named != shared[0]:
+            raise UnsupportedClaimError(
+                f"pods {first} and {pod['metadata']['name']} of one group have claims for other devices; allowed: the "
+                f"same resourceClaimTemplateName, or the same resourceClaimName"
+            )
+    if not claims:
+        return
+    listed = ", ".join(claim["metadata"]["name"] for claim in claims)
+    if request.max_nodes != 1:
+        raise UnsupportedClaimError(
+            f"ResourceClaim {listed} is shared by the members of a group on several nodes, and its devices are on one; "
+            f"allowed: annotation {names.MEMBERS_PER_NODE} with the size of the group ({size}), or "
+            f"resourceClaimTemplateName"
+        )
+    if size > MOST_USERS:
+        raise UnsupportedClaimError(
+            f"ResourceClaim {listed} is shared by {size} members of a group; allowed: {MOST_USERS}"
+        )
+    if together.cpus:
+        raise UnsupportedClaimError(
+            f"ResourceClaim {listed} of the members of a group requests CPUs ({CPU}), which Slurm counts for each "
+            f"member; allowed: resourceClaimTemplateName"
+        )
+
+
+def _extended(pod: Pod, classes: Mapping[str, str]) -> Object | None:
+    try:
+        return extended_claims.claim(pod, classes)
+    except ValueError as error:
+        raise UnsupportedClaimError(f"spec.containers: {error}") from error
+
+
+def _check_free(claim: Object, users: Sequence[Pod]) -> None:
+    """Raise if another pod uses the claim: its devices belong to the job of that pod."""
+    allowed = {pods.uid(pod) for pod in users}
+    others = [
+        one.get("name") for one in (claim.get("status") or {}).get("reservedFor") or () if one.get("uid") not in allowed
+    ]
+    if others:
+        raise UnsupportedClaimError(
+            f"ResourceClaim {claim['metadata']['name']} is in use by {', '.join(map(str, others[:5]))}, whose Slurm "
+            f"job has its devices; allowed: a claim for each pod (resourceClaimTemplateName), or pods of one group on "
+            f"one node ({names.MEMBERS_PER_NODE})"
+        )
+
+
+def _check_left(plan: _Plan) -> None:
+    """Raise while pods of an earlier job of the gang use the claim."""
+    if others := _users(plan.claim) - {pods.uid(pod) for pod in plan.pods}:
+        name = plan.claim["metadata"]["name"]
+        raise DevicesNotReadyError(f"ResourceClaim {name} is still reserved for {len(others)} pods of another job")
+
+
+def _users(claim: Object) -> set[str]:
+    return {str(one.get("uid")) for one in (claim.get("status") or {}).get("reservedFor") or ()}

@@ -1,0 +1,1 @@
+"""The nodes that a pod may get: fit, occupancy and placement."""

@@ -1,0 +1,255 @@
+"""The Slurm nodes that a pod must not get, computed once for all pods with the same requirements."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from bridge.slurm import states
+from bridge.slurm.models import Node, Partition
+from bridge.workload import eligibility, host_ports, slurm_partition
+from bridge.workload.eligibility import NodeView
+from scheduler.nodes.node_fit import BoundedCache, Key, NodeFit, most_results
+from scheduler.volumes import pod_volumes
+from scheduler.volumes.storage import Storage
+from scheduler.volumes.volume_nodes import NodeFilter, Write
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Placement:
+    """The Slurm nodes of a pod's partitions: those to exclude (name -> reason) and the others, sorted.
+
+    ``excluded`` are the sorted names of ``refused``: one tuple for all pods with the same placement.
+    """
+
+    refused: Mapping[str, str]
+    eligible: tuple[str, ...]
+    excluded: tuple[str, ...]
+
+    def summary(self) -> str:
+        """Return the reasons with their counts, like the Kubernetes scheduler: ``3 cordoned, 1 too little cpu``."""
+        counts = Counter(self.refused.values())
+        return ", ".join(f"{count} {why}" for why, count in sorted(counts.items()))
+
+
+class Placements:
+    """The placements of pods on the nodes of Kubernetes and Slurm at one time. Results are cached.
+
+    The placement of a pod depends on a few fields of its spec and on its partitions; pods that fit the same nodes for
+    the same reasons share one. The number of results that are kept is limited. A node that Slurm's power saving keeps
+    down counts as it will be after its start. ``remembered`` holds nodes, by their name in Slurm, that Kubernetes has
+    deleted meanwhile, as it does with machines of a cloud.
+    """
+
+    def __init__(
+        self,
+        nodes: list[NodeView],
+        slurm_nodes: Mapping[str, Node],
+        partitions: Mapping[str, Partition],
+        remembered: Mapping[str, NodeView] | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        self.by_slurm_name = {node.slurm_name: _resumed(node, slurm_nodes.get(node.slurm_name)) for node in nodes}
+        self._nodes = list(expected(self.by_slurm_name, slurm_nodes, remembered or {}))
+        self._slurm_nodes = slurm_nodes
+        self._partitions = partitions
+        self._expected = {node.slurm_name: node for node in self._nodes}
+        self._fit = NodeFit(self._nodes)
+        self._most = most_results(len(slurm_nodes))
+        self._known = BoundedCache[Key, Placement](self._most)
+        self._bound = BoundedCache[tuple[object, ...], Placement](self._most)
+        self._drained = frozenset(name for name, node in slurm_nodes.items() if "DRAIN" in node.states)
+        self._same = BoundedCache[tuple[int, int], tuple[tuple[str, ...], tuple[str, ...], bool]](self._most)
+        # a weak reference: one placement for each pod would not be bounded
+        self._by_uid: dict[str, tuple[Mapping[str, Any], Key, weakref.ref[Placement]]] = {}
+        self._storage = storage or Storage()
+        self._stored = _ByStorage(0, self._most)
+
+    def of(self, pod: Mapping[str, Any], default_partition: str) -> Placement:
+        """Return the placement of a pod."""
+        uid = pod["metadata"].get("uid", "")
+        seen = self._by_uid.get(uid)
+        # the cache replaces objects and never changes them
+        placement = seen[2]() if seen is not None and seen[0] is pod else None
+        if seen is None or placement is None:
+            key = self._fit.key(pod, slurm_partition.of(pod, default_partition))
+            placement = self._known.get(key, lambda: self._find(pod, key, default_partition))
+            seen = self._by_uid[uid] = (pod, key, weakref.ref(placement))
+        if not pod["spec"].get("volumes"):  # before the call: a decision asks for the placements of all pods
+            return placement
+        wanted = self.needs(pod)
+        return self._within(seen[1], placement, wanted) if wanted.restricts else placement
+
+    def forget_all_but(self, uids: Set[str]) -> None:
+        """Forget the other pods. Other threads may add pods meanwhile."""
+        for known in (self._by_uid, self._stored.needs):
+            for uid in list(known):
+                if uid not in uids:
+                    known.pop(uid, None)
+
+    def needs(self, pod: Mapping[str, Any]) -> pod_volumes.Needs:
+        """Return what the PersistentVolumeClaims of a pod require now."""
+        if not pod["spec"].get("volumes"):
+            return pod_volumes.NOTHING
+        known, uid = self._current().needs, pod["metadata"].get("uid", "")
+        found = known.get(uid)
+        if found is None:
+            found = known[uid] = pod_volumes.needs(pod, self._storage)
+        return found
+
+    @property
+    def storage_version(self) -> int:
+        """The version of the storage objects: placements of pods with claims may change with it."""
+        return self._storage.version
+
+    def volume_writes(self, pod: Mapping[str, Any], slurm_node: str) -> tuple[Write, ...]:
+        """Return the writes that bind the claims of a pod on a node that :meth:`refusal` accepts; empty if none is due.
+
+        Each claim gets a free volume, or else the annotation for its provisioner.
+        """
+        wanted, node = self.needs(pod), self.by_slurm_name[slurm_node]
+        return tuple(NodeFilter(wanted, self._storage).writes(node)) if wanted.unbound else ()
+
+    def _within(self, key: Key, placement: Placement, wanted: pod_volumes.Needs) -> Placement:
+        """Return the placement without the nodes that the claims do not allow; one object for equal claims."""
+
+        def make() -> Placement:
+            check = NodeFilter(wanted, self._storage)
+            refused, eligible = dict(placement.refused), []
+            for name in placement.eligible:
+                if why := check.refusal(self._expected[name]):
+                    refused[name] = why
+                else:
+                    eligible.append(name)
+            return _placement(refused, eligible)
+
+        known = self._current().placements if wanted.unbound else self._bound
+        return known.get((key, wanted.terms, tuple(claim.shape for claim in wanted.unbound)), make)
+
+    def _current(self) -> _ByStorage:
+        if self._stored.version != self._storage.version:
+            self._stored = _ByStorage(self._storage.version, self._most)
+        return self._stored
+
+    def same_for_slurm(self, one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+        """Whether two tuples of excluded nodes are the same, or differ only by nodes that are drained in Slurm.
+
+        Pods share tuples, so the results are kept by identity; the tuples are kept with them.
+        """
+
+        def compare() -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+            return one, other, not (set(one) ^ set(other)) - self._drained
+
+        return self._same.get((id(one), id(other)), compare)[2]
+
+    def of_all(self, members: Iterable[Mapping[str, Any]], default_partition: str) -> Placement:
+        """Return the placement of pods that share a job: a node counts if it fits all of them."""
+        placements = list({id(found): found for found in (self.of(pod, default_partition) for pod in members)}.values())
+        if len(placements) == 1:
+            return placements[0]
+        refused: dict[str, str] = {}
+        eligible: set[str] = set()
+        for placement in placements:
+            refused = {**placement.refused, **refused}
+            eligible |= set(placement.eligible)
+        return _placement(refused, sorted(eligible - refused.keys()))
+
+    def _find(self, pod: Mapping[str, Any], key: Key, default_partition: str) -> Placement:
+        partition = slurm_partition.of(pod, default_partition)
+        return _placement(*self._fit.placed(pod, key, lambda: self._names(partition)))
+
+    def refusal(self, pod: Mapping[str, Any], slurm_node: str) -> str:
+        """Return the reason why Kubernetes would refuse the allocated node for the pod; empty if it would not."""
+        node = self.by_slurm_name.get(slurm_node)
+        if node is None:
+            return "not a Kubernetes node"
+        why = eligibility.refusal(pod["spec"], host_ports.node_requests(pod["spec"]), node)
+        wanted = self.needs(pod)
+        return why or (NodeFilter(wanted, self._storage).refusal(node) if wanted.restricts else "")
+
+    @cached_property
+    def closed(self) -> frozenset[str]:
+        """The Slurm nodes that take no new pod: drained, cordoned, not Ready, or not a node of Kubernetes.
+
+        Nodes that Slurm's power saving starts and stops may be absent or not Ready for a while.
+        """
+        return self._drained | {
+            name for name in self._slurm_nodes if not self._is_open(name) and not self.comes_and_goes(name)
+        }
+
+    def _is_open(self, slurm_node: str) -> bool:
+        node = self.by_slurm_name.get(slurm_node)
+        return node is not None and node.ready and not node.cordoned
+
+    def starting(self, slurm_node: str) -> str:
+        """Return what is missing until a node that Slurm starts can run a pod; empty if nothing is."""
+        other = self._slurm_nodes.get(slurm_node)
+        if other is not None and states.is_asleep(other.states):
+            return f"Slurm starts node {slurm_node}"
+        node = self.by_slurm_name.get(slurm_node)
+        if node is None:
+            return f"Kubernetes has no node for Slurm's {slurm_node} yet"
+        if not node.ready or eligibility.once_up(node).taints != node.taints:
+            return f"the kubelet of node {node.name} is not ready yet"
+        return ""
+
+    def comes_and_goes(self, slurm_node: str) -> bool:
+        """Whether Slurm's power saving starts and stops the node."""
+        other = self._slurm_nodes.get(slurm_node)
+        return other is not None and ("CLOUD" in other.states or states.is_asleep(other.states))
+
+    def longest(self, pod: Mapping[str, Any], default_partition: str) -> int:
+        """Return the largest time limit of the pod's partitions in minutes; 0 if one has no limit or none is known."""
+        limits = [found.max_minutes for found in self._wanted(slurm_partition.of(pod, default_partition))]
+        return max(limits, default=0) if all(limits) else 0
+
+    def _wanted(self, partition: str) -> list[Partition]:
+        """Return the named partitions, or the default one."""
+        if not partition:
+            return [found for found in self._partitions.values() if found.default]
+        return [self._partitions[name] for name in partition.split(",") if name in self._partitions]
+
+    def _names(self, partition: str) -> set[str]:
+        """Return the nodes of the named partitions, or of the default one; all nodes if Slurm has not shown any."""
+        listed = {name for p in self._wanted(partition) for name in p.nodes if name in self._slurm_nodes}
+        return listed or set(self._slurm_nodes)
+
+
+class _ByStorage:
+    """What was computed from one version of the storage objects."""
+
+    def __init__(self, version: int, most: int) -> None:
+        self.version = version
+        self.needs: dict[str, pod_volumes.Needs] = {}
+        self.placements = BoundedCache[tuple[object, ...], Placement](most)
+
+
+def _placement(refused: Mapping[str, str], eligible: Iterable[str]) -> Placement:
+    return Placement(refused, tuple(eligible), tuple(sorted(refused)))
+
+
+def _resumed(node: NodeView, other: Node | None) -> NodeView:
+    """Return the node without podbridge's own cordon if it is no longer drained in Slurm: the cordon is about to go."""
+    if not node.mirrors_drain or other is None or states.is_drained(other.states):
+        return node
+    return replace(node, cordoned=False)
+
+
+def expected(
+    nodes: Mapping[str, NodeView], slurm_nodes: Mapping[str, Node], remembered: Mapping[str, NodeView]
+) -> Iterator[NodeView]:
+    """Yield the nodes for pods: those of Kubernetes, and those that appear there after Slurm has started them."""
+    for name, node in nodes.items():
+        other = slurm_nodes.get(name)
+        yield eligibility.once_up(node) if other is not None and states.is_asleep(other.states) else node
+    for name, other in slurm_nodes.items():
+        if name in nodes or not states.is_asleep(other.states):
+            continue
+        if name in remembered:
+            yield eligibility.once_up(remembered[name])
+        elif "CLOUD" in other.states:
+            yield eligibility.unseen(name)

@@ -1,0 +1,463 @@
+"""Carries out the scheduler's actions. No other module of the scheduler writes to Slurm or to Kubernetes."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from bridge import clock, names
+from bridge.control.control_loop import Dependencies
+from bridge.core import isolation
+from bridge.core.backoff import Backoff
+from bridge.errors import (
+    BridgeError,
+    KubeConflictError,
+    KubeNotFoundError,
+    SlurmError,
+    SlurmRefusedError,
+    SlurmUnavailableError,
+    SlurmUnknownOutcomeError,
+    UnexpectedError,
+    UntranslatableError,
+)
+from bridge.http.fencing import fence
+from bridge.kube.resources import PODS
+from bridge.logs import kv
+from bridge.slurm import states
+from bridge.slurm.cancelling import cancel_if_ours, exclude_if_ours, shrink_if_ours
+from bridge.slurm.models import JobRequest, SubmissionResult
+from bridge.slurm.slurm_answers import UNKNOWN_NODE
+from bridge.telemetry import tracing
+from bridge.telemetry.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted, label_of
+from bridge.workload import groups, links, pods, slurm_spans
+from bridge.workload.annotations import InvalidAnnotationsError
+from bridge.workload.devices.claimed_devices import DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
+from scheduler import allocation_check, gang_states, pod_actions
+from scheduler.devices.claim_store import ClaimMissingError
+from scheduler.devices.claims import Claims
+from scheduler.devices.device_names import DeviceNames
+from scheduler.devices.taken_devices import TakenDevices
+from scheduler.gang_states import Gang
+from scheduler.job_requests import JobRequests, traced
+from scheduler.nodes.placement import Placements
+from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, ReportedCondition, failure_of
+from scheduler.pod_writer import PodWriter
+from scheduler.rules import is_live
+from scheduler.submission_errors import LostJobsError, NoNodeError
+from scheduler.update_pace import UpdatePace
+from scheduler.volumes.storage import Storage
+from scheduler.volumes.volume_writer import VolumeWriter
+
+log = logging.getLogger(__name__)
+
+NO_NODE = Backoff(first=1, limit=15)
+"""While no node of the pod's partition fits: nodes may change at any time, without an event for the pod."""
+
+NODE_REFUSED = Backoff(first=1, limit=60)
+"""After the node of a job was refused, which the next request excludes: other nodes may have room now. The pause grows,
+because the pods that wait for a full node must not all submit a job each time that one pod there ends."""
+
+MOST_LOST = 3
+"""If Slurm has lost this many jobs of a pod within 10 minutes, the pod is submitted only after a back-off."""
+
+URGENCY: dict[type[pod_actions.Action], int] = {
+    pod_actions.Bind: 1,
+    pod_actions.BindTogether: 1,
+    pod_actions.BindVolumes: 2,
+    pod_actions.Release: 2,
+    pod_actions.Cancel: 2,
+    pod_actions.CancelAndResubmit: 3,
+    pod_actions.Submit: 4,
+    pod_actions.Hold: 5,
+    pod_actions.Exclude: 6,
+    pod_actions.Shrink: 6,
+    pod_actions.Join: 5,
+    pod_actions.SetApart: 5,
+    pod_actions.SetCondition: 9,
+}
+
+
+class SlurmActor:
+    """Carries out the actions of :mod:`scheduler.pod_decide`; called by the workers, once at a time for each pod.
+
+    ``check_leadership`` raises :class:`~bridge.errors.LostLeadershipError` when this process is not the leader. It is
+    called right before every write to Slurm; ``kube`` is fenced and calls it itself.
+    """
+
+    def __init__(
+        self,
+        dependencies: Dependencies,
+        states: PodStates,
+        storage: Storage,
+        device_names: DeviceNames,
+        check_leadership: Callable[[], None],
+        taken: TakenDevices | None = None,
+    ) -> None:
+        self._dependencies = dependencies
+        self._config = dependencies.config
+        self._kube = dependencies.kube.fenced(check_leadership)
+        self._slurm = dependencies.slurm
+        self._poller = dependencies.poller
+        self._cache = dependencies.pods
+        self._events = dependencies.events
+        self._clock = dependencies.clock
+        self._states = states
+        self._writer = PodWriter(self._kube, self._cache, self._events, self._clock, states)
+        self._check_leadership = check_leadership
+        self._device_names = device_names
+        self._claims = Claims(
+            self._kube, self._slurm, self._config, self._clock, self._classes, self._cache.apply, taken
+        )
+        self._requests = JobRequests(dependencies, self._claims)
+        self._volumes = VolumeWriter(self._kube, storage)
+        self.update_pace = UpdatePace()
+        self.placements = Placements([], {}, {})
+
+    def act(self, action: pod_actions.Action) -> None:
+        """Carry out one action and store its result in the state of the pod.
+
+        Raises :class:`~bridge.errors.BridgeError` if the workers are to repeat or to report the action.
+        """
+        name = label_of(type(action))
+        with counted(SCHEDULER_ACTIONS, name) as outcome:
+            match action:
+                case pod_actions.Submit():
+                    outcome.result = "ok" if self._submit(action) else "refused"
+                case pod_actions.Hold():
+                    self._hold(action.pod, action.job_id)
+                case pod_actions.Bind():
+                    self._bind(action)
+                case pod_actions.BindTogether():
+                    self._bind_together(action)
+                case pod_actions.BindVolumes():
+                    self._volumes.write(action.writes)
+                case pod_actions.Release():
+                    self._release(action)
+                case pod_actions.Cancel():
+                    self._cancel(action.pod, action.job_id)
+                    log.warning(
+                        "cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id)
+                    )
+                case pod_actions.CancelAndResubmit():
+                    self._give_back(action)
+                case pod_actions.Exclude():
+                    self._exclude(action)
+                case pod_actions.Shrink():
+                    self._shrink(action)
+                case pod_actions.Join():
+                    self._join(action.gang)
+                case pod_actions.SetApart():
+                    self._set_apart(action)
+                case pod_actions.SetCondition():
+                    self._writer.tell(action.pod, action.reason, action.message)
+
+    def _submit(self, action: pod_actions.Submit) -> bool:
+        """Submit a job for the pods if they still need one; return false if it is refused."""
+        members = self._waiting(action.gang.waiting if action.gang is not None else [action.pod])
+        if not members:
+            return True
+        pod, key = members[0], links.key(members[0])
+        snapshot = self._poller.snapshot
+        cancelled = self._states.of(key).cancelled | self._slurm.cancellations.since(snapshot.began)
+        known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(key, ())]
+        if any(is_live(entry, cancelled) for entry in known):
+            return True  # the job of another process's request has appeared since the decision
+        lost = sum(entry.missing and states.end_of(entry.job.states) is None for entry in known)
+        if lost >= MOST_LOST:
+            self._refused(pod, LostJobsError(f"Slurm lost {lost} jobs of this pod, or their comments"))
+            return False
+        try:
+            request = self._build(members, action.gang)
+            if tracing.tracer is not None:
+                request = traced(request, slurm_spans.traceparent(members))
+            began = self._clock.time()
+            submitted = self._send(pod, request)
+        except SlurmUnknownOutcomeError as error:
+            now, reason, message = self._clock.monotonic(), error.reason, str(error)
+            self._states.update(key, lambda state: state.without_answer(now, reason, message))
+            self._poller.wake()
+            raise
+        except SlurmUnavailableError as error:
+            self._failed(key, UNAVAILABLE, error.reason, str(error))
+            raise
+        except (SlurmError, UntranslatableError, InvalidAnnotationsError, UnexpectedError) as error:
+            self._refused(pod, error)
+            return False
+        now = self._clock.monotonic()
+        excluded = [part.excluded_nodes for part in (request, *request.components)]
+        self._states.update(key, lambda state: state.submitted(submitted.job_id, now, *excluded))
+        if tracing.tracer is not None:
+            self._trace_submission(key, members, submitted.job_id, began)
+        log.info("job submitted", extra=kv(pod=pods.key(pod), job=submitted.job_id))
+        self._poller.expect(submitted.job_id, request.link)
+        if action.gang is None and not pods.is_held(pod):
+            self._hold(pod, submitted.job_id)
+        if submitted.warning:
+            self._events.event(pod, "SlurmWarning", f"Slurm job {submitted.job_id}: {submitted.warning}", warning=True)
+        return True
+
+    def _build(self, members: list[pod_actions.Pod], gang: Gang | None) -> JobRequest:
+        try:
+            return self._requests.of(members, gang, self.placements)
+        except BridgeError:
+            raise
+        except Exception as error:
+            raise isolation.report("scheduler", pods.key(members[0]), error) from error
+
+    def _send(self, pod: pod_actions.Pod, request: JobRequest) -> SubmissionResult:
+        try:
+            with fence(self._check_leadership):
+                return self._slurm.submit(request)
+        except BridgeError:
+            raise
+        except Exception as error:  # Slurm may have the job
+            raise SlurmUnknownOutcomeError(str(isolation.report("scheduler", pods.key(pod), error))) from error
+
+    def _trace_submission(self, key: str, members: list[pod_actions.Pod], job_id: int, began: float) -> None:
+        now = self._clock.time()
+        self._states.update(key, lambda state: replace(state, submitted_at=now))
+        slurm_spans.submitted(members, job_id, began, now)
+
+    def _submitted_at(self, key: str, job_id: int | None) -> float | None:
+        """Return when a job was submitted, by Slurm's record, else by this process."""
+        known = None if job_id is None else self._poller.snapshot.jobs.get(job_id)
+        return known.job.submit_time if known and known.job.submit_time else self._states.of(key).submitted_at
+
+    def _waiting(self, members: list[pod_actions.Pod]) -> list[pod_actions.Pod]:
+        """Return the members as the cache has them now; empty if any of them no longer waits."""
+        found = [self._cache.by_uid(pods.uid(pod)) for pod in members]
+        waiting = [pod for pod in found if pod is not None and not pods.is_deleted(pod) and not pods.is_bound(pod)]
+        return [*waiting] if len(waiting) == len(members) else []
+
+    def _refused(self, pod: pod_actions.Pod, error: BridgeError) -> None:
+        uid, key = pods.uid(pod), links.key(pod)
+        failure = failure_of(self._states.of(key).phase)
+        again = failure is not None and (failure.reason, failure.message) == (error.reason, str(error))
+        # a node that Slurm has deleted since the last list of nodes: the next request does not name it
+        soon = isinstance(error, NoNodeError | ClaimMissingError) or getattr(error, "code", 0) == UNKNOWN_NODE
+        self._failed(key, NO_NODE if soon else REFUSED, error.reason, str(error))
+        self._events.event(pod, error.reason, str(error), warning=True)
+        reported = self._states.of(uid).condition
+        if reported is None or reported.reason != error.reason:
+            # the Event is written: the condition gets no second one
+            event = ReportedCondition(error.reason, "", reported.at if reported else -math.inf)
+            self._states.update(uid, lambda state: replace(state, condition=event))
+        level = logging.DEBUG if again else logging.INFO
+        log.log(level, "not submitted", extra=kv(pod=pods.key(pod), reason=error.reason, error=error))
+
+    def _failed(self, uid: str, backoff: Backoff, reason: str, message: str) -> None:
+        now = self._clock.monotonic()
+        self._states.update(uid, lambda state: state.failed(now, backoff, reason, message))
+
+    def _hold(self, pod: pod_actions.Pod, job_id: int) -> None:
+        try:
+            self._writer.patch(pod, pods.hold_patch(pod, job_id, self._config.scheduler_name))
+        except KubeNotFoundError:
+            self._cancel_alone(pod, job_id)
+        except KubeConflictError:
+            if self._current(pod) is not None:
+                raise
+            self._cancel_alone(pod, job_id)
+
+    def _cancel_alone(self, pod: pod_actions.Pod, job_id: int) -> None:
+        """Cancel the job of a pod that is gone, unless other members of a gang may need it."""
+        if links.membership(pod) is None:
+            self._cancel(pod, job_id)
+
+    def _current(self, pod: pod_actions.Pod) -> dict[str, Any] | None:
+        """Read the pod from the API server; ``None`` if it is gone, or if another pod has its name."""
+        try:
+            found = self._kube.get(PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"]))
+        except KubeNotFoundError:
+            return None
+        return found if pods.uid(found) == pods.uid(pod) else None
+
+    def _bind(self, action: pod_actions.Bind) -> None:
+        pod = self._cache.by_uid(pods.uid(action.pod))
+        if pod is None or pods.is_deleted(pod) or pods.is_bound(pod) or _has_changed(pod, action):
+            return
+        if pods.lacks_hold(pod, action.job_id):
+            self._hold(pod, action.job_id)
+        if self._allocate_claims([replace(action, pod=pod)]):
+            self._bind_now(pod, action)
+
+    def _bind_now(self, pod: pod_actions.Pod, action: pod_actions.Bind) -> None:
+        pod = self._cache.by_uid(pods.uid(pod)) or pod  # a hold or the claims may have changed it
+        if _has_changed(pod, action):
+            return
+        if action.later:
+            self._poller.read(action.job_id)
+        snapshot = self._poller.snapshot
+        cancelled = self._slurm.cancellations.since(snapshot.began)
+        if why := allocation_check.lost(action, links.key(pod), snapshot, cancelled):
+            log.info("not bound", extra=kv(pod=pods.key(pod), job=action.job_id, node=action.node, why=why))
+            return
+        job_id = str(action.job_id)
+        annotations = {
+            names.NODE_ANNOTATION: action.node,
+            names.SLURM_NODE_ANNOTATION: action.slurm_node,
+            names.JOB_ID_ANNOTATION: job_id,
+            names.JOB_START_ANNOTATION: clock.rfc3339(action.started),
+        }
+        text = f"bound to node {action.node} of Slurm job {job_id}"
+        self._writer.bind(pod, action.node, annotations, text, {names.JOB_ID_LABEL: job_id})
+        if links.membership(pod) is not None:
+            self._states.update(links.key(pod), PodState.bound)
+        if tracing.tracer is not None:
+            submitted_at, now = self._submitted_at(links.key(pod), action.job_id), self._clock.time()
+            slurm_spans.bound(pod, action.job_id, action.node, submitted_at, action.started, now)
+        START_TO_BIND_SECONDS.observe(max(0.0, self._clock.time() - action.started))
+        log.info("pod bound", extra=kv(pod=pods.key(pod), job=action.job_id, node=action.node))
+
+    def _classes(self, slurm_node: str | None) -> Mapping[str, str]:
+        """Return the classes that provide extended resources on a node, or on any: resource -> class."""
+        found = self._device_names.found
+        if slurm_node is None:
+            return found
+        node = self.placements.by_slurm_name.get(slurm_node)
+        return {name: found[name] for name in node.by_devices() if name in found} if node is not None else {}
+
+    def _bind_together(self, action: pod_actions.BindTogether) -> None:
+        """Bind members of a gang, after the claims of all of them are allocated."""
+        members = self._waiting([bind.pod for bind in action.binds])
+        if any(_has_changed(pod, bind) for pod, bind in zip(members, action.binds, strict=False)):
+            return
+        binds = [replace(bind, pod=pod) for bind, pod in zip(action.binds, members, strict=False)]
+        if binds and self._allocate_claims(binds, action.gang):
+            for bind in binds:
+                self._bind_now(bind.pod, bind)
+
+    def _allocate_claims(self, binds: list[pod_actions.Bind], gang: Gang | None = None) -> bool:
+        """Allocate the ResourceClaims of pods; return false after their job was cancelled because they cannot be.
+
+        The job is kept for a while if devices are not ready, and if other members of the gang may run: the claim of a
+        successor may not be created yet.
+        """
+        pod, job_id = binds[0].pod, binds[0].job_id
+        try:
+            self._claims.allocate(binds)
+        except (WrongDevicesError, UnsupportedClaimError, ClaimMissingError, DevicesNotReadyError) as error:
+            late = links.membership(pod) is not None and (gang is None or gang.running)
+            if late or isinstance(error, DevicesNotReadyError):
+                wait = error.reason, str(error)
+                key = gang.key if gang is not None else pods.uid(pod)
+                self._states.update(key, lambda state: replace(state, claim_wait=wait))
+                raise
+            self._give_back(pod_actions.CancelAndResubmit(pod, job_id, str(error), gang))
+            return False
+        return True
+
+    def _release(self, action: pod_actions.Release) -> None:
+        for job_id in action.job_ids:
+            self._cancel(action.pod, job_id)
+        key = links.key(action.pod)
+        self._states.update(key, PodState.seen)
+        job = action.job_ids[-1] if action.job_ids else None
+        submitted_at = self._submitted_at(key, job) if tracing.tracer is not None else None
+        for pod in action.members or (action.pod,):
+            if pods.is_held(pod):
+                self._writer.patch(pod, pods.unhold_patch(pod))
+                if tracing.tracer is not None:
+                    slurm_spans.withdrawn(pod, job, submitted_at, self._clock.time())
+        log.info("waiting pod released", extra=kv(pod=pods.key(action.pod), jobs=action.job_ids))
+
+    def _cancel(self, pod: pod_actions.Pod, job_id: int) -> None:
+        key = links.key(pod)
+        cancel_if_ours(self._slurm, job_id, self._dependencies.cluster, [key], self._check_leadership)
+        self._states.update(key, lambda state: replace(state, cancelled=state.cancelled | {job_id}))
+        self._poller.wake()
+
+    def _give_back(self, action: pod_actions.CancelAndResubmit) -> None:
+        for pod in action.gang.waiting if action.gang is not None else [action.pod]:
+            if pods.job_id(pod) is not None:
+                self._writer.patch(pod, pods.forget_job_patch(pod))
+        self._cancel(action.pod, action.job_id)
+        now, backoff = self._clock.monotonic(), NODE_REFUSED if action.soon else REFUSED
+        self._states.update(
+            links.key(action.pod), lambda state: state.gave_back(now, backoff, action.reason, action.why)
+        )
+        self._events.event(
+            action.pod, action.reason, f"Slurm job {action.job_id} was cancelled: {action.why}", warning=True
+        )
+
+    def _set_apart(self, action: pod_actions.SetApart) -> None:
+        pod = self._cache.by_uid(pods.uid(action.pod))
+        member = links.membership(pod) if pod is not None else None
+        if pod is None or member is None or pods.is_deleted(pod) or not pods.is_open(pod):
+            return
+        self._writer.patch(pod, pods.group_patch(pod, groups.encode(replace(member, alone=True))))
+        self._events.event(pod, "OwnJob", f"the pod gets a Slurm job of its own: {action.why}", action="Scheduling")
+        log.info("member set apart", extra=kv(pod=pods.key(pod), group=member.key.key, why=action.why))
+
+    def _join(self, gang: Gang) -> None:
+        for one in gang.open:
+            pod = self._cache.by_uid(pods.uid(one))
+            member = links.membership(pod) if pod is not None and gang_states.may_join(pod, gang.ref) else None
+            if pod is None or member is None or gang.replacement is None:
+                continue
+            joined = gang_states.joined(member, gang.replacement)
+            self._writer.patch(pod, pods.group_patch(pod, groups.encode(joined)))
+            text = f"{gang.ref.kind} {gang.ref.name} was created again: the pod belongs to the new object from now on"
+            self._events.event(pod, "GroupReplaced", text, action="Scheduling")
+            log.info("member joined", extra=kv(pod=pods.key(pod), group=joined.key.key, before=gang.key))
+
+    def _shrink(self, action: pod_actions.Shrink) -> None:
+        key = links.key(action.pod)
+        try:
+            released = shrink_if_ours(
+                self._slurm,
+                action.job_id,
+                action.component or action.job_id,
+                {*action.nodes},
+                self._dependencies.cluster,
+                [key],
+                self._check_leadership,
+            )
+        except SlurmRefusedError as error:
+            released = ()
+            log.info("job not shrunk", extra=kv(group=key, job=action.job_id, nodes=action.nodes, error=error))
+        if released:
+            text = f"Slurm job {action.job_id} has released {', '.join(released)}: {action.why}"
+            self._events.event(action.pod, "NodeReleased", text, action="Scheduling")
+            log.info("job shrunk", extra=kv(group=key, job=action.job_id, released=released))
+        self._poller.read(action.job_id)
+        if not released and not {*action.nodes}.isdisjoint(self._poller.snapshot.jobs[action.job_id].job.nodes):
+            retry_at = self._clock.monotonic() + REFUSED.limit  # a batch job keeps the node of its script, for example
+            self._states.update(key, lambda state: replace(state, shrink_retry_at=retry_at))
+
+    def _exclude(self, action: pod_actions.Exclude) -> None:
+        key = links.key(action.pod)
+        try:
+            with self.update_pace.measured(self._clock):
+                ours = exclude_if_ours(
+                    self._slurm,
+                    action.job_id,
+                    action.component or action.job_id,
+                    action.nodes,
+                    self._dependencies.cluster,
+                    [key],
+                    self._check_leadership,
+                )
+            if not ours:
+                raise SlurmRefusedError(f"Slurm job {action.job_id} is not the pod's")
+        except SlurmRefusedError as error:
+            gone = set(action.before) - self._poller.snapshot.nodes.keys()
+            if error.code == UNKNOWN_NODE and gone:
+                # slurmctld (24.11, 26.05) looks up the old names in each update of the job, also in one of its comment
+                text = f"it excludes {', '.join(sorted(gone)[:3])}, which Slurm no longer has: it cannot be updated"
+                self._give_back(pod_actions.CancelAndResubmit(action.pod, action.job_id, text, action.gang, soon=True))
+                return
+            # the job has started meanwhile, or all nodes are excluded now: the node is checked again before the bind
+            retry_at = self._clock.monotonic() + UNAVAILABLE.limit
+            self._states.update(key, lambda state: replace(state, exclude_retry_at=retry_at))
+            log.info("excluded nodes not changed", extra=kv(pod=pods.key(action.pod), error=error))
+            return
+        self._states.update(key, lambda state: state.excluding(action.part, action.nodes))
+
+
+def _has_changed(pod: pod_actions.Pod, action: pod_actions.Bind) -> bool:
+    """Return whether the pod requests something else than when its bind was decided."""
+    return pod is not action.pod and links.shape(pod) != links.shape(action.pod)

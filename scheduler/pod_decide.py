@@ -1,0 +1,305 @@
+"""The scheduler's decision: from one view of all waiting pods to actions and the next states of the pods. Pure.
+
+The order of writes ensures that a pod never has two jobs, that no pod is bound without an allocation, and that no job
+is left behind:
+
+1. Submit. The comment of the job contains the pod's UID. After a crash, the next decision finds the job by UID; the
+   workload controller finds a job whose pod is gone. A pod is not submitted while the outcome of an earlier submission
+   is unknown, or while a former leader may have submitted it (:func:`scheduler.rules.unsettled`).
+2. Bind. The node is that of a job which slurmctld shows as allocated. The UID is the precondition, and the same write
+   sets the job id on the pod. The bind waits while the kubelet would reject the pod because other pods there have not
+   ended, and until the claims of the pod are bound. The write that binds a claim fixes its node.
+3. Release. The job is cancelled first. The finalizer is removed only after Slurm has accepted the cancellation. If a
+   pod has two jobs (slurmctld carried out a request late), the job on the pod is kept, else the older one; the other
+   one is cancelled before the bind.
+
+Admission has set the finalizer when the pod was created, so the pod cannot disappear before its job is released. *Hold*
+is one patch that sets the finalizer on a pod from before admission, and the job id on a pod that waits for longer than
+a few seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+
+from bridge.core import isolation
+from bridge.errors import UnexpectedError
+from bridge.slurm import states
+from bridge.slurm.models import ObservedJob
+from bridge.workload import allotted, links, pods
+from bridge.workload.resources import Resources
+from scheduler import gang_decide, volume_waits
+from scheduler.gang_states import Gang
+from scheduler.nodes import full_nodes
+from scheduler.nodes.full_nodes import FullNode
+from scheduler.nodes.occupancy import Occupant, PlannedOccupancy
+from scheduler.pod_actions import (
+    Action,
+    Bind,
+    BindVolumes,
+    Cancel,
+    CancelAndResubmit,
+    Exclude,
+    Hold,
+    Pod,
+    Release,
+    SetCondition,
+    Submit,
+)
+from scheduler.pod_states import (
+    NEW,
+    Allocated,
+    Bound,
+    NodeBusy,
+    NodeStarting,
+    Pending,
+    PodState,
+    Submitted,
+    failure_of,
+)
+from scheduler.rules import (
+    SchedulerView,
+    busy,
+    excluded_now,
+    is_better_elsewhere,
+    is_cancelled,
+    is_current,
+    is_doubtful,
+    is_live,
+    is_unread,
+    jobs_of,
+    last_job,
+    may_exclude,
+    obstacle,
+    paced,
+    pending_text,
+    starting,
+    tell,
+    unsettled,
+    with_excluded,
+    without_job,
+)
+from scheduler.volume_waits import VolumeWait
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The result of a decision.
+
+    ``states`` are the next states of the pods whose state changes, by UID. ``planned`` are the pods that the actions
+    bind: they count on their nodes from now on (:meth:`~scheduler.nodes.occupancy.Occupancy.assume`). ``refused`` are
+    the full nodes of jobs that are given back (:meth:`~scheduler.nodes.occupancy.Occupancy.refuse`).
+    """
+
+    actions: list[Action]
+    states: dict[str, PodState]
+    planned: list[Occupant]
+    refused: list[tuple[str, Resources]] = field(default_factory=list)
+
+
+_Step = tuple[Action | None, PodState]
+"""The action for one pod, and its next state."""
+
+
+def decide(view: SchedulerView) -> Decision:
+    """Decide for every pod and gang of the view, in the order of their priority; at most one action for each pod."""
+    if not is_current(view):
+        return Decision([], {}, [])
+    actions: list[Action] = []
+    changed: dict[str, PodState] = {}
+    occupancy = PlannedOccupancy(view.occupancy)
+    units: list[tuple[tuple[int, str, str], Pod | Gang]] = []
+    everything: list[Pod | Gang] = [*view.pods, *view.gangs]
+    for one in everything:
+        members = one.open or one.running if isinstance(one, Gang) else [one] if pods.is_open(one) else []
+        if not members:
+            continue
+        try:
+            units.append((min(map(pods.urgency, members)), one))
+        except Exception as error:
+            actions += _undecided(view, one, isolation.report("scheduler", pods.key(members[0]), error))
+    for _, unit in sorted(units, key=itemgetter(0)):
+        key = unit.key if isinstance(unit, Gang) else pods.uid(unit)
+        before = view.states.get(key, NEW)
+        try:
+            if isinstance(unit, Gang):
+                more, after = gang_decide.decide(view, unit, before, occupancy)
+                actions += more
+            else:
+                action, after = _decide_pod(view, unit, before, occupancy)
+                if action is not None:
+                    actions.append(action)
+        except Exception as error:
+            actions += _undecided(view, unit, isolation.report("scheduler", key, error))
+            continue
+        if after is not before:
+            changed[key] = after
+    return Decision(paced(view, actions), changed, occupancy.planned, occupancy.refused)
+
+
+def _undecided(view: SchedulerView, unit: Pod | Gang, error: UnexpectedError) -> list[Action]:
+    """Tell the pods of a unit for which the decision has failed."""
+    members = unit.open if isinstance(unit, Gang) else [unit]
+    told = (tell(view, pod, view.states.get(pods.uid(pod), NEW), error.reason, str(error)) for pod in members)
+    return [action for action in told if action is not None]
+
+
+def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: PlannedOccupancy) -> _Step:
+    snapshot, phase = view.snapshot, state.phase
+    known = jobs_of(view, pods.uid(pod))
+    live = [entry for entry in known if is_live(entry, state.cancelled | view.cancelled)]
+    if isinstance(phase, Submitted):
+        seen = any(entry.job.job_id == phase.job_id for entry in known)
+        if not seen and is_unread(snapshot, phase):
+            unseen = [*(e.job.job_id for e in live), phase.job_id]
+            return (_release(pod, unseen) if pods.is_deleted(pod) else None), state
+    if pods.is_deleted(pod):
+        return _deleted(view, pod, state.seen(), live)
+    if isinstance(phase, Bound) or pods.is_gated(pod):
+        return None, state.seen()
+    if not live:
+        return _without_job(view, pod, state, known, occupancy)
+    job = _keep(pod, live)
+    for entry in live:
+        if entry is not job:
+            return Cancel(pod, entry.job.job_id), state.seen()
+    if not states.is_allocated(job.job.states):
+        return _pending(view, pod, state, job)
+    return _allocated(view, pod, state, job, occupancy)
+
+
+def _keep(pod: Pod, live: list[ObservedJob]) -> ObservedJob:
+    if len(live) == 1:
+        return live[0]
+    labelled = pods.job_id(pod)
+    return next((entry for entry in live if entry.job.job_id == labelled), live[0])
+
+
+def _deleted(view: SchedulerView, pod: Pod, state: PodState, live: list[ObservedJob]) -> _Step:
+    """Release a deleted pod. If a job may still appear, keep its finalizer, but cancel the jobs that are known."""
+    waits, state = unsettled(view, state, [pod])
+    if (waits or not pods.is_held(pod)) and not live:
+        return None, state
+    return _release(pod, [entry.job.job_id for entry in live]), state
+
+
+def _release(pod: Pod, job_ids: list[int]) -> Release:
+    return Release(pod, tuple(job_ids))
+
+
+def _without_job(
+    view: SchedulerView, pod: Pod, state: PodState, known: list[ObservedJob], occupancy: PlannedOccupancy
+) -> _Step:
+    entry = last_job(pod, state, known)
+    if is_doubtful(state, known) or (entry is not None and not entry.is_confirmed):
+        return None, state
+    if entry is not None and is_cancelled(pod, state, entry):
+        # the workload controller terminates a pod that has the id of a cancelled job
+        return (Hold(pod, entry.job.job_id) if pods.job_id(pod) is None else None), state
+    state = without_job(view, state, known)
+    why, state = obstacle(view, state, [pod])
+    if why is not None:
+        return (tell(view, pod, state, *why) if why[0] else None), state
+    if (wait := volume_waits.before_submission(view, [pod], occupancy)) is not None:
+        return tell(view, pod, state, wait.reason, wait.message), state
+    return Submit(pod), state
+
+
+def _pending(view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob) -> _Step:
+    job = entry.job
+    since = view.now if state.waiting_since is None else state.waiting_since
+    if not isinstance(state.phase, Pending) or state.waiting_since is None:
+        state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since, claim_wait=None)
+    if pods.lacks_hold(pod, job.job_id):
+        return Hold(pod, job.job_id), state
+    if may_exclude(view, state, job.job_id):
+        wanted = view.placements.of(pod, view.config.partition).excluded
+        known = with_excluded(view, state, job, wanted)
+        if known is None:
+            return Exclude(pod, job.job_id, wanted, before=excluded_now(state, job)), state
+        state = known
+    text = pending_text(job, view.now - since)
+    return (_hold_or_tell(view, pod, state, job.job_id, "SlurmPending", text) if text else None), state
+
+
+def _allocated(
+    view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob, occupancy: PlannedOccupancy
+) -> _Step:
+    job, failure = entry.job, failure_of(state.phase)
+    if not isinstance(state.phase, Allocated | NodeStarting | NodeBusy):
+        state = replace(state, phase=Allocated(failure))
+    if not job.nodes:
+        return None, state
+    if job.link is not None and job.link.shape not in ("", links.shape(pod)):
+        text = "the resources or settings of the pod have changed since its submission"
+        return CancelAndResubmit(pod, job.job_id, text), state
+    if short := allotted.shortage(job.allotment, {job.nodes[0]: [pod]}, view.config.gres):
+        return CancelAndResubmit(pod, job.job_id, f"Slurm has allocated {short}", reason=allotted.REASON), state
+    missing, state = starting(view, state, job.nodes[:1])
+    if missing:
+        text = f"Slurm job {job.job_id} is allocated; {missing}"
+        return _hold_or_tell(view, pod, state, job.job_id, "SlurmNodeStarting", text), state
+    why = view.placements.refusal(pod, job.nodes[0])
+    if why:
+        text = f"Slurm allocated node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}"
+        return CancelAndResubmit(pod, job.job_id, text, soon=view.version.exclude_nodes), state
+    node = view.placements.by_slurm_name[job.nodes[0]]
+    occupant = occupancy.occupant(pod, node.name)
+    full = full_nodes.find(occupant, node, occupancy, view.snapshot)
+    if full is not None:
+        return _busy(view, pod, state, job.job_id, full, occupancy)
+    wait = volume_waits.before_bind(view, pod, job.nodes[0], occupancy)
+    if wait is not None:
+        return _wait_for_volumes(view, pod, state, job.job_id, wait)
+    if state.claim_wait is not None:
+        action, state = _wait_for_claims(view, pod, state, job.job_id, *state.claim_wait)
+        if action is not None:
+            return action, state
+    elif not isinstance(state.phase, Allocated):
+        state = replace(state, phase=Allocated(failure))
+    occupancy.plan(occupant)
+    return Bind(pod, job.job_id, node.name, job.start_time, job.nodes[0]), state
+
+
+def _busy(
+    view: SchedulerView, pod: Pod, state: PodState, job_id: int, full: FullNode, occupancy: PlannedOccupancy
+) -> _Step:
+    """Keep the job until its node has room, for a limited time; give it back if other nodes may have room now."""
+    if is_better_elsewhere(view, [pod], 1, full):
+        occupancy.refuse(full.node, full.lacking)
+        return CancelAndResubmit(pod, job_id, full.refusal(), soon=True), state
+    over, state = busy(view, state, full.until)
+    if over:
+        occupancy.refuse(full.node, full.lacking)
+        text = f"node {full.node} has had {full.lack()} for {view.config.busy_node_timeout:.0f} s: {full.names()}"
+        return CancelAndResubmit(pod, job_id, text), state
+    text = f"Slurm job {job_id} has node {full.node}: {full.message()}"
+    return _hold_or_tell(view, pod, state, job_id, "NodeBusy", text), state
+
+
+def _wait_for_volumes(view: SchedulerView, pod: Pod, state: PodState, job_id: int, wait: VolumeWait) -> _Step:
+    """Keep the job until the claims of the pod are bound, for a limited time."""
+    over, state = busy(view, state)
+    if over:
+        return CancelAndResubmit(pod, job_id, f"after {view.config.busy_node_timeout:.0f} s: {wait.message}"), state
+    if wait.writes and not pods.lacks_hold(pod, job_id):
+        return BindVolumes(pod, wait.writes), state
+    return _hold_or_tell(view, pod, state, job_id, wait.reason, f"Slurm job {job_id}: {wait.message}"), state
+
+
+def _wait_for_claims(view: SchedulerView, pod: Pod, state: PodState, job_id: int, reason: str, message: str) -> _Step:
+    """Keep the job until its devices can be allocated, for a limited time; without an action if the bind is due."""
+    over, state = busy(view, state)
+    if over:
+        return CancelAndResubmit(pod, job_id, f"after {view.config.busy_node_timeout:.0f} s: {message}"), state
+    return _hold_or_tell(view, pod, state, job_id, reason, f"Slurm job {job_id}: {message}"), state
+
+
+def _hold_or_tell(
+    view: SchedulerView, pod: Pod, state: PodState, job_id: int, reason: str, message: str
+) -> Hold | SetCondition | None:
+    """Set the job on the pod if it is not there yet; else write the reason for the wait."""
+    if pods.job_id(pod) != job_id or not pods.is_held(pod):
+        return Hold(pod, job_id)
+    return tell(view, pod, state, reason, message)

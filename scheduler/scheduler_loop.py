@@ -1,0 +1,371 @@
+"""The scheduler: builds a view of all waiting pods, decides, submits the actions to the workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from bridge.control.brake import Brake, GuardLimits, step
+from bridge.control.control_loop import Dependencies, SlurmLoop
+from bridge.core import isolation
+from bridge.core.threads import Supervisor
+from bridge.kube.cache import Cache
+from bridge.kube.lease import Elector
+from bridge.slurm import states
+from bridge.slurm.models import Snapshot
+from bridge.telemetry.metrics import SCHEDULER_PODS, label_of
+from bridge.workload import eligibility, links, missing_jobs, node_ownership, pods, pool_selection
+from bridge.workload.eligibility import NodeView
+from scheduler import pod_actions, pod_decide, rules
+from scheduler.devices.device_names import DeviceNames
+from scheduler.devices.taken_devices import TakenDevices
+from scheduler.gang_index import GangIndex
+from scheduler.gang_states import Gang
+from scheduler.group_objects import GroupObjects
+from scheduler.new_pods import NewPods
+from scheduler.nodes.occupancy import Occupancy
+from scheduler.nodes.placement import Placements
+from scheduler.pod_act import URGENCY, SlurmActor
+from scheduler.pod_states import WAITING_FOR, Bound, PodStates
+from scheduler.queue_head import QueueHead
+from scheduler.unchanged_pods import UnchangedPods
+from scheduler.volumes.storage import Storage
+
+Node = Mapping[str, Any]
+
+_OF_THE_JOB = (
+    pod_actions.Submit,
+    pod_actions.BindTogether,
+    pod_actions.Cancel,
+    pod_actions.CancelAndResubmit,
+    pod_actions.Exclude,
+    pod_actions.Shrink,
+    pod_actions.Join,
+)
+"""The actions that write the state of the job: for a gang, one at a time for all members."""
+COUNT_PERIOD = 5.0
+"""Seconds between two counts of the waiting pods for the metric: to count 10,000 takes a quarter of a decision."""
+
+
+class Scheduler(SlurmLoop):
+    """The loop of the scheduler, and what it keeps between two decisions.
+
+    A partial reconciliation decides for the pods and gangs whose job or pod has changed or whose action has ended, and
+    for all that have an allocated job: room on a node goes to the most urgent of them.
+
+    ``local`` holds the UIDs of the pods that the pool scheduler left to the colocated Slurm. ``others`` is the cache of
+    the bound pods of other schedulers. ``storage`` are the caches of claims, volumes and storage classes, ``claims`` is
+    that of ResourceClaims (:func:`scheduler.devices.taken_devices.prune`).
+    """
+
+    def __init__(
+        self,
+        dependencies: Dependencies,
+        elector: Elector | None,
+        local: set[str],
+        others: Cache,
+        storage: Sequence[Cache],
+        claims: Cache | None = None,
+    ) -> None:
+        super().__init__("scheduler", dependencies, elector)
+        self._local = local
+        self._others = others
+        self._storage_caches = storage
+        self._storage = Storage(on_change=self.wake)
+        self._max_grace = dependencies.config.max_grace_period
+        self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken, self._max_grace)
+        self._states = PodStates()
+        self._gangs = GangIndex(dependencies.clock)
+        self._group_objects = GroupObjects(dependencies.kube, dependencies.clock)
+        self._new = NewPods(dependencies.pods)
+        self._unchanged = UnchangedPods()
+        self._head = QueueHead()
+        self._device_names = DeviceNames(dependencies.kube, dependencies.config, dependencies.clock)
+        taken = TakenDevices(claims)
+        self._actor = SlurmActor(
+            dependencies, self._states, self._storage, self._device_names, self.check_leadership, taken
+        )
+        self._node_changes = 0
+        self._placed: tuple[object, ...] = ()
+        self._node_names: list[str] = []
+        self._remembered: dict[str, NodeView] = {}
+        self._inherited_at = self._inherited_until = self._count_from = 0.0
+        self._seen = Snapshot()
+        self._brake, self._braked = Brake(), 0
+        limits = dependencies.config.brake
+        self._limits = GuardLimits(limits.share, limits.least, limits.hold)
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start the loop and its workers."""
+        self.dependencies.pods.subscribe(self._gangs.changed)
+        self.dependencies.pods.subscribe(self._new.changed)
+        for cache in (self.dependencies.pods, self._others):
+            cache.subscribe(self._occupancy.changed)
+        for cache in self._storage_caches:
+            cache.subscribe(self._storage.changed)
+        self.dependencies.pods.subscribe(self._pod_changed)
+        self.dependencies.poller.subscribe(self._woken)
+        self.dependencies.poller.subscribe_hints(lambda link: self.touch(link.keys, at_once=True))
+        super().start(supervisor)
+
+    def subscribe(self) -> None:
+        """Wake the loop on changes of pods, and of nodes if placements depend on them."""
+        self.dependencies.pods.subscribe(self.wake)
+        self.dependencies.nodes.subscribe(self._node_changed)
+
+    def ready(self) -> bool:
+        """Whether all caches are synced and slurmctld has answered."""
+        return super().ready() and all(cache.synced for cache in (self._others, *self._storage_caches))
+
+    def on_started_leading(self) -> None:
+        """Request a poll and a list of all jobs, and note until when a former leader may have sent requests."""
+        self._inherited_at = (self.leading_since or 0.0) if self.inherited else 0.0
+        self._inherited_until = 0.0
+        if self._inherited_at:  # an earlier list would not show the outcome of all of them
+            self.dependencies.poller.list_all(self._inherited_at + rules.SETTLE)
+        self._new.begin()
+        super().on_started_leading()
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a job that this process or a former leader has requested may still appear."""
+        return bool(self._inherited_at) or self._states.unsettled
+
+    def acted(self, key: str) -> None:
+        """Decide for the pod or gang of a call that has ended."""
+        self.touch((key,))
+        super().acted(key)
+
+    def reconcile(self) -> None:
+        """Decide for all waiting pods."""
+        waiting, self._seen = self.dependencies.pods.picked(), self.dependencies.poller.snapshot
+        in_gangs = self._gangs.keys()
+        self._states.forget_all_but(waiting.keys() | in_gangs)
+        self._group_objects.forget_all_but(in_gangs)
+        self._unchanged.forget_all_but(waiting.keys())
+        self._actor.placements.forget_all_but(waiting.keys())
+        confirmed = self.dependencies.clock.monotonic() - self.dependencies.pods.age()
+        self._states.forget_bindings(confirmed, self.workers.busy)
+        updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
+        ours = {uid for uid, pod in waiting.items() if self._ours(uid, pod, self._seen)}
+        counts = self._decide_for(waiting, ours, self._seen, updates, whole=True)
+        self._actor.update_pace.sent(counts[label_of(pod_actions.Exclude)])
+        if (now := self.dependencies.clock.monotonic()) >= self._count_from:
+            self._count_from = now + COUNT_PERIOD
+            waits = self._count({uid: pod for uid, pod in waiting.items() if uid in ours})
+            for name in {*WAITING_FOR.values(), "gate", "release"}:
+                SCHEDULER_PODS.labels(name).set(waits[name])
+
+    def reconcile_some(self, keys: Set[str]) -> None:
+        """Decide for the pods with these UIDs, for the gangs with these keys, and for those with changed jobs."""
+        before, self._seen = self._seen, self.dependencies.poller.snapshot
+        chosen = keys | changed_keys(before, self._seen) | self._states.allocated
+        gangs = self._gangs.uids
+        waiting = self.dependencies.pods.picked() if chosen else {}
+        some = {uid: pod for uid, pod in waiting.items() if uid in chosen or gangs.get(uid) in chosen}
+        if some:
+            # updates of pending jobs are left to whole reconciliations: those of the most urgent jobs come first
+            ours = {uid for uid, pod in some.items() if self._ours(uid, pod, self._seen)}
+            self._decide_for(some, ours, self._seen, updates=0)
+
+    def _count(self, waiting: Mapping[str, pod_actions.Pod]) -> Counter[str]:
+        """Count the pods by what they wait for."""
+        found: Counter[str] = Counter()
+        for uid, pod in waiting.items():
+            try:
+                found[self._waiting_for(uid, pod)] += 1
+            except Exception as error:
+                isolation.report("scheduler", pods.key(pod), error)
+        return found
+
+    def _waiting_for(self, uid: str, pod: pod_actions.Pod) -> str:
+        """Return what a pod waits for: the value of the label ``waiting_for``."""
+        if pods.is_deleted(pod):
+            return "release"
+        if pods.is_gated(pod):
+            return "gate"
+        return WAITING_FOR[type(self._states.of(self._gangs.uids.get(uid, uid)).phase)]
+
+    def _decide_for(
+        self,
+        waiting: Mapping[str, pod_actions.Pod],
+        ours: Set[str],
+        snapshot: Snapshot,
+        updates: int,
+        *,
+        whole: bool = False,
+    ) -> Counter[str]:
+        """Decide for waiting pods and for the gangs that have one of them; return the number of actions by kind.
+
+        ``ours`` are the UIDs of those that run on the colocated Slurm. ``whole``: also for gangs that run on nodes that
+        take no new pod.
+        """
+        if self._inherited_at:
+            until = rules.settled_at(snapshot, self._inherited_at)
+            if snapshot.error or snapshot.began < until:
+                self.dependencies.poller.wake()
+                self.dependencies.poller.list_all(until)
+            else:  # later errors of slurmctld do not matter
+                self._inherited_at, self._inherited_until = 0.0, until
+        needed, unsettled = self._inherited_until, self._states.unsettled
+        if unsettled:
+            needed = max(needed, rules.settled_at(snapshot, self._states.lost_at))
+        if snapshot.requested_at < needed:
+            self.dependencies.poller.list_all(needed)
+        in_gangs = self._gangs.uids
+        idle = [
+            pod for uid, pod in waiting.items() if uid in ours and uid not in in_gangs and not self.workers.busy(uid)
+        ]
+        self._device_names.request(self.workers)
+        self._occupancy.correct(self.dependencies.pods.picked(), self._is_binding)
+        time = self.dependencies.clock.time()
+        placements = self._place(snapshot, time)
+        view = rules.SchedulerView(
+            pods=idle,
+            snapshot=snapshot,
+            placements=placements,
+            states=self._states.by_uid,
+            version=self.dependencies.slurm.version,
+            config=self.dependencies.config,
+            now=self.dependencies.clock.monotonic(),
+            time=time,
+            occupancy=self._occupancy,
+            leading_since=max(self.leading_since or 0.0, self._inherited_until),
+            inherited_at=self._inherited_at,
+            braked=self._is_braked(snapshot),
+            gangs=self._idle_gangs(waiting, snapshot, placements.closed if whole else frozenset()),
+            updates=updates,
+            new=self._new.uids,
+            head=self._head.of(snapshot.jobs, self.dependencies.clock.monotonic()),
+            cancelled=self.dependencies.slurm.cancellations.since(snapshot.began),
+        )
+        view = self._unchanged.without(view)
+        if unsettled or rules.waits_for_jobs(view):
+            self.dependencies.poller.hurry()
+        if rules.waits_for_poll(view):
+            self.dependencies.poller.wake()
+        decision = pod_decide.decide(view)
+        self._unchanged.keep(view, decision)
+        self._states.merge(decision.states)
+        for occupant in decision.planned:
+            self._occupancy.assume(occupant)
+        for node, taken in decision.refused:
+            self._occupancy.refuse(node, taken)
+        if decision.refused:
+            self.wake()  # pending jobs exclude these nodes from now on
+        counts: Counter[str] = Counter()
+        for action in decision.actions:
+            counts[label_of(type(action))] += 1
+            try:
+                self._dispatch(action)
+            except Exception as error:
+                isolation.report("scheduler", pods.key(action.pod), error)
+        return counts
+
+    def _idle_gangs(
+        self, waiting: Mapping[str, pod_actions.Pod], snapshot: Snapshot, closed: Set[str] = frozenset()
+    ) -> list[Gang]:
+        """Return the gangs with a waiting pod, or with a job on a ``closed`` node, without a call of the workers."""
+        if not (in_gangs := self._gangs.uids):
+            return []
+        keys = {key for uid in waiting if (key := in_gangs.get(uid)) is not None}
+        if closed:
+            keys |= {
+                key
+                for key in self._gangs.keys() - keys
+                for job_id in snapshot.by_uid.get(key, ())
+                if not closed.isdisjoint(snapshot.jobs[job_id].job.nodes)
+            }
+        idle = self._gangs.gangs(self.dependencies.pods, (key for key in keys if not self.workers.busy(key)))
+        found = [self._group_objects.applied(gang) for gang in idle]
+        self._group_objects.request(found, snapshot, self.workers)
+        return [
+            gang
+            for gang in found
+            if not any(self._is_binding(pods.uid(pod)) for pod in gang.open)
+            and all(self._ours(pods.uid(pod), pod, snapshot) for pod in gang.open)
+        ]
+
+    def _ours(self, uid: str, pod: pod_actions.Pod, snapshot: Snapshot) -> bool:
+        """Whether the pod runs on the colocated Slurm: it selects no pool, was left to Slurm, or has a job already."""
+        try:
+            if uid in snapshot.by_uid or uid in self._local or pods.job_id(pod) is not None:
+                return True
+            return not pool_selection.of(pod).remote
+        except Exception as error:
+            isolation.report("scheduler", pods.key(pod), error)
+            return True  # the decision about it fails too, and tells the pod
+
+    def _is_braked(self, snapshot: Snapshot) -> bool:
+        """Whether so many jobs are missing that no job is submitted; computed once for each snapshot."""
+        if snapshot.sequence != self._braked:
+            self._braked = snapshot.sequence
+            count, gone = (
+                missing_jobs.jobs(self.dependencies.pods.items(), snapshot, self._max_grace)
+                if missing_jobs.is_suspected(snapshot)
+                else (0, {})
+            )
+            now = self.dependencies.clock.monotonic()
+            self._brake = step(self._brake, count, gone.keys(), now, self._limits, told=gone.keys())
+        return self._brake.engaged
+
+    def _pod_changed(self, _: str, old: pod_actions.Pod | None, new: pod_actions.Pod | None) -> None:
+        pod = new if new is not None else old
+        if pod is not None and pods.is_open(pod):
+            self.touch((pods.uid(pod),))
+
+    def _woken(self, *_: object) -> None:
+        """Decide for the pods with changed jobs or with an allocated job; for all others, soon."""
+        self.touch(())
+        self.wake()
+
+    def _node_changed(self, _: str, old: Node | None, new: Node | None) -> None:
+        """Count a change of what placements depend on, and wake the loop: not when a kubelet reports the same again.
+
+        A list may skip a state that this process has written, and that decisions have seen.
+        """
+        if self.dependencies.nodes.listing or eligibility.has_changed(old, new):
+            self._node_changes += 1
+            self.wake()
+
+    def _dispatch(self, action: pod_actions.Action) -> None:
+        kind = type(action)
+        shared = isinstance(action, _OF_THE_JOB) or (isinstance(action, pod_actions.Release) and action.members)
+        key = links.key(action.pod) if shared else pods.uid(action.pod)
+        self.workers.submit(key, lambda: self._actor.act(action), URGENCY[kind], kind=label_of(kind))
+
+    def _is_binding(self, uid: str) -> bool:
+        """Whether a bind of the pod, or of its gang, is in progress or done."""
+        busy, gang = self.workers.busy, self._gangs.uids.get(uid)
+        return busy(uid) or (gang is not None and busy(gang)) or isinstance(self._states.of(uid).phase, Bound)
+
+    def _place(self, snapshot: Snapshot, time: float) -> Placements:
+        """Return the placements on the current nodes, computed again only after a change of the nodes."""
+        lasting = self._occupancy.lasting(time - self.dependencies.config.busy_node_timeout)
+        taken = {name: lasting[name] for name in self._node_names if name in lasting}
+        asleep = frozenset(name for name, node in snapshot.nodes.items() if states.is_asleep(node.states))
+        partitions = tuple(sorted(snapshot.partitions.items()))
+        extended = frozenset(self._device_names.found) if self.dependencies.slurm.version.allocations else frozenset()
+        drained = frozenset(name for name, node in snapshot.nodes.items() if "DRAIN" in node.states)
+        mark = (self._node_changes, taken, frozenset(snapshot.nodes), asleep, drained, partitions, extended)
+        if mark != self._placed:
+            config = self.dependencies.config
+            real = (node for node in self.dependencies.nodes.items() if not pool_selection.is_virtual(node))
+            selected = (node for node in real if node_ownership.is_selected(config, node))
+            nodes = [eligibility.with_devices(node, extended) for node in eligibility.views(selected, lasting)]
+            self._node_names = [node.name for node in nodes if node.slurm_name in snapshot.nodes]
+            known = self._remembered | {node.slurm_name: node for node in nodes if not node.rivals}
+            self._remembered = {name: node for name, node in known.items() if name in snapshot.nodes}
+            self._actor.placements = Placements(
+                nodes, snapshot.nodes, snapshot.partitions, self._remembered, self._storage
+            )
+            self._placed = mark
+        return self._actor.placements
+
+
+def changed_keys(before: Snapshot, after: Snapshot) -> set[str]:
+    """Return the UIDs of the pods and the keys of the groups of which a job has changed between two snapshots."""
+    changed = [known for job_id, known in after.jobs.items() if before.jobs.get(job_id) is not known]
+    changed += [before.jobs[job_id] for job_id in before.jobs.keys() - after.jobs.keys()]
+    return {key for known in changed if known.job.link is not None for key in known.job.link.keys}

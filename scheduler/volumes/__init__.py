@@ -1,0 +1,1 @@
+"""The volumes of waiting pods: which nodes they allow, and the writes that bind them."""

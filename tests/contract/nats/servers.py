@@ -1,0 +1,315 @@
+"""Real servers for the tests: nats-server, and an nginx that terminates TLS before it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from bridge.core.threads import Supervisor
+from bridge.errors import SiteRefusedError
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.nats.messages import (
+    Announce,
+    BuildConfigMessage,
+    CancelMessage,
+    Description,
+    Files,
+    Grant,
+    Logs,
+    Snapshot,
+    SnapshotPage,
+    Status,
+    SubmitMessage,
+    SubmittedMessage,
+)
+from bridge.protocol.nats.nats_link import Link, NatsSettings
+from bridge.protocol.nats.request_server import StreamClosed, Write
+from bridge.serving.certificates import issue, make_ca
+from cluster.polling import eventually
+from cluster.ports import free_block
+from cluster.processes import send_signal
+
+OWNER = "c1"
+
+PREFIX = "bridge.v1"
+
+
+def free_port() -> int:
+    """Find a port without a listener that no outgoing connection takes."""
+    return free_block(1)
+
+
+def concurrently(count: int, call: Callable[[int], object], threads: int = 16) -> None:
+    """Call with each number below ``count``; raise the first error."""
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(call, range(count)):
+            pass
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def certificate(folder: Path, *names: str) -> tuple[Path, Path, Path]:
+    """Create a CA and a certificate; return the files of CA, certificate and key."""
+    authority = make_ca(86400, now=time.time())
+    pair = issue(authority, names, 86400, now=time.time())
+    files = folder / "ca.pem", folder / "cert.pem", folder / "key.pem"
+    for file, text in zip(files, (authority.pem, pair.cert, pair.key), strict=True):
+        file.write_bytes(text)
+    return files
+
+
+class NatsServer:
+    """A nats-server that can be killed, stopped and started again on the same port."""
+
+    def __init__(self, folder: Path, config: str = "", *, config_file: Path | None = None) -> None:
+        self.port, self.monitoring = free_port(), free_port()
+        self.binary = Path(sys.executable).parent / "nats-server"
+        self.log = folder / "nats-server.log"
+        self.config = config_file or folder / "plain.conf"
+        if config_file is None:
+            self.config.write_text(config)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self, *ports: int) -> NatsServer:
+        with self.log.open("ab") as log:
+            words = [
+                self.binary,
+                "-a",
+                "127.0.0.1",
+                "-p",
+                str(self.port),
+                "-m",
+                str(self.monitoring),
+                "-c",
+                self.config,
+            ]
+            self.process = subprocess.Popen(words, stderr=log, stdout=log)
+        eventually(lambda: self._up(*ports))
+        return self
+
+    def _up(self, *ports: int) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log.read_text()
+        return all(listens(port) for port in (self.port, *ports))
+
+    def connections(self) -> int:
+        """Return the number of connections, from the server."""
+        with urlopen(f"http://127.0.0.1:{self.monitoring}/connz") as answer:
+            count: int = json.load(answer)["num_connections"]
+            return count
+
+    def routes(self) -> int:
+        """Return the number of connections to other servers of the cluster."""
+        with urlopen(f"http://127.0.0.1:{self.monitoring}/routez") as answer:
+            count: int = json.load(answer)["num_routes"]
+            return count
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        send_signal(self.process.pid, number)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+class Nginx:
+    """An nginx that terminates TLS and forwards WebSocket connections."""
+
+    def __init__(self, folder: Path, upstream: int, cert: Path, key: Path) -> None:
+        self.port = free_port()
+        self.folder = folder
+        (folder / "nginx.conf").write_text(f"""
+daemon off;
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{ worker_connections 256; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+  server {{
+    listen 127.0.0.1:{self.port} ssl;
+    server_name localhost;
+    ssl_certificate {cert};
+    ssl_certificate_key {key};
+    location /nats {{
+      proxy_pass http://127.0.0.1:{upstream}/;
+      proxy_http_version 1.1;
+      proxy_set_header Upgrade $http_upgrade;
+      proxy_set_header Connection "upgrade";
+      proxy_set_header Host $host;
+      proxy_read_timeout 1h;
+      proxy_send_timeout 1h;
+      proxy_buffering off;
+    }}
+  }}
+}}
+""")
+        self.start()
+
+    def start(self) -> None:
+        binary = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin")
+        assert binary, "nginx is missing: apt-get install nginx-light"
+        command = [binary, "-p", self.folder, "-c", self.folder / "nginx.conf"]
+        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        eventually(lambda: listens(self.port))
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+def status(job: str, phase: str = "queued", **more: Any) -> JobStatus:
+    return JobStatus(job=job, **{"owner": OWNER, **more}, namespace="ns", name="pod", phase=phase)
+
+
+@dataclass
+class Site:
+    """A submitter without a batch system: it records its requests."""
+
+    pool: str = "alpha"
+    submitter: str = "s-1"
+    sequence: int = 0
+    jobs: dict[str, JobStatus] = field(default_factory=dict)
+    submits: list[tuple[str, SubmitMessage]] = field(default_factory=list)
+    grants: list[tuple[str, str, str]] = field(default_factory=list)
+    log: bytes = b""
+    delay: float = 0.0
+    readers_gone: int = 0
+    wait: threading.Event = field(default_factory=threading.Event)
+    digest: str = "d1"
+    config: dict[str, Any] = field(default_factory=dict)
+    described: int = 0
+    snapshots: int = 0
+
+    def submit(self, owner: str, job: str, submit: SubmitMessage) -> SubmittedMessage:
+        self.submits.append((job, submit))
+        if self.delay:
+            time.sleep(self.delay)
+        existed = job in self.jobs
+        return SubmittedMessage(status=self.jobs.setdefault(job, status(job)), existed=existed)
+
+    def cancel(self, owner: str, job: str, cancel: CancelMessage) -> Status:
+        if cancel.forget:
+            self.jobs.pop(job, None)
+        return Status(status=self.jobs.get(job))
+
+    def status(self, owner: str, job: str) -> Status:
+        if job == "boom":
+            raise KeyError(job)
+        return Status(status=self.jobs.get(job))
+
+    def grant(self, owner: str, job: str, grant: Grant) -> Status:
+        self.grants.append((owner, job, grant.ticket))
+        return Status(status=self.jobs.get(job))
+
+    def snapshot(self, owner: str, snapshot: Snapshot) -> SnapshotPage:
+        self.snapshots += 1
+        left = sorted(job for job in self.jobs if job > snapshot.after)
+        page = [self.jobs[job] for job in left[: snapshot.limit]]
+        more = len(left) > snapshot.limit
+        return SnapshotPage(submitter=self.submitter, sequence=self.sequence, jobs=page, more=more)
+
+    def files(self, owner: str, job: str, files: Files) -> None:
+        if job not in self.jobs:
+            raise SiteRefusedError(f"job {job} is not here", reason="NotFound", hint="look elsewhere")
+
+    def announce(self) -> Announce:
+        return Announce(
+            pool=self.pool,
+            submitter=self.submitter,
+            sequences={OWNER: self.sequence},
+            time=time.time(),
+            period=5,
+            version="test",
+            digest=self.digest,
+        )
+
+    def describe(self) -> Description:
+        self.described += 1
+        return Description(announce=self.announce(), buildconfig=self.buildconfig())
+
+    def buildconfig(self) -> BuildConfigMessage:
+        return BuildConfigMessage(pool=self.pool, digest=self.digest, config=self.config)
+
+    def logs(self, owner: str, job: str, logs: Logs, write: Write) -> None:
+        if logs.container == "missing":
+            raise SiteRefusedError("no such container", reason="ContainerNotFound")
+        if logs.container == "late":
+            self.wait.wait(20)
+        write(b"")
+        write(self.log)
+        if logs.container == "breaks":
+            raise OSError("disk")
+        try:
+            while logs.follow and not self.wait.wait(0.05):
+                write(b"")
+        except StreamClosed:
+            self.readers_gone += 1
+            raise
+
+
+PATIENCE = 60.0
+"""Seconds after which a message is lost."""
+
+
+class PlainMessages:
+    """Messages over the server that nobody handles: their delay is that of the machine and of the server."""
+
+    def __init__(self, world: World, server: NatsServer) -> None:
+        self._link, other = world.link(server.url, "plain"), world.link(server.url, "other")
+        self._seen: queue.SimpleQueue[float] = queue.SimpleQueue()
+        other.subscribe("plain.message", lambda _subject, _data, _respond: self._seen.put(time.monotonic()))
+        self.delay()
+
+    def delay(self) -> float:
+        """Send a message; return after how many seconds it has arrived."""
+        begun = time.monotonic()
+        self._link.publish("plain.message", b"x")
+        return self._seen.get(timeout=PATIENCE) - begun
+
+
+class World:
+    """Links that end with the test."""
+
+    def __init__(self) -> None:
+        self.supervisor = Supervisor()
+
+    def link(self, server: str, name: str = "test", *, wait: bool = True, **settings: Any) -> Link:
+        link = Link(NatsSettings((server,), name, **settings))
+        link.start(self.supervisor)
+        if wait:
+            eventually(lambda: link.connected, timeout=20)
+        return link
+
+    def close(self) -> None:
+        self.supervisor.stop()
+        left = self.supervisor.join(10)
+        assert left == [], f"threads that go on: {left}"
+        assert self.supervisor.failure is None

@@ -1,0 +1,436 @@
+"""Hub and site over a real nats-server: every kind of request, invalid messages, and logs."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.protocol.model.requests import LogOptions
+from bridge.protocol.nats import log_streams
+from bridge.protocol.nats.log_reader import LogReader
+from bridge.protocol.nats.log_streams import Streams
+from bridge.protocol.nats.messages import CancelMessage, File, Files, SubmitMessage
+from bridge.protocol.nats.nats_link import Link
+from bridge.protocol.nats.request_client import PoolClient
+from bridge.protocol.nats.request_server import serve
+from bridge.protocol.nats.subjects import Subjects
+from cluster.polling import eventually
+from tests.contract.nats.servers import PREFIX, NatsServer, Site, World, concurrently, status
+from tests.fakes.clock import FakeClock
+
+OWNER = "c1"
+
+pytestmark = pytest.mark.real
+
+SUBJECTS = Subjects(PREFIX, "alpha", OWNER)
+SUBMIT = SubmitMessage(namespace="ns", name="a.b-c", script="#!/bin/bash\n" + "echo hi\n" * 900)
+
+
+def logs(container: str = "main", **options: Any) -> LogOptions:
+    return LogOptions(container=container, **options)
+
+
+class Both:
+    """Both sides of one pool."""
+
+    def __init__(self, server: NatsServer, world: World) -> None:
+        self.site = Site()
+        self.site_link, self.hub_link = world.link(server.url, "site"), world.link(server.url, "hub")
+        serve(self.site_link, PREFIX, "alpha", self.site)
+        self.client = PoolClient(self.hub_link, PREFIX, "alpha", OWNER)
+        eventually(lambda: self.up())
+
+    def up(self) -> bool:
+        try:
+            self.client.describe()
+        except SiteDownError:
+            return False
+        return True
+
+    def raw(self, subject: str, data: bytes) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self.hub_link.request(subject, data, 10))
+        return answer
+
+
+@pytest.fixture
+def both(server: NatsServer, world: World) -> Iterator[Both]:
+    made = Both(server, world)
+    yield made
+    made.site.wait.set()
+
+
+def request(**changes: Any) -> bytes:
+    whole = {
+        "v": 1,
+        "pool": "alpha",
+        "owner": OWNER,
+        "job": "uid-1",
+        "deadline": time.time() + 3600,
+        "body": {},
+        **changes,
+    }
+    return json.dumps(whole).encode()
+
+
+def test_every_kind_of_request(both: Both) -> None:
+    first = both.client.submit("uid-1", SUBMIT)
+    assert (first.existed, first.status.job) == (False, "uid-1")
+    assert both.client.submit("uid-1", SUBMIT).existed
+    assert both.site.submits[0] == ("uid-1", SUBMIT)
+    assert both.client.status("uid-1").status == status("uid-1")
+    assert both.client.status("uid-2").status is None
+    assert [job.job for job in both.client.snapshot().jobs] == ["uid-1"]
+    assert both.client.describe().announce.pool == "alpha"
+    both.client.files("uid-1", Files(files=[File(path="t/token", data="eA==")]))
+    assert both.client.cancel("uid-1", CancelMessage()).status is not None
+    assert both.client.cancel("uid-1", CancelMessage(forget=True)).status is None
+
+
+def test_a_large_script_goes_compressed(both: Both) -> None:
+    large = SUBMIT.model_copy(update={"script": "x" * 10_000_000})  # ten times what the server takes
+    both.client.submit("uid-1", large)
+    assert both.site.submits[0][1].script == large.script
+
+
+def test_errors_travel_in_their_own_words(both: Both) -> None:
+    with pytest.raises(SiteRefusedError, match="job uid-9 is not here") as caught:
+        both.client.files("uid-9", Files(files=[]))
+    assert (caught.value.reason, caught.value.hint, caught.value.retryable) == ("NotFound", "look elsewhere", False)
+
+
+def test_nats_9_4_an_unexpected_exception_is_answered_at_once(both: Both) -> None:
+    begun = time.monotonic()
+    with pytest.raises(SiteRefusedError, match="KeyError") as caught:
+        both.client.status("boom")
+    assert caught.value.reason == "InternalError"
+    assert time.monotonic() - begun < 2
+    assert both.client.status("uid-1").status is None
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "GarbledMessage"),
+        (b"\x80\x04\x95", "GarbledMessage"),
+        (b"{", "GarbledMessage"),
+        (b"[" * 100_000, "GarbledMessage"),
+        (b'{"a":' * 50_000, "GarbledMessage"),
+        (b"\x78\x9cgarbage", "GarbledMessage"),
+        (zlib.compress(b'{"v":1')[:-4], "GarbledMessage"),
+        (zlib.compress(b" " * (65 * 1024 * 1024)), "GarbledMessage"),
+        (request(v=2), "GarbledMessage"),
+        (request(job="../etc"), "GarbledMessage"),
+        (request(pool="beta"), "WrongPool"),
+        (request(job="uid-2"), "WrongJob"),
+        (request(job=""), "WrongJob"),
+        (request(owner="c2"), "WrongOwner"),
+        (request(owner="*"), "GarbledMessage"),
+        (request(folder="another"), "WrongFolder"),
+        (request(deadline=time.time() - 60), "Late"),
+        (request(deadline=float("nan")), "Late"),
+        (request(body={"namespace": "ns"}), "GarbledMessage"),
+    ],
+    ids=lambda value: str(value)[:25] if isinstance(value, bytes) else value,
+)
+def test_nonsense_is_answered_with_an_error(both: Both, data: bytes, reason: str) -> None:
+    answer = both.raw(SUBJECTS.submit("ns", "pod", "uid-1"), data)
+    assert answer["error"]["reason"] == reason
+    assert both.site.submits == []
+    both.client.describe()
+
+
+def test_the_answer_to_another_version_says_so(both: Both) -> None:
+    assert "version" in both.raw(SUBJECTS.status("uid-1"), request(v=7))["error"]["message"]
+
+
+def test_an_answer_to_nonsense_repeats_nothing_of_it(both: Both) -> None:
+    secret = {"namespace": "ns", "name": ["hunter2"], "script": {"x": "hunter2"}}
+    answer = both.raw(SUBJECTS.submit("ns", "pod", "uid-1"), request(body=secret))
+    assert "hunter2" not in json.dumps(answer)
+
+
+def test_a_slow_submit_delays_nothing_else(both: Both) -> None:
+    both.site.delay = 3
+    threads = [threading.Thread(target=both.client.submit, args=(f"uid-{number}", SUBMIT)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(both.site.submits) == 8)
+    begun = time.monotonic()
+    both.client.status("uid-1")
+    both.client.cancel("uid-1", CancelMessage())
+    both.client.snapshot()
+    assert time.monotonic() - begun < 1
+    for thread in threads:
+        thread.join()
+
+
+def test_no_answer_is_unknown_and_the_site_refuses_what_comes_late(server: NatsServer, world: World) -> None:
+    clock = FakeClock(time.time() + 3600)
+    site = Site(delay=1.5)
+    link = world.link(server.url)
+    serve(link, PREFIX, "alpha", site)
+    client = PoolClient(world.link(server.url), PREFIX, "alpha", OWNER, clock)
+    eventually(lambda: not isinstance(refusal(lambda: client.describe()), SiteDownError))
+    with pytest.raises(SiteUnknownOutcomeError):
+        client.submit("uid-1", SUBMIT, timeout=0.5)
+    eventually(lambda: "uid-1" in site.jobs)
+    clock.now = time.time() - 120
+    refused = refusal(lambda: client.submit("uid-2", SUBMIT))
+    assert isinstance(refused, SiteRefusedError)
+    assert (refused.reason, refused.retryable) == ("Late", True)
+    assert "uid-2" not in site.jobs
+
+
+def refusal(call: Any) -> SiteError | None:
+    try:
+        call()
+    except SiteError as error:
+        return error
+    return None
+
+
+def test_a_snapshot_too_large_for_the_server_comes_in_smaller_pages(both: Both) -> None:
+    for number in range(3000):
+        noise = random.Random(number).randbytes(700).hex()  # compresses to half its size: 2 MiB
+        both.site.jobs[f"uid-{number:05d}"] = status(f"uid-{number:05d}", message=noise)
+    found: list[str] = []
+    after, more, pages = "", True, 0
+    while more:
+        page = both.client.snapshot(after, 5000)
+        found += [job.job for job in page.jobs]
+        after, more, pages = page.last, page.more, pages + 1
+    assert found == sorted(both.site.jobs)
+    assert pages > 1
+
+
+def test_nats_9_1_one_job_that_makes_no_sense_does_not_spoil_a_snapshot(both: Both) -> None:
+    answer = {
+        "submitter": "s",
+        "sequence": 4,
+        "more": False,
+        "jobs": [asdict(status("a")), {"job": "b"}, asdict(status("c"))],
+    }
+    link = both.site_link
+    link.subscribe(
+        Subjects(PREFIX, "beta", OWNER).snapshot,
+        lambda _s, _d, respond: respond(json.dumps({"v": 1, "body": answer}).encode()),
+    )
+    client = PoolClient(both.hub_link, PREFIX, "beta", OWNER)
+    eventually(lambda: refusal(lambda: client.snapshot()) is None)
+    page = client.snapshot()
+    assert ([job.job for job in page.jobs], page.unreadable, page.last) == (["a", "c"], {"b"}, "c")
+    answer["jobs"] = [{"no": "uid"}]
+    with pytest.raises(SiteError, match="the snapshot is invalid"):
+        client.snapshot()
+
+
+def test_an_answer_that_can_not_be_read_is_an_unknown_outcome(both: Both) -> None:
+    both.site_link.subscribe(
+        Subjects(PREFIX, "beta", OWNER).requests()["submit"], lambda _s, _d, respond: respond(b"what?")
+    )
+    client = PoolClient(both.hub_link, PREFIX, "beta", OWNER)
+    eventually(lambda: not isinstance(refusal(lambda: client.submit("uid-1", SUBMIT)), SiteDownError))
+    assert isinstance(refusal(lambda: client.submit("uid-1", SUBMIT)), SiteUnknownOutcomeError)
+
+
+def test_two_submitters_share_the_requests(server: NatsServer, world: World) -> None:
+    sites = [Site(), Site()]
+    for site in sites:
+        serve(world.link(server.url), PREFIX, "alpha", site)
+    client = PoolClient(world.link(server.url), PREFIX, "alpha", OWNER)
+    eventually(lambda: refusal(lambda: client.describe()) is None)
+    time.sleep(0.5)
+    for number in range(60):
+        client.submit(f"uid-{number}", SUBMIT)
+    assert sum(len(site.submits) for site in sites) == 60
+    assert all(site.submits for site in sites)
+
+
+# --- logs -------------------------------------------------------------------------------------------------------------
+def test_a_log_comes_whole(both: Both) -> None:
+    both.site.log = bytes(range(256)) * 40_000  # ten megabytes, forty chunks
+    with both.client.logs("uid-1", logs()) as reader:
+        assert b"".join(reader) == both.site.log
+
+
+def test_an_empty_log_ends(both: Both) -> None:
+    with both.client.logs("uid-1", logs()) as reader:
+        assert list(reader) == []
+
+
+def test_an_error_before_the_first_byte_is_the_answer(both: Both) -> None:
+    with pytest.raises(SiteRefusedError, match="no such container") as caught:
+        both.client.logs("uid-1", logs("missing"))
+    assert caught.value.reason == "ContainerNotFound"
+
+
+def test_an_error_in_the_middle_comes_after_what_was_read(both: Both) -> None:
+    both.site.log = b"first lines\n"
+    reader = both.client.logs("uid-1", logs("breaks"))
+    assert next(reader) == b"first lines\n"
+    with pytest.raises(SiteRefusedError, match="OSError"):
+        next(reader)
+    assert list(reader) == []
+
+
+def test_closing_ends_a_followed_log_at_the_site(both: Both) -> None:
+    both.site.log = b"first\n"
+    reader = both.client.logs("uid-1", logs(follow=True))
+    assert next(reader) == b"first\n"
+    reader.close()
+    eventually(lambda: both.site.readers_gone == 1)
+
+
+def test_a_reader_that_was_forgotten_ends_the_log_too(both: Both) -> None:
+    reader = both.client.logs("uid-1", logs(follow=True))
+    del reader
+    eventually(lambda: both.site.readers_gone == 1)
+
+
+def test_a_slow_start_is_answered_before_the_hub_gives_up(both: Both, monkeypatch: Any) -> None:
+    monkeypatch.setattr(log_streams, "ANSWER_AFTER", 0.5)
+    both.site.log = b"at last"
+    with both.client.logs("uid-1", logs("late")) as reader:
+        both.site.wait.set()
+        assert list(reader) == [b"at last"]
+
+
+def test_a_slow_reader_holds_the_site_back_and_loses_nothing(both: Both, monkeypatch: Any) -> None:
+    monkeypatch.setattr(log_streams, "KEEP_ALIVE", 0.5)
+    monkeypatch.setattr(log_streams, "GIVE_UP", 2.0)
+    both.site.log = b"x" * (100 * log_streams.CHUNK)
+    reader = both.client.logs("uid-1", logs())
+    pieces = [next(reader)]
+    time.sleep(4)  # longer than the site waits for somebody who says nothing
+    assert reader._chunks.qsize() <= 2 * log_streams.WINDOW
+    pieces += list(reader)
+    assert b"".join(pieces) == both.site.log
+
+
+def test_a_silent_log_is_kept_alive(both: Both, monkeypatch: Any) -> None:
+    monkeypatch.setattr(log_streams, "KEEP_ALIVE", 0.5)
+    monkeypatch.setattr(log_streams, "GIVE_UP", 2.0)
+    reader = both.client.logs("uid-1", logs(follow=True))
+    reader._silence = 2.0
+    threading.Timer(5, both.site.wait.set).start()
+    begun = time.monotonic()
+    assert list(reader) == []
+    assert time.monotonic() - begun > 4.5
+    assert both.site.readers_gone == 0
+
+
+def test_a_site_that_falls_silent_is_told(both: Both) -> None:
+    reader = LogReader(both.hub_link, SUBJECTS, "stream-00", silence=0.5)
+    with pytest.raises(SiteUnknownOutcomeError, match="sent nothing"):
+        next(reader)
+
+
+def test_the_site_gives_up_when_the_reader_says_nothing(both: Both, monkeypatch: Any) -> None:
+    monkeypatch.setattr(log_streams, "GIVE_UP", 1.0)
+    ended = threading.Event()
+    sent: list[int] = []
+
+    def read(write: Any) -> None:
+        try:
+            for number in range(1000):
+                write(b"x")
+                sent.append(number)
+        finally:
+            ended.set()
+
+    streams = Streams(both.site_link, Subjects(PREFIX, "gamma", OWNER), both.client._clock)
+    streams.start(OWNER, "uid-1", "stream-00", read, lambda _error: None)
+    assert ended.wait(10)
+    assert len(sent) == log_streams.WINDOW
+
+
+def test_a_lost_chunk_is_an_error_not_a_hole(both: Both) -> None:
+    reader = LogReader(both.hub_link, SUBJECTS, "stream-00", silence=5)
+    both.client.describe()  # by now the server knows that somebody listens
+    subject = SUBJECTS.stream("stream-00")
+    both.site_link.publish(subject, b'{"number":1}\none')
+    both.site_link.publish(subject, b'{"number":3}\nthree')
+    assert next(reader) == b"one"
+    with pytest.raises(SiteUnknownOutcomeError, match="chunk 2"):
+        next(reader)
+
+
+def test_garbage_on_a_stream_is_an_error(both: Both) -> None:
+    reader = LogReader(both.hub_link, SUBJECTS, "stream-00", silence=5)
+    both.client.describe()  # by now the server knows that somebody listens
+    both.site_link.publish(SUBJECTS.stream("stream-00"), b"\xff\xfe")
+    with pytest.raises(SiteError):
+        next(reader)
+    assert list(reader) == []
+
+
+def test_a_site_that_sends_without_end_does_not_fill_the_hub(both: Both) -> None:
+    reader = LogReader(both.hub_link, SUBJECTS, "stream-00", silence=5)
+    both.client.describe()  # by now the server knows that somebody listens
+    for number in range(1, 1000):
+        both.site_link.publish(SUBJECTS.stream("stream-00"), b'{"number":%d}\nx' % number)
+    both.client.describe()
+    time.sleep(0.5)
+    assert reader._chunks.qsize() < 5 * log_streams.WINDOW
+    with pytest.raises(SiteRefusedError):
+        list(reader)
+
+
+def test_a_cluster_has_half_of_the_logs_and_a_job_an_eighth(both: Both) -> None:
+    both.site.log = b"line\n" * 1000
+    half, eighth = log_streams.MOST_STREAMS // 2, log_streams.MOST_STREAMS // 8
+    jobs = ["uid-a"] * eighth + [f"uid-{number}" for number in range(half - eighth)]
+    readers = []
+    for number, job in enumerate(jobs):
+        if number == eighth:
+            with pytest.raises(SiteRefusedError, match="of this job") as caught:
+                both.client.logs("uid-a", logs())
+        readers.append(both.client.logs(job, logs(follow=True)))
+    assert (caught.value.reason, caught.value.retryable) == ("TooManyStreams", True)
+    with pytest.raises(SiteRefusedError, match="of cluster"):
+        both.client.logs("uid-x", logs())
+    for reader in readers:
+        assert next(reader) == both.site.log
+    for reader in readers:
+        reader.close()
+    eventually(lambda: both.site.readers_gone == half)
+    eventually(lambda: refusal(lambda: both.client.logs("uid-y", logs()).close()) is None)
+
+
+def test_an_idle_followed_log_survives_a_restart_of_the_server(server: NatsServer, both: Both) -> None:
+    both.site.log = b"before"
+    reader = both.client.logs("uid-1", logs(follow=True))
+    assert next(reader) == b"before"
+    server.kill()
+    server.start()
+    eventually(lambda: both.hub_link.connected and both.site_link.connected)
+    both.site.wait.set()
+    assert list(reader) == []
+
+
+def test_speed_of_submits(both: Both) -> None:
+    begun = time.monotonic()
+    concurrently(2000, lambda number: both.client.submit(f"uid-{number}", SUBMIT))
+    rate = 2000 / (time.monotonic() - begun)
+    print(f"{rate:.0f} submits a second")
+    assert rate > 500
+
+
+def test_a_link_that_is_closed_says_goodbye_first(server: NatsServer, world: World) -> None:
+    link: Link = world.link(server.url)
+    other = world.link(server.url)
+    seen: list[bytes] = []
+    other.subscribe("t.last", lambda _subject, data, _respond: seen.append(data))
+    time.sleep(0.3)
+    link.publish("t.last", b"goodbye")
+    link.close()
+    eventually(lambda: seen == [b"goodbye"] and not link.connected)

@@ -1,0 +1,129 @@
+"""``podbridge explain pod`` for a member of a group: its members, and the job that they share."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from bridge import names
+from bridge.apps.cli import explain
+from bridge.apps.cli.dashboard_command import PageSession
+from bridge.apps.cli.session import CommandSession
+from bridge.apps.dashboard import rows
+from bridge.config.hub import Config
+from bridge.slurm.models import GroupRef, Job, JobLink
+
+GROUP = GroupRef("jobset", "hpc", "train", "o1", "workers")
+
+
+def member(name, phase="Pending", node=None, group=GROUP, size=5):
+    """Return a pod of a group; ``None``: of no group."""
+    metadata = {"namespace": "hpc", "name": name, "uid": f"u-{name}", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    if group is not None:
+        value = {"kind": group.kind, "name": group.name, "uid": group.uid, "index": group.index}
+        metadata["annotations"] = {names.GROUP: json.dumps({**value, "size": size, "minimum": 4})}
+    spec = {"schedulerName": Config().scheduler_name, "containers": [{"name": "main"}]}
+    return {
+        "metadata": metadata,
+        "spec": {**spec, "nodeName": node} if node else spec,
+        "status": {"phase": phase},
+    }
+
+
+PODS = [
+    member("waits"),
+    member("runs", "Running", "n1"),
+    member("ended", "Succeeded", "n2"),
+    member("failed", "Failed"),
+    member("alone", "Running", "n1", None),
+    member("other-index", "Running", "n1", GroupRef("jobset", "hpc", "train", "o1", "drivers")),
+    member("created-again", "Running", "n1", GroupRef("jobset", "hpc", "train", "o2", "workers")),
+]
+COUNTS = (4, 1, 2)
+"""The pods of ``GROUP`` that exist, are bound and have not ended, and have ended."""
+
+
+class Session(CommandSession):
+    """The session of a command in a cluster with these pods and jobs."""
+
+    cluster = "c"
+
+    def __init__(self, pods, jobs=()):
+        def get(path, params=None):
+            return {"items": pods if path == "/api/v1/namespaces/hpc/pods" else []}
+
+        self.config, self.kube = Config(), SimpleNamespace(get=get)
+        self.slurm = SimpleNamespace(jobs=lambda: list(jobs), nodes=list)
+
+
+def page(pods):
+    """Return the session of the web page."""
+    viewer = SimpleNamespace(client=None, identity="ann")
+    return PageSession(Config(), viewer, [], [rows.row(pod) for pod in pods], None)
+
+
+@pytest.mark.parametrize("session", [Session, page])
+def test_the_members_of_a_group_are_counted(session):
+    assert session(PODS).group_counts(PODS[0]) == COUNTS
+
+
+@pytest.mark.parametrize(
+    ("size", "group", "text"),
+    [
+        (5, GROUP, "jobset train[workers], a group of 5 (at least 4)"),
+        (4, GroupRef("job", "hpc", "mpi", "o3"), "job mpi, a group of 4"),
+    ],
+)
+def test_a_member_shows_its_group_and_how_many_members_exist(size, group, text):
+    pods = [member("a", group=group, size=size), member("b", "Running", "n1", group=group, size=size)]
+    lines = explain.describe(Session(pods), pods[0])["kubernetes"]
+    assert lines[-1] == f"member of {text}: 2 pods exist, 1 are bound, 0 have ended"
+
+
+def test_a_pod_alone_shows_no_group():
+    alone = member("alone", group=None)
+    lines = explain.describe(Session([alone]), alone)["kubernetes"]
+    assert not any("group" in line for line in lines)
+
+
+def test_each_member_shows_the_position_the_reason_and_the_start_of_the_job_of_its_group():
+    def job(job_id, uid="o1", **fields):
+        link = JobLink("c", (), GroupRef("jobset", "hpc", "train", uid, "workers"), 5)
+        defaults = {"partition": "main", "priority": 10, "states": frozenset({"PENDING"})}
+        return Job(**{"job_id": job_id, "link": link, **defaults, **fields})
+
+    own = job(9, reason="Resources", start_time=1_767_225_600)
+    jobs = [job(7, states=frozenset({"CANCELLED"})), job(8, "o2"), own, job(10, "o2")]
+    for pod in PODS[0], member("later"):
+        report = explain.describe(Session([*PODS, pod], jobs), pod)
+        assert report["summary"] == "its Slurm job is pending: Resources"
+        assert report["slurm"] == [
+            "job 9 is PENDING in partition main",
+            "reason: Resources",
+            "priority 10: position 2 of 3 in partition main",
+            "estimated start: 2026-01-01T00:00:00Z",
+        ]
+        assert report["next"] == "squeue -j 9 --start"
+        assert report["not_read"] == []
+
+
+def remote(**status):
+    return member("x", node="pool", group=None) | {"status": status}
+
+
+def test_a_pod_that_has_failed_shows_its_reason_and_message():
+    """The Event that has them is deleted after an hour."""
+    why = {"reason": "NotPossibleAtSite", "message": "container main: runAsUser: 185 is not allowed"}
+    report = explain.describe(Session([]), remote(phase="Failed", **why))
+    assert report["summary"] == f"finished (Failed): {why['reason']}: {why['message']}"
+    assert explain.describe(Session([]), remote(phase="Succeeded"))["summary"] == "finished (Succeeded)"
+
+
+def test_a_container_that_waits_for_its_restart_shows_how_it_ended():
+    ended = {"exitCode": 128, "reason": "ErrImagePull", "message": "no such image"}
+    state = {"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}}
+    runs = {"name": "other", "state": {"running": {}}, "lastState": {"terminated": ended}}
+    found = explain.describe(Session([]), remote(phase="Running", containerStatuses=[state, runs]))["kubernetes"]
+    assert [line for line in found if line.startswith("container ")] == [
+        "container main waits for its restart, exit code 128: ErrImagePull: no such image"
+    ]

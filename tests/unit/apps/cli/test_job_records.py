@@ -1,0 +1,149 @@
+"""Where the jobs of Slurm and their pods disagree, and the position of a pending job."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from bridge import names
+from bridge.apps.cli import explain, explain_objects
+from bridge.apps.cli.job_records import records
+from bridge.config.hub import Config
+from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, PodRef
+
+NODES = {"node-0": "node-0", "renamed": "node-1"}
+LINK = JobLink("here", (PodRef("ns", "p", "u"),))
+
+
+def job(*states, **fields):
+    return Job(**{"job_id": 7, "states": frozenset(states), "link": LINK, "nodes": ("node-1",), **fields})
+
+
+def pod(node=None, label="7", phase="Running", annotations=None, uid="u", name="p", **metadata):
+    return {
+        "metadata": {
+            "namespace": "ns",
+            "name": name,
+            "uid": uid,
+            "labels": {names.JOB_ID_LABEL: label} if label else {},
+            "annotations": annotations or {},
+            **metadata,
+        },
+        "spec": {"nodeName": node} if node else {},
+        "status": {"phase": phase},
+    }
+
+
+def problems(jobs, pods, namespace=None):
+    return [record["problem"] for record in records(jobs, pods, NODES, namespace)]
+
+
+@pytest.mark.parametrize(
+    ("found", "listed", "problem"),
+    [
+        (job("RUNNING"), pod("renamed"), ""),
+        (job("RUNNING"), pod("gone", annotations={names.SLURM_NODE_ANNOTATION: "node-1"}), ""),
+        (job("RUNNING"), pod("node-0"), "pod ns/p is on node node-0, its job on node-1"),
+        (job("RUNNING"), None, "pod ns/p does not exist"),
+        (job("CANCELLED"), None, ""),
+        (job("RUNNING"), pod("renamed", uid="other", label=None, phase="Succeeded"), "pod ns/p does not exist"),
+        (job("RUNNING"), pod("renamed", phase="Succeeded"), "pod ns/p has ended, but its job is not released"),
+        (job("CANCELLED"), pod("renamed"), "pod ns/p is bound, but its job has ended"),
+        (job("CANCELLED"), pod(phase="Pending"), ""),
+        (job("PENDING", nodes=()), pod(phase="Pending"), ""),
+        (job("PENDING", nodes=()), pod("renamed"), "pod ns/p is bound, but its job is pending"),
+        (job("RUNNING"), pod("renamed", label="8"), "pod ns/p has job 8"),
+        (job("RUNNING"), pod("renamed", label=None), "pod ns/p is bound without this job"),
+        (job("RUNNING"), pod(label=None, phase="Pending"), ""),
+        (job("SUSPENDED"), pod("renamed"), ""),
+    ],
+)
+def test_a_job_and_its_pod(found, listed, problem):
+    assert problems([found], [listed] if listed else []) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        (pod("renamed"), ["Slurm does not list job 7 of the pod"]),
+        (pod("renamed", label=None), ["the pod is bound without a job"]),
+        (pod("a-pool", label=None), []),
+        (pod(label=None, phase="Pending"), []),
+        (pod("renamed", phase="Failed"), []),
+    ],
+)
+def test_a_pod_without_a_job(listed, expected):
+    assert problems([], [listed]) == expected
+
+
+def test_a_job_of_several_pods_shows_each_that_disagrees_and_a_namespace_selects():
+    link = JobLink("here", (PodRef("ns", "p", "u"), PodRef("ns", "q", "v")))
+    pair = job("RUNNING", link=link, nodes=("node-0", "node-1"))
+    (record,) = records([pair], [pod("renamed")], NODES, "ns")
+    assert (record["pods"], record["phase"]) == ("ns/p,ns/q", "Running")
+    assert record["problem"] == "pod ns/q does not exist"
+    assert records([pair], [], NODES, "else") == []
+
+
+def test_a_job_of_a_group_shows_its_members():
+    link = JobLink("here", (), GroupRef("job", "ns", "train", "o1"), 2)
+    (record,) = records([job("RUNNING", link=link, nodes=("node-0",))], [], NODES)
+    assert (record["pods"], record["problem"]) == ("job ns/train", "no pod of job ns/train exists")
+    member = pod("renamed")
+    member["metadata"]["annotations"] |= {names.GROUP: '{"kind":"job","name":"train","uid":"o1","size":2,"minimum":2}'}
+    (record,) = records([job("RUNNING", link=link, nodes=("node-1",))], [member], NODES)
+    assert (record["pods"], record["phase"], record["problem"]) == ("job ns/train", "Running", "")
+
+
+def test_the_position_of_a_pending_job():
+    def waiting(job_id, priority, partition="main", state="PENDING"):
+        return Job(job_id, frozenset({state}), partition=partition, priority=priority)
+
+    own = waiting(5, 10)
+    others = [waiting(1, 11), waiting(2, 10), waiting(6, 10), waiting(3, 0), waiting(4, 99, "gpu,main")]
+    others += [waiting(7, 99, "gpu"), waiting(8, 99, state="RUNNING")]
+    line = explain._position(own, [own, *others])
+    assert line == "priority 10: position 4 of 5 in partition main"
+    assert "held" in explain._position(waiting(9, 0), others)
+
+
+def test_ended_jobs_are_left_out_unless_they_disagree_with_a_pod():
+    over = job("CANCELLED")
+    other = JobLink("here", (PodRef("ns", "q", "v"),))
+    wrong = Job(8, frozenset({"CANCELLED"}), other, ("node-1",))
+    runs = Job(9, frozenset({"RUNNING"}), JobLink("here", (PodRef("ns", "r", "w"),)), ("node-0",))
+    there = [pod("renamed", uid="v", name="q", label="8"), pod("node-0", uid="w", name="r", label="9")]
+    assert [record["job"] for record in records([over, wrong, runs], there, NODES, ended=False)] == [8, 9]
+    assert [record["job"] for record in records([over, wrong, runs], there, NODES)] == [7, 8, 9]
+
+
+def test_explain_shows_each_component_of_a_heterogeneous_job():
+    parts = (
+        JobPart(13, frozenset({"RUNNING"}), ("node-0",), "a"),
+        JobPart(14, frozenset({"RUNNING"}), ("node-1", "node-2"), "b", "node-[3-4]"),
+    )
+    whole = Job(13, frozenset({"RUNNING"}), nodes=("node-0", "node-1", "node-2"), parts=parts)
+    assert explain.slurm_lines(whole, [whole])[-2:] == [
+        "component 13 is RUNNING on node-0",
+        "component 14 is RUNNING on node-1,node-2, excluded nodes: node-3,node-4",
+    ]
+
+
+def test_a_report_on_a_job_whose_id_an_earlier_job_had():
+    def pod(name):
+        metadata = {"namespace": "hpc", "name": name, "uid": f"u-{name}", "labels": {names.JOB_ID_LABEL: "7"}}
+        spec = {"nodeName": "n1", "schedulerName": Config().scheduler_name}
+        return {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}
+
+    link = JobLink("c1", (PodRef("hpc", "new", "u-new"),))
+    jobs = [Job(7, frozenset({"RUNNING"}), link, nodes=("n1",), partition="main")]
+    session = SimpleNamespace(
+        config=Config(),
+        cluster="c1",
+        all_jobs=jobs,
+        jobs=jobs,
+        pods=lambda namespace, selector="": [pod("old"), pod("new")],
+        nodes=lambda selector="": [],
+        attempt=lambda what, read: read(),
+    )
+    report = explain_objects.job_report(session, 7)
+    assert report["pods"] == ["hpc/new"] and any("hpc/old has the id of this job" in each for each in report["problem"])

@@ -1,0 +1,150 @@
+"""Commands for users print what they know if Slurm, nodes or Events cannot be read, and say what is missing."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from bridge import names
+from bridge.apps.cli import describe, explain, get, watching
+from bridge.apps.cli.main import cli
+from bridge.apps.cli.session import CommandSession
+from bridge.config.hub import Config
+from bridge.errors import BridgeError, KubeForbiddenError, SlurmUnavailableError
+from bridge.slurm.models import Job, JobLink, PodRef
+
+NAME, UID = "/api/v1/namespaces/hpc/pods/p", "u1"
+POD = {
+    "metadata": {
+        "name": "p",
+        "namespace": "hpc",
+        "uid": UID,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {names.JOB_ID_LABEL: "7"},
+    },
+    "spec": {"schedulerName": "slurm-bridge-scheduler", "containers": [{"name": "main"}]},
+    "status": {
+        "phase": "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SlurmPending", "message": "Priority"}],
+    },
+}
+
+
+class Kube:
+    """A client of a user who may read pods of one namespace, and nothing else."""
+
+    def get(self, path, params=None):
+        if path == NAME:
+            return POD
+        if path == "/api/v1/namespaces/hpc/pods":
+            return {"items": [POD]}
+        raise KubeForbiddenError(f"GET {path}: Forbidden", status=403)
+
+
+class Slurm:
+    """Slurm with one job, or without an answer."""
+
+    def __init__(self, *, answers):
+        self.answers = answers
+
+    def jobs(self):
+        if not self.answers:
+            raise SlurmUnavailableError("no answer")
+        return [Job(7, frozenset({"PENDING"}), JobLink("c", (PodRef("hpc", "p", UID),)), reason="Resources")]
+
+
+class Session(CommandSession):
+    def __init__(self, slurm, cluster):
+        self.config, self.kube, self.slurm = Config(), Kube(), slurm
+        if cluster:
+            self.cluster = cluster
+
+
+@pytest.fixture
+def run(monkeypatch):
+    def call(*args, slurm=True, cluster="c"):
+        for module in (explain, get, describe):
+            monkeypatch.setattr(module, "CommandSession", lambda _: Session(Slurm(answers=slurm), cluster))
+        result = CliRunner().invoke(cli, [*args, "-n", "hpc"])
+        assert result.exit_code == 0, result.output
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize(("slurm", "cluster"), [(False, "c"), (True, "")], ids=["no answer", "no right to kube-system"])
+def test_a_pod_is_explained_without_slurm(run, slurm, cluster):
+    result = run("explain", "pod", "p", slurm=slurm, cluster=cluster)
+    assert "Pod hpc/p: its Slurm job is pending: Priority" in result.stdout
+    assert "\nNot read\n  Slurm: " in result.stdout
+    assert "\n  Events: GET " in result.stdout
+    assert "Next: squeue -j 7 --start" in result.stdout
+    assert "no longer lists" not in result.stdout
+
+
+def test_a_pod_is_explained_without_the_right_to_list_nodes(run):
+    report = json.loads(run("explain", "pod", "p", "-o", "json").stdout)
+    assert report["summary"] == "its Slurm job is pending: Resources"
+    assert [line.partition(":")[0] for line in report["not_read"]] == ["nodes", "Events"]
+
+
+def test_pods_are_listed_without_slurm(run):
+    result = run("get", "pods", slurm=False)
+    assert "SlurmPending" in result.stdout
+    assert result.stderr == "podbridge: not read: Slurm: no answer\n"
+    (record,) = json.loads(run("get", "pods", "-o", "json", slurm=False).stdout)
+    assert (record["job"], record["not_read"]) == (7, "Slurm: no answer")
+    (record,) = json.loads(run("get", "pods", "-o", "json").stdout)
+    assert (record["slurm_state"], record["not_read"]) == ("PENDING", "")
+
+
+def test_a_pod_is_described_without_slurm(run):
+    report = json.loads(run("describe", "pod", "p", "-o", "json", slurm=False).stdout)
+    assert report["kubernetes"]["reason"] == "SlurmPending"
+    assert (report["job"], [line.partition(":")[0] for line in report["not_read"]]) == ({}, ["Slurm", "Events"])
+
+
+def test_the_job_of_a_described_pod_needs_no_right_to_list_nodes(run):
+    report = json.loads(run("describe", "pod", "p", "-o", "json").stdout)
+    assert report["job"]["state"] == "PENDING"
+    assert [line.partition(":")[0] for line in report["not_read"]] == ["Events", "nodes"]
+
+
+def test_a_watch_waits_for_what_could_be_read_before(monkeypatch):
+    slurm, shown = Slurm(answers=True), []
+    monkeypatch.setattr(get, "CommandSession", lambda _: Session(slurm, "c"))
+    monkeypatch.setattr(watching, "show", lambda read, *_, **__: shown.append(read))
+    assert CliRunner().invoke(cli, ["get", "pods", "--watch", "-n", "hpc"]).exit_code == 0
+    (read,) = shown
+    (first,) = read()
+    slurm.answers = False
+    with pytest.raises(BridgeError, match="no answer"):
+        read()
+    slurm.answers = True
+    assert read() == [first]
+
+
+def test_a_watch_that_begins_without_slurm_notices_the_next_failure_too(monkeypatch):
+    slurm, shown = Slurm(answers=False), []
+    monkeypatch.setattr(get, "CommandSession", lambda _: Session(slurm, "c"))
+    monkeypatch.setattr(watching, "show", lambda read, *_, **__: shown.append(read))
+    CliRunner().invoke(cli, ["get", "pods", "--watch", "-n", "hpc"])
+    (read,) = shown
+    read()
+    slurm.answers = True
+    read()
+    slurm.answers = False
+    with pytest.raises(BridgeError, match="no answer"):
+        read()
+
+
+@pytest.mark.parametrize(("kind", "name"), [("pod", "p"), ("pool", "pool"), ("node", "n")])
+def test_an_object_that_is_deleted_while_it_is_described_does_not_exist(kind, name):
+    virtual = {names.POOL_LABEL: "pool"} if kind == "pool" else {}
+    node = {"metadata": {"name": name, "labels": virtual}, "spec": {}, "status": {}}
+    session = Session(Slurm(answers=True), "c")
+    session.slurm_nodes = {}
+    items = {"/api/v1/namespaces/hpc/pods": [POD], "/api/v1/nodes": [node]}
+    session.kube.get = lambda path, params=None: {"items": [items[path].pop()] if items.get(path) else []}
+    with pytest.raises(BridgeError, match=f"{kind} {name}"):
+        getattr(describe, kind)(session, *(["hpc"] if kind == "pod" else []), name)

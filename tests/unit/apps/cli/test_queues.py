@@ -1,0 +1,258 @@
+"""``podbridge get queues``, ``explain queue`` and ``describe queue``, and the completion of their names."""
+
+import json
+
+import pytest
+import yaml
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+from bridge.apps.cli import completing, describe, get, kubectl, queues
+from bridge.apps.cli.main import cli
+from bridge.apps.cli.session import CommandSession
+from bridge.errors import KubeForbiddenError, KubeNotFoundError
+
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+
+
+def master(name="batch", reason="InStep", flavors=(), **spec):
+    ready = {"type": "Ready", "status": str(reason == "InStep"), "reason": reason, "message": f"because {reason}"}
+    status = {"conditions": [ready], "offered": "1 of 2", "flavors": list(flavors)} if reason else {}
+    metadata = {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+def cluster_queue(**spec):
+    def entry(name, cpu, memory):
+        amounts = (("cpu", cpu), ("memory", memory))
+        return {"name": name, "resources": [{"name": key, "nominalQuota": value} for key, value in amounts]}
+
+    def used(name, cpu, memory):
+        return {"name": name, "resources": [{"name": "cpu", "total": cpu}, {"name": "memory", "total": memory}]}
+
+    groups = [{"flavors": [entry("batch-a", "8", "16Gi"), entry("batch-b", "1500m", "0")]}]
+    return {
+        "metadata": {"name": "batch"},
+        "spec": {"resourceGroups": groups, "stopPolicy": "None", **spec},
+        "status": {
+            "pendingWorkloads": 2,
+            "admittedWorkloads": 3,
+            "flavorsReservation": [used("batch-a", "6", "4Gi"), used("batch-b", "500m", 0)],
+        },
+    }
+
+
+def workload(name, *, priority=0, created="2026-01-01T00:00:00Z", queue="batch", reserved=False, message=""):
+    condition = {"type": "QuotaReserved", "status": str(reserved), "message": message}
+    metadata = {"name": name, "namespace": "team", "creationTimestamp": created}
+    spec = {"queueName": queue, "priority": priority}
+    return {"metadata": metadata, "spec": spec, "status": {"conditions": [condition]}}
+
+
+FLAVORS = [
+    {"name": "site", "flavor": "batch-a", "pool": "a", "state": "Offered"},
+    {"name": "slurm", "flavor": "batch-b", "state": "Held", "reason": "no node is ready"},
+]
+
+
+class Kube:
+    """The answers of an API server: path -> object, or an error."""
+
+    def __init__(self, **answers):
+        self.answers = {
+            "/apis": {"groups": [{"versions": [{"groupVersion": "vk.io/v1"}]}]},
+            "/apis/vk.io/v1": {"resources": [{"name": "masterqueues"}]},
+            **answers,
+        }
+
+    def get(self, path, params=None, metadata_only=False):
+        found = self.answers.get(path, KubeNotFoundError(f"GET {path}: not found"))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+class Session(CommandSession):
+    """A session of a command, without its connections."""
+
+    namespace = "team"
+
+    def __init__(self, kube):
+        self.kube = kube
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Run a command with the answers of an API server; return its result."""
+
+    def run(kube, *args):
+        for module in (describe, get, queues):
+            monkeypatch.setattr(module, "CommandSession", lambda _: Session(kube))
+        return CliRunner().invoke(cli, args)
+
+    return run
+
+
+def server(*queues_, **more):
+    local = [{"metadata": {"namespace": "team", "name": "batch"}, "spec": {"clusterQueue": "batch"}}]
+    return Kube(
+        **{
+            "/apis/vk.io/v1/masterqueues": {"items": list(queues_)},
+            f"{KUEUE}/clusterqueues/batch": cluster_queue(),
+            f"{KUEUE}/localqueues": {"items": local},
+            f"{KUEUE}/workloads": {"items": []},
+            **more,
+        }
+    )
+
+
+def test_a_queue_shows_its_workloads_and_the_quota_in_use():
+    found = queues.record(master(flavors=FLAVORS, localQueues=[{"namespace": "team"}]), cluster_queue())
+    assert (found["cpu"], found["memory"]) == ("6.5/9.5", "4.0/16.0Gi")
+    assert (found["pending"], found["admitted"], found["offered"]) == (2, 3, "1 of 2")
+    assert found["local_queues"] == "team/batch"
+
+
+def test_a_queue_that_nobody_has_read_has_empty_figures():
+    found = queues.record(master(reason=""), {})
+    assert (found["ready"], found["cpu"], found["pending"]) == ("Unknown", "", 0)
+    report = queues.describe(master(reason=""), {}, [])
+    assert report["next"].startswith("the controllers have not read it: set queues.enabled")
+
+
+def test_pending_workloads_are_in_the_order_of_kueue():
+    waiting = [
+        workload("late", created="2026-01-02T00:00:00Z"),
+        workload("early"),
+        workload("urgent", priority=9, created="2026-01-03T00:00:00Z", message="insufficient quota for cpu"),
+        workload("admitted", reserved=True),
+    ]
+    report = queues.describe(master(flavors=FLAVORS), cluster_queue(), waiting)
+    assert [item["workload"] for item in report["pending"]] == ["team/urgent", "team/early", "team/late"]
+    assert report["pending"][0]["message"] == "insufficient quota for cpu"
+    assert [flavor["cpu"] for flavor in report["flavors"]] == ["6/8", "0.5/1.5"]
+
+
+@pytest.mark.parametrize(
+    ("queue", "cluster", "summary", "advice"),
+    [
+        (master(flavors=FLAVORS), cluster_queue(), "admits workloads; 1 of 2 flavors offered", ""),
+        (master(flavors=FLAVORS), cluster_queue(stopPolicy="Hold"), "stopped (Hold)", ""),
+        (master(flavors=FLAVORS[1:]), cluster_queue(), "admits workloads", "no flavor is offered"),
+        (master(reason="Invalid"), cluster_queue(), "not in step (Invalid)", "correct the field"),
+        (master(reason="Conflict"), cluster_queue(), "not in step (Conflict)", "delete or rename"),
+    ],
+)
+def test_the_summary_and_the_next_step_follow_the_state(queue, cluster, summary, advice):
+    report = queues.describe(queue, cluster, [])
+    assert report["summary"].startswith(summary)
+    assert report["next"].startswith(advice)
+    assert bool(report["next"]) == bool(advice)
+
+
+def test_the_text_names_few_pending_workloads_unless_it_is_wide():
+    report = queues.describe(master(flavors=FLAVORS), cluster_queue(), [workload(f"w{n}") for n in range(7)])
+    short, wide = queues.text(report, wide=False), queues.text(report, wide=True)
+    assert "and 2 more: -o wide lists them" in short
+    assert wide.count("team/w") == 7
+    assert "no node is ready" in short
+
+
+def test_get_has_all_forms(command):
+    kube = server(master(flavors=FLAVORS))
+    assert command(kube, "get", "queues").output.split()[:4] == ["QUEUE", "READY", "OFFERED", "PENDING"]
+    assert "because InStep" in command(kube, "get", "queues", "-o", "wide").output
+    assert json.loads(command(kube, "get", "queues", "-o", "json").output)[0]["queue"] == "batch"
+    assert yaml.safe_load(command(kube, "get", "queues", "-o", "yaml").output)[0]["admitted"] == 3
+    assert command(kube, "get", "queues", "-o", "name").output == "masterqueue.vk.io/batch\n"
+    assert "No queues found." in command(server(), "get", "queues").output
+
+
+def test_explain_has_all_forms_and_names_a_queue_that_does_not_exist(command):
+    found = {f"{KUEUE}/workloads": {"items": [workload("mine"), workload("theirs", queue="other")]}}
+    kube = server(master(flavors=FLAVORS), **found)
+    shown = command(kube, "explain", "queue", "batch").output
+    assert "team/mine" in shown
+    assert "theirs" not in shown
+    assert json.loads(command(kube, "explain", "queue", "batch", "-o", "json").output)["queue"] == "batch"
+    assert len(yaml.safe_load(command(kube, "explain", "queue", "batch", "-o", "yaml").output)["flavors"]) == 2
+    assert command(kube, "explain", "queue", "batch", "-o", "name").output == "masterqueue.vk.io/batch\n"
+    assert "MasterQueue none does not exist" in str(command(kube, "explain", "queue", "none").exception)
+
+
+def test_a_user_who_may_not_read_kueue_sees_the_master_queue(command):
+    refused = {path: KubeForbiddenError("no") for path in (f"{KUEUE}/clusterqueues/batch", f"{KUEUE}/localqueues")}
+    shown = command(server(master(flavors=FLAVORS), **refused), "explain", "queue", "batch")
+    assert shown.exit_code == 0, shown.output
+    assert "no node is ready" in shown.output
+
+
+def test_without_the_definition_the_command_names_it(command):
+    error = command(Kube(**{"/apis": {"groups": []}}), "get", "queues").exception
+    assert "no MasterQueues" in str(error)
+    assert "config/crds.yaml" in error.hint
+
+
+@pytest.mark.parametrize(("words", "typed", "found"), [(["get"], "q", "queues"), (["explain"], "q", "queue")])
+def test_the_shell_completes_the_commands(words, typed, found):
+    completion = ShellComplete(cli, {}, "podbridge", "_PODBRIDGE_COMPLETE")
+    assert [item.value for item in completion.get_completions(words, typed)] == [found]
+
+
+def test_the_shell_completes_the_forms():
+    completion = ShellComplete(cli, {}, "podbridge", "_PODBRIDGE_COMPLETE")
+    assert "name" in [item.value for item in completion.get_completions(["get", "queues", "-o"], "")]
+
+
+def admitted_workload(name, flavor):
+    found = workload(name, reserved=True)
+    found["status"]["admission"] = {"podSetAssignments": [{"flavors": {"cpu": flavor, "memory": flavor}}]}
+    return found
+
+
+def test_describe_has_the_flavors_the_workloads_and_the_events(command):
+    finished = admitted_workload("done", "batch-a")
+    finished["status"]["conditions"].append({"type": "Finished", "status": "True"})
+    items = [workload("mine", message="no quota"), admitted_workload("runs", "batch-a"), finished]
+    queue = master(flavors=FLAVORS, localQueues=[{"namespace": "team"}])
+    queue["metadata"]["uid"] = "u"
+    queue["spec"]["flavors"] = [{"name": "site", "canLendTo": [{"queue": "guests"}]}]
+    event = {
+        "regarding": {"uid": "u"},
+        "reason": "QueueEvicted",
+        "note": "one workload",
+        "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+    }
+    found = {f"{KUEUE}/workloads": {"items": items}, "/apis/events.k8s.io/v1/events": {"items": [event]}}
+    kube = server(queue, **found)
+    report = json.loads(command(kube, "describe", "queue", "batch", "-o", "json").output)
+    assert report["flavors"] == [
+        "batch-a Offered cpu 6/8 memory 4.0/16.0Gi",
+        "batch-b Held cpu 0.5/1.5 memory 0.0/0.0Gi: no node is ready",
+    ]
+    assert [line.split(" (")[0] for line in report["pending"]] == ["team/mine"]
+    assert [line.split(" (")[0] for line in report["admitted"]] == ["team/runs batch-a"]
+    assert report["local_queues"] == ["team/batch"]
+    assert report["cluster_queue"]["lends_to"] == "guests"
+    assert report["events"][0].endswith("QueueEvicted: one workload")
+    shown = command(kube, "describe", "queue", "batch").output
+    assert shown.startswith("Queue batch: admits workloads; 1 of 2 flavors offered")
+    assert "Ready=True InStep: because InStep" in shown
+    assert "MasterQueue none does not exist" in str(command(kube, "describe", "queue", "none").exception)
+
+
+def test_describe_needs_no_permission_for_kueue_and_events(command):
+    refused = (f"{KUEUE}/clusterqueues/batch", f"{KUEUE}/localqueues", "/apis/events.k8s.io/v1/events")
+    queue = master(flavors=FLAVORS)
+    queue["metadata"]["uid"] = "u"
+    kube = server(queue, **{path: KubeForbiddenError("no") for path in refused})
+    shown = command(kube, "describe", "queue", "batch")
+    assert shown.exit_code == 0, shown.output
+    assert "batch-b Held: no node is ready" in shown.output
+
+
+def test_the_shell_completes_the_names_of_queues(monkeypatch):
+    kube = server(master("batch"), master("gpus", reason="Invalid"))
+    monkeypatch.setattr(completing, "_session", lambda params: Session(kube))
+    assert kubectl.completions(["describe", "queue", ""]) == ["batch\tInStep", "gpus\tInvalid", ":4"]
+    assert kubectl.completions(["explain", "queue", "g"]) == ["gpus\tInvalid", ":4"]

@@ -1,0 +1,74 @@
+"""The pages on caches in memory, with a client of the API server that answers from a table."""
+
+import pytest
+
+from bridge.apps.dashboard.changes import Changes
+from bridge.apps.dashboard.dashboard_app import make_app
+from bridge.apps.dashboard.page_access import LocalAccess, Viewer
+from bridge.apps.dashboard.pages import Explanation, Pages, Sources
+from bridge.apps.dashboard.rows import keep
+from bridge.clock import SystemClock
+from bridge.errors import KubeNotFoundError
+
+HOST = "127.0.0.1:8088"
+
+
+class TableClient:
+    """A client whose objects are a table of paths."""
+
+    def __init__(self, objects, logs=()):
+        self.objects, self.logs, self.asked = objects, list(logs), []
+
+    def get(self, path, params=None):
+        if path not in self.objects:
+            raise KubeNotFoundError(f"GET {path}: NotFound", status=404)
+        return self.objects[path]
+
+    def text(self, path, params, *, idle_timeout):
+        self.asked.append((path, params))
+        return iter(self.logs)
+
+
+class Site:
+    """The application, signed in as the user of a kubeconfig."""
+
+    def __init__(self, pods=(), nodes=(), logs=(), may=None, access=None):
+        paths = {f"/api/v1/namespaces/{p['metadata']['namespace']}/pods/{p['metadata']['name']}": p for p in pods}
+        self.client = TableClient(paths, logs)
+        self.access = access or LocalAccess(self.client, nodes=True)
+        if may is not None:
+            self.access._viewer = Viewer("ann", "ann", self.client, may)
+        self.changes = Changes()
+        self.report = {
+            "summary": "pending",
+            "next": "",
+            "kubernetes": [],
+            "slurm": [],
+            "pools": [],
+            "volumes": [],
+            "nodes": [],
+        }
+        self.events = []
+        sources = Sources(
+            lambda: [keep(pod) for pod in pods],
+            lambda: list(nodes),
+            lambda: "",
+            lambda *_: Explanation(self.report, self.events),
+        )
+        pages = Pages(sources, self.changes, SystemClock())
+        self.app = make_app(pages, self.access, lambda: {HOST})
+        self.browser = self.app.test_client()
+
+    def get(self, path, host=HOST, **more):
+        return self.browser.get(path, headers={"Host": host}, base_url=f"http://{HOST}", **more)
+
+    def sign_in(self):
+        answer = self.get(f"/?token={self.access.token}")
+        assert answer.status_code == 303
+        return self
+
+
+@pytest.fixture
+def site():
+    """Return a function that creates a :class:`Site` whose user has opened the URL with the token."""
+    return lambda *args, **more: Site(*args, **more).sign_in()

@@ -1,0 +1,36 @@
+import pytest
+
+from bridge.apps.hub import hub_pools
+from bridge.config import hub
+
+
+@pytest.mark.parametrize(
+    ("given", "pod_ip", "server", "address"),
+    [
+        ("10.1.1.1", "10.2.2.2", "https://127.0.0.1:6443", "10.1.1.1"),
+        (None, "10.2.2.2", "https://127.0.0.1:6443", "10.2.2.2"),
+        (None, None, "https://127.0.0.1:6443", "127.0.0.1"),
+        (None, None, "https://[::1]:6443", "::1"),
+        (None, None, "https://name.invalid", "127.0.0.1"),
+    ],
+)
+def test_a_nodes_address(monkeypatch, given, pod_ip, server, address):
+    monkeypatch.delenv("POD_IP", raising=False)
+    if pod_ip:
+        monkeypatch.setenv("POD_IP", pod_ip)
+    found = hub.Config.model_validate({"pools": {"nodeAddress": given}})
+    assert hub_pools.node_address(found, server) == address
+
+
+@pytest.mark.parametrize(("address", "host"), [("10.1.1.1", "0.0.0.0"), ("fd00::7", "::")])  # noqa: S104
+def test_the_kubelet_api_listens_on_the_family_of_its_address(address, host):
+    settings = hub_pools.kubelet_settings(hub.parse("pools: {kubeletPort: 0}"), address)
+    assert (settings.host, settings.port, settings.addresses) == (host, 0, (address,))
+
+
+def test_the_link_is_as_configured(tmp_path):
+    text = f"pools: {{nats: {{servers: ['nats://n:4222'], seedFile: {tmp_path}/seed, inboxPrefix: _INBOX.me}}}}"
+    settings = hub_pools.link_settings(hub.parse(text), "podbridge x", "c1")
+    assert settings.servers == ("nats://n:4222",)
+    assert settings.seed_file == tmp_path / "seed"
+    assert settings.inbox_prefix == "_INBOX.me.c1"

@@ -1,0 +1,50 @@
+from types import SimpleNamespace
+
+import pytest
+
+from bridge.apps.hub.hub_queues import HubQueues
+from bridge.config.hub import parse
+from bridge.core.threads import Supervisor
+from bridge.errors import KubeNotFoundError, KubeUnavailableError
+
+BETA2 = "kueue.x-k8s.io/v1beta2"
+
+
+class Kube:
+    """Serves these versions of Kueue's API."""
+
+    def __init__(self, *served):
+        self.served = served
+
+    def get(self, path):
+        if path == "/apis":
+            return {"groups": [{"versions": [{"groupVersion": version} for version in self.served]}]}
+        if path.removeprefix("/apis/") not in self.served:
+            raise KubeNotFoundError(path)
+        return {"resources": [{"name": "clusterqueues"}, {"name": "masterqueues"}]}
+
+
+@pytest.mark.parametrize(
+    ("served", "found"),
+    [(("vk.io/v1", BETA2, "kueue.x-k8s.io/v1beta1"), "v1beta2"), (("vk.io/v1", "kueue.x-k8s.io/v1beta1"), "v1beta1")],
+)
+def test_the_newest_version_of_kueues_api_is_used(served, found):
+    assert HubQueues(parse(""), Kube(*served), None, None, None, None)._served() == found
+
+
+def test_the_process_ends_when_the_version_is_not_served_any_more():
+    kube, supervisor = Kube("vk.io/v1", BETA2), Supervisor()
+    queues = HubQueues(parse(""), kube, None, None, None, None)
+    queues._check("v1beta2", supervisor)
+    assert supervisor.failure is None
+    queues._kube = SimpleNamespace(get=refuse)
+    queues._check("v1beta2", supervisor)
+    assert supervisor.failure is None, "without an answer nothing is known"
+    queues._kube = Kube("vk.io/v1", "kueue.x-k8s.io/v1beta1")
+    queues._check("v1beta2", supervisor)
+    assert "v1beta2 is not served any more" in supervisor.failure
+    assert supervisor.stopping.is_set()
+
+
+def refuse(path):
+    raise KubeUnavailableError(path)

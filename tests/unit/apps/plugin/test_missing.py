@@ -1,0 +1,101 @@
+import threading
+from types import SimpleNamespace
+
+from bridge.apps.plugin.directory import OnePool
+from bridge.apps.plugin.missing import MissingJobs
+from bridge.control.brake import GuardLimits
+from bridge.script.references import Objects
+from tests.fakes.clock import FakeClock
+from tests.fakes.pods import pod
+from tests.fakes.pool import FakePool
+
+LIMITS = GuardLimits(least=10, hold=60.0, settle=10.0)
+
+
+def pool_with(number):
+    pool = FakePool("pool")
+    for index in range(number):
+        pool.submit(pod(f"u{index}"), Objects())
+        pool.run(f"u{index}")
+    pool.obeys = True
+    return pool
+
+
+def test_a_missing_job_is_cancelled():
+    pool, clock = pool_with(30), FakeClock()
+    checks = MissingJobs(OnePool(pool), clock, set(pool.site), LIMITS)
+    pool.set("u3", missing=True)
+    checks.step()
+    assert pool.count("cancel") == 0
+    clock.advance(11)
+    checks.step()
+    assert (pool.count("cancel"), pool.count("cancel", "u3")) == (1, 1)
+
+
+def test_a_job_that_appears_again_is_not_cancelled():
+    pool, clock = pool_with(30), FakeClock()
+    checks = MissingJobs(OnePool(pool), clock, set(pool.site), LIMITS)
+    pool.set("u3", missing=True)
+    checks.step()
+    pool.set("u3", missing=False)
+    clock.advance(11)
+    checks.step()
+    assert pool.count("cancel") == 0
+
+
+def test_many_missing_jobs_are_held_first():
+    pool, clock = pool_with(30), FakeClock()
+    checks = MissingJobs(OnePool(pool), clock, set(pool.site), LIMITS)
+    for index in range(20):
+        pool.set(f"u{index}", missing=True)
+    for _ in range(5):
+        checks.step()
+        clock.advance(10)
+    assert pool.count("cancel") == 0
+    clock.advance(20)
+    checks.step()
+    assert pool.count("cancel") == 20
+
+
+def test_a_site_that_does_not_answer_is_asked_again():
+    pool, clock = pool_with(30), FakeClock()
+    checks = MissingJobs(OnePool(pool), clock, set(pool.site), LIMITS)
+    pool.set("u3", missing=True)
+    checks.step()
+    clock.advance(11)
+    pool.down()
+    checks.step()
+    pool.problem = None
+    checks.step()
+    assert pool.count("cancel", "u3") == 2
+
+
+def test_a_job_that_no_client_has_named_is_left_alone():
+    pool, clock = pool_with(30), FakeClock()
+    requested = {"u1", "gone"}
+    checks = MissingJobs(OnePool(pool), clock, requested, LIMITS)
+    pool.set("u3", missing=True)
+    checks.step()
+    clock.advance(11)
+    checks.step()
+    assert pool.count("cancel") == 0
+    assert requested == {"u1"}
+    requested.add("u3")
+    checks.step()
+    clock.advance(11)
+    checks.step()
+    assert pool.count("cancel", "u3") == 1
+
+
+def test_a_silent_site_does_not_delay_the_cancellations_at_the_others(monkeypatch):
+    pools, clock, cancelled = {"alpha": pool_with(5), "beta": pool_with(5)}, FakeClock(), threading.Event()
+    heard = []
+    monkeypatch.setattr(pools["alpha"], "cancel", lambda *_, **__: heard.append(cancelled.wait(10)))
+    monkeypatch.setattr(pools["beta"], "cancel", lambda *_, **__: cancelled.set())
+    checks = MissingJobs(SimpleNamespace(pools=lambda: pools), clock, {f"u{index}" for index in range(5)}, LIMITS)
+    for pool in pools.values():
+        pool.set("u3", missing=True)
+    checks.step()
+    clock.advance(11)
+    checks.step()
+    assert heard == [True]

@@ -1,0 +1,46 @@
+"""Groups of threads that end before their process does."""
+
+from __future__ import annotations
+
+import threading
+
+from bridge.core.threads import Supervisor
+
+
+def test_a_group_ends_by_itself_and_the_process_goes_on() -> None:
+    supervisor = Supervisor()
+    group = supervisor.group()
+    thread = group.spawn("a", group.stopping.wait)
+    assert not group.is_over()
+    group.stop()
+    thread.join(5)
+    assert group.is_over()
+    assert not supervisor.stopping.is_set()
+    assert supervisor.failure is None
+    supervisor.group()
+    assert group not in supervisor._groups
+
+
+def test_a_group_ends_with_the_process_and_is_waited_for() -> None:
+    supervisor, hold = Supervisor(), threading.Event()
+    group = supervisor.group()
+    group.spawn("ends", group.stopping.wait)
+    group.spawn("writes", hold.wait, writes=True)
+    supervisor.stop()
+    assert supervisor.join(0.2) == ["writes"]
+    assert supervisor.join(0.2, writers=True) == ["writes"]
+    hold.set()
+    assert supervisor.join(5) == []
+    late = supervisor.group()
+    assert late.stopping.is_set()
+
+
+def test_a_thread_of_a_group_that_dies_ends_the_process() -> None:
+    supervisor = Supervisor()
+    other = supervisor.group()
+    group = supervisor.group()
+    group.spawn("short", lambda: None).join(5)
+    assert supervisor.stopping.wait(5)
+    assert supervisor.failure is not None
+    assert "short" in supervisor.failure
+    assert other.stopping.is_set()

@@ -1,0 +1,124 @@
+"""Calls by libcurl: what is sent again, what the fence prevents, what is too long or too late."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from bridge.errors import LostLeadershipError
+from bridge.http.curl_client import Address, CallError, CurlClient, HttpLimits
+from bridge.http.fencing import fence
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+class Server:
+    """Answers the first request of each connection, and closes the connection when the second one has arrived."""
+
+    def __init__(self) -> None:
+        self.requests: list[bytes] = []
+        self.accepted = threading.Semaphore(0)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self._connection = connection
+            self.accepted.release()
+            with connection:
+                if first := connection.recv(65536):
+                    self.requests.append(first)
+                    connection.sendall(ANSWER)
+                if more := connection.recv(65536):
+                    self.requests.append(more)
+
+    def close_connection(self) -> None:
+        self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(5)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    running = Server()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[CurlClient]:
+    made = CurlClient(Address(f"http://127.0.0.1:{server.port}"), pool_size=1)
+    yield made
+    made.close()
+
+
+def call(client: CurlClient, method: str, body: bytes | None = None, most: int = 1000) -> tuple[int, bytes]:
+    answer = client.call(method, "/x", {"A": "b"}, body, HttpLimits(3, 5, 10, most))
+    assert answer.headers == {"content-length": "2"}
+    return answer.status, answer.body
+
+
+def test_a_request_is_sent_once_although_the_server_closes_the_connection(server: Server, client: CurlClient) -> None:
+    assert call(client, "POST", b"1") == (200, b"{}")
+    for method, body in (("POST", b"2"), ("DELETE", None), ("GET", None)):
+        with pytest.raises(CallError, match="the connection was closed") as told:
+            call(client, method, body)
+        assert told.value.sent
+        assert call(client, "POST", b"3") == (200, b"{}")
+    sent = [request.partition(b" ")[0] + request[-1:] for request in server.requests]
+    assert sent == [b"POST1", b"POST2", b"POST3", b"DELETE\n", b"POST3", b"GET\n", b"POST3"]
+
+
+def test_a_connection_that_the_server_has_closed_is_replaced(server: Server, client: CurlClient) -> None:
+    for _ in range(2):
+        assert call(client, "POST", b"1")[0] == 200
+        server.close_connection()
+    assert server.requests[0] == server.requests[1]
+
+
+def test_a_process_that_has_lost_its_lease_sends_nothing(server: Server, client: CurlClient) -> None:
+
+    def lost() -> None:
+        assert server.accepted.acquire(timeout=5), "the connection is ready before the check"
+        raise LostLeadershipError("lost")
+
+    for _ in range(2):  # on a new connection, and on one that has been used
+        with fence(lost), pytest.raises(LostLeadershipError):
+            call(client, "POST", b"1")
+        call(client, "GET")
+    assert all(request.startswith(b"GET") for request in server.requests)
+
+
+def test_a_request_that_was_not_sent_is_known_as_such() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, not listening: refused
+        client = CurlClient(Address(f"http://127.0.0.1:{taken.getsockname()[1]}"), pool_size=1)
+        with pytest.raises(CallError, match="Connection refused") as told:
+            call(client, "POST", b"1")
+    assert not told.value.sent
+
+
+def test_an_answer_that_is_too_long_is_cut_off(client: CurlClient) -> None:
+    with pytest.raises(CallError, match="more than 1 bytes"):
+        call(client, "GET", most=1)
+
+
+def test_a_header_cannot_end_its_line(server: Server, client: CurlClient) -> None:
+    for value in ("a\r\nB: c", "a\nB: c", "a\0"):
+        with pytest.raises(ValueError, match="A"):
+            client.call("GET", "/", {"A": value}, None, HttpLimits(3, 5, 10, 10))
+    with pytest.raises(ValueError, match="path"):
+        client.call("GET", "/ HTTP/1.1\r\nB: c", {}, None, HttpLimits(3, 5, 10, 10))
+    assert server.requests == []

@@ -1,0 +1,77 @@
+"""Valid and invalid redis URLs, and the errors of a server that breaks the protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import ConfigError
+from bridge.pools.store.redis_store import RedisAccess, RedisStore
+from bridge.pools.store.store_interface import StoreError
+
+OWNER = "c1"
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("redis://host", {"host": "host", "port": 6379, "db": 0}),
+        ("redis://[::1]:7000/3", {"host": "::1", "port": 7000, "db": 3}),
+        ("unix:///run/redis%20x.sock", {"unix_socket_path": "/run/redis x.sock"}),
+        ("rediss://h:1/0", {"host": "h", "port": 1, "db": 0, "ssl": True, "ssl_ca_certs": None}),
+    ],
+)
+def test_urls(url: str, options: dict[str, object]) -> None:
+    assert RedisAccess(url).options() == options
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://h",
+        "redis://:secret@h",
+        "redis://u:secret@h",
+        "rediss://h?ssl_cert_reqs=none",
+        "redis://h#x",
+        "redis://",
+        "redis://h:port",
+        "redis://h/x",
+        "redis://h:70000",
+    ],
+)
+def test_urls_that_can_not_be(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RedisStore(RedisAccess(url), OWNER)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_private_authority_is_the_one_that_counts(tmp_path: Path) -> None:
+    options = RedisAccess("rediss://h", ca_file=tmp_path / "ca.pem").options()
+    assert options["ssl_ca_certs"] == str(tmp_path / "ca.pem")
+
+
+def test_a_password_file_that_is_not_there_is_an_error_of_the_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"none\.password"):
+        RedisStore(RedisAccess("redis://127.0.0.1:1", password_file=tmp_path / "none.password"), OWNER).load("pools")
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400\r\n\r\n", b"*999999999\r\n", b"\x00\xff\r\n", b"", b"*-5\r\n$x\r\n"])
+def test_a_server_that_speaks_nonsense_is_an_error_of_the_store(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    peer, _address = server.accept()
+                    with peer:
+                        peer.recv(65536)
+                        peer.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        store = RedisStore(RedisAccess(f"redis://127.0.0.1:{server.getsockname()[1]}"), OWNER)
+        with pytest.raises(StoreError):
+            store.load("pools")

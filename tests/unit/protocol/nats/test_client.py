@@ -1,0 +1,123 @@
+"""The hub's side of the protocol, with arbitrary answers of a site."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.errors import SiteError, SiteRefusedError
+from bridge.pools.submitter.submitter_pool import SubmitterPool
+from bridge.protocol.model.requests import LogOptions
+from bridge.protocol.nats.messages import CancelMessage, Files, SubmitMessage
+from bridge.protocol.nats.request_client import PoolClient
+from bridge.protocol.nats.subjects import Subjects
+from tests.fakes.clock import FakeClock
+from tests.fakes.nats_link import FakeLink
+
+OWNER = "c1"
+
+KEYS = ["v", "body", "error", "reason", "message", "status", "jobs", "job", "submitter", "sequence", "more", "announce"]
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=10)
+    | st.sampled_from(["queued", "uid-1"]),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=8),
+    max_leaves=25,
+)
+ANSWERS = st.one_of(
+    st.binary(max_size=200),
+    JSON.map(lambda value: json.dumps(value).encode()),
+    JSON.map(lambda value: json.dumps({"v": 1, "body": value}).encode()),
+    st.lists(JSON, max_size=4).map(
+        lambda jobs: json.dumps(
+            {"v": 1, "body": {"submitter": "s", "sequence": 1, "jobs": jobs, "more": True}}
+        ).encode()
+    ),
+)
+
+
+def answering(data: bytes) -> FakeLink:
+    link = FakeLink()
+    for pattern in Subjects("bridge.v1", "alpha", OWNER).requests().values():
+        link.subscribe(pattern, lambda _s, _d, respond: respond(data))
+    return link
+
+
+@settings(max_examples=300, deadline=None)
+@given(ANSWERS)
+def test_whatever_is_answered_only_site_errors_are_raised(data: bytes) -> None:
+    link: Any = answering(data)
+    client = PoolClient(link, "bridge.v1", "alpha", OWNER, FakeClock())
+    calls = [
+        lambda: client.submit("u", SubmitMessage(namespace="n", name="p", script="x")),
+        lambda: client.cancel("u", CancelMessage()),
+        lambda: client.status("u"),
+        lambda: client.files("u", Files(files=[])),
+        lambda: client.logs("u", LogOptions(container="c")).close(),
+        client.describe,
+        client.snapshot,
+    ]
+    for call in calls:
+        try:
+            call()
+        except SiteError as error:
+            assert str(error)
+    SubmitterPool(
+        "alpha", OWNER, lambda folder: PoolClient(link, "bridge.v1", "alpha", OWNER, folder=folder), FakeClock()
+    ).ask()
+
+
+def test_a_reason_that_is_none_does_not_come_through() -> None:
+    bad = {"reason": "rm -rf\n/", "message": "m" * 10_000, "hint": "h" * 10_000}
+    link: Any = answering(json.dumps({"v": 1, "error": bad}).encode())
+    with pytest.raises(SiteRefusedError) as caught:
+        PoolClient(link, "bridge.v1", "alpha", OWNER).describe()
+    assert caught.value.reason == "SiteRefused"
+    assert len(str(caught.value)) == len(caught.value.hint) == 4096
+
+
+def test_the_deadline_is_the_time_until_which_the_answer_is_waited_for() -> None:
+    link = FakeLink()
+    asked: list[dict[str, Any]] = []
+
+    def handle(_subject: str, data: bytes, respond: Any) -> None:
+        asked.append(json.loads(data))
+        respond(b'{"v":1}')
+
+    link.subscribe("bridge.v1.alpha.status.c1.*", handle)
+    clock = FakeClock(1000.0)
+    PoolClient(link, "bridge.v1", "alpha", OWNER, clock).status("uid-1", timeout=7)  # type: ignore[arg-type]
+    assert math.isclose(asked[0]["deadline"], 1007.0)
+    assert (asked[0]["v"], asked[0]["pool"], asked[0]["job"]) == (1, "alpha", "uid-1")
+
+
+def test_a_log_that_is_refused_leaves_nothing_behind() -> None:
+    link = answering(b'{"v":1,"error":{"reason":"NotFound","message":"no"}}')
+    before = len(link.subscriptions)
+    with pytest.raises(SiteRefusedError):
+        PoolClient(link, "bridge.v1", "alpha", OWNER).logs("u", LogOptions(container="c"))  # type: ignore[arg-type]
+    assert len(link.subscriptions) == before
+
+
+def test_each_log_has_a_stream_of_its_own() -> None:
+    link = FakeLink()
+    asked: list[dict[str, Any]] = []
+
+    def handle(_subject: str, data: bytes, respond: Any) -> None:
+        asked.append(json.loads(data))
+        respond(b'{"v":1}')
+
+    link.subscribe("bridge.v1.alpha.logs.c1.*", handle)
+    for _ in range(2):
+        PoolClient(link, "bridge.v1", "alpha", OWNER).logs("u", LogOptions(container="c", tail=3)).close()  # type: ignore[arg-type]
+    one, two = (request["body"] for request in asked)
+    assert one["stream"] != two["stream"]
+    assert (one["container"], one["tail"]) == ("c", 3)
