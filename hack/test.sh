@@ -20,6 +20,8 @@ unit, contract, e2e and chaos stand for the directories of that name in tests/. 
             ./hack/down.sh --tests
   --kills N number of kills of tests/chaos/test_storm.py
 
+With PODBRIDGE_TEST_TIMES=FOLDER, each suite writes a table of the seconds and CPU seconds of its files to FOLDER.
+
 examples: ./hack/test.sh unit -k hostlist
           ./hack/test.sh e2e -k 'test_story and 26.05' --keep
           ./hack/test.sh tests/contract/script/test_logs.py"

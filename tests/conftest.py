@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +18,8 @@ from cluster.world import World
 settings.register_profile("podbridge", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("podbridge")
 REPORT = "report"
+CPU = "cpu"
+"""Property of a report: CPU seconds of this process and of its ended children, during one phase of a test."""
 SLURMS = ("26.05", "24.11", "22.05")
 VERSIONS = (*SLURMS, *places.KUBERNETES)
 HALVES = (f"{SLURMS[0]}, a to f", f"{SLURMS[0]}, g to z")
@@ -196,6 +199,25 @@ def pytest_terminal_summary(terminalreporter):
     if slow:
         terminalreporter.section("slowest clusters")
         terminalreporter.write_line("\n".join(slow))
+    if folder := os.environ.get("PODBRIDGE_TEST_TIMES"):
+        _write_times(Path(folder), terminalreporter)
+
+
+def _write_times(folder, terminalreporter):
+    """Write a table: seconds, CPU seconds without those of daemons, tests and name of each file."""
+    seconds, cpu, tests = Counter(), Counter(), Counter()
+    for kind in ("", "passed", "failed", "error", "skipped"):
+        for item in terminalreporter.getreports(kind):
+            if hasattr(item, "duration"):
+                file = item.nodeid.split("::")[0]
+                seconds[file] += item.duration
+                cpu[file] += sum(value for name, value in item.user_properties if name == CPU)
+                tests[file] += item.when == "call"
+    if seconds:
+        suite = os.path.commonpath(seconds) if len(seconds) > 1 else next(iter(seconds))
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = [f"{took:.1f}\t{cpu[file]:.1f}\t{tests[file]}\t{file}\n" for file, took in seconds.most_common()]
+        (folder / f"{suite.replace('/', '-')}.tsv").write_text("seconds\tcpu\ttests\tfile\n" + "".join(rows))
 
 
 @pytest.fixture(scope="session")
@@ -231,6 +253,9 @@ def slurm_cluster(request, state_folder):
 def pytest_runtest_makereport(item, call):
     """When a test on a cluster fails, show what Slurm, Kubernetes and podbridge have to say."""
     report = yield
+    now = sum(os.times()[:4])
+    report.user_properties = [*report.user_properties, (CPU, now - getattr(item.config, "_cpu", now))]
+    item.config._cpu = now
     if report.when == "call" and report.failed:
         world = next((value for value in getattr(item, "funcargs", {}).values() if isinstance(value, World)), None)
         if world is not None:
