@@ -140,7 +140,6 @@ def test_an_alert_has_a_severity_texts_and_a_page(rule):
     assert [line for line in text.splitlines() if line.startswith("#")] == [
         f"# {rule['alert']}",
         "## Meaning",
-        "## Effect",
         "## What to do",
     ]
     assert (
