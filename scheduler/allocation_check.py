@@ -19,15 +19,15 @@ def lost(bind: Bind, key: str, snapshot: Snapshot, cancelled: Set[int]) -> str:
     ``key`` is the key of the pod's job, ``snapshot`` the newest one, and ``cancelled`` holds the jobs that this process
     has cancelled since.
     """
-    known = snapshot.jobs.get(bind.job_id)
+    observed = snapshot.jobs.get(bind.job_id)
     if bind.job_id in cancelled:
         return "podbridge has cancelled the job"
-    if known is None or known.missing:
+    if observed is None or observed.missing:
         return "Slurm does not list the job"
-    if known.job.link is None or key not in known.job.link.keys:
+    if observed.job.link is None or key not in observed.job.link.keys:
         return "the job is that of another pod"
-    if not states.is_allocated(known.job.states):
-        return f"the job is {'+'.join(sorted(known.job.states))}"
-    if bind.slurm_node not in known.job.nodes:
+    if not states.is_allocated(observed.job.states):
+        return f"the job is {'+'.join(sorted(observed.job.states))}"
+    if bind.slurm_node not in observed.job.nodes:
         return f"the job no longer has node {bind.slurm_node}"
     return ""

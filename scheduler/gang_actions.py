@@ -31,10 +31,12 @@ def label(gang: Gang, job_id: int) -> list[Action]:
     return [Hold(pod, job_id) for pod in gang.waiting if pods.job_id(pod) != job_id]
 
 
-def tell(view: SchedulerView, members: Iterable[Pod], reason: str, message: str) -> list[Action]:
+def set_conditions(view: SchedulerView, members: Iterable[Pod], reason: str, message: str) -> list[Action]:
     """Return the actions that write a condition to the members where it is due."""
-    said = (rules.tell(view, pod, view.states.get(pods.uid(pod), NEW), reason, message) for pod in members)
-    return [action for action in said if action is not None]
+    conditions = (
+        rules.set_condition(view, pod, view.states.get(pods.uid(pod), NEW), reason, message) for pod in members
+    )
+    return [action for action in conditions if action is not None]
 
 
 def count_text(gang: Gang, count: int, needed: int = 0) -> str:
@@ -46,8 +48,8 @@ def keep_job(
     view: SchedulerView, gang: Gang, state: PodState, job: Job, actions: list[Action], text: str, until: float = 0
 ) -> Steps:
     """Return the ``actions`` of a wait; give the allocated job back after a limited time."""
-    over, state = rules.busy(view, state, until)
-    if over:
+    is_overdue, state = rules.busy(view, state, until)
+    if is_overdue:
         text = f"after {view.config.busy_node_timeout:.0f} s: {text}"
         return [CancelAndResubmit(gang.waiting[0], job.job_id, text, gang)], state
     return actions, state

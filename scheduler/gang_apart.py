@@ -43,10 +43,10 @@ def _job_is_over(view: SchedulerView, pod: Pod) -> bool:
     job_id, snapshot = pods.job_id(pod), view.snapshot
     if job_id is None:
         return False
-    known = snapshot.jobs.get(job_id)
-    if known is None:
+    observed = snapshot.jobs.get(job_id)
+    if observed is None:
         return job_id not in snapshot.unread and snapshot.listed_at >= view.leading_since
-    return known.is_confirmed and not is_live(known, frozenset())
+    return observed.is_confirmed and not is_live(observed, frozenset())
 
 
 def with_start(gang: Gang, state: PodState, job: Job) -> PodState:
@@ -55,8 +55,8 @@ def with_start(gang: Gang, state: PodState, job: Job) -> PodState:
     A member that had no place then may take that of a deleted one, and the minimum of later members may be larger. A
     component has places for the members that existed at the submission, so a heterogeneous job needs all of them.
     """
-    noted = state.started_job == job.job_id or not states.is_allocated(job.states)
-    return state if noted or started(gang, job) < needed(gang, job) else replace(state, started_job=job.job_id)
+    is_noted = state.started_job == job.job_id or not states.is_allocated(job.states)
+    return state if is_noted or started(gang, job) < needed(gang, job) else replace(state, started_job=job.job_id)
 
 
 def needed(gang: Gang, job: Job) -> int:
@@ -79,23 +79,23 @@ def stays(pod: Pod, job: Job) -> bool:
     return pods.job_id(pod) == job.job_id and not pods.is_deleted(pod)
 
 
-def without_place(view: SchedulerView, gang: Gang, job: Job, late: Sequence[Pod]) -> tuple[list[Pod], list[Pod]]:
+def without_place(view: SchedulerView, gang: Gang, job: Job, unplaced: Sequence[Pod]) -> tuple[list[Pod], list[Pod]]:
     """Return the members that wait for the place of a pod that ends, and those that get a job of their own.
 
     ``late`` are the members without a place. A deleted pod on a silent node keeps its place.
     """
-    if not late:
+    if not unplaced:
         return [], []
     shape_of = gang_states.shape_in(job)
-    leaving = Counter(
+    leaving_by_shape = Counter(
         shape_of(pod)
         for pod in gang.running
         if pods.is_deleted(pod) and pods.job_id(pod) == job.job_id and not _is_silent(view, pod)
     )
-    waits: list[Pod] = []
+    waiting: list[Pod] = []
     apart: list[Pod] = []
-    for pod in late:
+    for pod in unplaced:
         shape = shape_of(pod)
-        leaving[shape] -= 1
-        (waits if leaving[shape] >= 0 else apart).append(pod)
-    return waits, apart
+        leaving_by_shape[shape] -= 1
+        (waiting if leaving_by_shape[shape] >= 0 else apart).append(pod)
+    return waiting, apart

@@ -9,7 +9,7 @@ from bridge.slurm.models import Job
 from bridge.workload import allotted, pods
 from bridge.workload.devices import extended_claims
 from scheduler import gang_apart, gang_states, volume_waits
-from scheduler.gang_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, tell
+from scheduler.gang_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, set_conditions
 from scheduler.gang_states import Gang
 from scheduler.nodes import full_nodes
 from scheduler.nodes.occupancy import PlannedOccupancy
@@ -33,25 +33,27 @@ def decide(
     if holds := hold(gang, job.job_id):
         return holds, state
     assigned = gang_states.assign_places(gang, job)
-    late = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
+    unplaced = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
     text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
     if state.started_job == job.job_id or gang.has_started(job.job_id, _placed(gang, assigned)):
-        late, apart = (
-            gang_apart.without_place(view, gang, job, late) if gang_apart.others_run(gang, job) else (late, [])
+        unplaced, apart = (
+            gang_apart.without_place(view, gang, job, unplaced) if gang_apart.others_run(gang, job) else (unplaced, [])
         )
         actions, state = _replacements(view, gang, state, job, assigned, occupancy)
-        return tell(view, late, "GangFull", text) + [SetApart(pod, text) for pod in apart] + actions, state
-    told = tell(view, late, "GangFull", text)
+        return (
+            set_conditions(view, unplaced, "GangFull", text) + [SetApart(pod, text) for pod in apart] + actions
+        ), state
+    conditions = set_conditions(view, unplaced, "GangFull", text)
     started, needed = gang_apart.started(gang, job), gang_apart.needed(gang, job)
     if job.parts and not started and present >= needed > len(assigned):
         return [CancelAndResubmit(gang.waiting[0], job.job_id, OTHERS.format(job.job_id), gang)], state
     if started + len(assigned) < needed:
         text = f"{count_text(gang, started + len(assigned), needed)}; Slurm job {job.job_id} is allocated"
-        said = label(gang, job.job_id) or tell(view, _placed(gang, assigned), INCOMPLETE, text)
-        actions, state = keep_job(view, gang, state, job, said, text)
-        return told + actions, state
+        wait_actions = label(gang, job.job_id) or set_conditions(view, _placed(gang, assigned), INCOMPLETE, text)
+        actions, state = keep_job(view, gang, state, job, wait_actions, text)
+        return conditions + actions, state
     actions, state = _start(view, gang, state, job, assigned, occupancy)
-    return told + actions, state
+    return conditions + actions, state
 
 
 def _start(
@@ -66,7 +68,7 @@ def _start(
     missing, state = starting(view, state, sorted(set(assigned.values())))
     if missing:
         text = f"Slurm job {job.job_id} is allocated; {missing}"
-        return label(gang, job.job_id) or tell(view, placed, "SlurmNodeStarting", text), state
+        return label(gang, job.job_id) or set_conditions(view, placed, "SlurmNodeStarting", text), state
     for pod in placed:
         node = assigned[pods.uid(pod)]
         if why := view.placements.refusal(pod, node):
@@ -79,8 +81,8 @@ def _start(
             occupancy.refuse(full.node, full.lacking)
             return [CancelAndResubmit(placed[0], job.job_id, full.refusal(), gang, soon=True)], state
         text = f"Slurm job {job.job_id} has node {full.node}: {full.message()}"
-        said = label(gang, job.job_id) or tell(view, placed, "NodeBusy", text)
-        waiting, state = keep_job(view, gang, state, job, said, text, full.until)
+        wait_actions = label(gang, job.job_id) or set_conditions(view, placed, "NodeBusy", text)
+        waiting, state = keep_job(view, gang, state, job, wait_actions, text, full.until)
         if full.is_full_without(placed) and any(isinstance(action, CancelAndResubmit) for action in waiting):
             occupancy.refuse(full.node, full.lacking)
         return waiting, state
@@ -94,10 +96,10 @@ def _start(
         actions = [BindTogether(placed[0], gang, tuple(binds))]
     if state.claim_wait is not None:
         reason, text = state.claim_wait
-        said = label(gang, job.job_id) or tell(view, placed, reason, text)
-        if said:
+        wait_actions = label(gang, job.job_id) or set_conditions(view, placed, reason, text)
+        if wait_actions:
             occupancy.withdraw(len(binds))
-        return keep_job(view, gang, state, job, said or actions, text)
+        return keep_job(view, gang, state, job, wait_actions or actions, text)
     if not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure))
     return actions, state
@@ -113,14 +115,14 @@ def _shortage(view: SchedulerView, gang: Gang, job: Job, assigned: _Places) -> s
 
 def _short_nodes(view: SchedulerView, gang: Gang, job: Job, assigned: _Places) -> dict[str, str]:
     """Return what nodes with a place have too little of for the members there, by node."""
-    given = (job.allotment, *(part.allotment for part in job.parts))
-    if not assigned or not any(one is not None and one.nodes for one in given):
+    allotments = (job.allotment, *(part.allotment for part in job.parts))
+    if not assigned or not any(allotment is not None and allotment.nodes for allotment in allotments):
         return {}
-    found, wanted = dict[str, str](), {*assigned.values()}
+    shortage_by_node, assigned_nodes = dict[str, str](), {*assigned.values()}
     for part, placed in gang_states.by_node(gang, job, assigned):
-        there = {node: members for node, members in placed.items() if node in wanted}
-        found |= allotted.on_nodes(part.allotment, there, view.config.gres)
-    return found
+        members_by_node = {node: members for node, members in placed.items() if node in assigned_nodes}
+        shortage_by_node |= allotted.on_nodes(part.allotment, members_by_node, view.config.gres)
+    return shortage_by_node
 
 
 def _replacements(
@@ -134,21 +136,21 @@ def _replacements(
     actions: list[Action] = []
     blocked: list[Action] = []
     text, until, binds_some = "", 0.0, False
-    others, short = gang_apart.others_run(gang, job), _short_nodes(view, gang, job, assigned)
+    others_run, shortage_by_node = gang_apart.others_run(gang, job), _short_nodes(view, gang, job, assigned)
     for pod in _placed(gang, assigned):
         node = assigned[pods.uid(pod)]
-        if node in short:
-            text = f"Slurm has allocated {short[node]}"
-            actions += [SetApart(pod, text)] if others else tell(view, [pod], allotted.REASON, text)
+        if node in shortage_by_node:
+            text = f"Slurm has allocated {shortage_by_node[node]}"
+            actions += [SetApart(pod, text)] if others_run else set_conditions(view, [pod], allotted.REASON, text)
             continue
         if why := view.placements.refusal(pod, node):
             text = f"Slurm job {job.job_id} has a place on node {node}, which Kubernetes refuses: {why}"
-            actions += [SetApart(pod, text)] if others else tell(view, [pod], "NodeRefused", text)
+            actions += [SetApart(pod, text)] if others_run else set_conditions(view, [pod], "NodeRefused", text)
             continue
         binds, full = _bind(view, gang, job, [pod], assigned, occupancy)
         if full is not None:
             text, until = f"Slurm job {job.job_id} has node {full.node}: {full.message()}", max(until, full.until)
-            actions += tell(view, [pod], "NodeBusy", text)
+            actions += set_conditions(view, [pod], "NodeBusy", text)
             blocked.append(SetApart(pod, text))
         elif waits := volume_waits.of_members(view, [pod], assigned, occupancy):
             occupancy.withdraw(len(binds))
@@ -156,15 +158,15 @@ def _replacements(
             actions += _bind_volumes(view, waits)
         elif (claims := view.states.get(pods.uid(pod), NEW).claim_wait) is not None:
             text = claims[1]
-            actions += tell(view, [pod], *claims) or _later(binds)
+            actions += set_conditions(view, [pod], *claims) or _later(binds)
         else:
             actions += _later(binds)
             binds_some = True
     if text and not gang.running and not binds_some:
         return keep_job(view, gang, state, job, actions, text, until)
-    if blocked and others:
-        over, state = busy(view, state, until)
-        return (blocked if over else actions), state
+    if blocked and others_run:
+        is_overdue, state = busy(view, state, until)
+        return (blocked if is_overdue else actions), state
     if not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure_of(state.phase)))
     return actions, state
@@ -181,7 +183,7 @@ def _bind_volumes(view: SchedulerView, waits: list[tuple[Pod, VolumeWait]]) -> l
         if wait.writes:
             actions.append(BindVolumes(pod, wait.writes))
         else:
-            actions += tell(view, [pod], wait.reason, wait.message)
+            actions += set_conditions(view, [pod], wait.reason, wait.message)
     return actions
 
 

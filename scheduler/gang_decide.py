@@ -15,7 +15,7 @@ from bridge.slurm import states
 from bridge.slurm.models import Job, ObservedJob
 from bridge.workload import pods
 from scheduler import gang_apart, gang_binding, gang_shrink, gang_states, volume_waits
-from scheduler.gang_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, tell
+from scheduler.gang_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, set_conditions
 from scheduler.gang_states import Gang
 from scheduler.nodes.occupancy import PlannedOccupancy
 from scheduler.pod_actions import (
@@ -63,110 +63,122 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
     """Decide for all members of a gang."""
     snapshot, phase = view.snapshot, state.phase
     gang = gang_states.without(gang, gang_apart.lost(view, gang))
-    known = jobs_of(view, gang.key)
-    live = [entry for entry in known if is_live(entry, state.cancelled | view.cancelled)]
+    observed_jobs = jobs_of(view, gang.key)
+    live = [observed for observed in observed_jobs if is_live(observed, state.cancelled | view.cancelled)]
     if isinstance(phase, Submitted):
-        seen = any(entry.job.job_id == phase.job_id for entry in known)
-        if not seen and is_unread(snapshot, phase):
+        is_seen = any(observed.job.job_id == phase.job_id for observed in observed_jobs)
+        if not is_seen and is_unread(snapshot, phase):
             return hold(gang, phase.job_id), state
-        state = state if seen else state.seen()
+        state = state if is_seen else state.seen()
     deleted = [pod for pod in gang.open if pods.is_deleted(pod)]
     if deleted and not gang.waiting and not gang.running and not gang.gated:
-        waits, state = unsettled(view, state.seen(), gang.pods)
-        held = any(map(pods.is_held, deleted))
-        if not live and (waits or not held):
+        is_unsettled, state = unsettled(view, state.seen(), gang.pods)
+        has_held = any(map(pods.is_held, deleted))
+        if not live and (is_unsettled or not has_held):
             return [], state
-        return [Release(deleted[0], tuple(entry.job.job_id for entry in live), tuple(deleted))], state
-    leave: list[Action] = [Release(pod, ()) for pod in deleted if pods.is_held(pod)]
+        return [Release(deleted[0], tuple(observed.job.job_id for observed in live), tuple(deleted))], state
+    releases: list[Action] = [Release(pod, ()) for pod in deleted if pods.is_held(pod)]
     if (shrink := gang_shrink.decide(view, gang, state, live)) is not None:
-        return [*leave, shrink], state.seen()
+        return [*releases, shrink], state.seen()
     if not gang.waiting:
-        return leave, state.seen()
+        return releases, state.seen()
     if (
         gang.replacement is not None
         and not gang.running
         and any(gang_states.may_join(pod, gang.ref) for pod in gang.open)
     ):
-        return [*leave, Join(gang.waiting[0], gang)], state.seen()
+        return [*releases, Join(gang.waiting[0], gang)], state.seen()
     if live and outruns(view, gang, state):
-        return leave, state
+        return releases, state
     actions, state = (
-        _with_job(view, gang, state, live, occupancy) if live else _without_job(view, gang, state, known, occupancy)
+        _with_job(view, gang, state, live, occupancy)
+        if live
+        else _without_job(view, gang, state, observed_jobs, occupancy)
     )
     # a pod that has changed since it got the id of the job is no member of the job, but must lose the id too
-    whole = [
+    job_actions = [
         replace(action, gang=gang) if isinstance(action, CancelAndResubmit | BindTogether | Exclude) else action
         for action in actions
     ]
-    return leave + whole, state
+    return releases + job_actions, state
 
 
 def _with_job(
     view: SchedulerView, gang: Gang, state: PodState, live: list[ObservedJob], occupancy: PlannedOccupancy
 ) -> Steps:
-    kept, present = gang_states.job_of(gang, live), len(gang.waiting)
-    extra: list[Action] = [Cancel(gang.waiting[0], entry.job.job_id) for entry in live if entry is not kept]
+    kept_job, present = gang_states.job_of(gang, live), len(gang.waiting)
+    extra: list[Action] = [
+        Cancel(gang.waiting[0], observed.job.job_id) for observed in live if observed is not kept_job
+    ]
     if extra:
         return extra[:1], state.seen()
-    job = kept.job
+    job = kept_job.job
     ending = [pod for pod in gang.running if pods.job_id(pod) not in (None, job.job_id)]
     if ending:
         text = _ENDING.format(len(ending))
-        told = tell(view, gang.waiting, "GangEnding", text)
-        return keep_job(view, gang, state, job, told, text) if states.is_allocated(job.states) else (told, state)
+        conditions = set_conditions(view, gang.waiting, "GangEnding", text)
+        return (
+            keep_job(view, gang, state, job, conditions, text)
+            if states.is_allocated(job.states)
+            else (conditions, state)
+        )
     gang, strangers = gang_states.matching_members(gang, job)
     state = gang_apart.with_start(gang, state, job)
     text = (
         f"the pod requests other resources or settings than the members for which Slurm job {job.job_id} was submitted"
     )
-    told = tell(view, strangers, "GangDiffers", text)
+    stranger_actions = set_conditions(view, strangers, "GangDiffers", text)
     if strangers:
         has_started = state.started_job == job.job_id or gang.has_started(job.job_id, strangers)
         if has_started and gang_apart.others_run(gang, job):
-            told = [SetApart(pod, text) for pod in strangers]
+            stranger_actions = [SetApart(pod, text) for pod in strangers]
     if not gang.waiting:
-        return (told, state) if gang.running else ([CancelAndResubmit(strangers[0], job.job_id, text, gang)], state)
+        return (
+            (stranger_actions, state)
+            if gang.running
+            else ([CancelAndResubmit(strangers[0], job.job_id, text, gang)], state)
+        )
     if states.is_allocated(job.states):
         actions, state = gang_binding.decide(view, gang, state, job, present, occupancy)
     else:
         actions, state = _pending(view, gang, state, job, present)
-    return told + actions, state
+    return stranger_actions + actions, state
 
 
 def _without_job(
-    view: SchedulerView, gang: Gang, state: PodState, known: list[ObservedJob], occupancy: PlannedOccupancy
+    view: SchedulerView, gang: Gang, state: PodState, observed_jobs: list[ObservedJob], occupancy: PlannedOccupancy
 ) -> Steps:
     waiting = gang.waiting
     for pod in () if gang.running else waiting:
-        entry = last_job(pod, state, known)
-        if entry is not None and not entry.is_confirmed:
+        last = last_job(pod, state, observed_jobs)
+        if last is not None and not last.is_confirmed:
             return [], state
-        if entry is not None and is_cancelled(pod, state, entry):
+        if last is not None and is_cancelled(pod, state, last):
             # the workload controller terminates these pods, but not those that are created in their place
-            members, _ = gang_states.matching_members(gang, entry.job)
-            labels = label(members, entry.job.job_id) if isinstance(state.phase, Submitted | Pending) else []
+            members, _ = gang_states.matching_members(gang, last.job)
+            labels = label(members, last.job.job_id) if isinstance(state.phase, Submitted | Pending) else []
             return labels, state.without_job()
-    if is_doubtful(state, known):
+    if is_doubtful(state, observed_jobs):
         return [], state
     if gang.running:
         state = state.without_job()
-        return tell(view, waiting, "GangEnding", _ENDING.format(len(gang.running))), state
-    state = without_job(view, state, known)
+        return set_conditions(view, waiting, "GangEnding", _ENDING.format(len(gang.running))), state
+    state = without_job(view, state, observed_jobs)
     if len(waiting) + gang.succeeded() < gang.minimum:
-        return tell(view, waiting, INCOMPLETE, count_text(gang, len(waiting) + gang.succeeded())), state
-    everyone = gang.pods
+        return set_conditions(view, waiting, INCOMPLETE, count_text(gang, len(waiting) + gang.succeeded())), state
+    all_pods = gang.pods
     gang, strangers = gang_states.chosen(gang)
     text = "the next Slurm job of the group is for members that request other resources or settings than the pod"
-    differs = tell(view, strangers, "GangDiffers", text)
-    why, state = obstacle(view, state, everyone)
-    if why is not None:
-        return (tell(view, gang.waiting, *why) + differs if why[0] else []), state
+    differs = set_conditions(view, strangers, "GangDiffers", text)
+    condition, state = obstacle(view, state, all_pods)
+    if condition is not None:
+        return (set_conditions(view, gang.waiting, *condition) + differs if condition[0] else []), state
     if (wait := volume_waits.before_submission(view, gang.waiting, occupancy)) is not None:
-        return tell(view, gang.waiting, wait.reason, wait.message) + differs, state
-    waits, state = awaits_alike(view, gang, state)
-    if waits:
+        return set_conditions(view, gang.waiting, wait.reason, wait.message) + differs, state
+    must_wait, state = awaits_alike(view, gang, state)
+    if must_wait:
         text = f"the pods request different resources: podbridge waits {ALIKE_AFTER:.0f} s for more pods of the group"
-        return tell(view, gang.waiting, INCOMPLETE, text) + differs, state
+        return set_conditions(view, gang.waiting, INCOMPLETE, text) + differs, state
     return [Submit(gang.waiting[0], gang), *differs], state
 
 
@@ -180,16 +192,16 @@ def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job, present
     if holds := hold(gang, job.job_id):
         return holds, state
     if may_exclude(view, state, job.job_id):
-        for part, (one, members) in enumerate(parts):
+        for number, (component, members) in enumerate(parts):
             if not members:
                 continue
-            wanted = view.placements.of_all(members, view.config.partition).excluded
-            known = with_excluded(view, state, one, wanted, part)
-            if known is None:
-                before = excluded_now(state, one, part)
-                return [Exclude(gang.waiting[0], job.job_id, wanted, part, one.job_id, before)], state
-            state = known
+            nodes_to_exclude = view.placements.of_all(members, view.config.partition).excluded
+            updated = with_excluded(view, state, component, nodes_to_exclude, number)
+            if updated is None:
+                before = excluded_now(state, component, number)
+                return [Exclude(gang.waiting[0], job.job_id, nodes_to_exclude, number, component.job_id, before)], state
+            state = updated
     text = pending_text(job, view.now - since)
     if not text:
         return [], state
-    return label(gang, job.job_id) or tell(view, gang.waiting, "SlurmPending", text), state
+    return label(gang, job.job_id) or set_conditions(view, gang.waiting, "SlurmPending", text), state

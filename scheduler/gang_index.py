@@ -58,7 +58,7 @@ class GangIndex:
 
     def gangs(self, cache: Cache, keys: Iterable[str]) -> list[Gang]:
         """Return the gangs with these keys as the cache has them now."""
-        found = []
+        gangs = []
         with self._lock:
             chosen = [
                 (list(self._members[key].items()), [*self._alone.get(key, ())]) for key in keys if key in self._members
@@ -70,10 +70,10 @@ class GangIndex:
                 since = (arrivals[pods.uid(pod)] for pod, _ in present if not pods.is_finished(pod))
                 alone = [pod for uid in others if (pod := cache.by_uid(uid)) is not None]
                 try:
-                    found.append(make(present, min(since, default=-math.inf), alone))
+                    gangs.append(make(present, min(since, default=-math.inf), alone))
                 except Exception as error:
                     isolation.report("scheduler", present[0][1].key.key, error)
-        return found
+        return gangs
 
     def keys(self) -> set[str]:
         """Return the keys of all gangs that have a pod."""
@@ -85,9 +85,9 @@ def _group_text(pod: Pod) -> str | None:
     return (pod["metadata"].get("annotations") or {}).get(names.GROUP)
 
 
-def _discard(found: dict[str, dict[str, T]], key: str, uid: str) -> None:
+def _discard(groups: dict[str, dict[str, T]], key: str, uid: str) -> None:
     """Remove a pod from the pods of a group, and the group with its last pod."""
-    of_group = found.get(key, {})
-    of_group.pop(uid, None)
-    if not of_group:
-        found.pop(key, None)
+    members = groups.get(key, {})
+    members.pop(uid, None)
+    if not members:
+        groups.pop(key, None)

@@ -109,18 +109,18 @@ def make(
     members: Iterable[tuple[Pod, Membership]], present_since: float = -math.inf, alone: Sequence[Pod] = ()
 ) -> Gang:
     """Return the gang of at least one member."""
-    found = list(members)
-    size, minimum = links.size_and_minimum(found)
-    slots = {pods.uid(pod): member.slot for pod, member in found}
-    found.sort(key=lambda entry: (entry[1].slot is None, entry[1].slot or 0, entry[0]["metadata"]["name"]))
-    first = found[0][1]
+    entries = list(members)
+    size, minimum = links.size_and_minimum(entries)
+    slots = {pods.uid(pod): member.slot for pod, member in entries}
+    entries.sort(key=lambda entry: (entry[1].slot is None, entry[1].slot or 0, entry[0]["metadata"]["name"]))
+    membership = entries[0][1]
     return Gang(
-        ref=first.key,
+        ref=membership.key,
         size=size,
         minimum=minimum,
-        pods=tuple(pod for pod, _ in found),
+        pods=tuple(pod for pod, _ in entries),
         slots=slots,
-        completed=max(member.completed for _, member in found),
+        completed=max(member.completed for _, member in entries),
         present_since=present_since,
         alone=tuple(alone),
     )
@@ -129,9 +129,9 @@ def make(
 def job_of(gang: Gang, live: Sequence[ObservedJob]) -> ObservedJob:
     """Return the job of the running members, else that of a waiting one, else the oldest."""
     for pod in (*gang.running, *gang.waiting):
-        for entry in live:
-            if entry.job.job_id == pods.job_id(pod):
-                return entry
+        for observed in live:
+            if observed.job.job_id == pods.job_id(pod):
+                return observed
     return live[0]
 
 
@@ -190,18 +190,22 @@ def assign_places(gang: Gang, job: Job) -> dict[str, str]:
     if not job.parts:
         exact = gang.minimum >= gang.size  # as the request: else the number of tasks follows from the nodes
         return assign(gang, job.nodes, size, _shared(job.link, gang.waiting, size), exact)
-    most, shape_of = size - len(job.parts) + 1, shape_in(job)
+    largest_component, shape_of = size - len(job.parts) + 1, shape_in(job)
     shapes = {pods.uid(pod): shape_of(pod) for pod in gang.pods}
     assigned: dict[str, str] = {}
     for part in job.parts:
-        own = {uid for uid, shape in shapes.items() if shape == part.shape}
-        found = sorted({slot for uid, slot in gang.slots.items() if uid in own and slot is not None})
-        ranks: dict[int | None, int] = {slot: rank for rank, slot in enumerate(found)}
+        component_uids = {uid for uid, shape in shapes.items() if shape == part.shape}
+        component_slots = sorted(
+            {slot for uid, slot in gang.slots.items() if uid in component_uids and slot is not None}
+        )
+        ranks: dict[int | None, int] = {slot: rank for rank, slot in enumerate(component_slots)}
         slots = {uid: ranks.get(slot) for uid, slot in gang.slots.items()}
-        members = tuple([pod for pod in gang.pods if pods.is_bound(pod) or pods.uid(pod) in own])
-        shared = _shared(part, [pod for pod in gang.waiting if pods.uid(pod) in own], part.members or most)
-        own_gang, own_size = replace(gang, pods=members, slots=slots), part.members or most
-        assigned |= assign(own_gang, part.nodes, own_size, shared, exact=bool(part.members))
+        members = tuple([pod for pod in gang.pods if pods.is_bound(pod) or pods.uid(pod) in component_uids])
+        shared = _shared(
+            part, [pod for pod in gang.waiting if pods.uid(pod) in component_uids], part.members or largest_component
+        )
+        component_gang, component_size = replace(gang, pods=members, slots=slots), part.members or largest_component
+        assigned |= assign(component_gang, part.nodes, component_size, shared, exact=bool(part.members))
     return assigned
 
 
@@ -214,15 +218,15 @@ def chosen(gang: Gang) -> tuple[Gang, list[Pod]]:
     """
     waiting = gang.waiting
     shapes = [links.shape(pod) for pod in waiting]
-    counts, done = Counter(shapes), gang.succeeded()
+    counts, succeeded = Counter(shapes), gang.succeeded()
     most, count = counts.most_common(1)[0]
     if count == len(waiting):
         return gang, []
-    if count >= gang.minimum - done:
+    if count >= gang.minimum - succeeded:
         kept = {pods.uid(pod) for pod, shape in zip(waiting, shapes, strict=True) if shape == most}
     else:
         by_uid = {pods.uid(pod): shape for pod, shape in zip(waiting, shapes, strict=True)}
-        kept = _one_for_each_slot(gang, by_uid, counts, gang.size - done)
+        kept = _one_for_each_slot(gang, by_uid, counts, gang.size - succeeded)
     others = [pod for pod in waiting if pods.uid(pod) not in kept]
     return replace(gang, pods=tuple([pod for pod in gang.pods if pod not in others])), others
 
@@ -286,7 +290,7 @@ def sharing(gang: Gang, job: Job, members: Sequence[Pod]) -> dict[str, int]:
     if not job.parts:
         return dict.fromkeys(map(pods.uid, members), _shared(job.link, members, _size(gang, job)))
     parts, shape_of = {part.shape: part for part in job.parts}, shape_in(job)
-    present = {shape: len(found) for shape, found in links.by_shape([*gang.waiting, *gang.running], shape_of).items()}
+    present = {shape: len(group) for shape, group in links.by_shape([*gang.waiting, *gang.running], shape_of).items()}
     shared = {}
     for pod in members:
         part, alike = parts.get(shape := shape_of(pod)), present[shape]
@@ -322,15 +326,15 @@ def matching_members(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
     No pod is a stranger while the shapes of the job are not known, and none with the id of a pending job: it got the
     id as a member, and cannot change any more.
     """
-    wanted = {part.shape for part in job.parts}
+    job_shapes = {part.shape for part in job.parts}
     if job.link is not None and job.link.parts == 1:
-        wanted = {job.link.shape}
-    if not wanted or "" in wanted:
+        job_shapes = {job.link.shape}
+    if not job_shapes or "" in job_shapes:
         return gang, []
     allocated = states.is_allocated(job.states)
-    unknown = [pod for pod in gang.waiting if allocated or pods.job_id(pod) != job.job_id]
-    shape_of = links.shape_for(wanted)
-    strangers = [pod for pod in unknown if shape_of(pod) not in wanted]
+    candidates = [pod for pod in gang.waiting if allocated or pods.job_id(pod) != job.job_id]
+    shape_of = links.shape_for(job_shapes)
+    strangers = [pod for pod in candidates if shape_of(pod) not in job_shapes]
     if not strangers:
         return gang, []
     return replace(gang, pods=tuple([pod for pod in gang.pods if pod not in strangers])), strangers

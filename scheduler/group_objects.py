@@ -78,9 +78,9 @@ class GroupObjects:
 
     def forget_all_but(self, keys: Set[str]) -> None:
         """Forget the groups without pods."""
-        for known in (self._minimums, self._replaced, self._read_at):
-            for key in known.keys() - keys:
-                known.pop(key, None)
+        for values_by_key in (self._minimums, self._replaced, self._read_at):
+            for key in values_by_key.keys() - keys:
+                values_by_key.pop(key, None)
 
     def _read(self, ref: GroupRef) -> None:
         kind = _KINDS[ref.kind]

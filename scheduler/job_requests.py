@@ -36,11 +36,11 @@ class JobRequests:
         :class:`NoNodeError`, and the errors of :mod:`bridge.workload.translate`, :mod:`bridge.workload.job_limits` and
         :meth:`Claims.add_to`.
         """
-        request = self._of(members, gang, placements)
+        request = self._build(members, gang, placements)
         job_limits.check(request, members)
         return request
 
-    def _of(self, members: Sequence[Pod], gang: Gang | None, placements: Placements) -> JobRequest:
+    def _build(self, members: Sequence[Pod], gang: Gang | None, placements: Placements) -> JobRequest:
         version = self._slurm.version
         if gang is None:
             placement, longest = self._place(members, placements)
@@ -48,8 +48,8 @@ class JobRequests:
             excluded = _excluded(placement, version)
             request = translate.request(members[0], self._config, version, self._cluster, excluded, longest)
             return self._claims.add_to(request, members)
-        done = gang.succeeded()
-        size, least = max(gang.size - done, len(members)), max(gang.minimum - done, 1)
+        succeeded = gang.succeeded()
+        size, least = max(gang.size - succeeded, len(members)), max(gang.minimum - succeeded, 1)
         shapes = links.by_shape(members)
         if not self._have_nodes(list(shapes.values()), least, placements):
             shapes = links.by_shape(members, links.placed_shape)
@@ -57,16 +57,16 @@ class JobRequests:
         if len(groups) == 1:
             return self._claims.add_to(self._of_group(gang, members, size, least, placements), members)
         _check_shared_claims(groups)
-        found = [
+        components = [
             (_shaped(self._of_group(gang, group, len(group), len(group), placements), shape), group)
             for shape, group in shapes.items()
         ]
         # Slurm looks for the nodes of one component after the other and never goes back: the most demanding one first
-        found.sort(key=lambda pair: self._demand(pair[0], pair[1], placements))
-        requests, groups = [request for request, _ in found], [group for _, group in found]
-        whole = translate.heterogeneous(requests, self._config, version)
+        components.sort(key=lambda pair: self._demand(pair[0], pair[1], placements))
+        requests, groups = [request for request, _ in components], [group for _, group in components]
+        joined = translate.heterogeneous(requests, self._config, version)
         self._check_sum(requests, [self._place(group, placements)[0] for group in groups])
-        parts = (replace(whole, components=()), *whole.components)
+        parts = (replace(joined, components=()), *joined.components)
         with_claims = [self._claims.add_to(part, group) for part, group in zip(parts, groups, strict=True)]
         return replace(with_claims[0], components=tuple(with_claims[1:]))
 

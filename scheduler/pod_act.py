@@ -142,7 +142,7 @@ class SlurmActor:
                         "cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id)
                     )
                 case pod_actions.CancelAndResubmit():
-                    self._give_back(action)
+                    self._cancel_and_resubmit(action)
                 case pod_actions.Exclude():
                     self._exclude(action)
                 case pod_actions.Shrink():
@@ -152,7 +152,7 @@ class SlurmActor:
                 case pod_actions.SetApart():
                     self._set_apart(action)
                 case pod_actions.SetCondition():
-                    self._writer.tell(action.pod, action.reason, action.message)
+                    self._writer.set_condition(action.pod, action.reason, action.message)
 
     def _submit(self, action: pod_actions.Submit) -> bool:
         """Submit a job for the pods if they still need one; return false if it is refused."""
@@ -162,12 +162,12 @@ class SlurmActor:
         pod, key = members[0], links.key(members[0])
         snapshot = self._poller.snapshot
         cancelled = self._states.of(key).cancelled | self._slurm.cancellations.since(snapshot.began)
-        known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(key, ())]
-        if any(is_live(entry, cancelled) for entry in known):
+        observed_jobs = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(key, ())]
+        if any(is_live(observed, cancelled) for observed in observed_jobs):
             return True  # the job of another process's request has appeared since the decision
-        lost = sum(entry.missing and states.end_of(entry.job.states) is None for entry in known)
-        if lost >= MOST_LOST:
-            self._refused(pod, LostJobsError(f"Slurm lost {lost} jobs of this pod, or their comments"))
+        lost_count = sum(observed.missing and states.end_of(observed.job.states) is None for observed in observed_jobs)
+        if lost_count >= MOST_LOST:
+            self._refused(pod, LostJobsError(f"Slurm lost {lost_count} jobs of this pod, or their comments"))
             return False
         try:
             request = self._build(members, action.gang)
@@ -223,29 +223,31 @@ class SlurmActor:
 
     def _submitted_at(self, key: str, job_id: int | None) -> float | None:
         """Return when a job was submitted, by Slurm's record, else by this process."""
-        known = None if job_id is None else self._poller.snapshot.jobs.get(job_id)
-        return known.job.submit_time if known and known.job.submit_time else self._states.of(key).submitted_at
+        observed = None if job_id is None else self._poller.snapshot.jobs.get(job_id)
+        return observed.job.submit_time if observed and observed.job.submit_time else self._states.of(key).submitted_at
 
     def _waiting(self, members: list[pod_actions.Pod]) -> list[pod_actions.Pod]:
         """Return the members as the cache has them now; empty if any of them no longer waits."""
-        found = [self._cache.by_uid(pods.uid(pod)) for pod in members]
-        waiting = [pod for pod in found if pod is not None and not pods.is_deleted(pod) and not pods.is_bound(pod)]
+        current_pods = [self._cache.by_uid(pods.uid(pod)) for pod in members]
+        waiting = [
+            pod for pod in current_pods if pod is not None and not pods.is_deleted(pod) and not pods.is_bound(pod)
+        ]
         return [*waiting] if len(waiting) == len(members) else []
 
     def _refused(self, pod: pod_actions.Pod, error: BridgeError) -> None:
         uid, key = pods.uid(pod), links.key(pod)
         failure = failure_of(self._states.of(key).phase)
-        again = failure is not None and (failure.reason, failure.message) == (error.reason, str(error))
+        is_repeated = failure is not None and (failure.reason, failure.message) == (error.reason, str(error))
         # a node that Slurm has deleted since the last list of nodes: the next request does not name it
-        soon = isinstance(error, NoNodeError | ClaimMissingError) or getattr(error, "code", 0) == UNKNOWN_NODE
-        self._failed(key, NO_NODE if soon else REFUSED, error.reason, str(error))
+        retries_soon = isinstance(error, NoNodeError | ClaimMissingError) or getattr(error, "code", 0) == UNKNOWN_NODE
+        self._failed(key, NO_NODE if retries_soon else REFUSED, error.reason, str(error))
         self._events.event(pod, error.reason, str(error), warning=True)
         reported = self._states.of(uid).condition
         if reported is None or reported.reason != error.reason:
             # the Event is written: the condition gets no second one
             event = ReportedCondition(error.reason, "", reported.at if reported else -math.inf)
             self._states.update(uid, lambda state: replace(state, condition=event))
-        level = logging.DEBUG if again else logging.INFO
+        level = logging.DEBUG if is_repeated else logging.INFO
         log.log(level, "not submitted", extra=kv(pod=pods.key(pod), reason=error.reason, error=error))
 
     def _failed(self, uid: str, backoff: Backoff, reason: str, message: str) -> None:
@@ -270,10 +272,10 @@ class SlurmActor:
     def _current(self, pod: pod_actions.Pod) -> dict[str, Any] | None:
         """Read the pod from the API server; ``None`` if it is gone, or if another pod has its name."""
         try:
-            found = self._kube.get(PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"]))
+            current = self._kube.get(PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"]))
         except KubeNotFoundError:
             return None
-        return found if pods.uid(found) == pods.uid(pod) else None
+        return current if pods.uid(current) == pods.uid(pod) else None
 
     def _bind(self, action: pod_actions.Bind) -> None:
         pod = self._cache.by_uid(pods.uid(action.pod))
@@ -314,11 +316,15 @@ class SlurmActor:
 
     def _classes(self, slurm_node: str | None) -> Mapping[str, str]:
         """Return the classes that provide extended resources on a node, or on any: resource -> class."""
-        found = self._device_names.found
+        class_by_resource = self._device_names.class_by_resource
         if slurm_node is None:
-            return found
+            return class_by_resource
         node = self.placements.by_slurm_name.get(slurm_node)
-        return {name: found[name] for name in node.by_devices() if name in found} if node is not None else {}
+        return (
+            {name: class_by_resource[name] for name in node.by_devices() if name in class_by_resource}
+            if node is not None
+            else {}
+        )
 
     def _bind_together(self, action: pod_actions.BindTogether) -> None:
         """Bind members of a gang, after the claims of all of them are allocated."""
@@ -340,13 +346,13 @@ class SlurmActor:
         try:
             self._claims.allocate(binds)
         except (WrongDevicesError, UnsupportedClaimError, ClaimMissingError, DevicesNotReadyError) as error:
-            late = links.membership(pod) is not None and (gang is None or gang.running)
-            if late or isinstance(error, DevicesNotReadyError):
+            others_may_run = links.membership(pod) is not None and (gang is None or gang.running)
+            if others_may_run or isinstance(error, DevicesNotReadyError):
                 wait = error.reason, str(error)
                 key = gang.key if gang is not None else pods.uid(pod)
                 self._states.update(key, lambda state: replace(state, claim_wait=wait))
                 raise
-            self._give_back(pod_actions.CancelAndResubmit(pod, job_id, str(error), gang))
+            self._cancel_and_resubmit(pod_actions.CancelAndResubmit(pod, job_id, str(error), gang))
             return False
         return True
 
@@ -370,14 +376,14 @@ class SlurmActor:
         self._states.update(key, lambda state: replace(state, cancelled=state.cancelled | {job_id}))
         self._poller.wake()
 
-    def _give_back(self, action: pod_actions.CancelAndResubmit) -> None:
+    def _cancel_and_resubmit(self, action: pod_actions.CancelAndResubmit) -> None:
         for pod in action.gang.waiting if action.gang is not None else [action.pod]:
             if pods.job_id(pod) is not None:
                 self._writer.patch(pod, pods.forget_job_patch(pod))
         self._cancel(action.pod, action.job_id)
         now, backoff = self._clock.monotonic(), NODE_REFUSED if action.soon else REFUSED
         self._states.update(
-            links.key(action.pod), lambda state: state.gave_back(now, backoff, action.reason, action.why)
+            links.key(action.pod), lambda state: state.unusable(now, backoff, action.reason, action.why)
         )
         self._events.event(
             action.pod, action.reason, f"Slurm job {action.job_id} was cancelled: {action.why}", warning=True
@@ -393,8 +399,8 @@ class SlurmActor:
         log.info("member set apart", extra=kv(pod=pods.key(pod), group=member.key.key, why=action.why))
 
     def _join(self, gang: Gang) -> None:
-        for one in gang.open:
-            pod = self._cache.by_uid(pods.uid(one))
+        for open_pod in gang.open:
+            pod = self._cache.by_uid(pods.uid(open_pod))
             member = links.membership(pod) if pod is not None and gang_states.may_join(pod, gang.ref) else None
             if pod is None or member is None or gang.replacement is None:
                 continue
@@ -432,7 +438,7 @@ class SlurmActor:
         key = links.key(action.pod)
         try:
             with self.update_pace.measured(self._clock):
-                ours = exclude_if_ours(
+                is_ours = exclude_if_ours(
                     self._slurm,
                     action.job_id,
                     action.component or action.job_id,
@@ -441,14 +447,16 @@ class SlurmActor:
                     [key],
                     self._check_leadership,
                 )
-            if not ours:
+            if not is_ours:
                 raise SlurmRefusedError(f"Slurm job {action.job_id} is not the pod's")
         except SlurmRefusedError as error:
-            gone = set(action.before) - self._poller.snapshot.nodes.keys()
-            if error.code == UNKNOWN_NODE and gone:
+            deleted = set(action.before) - self._poller.snapshot.nodes.keys()
+            if error.code == UNKNOWN_NODE and deleted:
                 # slurmctld (24.11, 26.05) looks up the old names in each update of the job, also in one of its comment
-                text = f"it excludes {', '.join(sorted(gone)[:3])}, which Slurm no longer has: it cannot be updated"
-                self._give_back(pod_actions.CancelAndResubmit(action.pod, action.job_id, text, action.gang, soon=True))
+                text = f"it excludes {', '.join(sorted(deleted)[:3])}, which Slurm no longer has: it cannot be updated"
+                self._cancel_and_resubmit(
+                    pod_actions.CancelAndResubmit(action.pod, action.job_id, text, action.gang, soon=True)
+                )
                 return
             # the job has started meanwhile, or all nodes are excluded now: the node is checked again before the bind
             retry_at = self._clock.monotonic() + UNAVAILABLE.limit

@@ -74,8 +74,8 @@ from scheduler.rules import (
     obstacle,
     paced,
     pending_text,
+    set_condition,
     starting,
-    tell,
     unsettled,
     with_excluded,
     without_job,
@@ -110,78 +110,80 @@ def decide(view: SchedulerView) -> Decision:
     changed: dict[str, PodState] = {}
     occupancy = PlannedOccupancy(view.occupancy)
     units: list[tuple[tuple[int, str, str], Pod | Gang]] = []
-    everything: list[Pod | Gang] = [*view.pods, *view.gangs]
-    for one in everything:
-        members = one.open or one.running if isinstance(one, Gang) else [one] if pods.is_open(one) else []
+    all_units: list[Pod | Gang] = [*view.pods, *view.gangs]
+    for unit in all_units:
+        members = unit.open or unit.running if isinstance(unit, Gang) else [unit] if pods.is_open(unit) else []
         if not members:
             continue
         try:
-            units.append((min(map(pods.urgency, members)), one))
+            units.append((min(map(pods.urgency, members)), unit))
         except Exception as error:
-            actions += _undecided(view, one, isolation.report("scheduler", pods.key(members[0]), error))
+            actions += _report_failure(view, unit, isolation.report("scheduler", pods.key(members[0]), error))
     for _, unit in sorted(units, key=itemgetter(0)):
         key = unit.key if isinstance(unit, Gang) else pods.uid(unit)
         before = view.states.get(key, NEW)
         try:
             if isinstance(unit, Gang):
-                more, after = gang_decide.decide(view, unit, before, occupancy)
-                actions += more
+                unit_actions, after = gang_decide.decide(view, unit, before, occupancy)
+                actions += unit_actions
             else:
                 action, after = _decide_pod(view, unit, before, occupancy)
                 if action is not None:
                     actions.append(action)
         except Exception as error:
-            actions += _undecided(view, unit, isolation.report("scheduler", key, error))
+            actions += _report_failure(view, unit, isolation.report("scheduler", key, error))
             continue
         if after is not before:
             changed[key] = after
     return Decision(paced(view, actions), changed, occupancy.planned, occupancy.refused)
 
 
-def _undecided(view: SchedulerView, unit: Pod | Gang, error: UnexpectedError) -> list[Action]:
+def _report_failure(view: SchedulerView, unit: Pod | Gang, error: UnexpectedError) -> list[Action]:
     """Tell the pods of a unit for which the decision has failed."""
     members = unit.open if isinstance(unit, Gang) else [unit]
-    told = (tell(view, pod, view.states.get(pods.uid(pod), NEW), error.reason, str(error)) for pod in members)
-    return [action for action in told if action is not None]
+    conditions = (
+        set_condition(view, pod, view.states.get(pods.uid(pod), NEW), error.reason, str(error)) for pod in members
+    )
+    return [action for action in conditions if action is not None]
 
 
 def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: PlannedOccupancy) -> _Step:
     snapshot, phase = view.snapshot, state.phase
-    known = jobs_of(view, pods.uid(pod))
-    live = [entry for entry in known if is_live(entry, state.cancelled | view.cancelled)]
+    observed_jobs = jobs_of(view, pods.uid(pod))
+    live = [observed for observed in observed_jobs if is_live(observed, state.cancelled | view.cancelled)]
     if isinstance(phase, Submitted):
-        seen = any(entry.job.job_id == phase.job_id for entry in known)
-        if not seen and is_unread(snapshot, phase):
-            unseen = [*(e.job.job_id for e in live), phase.job_id]
-            return (_release(pod, unseen) if pods.is_deleted(pod) else None), state
+        is_seen = any(observed.job.job_id == phase.job_id for observed in observed_jobs)
+        if not is_seen and is_unread(snapshot, phase):
+            job_ids = [*(observed.job.job_id for observed in live), phase.job_id]
+            return (_release(pod, job_ids) if pods.is_deleted(pod) else None), state
     if pods.is_deleted(pod):
         return _deleted(view, pod, state.seen(), live)
     if isinstance(phase, Bound) or pods.is_gated(pod):
         return None, state.seen()
     if not live:
-        return _without_job(view, pod, state, known, occupancy)
-    job = _keep(pod, live)
-    for entry in live:
-        if entry is not job:
-            return Cancel(pod, entry.job.job_id), state.seen()
-    if not states.is_allocated(job.job.states):
-        return _pending(view, pod, state, job)
-    return _allocated(view, pod, state, job, occupancy)
+        return _without_job(view, pod, state, observed_jobs, occupancy)
+    observed_job = _keep(pod, live)
+    for observed in live:
+        if observed is not observed_job:
+            return Cancel(pod, observed.job.job_id), state.seen()
+    if not states.is_allocated(observed_job.job.states):
+        return _pending(view, pod, state, observed_job)
+    return _allocated(view, pod, state, observed_job, occupancy)
 
 
 def _keep(pod: Pod, live: list[ObservedJob]) -> ObservedJob:
     if len(live) == 1:
         return live[0]
-    labelled = pods.job_id(pod)
-    return next((entry for entry in live if entry.job.job_id == labelled), live[0])
+    job_id = pods.job_id(pod)
+    return next((observed for observed in live if observed.job.job_id == job_id), live[0])
 
 
 def _deleted(view: SchedulerView, pod: Pod, state: PodState, live: list[ObservedJob]) -> _Step:
     """Release a deleted pod. If a job may still appear, keep its finalizer, but cancel the jobs that are known."""
-    waits, state = unsettled(view, state, [pod])
-    if (waits or not pods.is_held(pod)) and not live:
+    is_unsettled, state = unsettled(view, state, [pod])
+    if (is_unsettled or not pods.is_held(pod)) and not live:
         return None, state
-    return _release(pod, [entry.job.job_id for entry in live]), state
+    return _release(pod, [observed.job.job_id for observed in live]), state
 
 
 def _release(pod: Pod, job_ids: list[int]) -> Release:
@@ -189,44 +191,44 @@ def _release(pod: Pod, job_ids: list[int]) -> Release:
 
 
 def _without_job(
-    view: SchedulerView, pod: Pod, state: PodState, known: list[ObservedJob], occupancy: PlannedOccupancy
+    view: SchedulerView, pod: Pod, state: PodState, observed_jobs: list[ObservedJob], occupancy: PlannedOccupancy
 ) -> _Step:
-    entry = last_job(pod, state, known)
-    if is_doubtful(state, known) or (entry is not None and not entry.is_confirmed):
+    last = last_job(pod, state, observed_jobs)
+    if is_doubtful(state, observed_jobs) or (last is not None and not last.is_confirmed):
         return None, state
-    if entry is not None and is_cancelled(pod, state, entry):
+    if last is not None and is_cancelled(pod, state, last):
         # the workload controller terminates a pod that has the id of a cancelled job
-        return (Hold(pod, entry.job.job_id) if pods.job_id(pod) is None else None), state
-    state = without_job(view, state, known)
-    why, state = obstacle(view, state, [pod])
-    if why is not None:
-        return (tell(view, pod, state, *why) if why[0] else None), state
+        return (Hold(pod, last.job.job_id) if pods.job_id(pod) is None else None), state
+    state = without_job(view, state, observed_jobs)
+    condition, state = obstacle(view, state, [pod])
+    if condition is not None:
+        return (set_condition(view, pod, state, *condition) if condition[0] else None), state
     if (wait := volume_waits.before_submission(view, [pod], occupancy)) is not None:
-        return tell(view, pod, state, wait.reason, wait.message), state
+        return set_condition(view, pod, state, wait.reason, wait.message), state
     return Submit(pod), state
 
 
-def _pending(view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob) -> _Step:
-    job = entry.job
+def _pending(view: SchedulerView, pod: Pod, state: PodState, observed: ObservedJob) -> _Step:
+    job = observed.job
     since = view.now if state.waiting_since is None else state.waiting_since
     if not isinstance(state.phase, Pending) or state.waiting_since is None:
         state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since, claim_wait=None)
     if pods.lacks_hold(pod, job.job_id):
         return Hold(pod, job.job_id), state
     if may_exclude(view, state, job.job_id):
-        wanted = view.placements.of(pod, view.config.partition).excluded
-        known = with_excluded(view, state, job, wanted)
-        if known is None:
-            return Exclude(pod, job.job_id, wanted, before=excluded_now(state, job)), state
-        state = known
+        nodes_to_exclude = view.placements.of(pod, view.config.partition).excluded
+        updated = with_excluded(view, state, job, nodes_to_exclude)
+        if updated is None:
+            return Exclude(pod, job.job_id, nodes_to_exclude, before=excluded_now(state, job)), state
+        state = updated
     text = pending_text(job, view.now - since)
-    return (_hold_or_tell(view, pod, state, job.job_id, "SlurmPending", text) if text else None), state
+    return (_hold_or_set_condition(view, pod, state, job.job_id, "SlurmPending", text) if text else None), state
 
 
 def _allocated(
-    view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob, occupancy: PlannedOccupancy
+    view: SchedulerView, pod: Pod, state: PodState, observed: ObservedJob, occupancy: PlannedOccupancy
 ) -> _Step:
-    job, failure = entry.job, failure_of(state.phase)
+    job, failure = observed.job, failure_of(state.phase)
     if not isinstance(state.phase, Allocated | NodeStarting | NodeBusy):
         state = replace(state, phase=Allocated(failure))
     if not job.nodes:
@@ -239,7 +241,7 @@ def _allocated(
     missing, state = starting(view, state, job.nodes[:1])
     if missing:
         text = f"Slurm job {job.job_id} is allocated; {missing}"
-        return _hold_or_tell(view, pod, state, job.job_id, "SlurmNodeStarting", text), state
+        return _hold_or_set_condition(view, pod, state, job.job_id, "SlurmNodeStarting", text), state
     why = view.placements.refusal(pod, job.nodes[0])
     if why:
         text = f"Slurm allocated node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}"
@@ -269,37 +271,37 @@ def _busy(
     if is_better_elsewhere(view, [pod], 1, full):
         occupancy.refuse(full.node, full.lacking)
         return CancelAndResubmit(pod, job_id, full.refusal(), soon=True), state
-    over, state = busy(view, state, full.until)
-    if over:
+    is_overdue, state = busy(view, state, full.until)
+    if is_overdue:
         occupancy.refuse(full.node, full.lacking)
         text = f"node {full.node} has had {full.lack()} for {view.config.busy_node_timeout:.0f} s: {full.names()}"
         return CancelAndResubmit(pod, job_id, text), state
     text = f"Slurm job {job_id} has node {full.node}: {full.message()}"
-    return _hold_or_tell(view, pod, state, job_id, "NodeBusy", text), state
+    return _hold_or_set_condition(view, pod, state, job_id, "NodeBusy", text), state
 
 
 def _wait_for_volumes(view: SchedulerView, pod: Pod, state: PodState, job_id: int, wait: VolumeWait) -> _Step:
     """Keep the job until the claims of the pod are bound, for a limited time."""
-    over, state = busy(view, state)
-    if over:
+    is_overdue, state = busy(view, state)
+    if is_overdue:
         return CancelAndResubmit(pod, job_id, f"after {view.config.busy_node_timeout:.0f} s: {wait.message}"), state
     if wait.writes and not pods.lacks_hold(pod, job_id):
         return BindVolumes(pod, wait.writes), state
-    return _hold_or_tell(view, pod, state, job_id, wait.reason, f"Slurm job {job_id}: {wait.message}"), state
+    return _hold_or_set_condition(view, pod, state, job_id, wait.reason, f"Slurm job {job_id}: {wait.message}"), state
 
 
 def _wait_for_claims(view: SchedulerView, pod: Pod, state: PodState, job_id: int, reason: str, message: str) -> _Step:
     """Keep the job until its devices can be allocated, for a limited time; without an action if the bind is due."""
-    over, state = busy(view, state)
-    if over:
+    is_overdue, state = busy(view, state)
+    if is_overdue:
         return CancelAndResubmit(pod, job_id, f"after {view.config.busy_node_timeout:.0f} s: {message}"), state
-    return _hold_or_tell(view, pod, state, job_id, reason, f"Slurm job {job_id}: {message}"), state
+    return _hold_or_set_condition(view, pod, state, job_id, reason, f"Slurm job {job_id}: {message}"), state
 
 
-def _hold_or_tell(
+def _hold_or_set_condition(
     view: SchedulerView, pod: Pod, state: PodState, job_id: int, reason: str, message: str
 ) -> Hold | SetCondition | None:
     """Set the job on the pod if it is not there yet; else write the reason for the wait."""
     if pods.job_id(pod) != job_id or not pods.is_held(pod):
         return Hold(pod, job_id)
-    return tell(view, pod, state, reason, message)
+    return set_condition(view, pod, state, reason, message)

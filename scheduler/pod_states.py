@@ -193,7 +193,7 @@ class PodState:
         """Return the state after a failed submission."""
         return replace(self, phase=BackingOff(self._failure(now, backoff, reason, message)))
 
-    def gave_back(self, now: float, backoff: Backoff, reason: str, message: str) -> PodState:
+    def unusable(self, now: float, backoff: Backoff, reason: str, message: str) -> PodState:
         """Return the state after a job was cancelled because it could not be used."""
         count = self.unused_jobs + 1
         failure = Failure(count, now + backoff.delay(count), reason, message)

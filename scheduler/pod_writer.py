@@ -59,7 +59,7 @@ class PodWriter:
         self._states.update(pods.uid(pod), lambda state: replace(state.bound(), phase=Bound(now)))
         self._events.event(pod, "Scheduled", message, action="Binding")
 
-    def tell(self, pod: Pod, reason: str, message: str) -> None:
+    def set_condition(self, pod: Pod, reason: str, message: str) -> None:
         """Write the condition PodScheduled=False, and an Event if the reason is new; store it in the pod's state."""
         uid, stamp = pods.uid(pod), clocks.rfc3339(self._clock.time())
         reported = self._states.of(uid).condition

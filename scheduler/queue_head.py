@@ -35,11 +35,11 @@ class QueueHead:
 
 def head(jobs: Mapping[int, ObservedJob]) -> Set[int]:
     """Return the ids of the first ``HEAD`` pending jobs of podbridge in each partition."""
-    queues: dict[str, list[Job]] = {}
-    for known in jobs.values():
-        if not known.missing and is_pending(known.job.states):
-            queues.setdefault(known.job.partition, []).append(known.job)
-    return {job.job_id for queue in queues.values() for job in sorted(queue, key=start_order)[:HEAD]}
+    jobs_by_partition: dict[str, list[Job]] = {}
+    for observed in jobs.values():
+        if not observed.missing and is_pending(observed.job.states):
+            jobs_by_partition.setdefault(observed.job.partition, []).append(observed.job)
+    return {job.job_id for queue in jobs_by_partition.values() for job in sorted(queue, key=start_order)[:HEAD]}
 
 
 def start_order(job: Job) -> tuple[float, float, int]:

@@ -86,10 +86,10 @@ def is_current(view: SchedulerView) -> bool:
     return bool(view.snapshot.sequence) and view.snapshot.began >= view.leading_since
 
 
-def is_live(entry: ObservedJob, cancelled: Set[int]) -> bool:
+def is_live(observed: ObservedJob, cancelled: Set[int]) -> bool:
     """Whether a job is pending or allocated, and is not one of the jobs that this process has ``cancelled``."""
-    over = entry.missing or states.end_of(entry.job.states) is not None
-    return not over and entry.job.job_id not in cancelled
+    has_ended = observed.missing or states.end_of(observed.job.states) is not None
+    return not has_ended and observed.job.job_id not in cancelled
 
 
 def is_unread(snapshot: Snapshot, submitted: Submitted) -> bool:
@@ -124,13 +124,14 @@ def unsettled(view: SchedulerView, state: PodState, members: Sequence[Pod]) -> t
     """
     snapshot, phase = view.snapshot, state.phase
     if any(pods.uid(pod) not in view.new for pod in members):
-        needed = view.leading_since
+        list_needed_at = view.leading_since
         if view.inherited_at:
-            needed = max(needed, settled_at(snapshot, view.inherited_at))
+            list_needed_at = max(list_needed_at, settled_at(snapshot, view.inherited_at))
             if snapshot.error:
                 return True, state
-        if snapshot.listed_at < needed and (
-            snapshot.requested_at < needed or snapshot.listed_for(_earliest_submission(snapshot, members)) < needed
+        if snapshot.listed_at < list_needed_at and (
+            snapshot.requested_at < list_needed_at
+            or snapshot.listed_for(_earliest_submission(snapshot, members)) < list_needed_at
         ):
             return True, state
     if not isinstance(phase, OutcomeUnknown):
@@ -144,10 +145,10 @@ def waits_for_jobs(view: SchedulerView) -> bool:
     """Whether the decision about a pod or gang waits until the jobs of others have been read."""
     if view.snapshot.listed_at >= max(view.leading_since, view.inherited_at):
         return False
-    return any(not _has_job(view, key) and unsettled(view, NEW, members)[0] for key, members in _undecided(view))
+    return any(not _has_job(view, key) and unsettled(view, NEW, members)[0] for key, members in _undecided_units(view))
 
 
-def _undecided(view: SchedulerView) -> Iterator[tuple[str, Sequence[Pod]]]:
+def _undecided_units(view: SchedulerView) -> Iterator[tuple[str, Sequence[Pod]]]:
     """Yield the key and the members of the pods and gangs that a decision may submit or release."""
     for pod in view.pods:
         if pods.is_open(pod) and (pods.is_deleted(pod) or not pods.is_gated(pod)):
@@ -159,7 +160,9 @@ def _undecided(view: SchedulerView) -> Iterator[tuple[str, Sequence[Pod]]]:
 
 def _has_job(view: SchedulerView, key: str) -> bool:
     """Whether a job of the pod or gang is pending or allocated."""
-    return any(is_live(entry, view.states.get(key, NEW).cancelled | view.cancelled) for entry in jobs_of(view, key))
+    return any(
+        is_live(observed, view.states.get(key, NEW).cancelled | view.cancelled) for observed in jobs_of(view, key)
+    )
 
 
 def jobs_of(view: SchedulerView, key: str) -> list[ObservedJob]:
@@ -173,8 +176,8 @@ def outruns(view: SchedulerView, gang: Gang, state: PodState) -> bool:
     The controllers cancel the job of a gang when no member is left, and they may be a process of their own. So a job
     counts only if it was seen, or submitted by this process, after the arrival of a member that still exists.
     """
-    known_at = max(view.snapshot.began, -math.inf if state.waiting_since is None else state.waiting_since)
-    return gang.present_since > known_at
+    seen_at = max(view.snapshot.began, -math.inf if state.waiting_since is None else state.waiting_since)
+    return gang.present_since > seen_at
 
 
 def waits_for_poll(view: SchedulerView) -> bool:
@@ -205,8 +208,8 @@ def obstacle(view: SchedulerView, state: PodState, members: Sequence[Pod]) -> tu
         return ("SlurmUnavailable", f"Slurm does not answer: {view.snapshot.error}"), state
     if view.braked:
         return ("SlurmJobsMissing", "many jobs are missing in Slurm: podbridge submits no job now"), state
-    waits, state = unsettled(view, state, members)
-    if waits:
+    is_unsettled, state = unsettled(view, state, members)
+    if is_unsettled:
         if not isinstance(state.phase, OutcomeUnknown):
             return ("", ""), state
         text = "a request to Slurm got no answer: podbridge waits until its job appears or is known not to exist"
@@ -254,10 +257,10 @@ def busy(view: SchedulerView, state: PodState, until: float = 0) -> tuple[bool, 
     since = state.phase.since if isinstance(state.phase, NodeBusy) else view.now
     if not isinstance(state.phase, NodeBusy):
         state = replace(state, phase=NodeBusy(failure_of(state.phase), since=since))
-    began = view.time - (view.now - since)
-    last = min(max(until, began), began + view.config.max_grace_period)
-    over = view.time >= last + view.config.busy_node_timeout
-    return over, state
+    wait_began = view.time - (view.now - since)
+    grace_end = min(max(until, wait_began), wait_began + view.config.max_grace_period)
+    is_overdue = view.time >= grace_end + view.config.busy_node_timeout
+    return is_overdue, state
 
 
 def is_better_elsewhere(view: SchedulerView, members: Sequence[Pod], nodes: int, full: FullNode) -> bool:
@@ -271,26 +274,26 @@ def is_better_elsewhere(view: SchedulerView, members: Sequence[Pod], nodes: int,
     return len(view.placements.of_all(members, view.config.partition).eligible) > nodes
 
 
-def last_job(pod: Pod, state: PodState, known: Iterable[ObservedJob]) -> ObservedJob | None:
+def last_job(pod: Pod, state: PodState, observed_jobs: Iterable[ObservedJob]) -> ObservedJob | None:
     """Return the job on the pod, else the last one that Slurm has shown; jobs that this process cancelled do not count.
 
     ``None`` if the job on the pod is unknown, or if there is none.
     """
-    labelled = pods.job_id(pod)
-    found = [entry for entry in known if labelled in (None, entry.job.job_id)]
-    found = found if labelled is not None else [entry for entry in found if entry.job.job_id not in state.cancelled]
-    return max(found, key=lambda entry: entry.job.job_id, default=None)
+    job_id = pods.job_id(pod)
+    jobs = [observed for observed in observed_jobs if job_id in (None, observed.job.job_id)]
+    jobs = jobs if job_id is not None else [observed for observed in jobs if observed.job.job_id not in state.cancelled]
+    return max(jobs, key=lambda observed: observed.job.job_id, default=None)
 
 
-def is_doubtful(state: PodState, known: Iterable[ObservedJob]) -> bool:
+def is_doubtful(state: PodState, observed_jobs: Iterable[ObservedJob]) -> bool:
     """Whether one of the jobs that have ended may still live, because one answer of Slurm alone has said so.
 
     Jobs that this process has cancelled do not count. The job may be newer than the one on the pod.
     """
-    return any(not entry.is_confirmed and entry.job.job_id not in state.cancelled for entry in known)
+    return any(not observed.is_confirmed and observed.job.job_id not in state.cancelled for observed in observed_jobs)
 
 
-def without_job(view: SchedulerView, state: PodState, known: Iterable[ObservedJob]) -> PodState:
+def without_job(view: SchedulerView, state: PodState, observed_jobs: Iterable[ObservedJob]) -> PodState:
     """Return the state of a pod or gang whose last job is over; unchanged if no job was known or expected.
 
     Several jobs in a row that have ended before the bind are replaced after a growing pause: their cause may last, for
@@ -298,30 +301,34 @@ def without_job(view: SchedulerView, state: PodState, known: Iterable[ObservedJo
     """
     if not isinstance(state.phase, Submitted | WithJob):
         return state
-    first = state.phase.job_id if isinstance(state.phase, Submitted) else 0
-    found = [entry.job for entry in known if entry.job.job_id not in state.cancelled and entry.job.job_id >= first]
-    last = max(found, key=lambda job: job.job_id, default=None)
-    end = states.end_of(last.states) if last is not None else None
-    if last is None or end is None:
+    first_job_id = state.phase.job_id if isinstance(state.phase, Submitted) else 0
+    jobs = [
+        observed.job
+        for observed in observed_jobs
+        if observed.job.job_id not in state.cancelled and observed.job.job_id >= first_job_id
+    ]
+    latest = max(jobs, key=lambda job: job.job_id, default=None)
+    end = states.end_of(latest.states) if latest is not None else None
+    if latest is None or end is None:
         return state.without_job()
-    text = f"Slurm job {last.job_id} {end.text} before the bind; podbridge waits before it submits another one"
+    text = f"Slurm job {latest.job_id} {end.text} before the bind; podbridge waits before it submits another one"
     return state.ended(view.now, end.reason, text)
 
 
-def is_cancelled(pod: Pod, state: PodState, entry: ObservedJob) -> bool:
+def is_cancelled(pod: Pod, state: PodState, observed: ObservedJob) -> bool:
     """Whether a user has cancelled the job of a pod that waits; the pod is then to be terminated.
 
     The job is on the pod, or was pending when this process last saw it. Otherwise podbridge itself may have cancelled
     it, for example before another process became the leader.
     """
-    waited = isinstance(state.phase, Submitted | Pending)
-    return "CANCELLED" in entry.job.states and not entry.missing and (waited or pods.job_id(pod) is not None)
+    was_waiting = isinstance(state.phase, Submitted | Pending)
+    return "CANCELLED" in observed.job.states and not observed.missing and (was_waiting or pods.job_id(pod) is not None)
 
 
 def may_exclude(view: SchedulerView, state: PodState, job_id: int) -> bool:
     """Whether the excluded nodes of a pending job may be changed now."""
-    resting = state.exclude_retry_at is not None and view.now < state.exclude_retry_at
-    return view.updates > 0 and not resting and is_kept_up_to_date(view, job_id)
+    is_refused_for_now = state.exclude_retry_at is not None and view.now < state.exclude_retry_at
+    return view.updates > 0 and not is_refused_for_now and is_kept_up_to_date(view, job_id)
 
 
 def is_kept_up_to_date(view: SchedulerView, job_id: int) -> bool:
@@ -331,25 +338,25 @@ def is_kept_up_to_date(view: SchedulerView, job_id: int) -> bool:
 
 def excluded_now(state: PodState, job: Job | JobPart, part: int = 0) -> tuple[str, ...]:
     """Return the nodes that a pending job excludes, as sent or read last."""
-    known = state.excluded_of(part)
-    return known if known is not None else job.excluded_nodes
+    last_excluded = state.excluded_of(part)
+    return last_excluded if last_excluded is not None else job.excluded_nodes
 
 
 def with_excluded(
-    view: SchedulerView, state: PodState, job: Job | JobPart, wanted: tuple[str, ...], part: int = 0
+    view: SchedulerView, state: PodState, job: Job | JobPart, desired: tuple[str, ...], part: int = 0
 ) -> PodState | None:
-    """Return the state of a pod whose pending job excludes the nodes ``wanted``; ``None`` if it excludes others.
+    """Return the state of a pod whose pending job excludes the nodes ``desired``; ``None`` if it excludes others.
 
     ``job`` may be a component, and ``part`` its number. Nodes that are drained in Slurm do not count, because Slurm
     allocates them to no job.
     """
-    known = state.excluded_of(part)
-    if known is wanted:
+    last_excluded = state.excluded_of(part)
+    if last_excluded is desired:
         return state
     excluded = excluded_now(state, job, part)
-    if not view.placements.same_for_slurm(excluded, wanted):
+    if not view.placements.same_for_slurm(excluded, desired):
         return None
-    return state if known is excluded else state.excluding(part, excluded)
+    return state if last_excluded is excluded else state.excluding(part, excluded)
 
 
 def paced(view: SchedulerView, actions: list[Action]) -> list[Action]:
@@ -367,13 +374,13 @@ def pending_text(job: Job, waited: float) -> str:
     """Return the message about a job that has been pending for ``waited`` seconds; empty if it is too early."""
     if waited < (TELL_AFTER if job.reason else TELL_UNKNOWN_AFTER):
         return ""
-    where = f" in partition {job.partition}" if job.partition else ""
-    why = job.reason or "its reason has not been read yet"
+    partition = f" in partition {job.partition}" if job.partition else ""
+    reason = job.reason or "its reason has not been read yet"
     start = f", estimated start {clock.rfc3339(job.start_time - job.start_time % 60)}" if job.start_time else ""
     state = "suspended" if "SUSPENDED" in job.states else "pending"
-    return f"Slurm job {job.job_id} is {state}{where}: {why}{start}"
+    return f"Slurm job {job.job_id} is {state}{partition}: {reason}{start}"
 
 
-def tell(view: SchedulerView, pod: Pod, state: PodState, reason: str, message: str) -> SetCondition | None:
+def set_condition(view: SchedulerView, pod: Pod, state: PodState, reason: str, message: str) -> SetCondition | None:
     """Return the action that writes a condition to the pod; ``None`` if it is not due."""
     return SetCondition(pod, reason, message) if is_due(pod, state.condition, reason, message, view.now) else None

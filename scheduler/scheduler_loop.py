@@ -34,7 +34,7 @@ from scheduler.volumes.storage import Storage
 
 Node = Mapping[str, Any]
 
-_OF_THE_JOB = (
+_JOB_ACTIONS = (
     pod_actions.Submit,
     pod_actions.BindTogether,
     pod_actions.Cancel,
@@ -87,11 +87,11 @@ class Scheduler(SlurmLoop):
             dependencies, self._states, self._storage, self._device_names, self.check_leadership, taken
         )
         self._node_changes = 0
-        self._placed: tuple[object, ...] = ()
+        self._placement_inputs: tuple[object, ...] = ()
         self._node_names: list[str] = []
         self._remembered: dict[str, NodeView] = {}
         self._inherited_at = self._inherited_until = self._count_from = 0.0
-        self._seen = Snapshot()
+        self._snapshot = Snapshot()
         self._brake, self._braked = Brake(), 0
         limits = dependencies.config.brake
         self._limits = GuardLimits(limits.share, limits.least, limits.hold)
@@ -139,7 +139,7 @@ class Scheduler(SlurmLoop):
 
     def reconcile(self) -> None:
         """Decide for all waiting pods."""
-        waiting, self._seen = self.dependencies.pods.picked(), self.dependencies.poller.snapshot
+        waiting, self._snapshot = self.dependencies.pods.picked(), self.dependencies.poller.snapshot
         in_gangs = self._gangs.keys()
         self._states.forget_all_but(waiting.keys() | in_gangs)
         self._group_objects.forget_all_but(in_gangs)
@@ -148,36 +148,38 @@ class Scheduler(SlurmLoop):
         confirmed = self.dependencies.clock.monotonic() - self.dependencies.pods.age()
         self._states.forget_bindings(confirmed, self.workers.busy)
         updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
-        ours = {uid for uid, pod in waiting.items() if self._ours(uid, pod, self._seen)}
-        counts = self._decide_for(waiting, ours, self._seen, updates, whole=True)
+        colocated = {uid for uid, pod in waiting.items() if self._is_colocated(uid, pod, self._snapshot)}
+        counts = self._decide_for(waiting, colocated, self._snapshot, updates, whole=True)
         self._actor.update_pace.sent(counts[label_of(pod_actions.Exclude)])
         if (now := self.dependencies.clock.monotonic()) >= self._count_from:
             self._count_from = now + COUNT_PERIOD
-            waits = self._count({uid: pod for uid, pod in waiting.items() if uid in ours})
+            waits = self._count({uid: pod for uid, pod in waiting.items() if uid in colocated})
             for name in {*WAITING_FOR.values(), "gate", "release"}:
                 SCHEDULER_PODS.labels(name).set(waits[name])
 
     def reconcile_some(self, keys: Set[str]) -> None:
         """Decide for the pods with these UIDs, for the gangs with these keys, and for those with changed jobs."""
-        before, self._seen = self._seen, self.dependencies.poller.snapshot
-        chosen = keys | changed_keys(before, self._seen) | self._states.allocated
+        before, self._snapshot = self._snapshot, self.dependencies.poller.snapshot
+        keys_to_decide = keys | changed_keys(before, self._snapshot) | self._states.allocated
         gangs = self._gangs.uids
-        waiting = self.dependencies.pods.picked() if chosen else {}
-        some = {uid: pod for uid, pod in waiting.items() if uid in chosen or gangs.get(uid) in chosen}
-        if some:
+        waiting = self.dependencies.pods.picked() if keys_to_decide else {}
+        pods_to_decide = {
+            uid: pod for uid, pod in waiting.items() if uid in keys_to_decide or gangs.get(uid) in keys_to_decide
+        }
+        if pods_to_decide:
             # updates of pending jobs are left to whole reconciliations: those of the most urgent jobs come first
-            ours = {uid for uid, pod in some.items() if self._ours(uid, pod, self._seen)}
-            self._decide_for(some, ours, self._seen, updates=0)
+            colocated = {uid for uid, pod in pods_to_decide.items() if self._is_colocated(uid, pod, self._snapshot)}
+            self._decide_for(pods_to_decide, colocated, self._snapshot, updates=0)
 
     def _count(self, waiting: Mapping[str, pod_actions.Pod]) -> Counter[str]:
         """Count the pods by what they wait for."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for uid, pod in waiting.items():
             try:
-                found[self._waiting_for(uid, pod)] += 1
+                counts[self._waiting_for(uid, pod)] += 1
             except Exception as error:
                 isolation.report("scheduler", pods.key(pod), error)
-        return found
+        return counts
 
     def _waiting_for(self, uid: str, pod: pod_actions.Pod) -> str:
         """Return what a pod waits for: the value of the label ``waiting_for``."""
@@ -190,7 +192,7 @@ class Scheduler(SlurmLoop):
     def _decide_for(
         self,
         waiting: Mapping[str, pod_actions.Pod],
-        ours: Set[str],
+        colocated: Set[str],
         snapshot: Snapshot,
         updates: int,
         *,
@@ -208,14 +210,16 @@ class Scheduler(SlurmLoop):
                 self.dependencies.poller.list_all(until)
             else:  # later errors of slurmctld do not matter
                 self._inherited_at, self._inherited_until = 0.0, until
-        needed, unsettled = self._inherited_until, self._states.unsettled
+        list_needed_at, unsettled = self._inherited_until, self._states.unsettled
         if unsettled:
-            needed = max(needed, rules.settled_at(snapshot, self._states.lost_at))
-        if snapshot.requested_at < needed:
-            self.dependencies.poller.list_all(needed)
+            list_needed_at = max(list_needed_at, rules.settled_at(snapshot, self._states.lost_at))
+        if snapshot.requested_at < list_needed_at:
+            self.dependencies.poller.list_all(list_needed_at)
         in_gangs = self._gangs.uids
         idle = [
-            pod for uid, pod in waiting.items() if uid in ours and uid not in in_gangs and not self.workers.busy(uid)
+            pod
+            for uid, pod in waiting.items()
+            if uid in colocated and uid not in in_gangs and not self.workers.busy(uid)
         ]
         self._device_names.request(self.workers)
         self._occupancy.correct(self.dependencies.pods.picked(), self._is_binding)
@@ -278,16 +282,16 @@ class Scheduler(SlurmLoop):
                 if not closed.isdisjoint(snapshot.jobs[job_id].job.nodes)
             }
         idle = self._gangs.gangs(self.dependencies.pods, (key for key in keys if not self.workers.busy(key)))
-        found = [self._group_objects.applied(gang) for gang in idle]
-        self._group_objects.request(found, snapshot, self.workers)
+        gangs = [self._group_objects.applied(gang) for gang in idle]
+        self._group_objects.request(gangs, snapshot, self.workers)
         return [
             gang
-            for gang in found
+            for gang in gangs
             if not any(self._is_binding(pods.uid(pod)) for pod in gang.open)
-            and all(self._ours(pods.uid(pod), pod, snapshot) for pod in gang.open)
+            and all(self._is_colocated(pods.uid(pod), pod, snapshot) for pod in gang.open)
         ]
 
-    def _ours(self, uid: str, pod: pod_actions.Pod, snapshot: Snapshot) -> bool:
+    def _is_colocated(self, uid: str, pod: pod_actions.Pod, snapshot: Snapshot) -> bool:
         """Whether the pod runs on the colocated Slurm: it selects no pool, was left to Slurm, or has a job already."""
         try:
             if uid in snapshot.by_uid or uid in self._local or pods.job_id(pod) is not None:
@@ -301,13 +305,15 @@ class Scheduler(SlurmLoop):
         """Whether so many jobs are missing that no job is submitted; computed once for each snapshot."""
         if snapshot.sequence != self._braked:
             self._braked = snapshot.sequence
-            count, gone = (
+            count, pods_without_job = (
                 missing_jobs.jobs(self.dependencies.pods.items(), snapshot, self._max_grace)
                 if missing_jobs.is_suspected(snapshot)
                 else (0, {})
             )
             now = self.dependencies.clock.monotonic()
-            self._brake = step(self._brake, count, gone.keys(), now, self._limits, told=gone.keys())
+            self._brake = step(
+                self._brake, count, pods_without_job.keys(), now, self._limits, told=pods_without_job.keys()
+            )
         return self._brake.engaged
 
     def _pod_changed(self, _: str, old: pod_actions.Pod | None, new: pod_actions.Pod | None) -> None:
@@ -331,8 +337,8 @@ class Scheduler(SlurmLoop):
 
     def _dispatch(self, action: pod_actions.Action) -> None:
         kind = type(action)
-        shared = isinstance(action, _OF_THE_JOB) or (isinstance(action, pod_actions.Release) and action.members)
-        key = links.key(action.pod) if shared else pods.uid(action.pod)
+        is_for_job = isinstance(action, _JOB_ACTIONS) or (isinstance(action, pod_actions.Release) and action.members)
+        key = links.key(action.pod) if is_for_job else pods.uid(action.pod)
         self.workers.submit(key, lambda: self._actor.act(action), URGENCY[kind], kind=label_of(kind))
 
     def _is_binding(self, uid: str) -> bool:
@@ -346,26 +352,30 @@ class Scheduler(SlurmLoop):
         taken = {name: lasting[name] for name in self._node_names if name in lasting}
         asleep = frozenset(name for name, node in snapshot.nodes.items() if states.is_asleep(node.states))
         partitions = tuple(sorted(snapshot.partitions.items()))
-        extended = frozenset(self._device_names.found) if self.dependencies.slurm.version.allocations else frozenset()
+        extended = (
+            frozenset(self._device_names.class_by_resource)
+            if self.dependencies.slurm.version.allocations
+            else frozenset()
+        )
         drained = frozenset(name for name, node in snapshot.nodes.items() if "DRAIN" in node.states)
-        mark = (self._node_changes, taken, frozenset(snapshot.nodes), asleep, drained, partitions, extended)
-        if mark != self._placed:
+        inputs = (self._node_changes, taken, frozenset(snapshot.nodes), asleep, drained, partitions, extended)
+        if inputs != self._placement_inputs:
             config = self.dependencies.config
-            real = (node for node in self.dependencies.nodes.items() if not pool_selection.is_virtual(node))
-            selected = (node for node in real if node_ownership.is_selected(config, node))
+            real_nodes = (node for node in self.dependencies.nodes.items() if not pool_selection.is_virtual(node))
+            selected = (node for node in real_nodes if node_ownership.is_selected(config, node))
             nodes = [eligibility.with_devices(node, extended) for node in eligibility.views(selected, lasting)]
             self._node_names = [node.name for node in nodes if node.slurm_name in snapshot.nodes]
-            known = self._remembered | {node.slurm_name: node for node in nodes if not node.rivals}
-            self._remembered = {name: node for name, node in known.items() if name in snapshot.nodes}
+            nodes_by_name = self._remembered | {node.slurm_name: node for node in nodes if not node.rivals}
+            self._remembered = {name: node for name, node in nodes_by_name.items() if name in snapshot.nodes}
             self._actor.placements = Placements(
                 nodes, snapshot.nodes, snapshot.partitions, self._remembered, self._storage
             )
-            self._placed = mark
+            self._placement_inputs = inputs
         return self._actor.placements
 
 
 def changed_keys(before: Snapshot, after: Snapshot) -> set[str]:
     """Return the UIDs of the pods and the keys of the groups of which a job has changed between two snapshots."""
-    changed = [known for job_id, known in after.jobs.items() if before.jobs.get(job_id) is not known]
-    changed += [before.jobs[job_id] for job_id in before.jobs.keys() - after.jobs.keys()]
-    return {key for known in changed if known.job.link is not None for key in known.job.link.keys}
+    changed_jobs = [observed for job_id, observed in after.jobs.items() if before.jobs.get(job_id) is not observed]
+    changed_jobs += [before.jobs[job_id] for job_id in before.jobs.keys() - after.jobs.keys()]
+    return {key for observed in changed_jobs if observed.job.link is not None for key in observed.job.link.keys}

@@ -30,7 +30,7 @@ class _Decided:
     """
 
     pod: Pod
-    entry: ObservedJob
+    observed: ObservedJob
     state: PodState
     placed: int | None
     storage: int | None
@@ -54,19 +54,24 @@ class UnchangedPods:
         return replace(view, pods=list(self._changed(view))) if self._decided else view
 
     def _changed(self, view: SchedulerView) -> Iterator[Pod]:
-        decided, known, jobs, by_uid = self._decided.get, view.states.get, view.snapshot.jobs.get, view.snapshot.by_uid
+        decided_for, state_of, observed_job, job_ids_by_uid = (
+            self._decided.get,
+            view.states.get,
+            view.snapshot.jobs.get,
+            view.snapshot.by_uid,
+        )
         storage, placed = view.placements.storage_version, self._placed
         for pod in view.pods:
             uid = pods.uid(pod)
-            before = decided(uid)
+            before = decided_for(uid)
             if before is None:
                 yield pod
             elif (
                 before.pod is not pod
-                or known(uid) is not before.state
-                or len(by_uid.get(uid, ())) != 1
-                or jobs(before.entry.job.job_id) is not before.entry
-                or (before.placed is None and is_kept_up_to_date(view, before.entry.job.job_id))
+                or state_of(uid) is not before.state
+                or len(job_ids_by_uid.get(uid, ())) != 1
+                or observed_job(before.observed.job.job_id) is not before.observed
+                or (before.placed is None and is_kept_up_to_date(view, before.observed.job.job_id))
                 or before.placed not in (None, placed)
                 or before.storage not in (None, storage)
             ):
@@ -77,38 +82,38 @@ class UnchangedPods:
         """Keep the decisions without a result about pods of the view, if the time does not change them."""
         if not is_current(view):
             return
-        acted = {pods.uid(action.pod) for action in decision.actions}
+        acted_uids = {pods.uid(action.pod) for action in decision.actions}
         for pod in view.pods:
             uid = pods.uid(pod)
-            if uid in acted or uid in decision.states:
+            if uid in acted_uids or uid in decision.states:
                 continue
             try:
-                found = self._found(view, pod, uid)
+                decided = self._decided_of(view, pod, uid)
             except Exception as error:
                 isolation.report("scheduler", pods.key(pod), error)
                 continue
-            if found is not None:
-                self._decided[uid] = found
+            if decided is not None:
+                self._decided[uid] = decided
 
-    def _found(self, view: SchedulerView, pod: Pod, uid: str) -> _Decided | None:
+    def _decided_of(self, view: SchedulerView, pod: Pod, uid: str) -> _Decided | None:
         """Return what the decision about a pod depended on; ``None`` if the next one may differ without a change."""
         state, job_ids = view.states.get(uid), view.snapshot.by_uid.get(uid, ())
         if state is None or not isinstance(state.phase, Pending) or state.waiting_since is None or len(job_ids) != 1:
             return None
-        entry = view.snapshot.jobs[job_ids[0]]
-        if not is_live(entry, state.cancelled | view.cancelled) or states.is_allocated(entry.job.states):
+        observed = view.snapshot.jobs[job_ids[0]]
+        if not is_live(observed, state.cancelled | view.cancelled) or states.is_allocated(observed.job.states):
             return None
-        told_at = state.condition.at if state.condition is not None else -MIN_INTERVAL
-        if view.now - state.waiting_since < TELL_UNKNOWN_AFTER or view.now - told_at < MIN_INTERVAL:
+        reported_at = state.condition.at if state.condition is not None else -MIN_INTERVAL
+        if view.now - state.waiting_since < TELL_UNKNOWN_AFTER or view.now - reported_at < MIN_INTERVAL:
             return None
-        if not is_kept_up_to_date(view, entry.job.job_id):
-            return _Decided(pod, entry, state, None, None)
+        if not is_kept_up_to_date(view, observed.job.job_id):
+            return _Decided(pod, observed, state, None, None)
         # first: another thread may change the storage objects meanwhile
         storage = view.placements.storage_version if pod_volumes.claims(pod) else None
-        wanted = view.placements.of(pod, view.config.partition).excluded
-        if state.excluded is None or with_excluded(view, state, entry.job, wanted) is None:
+        nodes_to_exclude = view.placements.of(pod, view.config.partition).excluded
+        if state.excluded is None or with_excluded(view, state, observed.job, nodes_to_exclude) is None:
             return None
-        return _Decided(pod, entry, state, self._placed, storage)
+        return _Decided(pod, observed, state, self._placed, storage)
 
     def forget_all_but(self, uids: Set[str]) -> None:
         """Delete the decisions about pods that no longer wait."""

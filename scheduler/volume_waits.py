@@ -59,13 +59,13 @@ def of_members(
     view: SchedulerView, members: Iterable[Pod], nodes: Mapping[str, str], occupancy: PlannedOccupancy
 ) -> list[tuple[Pod, VolumeWait]]:
     """Return the members of a gang that wait for a volume; ``nodes`` are their Slurm nodes by UID."""
-    found = ((pod, before_bind(view, pod, nodes[pods.uid(pod)], occupancy)) for pod in members)
-    return [(pod, wait) for pod, wait in found if wait is not None]
+    waits = ((pod, before_bind(view, pod, nodes[pods.uid(pod)], occupancy)) for pod in members)
+    return [(pod, wait) for pod, wait in waits if wait is not None]
 
 
 def _in_use(view: SchedulerView, pod: Pod, occupancy: PlannedOccupancy) -> VolumeWait | None:
     for claim in view.placements.needs(pod).exclusive:
-        users = [one.key for one in occupancy.users(claim) if one.uid != pods.uid(pod)]
+        users = [occupant.key for occupant in occupancy.users(claim) if occupant.uid != pods.uid(pod)]
         if users:
             text = f"PersistentVolumeClaim {claim} is for one pod (ReadWriteOncePod), and {users[0]} uses it"
             return VolumeWait(IN_USE, text)

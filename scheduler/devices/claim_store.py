@@ -79,28 +79,28 @@ class ClaimStore:
             claims.append((claim, not named))
         return claims
 
-    def existing(self, wanted: Object, pod: Pod) -> Object | None:
+    def existing(self, desired: Object, pod: Pod) -> Object | None:
         """Return the claim of extended resources if an earlier call has created it."""
         try:
-            found = self._kube.get(_path(wanted))
+            claim = self._kube.get(_path(desired))
         except KubeNotFoundError:
             return None
-        if not _is_owned(found, pod):
-            raise ClaimMissingError(f"ResourceClaim {found['metadata']['name']} exists, but not for this pod")
-        return found
+        if not _is_owned(claim, pod):
+            raise ClaimMissingError(f"ResourceClaim {claim['metadata']['name']} exists, but not for this pod")
+        return claim
 
-    def create(self, wanted: Object, pod: Pod) -> Object:
+    def create(self, desired: Object, pod: Pod) -> Object:
         """Create the claim of extended resources, or return it if an earlier call has created it."""
-        if (found := self.existing(wanted, pod)) is not None:
-            if claimed_devices.requests(found) != claimed_devices.requests(wanted):
+        if (claim := self.existing(desired, pod)) is not None:
+            if claimed_devices.requests(claim) != claimed_devices.requests(desired):
                 raise UnsupportedClaimError(
-                    f"ResourceClaim {found['metadata']['name']} has requests for another node; allowed: a new pod"
+                    f"ResourceClaim {claim['metadata']['name']} has requests for another node; allowed: a new pod"
                 )
-            return found
+            return claim
         try:
-            return self._kube.create(RESOURCE_CLAIMS.path(wanted["metadata"]["namespace"]), wanted)
+            return self._kube.create(RESOURCE_CLAIMS.path(desired["metadata"]["namespace"]), desired)
         except KubeConflictError as error:
-            raise DevicesNotReadyError(f"ResourceClaim {wanted['metadata']['name']} was just created") from error
+            raise DevicesNotReadyError(f"ResourceClaim {desired['metadata']['name']} was just created") from error
 
     def report(self, pod: Pod, classes: Mapping[str, str]) -> None:
         """Write ``extendedResourceClaimStatus``; raises if the API server has no such field (before 1.36)."""
@@ -175,8 +175,8 @@ class ClaimStore:
 
 def _is_owned(claim: Object, pod: Pod) -> bool:
     return any(
-        one.get("controller") and one.get("uid") == pods.uid(pod)
-        for one in claim["metadata"].get("ownerReferences") or ()
+        reference.get("controller") and reference.get("uid") == pods.uid(pod)
+        for reference in claim["metadata"].get("ownerReferences") or ()
     )
 
 

@@ -59,7 +59,7 @@ class _Plan:
     claim: Object
     pods: list[Pod]
     node: str
-    asked: Sequence[claimed_devices.DeviceRequest]
+    requests: Sequence[claimed_devices.DeviceRequest]
     classes: Mapping[str, Object]
     offered: Mapping[str, Sequence[Device]]
 
@@ -70,9 +70,9 @@ class _Plan:
     @property
     def is_kept(self) -> bool:
         """Whether the present allocation is of the pods' job and in use by it."""
-        held = claimed_devices.results(self.claim)
-        usable = {device.key for listed in self.offered.values() for device in listed}
-        return bool(held) and set(held) <= usable and bool(_users(self.claim))
+        allocated = claimed_devices.results(self.claim)
+        usable = {device.key for devices in self.offered.values() for device in devices}
+        return bool(allocated) and set(allocated) <= usable and bool(_users(self.claim))
 
 
 class Claims:
@@ -115,37 +115,49 @@ class Claims:
                 f"serves {version.name}"
             )
         member = links.membership(members[0])
-        found: dict[str, Object] = {}
-        own: list[Demand] = []
-        shared: list[Collection[str]] = []
+        claim_by_uid: dict[str, Object] = {}
+        own_demands: list[Demand] = []
+        shared_uids: list[Collection[str]] = []
         for pod in members:
-            asked, named = list[claimed_devices.DeviceRequest](), set[str]()
+            own_requests, pod_shared_uids = list[claimed_devices.DeviceRequest](), set[str]()
             for claim, is_own in self._store.of_pod(pod):
-                found[claim["metadata"]["uid"]] = claim
+                claim_by_uid[claim["metadata"]["uid"]] = claim
                 if is_own or member is None:
-                    asked += claimed_devices.requests(claim)
+                    own_requests += claimed_devices.requests(claim)
                 else:
-                    named.add(claim["metadata"]["uid"])
+                    pod_shared_uids.add(claim["metadata"]["uid"])
             # the resources that a class provides are in the request already, by the table of gres
             if (extended := _extended(pod, {})) is not None:
-                asked += claimed_devices.requests(extended)
+                own_requests += claimed_devices.requests(extended)
             if (extended := _extended(pod, anywhere)) is not None and (
                 existing := self._store.existing(extended, pod)
             ) is not None:
-                found[existing["metadata"]["uid"]] = existing
-            own.append(self._demand(asked))
-            shared.append(named)
-        together = self._demand(
-            [one for uid in sorted(set().union(*shared)) for one in claimed_devices.requests(found[uid])]
+                claim_by_uid[existing["metadata"]["uid"]] = existing
+            own_demands.append(self._demand(own_requests))
+            shared_uids.append(pod_shared_uids)
+        shared_demand = self._demand(
+            [
+                device_request
+                for uid in sorted(set().union(*shared_uids))
+                for device_request in claimed_devices.requests(claim_by_uid[uid])
+            ]
         )
-        for claim in found.values():
+        for claim in claim_by_uid.values():
             _check_free(claim, members)
         if member is not None:
-            _check_members(request, members, own, shared, [found[uid] for uid in shared[0]], together, member.size)
-        for claim in found.values():
+            _check_members(
+                request,
+                members,
+                own_demands,
+                shared_uids,
+                [claim_by_uid[uid] for uid in shared_uids[0]],
+                shared_demand,
+                member.size,
+            )
+        for claim in claim_by_uid.values():
             if (claim.get("status") or {}).get("allocation"):
                 self._store.deallocate(claim)
-        demand = _sum(own[0], together, 1 if member is None else request.tasks_per_node)
+        demand = _sum(own_demands[0], shared_demand, 1 if member is None else request.tasks_per_node)
         named_gres = {expression.split(":")[0] for expression in request.gres}
         for kind in demand.gres:
             if kind.split(":")[0] in named_gres:
@@ -170,21 +182,21 @@ class Claims:
         binds = [bind for bind in binds if extended_claims.wants_devices(bind.pod, self._classes(bind.slurm_node))]
         if not binds:
             return
-        given: dict[str, NodeResources] = {}
+        resources_by_node: dict[str, NodeResources] = {}
         for job_id in sorted({bind.component or bind.job_id for bind in binds}):
-            given |= self._slurm.resources(job_id)  # two components share no node
+            resources_by_node |= self._slurm.resources(job_id)  # two components share no node
         for bind in binds:
-            if bind.slurm_node not in given:
+            if bind.slurm_node not in resources_by_node:
                 raise WrongDevicesError(f"Slurm job {bind.job_id} has no resources on node {bind.slurm_node}")
         nodes = sorted({bind.node for bind in binds})  # every call locks several nodes in the same order
         with ExitStack() as locks:
             for node in nodes:
                 locks.enter_context(self._locks.setdefault(node, threading.Lock()))
-            found = {node: self._store.devices(node) for node in nodes}
-            taken = self._store.taken(device for listed in found.values() for device in listed)
+            devices_by_node = {node: self._store.devices(node) for node in nodes}
+            taken = self._store.taken(device for devices in devices_by_node.values() for device in devices)
             plans: dict[str, _Plan] = {}
             for bind in binds:
-                self._plan(bind, given[bind.slurm_node], found[bind.node], plans)
+                self._plan(bind, resources_by_node[bind.slurm_node], devices_by_node[bind.node], plans)
             # all are released first: a member may have to get the devices that another one had in an earlier place
             for plan in plans.values():
                 if not plan.is_kept and claimed_devices.results(plan.claim):
@@ -200,15 +212,15 @@ class Claims:
     def _extended_of(self, bind: Bind) -> Object | None:
         return _extended(bind.pod, self._classes(bind.slurm_node))
 
-    def _plan(self, bind: Bind, given: NodeResources, found: Sequence[Device], plans: dict[str, _Plan]) -> None:
+    def _plan(self, bind: Bind, resources: NodeResources, devices: Sequence[Device], plans: dict[str, _Plan]) -> None:
         """Add the claims of one pod to ``plans`` (UID of a claim -> plan)."""
         pod, member = bind.pod, links.membership(bind.pod)
-        own, together = list[_Plan](), list[_Plan]()
+        own_plans, shared_plans = list[_Plan](), list[_Plan]()
         claims = self._store.of_pod(pod)
         if (extended := self._extended_of(bind)) is not None:
             claims.append((self._store.create(extended, pod), True))
         for claim, is_own in claims:
-            plan = plans.get(claim["metadata"]["uid"]) or self._planned(claim, bind.node, given, found)
+            plan = plans.get(claim["metadata"]["uid"]) or self._planned(claim, bind.node, resources, devices)
             if plan.node != bind.node:
                 raise WrongDevicesError(
                     f"ResourceClaim {claim['metadata']['name']} has its devices on node {plan.node}, and pod "
@@ -216,94 +228,96 @@ class Claims:
                 )
             if is_own or member is None:
                 _check_free(claim, [pod])
-                own.append(plan)
+                own_plans.append(plan)
             else:
-                together.append(plan)
+                shared_plans.append(plan)
             plan.pods.append(pod)
             plans[plan.uid] = plan
         if member is not None:
-            self._check_share(pod, own, together, bind.sharing)
+            self._check_share(pod, own_plans, shared_plans, bind.sharing)
 
-    def _planned(self, claim: Object, node: str, given: NodeResources, found: Sequence[Device]) -> _Plan:
-        asked = claimed_devices.requests(claim)
-        claimed_devices.demand(asked, self._table)  # every class is mapped
-        classes = {request.name: self._store.device_class(request.device_class) for request in asked}
+    def _planned(self, claim: Object, node: str, resources: NodeResources, devices: Sequence[Device]) -> _Plan:
+        requests = claimed_devices.requests(claim)
+        claimed_devices.demand(requests, self._table)  # every class is mapped
+        classes = {request.name: self._store.device_class(request.device_class) for request in requests}
         offered: dict[str, list[Device]] = {}
-        for request in asked:
+        for request in requests:
             matches = claimed_devices.class_selector(classes[request.name])
-            of_class = [device for device in found if matches(device)]
-            offered[request.name] = claimed_devices.chosen(of_class, self._table[request.device_class], given)
-        return _Plan(claim, [], node, asked, classes, offered)
+            of_class = [device for device in devices if matches(device)]
+            offered[request.name] = claimed_devices.chosen(of_class, self._table[request.device_class], resources)
+        return _Plan(claim, [], node, requests, classes, offered)
 
-    def _check_share(self, pod: Pod, own: Sequence[_Plan], together: Sequence[_Plan], places: int) -> None:
+    def _check_share(self, pod: Pod, own_plans: Sequence[_Plan], shared_plans: Sequence[_Plan], places: int) -> None:
         """Raise if the pod would take devices of other members on its node, of which there are ``places``."""
-        mine = claimed_devices.demand((one for plan in own for one in plan.asked), self._table)
-        shared = claimed_devices.demand((one for plan in together for one in plan.asked), self._table)
+        own_demand = claimed_devices.demand((request for plan in own_plans for request in plan.requests), self._table)
+        shared_demand = claimed_devices.demand(
+            (request for plan in shared_plans for request in plan.requests), self._table
+        )
         offered: dict[str, set[tuple[str, str, str]]] = {}
-        for plan in (*own, *together):
-            for one in plan.asked:
-                keys = {device.key for device in plan.offered[one.name]}
-                offered.setdefault(self._table[one.device_class], set()).update(keys)
+        for plan in (*own_plans, *shared_plans):
+            for request in plan.requests:
+                keys = {device.key for device in plan.offered[request.name]}
+                offered.setdefault(self._table[request.device_class], set()).update(keys)
         for kind, keys in offered.items():
-            wanted = mine.of(kind) * places + shared.of(kind)
-            if wanted > len(keys):
+            needed = own_demand.of(kind) * places + shared_demand.of(kind)
+            if needed > len(keys):
                 raise WrongDevicesError(
-                    f"the claims of pod {pods.key(pod)} request {mine.of(kind)} devices ({kind}), and its place in the "
-                    f"job has {(len(keys) - shared.of(kind)) // places}"
+                    f"the claims of pod {pods.key(pod)} request {own_demand.of(kind)} devices ({kind}), and its place "
+                    f"in the job has {(len(keys) - shared_demand.of(kind)) // places}"
                 )
 
     def _allocate(self, plan: _Plan, taken: dict[tuple[str, str, str], str]) -> None:
         """Allocate one claim, and add its devices to ``taken`` (key of the device -> UID of its claim)."""
         claim = plan.claim
         users = list((claim.get("status") or {}).get("reservedFor") or ())
-        known = _users(claim)
-        new = [
+        user_uids = _users(claim)
+        new_users = [
             {"resource": "pods", "name": pod["metadata"]["name"], "uid": pods.uid(pod)}
             for pod in plan.pods
-            if pods.uid(pod) not in known
+            if pods.uid(pod) not in user_uids
         ]
-        if len(users) + len(new) > MOST_USERS:
+        if len(users) + len(new_users) > MOST_USERS:
             raise DevicesNotReadyError(f"ResourceClaim {claim['metadata']['name']} has {MOST_USERS} users already")
         if plan.is_kept:
-            if new:
-                self._store.write(claim, {"reservedFor": [*users, *new]})
+            if new_users:
+                self._store.write(claim, {"reservedFor": [*users, *new_users]})
             return
-        others = {key for key, owner in taken.items() if owner != plan.uid}
+        unavailable = {key for key, owner in taken.items() if owner != plan.uid}
         picked: dict[str, list[Device]] = {}
-        for request in plan.asked:
-            picked[request.name] = claimed_devices.pick(request, plan.offered[request.name], others, plan.node)
-            others |= {device.key for device in picked[request.name]}
+        for request in plan.requests:
+            picked[request.name] = claimed_devices.pick(request, plan.offered[request.name], unavailable, plan.node)
+            unavailable |= {device.key for device in picked[request.name]}
         now = clocks.rfc3339(self._clock.time())
         claim = self._store.protect(claim)
         allocation = claimed_devices.allocation(picked, claim, plan.classes, plan.node, now)
-        self._store.write(claim, {"allocation": allocation, "reservedFor": [*users, *new]})
-        taken.update({device.key: plan.uid for listed in picked.values() for device in listed})
+        self._store.write(claim, {"allocation": allocation, "reservedFor": [*users, *new_users]})
+        taken.update({device.key: plan.uid for devices in picked.values() for device in devices})
 
-    def _demand(self, asked: Sequence[claimed_devices.DeviceRequest]) -> Demand:
-        for name in {one.device_class for one in asked}:
+    def _demand(self, requests: Sequence[claimed_devices.DeviceRequest]) -> Demand:
+        for name in {request.device_class for request in requests}:
             claimed_devices.class_selector(self._store.device_class(name))
-        return claimed_devices.demand(asked, self._table)
+        return claimed_devices.demand(requests, self._table)
 
 
-def _sum(own: Demand, shared: Demand, together: int) -> Demand:
-    """Return the demand of one node with ``together`` pods; the CPUs are those of one pod."""
+def _sum(own: Demand, shared: Demand, pods_on_node: int) -> Demand:
+    """Return the demand of one node with ``pods_on_node`` pods; the CPUs are those of one pod."""
     kinds = own.gres.keys() | shared.gres.keys()
-    return Demand(own.cpus, {kind: own.of(kind) * together + shared.of(kind) for kind in kinds})
+    return Demand(own.cpus, {kind: own.of(kind) * pods_on_node + shared.of(kind) for kind in kinds})
 
 
 def _check_members(
     request: JobRequest,
     members: Sequence[Pod],
-    own: Sequence[Demand],
-    shared: Sequence[Collection[str]],
+    own_demands: Sequence[Demand],
+    shared_uids: Sequence[Collection[str]],
     claims: Sequence[Object],
-    together: Demand,
+    shared_demand: Demand,
     size: int,
 ) -> None:
     """Raise if one job cannot satisfy the claims of the members of a gang."""
     first = members[0]["metadata"]["name"]
-    for pod, demand, named in zip(members, own, shared, strict=True):
-        if demand != own[0] or named != shared[0]:
+    for pod, demand, pod_shared_uids in zip(members, own_demands, shared_uids, strict=True):
+        if demand != own_demands[0] or pod_shared_uids != shared_uids[0]:
             raise UnsupportedClaimError(
                 f"pods {first} and {pod['metadata']['name']} of one group have claims for other devices; allowed: the "
                 f"same resourceClaimTemplateName, or the same resourceClaimName"
@@ -321,7 +335,7 @@ def _check_members(
         raise UnsupportedClaimError(
             f"ResourceClaim {listed} is shared by {size} members of a group; allowed: {MOST_USERS}"
         )
-    if together.cpus:
+    if shared_demand.cpus:
         raise UnsupportedClaimError(
             f"ResourceClaim {listed} of the members of a group requests CPUs ({CPU}), which Slurm counts for each "
             f"member; allowed: resourceClaimTemplateName"
@@ -339,7 +353,9 @@ def _check_free(claim: Object, users: Sequence[Pod]) -> None:
     """Raise if another pod uses the claim: its devices belong to the job of that pod."""
     allowed = {pods.uid(pod) for pod in users}
     others = [
-        one.get("name") for one in (claim.get("status") or {}).get("reservedFor") or () if one.get("uid") not in allowed
+        user.get("name")
+        for user in (claim.get("status") or {}).get("reservedFor") or ()
+        if user.get("uid") not in allowed
     ]
     if others:
         raise UnsupportedClaimError(
@@ -357,4 +373,4 @@ def _check_left(plan: _Plan) -> None:
 
 
 def _users(claim: Object) -> set[str]:
-    return {str(one.get("uid")) for one in (claim.get("status") or {}).get("reservedFor") or ()}
+    return {str(user.get("uid")) for user in (claim.get("status") or {}).get("reservedFor") or ()}

@@ -31,7 +31,7 @@ class DeviceNames:
 
     Attributes
     ----------
-    found
+    class_by_resource
         Name of the resource -> name of the class. Both are in the configuration (``gres``, ``deviceClasses``).
     """
 
@@ -41,12 +41,12 @@ class DeviceNames:
         self._clock = clock
         self._read_at = -math.inf
         self._period = PERIOD
-        self._wanted = bool(config.gres and config.device_classes)
-        self.found: Mapping[str, str] = {}
+        self._is_configured = bool(config.gres and config.device_classes)
+        self.class_by_resource: Mapping[str, str] = {}
 
     def request(self, workers: Workers) -> None:
         """Let a worker list the classes if the period is over."""
-        if self._wanted and self._clock.monotonic() - self._read_at >= self._period:
+        if self._is_configured and self._clock.monotonic() - self._read_at >= self._period:
             workers.submit("device-classes", self._read, 7, kind="device-classes")
 
     def _read(self) -> None:
@@ -59,4 +59,4 @@ class DeviceNames:
             self._period = SLOW_PERIOD
             return
         self._period = PERIOD if classes is not None else SLOW_PERIOD
-        self.found = extended_claims.names(classes or (), self._config.gres, self._config.device_classes)
+        self.class_by_resource = extended_claims.names(classes or (), self._config.gres, self._config.device_classes)

@@ -45,9 +45,9 @@ class FullNode:
 
     def names(self) -> str:
         """Return the names of the pods whose end would make room, at most ``NAMED`` of them."""
-        waited = self.ending or self.others
-        more = f" and {len(waited) - NAMED} more" if len(waited) > NAMED else ""
-        return ", ".join(occupant.key for occupant in waited[:NAMED]) + more
+        named = self.ending or self.others
+        more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
+        return ", ".join(occupant.key for occupant in named[:NAMED]) + more
 
     def message(self) -> str:
         """Return the message of the pod's condition."""
@@ -69,10 +69,14 @@ def find(pod: Occupant, node: NodeView, occupancy: PlannedOccupancy, snapshot: S
     lacking = occupancy.lacking(pod, node.offered or {})
     if not lacking:
         return None
-    there = [o for o in occupancy.of(node.name) if o.uid != pod.uid and any(name in o.requests for name in lacking)]
-    there.sort(key=lambda occupant: occupant.key)
-    ending = tuple(occupant for occupant in there if _ends(occupant, snapshot))
-    return FullNode(node.name, lacking, ending, tuple(o for o in there if o not in ending))
+    occupants = [
+        occupant
+        for occupant in occupancy.of(node.name)
+        if occupant.uid != pod.uid and any(name in occupant.requests for name in lacking)
+    ]
+    occupants.sort(key=lambda occupant: occupant.key)
+    ending = tuple(occupant for occupant in occupants if _ends(occupant, snapshot))
+    return FullNode(node.name, lacking, ending, tuple(occupant for occupant in occupants if occupant not in ending))
 
 
 def _ends(occupant: Occupant, snapshot: Snapshot) -> bool:
@@ -80,4 +84,4 @@ def _ends(occupant: Occupant, snapshot: Snapshot) -> bool:
     if occupant.until or not occupant.ours:
         return occupant.until > 0
     jobs = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(occupant.link_key, ())]
-    return all(known.missing or states.end_of(known.job.states) is not None for known in jobs)
+    return all(observed.missing or states.end_of(observed.job.states) is not None for observed in jobs)

@@ -41,16 +41,16 @@ class BoundedCache(Generic[K, V]):
     def get(self, key: K, make: Callable[[], V]) -> V:
         """Return the value of a key; make it if it is not kept."""
         with self._lock:
-            found = self._values.pop(key, None)
-            if found is not None:
-                self._values[key] = found
-                return found
-        found = make()
+            value = self._values.pop(key, None)
+            if value is not None:
+                self._values[key] = value
+                return value
+        value = make()
         with self._lock:
-            self._values[key] = found
+            self._values[key] = value
             if len(self._values) > self._most:
                 del self._values[next(iter(self._values))]
-        return found
+        return value
 
     def __len__(self) -> int:
         return len(self._values)
@@ -81,16 +81,16 @@ class NodeFit:
     def key(self, pod: Mapping[str, Any], partition: str) -> Key:
         """Return the key of the pod's placement: the same for all pods that fit the same nodes for the same reasons."""
         spec = pod["spec"]
-        chosen = [partition, *(spec.get(part) for part in eligibility.SPEC_FIELDS)]
-        asked = [
+        selection_fields = [partition, *(spec.get(part) for part in eligibility.SPEC_FIELDS)]
+        request_fields = [
             *(spec.get(part) for part in ("overhead", "resources")),
             *([c.get("resources"), c.get("restartPolicy")] for c in spec.get("initContainers") or ()),
             "/",
             *(c.get("resources") for c in spec.get("containers") or ()),
             *host_ports.of(spec),
         ]
-        shape = json.dumps([chosen, asked], sort_keys=True)
-        return self._keys.get(shape, lambda: (json.dumps(chosen, sort_keys=True), self._shortages(spec)))
+        shape = json.dumps([selection_fields, request_fields], sort_keys=True)
+        return self._keys.get(shape, lambda: (json.dumps(selection_fields, sort_keys=True), self._shortages(spec)))
 
     def placed(
         self, pod: Mapping[str, Any], key: Key, slurm_nodes: Callable[[], Collection[str]]

@@ -78,27 +78,28 @@ class Occupancy:
             return
         uid, node = pods.uid(pod), pod["spec"].get("nodeName", "")
         with self._lock:
-            known = self._by_uid.get(uid)
+            counted = self._by_uid.get(uid)
             if kind == "delete" or pods.is_finished(pod):
                 self._leave(uid)
-                is_new = known is not None
+                has_changed = counted is not None
             else:
                 until = self._until(pod)
-                is_new = bool(node) and (
-                    known is None
-                    or (known.until, known.node) != (until, node)
+                has_changed = bool(node) and (
+                    counted is None
+                    or (counted.until, counted.node) != (until, node)
                     or (old is not None and _sizes(old) != _sizes(pod))
                 )
-                if is_new:
-                    if known is not None and known.until == until:  # moved, or resized
+                if has_changed:
+                    if counted is not None and counted.until == until:  # moved, or resized
                         self._leave(uid)
                     self._add(self.occupant(pod, node, until))
                 if node:
                     self._assumed.discard(uid)
-                elif known is not None and uid not in self._assumed:  # etcd was restored to the time before the binding
+                elif counted is not None and uid not in self._assumed:
+                    # etcd was restored from a backup that is older than the binding
                     self._leave(uid)
-                    is_new = True
-        if is_new:
+                    has_changed = True
+        if has_changed:
             self._on_change()
 
     def occupant(self, pod: Pod, node: str, until: float = 0) -> Occupant:
@@ -211,9 +212,9 @@ class Occupancy:
         node = occupant.node
         self._used[node] = _sum(self._used.get(node, {}), occupant.requests, sign)
         if not occupant.ours and not occupant.until:
-            rest = _sum(self._foreign.get(node, {}), occupant.requests, sign)
-            if rest:
-                self._foreign[node] = rest
+            foreign = _sum(self._foreign.get(node, {}), occupant.requests, sign)
+            if foreign:
+                self._foreign[node] = foreign
             else:
                 self._foreign.pop(node, None)
 
@@ -261,7 +262,7 @@ class PlannedOccupancy:
 
     def users(self, claim: str) -> list[Occupant]:
         """Return the occupants of all nodes that use a PersistentVolumeClaim (``namespace/name``)."""
-        return self._occupancy.users(claim) + [one for one in self.planned if claim in one.claims]
+        return self._occupancy.users(claim) + [occupant for occupant in self.planned if claim in occupant.claims]
 
     def lacking(self, occupant: Occupant, offered: Resources) -> Resources:
         """Return what the node has too little of for one more occupant, with what its pods take of it, sorted.
@@ -269,15 +270,15 @@ class PlannedOccupancy:
         ``offered`` is the node's Allocatable. Of a host port that is in use, the result has the one in use.
         """
         used, planned = self._occupancy.used(occupant.node), self._used.get(occupant.node, NOTHING)
-        found: Resources = {}
+        shortages: Resources = {}
         for name, value in occupant.requests.items():
             if host_ports.is_port(name):
-                found |= dict.fromkeys(host_ports.conflicts(name, (*used, *planned)), value)
+                shortages |= dict.fromkeys(host_ports.conflicts(name, (*used, *planned)), value)
             elif name in offered:
                 taken = used.get(name, _ZERO) + planned.get(name, _ZERO)
                 if value + taken > offered[name]:
-                    found[name] = taken
-        return dict(sorted(found.items())) if found else found
+                    shortages[name] = taken
+        return dict(sorted(shortages.items())) if shortages else shortages
 
 
 def selector(scheduler_name: str) -> str:
@@ -291,8 +292,8 @@ def reduce(pod: Pod) -> dict[str, Any]:
     spec = pod["spec"]
     requests = {name: str(value) for name, value in resources.pod_requests(spec).items()}
     claims = claim_volumes(spec)
-    shared = bool(spec.get("hostNetwork"))
-    ports = [port for one in host_ports.holders(spec) for port in ports_of(one, shared)]
+    is_host_network = bool(spec.get("hostNetwork"))
+    ports = [port for container in host_ports.holders(spec) for port in ports_of(container, is_host_network)]
     return {
         "metadata": {key: pod["metadata"][key] for key in _METADATA if key in pod["metadata"]},
         "spec": {
@@ -300,7 +301,7 @@ def reduce(pod: Pod) -> dict[str, Any]:
             "nodeName": spec.get("nodeName"),
             "resources": {"requests": requests},
             **({"volumes": claims} if claims else {}),
-            **({"hostNetwork": shared, "containers": [{"ports": ports}]} if ports else {}),
+            **({"hostNetwork": is_host_network, "containers": [{"ports": ports}]} if ports else {}),
         },
         "status": {"phase": (pod.get("status") or {}).get("phase")},
     }

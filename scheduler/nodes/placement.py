@@ -60,7 +60,7 @@ class Placements:
         self._expected = {node.slurm_name: node for node in self._nodes}
         self._fit = NodeFit(self._nodes)
         self._most = most_results(len(slurm_nodes))
-        self._known = BoundedCache[Key, Placement](self._most)
+        self._by_key = BoundedCache[Key, Placement](self._most)
         self._bound = BoundedCache[tuple[object, ...], Placement](self._most)
         self._drained = frozenset(name for name, node in slurm_nodes.items() if "DRAIN" in node.states)
         self._same = BoundedCache[tuple[int, int], tuple[tuple[str, ...], tuple[str, ...], bool]](self._most)
@@ -72,34 +72,34 @@ class Placements:
     def of(self, pod: Mapping[str, Any], default_partition: str) -> Placement:
         """Return the placement of a pod."""
         uid = pod["metadata"].get("uid", "")
-        seen = self._by_uid.get(uid)
+        cached = self._by_uid.get(uid)
         # the cache replaces objects and never changes them
-        placement = seen[2]() if seen is not None and seen[0] is pod else None
-        if seen is None or placement is None:
+        placement = cached[2]() if cached is not None and cached[0] is pod else None
+        if cached is None or placement is None:
             key = self._fit.key(pod, slurm_partition.of(pod, default_partition))
-            placement = self._known.get(key, lambda: self._find(pod, key, default_partition))
-            seen = self._by_uid[uid] = (pod, key, weakref.ref(placement))
+            placement = self._by_key.get(key, lambda: self._find(pod, key, default_partition))
+            cached = self._by_uid[uid] = (pod, key, weakref.ref(placement))
         if not pod["spec"].get("volumes"):  # before the call: a decision asks for the placements of all pods
             return placement
-        wanted = self.needs(pod)
-        return self._within(seen[1], placement, wanted) if wanted.restricts else placement
+        needs = self.needs(pod)
+        return self._within(cached[1], placement, needs) if needs.restricts else placement
 
     def forget_all_but(self, uids: Set[str]) -> None:
         """Forget the other pods. Other threads may add pods meanwhile."""
-        for known in (self._by_uid, self._stored.needs):
-            for uid in list(known):
+        for by_uid in (self._by_uid, self._stored.needs):
+            for uid in list(by_uid):
                 if uid not in uids:
-                    known.pop(uid, None)
+                    by_uid.pop(uid, None)
 
     def needs(self, pod: Mapping[str, Any]) -> pod_volumes.Needs:
         """Return what the PersistentVolumeClaims of a pod require now."""
         if not pod["spec"].get("volumes"):
             return pod_volumes.NOTHING
-        known, uid = self._current().needs, pod["metadata"].get("uid", "")
-        found = known.get(uid)
-        if found is None:
-            found = known[uid] = pod_volumes.needs(pod, self._storage)
-        return found
+        needs_by_uid, uid = self._current().needs, pod["metadata"].get("uid", "")
+        needs = needs_by_uid.get(uid)
+        if needs is None:
+            needs = needs_by_uid[uid] = pod_volumes.needs(pod, self._storage)
+        return needs
 
     @property
     def storage_version(self) -> int:
@@ -111,14 +111,14 @@ class Placements:
 
         Each claim gets a free volume, or else the annotation for its provisioner.
         """
-        wanted, node = self.needs(pod), self.by_slurm_name[slurm_node]
-        return tuple(NodeFilter(wanted, self._storage).writes(node)) if wanted.unbound else ()
+        needs, node = self.needs(pod), self.by_slurm_name[slurm_node]
+        return tuple(NodeFilter(needs, self._storage).writes(node)) if needs.unbound else ()
 
-    def _within(self, key: Key, placement: Placement, wanted: pod_volumes.Needs) -> Placement:
+    def _within(self, key: Key, placement: Placement, needs: pod_volumes.Needs) -> Placement:
         """Return the placement without the nodes that the claims do not allow; one object for equal claims."""
 
         def make() -> Placement:
-            check = NodeFilter(wanted, self._storage)
+            check = NodeFilter(needs, self._storage)
             refused, eligible = dict(placement.refused), []
             for name in placement.eligible:
                 if why := check.refusal(self._expected[name]):
@@ -127,8 +127,8 @@ class Placements:
                     eligible.append(name)
             return _placement(refused, eligible)
 
-        known = self._current().placements if wanted.unbound else self._bound
-        return known.get((key, wanted.terms, tuple(claim.shape for claim in wanted.unbound)), make)
+        cache = self._current().placements if needs.unbound else self._bound
+        return cache.get((key, needs.terms, tuple(claim.shape for claim in needs.unbound)), make)
 
     def _current(self) -> _ByStorage:
         if self._stored.version != self._storage.version:
@@ -148,7 +148,9 @@ class Placements:
 
     def of_all(self, members: Iterable[Mapping[str, Any]], default_partition: str) -> Placement:
         """Return the placement of pods that share a job: a node counts if it fits all of them."""
-        placements = list({id(found): found for found in (self.of(pod, default_partition) for pod in members)}.values())
+        placements = list(
+            {id(placement): placement for placement in (self.of(pod, default_partition) for pod in members)}.values()
+        )
         if len(placements) == 1:
             return placements[0]
         refused: dict[str, str] = {}
@@ -168,8 +170,8 @@ class Placements:
         if node is None:
             return "not a Kubernetes node"
         why = eligibility.refusal(pod["spec"], host_ports.node_requests(pod["spec"]), node)
-        wanted = self.needs(pod)
-        return why or (NodeFilter(wanted, self._storage).refusal(node) if wanted.restricts else "")
+        needs = self.needs(pod)
+        return why or (NodeFilter(needs, self._storage).refusal(node) if needs.restricts else "")
 
     @cached_property
     def closed(self) -> frozenset[str]:
@@ -187,8 +189,8 @@ class Placements:
 
     def starting(self, slurm_node: str) -> str:
         """Return what is missing until a node that Slurm starts can run a pod; empty if nothing is."""
-        other = self._slurm_nodes.get(slurm_node)
-        if other is not None and states.is_asleep(other.states):
+        in_slurm = self._slurm_nodes.get(slurm_node)
+        if in_slurm is not None and states.is_asleep(in_slurm.states):
             return f"Slurm starts node {slurm_node}"
         node = self.by_slurm_name.get(slurm_node)
         if node is None:
@@ -199,23 +201,25 @@ class Placements:
 
     def comes_and_goes(self, slurm_node: str) -> bool:
         """Whether Slurm's power saving starts and stops the node."""
-        other = self._slurm_nodes.get(slurm_node)
-        return other is not None and ("CLOUD" in other.states or states.is_asleep(other.states))
+        in_slurm = self._slurm_nodes.get(slurm_node)
+        return in_slurm is not None and ("CLOUD" in in_slurm.states or states.is_asleep(in_slurm.states))
 
     def longest(self, pod: Mapping[str, Any], default_partition: str) -> int:
         """Return the largest time limit of the pod's partitions in minutes; 0 if one has no limit or none is known."""
-        limits = [found.max_minutes for found in self._wanted(slurm_partition.of(pod, default_partition))]
+        limits = [
+            partition.max_minutes for partition in self._partitions_of(slurm_partition.of(pod, default_partition))
+        ]
         return max(limits, default=0) if all(limits) else 0
 
-    def _wanted(self, partition: str) -> list[Partition]:
+    def _partitions_of(self, names: str) -> list[Partition]:
         """Return the named partitions, or the default one."""
-        if not partition:
-            return [found for found in self._partitions.values() if found.default]
-        return [self._partitions[name] for name in partition.split(",") if name in self._partitions]
+        if not names:
+            return [partition for partition in self._partitions.values() if partition.default]
+        return [self._partitions[name] for name in names.split(",") if name in self._partitions]
 
     def _names(self, partition: str) -> set[str]:
         """Return the nodes of the named partitions, or of the default one; all nodes if Slurm has not shown any."""
-        listed = {name for p in self._wanted(partition) for name in p.nodes if name in self._slurm_nodes}
+        listed = {name for p in self._partitions_of(partition) for name in p.nodes if name in self._slurm_nodes}
         return listed or set(self._slurm_nodes)
 
 
@@ -232,9 +236,9 @@ def _placement(refused: Mapping[str, str], eligible: Iterable[str]) -> Placement
     return Placement(refused, tuple(eligible), tuple(sorted(refused)))
 
 
-def _resumed(node: NodeView, other: Node | None) -> NodeView:
+def _resumed(node: NodeView, in_slurm: Node | None) -> NodeView:
     """Return the node without podbridge's own cordon if it is no longer drained in Slurm: the cordon is about to go."""
-    if not node.mirrors_drain or other is None or states.is_drained(other.states):
+    if not node.mirrors_drain or in_slurm is None or states.is_drained(in_slurm.states):
         return node
     return replace(node, cordoned=False)
 
@@ -244,12 +248,12 @@ def expected(
 ) -> Iterator[NodeView]:
     """Yield the nodes for pods: those of Kubernetes, and those that appear there after Slurm has started them."""
     for name, node in nodes.items():
-        other = slurm_nodes.get(name)
-        yield eligibility.once_up(node) if other is not None and states.is_asleep(other.states) else node
-    for name, other in slurm_nodes.items():
-        if name in nodes or not states.is_asleep(other.states):
+        in_slurm = slurm_nodes.get(name)
+        yield eligibility.once_up(node) if in_slurm is not None and states.is_asleep(in_slurm.states) else node
+    for name, in_slurm in slurm_nodes.items():
+        if name in nodes or not states.is_asleep(in_slurm.states):
             continue
         if name in remembered:
             yield eligibility.once_up(remembered[name])
-        elif "CLOUD" in other.states:
+        elif "CLOUD" in in_slurm.states:
             yield eligibility.unseen(name)

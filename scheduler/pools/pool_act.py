@@ -42,7 +42,7 @@ class PoolActor:
                 case pool_decide.Race():
                     self._race(action)
                 case pool_decide.SetCondition():
-                    self._writer.tell(action.pod, action.reason, action.message)
+                    self._writer.set_condition(action.pod, action.reason, action.message)
 
     def _race(self, action: pool_decide.Race) -> None:
         """Record the places first: the controllers submit only to pools that the API server has recorded."""

@@ -138,19 +138,19 @@ def decide(view: PoolSchedulerView) -> Decision:
             if _is_waiting(pod):
                 waiting.append((pods.urgency(pod), pod))
         except Exception as error:
-            actions.append(_undecided(view, pod, error))
+            actions.append(_report_failure(view, pod, error))
     for _, pod in sorted(waiting, key=itemgetter(0)):
         try:
             actions.append(_decide_pod(view, pod, usage, shapes))
         except Exception as error:
-            actions.append(_undecided(view, pod, error))
+            actions.append(_report_failure(view, pod, error))
     return Decision([action for action in actions if action is not None], usage.planned)
 
 
-def _undecided(view: PoolSchedulerView, pod: Pod, error: Exception) -> SetCondition | None:
+def _report_failure(view: PoolSchedulerView, pod: Pod, error: Exception) -> SetCondition | None:
     """Report an unexpected error in the condition of the pod."""
-    found = isolation.report("pool-scheduler", pods.key(pod), error)
-    return _tell(view, pod, view.states.get(pods.uid(pod), NEW), str(found), found.reason)
+    unexpected = isolation.report("pool-scheduler", pods.key(pod), error)
+    return _set_condition(view, pod, view.states.get(pods.uid(pod), NEW), str(unexpected), unexpected.reason)
 
 
 class _Shape:
@@ -161,10 +161,14 @@ class _Shape:
     """
 
     def __init__(
-        self, view: PoolSchedulerView, spec: Mapping[str, Any], asked: Resources, selector: pool_selection.PoolSelector
+        self,
+        view: PoolSchedulerView,
+        spec: Mapping[str, Any],
+        requested: Resources,
+        selector: pool_selection.PoolSelector,
     ) -> None:
         self.ordered = selector.ordered(view.pools)
-        self._view, self._spec, self._asked = view, spec, asked
+        self._view, self._spec, self._requested = view, spec, requested
         self._refusals: dict[str, str] = {}
         self._full: dict[str, str] = {}
         self._local: str | None = None
@@ -175,12 +179,12 @@ class _Shape:
         why = self._refusals.get(name)
         if why is None:
             node = self._view.pools[name].node
-            why = self._refusals[name] = eligibility.refusal(self._spec, self._asked, node)
+            why = self._refusals[name] = eligibility.refusal(self._spec, self._requested, node)
         return why
 
     def full(self, name: str, usage: PlannedUsage) -> str:
         """Return the reason why a pool has no room now; empty if it has room."""
-        why = self._full.get(name) or _too_full(usage, self._asked, self._view.pools[name].node)
+        why = self._full.get(name) or _too_full(usage, self._requested, self._view.pools[name].node)
         if why:
             self._full[name] = why
         return why
@@ -193,8 +197,8 @@ class _Shape:
         if self._local is None:
             self._local = "no node"
             for node in self._view.nodes:
-                refused = eligibility.refusal(self._spec, self._asked, node)
-                self._local = refused or _too_full(usage, self._asked, node)
+                refused = eligibility.refusal(self._spec, self._requested, node)
+                self._local = refused or _too_full(usage, self._requested, node)
                 if not self._local:
                     break
         return self._local
@@ -203,7 +207,7 @@ class _Shape:
         """Whether a node of the colocated Slurm could run the pods, whatever is on it."""
         if self._fits_local is None:
             nodes = self._view.nodes
-            self._fits_local = any(not eligibility.refusal(self._spec, self._asked, node) for node in nodes)
+            self._fits_local = any(not eligibility.refusal(self._spec, self._requested, node) for node in nodes)
         return self._fits_local
 
     def forget_full(self) -> None:
@@ -216,20 +220,20 @@ class _Shapes:
 
     def __init__(self, view: PoolSchedulerView) -> None:
         self._view = view
-        self._known: dict[tuple[pool_selection.PoolSelector, str], _Shape] = {}
+        self._by_key: dict[tuple[pool_selection.PoolSelector, str], _Shape] = {}
 
-    def of(self, pod: Pod, asked: Resources, selector: pool_selection.PoolSelector) -> _Shape:
+    def of(self, pod: Pod, requested: Resources, selector: pool_selection.PoolSelector) -> _Shape:
         """Return the shape of a pod."""
         spec = {name: pod["spec"][name] for name in eligibility.SPEC_FIELDS if name in pod["spec"]}
-        key = selector, repr((sorted(asked.items()), spec))
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = _Shape(self._view, spec, asked, selector)
-        return found
+        key = selector, repr((sorted(requested.items()), spec))
+        shape = self._by_key.get(key)
+        if shape is None:
+            shape = self._by_key[key] = _Shape(self._view, spec, requested, selector)
+        return shape
 
     def forget_full(self) -> None:
         """Compute again where there is room."""
-        for shape in self._known.values():
+        for shape in self._by_key.values():
             shape.forget_full()
 
 
@@ -244,32 +248,32 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage, shapes: 
     if isinstance(state.phase, Bound):
         return None
     if not selector.remote:
-        return None if view.colocated else _tell(view, pod, state, pool_selection.NO_POOL)
+        return None if view.colocated else _set_condition(view, pod, state, pool_selection.NO_POOL)
     if selector.local and view.colocated and links.group_of(pod) is not None:
         return Local(pod, "pools do not start the pods of a group together") if uid not in view.left else None
-    asked = requests(pod)
-    shape = shapes.of(pod, asked, selector)
+    requested = requests(pod)
+    shape = shapes.of(pod, requested, selector)
     if view.most_places and places.wants_race(pod):
-        kept, found = places.recorded(pod), _places(view, pod, shape, usage)
-        if kept or len(found.selected) > 1:
-            return _race(view, pod, state, kept, found)
+        kept, selection = places.recorded(pod), _places(view, pod, shape, usage)
+        if kept or len(selection.selected) > 1:
+            return _race(view, pod, state, kept, selection)
         if uid in view.left:
             return None
     if selector.local and (pods.job_id(pod) is not None or view.taken(uid)):
         return None
     refused, open_pools = _candidates(view, pod, shape, usage)
     if open_pools:
-        chosen = _choose(view, open_pools, asked, usage)
-        why = _explain(view.policy, refused, open_pools)
-        if chosen == names.LOCAL_POOL:
-            return Local(pod, why)
-        if usage.plan(uid, chosen, asked):
+        pool = _choose(view, open_pools, requested, usage)
+        reason = _explain(view.policy, refused, open_pools)
+        if pool == names.LOCAL_POOL:
+            return Local(pod, reason)
+        if usage.plan(uid, pool, requested):
             shapes.forget_full()
-        return Bind(pod, chosen, why)
+        return Bind(pod, pool, reason)
     if selector.local and shape.fits_local():
         return Local(pod, "no pool has room now; Slurm queues the pod")
     message = f"no pool takes the pod now: {_list(refused)}" if refused else _nothing(selector)
-    return _tell(view, pod, state, message)
+    return _set_condition(view, pod, state, message)
 
 
 def _places(view: PoolSchedulerView, pod: Pod, shape: _Shape, usage: PlannedUsage) -> race_places.Places:
@@ -295,19 +299,19 @@ def _places(view: PoolSchedulerView, pod: Pod, shape: _Shape, usage: PlannedUsag
 
 
 def _race(
-    view: PoolSchedulerView, pod: Pod, state: PodState, kept: tuple[str, ...], found: race_places.Places
+    view: PoolSchedulerView, pod: Pod, state: PodState, kept: tuple[str, ...], selection: race_places.Places
 ) -> Action | None:
-    why = f"queued at {', '.join(found.selected) or 'no pool'}" + (
-        f"; not {_list(found.refused)}" if found.refused else ""
+    text = f"queued at {', '.join(selection.selected) or 'no pool'}" + (
+        f"; not {_list(selection.refused)}" if selection.refused else ""
     )
-    if found.selected != kept:
-        return Race(pod, found.selected, why)
+    if selection.selected != kept:
+        return Race(pod, selection.selected, text)
     if names.LOCAL_POOL in kept:  # the scheduler of Slurm writes the condition
-        return Local(pod, why) if pods.uid(pod) not in view.left else None
-    return _tell(view, pod, state, why, "Racing")
+        return Local(pod, text) if pods.uid(pod) not in view.left else None
+    return _set_condition(view, pod, state, text, "Racing")
 
 
-def _tell(
+def _set_condition(
     view: PoolSchedulerView, pod: Pod, state: PodState, message: str, reason: str = "Unschedulable"
 ) -> SetCondition | None:
     return SetCondition(pod, reason, message) if is_due(pod, state.condition, reason, message, view.now) else None
@@ -335,40 +339,42 @@ def _candidates(
     return refused, [name for name, why in reasons.items() if not why]
 
 
-def _no_consent(view: PoolSchedulerView, namespace: str, confidential: str, name: str) -> str:
-    known = view.namespace(namespace)
-    if known.problem:
-        return known.problem
-    return "" if consent.lets_secrets_go(known.annotations, name) else consent.exclusion(namespace, confidential)
+def _no_consent(view: PoolSchedulerView, namespace: str, confidential: str, pool: str) -> str:
+    namespace_view = view.namespace(namespace)
+    if namespace_view.problem:
+        return namespace_view.problem
+    return (
+        "" if consent.lets_secrets_go(namespace_view.annotations, pool) else consent.exclusion(namespace, confidential)
+    )
 
 
-def _too_full(usage: PlannedUsage, asked: Resources, node: NodeView) -> str:
+def _too_full(usage: PlannedUsage, requested: Resources, node: NodeView) -> str:
     used = usage.of(node.name)
-    for name in sorted(asked):
-        if used.get(name, Decimal(0)) + asked[name] > (node.offered or {}).get(name, Decimal(0)):
+    for name in sorted(requested):
+        if used.get(name, Decimal(0)) + requested[name] > (node.offered or {}).get(name, Decimal(0)):
             return f"no room for {name} now"
     return ""
 
 
-def _choose(view: PoolSchedulerView, names_: list[str], asked: Resources, usage: PlannedUsage) -> str:
-    """Return one of the pools that have room, by the policy. ``names_`` is in the order of preference."""
+def _choose(view: PoolSchedulerView, pools: list[str], requested: Resources, usage: PlannedUsage) -> str:
+    """Return one of the pools that have room, by the policy. ``pools`` is in the order of preference."""
     if view.policy == "least-loaded":
-        return min(names_, key=lambda name: _load(view, name, asked, usage))
+        return min(pools, key=lambda name: _load(view, name, requested, usage))
     if view.policy == "weight":
-        return min(names_, key=lambda name: _count(view, name, usage) / max(1, view.weights.get(name, 1)))
-    return names_[0]
+        return min(pools, key=lambda name: _count(view, name, usage) / max(1, view.weights.get(name, 1)))
+    return pools[0]
 
 
 def _members(view: PoolSchedulerView, name: str) -> list[NodeView]:
     return list(view.nodes) if name == names.LOCAL_POOL else [view.pools[name].node]
 
 
-def _load(view: PoolSchedulerView, name: str, asked: Resources, usage: PlannedUsage) -> Decimal:
+def _load(view: PoolSchedulerView, name: str, requested: Resources, usage: PlannedUsage) -> Decimal:
     """Return the largest used share, with the pod, of the resources that the pod requests."""
     members = _members(view, name)
     used = [usage.of(node.name) for node in members]
     shares = [Decimal(0)]
-    for resource, value in asked.items():
+    for resource, value in requested.items():
         offered = sum(((node.offered or {}).get(resource, Decimal(0)) for node in members), Decimal(0))
         if offered > 0:
             shares.append((sum((u.get(resource, Decimal(0)) for u in used), Decimal(0)) + value) / offered)
@@ -386,9 +392,9 @@ def _explain(policy: Policy, refused: Mapping[str, str], open_pools: list[str]) 
 
 
 def _list(refused: Mapping[str, str]) -> str:
-    shown = [f"{name} ({why})" for name, why in list(refused.items())[:5]]
+    listed = [f"{name} ({why})" for name, why in list(refused.items())[:5]]
     more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
-    return ", ".join(shown) + more
+    return ", ".join(listed) + more
 
 
 def _nothing(selector: pool_selection.PoolSelector) -> str:

@@ -99,18 +99,18 @@ class PoolScheduler(Loop):
         self._states.forget_bindings(self.clock.monotonic() - self._pods.age(), self.workers.busy)
         settings = self._config.pools
         races = settings.enabled and settings.race.enabled
-        ours = [
+        candidates = [
             pod
             for uid in tuple(self._candidates)  # a copy: the thread of the cache changes the set
             if (pod := waiting.get(uid)) is not None
             and (uid not in self._local or (races and places.wants_race(pod)))
             and not self.workers.busy(uid)
         ]
-        if not ours:
+        if not candidates:
             return
         nodes = self._nodes_with_views()
         view = pool_decide.PoolSchedulerView(
-            pods=ours,
+            pods=candidates,
             pools={view.name: _pool(node, view) for node, view in nodes if pool_selection.is_virtual(node)}
             if settings.enabled
             else {},  # virtual nodes of another installation
@@ -127,24 +127,24 @@ class PoolScheduler(Loop):
             left=frozenset(self._local),
         )
         decision = pool_decide.decide(view)
-        for uid, node, asked in decision.planned:
-            self._usage.assume(uid, node, asked)
+        for uid, node, requested in decision.planned:
+            self._usage.assume(uid, node, requested)
         for action in decision.actions:
             call, kind = (lambda a=action: self._actor.act(a)), type(action)
             self.workers.submit(pods.uid(action.pod), call, URGENCY[kind], kind=kind.__name__.lower())
 
     def _nodes_with_views(self) -> list[tuple[Node, NodeView]]:
         """Return all nodes, each with its view, which is computed once for each state of the node."""
-        before, self._views = self._views, {}
+        cached, self._views = self._views, {}
         for node in self._nodes.items():
-            known = before.get(node["metadata"]["name"])
-            if known is None or known[0] is not node:  # the cache replaces objects and never changes them
+            entry = cached.get(node["metadata"]["name"])
+            if entry is None or entry[0] is not node:  # the cache replaces objects and never changes them
                 try:
-                    known = node, eligibility.view(node)
+                    entry = node, eligibility.view(node)
                 except Exception as error:
                     isolation.report("pool-scheduler", str(node["metadata"]["name"]), error)
                     continue
-            self._views[known[1].name] = known
+            self._views[entry[1].name] = entry
         return list(self._views.values())
 
     def _colocated(self, node: Node) -> bool:
@@ -162,7 +162,7 @@ def _pool(node: Node, view: NodeView) -> pool_decide.PoolView:
     return pool_decide.PoolView(view, problem, allowed)
 
 
-def namespace_views(known: Namespaces) -> Callable[[str], pool_decide.NamespaceView]:
+def namespace_views(cache: Namespaces) -> Callable[[str], pool_decide.NamespaceView]:
     """Return a function that reads namespaces for one decision.
 
     It reads each namespace once at most, and none after an error that is worth a retry.
@@ -175,7 +175,7 @@ def namespace_views(known: Namespaces) -> Callable[[str], pool_decide.NamespaceV
         if unavailable:
             return pool_decide.NamespaceView(problem=unavailable)
         try:
-            return pool_decide.NamespaceView(known.get(name).annotations)
+            return pool_decide.NamespaceView(cache.get(name).annotations)
         except KubeError as error:
             problem = f"the annotations of the pod's namespace can't be read: {error}"
             if error.retryable:

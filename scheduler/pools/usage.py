@@ -36,13 +36,13 @@ class Usage:
         elif pods.is_bound(pod) and uid not in self._by_uid:
             self.assume(uid, pod["spec"]["nodeName"], requests(pod))
 
-    def assume(self, uid: str, node: str, asked: Resources) -> None:
+    def assume(self, uid: str, node: str, requested: Resources) -> None:
         """Count a pod on a node."""
         with self._lock:
             self._drop(uid)
-            self._by_uid[uid] = (node, asked)
+            self._by_uid[uid] = (node, requested)
             total = self._by_node.setdefault(node, {})
-            for name, value in asked.items():
+            for name, value in requested.items():
                 total[name] = total.get(name, Decimal(0)) + value
 
     def forget(self, uid: str) -> None:
@@ -63,9 +63,9 @@ class Usage:
         entry = self._by_uid.pop(uid, None)
         if entry is None:
             return
-        node, asked = entry
+        node, requested = entry
         total = self._by_node[node]
-        for name, value in asked.items():
+        for name, value in requested.items():
             total[name] -= value
         if not any(total.values()):
             del self._by_node[node]
@@ -89,16 +89,16 @@ class PlannedUsage:
             used = self._by_node[node] = self._usage.of(node)
         return used
 
-    def plan(self, uid: str, node: str, asked: Resources) -> bool:
+    def plan(self, uid: str, node: str, requested: Resources) -> bool:
         """Count a pod on the node that the decision binds it to; return whether this has made room on a node."""
-        self.planned.append((uid, node, asked))
+        self.planned.append((uid, node, requested))
         before = self._usage.entry(uid)  # an earlier bind that the workers did not accept
         if before is not None:
             used = self.of(before[0])
             for name, value in before[1].items():
                 used[name] = used.get(name, Decimal(0)) - value
         used = self.of(node)
-        for name, value in asked.items():
+        for name, value in requested.items():
             used[name] = used.get(name, Decimal(0)) + value
         return before is not None
 

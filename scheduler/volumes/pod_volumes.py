@@ -84,13 +84,13 @@ NOTHING = Needs()
 
 def claims(pod: Pod) -> list[tuple[str, bool]]:
     """Return the names of the pod's claims, and whether each is made for the pod (a generic ephemeral volume)."""
-    found = []
+    names = []
     for volume in pod["spec"].get("volumes") or ():
         if "persistentVolumeClaim" in volume:
-            found.append((str(volume["persistentVolumeClaim"]["claimName"]), False))
+            names.append((str(volume["persistentVolumeClaim"]["claimName"]), False))
         elif "ephemeral" in volume:
-            found.append((f"{pod['metadata']['name']}-{volume['name']}", True))
-    return found
+            names.append((f"{pod['metadata']['name']}-{volume['name']}", True))
+    return names
 
 
 def claim_keys(pod: Pod) -> tuple[str, ...]:
@@ -100,8 +100,8 @@ def claim_keys(pod: Pod) -> tuple[str, ...]:
 
 def needs(pod: Pod, storage: Storage) -> Needs:
     """Return what the claims of a pod require now."""
-    named = claims(pod)
-    if not named:
+    names = claims(pod)
+    if not names:
         return NOTHING
     namespace = pod["metadata"]["namespace"]
     problems: list[str] = []
@@ -109,7 +109,7 @@ def needs(pod: Pod, storage: Storage) -> Needs:
     unbound: list[Unbound] = []
     binding: list[str] = []
     exclusive: list[str] = []
-    for name, ephemeral in dict(named).items():
+    for name, ephemeral in dict(names).items():
         claim = storage.claim(namespace, name)
         if problem := _unusable(claim, name, pod if ephemeral else None) or "":
             problems.append(problem)
@@ -117,16 +117,16 @@ def needs(pod: Pod, storage: Storage) -> Needs:
         assert claim is not None  # noqa: S101  (_unusable has a reason for None)
         if ONE_POD in (claim["spec"].get("accessModes") or ()):
             exclusive.append(f"{namespace}/{name}")
-        found = _state(claim, storage)
-        if isinstance(found, str):
-            problems.append(found)
-        elif isinstance(found, Unbound):
-            unbound.append(found)
+        claim_state = _state(claim, storage)
+        if isinstance(claim_state, str):
+            problems.append(claim_state)
+        elif isinstance(claim_state, Unbound):
+            unbound.append(claim_state)
         else:
-            terms += found.terms
-            binding += found.binding
+            terms += claim_state.terms
+            binding += claim_state.binding
     if len(unbound) > 1:
-        unbound.sort(key=lambda one: (quantity.parse(json.loads(one.spec)["storage"]), one.key))
+        unbound.sort(key=lambda claim: (quantity.parse(json.loads(claim.spec)["storage"]), claim.key))
     return Needs("; ".join(problems), tuple(dict.fromkeys(terms)), tuple(unbound), tuple(binding), tuple(exclusive))
 
 
@@ -137,8 +137,8 @@ def _unusable(claim: Object | None, name: str, owner: Pod | None) -> str:
     if claim["metadata"].get("deletionTimestamp"):
         return f"PersistentVolumeClaim {name} is being deleted"
     if owner is not None and not any(
-        one.get("controller") and one.get("uid") == pods.uid(owner)
-        for one in claim["metadata"].get("ownerReferences") or ()
+        reference.get("controller") and reference.get("uid") == pods.uid(owner)
+        for reference in claim["metadata"].get("ownerReferences") or ()
     ):
         return f"PersistentVolumeClaim {name} was not created for this pod"
     if (claim.get("status") or {}).get("phase") == "Lost":
@@ -156,10 +156,10 @@ def _state(claim: Object, storage: Storage) -> Needs | Unbound | str:
         if volume is None:
             return f"PersistentVolume {volume_name} of PersistentVolumeClaim {name} does not exist"
         return Needs(terms=storage.derived(volume, affinity))
-    named = class_name(claim)
-    storage_class = storage.storage_class(named) if named else None
-    if named and storage_class is None:
-        return f"StorageClass {named} of PersistentVolumeClaim {name} does not exist"
+    class_of_claim = class_name(claim)
+    storage_class = storage.storage_class(class_of_claim) if class_of_claim else None
+    if class_of_claim and storage_class is None:
+        return f"StorageClass {class_of_claim} of PersistentVolumeClaim {name} does not exist"
     if volume_name or storage_class is None or storage_class.get("volumeBindingMode") != "WaitForFirstConsumer":
         return f"PersistentVolumeClaim {name} is not bound to a PersistentVolume yet"
     for volume in storage.volumes_of_claim(metadata["namespace"], name):
@@ -170,23 +170,23 @@ def _state(claim: Object, storage: Storage) -> Needs | Unbound | str:
         return Needs(terms=(_term("a PersistentVolume is provisioned for another node", fields),), binding=(name,))
     return Unbound(
         (metadata["namespace"], name),
-        named,
-        storage.derived(claim, _wanted),
+        class_of_claim,
+        storage.derived(claim, _requirements),
         storage_class.get("provisioner") != NO_PROVISIONER,
         storage.derived(storage_class, _topology),
     )
 
 
-def _wanted(claim: Object) -> str:
+def _requirements(claim: Object) -> str:
     spec = claim["spec"]
-    wanted = {
+    requirements = {
         "storage": ((spec.get("resources") or {}).get("requests") or {}).get("storage", "0"),
         "accessModes": sorted(spec.get("accessModes") or ()),
         "volumeMode": spec.get("volumeMode") or "Filesystem",
         "selector": spec.get("selector") or {},
         "attributes": spec.get("volumeAttributesClassName") or "",
     }
-    return _canonical(wanted)
+    return _canonical(requirements)
 
 
 def affinity(volume: Object) -> tuple[Term, ...]:
@@ -205,8 +205,8 @@ def _topology(storage_class: Object) -> str:
         [
             {
                 "matchExpressions": [
-                    {"key": one["key"], "operator": "In", "values": one.get("values") or []}
-                    for one in term.get("matchLabelExpressions") or ()
+                    {"key": expression["key"], "operator": "In", "values": expression.get("values") or []}
+                    for expression in term.get("matchLabelExpressions") or ()
                 ]
             }
             for term in allowed

@@ -39,16 +39,16 @@ class Storage:
         if obj is None:
             return
         with self._lock:
-            known = self._known(obj)
+            stored = self._stored(obj)
             if kind == "delete":
-                if known is None or known["metadata"].get("uid") != obj["metadata"].get("uid"):
+                if stored is None or stored["metadata"].get("uid") != obj["metadata"].get("uid"):
                     return
-                self._remove(known)
-            elif known is not None and _version(known) > _version(obj) and not _is_restored(old, new):
+                self._remove(stored)
+            elif stored is not None and _version(stored) > _version(obj) and not _is_restored(old, new):
                 return  # the answer to a write of this process is newer than this event
             else:
-                if known is not None:
-                    self._remove(known)
+                if stored is not None:
+                    self._remove(stored)
                 self._add(obj)
             self.version += 1
         self._on_change()
@@ -68,10 +68,10 @@ class Storage:
     def derived(self, obj: Object, make: Callable[[Object], T]) -> T:
         """Return ``make(obj)``, computed once for each state of the object; one ``make`` for each kind of object."""
         uid = obj["metadata"]["uid"]
-        known = self._derived.get(uid)
-        if known is None or known[0] is not obj:
-            known = self._derived[uid] = (obj, make(obj))
-        value: T = known[1]
+        cached = self._derived.get(uid)
+        if cached is None or cached[0] is not obj:
+            cached = self._derived[uid] = (obj, make(obj))
+        value: T = cached[1]
         return value
 
     def volumes_of_class(self, name: str) -> list[Object]:
@@ -85,7 +85,7 @@ class Storage:
             return list(self._of_claim.get((namespace, name), {}).values())
 
     # --- under the lock -----------------------------------------------------------------------------------------------
-    def _known(self, obj: Object) -> Object | None:
+    def _stored(self, obj: Object) -> Object | None:
         metadata = obj["metadata"]
         if obj["kind"] == CLAIM:
             return self._claims.get((metadata["namespace"], metadata["name"]))
@@ -119,8 +119,8 @@ class Storage:
 
 def class_name(obj: Object) -> str:
     """Return the StorageClass of a claim or of a volume, empty for none; the annotation is that of Kubernetes 1.5."""
-    named = (obj["metadata"].get("annotations") or {}).get("volume.beta.kubernetes.io/storage-class")
-    return named if named is not None else obj["spec"].get("storageClassName") or ""
+    from_annotation = (obj["metadata"].get("annotations") or {}).get("volume.beta.kubernetes.io/storage-class")
+    return from_annotation if from_annotation is not None else obj["spec"].get("storageClassName") or ""
 
 
 def _claim_key(volume: Object) -> tuple[str, str] | None:

@@ -62,10 +62,10 @@ _Candidate = tuple[Decimal, str, Object, tuple[Term, ...]]
 class NodeFilter:
     """Decides which nodes the claims of one pod allow; made for one version of the storage objects."""
 
-    def __init__(self, wanted: Needs, storage: Storage) -> None:
-        self._terms = wanted.terms
+    def __init__(self, needs: Needs, storage: Storage) -> None:
+        self._terms = needs.terms
         self._storage = storage
-        self._candidates = [(claim, _by_host(claim, storage)) for claim in wanted.unbound]
+        self._candidates = [(claim, _by_host(claim, storage)) for claim in needs.unbound]
 
     def refusal(self, node: NodeView) -> str:
         """Return why the claims do not allow the node; empty if they do."""
@@ -74,37 +74,39 @@ class NodeFilter:
 
     def writes(self, node: NodeView) -> list[Write]:
         """Return the writes that bind the unbound claims on a node that :meth:`refusal` allows."""
-        found = ((self._storage.claim(*claim.key), volume) for claim, volume in self._plan(node)[0])
+        planned = ((self._storage.claim(*claim.key), volume) for claim, volume in self._plan(node)[0])
         return [
             SelectNode(claim, node.name) if volume is None else ClaimVolume(volume, claim)
-            for claim, volume in found
+            for claim, volume in planned
             if claim is not None
         ]
 
     def _plan(self, node: NodeView) -> tuple[list[tuple[Unbound, Object | None]], str]:
         """Return the free volume of each unbound claim (``None``: it is provisioned), or why the node is refused."""
-        found: list[tuple[Unbound, Object | None]] = []
-        chosen: set[str] = set()
+        planned: list[tuple[Unbound, Object | None]] = []
+        taken_names: set[str] = set()
         for claim, by_host in self._candidates:
-            here = [*by_host.get(node.labels.get(HOSTNAME, ""), ()), *by_host.get(None, ())]
-            here = [one for one in here if one[1] not in chosen and _allows(one[3], node)]
-            if here:
-                _, name, volume, _ = min(here, key=itemgetter(0, 1))
-                chosen.add(name)
-                found.append((claim, volume))
+            candidates = [*by_host.get(node.labels.get(HOSTNAME, ""), ()), *by_host.get(None, ())]
+            candidates = [
+                candidate for candidate in candidates if candidate[1] not in taken_names and _allows(candidate[3], node)
+            ]
+            if candidates:
+                _, name, volume, _ = min(candidates, key=itemgetter(0, 1))
+                taken_names.add(name)
+                planned.append((claim, volume))
             elif not claim.provisioner:
                 return [], f"no free PersistentVolume of StorageClass {claim.storage_class} fits"
             elif claim.topology and not _matches(claim.topology, node):
                 return [], f"allowedTopologies of StorageClass {claim.storage_class} do not match"
             else:
-                found.append((claim, None))
-        return found, ""
+                planned.append((claim, None))
+        return planned, ""
 
 
 def _by_host(claim: Unbound, storage: Storage) -> dict[str | None, list[_Candidate]]:
     """Return the free volumes that fit the claim by the host of their node affinity; ``None``: any other affinity."""
     spec = json.loads(claim.spec)
-    found: dict[str | None, list[_Candidate]] = {}
+    by_host: dict[str | None, list[_Candidate]] = {}
     least = quantity.parse(spec["storage"])
     for volume in storage.volumes_of_class(claim.storage_class):
         if _fits(spec, least, volume):
@@ -112,22 +114,22 @@ def _by_host(claim: Unbound, storage: Storage) -> dict[str | None, list[_Candida
             candidate = (_capacity(volume), volume["metadata"]["name"], volume, terms)
             hosts = [_hosts(term.selector) for term in terms]
             for host in hosts[0] if hosts and hosts[0] is not None else (None,):
-                found.setdefault(host, []).append(candidate)
-    return found
+                by_host.setdefault(host, []).append(candidate)
+    return by_host
 
 
-def _fits(wanted: Mapping[str, Any], least: Decimal, volume: Object) -> bool:
+def _fits(requirements: Mapping[str, Any], least: Decimal, volume: Object) -> bool:
     """Whether a volume is free and fulfils a claim, on whatever node."""
     spec = volume["spec"]
     return bool(
         not spec.get("claimRef")
         and not volume["metadata"].get("deletionTimestamp")
         and (volume.get("status") or {}).get("phase") == "Available"
-        and (spec.get("volumeMode") or "Filesystem") == wanted["volumeMode"]
-        and (spec.get("volumeAttributesClassName") or "") == wanted["attributes"]
-        and set(wanted["accessModes"]) <= set(spec.get("accessModes") or ())
+        and (spec.get("volumeMode") or "Filesystem") == requirements["volumeMode"]
+        and (spec.get("volumeAttributesClassName") or "") == requirements["attributes"]
+        and set(requirements["accessModes"]) <= set(spec.get("accessModes") or ())
         and _capacity(volume) >= least
-        and _selects(wanted["selector"], volume["metadata"].get("labels") or {})
+        and _selects(requirements["selector"], volume["metadata"].get("labels") or {})
     )
 
 

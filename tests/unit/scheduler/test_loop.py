@@ -139,8 +139,8 @@ def test_it_is_found_out_once_in_a_decision_whether_a_pod_runs_on_slurm(monkeypa
     create(hub, "q")
     waiting(hub)
     asked = []
-    original = hub.scheduler._ours
-    monkeypatch.setattr(hub.scheduler, "_ours", lambda uid, *rest: asked.append(uid) or original(uid, *rest))
+    original = hub.scheduler._is_colocated
+    monkeypatch.setattr(hub.scheduler, "_is_colocated", lambda uid, *rest: asked.append(uid) or original(uid, *rest))
     hub.scheduler.reconcile()
     assert sorted(asked) == ["p", "q"]
 

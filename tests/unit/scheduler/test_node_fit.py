@@ -104,7 +104,7 @@ def test_the_memory_does_not_grow_with_distinct_pods(kind, monkeypatch):
         tracemalloc.stop()
     # what the second 200 pods keep has taken the place of what the first ones kept: 20 results of 200 nodes
     assert grown < 20 * 200 * 250
-    assert len(found._known) <= 20
+    assert len(found._by_key) <= 20
 
 
 def test_distinct_requests_with_one_outcome_share_a_placement():

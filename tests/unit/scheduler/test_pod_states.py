@@ -79,7 +79,7 @@ def carried_out(action: pod_actions.Action | None, answer: str, state: PodState,
             return replace(state, phase=Bound(now), unused_jobs=0)
         case pod_actions.CancelAndResubmit(), "done":
             cancelled = state.cancelled | {action.job_id}
-            return replace(state, cancelled=cancelled).gave_back(now, REFUSED, "NodeRefused", "cordoned")
+            return replace(state, cancelled=cancelled).unusable(now, REFUSED, "NodeRefused", "cordoned")
     return state
 
 
@@ -146,7 +146,7 @@ def test_jobs_that_end_unused_count_until_a_binding_and_the_first_one_is_replace
         state = state.submitted(number, 100.0, ()).ended(100.0, "JobFailed", "failed")
         delays.append(state.phase.failure.retry_at - 100 if isinstance(state.phase, BackingOff) else 0)
     assert delays == [0, 5, 10, 20, 40, 80, 160, 300, 300, 300]
-    state = state.submitted(11, 100.0, ()).gave_back(100.0, REFUSED, "NodeRefused", "cordoned")
+    state = state.submitted(11, 100.0, ()).unusable(100.0, REFUSED, "NodeRefused", "cordoned")
     assert state.phase.failure.retry_at - 100 >= 300 * 0.8
     assert replace(state, phase=Allocated()).bound().ended(100.0, "JobFailed", "failed").phase == NEW.phase
 

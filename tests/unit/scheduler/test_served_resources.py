@@ -27,7 +27,7 @@ def test_device_classes_that_are_not_served_are_requested_slowly():
         found.request(Workers())
         clock.advance(SLOW_PERIOD / 4)
     assert server.calls == ["/apis/resource.k8s.io/v1/deviceclasses", "/apis"]
-    assert not found.found
+    assert not found.class_by_resource
     found.request(Workers())
     assert len(server.calls) == 4
 
@@ -38,7 +38,7 @@ def test_a_refusal_leaves_the_known_device_classes(caplog):
     for error in (None, KubeForbiddenError("403"), KubeForbiddenError("403"), None):
         server.error = error
         found.request(Workers())
-        assert found.found == {"a/b": "c"}
+        assert found.class_by_resource == {"a/b": "c"}
         clock.advance(SLOW_PERIOD)
     assert (server.calls, len(caplog.records)) == (4, 1)
 

@@ -105,8 +105,10 @@ def uneven(job):
 def test_a_job_that_was_made_smaller_is_given_back(created, change, monkeypatch):
     hub = MemoryHub(("n1", "n2", "n3"))
     told = []
-    give_back = hub.scheduler._actor._give_back
-    monkeypatch.setattr(hub.scheduler._actor, "_give_back", lambda action: (told.append(action), give_back(action)))
+    cancel_and_resubmit = hub.scheduler._actor._cancel_and_resubmit
+    monkeypatch.setattr(
+        hub.scheduler._actor, "_cancel_and_resubmit", lambda action: (told.append(action), cancel_and_resubmit(action))
+    )
     for one in created:
         hub.kube.put(f"/api/v1/namespaces/team/pods/{one['metadata']['name']}", one)
 
