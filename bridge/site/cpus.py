@@ -1,8 +1,8 @@
 """One processor for the submitter's own threads, all processors for the programs that it starts.
 
 Python's threads take turns at the interpreter. On several processors, each system call of one thread wakes another on
-the next processor, often for nothing: this cost a third of all submissions (docs/developers/decisions.md). The
-kernel moves other work away from a busy processor.
+the next processor, often for nothing: this cost a third of all submissions. The kernel moves other work away from a
+busy processor. The hub gained nothing by this.
 """
 
 from __future__ import annotations
