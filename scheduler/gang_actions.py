@@ -32,7 +32,7 @@ def label(gang: Gang, job_id: int) -> list[Action]:
 
 
 def set_conditions(view: SchedulerView, members: Iterable[Pod], reason: str, message: str) -> list[Action]:
-    """Return the actions that write a condition to the members where it is due."""
+    """Return the actions that write a condition to the members for which it is due."""
     conditions = (
         rules.set_condition(view, pod, view.states.get(pods.uid(pod), NEW), reason, message) for pod in members
     )
@@ -47,7 +47,7 @@ def count_text(gang: Gang, count: int, needed: int = 0) -> str:
 def keep_job(
     view: SchedulerView, gang: Gang, state: PodState, job: Job, actions: list[Action], text: str, until: float = 0
 ) -> Steps:
-    """Return the ``actions`` of a wait; give the allocated job back after a limited time."""
+    """Return the ``actions`` of a wait; after a limited time, cancel the allocated job instead."""
     is_overdue, state = rules.busy(view, state, until)
     if is_overdue:
         text = f"after {view.config.busy_node_timeout:.0f} s: {text}"

@@ -30,7 +30,7 @@ def decide(
         state = replace(state, phase=Allocated(failure_of(state.phase)))
     if not job.nodes:
         return [], state
-    if holds := hold(gang, job.job_id):
+    if holds := hold(gang, job.job_id):  # each member needs the finalizer before the first one is bound
         return holds, state
     assigned = gang_states.assign_places(gang, job)
     unplaced = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
@@ -59,7 +59,7 @@ def decide(
 def _start(
     view: SchedulerView, gang: Gang, state: PodState, job: Job, assigned: _Places, occupancy: PlannedOccupancy
 ) -> Steps:
-    """Bind all members that have a place, or none."""
+    """Bind all members that have a place, or none of them."""
     placed = _placed(gang, assigned)
     failure = failure_of(state.phase)
     if short := _shortage(view, gang, job, assigned):
@@ -128,9 +128,9 @@ def _short_nodes(view: SchedulerView, gang: Gang, job: Job, assigned: _Places) -
 def _replacements(
     view: SchedulerView, gang: Gang, state: PodState, job: Job, assigned: _Places, occupancy: PlannedOccupancy
 ) -> Steps:
-    """Bind members of a gang that has started, each as soon as its node takes it.
+    """Bind members of a gang that has started, each as soon as its node has room for it.
 
-    A member gets a job of its own if its node is refused, or has no room for a while. The job is given back if no
+    A member gets a job of its own if its node is refused, or has no room for a while. The job is cancelled if no
     member runs and none can be bound for a while.
     """
     actions: list[Action] = []

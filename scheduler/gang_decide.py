@@ -47,8 +47,8 @@ from scheduler.rules import (
     jobs_of,
     last_job,
     may_exclude,
+    may_predate_cancellation,
     obstacle,
-    outruns,
     pending_text,
     unsettled,
     with_excluded,
@@ -88,7 +88,7 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
         and any(gang_states.may_join(pod, gang.ref) for pod in gang.open)
     ):
         return [*releases, Join(gang.waiting[0], gang)], state.seen()
-    if live and outruns(view, gang, state):
+    if live and may_predate_cancellation(view, gang, state):
         return releases, state
     actions, state = (
         _with_job(view, gang, state, live, occupancy)
@@ -167,7 +167,7 @@ def _without_job(
     if len(waiting) + gang.succeeded() < gang.minimum:
         return set_conditions(view, waiting, INCOMPLETE, count_text(gang, len(waiting) + gang.succeeded())), state
     all_pods = gang.pods
-    gang, strangers = gang_states.chosen(gang)
+    gang, strangers = gang_states.choose_members(gang)
     text = "the next Slurm job of the group is for members that request other resources or settings than the pod"
     differs = set_conditions(view, strangers, "GangDiffers", text)
     condition, state = obstacle(view, state, all_pods)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class GangIndex:
-    """The members of each gang in the cache; safe for any thread. :meth:`changed` is a subscriber of the cache."""
+    """The members of each gang in the cache. Thread-safe. :meth:`changed` is a subscriber of the cache."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -63,12 +63,12 @@ class GangIndex:
             chosen = [
                 (list(self._members[key].items()), [*self._alone.get(key, ())]) for key in keys if key in self._members
             ]
-        for entries, others in chosen:
+        for entries, alone_uids in chosen:
             present = [(pod, member) for uid, (member, _) in entries if (pod := cache.by_uid(uid)) is not None]
             if present:
                 arrivals = {uid: at for uid, (_, at) in entries}
                 since = (arrivals[pods.uid(pod)] for pod, _ in present if not pods.is_finished(pod))
-                alone = [pod for uid in others if (pod := cache.by_uid(uid)) is not None]
+                alone = [pod for uid in alone_uids if (pod := cache.by_uid(uid)) is not None]
                 try:
                     gangs.append(make(present, min(since, default=-math.inf), alone))
                 except Exception as error:

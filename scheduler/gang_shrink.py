@@ -1,4 +1,4 @@
-"""The nodes that a running gang gives back: Slurm shows a drained node as DRAINING while a job has it. Pure.
+"""The nodes that a running gang releases: Slurm shows a drained node as DRAINING while a job has it. Pure.
 
 A member that is evicted from such a node gets a job of its own elsewhere (:mod:`scheduler.gang_apart`). The job of the
 gang is shrunk to its other nodes when no pod is left on the node and none can be bound there any more. The request to
@@ -22,7 +22,7 @@ WHY = "no new pod can run there, and no pod of the group is left there"
 
 
 def decide(view: SchedulerView, gang: Gang, state: PodState, live: list[ObservedJob]) -> Shrink | None:
-    """Return the action for the first component of the running job with nodes to give back; ``None`` without any.
+    """Return the action for the first component of the running job that has nodes to release; ``None`` if none has.
 
     ``live`` are the jobs of the gang that are pending or allocated.
     """
@@ -37,7 +37,7 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, live: list[Observed
         return None
     for part in job.parts or (job,):
         released = tuple([node for node in part.nodes if node in closed and node not in used])
-        if 0 < len(released) < len(part.nodes):
+        if 0 < len(released) < len(part.nodes):  # Slurm does not take the last node from a component
             pod = next(pod for pod in gang.running if gang_apart.stays(pod, job))
             return Shrink(pod, job.job_id, released, WHY, part.job_id if isinstance(part, JobPart) else 0)
     return None

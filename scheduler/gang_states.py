@@ -159,7 +159,7 @@ def assign(gang: Gang, nodes: Sequence[str], size: int, shared: int, exact: bool
     free = {node: min(shared, size - number * shared) for number, node in enumerate(nodes)}
     if exact and nodes and len(nodes) * shared < size:
         free[nodes[-1]] = size % shared or shared
-    for pod in gang.running:
+    for pod in gang.running:  # bound before a crash, or by an earlier decision
         node = pods.slurm_node(pod)
         if node in free:
             free[node] -= 1
@@ -209,7 +209,7 @@ def assign_places(gang: Gang, job: Job) -> dict[str, str]:
     return assigned
 
 
-def chosen(gang: Gang) -> tuple[Gang, list[Pod]]:
+def choose_members(gang: Gang) -> tuple[Gang, list[Pod]]:
     """Return the gang with the waiting members for which the next job is submitted, and the other waiting pods.
 
     Any user of the namespace may label a pod as a member. If at least as many waiting members as the gang needs request
@@ -219,11 +219,11 @@ def chosen(gang: Gang) -> tuple[Gang, list[Pod]]:
     waiting = gang.waiting
     shapes = [links.shape(pod) for pod in waiting]
     counts, succeeded = Counter(shapes), gang.succeeded()
-    most, count = counts.most_common(1)[0]
+    common_shape, count = counts.most_common(1)[0]
     if count == len(waiting):
         return gang, []
     if count >= gang.minimum - succeeded:
-        kept = {pods.uid(pod) for pod, shape in zip(waiting, shapes, strict=True) if shape == most}
+        kept = {pods.uid(pod) for pod, shape in zip(waiting, shapes, strict=True) if shape == common_shape}
     else:
         by_uid = {pods.uid(pod): shape for pod, shape in zip(waiting, shapes, strict=True)}
         kept = _one_for_each_slot(gang, by_uid, counts, gang.size - succeeded)
@@ -245,12 +245,12 @@ def _one_for_each_slot(gang: Gang, shapes: Mapping[str, str], counts: Mapping[st
         return -counts[shapes[pods.uid(pod)]], metadata.get("creationTimestamp") or "", metadata["name"]
 
     kept: set[str] = set()
-    taken: set[int] = set()
+    taken_slots: set[int] = set()
     for pod in sorted(gang.waiting, key=key):
         slot = gang.slots[pods.uid(pod)]
-        if len(kept) < room and (slot is None or slot not in taken):
+        if len(kept) < room and (slot is None or slot not in taken_slots):
             kept.add(pods.uid(pod))
-            taken |= {slot} if slot is not None else set()
+            taken_slots |= {slot} if slot is not None else set()
     return kept
 
 
@@ -304,7 +304,7 @@ def shape_in(job: Job) -> Callable[[Pod], str]:
 
 
 def _shared(submitted: JobLink | JobPart | None, members: Sequence[Pod], size: int) -> int:
-    """Return how many members share a node; comments of older releases do not say it, and the members do."""
+    """Return how many members share a node; if the comment is of an older release, the members state it."""
     stated = submitted.together if submitted is not None else 0
     return stated or min(together(members), size)
 

@@ -21,7 +21,7 @@ Pod = Mapping[str, Any]
 
 
 class JobRequests:
-    """Makes the requests; ``claims`` remove allocations of earlier jobs. For any thread."""
+    """Builds the requests; ``claims`` remove allocations of earlier jobs. Thread-safe."""
 
     def __init__(self, dependencies: Dependencies, claims: Claims) -> None:
         self._config, self._cluster = dependencies.config, dependencies.cluster
@@ -49,13 +49,13 @@ class JobRequests:
             request = translate.request(members[0], self._config, version, self._cluster, excluded, longest)
             return self._claims.add_to(request, members)
         succeeded = gang.succeeded()
-        size, least = max(gang.size - succeeded, len(members)), max(gang.minimum - succeeded, 1)
+        size, minimum = max(gang.size - succeeded, len(members)), max(gang.minimum - succeeded, 1)
         shapes = links.by_shape(members)
-        if not self._have_nodes(list(shapes.values()), least, placements):
+        if not self._have_nodes(list(shapes.values()), minimum, placements):
             shapes = links.by_shape(members, links.placed_shape)
         groups = list(shapes.values())
         if len(groups) == 1:
-            return self._claims.add_to(self._of_group(gang, members, size, least, placements), members)
+            return self._claims.add_to(self._of_group(gang, members, size, minimum, placements), members)
         _check_shared_claims(groups)
         components = [
             (_shaped(self._of_group(gang, group, len(group), len(group), placements), shape), group)
@@ -70,21 +70,21 @@ class JobRequests:
         with_claims = [self._claims.add_to(part, group) for part, group in zip(parts, groups, strict=True)]
         return replace(with_claims[0], components=tuple(with_claims[1:]))
 
-    def _have_nodes(self, groups: Sequence[Sequence[Pod]], least: int, placements: Placements) -> bool:
-        """Whether each group has enough nodes that fit all its members; a single one needs ``least`` places."""
+    def _have_nodes(self, groups: Sequence[Sequence[Pod]], minimum: int, placements: Placements) -> bool:
+        """Whether each group has enough nodes that fit all its members; a single one needs ``minimum`` places."""
         for group in groups:
-            fewest = math.ceil((least if len(groups) == 1 else len(group)) / together(group))
+            fewest = math.ceil((minimum if len(groups) == 1 else len(group)) / together(group))
             if len(self._place(group, placements)[0].eligible) < fewest:
                 return False
         return True
 
     def _of_group(
-        self, gang: Gang, members: Sequence[Pod], size: int, least: int, placements: Placements
+        self, gang: Gang, members: Sequence[Pod], size: int, minimum: int, placements: Placements
     ) -> JobRequest:
-        """Return the request for ``size`` members of one shape, of which at least ``least`` start."""
+        """Return the request for ``size`` members of one shape, of which at least ``minimum`` start."""
         version = self._slurm.version
         placement, longest = self._place(members, placements)
-        shape = translate.GangShape(gang.ref, size, least, together(members), gang.succeeded())
+        shape = translate.GangShape(gang.ref, size, minimum, together(members), gang.succeeded())
         self._check_nodes(placement, shape.fewest)
         excluded = _excluded(placement, version)
         return translate.gang_request(members, shape, self._config, version, self._cluster, excluded, longest)

@@ -174,6 +174,7 @@ class SlurmActor:
             if tracing.tracer is not None:
                 request = traced(request, slurm_spans.traceparent(members))
             began = self._clock.time()
+            # after a crash from here on, the successor finds the job by the UID or the group in its comment
             submitted = self._send(pod, request)
         except SlurmUnknownOutcomeError as error:
             now, reason, message = self._clock.monotonic(), error.reason, str(error)
@@ -290,7 +291,7 @@ class SlurmActor:
         pod = self._cache.by_uid(pods.uid(pod)) or pod  # a hold or the claims may have changed it
         if _has_changed(pod, action):
             return
-        if action.later:
+        if action.later:  # the list of states does not show that a running job has lost a node
             self._poller.read(action.job_id)
         snapshot = self._poller.snapshot
         cancelled = self._slurm.cancellations.since(snapshot.began)
@@ -357,7 +358,7 @@ class SlurmActor:
         return True
 
     def _release(self, action: pod_actions.Release) -> None:
-        for job_id in action.job_ids:
+        for job_id in action.job_ids:  # before the finalizer is removed: a successor still finds the pod, and cancels
             self._cancel(action.pod, job_id)
         key = links.key(action.pod)
         self._states.update(key, PodState.seen)
@@ -377,6 +378,7 @@ class SlurmActor:
         self._poller.wake()
 
     def _cancel_and_resubmit(self, action: pod_actions.CancelAndResubmit) -> None:
+        # before the cancellation: the workload controller terminates a pod that has the id of a cancelled job
         for pod in action.gang.waiting if action.gang is not None else [action.pod]:
             if pods.job_id(pod) is not None:
                 self._writer.patch(pod, pods.forget_job_patch(pod))

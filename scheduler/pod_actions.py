@@ -102,7 +102,7 @@ class Exclude:
     """Set the excluded nodes of a pending job, or of the component with this number and its own id.
 
     ``before`` are the nodes that the job excludes now. If slurmctld refuses the update because it no longer has one of
-    them, the job of the pod or of the ``gang`` is given back.
+    them, the job of the pod or of the ``gang`` is cancelled, and a new one is submitted.
     """
 
     pod: Pod
@@ -116,7 +116,7 @@ class Exclude:
 
 @dataclass(frozen=True, slots=True)
 class Shrink:
-    """Let the running job of a gang, or its component with this id, give back ``nodes`` on which no member runs.
+    """Let the running job of a gang, or its component with this id, release ``nodes`` on which no member runs.
 
     ``pod`` is a member that runs in the job.
     """

@@ -89,7 +89,7 @@ class Decision:
 
     ``states`` are the next states of the pods whose state changes, by UID. ``planned`` are the pods that the actions
     bind: they count on their nodes from now on (:meth:`~scheduler.nodes.occupancy.Occupancy.assume`). ``refused`` are
-    the full nodes of jobs that are given back (:meth:`~scheduler.nodes.occupancy.Occupancy.refuse`).
+    the full nodes of jobs that are cancelled (:meth:`~scheduler.nodes.occupancy.Occupancy.refuse`).
     """
 
     actions: list[Action]
@@ -139,7 +139,7 @@ def decide(view: SchedulerView) -> Decision:
 
 
 def _report_failure(view: SchedulerView, unit: Pod | Gang, error: UnexpectedError) -> list[Action]:
-    """Tell the pods of a unit for which the decision has failed."""
+    """Return the conditions of the pods of a unit for which the decision has failed."""
     members = unit.open if isinstance(unit, Gang) else [unit]
     conditions = (
         set_condition(view, pod, view.states.get(pods.uid(pod), NEW), error.reason, str(error)) for pod in members
@@ -233,9 +233,11 @@ def _allocated(
         state = replace(state, phase=Allocated(failure))
     if not job.nodes:
         return None, state
+    # a pod may change until it has the id of its job; the comment has a digest of what was requested
     if job.link is not None and job.link.shape not in ("", links.shape(pod)):
         text = "the resources or settings of the pod have changed since its submission"
         return CancelAndResubmit(pod, job.job_id, text), state
+    # Slurm lets the owner of a job make it smaller
     if short := allotted.shortage(job.allotment, {job.nodes[0]: [pod]}, view.config.gres):
         return CancelAndResubmit(pod, job.job_id, f"Slurm has allocated {short}", reason=allotted.REASON), state
     missing, state = starting(view, state, job.nodes[:1])
@@ -245,6 +247,7 @@ def _allocated(
     why = view.placements.refusal(pod, job.nodes[0])
     if why:
         text = f"Slurm allocated node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}"
+        # API v0.0.38 (Slurm 22.05) cannot exclude the node: Slurm could allocate it again at once
         return CancelAndResubmit(pod, job.job_id, text, soon=view.version.exclude_nodes), state
     node = view.placements.by_slurm_name[job.nodes[0]]
     occupant = occupancy.occupant(pod, node.name)
@@ -267,7 +270,7 @@ def _allocated(
 def _busy(
     view: SchedulerView, pod: Pod, state: PodState, job_id: int, full: FullNode, occupancy: PlannedOccupancy
 ) -> _Step:
-    """Keep the job until its node has room, for a limited time; give it back if other nodes may have room now."""
+    """Keep the job until its node has room, for a limited time; cancel it if other nodes may have room now."""
     if is_better_elsewhere(view, [pod], 1, full):
         occupancy.refuse(full.node, full.lacking)
         return CancelAndResubmit(pod, job_id, full.refusal(), soon=True), state
@@ -291,7 +294,7 @@ def _wait_for_volumes(view: SchedulerView, pod: Pod, state: PodState, job_id: in
 
 
 def _wait_for_claims(view: SchedulerView, pod: Pod, state: PodState, job_id: int, reason: str, message: str) -> _Step:
-    """Keep the job until its devices can be allocated, for a limited time; without an action if the bind is due."""
+    """Keep the job until its devices can be allocated, for a limited time; return no action if the bind is due."""
     is_overdue, state = busy(view, state)
     if is_overdue:
         return CancelAndResubmit(pod, job_id, f"after {view.config.busy_node_timeout:.0f} s: {message}"), state
@@ -301,7 +304,7 @@ def _wait_for_claims(view: SchedulerView, pod: Pod, state: PodState, job_id: int
 def _hold_or_set_condition(
     view: SchedulerView, pod: Pod, state: PodState, job_id: int, reason: str, message: str
 ) -> Hold | SetCondition | None:
-    """Set the job on the pod if it is not there yet; else write the reason for the wait."""
+    """Set the job id on the pod if it is not set yet; else write the reason for the wait."""
     if pods.job_id(pod) != job_id or not pods.is_held(pod):
         return Hold(pod, job_id)
     return set_condition(view, pod, state, reason, message)

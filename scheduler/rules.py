@@ -170,7 +170,7 @@ def jobs_of(view: SchedulerView, key: str) -> list[ObservedJob]:
     return [view.snapshot.jobs[job_id] for job_id in view.snapshot.by_uid.get(key, ())]
 
 
-def outruns(view: SchedulerView, gang: Gang, state: PodState) -> bool:
+def may_predate_cancellation(view: SchedulerView, gang: Gang, state: PodState) -> bool:
     """Whether the snapshot may be older than the cancellation of the jobs that it shows for a gang.
 
     The controllers cancel the job of a gang when no member is left, and they may be a process of their own. So a job
@@ -182,7 +182,10 @@ def outruns(view: SchedulerView, gang: Gang, state: PodState) -> bool:
 
 def waits_for_poll(view: SchedulerView) -> bool:
     """Whether the decision about a gang with a job waits for a newer snapshot."""
-    return any(outruns(view, gang, view.states.get(gang.key, NEW)) and _has_job(view, gang.key) for gang in view.gangs)
+    return any(
+        may_predate_cancellation(view, gang, view.states.get(gang.key, NEW)) and _has_job(view, gang.key)
+        for gang in view.gangs
+    )
 
 
 def _earliest_submission(snapshot: Snapshot, members: Iterable[Pod]) -> float:
@@ -290,6 +293,7 @@ def is_doubtful(state: PodState, observed_jobs: Iterable[ObservedJob]) -> bool:
 
     Jobs that this process has cancelled do not count. The job may be newer than the one on the pod.
     """
+    # one answer may be that of a proxy, or of a slurmctld that has just restarted
     return any(not observed.is_confirmed and observed.job.job_id not in state.cancelled for observed in observed_jobs)
 
 
@@ -351,7 +355,7 @@ def with_excluded(
     allocates them to no job.
     """
     last_excluded = state.excluded_of(part)
-    if last_excluded is desired:
+    if last_excluded is desired:  # pods with the same placement share one tuple
         return state
     excluded = excluded_now(state, job, part)
     if not view.placements.same_for_slurm(excluded, desired):

@@ -160,6 +160,7 @@ class Scheduler(SlurmLoop):
     def reconcile_some(self, keys: Set[str]) -> None:
         """Decide for the pods with these UIDs, for the gangs with these keys, and for those with changed jobs."""
         before, self._snapshot = self._snapshot, self.dependencies.poller.snapshot
+        # pods with allocated jobs compete for room on their nodes, so the decision is for all of them
         keys_to_decide = keys | changed_keys(before, self._snapshot) | self._states.allocated
         gangs = self._gangs.uids
         waiting = self.dependencies.pods.picked() if keys_to_decide else {}
@@ -172,7 +173,7 @@ class Scheduler(SlurmLoop):
             self._decide_for(pods_to_decide, colocated, self._snapshot, updates=0)
 
     def _count(self, waiting: Mapping[str, pod_actions.Pod]) -> Counter[str]:
-        """Count the pods by what they wait for."""
+        """Return the number of pods by what they wait for."""
         counts: Counter[str] = Counter()
         for uid, pod in waiting.items():
             try:
@@ -357,6 +358,7 @@ class Scheduler(SlurmLoop):
             if self.dependencies.slurm.version.allocations
             else frozenset()
         )
+        # Slurm allocates drained nodes to no job, so pending jobs need not exclude them
         drained = frozenset(name for name, node in snapshot.nodes.items() if "DRAIN" in node.states)
         inputs = (self._node_changes, taken, frozenset(snapshot.nodes), asleep, drained, partitions, extended)
         if inputs != self._placement_inputs:

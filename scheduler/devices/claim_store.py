@@ -28,7 +28,7 @@ class ClaimMissingError(UntranslatableError):
 
 
 class ClaimStore:
-    """The claims of pods in the API server. For any thread."""
+    """The claims of pods in the API server. Thread-safe."""
 
     def __init__(
         self,
@@ -103,7 +103,10 @@ class ClaimStore:
             raise DevicesNotReadyError(f"ResourceClaim {desired['metadata']['name']} was just created") from error
 
     def report(self, pod: Pod, classes: Mapping[str, str]) -> None:
-        """Write ``extendedResourceClaimStatus``; raises if the API server has no such field (before 1.36)."""
+        """Write ``extendedResourceClaimStatus``.
+
+        Raises :class:`UnsupportedClaimError` if the API server has no such field (before Kubernetes 1.36).
+        """
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "status")
         status = extended_claims.status(pod, classes)
         if (pod.get("status") or {}).get("extendedResourceClaimStatus") == status:

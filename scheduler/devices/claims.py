@@ -76,7 +76,7 @@ class _Plan:
 
 
 class Claims:
-    """Allocates the claims of pods; ``kube`` is fenced, and ``applied`` gets each pod that it changes. For any thread.
+    """Allocates the claims of pods; ``kube`` is fenced, and ``applied`` gets each pod that it changes. Thread-safe.
 
     One allocation runs at a time on a node, so that two pods of one job never get the same device. Every device is in
     the ResourceSlice of one node.
@@ -155,7 +155,7 @@ class Claims:
                 member.size,
             )
         for claim in claim_by_uid.values():
-            if (claim.get("status") or {}).get("allocation"):
+            if (claim.get("status") or {}).get("allocation"):  # Slurm may have given these devices to another job
                 self._store.deallocate(claim)
         demand = _sum(own_demands[0], shared_demand, 1 if member is None else request.tasks_per_node)
         named_gres = {expression.split(":")[0] for expression in request.gres}
@@ -218,6 +218,7 @@ class Claims:
         own_plans, shared_plans = list[_Plan](), list[_Plan]()
         claims = self._store.of_pod(pod)
         if (extended := self._extended_of(bind)) is not None:
+            # may be repeated after a crash: the name of the claim follows from the UID of the pod
             claims.append((self._store.create(extended, pod), True))
         for claim, is_own in claims:
             plan = plans.get(claim["metadata"]["uid"]) or self._planned(claim, bind.node, resources, devices)

@@ -1,4 +1,4 @@
-"""The devices that are allocated to the ResourceClaims of the cluster. Safe for any thread."""
+"""The devices that are allocated to the ResourceClaims of the cluster. Thread-safe."""
 
 from __future__ import annotations
 

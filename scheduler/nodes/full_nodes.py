@@ -60,7 +60,7 @@ class FullNode:
         return bool({occupant.uid for occupant in (*self.ending, *self.others)} - set(map(pods.uid, members)))
 
     def refusal(self) -> str:
-        """Return why the job of a pod is given back although no pod of the node is about to end."""
+        """Return why the job of a pod is cancelled although no pod of the node is about to end."""
         return f"node {self.node} has {self.lack()} beside {self.names()}"
 
 

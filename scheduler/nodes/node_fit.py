@@ -31,10 +31,10 @@ Key = tuple[str, tuple[str, ...]]
 
 
 class BoundedCache(Generic[K, V]):
-    """The values that were used last, at most ``most`` of them. For any thread; a value may be made twice."""
+    """The values that were used last, at most ``max_size`` of them. Thread-safe; a value may be made twice."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
         self._lock = threading.Lock()
         self._values: dict[K, V] = {}
 
@@ -48,7 +48,7 @@ class BoundedCache(Generic[K, V]):
         value = make()
         with self._lock:
             self._values[key] = value
-            if len(self._values) > self._most:
+            if len(self._values) > self._max_size:
                 del self._values[next(iter(self._values))]
         return value
 
@@ -74,9 +74,9 @@ class NodeFit:
             kind = self._kind_of[name] = numbers.setdefault((offered, frozenset(node.taken.items())), len(numbers))
             if kind == len(self._kinds):
                 self._kinds.append(node)
-        most = most_results(len(self._nodes))
+        max_results = most_results(len(self._nodes))
         self._keys = BoundedCache[str, Key](MOST_SHAPES)
-        self._selections = BoundedCache[str, Selection](most)
+        self._selections = BoundedCache[str, Selection](max_results)
 
     def key(self, pod: Mapping[str, Any], partition: str) -> Key:
         """Return the key of the pod's placement: the same for all pods that fit the same nodes for the same reasons."""

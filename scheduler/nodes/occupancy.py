@@ -48,7 +48,7 @@ class Occupant:
 
 
 class Occupancy:
-    """The occupants of every node. Safe for any thread.
+    """The occupants of every node. Thread-safe.
 
     :meth:`changed` is a subscriber of caches of pods; it calls ``on_change`` when it has changed an occupant. A pod
     that is about to be bound counts at once (:meth:`assume`), before a cache shows it on its node. ``max_grace``: the
@@ -202,9 +202,9 @@ class Occupancy:
             users.pop(uid, None)
             if not users:
                 del self._by_claim[claim]
-        others = self._by_node[occupant.node]
-        del others[uid]
-        if not others:
+        occupants = self._by_node[occupant.node]
+        del occupants[uid]
+        if not occupants:
             del self._by_node[occupant.node]
             del self._used[occupant.node]
 

@@ -59,15 +59,15 @@ class Placements:
         self._partitions = partitions
         self._expected = {node.slurm_name: node for node in self._nodes}
         self._fit = NodeFit(self._nodes)
-        self._most = most_results(len(slurm_nodes))
-        self._by_key = BoundedCache[Key, Placement](self._most)
-        self._bound = BoundedCache[tuple[object, ...], Placement](self._most)
+        self._max_results = most_results(len(slurm_nodes))
+        self._by_key = BoundedCache[Key, Placement](self._max_results)
+        self._bound = BoundedCache[tuple[object, ...], Placement](self._max_results)
         self._drained = frozenset(name for name, node in slurm_nodes.items() if "DRAIN" in node.states)
-        self._same = BoundedCache[tuple[int, int], tuple[tuple[str, ...], tuple[str, ...], bool]](self._most)
+        self._same = BoundedCache[tuple[int, int], tuple[tuple[str, ...], tuple[str, ...], bool]](self._max_results)
         # a weak reference: one placement for each pod would not be bounded
         self._by_uid: dict[str, tuple[Mapping[str, Any], Key, weakref.ref[Placement]]] = {}
         self._storage = storage or Storage()
-        self._stored = _ByStorage(0, self._most)
+        self._stored = _ByStorage(0, self._max_results)
 
     def of(self, pod: Mapping[str, Any], default_partition: str) -> Placement:
         """Return the placement of a pod."""
@@ -85,7 +85,7 @@ class Placements:
         return self._within(cached[1], placement, needs) if needs.restricts else placement
 
     def forget_all_but(self, uids: Set[str]) -> None:
-        """Forget the other pods. Other threads may add pods meanwhile."""
+        """Delete the results for all other pods. Other threads may add pods meanwhile."""
         for by_uid in (self._by_uid, self._stored.needs):
             for uid in list(by_uid):
                 if uid not in uids:
@@ -132,7 +132,7 @@ class Placements:
 
     def _current(self) -> _ByStorage:
         if self._stored.version != self._storage.version:
-            self._stored = _ByStorage(self._storage.version, self._most)
+            self._stored = _ByStorage(self._storage.version, self._max_results)
         return self._stored
 
     def same_for_slurm(self, one: tuple[str, ...], other: tuple[str, ...]) -> bool:
@@ -224,12 +224,12 @@ class Placements:
 
 
 class _ByStorage:
-    """What was computed from one version of the storage objects."""
+    """The results that were computed from one version of the storage objects."""
 
-    def __init__(self, version: int, most: int) -> None:
+    def __init__(self, version: int, max_results: int) -> None:
         self.version = version
         self.needs: dict[str, pod_volumes.Needs] = {}
-        self.placements = BoundedCache[tuple[object, ...], Placement](most)
+        self.placements = BoundedCache[tuple[object, ...], Placement](max_results)
 
 
 def _placement(refused: Mapping[str, str], eligible: Iterable[str]) -> Placement:

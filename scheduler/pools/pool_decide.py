@@ -148,7 +148,7 @@ def decide(view: PoolSchedulerView) -> Decision:
 
 
 def _report_failure(view: PoolSchedulerView, pod: Pod, error: Exception) -> SetCondition | None:
-    """Report an unexpected error in the condition of the pod."""
+    """Return the condition that reports an unexpected error to the pod."""
     unexpected = isolation.report("pool-scheduler", pods.key(pod), error)
     return _set_condition(view, pod, view.states.get(pods.uid(pod), NEW), str(unexpected), unexpected.reason)
 

@@ -41,8 +41,8 @@ class Places:
     refused: dict[str, str]
 
 
-def select(candidates: Sequence[Candidate], kept: Sequence[str], most: int) -> Places:
-    """Select at most ``most`` places. ``candidates`` are in the order of preference, ``kept`` are the present places.
+def select(candidates: Sequence[Candidate], kept: Sequence[str], limit: int) -> Places:
+    """Select at most ``limit`` places. ``candidates`` are in the order of preference, ``kept`` are the present places.
 
     A present place stays while its pool can have it: it has waited in its queue. A present place at a pool that is not
     Ready stays only as long as no other pool needs its number. The colocated Slurm always keeps its place, because
@@ -54,6 +54,6 @@ def select(candidates: Sequence[Candidate], kept: Sequence[str], most: int) -> P
         return new or candidate.name != names.LOCAL_POOL, bool(candidate.silent), new, bool(candidate.full)
 
     possible = [c for c in candidates if not c.problem and (not c.silent or c.name in kept)]
-    chosen = {candidate.name for candidate in sorted(possible, key=rank)[:most]}
+    chosen = {c.name for c in sorted(possible, key=rank)[:limit]}
     refused = {c.name: c.problem or c.silent or NO_PLACE_LEFT for c in candidates if c.name not in chosen}
     return Places(tuple(c.name for c in candidates if c.name in chosen), refused)

@@ -14,7 +14,7 @@ Pod = Mapping[str, Any]
 
 
 class Usage:
-    """Requests of bound pods by node. Safe for any thread.
+    """Requests of bound pods by node. Thread-safe.
 
     :meth:`changed` is a subscriber of the cache of pods. A pod that is about to be bound counts at once
     (:meth:`assume`), before the cache shows it on its node.

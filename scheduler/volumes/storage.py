@@ -1,4 +1,4 @@
-"""The PersistentVolumeClaims, PersistentVolumes and StorageClasses of the cluster, indexed. Safe for any thread."""
+"""The PersistentVolumeClaims, PersistentVolumes and StorageClasses of the cluster, indexed. Thread-safe."""
 
 from __future__ import annotations
 

@@ -49,6 +49,7 @@ class ClaimVolume:
         metadata = self.claim["metadata"]
         ref = {"kind": "PersistentVolumeClaim", "apiVersion": "v1"}
         ref |= {key: metadata[key] for key in ("namespace", "name", "uid", "resourceVersion") if key in metadata}
+        # not volumeName of the claim: it can be set only once, so a lost race would leave the claim unbound
         annotations = {BOUND_BY_CONTROLLER: "yes"}
         return {"metadata": {**_precondition(self.volume), "annotations": annotations}, "spec": {"claimRef": ref}}
 
@@ -107,9 +108,9 @@ def _by_host(claim: Unbound, storage: Storage) -> dict[str | None, list[_Candida
     """Return the free volumes that fit the claim by the host of their node affinity; ``None``: any other affinity."""
     spec = json.loads(claim.spec)
     by_host: dict[str | None, list[_Candidate]] = {}
-    least = quantity.parse(spec["storage"])
+    requested = quantity.parse(spec["storage"])
     for volume in storage.volumes_of_class(claim.storage_class):
-        if _fits(spec, least, volume):
+        if _fits(spec, requested, volume):
             terms = storage.derived(volume, affinity)
             candidate = (_capacity(volume), volume["metadata"]["name"], volume, terms)
             hosts = [_hosts(term.selector) for term in terms]
@@ -118,7 +119,7 @@ def _by_host(claim: Unbound, storage: Storage) -> dict[str | None, list[_Candida
     return by_host
 
 
-def _fits(requirements: Mapping[str, Any], least: Decimal, volume: Object) -> bool:
+def _fits(requirements: Mapping[str, Any], requested: Decimal, volume: Object) -> bool:
     """Whether a volume is free and fulfils a claim, on whatever node."""
     spec = volume["spec"]
     return bool(
@@ -128,7 +129,7 @@ def _fits(requirements: Mapping[str, Any], least: Decimal, volume: Object) -> bo
         and (spec.get("volumeMode") or "Filesystem") == requirements["volumeMode"]
         and (spec.get("volumeAttributesClassName") or "") == requirements["attributes"]
         and set(requirements["accessModes"]) <= set(spec.get("accessModes") or ())
-        and _capacity(volume) >= least
+        and _capacity(volume) >= requested
         and _selects(requirements["selector"], volume["metadata"].get("labels") or {})
     )
 

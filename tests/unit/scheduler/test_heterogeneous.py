@@ -241,13 +241,13 @@ def test_a_submission_is_for_no_more_members_than_the_gang_has_and_one_for_each_
     found = [member(slot or 0, size=5, cpu=cpu, name=f"m{n}", uid=f"m{n}") for n, (slot, cpu) in enumerate(asked)]
     entries = [(pod, replace(links.membership(pod), slot=slot)) for pod, (slot, _) in zip(found, asked, strict=True)]
     gang = gang_states.make(entries)
-    kept, others = gang_states.chosen(gang)
+    kept, others = gang_states.choose_members(gang)
     assert sorted(map(pods.uid, [*kept.waiting, *others])) == sorted(map(pods.uid, found))
     if len(links.by_shape(kept.waiting)) > 1:
         slots = [gang.slots[pods.uid(pod)] for pod in kept.waiting]
         assert len(slots) <= 5
         assert len({slot for slot in slots if slot is not None}) == len([slot for slot in slots if slot is not None])
-    assert gang_states.chosen(kept) == (kept, [])
+    assert gang_states.choose_members(kept) == (kept, [])
 
 
 class Scene:
