@@ -36,11 +36,11 @@ def defaults(policy: NamespacePolicy, pod: Pod, inherited: Mapping[str, str]) ->
 
     A pod without a deadline gets the maximum time limit: it would have the one of the partition.
     """
-    found = {name: value for name in FIELDS if (value := policy.default_of(name)) is not None}
+    annotations = {name: value for name in FIELDS if (value := policy.default_of(name)) is not None}
     deadline = pod["spec"].get("activeDeadlineSeconds") or names.JOB_DEADLINE in {**annotations_of(pod), **inherited}
     if policy.max.timelimit is not None and not deadline:
-        found[names.TIME_LIMIT] = str(policy.max.timelimit)
-    return found
+        annotations[names.TIME_LIMIT] = str(policy.max.timelimit)
+    return annotations
 
 
 def denied(annotations: Mapping[str, str], policy: NamespacePolicy, partition: str) -> list[Denial]:
@@ -48,23 +48,23 @@ def denied(annotations: Mapping[str, str], policy: NamespacePolicy, partition: s
 
     If the policy has a default, an absent annotation is denied too, because Slurm would use the default of SlurmUser.
     """
-    found = []
+    denials = []
     for name in sorted(FIELDS):
         allowed = policy.allowed_of(name, partition)
         value = annotations.get(name)
         if value is None:
-            beyond = policy.default_of(name) is not None
+            is_denied = policy.default_of(name) is not None
             problem = f"annotation {name}: must not be absent"
         else:
             refused = [part for part in policies.parts(value) if part not in allowed]
-            beyond = bool(refused) and policies.ANY not in allowed
+            is_denied = bool(refused) and policies.ANY not in allowed
             problem = f"annotation {name}: {value!r} is not allowed"
-            if beyond and [value] != refused:
+            if is_denied and [value] != refused:
                 problem += f" ({', '.join(refused)})"
-        if beyond:
+        if is_denied:
             key = name.removeprefix(names.JOB_ANNOTATION_PREFIX)
-            found.append(Denial(key, problem, ", ".join(allowed) or "no such annotation"))
-    return found
+            denials.append(Denial(key, problem, ", ".join(allowed) or "no such annotation"))
+    return denials
 
 
 def impossible(annotations: Mapping[str, str], partitions: Collection[str]) -> list[str]:
@@ -72,8 +72,8 @@ def impossible(annotations: Mapping[str, str], partitions: Collection[str]) -> l
 
     No permission allows them: another installation schedules the pods of these partitions.
     """
-    wanted = policies.parts(annotations.get(names.PARTITION, ""))
-    if not partitions or not (refused := [part for part in wanted if part not in partitions]):
+    requested = policies.parts(annotations.get(names.PARTITION, ""))
+    if not partitions or not (refused := [part for part in requested if part not in partitions]):
         return []
     return [
         f"annotation {names.PARTITION}: {', '.join(refused)} is not a partition of this scheduler; "
@@ -93,8 +93,8 @@ def selector_denied(spec: Mapping[str, Any], policy: NamespacePolicy, partition:
 
 def selector_impossible(spec: Mapping[str, Any], partitions: Collection[str]) -> list[str]:
     """List the partitions of the pod's node selector that no pod of this installation can use."""
-    wanted = slurm_partition.selected(spec)
-    if not partitions or not (refused := [part for part in wanted if part not in partitions]):
+    requested = slurm_partition.selected(spec)
+    if not partitions or not (refused := [part for part in requested if part not in partitions]):
         return []
     return [
         f"spec.nodeSelector[{names.PARTITION_LABEL_PREFIX}{refused[0]}]: {refused[0]!r} is not a partition of this "

@@ -82,7 +82,7 @@ class GroupReader:
 
     def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK) -> None:
         self._read = read
-        self._known: SingleFlightCache[Mapping[str, Any] | None] = SingleFlightCache(clock)
+        self._cache: SingleFlightCache[Mapping[str, Any] | None] = SingleFlightCache(clock)
         self._served: dict[str, Resource] = {}
         """The resource in which the last owner of each kind was found."""
 
@@ -139,29 +139,29 @@ class GroupReader:
             check_gang(gang, f"{kind.title} {name}")
         gang = gang or default
         layers = ((f"{kind.title} {name}", annotations), *self._template(kind, owner, namespace))
-        more = merge([each for _, each in layers])
+        inherited_annotations = merge([each for _, each in layers])
         if gang == "false":
-            return FoundGroup(None, more, layers)
+            return FoundGroup(None, inherited_annotations, layers)
         self._check_parents(kind, owner, namespace)
         replicas = self._replicas(pod, namespace, owners) if kind.created_first else 0
         place = kind.place(pod, owner, gang == "all", replicas)
         if place is None or place.size == 1:
-            return FoundGroup(None, more, layers)
-        groups.together({**more, **settings})
+            return FoundGroup(None, inherited_annotations, layers)
+        groups.together({**inherited_annotations, **settings})
         key = GroupRef(kind.name, namespace, name, str(owner["metadata"].get("uid") or ""), place.index)
         completed = min(self._completed(pod, namespace, place.index, owners), place.size)
         member = Membership(key, place.size, place.minimum, place.slot, completed=completed)
-        return FoundGroup(groups.encode(member), more, layers)
+        return FoundGroup(groups.encode(member), inherited_annotations, layers)
 
     def _owner(self, kind: Kind, namespace: str, name: str, uid: str) -> Mapping[str, Any]:
         if not kind.resources:
             return {"metadata": {}, "spec": {}}
         last = self._served.get(kind.name)
         for resource in sorted(kind.resources, key=lambda resource: resource != last):
-            found = self._get(resource, namespace, name, uid)
-            if found is not None:
+            owner = self._get(resource, namespace, name, uid)
+            if owner is not None:
                 self._served[kind.name] = resource
-                return found
+                return owner
         which = f"{name!r} with UID {uid!r}" if uid else repr(name)
         what = f"{kind.title} {which} ({kind.resources[0].group}) does not exist in namespace {namespace!r}"
         hint = f"create the {kind.title} before its pods" if kind.created_first else "its pods cannot start without it"
@@ -174,47 +174,47 @@ class GroupReader:
             return ()
         resources, name = template
         last = self._served.get(kind.name)
-        for resource in sorted(resources, key=lambda one: last is None or one.version != last.version):
+        for resource in sorted(resources, key=lambda candidate: last is None or candidate.version != last.version):
             try:
-                found = self._get(resource, namespace, name, "")
+                template_object = self._get(resource, namespace, name, "")
             except KubeForbiddenError as error:
                 log.warning("reading a template is forbidden: its annotations are ignored", extra=kv(error=error))
                 return ()
-            if found is not None:
+            if template_object is not None:
                 title = resource.plural.removesuffix("s").capitalize()
-                return ((f"{title} {name}", found["metadata"].get("annotations") or {}),)
+                return ((f"{title} {name}", template_object["metadata"].get("annotations") or {}),)
         return ()
 
     def _check_parents(self, kind: Kind, owner: Mapping[str, Any], namespace: str) -> None:
         """Raise :class:`InvalidGroupError` if the group is in a group that podbridge does not support."""
-        found = owner
+        current = owner
         for _ in range(MAX_DEPTH):
-            above = kind.parent(found)
-            if above is None:
+            parent_reference = kind.parent(current)
+            if parent_reference is None:
                 return
-            resource, name = above
+            resource, name = parent_reference
             parent = self._get(resource, namespace, name, "")
             if parent is None:
                 raise InvalidGroupError(
-                    f"{kind.title} {found['metadata']['name']}: spec.parentCompositePodGroupName: {name!r} is not "
+                    f"{kind.title} {current['metadata']['name']}: spec.parentCompositePodGroupName: {name!r} is not "
                     f"allowed: there is no such object in namespace {namespace!r}; create it before the pods"
                 )
-            found = parent
+            current = parent
 
     def _replicas(self, pod: raw_pods.Pod, namespace: str, owners: Sequence[Mapping[str, Any]]) -> int:
         """Return the number of pods that the pod's JobSet, Job, ReplicaSet or StatefulSet creates; 0 if unknown."""
         name = label(pod, jobset.NAME)
         if name is not None:
-            found = self._get(jobset.KIND.resources[0], namespace, name, _stated_uid(jobset.KIND, name, owners))
-            return 0 if found is None else jobset.pods_of(found)
+            owner = self._get(jobset.KIND.resources[0], namespace, name, _stated_uid(jobset.KIND, name, owners))
+            return 0 if owner is None else jobset.pods_of(owner)
         reference = controller(pod)
         if reference.get("kind") not in ("Job", *_SCALED):
             return 0
         resource = resource_of(reference["apiVersion"], reference["kind"])
-        found = self._get(resource, namespace, reference["name"], str(reference.get("uid") or ""))
-        if found is None:
+        owner = self._get(resource, namespace, reference["name"], str(reference.get("uid") or ""))
+        if owner is None:
             return 0
-        spec = found["spec"]
+        spec = owner["spec"]
         return (job.pods_of(spec) if reference["kind"] == "Job" else number(spec.get("replicas", 1))) or 0
 
     def _completed(self, pod: raw_pods.Pod, namespace: str, index: str, owners: Sequence[Mapping[str, Any]]) -> int:
@@ -225,13 +225,13 @@ class GroupReader:
         reference = controller(pod)
         if (reference.get("apiVersion"), reference.get("kind")) != (JOBS.api_version, "Job"):
             return 0
-        own = self._get(JOBS, namespace, reference["name"], str(reference.get("uid") or ""))
-        done = job.completed(own) if own is not None else 0
+        own_job = self._get(JOBS, namespace, reference["name"], str(reference.get("uid") or ""))
+        completed_pods = job.completed(own_job) if own_job is not None else 0
         name = label(pod, jobset.NAME)
         if name is None:
-            return done
-        found = self._get(jobset.KIND.resources[0], namespace, name, _stated_uid(jobset.KIND, name, owners))
-        return done if found is None else done + jobset.completed(found, index)
+            return completed_pods
+        job_set = self._get(jobset.KIND.resources[0], namespace, name, _stated_uid(jobset.KIND, name, owners))
+        return completed_pods if job_set is None else completed_pods + jobset.completed(job_set, index)
 
     def _get(self, resource: Resource, namespace: str, name: str, uid: str) -> Mapping[str, Any] | None:
         """Return an object; ``None`` if there is none, or if it has another UID than the one that is stated."""
@@ -239,12 +239,12 @@ class GroupReader:
             return self._read(resource, namespace, name)
 
         def load() -> tuple[Mapping[str, Any] | None, float]:
-            found = self._read(resource, namespace, name)
-            if found is None or found["metadata"].get("uid") != uid:
+            owner = self._read(resource, namespace, name)
+            if owner is None or owner["metadata"].get("uid") != uid:
                 return None, 0.0  # users create a missing owner next, and its pods again
-            return found, REMEMBER
+            return owner, REMEMBER
 
-        return self._known.get((resource, namespace, name, uid), load)
+        return self._cache.get((resource, namespace, name, uid), load)
 
 
 def _stated_uid(kind: Kind, name: str, owners: Sequence[Mapping[str, Any]]) -> str:

@@ -103,26 +103,26 @@ def mutate(
     """
     if raw_pods.is_mirror(pod, user_name) or not (managed or raw_pods.scheduler_name(pod) == scheduler):
         return []
-    named = raw_pods.scheduler_name(pod)
-    more = {**(inherited or {}), **({} if pools is None else {names.POOLS: pools})}
+    pod_scheduler = raw_pods.scheduler_name(pod)
+    annotations = {**(inherited or {}), **({} if pools is None else {names.POOLS: pools})}
     patch: list[Operation] = []
     if not raw_pods.is_daemon(pod, user_name):
-        if reason := _default_scheduler_reason(pod, more, pools_only, default_nodes or {}):
-            own = raw_pods.annotations_of(pod)
-            return _set_annotations(own, {names.DEFAULT_SCHEDULER_REASON: reason})
-        if named == names.KUBE_DEFAULT_SCHEDULER:
+        if reason := _default_scheduler_reason(pod, annotations, pools_only, default_nodes or {}):
+            pod_annotations = raw_pods.annotations_of(pod)
+            return _set_annotations(pod_annotations, {names.DEFAULT_SCHEDULER_REASON: reason})
+        if pod_scheduler == names.KUBE_DEFAULT_SCHEDULER:
             patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler})
-            named = scheduler
+            pod_scheduler = scheduler
         patch += _require_node(pod)
-    if named == scheduler:
-        local = _may_be_local(pod, more)
-        if local:
-            more = {**(defaults or {}), **more}
-        patch += _hold(pod, hold=local and not _may_be_remote(pod, more))
+    if pod_scheduler == scheduler:
+        may_be_local = _may_be_local(pod, annotations)
+        if may_be_local:
+            annotations = {**(defaults or {}), **annotations}
+        patch += _hold(pod, hold=may_be_local and not _may_be_remote(pod, annotations))
         patch += _remove_own_marks(pod)
-        patch += _tolerate(pod, scheduler, more)
-        exact = {names.GROUP: group, names.JOB_LIMITS: job_limits if local else None}
-        patch += _annotate(pod, more, exact, traceparent)
+        patch += _tolerate(pod, scheduler, annotations)
+        exact = {names.GROUP: group, names.JOB_LIMITS: job_limits if may_be_local else None}
+        patch += _annotate(pod, annotations, exact, traceparent)
     return patch
 
 
@@ -227,33 +227,33 @@ def _require_node(pod: raw_pods.Pod) -> list[Operation]:
 
 def _remove_own_marks(pod: raw_pods.Pod) -> list[Operation]:
     """Remove what only podbridge sets: ``kubectl replace --force`` creates a pod from the exported one."""
-    found = [_annotation_path(key) for key in OWN_ANNOTATIONS if key in raw_pods.annotations_of(pod)]
+    paths = [_annotation_path(key) for key in OWN_ANNOTATIONS if key in raw_pods.annotations_of(pod)]
     if names.JOB_ID_LABEL in raw_pods.labels_of(pod):
-        found.append(_path("labels", names.JOB_ID_LABEL))
-    return [{"op": "remove", "path": path} for path in found]
+        paths.append(_path("labels", names.JOB_ID_LABEL))
+    return [{"op": "remove", "path": path} for path in paths]
 
 
 def _tolerate(pod: raw_pods.Pod, scheduler: str, inherited: Mapping[str, str]) -> list[Operation]:
     before = list(pod["spec"].get("tolerations") or ())
     after = [*before]
     text = raw_pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
-    named: tuple[str, ...] = ()
+    pool_names: tuple[str, ...] = ()
     if text is not None:
         with suppress(ValueError):  # validation refuses the pod
-            named = pool_selection.parse(text)
-    wanted = pool_selection.tolerations(named)
-    if not wanted and pool_selection.of(pod).remote:
-        wanted = [pool_selection.VIRTUAL_TOLERATION]  # Kueue adds only the toleration of the pool
-    if wanted:
+            pool_names = pool_selection.parse(text)
+    desired = pool_selection.tolerations(pool_names)
+    if not desired and pool_selection.of(pod).remote:
+        desired = [pool_selection.VIRTUAL_TOLERATION]  # Kueue adds only the toleration of the pool
+    if desired:
         after = [entry for entry in after if not _is_default_eviction(entry)]
-        wanted = [*wanted, *_NOT_READY_TOLERATIONS]
-    if not wanted or names.LOCAL_POOL in named:
-        wanted.append(
+        desired = [*desired, *_NOT_READY_TOLERATIONS]
+    if not desired or names.LOCAL_POOL in pool_names:
+        desired.append(
             {"operator": "Equal", "key": names.MANAGED_TAINT, "value": scheduler, "effect": "NoExecute"},
         )
     # a toleration with tolerationSeconds is not enough: the pod would be evicted after that time
     lasting = [entry for entry in after if entry.get("tolerationSeconds") is None]
-    after += [entry for entry in wanted if not eligibility.tolerates(lasting, _taint(entry))]
+    after += [entry for entry in desired if not eligibility.tolerates(lasting, _taint(entry))]
     return [] if after == before else [{"op": "add", "path": "/spec/tolerations", "value": after}]
 
 
@@ -282,22 +282,22 @@ def _annotate(
     pod: raw_pods.Pod, inherited: Mapping[str, str], exact: Mapping[str, str | None], traceparent: str
 ) -> list[Operation]:
     """Add annotations that the pod lacks, and set or remove (``None``) those of ``exact``."""
-    own = raw_pods.annotations_of(pod)
-    wanted = {key: value for key, value in sorted(inherited.items()) if key not in own}
-    wanted |= {key: value for key, value in exact.items() if value is not None}
+    pod_annotations = raw_pods.annotations_of(pod)
+    desired = {key: value for key, value in sorted(inherited.items()) if key not in pod_annotations}
+    desired |= {key: value for key, value in exact.items() if value is not None}
     if traceparent:
-        wanted[names.TRACEPARENT] = traceparent
-    removed = [key for key, value in exact.items() if value is None and key in own]
+        desired[names.TRACEPARENT] = traceparent
+    removed = [key for key, value in exact.items() if value is None and key in pod_annotations]
     return [
-        *_set_annotations(own, wanted),
+        *_set_annotations(pod_annotations, desired),
         *({"op": "remove", "path": _annotation_path(key)} for key in removed),
     ]
 
 
-def _set_annotations(own: Mapping[str, str], wanted: Mapping[str, str]) -> list[Operation]:
-    """Return the patch that sets annotations of a pod with its ``own`` ones."""
-    changed = {key: value for key, value in wanted.items() if own.get(key) != value}
-    if changed and not own:
+def _set_annotations(pod_annotations: Mapping[str, str], desired: Mapping[str, str]) -> list[Operation]:
+    """Return the patch that sets annotations of a pod that has ``pod_annotations``."""
+    changed = {key: value for key, value in desired.items() if pod_annotations.get(key) != value}
+    if changed and not pod_annotations:
         return [{"op": "add", "path": "/metadata/annotations", "value": changed}]
     return [{"op": "add", "path": _annotation_path(key), "value": value} for key, value in changed.items()]
 
@@ -306,5 +306,5 @@ def _annotation_path(key: str) -> str:
     return _path("annotations", key)
 
 
-def _path(where: str, key: str) -> str:
-    return f"/metadata/{where}/" + key.replace("~", "~0").replace("/", "~1")
+def _path(section: str, key: str) -> str:
+    return f"/metadata/{section}/" + key.replace("~", "~0").replace("/", "~1")

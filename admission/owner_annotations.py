@@ -34,16 +34,16 @@ def read_from(client: KubeClient) -> Read:
 
     def read(reference: Mapping[str, Any], namespace: str) -> Mapping[str, Any] | None:
         resource = resource_of(str(reference["apiVersion"]), str(reference["kind"]))
-        where = namespace if resource.namespaced else None
+        scope = namespace if resource.namespaced else None
         try:
-            found = get_if_served(client, resource, where, str(reference["name"]), metadata_only=resource != JOBS)
+            owner = get_if_served(client, resource, scope, str(reference["name"]), metadata_only=resource != JOBS)
         except KubeForbiddenError as error:
             log.warning("reading an owner is forbidden: its annotations are ignored", extra=kv(error=error))
             return None
-        if found is None:
+        if owner is None:
             return None
-        metadata: Mapping[str, Any] = found.get("metadata") or {}
-        return _with_deadline(metadata, found) if resource == JOBS else metadata
+        metadata: Mapping[str, Any] = owner.get("metadata") or {}
+        return _with_deadline(metadata, owner) if resource == JOBS else metadata
 
     return read
 
@@ -73,7 +73,7 @@ class OwnerAnnotations:
 
     def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK) -> None:
         self._read = read
-        self._known: SingleFlightCache[Mapping[str, Any] | None] = SingleFlightCache(clock)
+        self._cache: SingleFlightCache[Mapping[str, Any] | None] = SingleFlightCache(clock)
 
     def annotations(self, pod: raw_pods.Pod, namespace: str) -> dict[str, str]:
         """Return the job annotations of the owners; the nearest owner wins. Raises ``Kube*`` errors."""
@@ -104,4 +104,4 @@ class OwnerAnnotations:
                 metadata = None
             return metadata, REMEMBER
 
-        return self._known.get(claim, load)
+        return self._cache.get(claim, load)

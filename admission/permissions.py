@@ -43,18 +43,18 @@ class Permissions:
 
     def __init__(self, ask: Ask, clock: Clock = _SYSTEM_CLOCK) -> None:
         self._ask = ask
-        self._known: SingleFlightCache[bool] = SingleFlightCache(clock)
+        self._cache: SingleFlightCache[bool] = SingleFlightCache(clock)
 
     def missing(self, user: Mapping[str, Any], keys: Iterable[str], namespace: str) -> list[str]:
         """List the keys that the user may not use in the namespace. Raises ``Kube*`` errors."""
         return [key for key in keys if not self._allowed(user, key, namespace)]
 
     def _allowed(self, user: Mapping[str, Any], key: str, namespace: str) -> bool:
-        who = (str(user.get("username")), str(user.get("uid")), *sorted(map(str, user.get("groups") or ())))
-        question = (namespace, key, *who, repr(user.get("extra") or ""))
+        identity = (str(user.get("username")), str(user.get("uid")), *sorted(map(str, user.get("groups") or ())))
+        question = (namespace, key, *identity, repr(user.get("extra") or ""))
 
         def load() -> tuple[bool, float]:
             allowed = self._ask(user, key, namespace)
             return allowed, REMEMBER_YES if allowed else REMEMBER_NO
 
-        return self._known.get(question, load)
+        return self._cache.get(question, load)

@@ -15,28 +15,28 @@ def forbidden(pod: raw_pods.Pod, namespace_pools: str | None) -> list[str]:
     if namespace_pools is None:
         return []
     try:
-        opened = pool_selection.parse(namespace_pools)
+        open_pools = pool_selection.parse(namespace_pools)
     except ValueError:
         return []  # invalid() reports it
-    if names.ANY_POOL in opened:
+    if names.ANY_POOL in open_pools:
         return []
-    allowed = ", ".join(opened)
+    allowed = ", ".join(open_pools)
     problems = []
     text = raw_pods.annotations_of(pod).get(names.POOLS)
     if text is not None:
         try:
-            beyond = [name for name in pool_selection.parse(text) if name not in (*opened, names.LOCAL_POOL)]
+            closed = [name for name in pool_selection.parse(text) if name not in (*open_pools, names.LOCAL_POOL)]
         except ValueError:
-            beyond = []
-        if beyond:
+            closed = []
+        if closed:
             problems.append(
-                f"annotation {names.POOLS}: {', '.join(beyond)!r} is not allowed in this namespace; allowed: {allowed}"
+                f"annotation {names.POOLS}: {', '.join(closed)!r} is not allowed in this namespace; allowed: {allowed}"
             )
     for index, toleration in enumerate(pod["spec"].get("tolerations") or ()):
         problems += [
             f"spec.tolerations[{index}]: pool {value!r} is not allowed in this namespace; allowed: {allowed}"
             for value in pool_selection.tolerated_by_name([toleration])
-            if value not in opened
+            if value not in open_pools
         ]
     return problems
 
@@ -44,14 +44,14 @@ def forbidden(pod: raw_pods.Pod, namespace_pools: str | None) -> list[str]:
 def invalid(pod: raw_pods.Pod, namespace_pools: str | None) -> list[str]:
     """List the problems of the annotations of the pod and the namespace."""
     problems = []
-    own = raw_pods.annotations_of(pod).get(names.POOLS)
-    for where, text in (("annotation", own), ("the namespace's annotation", namespace_pools)):
-        if text is None or (text == own and where != "annotation"):
+    pod_pools = raw_pods.annotations_of(pod).get(names.POOLS)
+    for source, text in (("annotation", pod_pools), ("the namespace's annotation", namespace_pools)):
+        if text is None or (text == pod_pools and source != "annotation"):
             continue
         try:
             pool_selection.parse(text)
         except ValueError as error:
-            problems.append(f"{where} {names.POOLS}: {error}")
+            problems.append(f"{source} {names.POOLS}: {error}")
     placement = raw_pods.annotations_of(pod).get(names.PLACEMENT)
     if placement is not None and placement.strip() != names.RACE:
         problems.append(f"annotation {names.PLACEMENT}: {placement[:100]!r} is not allowed; allowed: {names.RACE!r}")
@@ -59,13 +59,13 @@ def invalid(pod: raw_pods.Pod, namespace_pools: str | None) -> list[str]:
 
 
 def secrets_refused(
-    pod: raw_pods.Pod, asked: Sequence[str], namespace: str, namespace_annotations: Mapping[str, str]
+    pod: raw_pods.Pod, pools: Sequence[str], namespace: str, namespace_annotations: Mapping[str, str]
 ) -> list[str]:
-    """Return a warning if the Secrets or tokens of the pod may go to none of the pools in ``asked``.
+    """Return a warning if the Secrets or tokens of the pod may go to none of ``pools``.
 
     The pod is not refused. It stays pending, as for a Secret that does not exist yet, until the annotation changes.
     """
-    if not consent.refused_by_all(namespace_annotations, asked):
+    if not consent.refused_by_all(namespace_annotations, pools):
         return []
-    what = consent.confidential_everywhere(pod)
-    return [consent.warning(namespace, asked, what)] if what else []
+    confidential = consent.confidential_everywhere(pod)
+    return [consent.warning(namespace, pools, confidential)] if confidential else []

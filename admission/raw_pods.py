@@ -46,14 +46,14 @@ def scheduler_name(pod: Pod) -> str:
 
 def annotations_of(pod: Pod) -> Mapping[str, str]:
     """Return the annotations."""
-    found: Mapping[str, str] = pod["metadata"].get("annotations") or {}
-    return found
+    annotations: Mapping[str, str] = pod["metadata"].get("annotations") or {}
+    return annotations
 
 
 def labels_of(pod: Pod) -> Mapping[str, str]:
     """Return the labels."""
-    found: Mapping[str, str] = pod["metadata"].get("labels") or {}
-    return found
+    labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
+    return labels
 
 
 def job_id(pod: Pod) -> str:

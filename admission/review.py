@@ -70,8 +70,8 @@ def parse(body: bytes, reviewed: str = "pods") -> Review:
         raise MalformedReviewError(f"request.operation: {operation!r} is not one of {', '.join(OPERATIONS)}")
     resource = _mapping(request, "resource")
     if resource.get("resource") != reviewed or resource.get("group"):
-        found = resource.get("resource")
-        raise MalformedReviewError(f"request.resource: must be {reviewed}, not {found!r}")
+        resource_name = resource.get("resource")
+        raise MalformedReviewError(f"request.resource: must be {reviewed}, not {resource_name!r}")
     parts = ("metadata", "spec") if reviewed == "pods" else ("metadata",)
     review = Review(
         uid=uid,
@@ -138,8 +138,8 @@ def _mapping(holder: Mapping[str, Any], key: str) -> Json:
 
 
 def _object(request: Mapping[str, Any], key: str, parts: Sequence[str]) -> Json:
-    found = _mapping(request, key)
+    raw_object = _mapping(request, key)
     for part in parts:
-        if found and not isinstance(found.get(part), dict):
+        if raw_object and not isinstance(raw_object.get(part), dict):
             raise MalformedReviewError(f"request.{key}.{part}: must be an object")
-    return found
+    return raw_object

@@ -66,7 +66,7 @@ class Reviewer:
         config: Config,
         permissions: Permissions,
         owners: OwnerAnnotations,
-        known: Namespaces,
+        namespace_reader: Namespaces,
         groups: GroupReader,
         *,
         trusted: frozenset[str] = frozenset(),
@@ -81,7 +81,7 @@ class Reviewer:
         self._by_label = any(policy.namespace_selector is not None for policy in self._policies)
         self._permissions = permissions
         self._owners = owners
-        self._known = known
+        self._namespace_reader = namespace_reader
         self._groups = groups
         self._nodes = nodes
 
@@ -97,9 +97,9 @@ class Reviewer:
         owners = Owners()
         namespace, policy, group, limits = Namespace(), policies.NOTHING, BARE, None
         try:
-            if self._ours(pod, managed):
+            if self._is_ours(pod, managed):
                 owners = self._owners.find(pod, review.namespace)
-                namespace = self._known.get(review.namespace)
+                namespace = self._namespace_reader.get(review.namespace)
                 if self._rules.slurm and needs_group(
                     pod, review.user_name, self._scheduler, owners.annotations, namespace.pools, self._default_nodes
                 ):
@@ -139,7 +139,7 @@ class Reviewer:
         """Answer a review of ``/validate``. An error of the API server denies the request, with status 503 or 500."""
         pod = review.object if review.operation == "CREATE" else review.old
         managed = self._managed(review, selected)
-        if not self._ours(pod, managed):
+        if not self._is_ours(pod, managed):
             return allow(review.uid)
         try:
             verdict = self._verdict(review, managed)
@@ -206,7 +206,7 @@ class Reviewer:
     def _scope(self, review: Review, managed: bool, pools_matter: bool = False) -> Scope:
         """Return the scope of the review. The namespace is read only if its labels or its annotations matter."""
         needed = self._by_label or pools_matter
-        namespace = self._known.get(review.namespace) if needed else Namespace()
+        namespace = self._namespace_reader.get(review.namespace) if needed else Namespace()
         policy = self._policy(review, namespace)
         return Scope(namespace.pools, policy, managed, review.namespace, namespace.annotations)
 
@@ -223,7 +223,7 @@ class Reviewer:
     def _managed(self, review: Review, selected: bool) -> bool:
         return selected and (self._namespaces is None or review.namespace in self._namespaces)
 
-    def _ours(self, pod: raw_pods.Pod, managed: bool) -> bool:
+    def _is_ours(self, pod: raw_pods.Pod, managed: bool) -> bool:
         return bool(pod) and (managed or raw_pods.scheduler_name(pod) == self._scheduler)
 
 
@@ -234,11 +234,11 @@ def pools_only(config: Config) -> bool:
 
 def _new_context(review: Review, pod: raw_pods.Pod) -> tracing.Context | None:
     """Return a new trace context; ``None`` for a pod that has one, of its user or of an earlier review."""
-    known = tracing.parse(raw_pods.annotations_of(pod).get(names.TRACEPARENT)) is not None
-    return None if known or review.dry_run else tracing.new_context()
+    has_context = tracing.parse(raw_pods.annotations_of(pod).get(names.TRACEPARENT)) is not None
+    return None if has_context or review.dry_run else tracing.new_context()
 
 
-def _needs(review: Review, key: str) -> str:
+def _required_permission(review: Review, key: str) -> str:
     resource = f"{names.PERMISSION_RESOURCE}.{names.PERMISSION_GROUP}/{key}"
     return (
         f"user {review.user_name!r} needs the permission {names.PERMISSION_VERB!r} on {resource} in namespace "
@@ -249,12 +249,12 @@ def _needs(review: Review, key: str) -> str:
 def _not_in_policy(review: Review, denial: field_policy.Denial) -> str:
     return (
         f"{denial.problem}; allowed in namespace {review.namespace!r}: {denial.allowed}; to use it, an administrator "
-        f"changes namespacePolicies in podbridge's configuration, or {_needs(review, denial.key)}"
+        f"changes namespacePolicies in podbridge's configuration, or {_required_permission(review, denial.key)}"
     )
 
 
 def _no_permission(review: Review, key: str) -> str:
-    needs = _needs(review, key)
+    needs = _required_permission(review, key)
     if key == validate.FINALIZER_PERMISSION:
         return f"metadata.finalizers: {names.FINALIZER!r} cannot be removed while the pod has a Slurm job: {needs}"
     annotation = names.JOB_ANNOTATION_PREFIX + key

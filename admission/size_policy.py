@@ -29,8 +29,8 @@ _LIMITED_ALWAYS = (names.MIN_NODES, names.MAX_NODES, names.EXCLUSIVE)
 def denied(
     pod: raw_pods.Pod,
     settings: JobSettings,
-    asked: Resources,
-    most: MaxValues,
+    requested: Resources,
+    maxima: MaxValues,
     table: Mapping[str, str],
     by_class: Mapping[str, int],
     exclusive: bool,
@@ -41,15 +41,15 @@ def denied(
     a device class; ``exclusive``: pods without the annotation take whole nodes. The devices of other claims are not
     known yet (:mod:`bridge.workload.job_limits`).
     """
-    if most == UNLIMITED and settings.keys().isdisjoint(_LIMITED_ALWAYS):
+    if maxima == UNLIMITED and settings.keys().isdisjoint(_LIMITED_ALWAYS):
         return []
     member = _membership(raw_pods.annotations_of(pod))
     return [
-        *_nodes(settings, member, most),
-        *_whole_nodes(settings, most, exclusive=exclusive),
-        *_amounts(settings, asked, by_class.get(CPU, 0), member, most),
-        *_gres(settings, asked, {kind: by_class[kind] for kind in by_class if kind != CPU}, member, most, table),
-        *_time(pod, settings, most),
+        *_nodes(settings, member, maxima),
+        *_whole_nodes(settings, maxima, exclusive=exclusive),
+        *_amounts(settings, requested, by_class.get(CPU, 0), member, maxima),
+        *_gres(settings, requested, {kind: by_class[kind] for kind in by_class if kind != CPU}, member, maxima, table),
+        *_time(pod, settings, maxima),
     ]
 
 
@@ -72,16 +72,16 @@ def _membership(annotations: Mapping[str, str]) -> Membership | None:
         return None
 
 
-def _nodes(settings: JobSettings, member: Membership | None, most: MaxValues) -> Iterator[Denial]:
+def _nodes(settings: JobSettings, member: Membership | None, maxima: MaxValues) -> Iterator[Denial]:
     fewest = settings.get(names.MIN_NODES, 1)
-    wanted = (fewest, settings.get(names.MAX_NODES, fewest))
+    counts = (fewest, settings.get(names.MAX_NODES, fewest))
     named = (names.MIN_NODES, names.MAX_NODES)
-    for name, limit, count in zip(named, most.nodes(), wanted, strict=True):
+    for name, limit, count in zip(named, maxima.nodes(), counts, strict=True):
         if count > limit:
             yield _denial(name, _stated(name, count), f"at most {limit}")
     if member is None:
         return
-    limits = (most.min_nodes or most.max_nodes, most.max_nodes)
+    limits = (maxima.min_nodes or maxima.max_nodes, maxima.max_nodes)
     for name, most_of_group, size in zip(named, limits, (member.minimum, member.size), strict=True):
         count = math.ceil(size / member.together)
         if most_of_group is not None and count > most_of_group:
@@ -89,26 +89,26 @@ def _nodes(settings: JobSettings, member: Membership | None, most: MaxValues) ->
             yield _denial(name, what, f"at most {most_of_group}")
 
 
-def _whole_nodes(settings: JobSettings, most: MaxValues, *, exclusive: bool) -> Iterator[Denial]:
-    allowed = exclusive if most.exclusive is None else most.exclusive
+def _whole_nodes(settings: JobSettings, maxima: MaxValues, *, exclusive: bool) -> Iterator[Denial]:
+    allowed = exclusive if maxima.exclusive is None else maxima.exclusive
     if settings.get(names.EXCLUSIVE, exclusive) and not allowed:
         yield _denial(names.EXCLUSIVE, f"annotation {names.EXCLUSIVE}: true is not allowed", "false")
 
 
 def _amounts(
-    settings: JobSettings, asked: Resources, by_class: int, member: Membership | None, most: MaxValues
+    settings: JobSettings, requested: Resources, by_class: int, member: Membership | None, maxima: MaxValues
 ) -> Iterator[Denial]:
     """Check CPUs of a pod, and memory on a node."""
-    cpus = max(settings.get(names.CPU_PER_TASK) or quantity.whole(asked.get("cpu", quantity.parse(0))), by_class)
-    if most.cpu_per_task is not None and cpus > most.cpu_per_task:
+    cpus = max(settings.get(names.CPU_PER_TASK) or quantity.whole(requested.get("cpu", quantity.parse(0))), by_class)
+    if maxima.cpu_per_task is not None and cpus > maxima.cpu_per_task:
         what = _what(names.CPU_PER_TASK, settings, f"{cpus} CPUs")
-        yield _denial(names.CPU_PER_TASK, what, f"at most {most.cpu_per_task}")
-    if most.mem_per_node is None:
+        yield _denial(names.CPU_PER_TASK, what, f"at most {maxima.cpu_per_task}")
+    if maxima.mem_per_node is None:
         return
-    memory = settings.get(names.MEM_PER_NODE) or quantity.mebibytes(asked.get("memory", quantity.parse(0)))
+    memory = settings.get(names.MEM_PER_NODE) or quantity.mebibytes(requested.get("memory", quantity.parse(0)))
     memory *= _on_a_node(member)
-    allowed = f"at most {most.mem_per_node}"
-    if memory > quantity.mebibytes(quantity.parse(most.mem_per_node)):
+    allowed = f"at most {maxima.mem_per_node}"
+    if memory > quantity.mebibytes(quantity.parse(maxima.mem_per_node)):
         what = _what(names.MEM_PER_NODE, settings, f"{memory}Mi of memory on a node")
         yield _denial(names.MEM_PER_NODE, what, allowed)
     elif not memory:  # Slurm would give the job all memory of the node, or DefMemPerCPU
@@ -118,34 +118,36 @@ def _amounts(
 
 def _gres(
     settings: JobSettings,
-    asked: Resources,
+    requested: Resources,
     by_class: Mapping[str, int],
     member: Membership | None,
-    most: MaxValues,
+    maxima: MaxValues,
     table: Mapping[str, str],
 ) -> Iterator[Denial]:
-    if most.gres is None:
+    if maxima.gres is None:
         return
-    given = translate.requested_gres(asked, settings.get(names.GRES, ()), table, exclusive=True)
-    found = [gres_text.read(part) for part in (*given, *(f"{kind}:{count}" for kind, count in by_class.items()))]
-    for key, count in gres.beyond(found, most.gres, _on_a_node(member)).items():
+    requested_gres = translate.requested_gres(requested, settings.get(names.GRES, ()), table, exclusive=True)
+    parsed_gres = [
+        gres_text.read(part) for part in (*requested_gres, *(f"{kind}:{count}" for kind, count in by_class.items()))
+    ]
+    for key, count in gres.beyond(parsed_gres, maxima.gres, _on_a_node(member)).items():
         what = _what(names.GRES, settings, f"{key}:{count} on a node")
-        yield _denial(names.GRES, what, f"at most {gres.limits_text(most.gres)}")
+        yield _denial(names.GRES, what, f"at most {gres.limits_text(maxima.gres)}")
 
 
-def _time(pod: raw_pods.Pod, settings: JobSettings, most: MaxValues) -> Iterator[Denial]:
-    if most.timelimit is None:
+def _time(pod: raw_pods.Pod, settings: JobSettings, maxima: MaxValues) -> Iterator[Denial]:
+    if maxima.timelimit is None:
         return
     stated = settings.get(names.TIME_LIMIT)
     minutes = stated or translate.deadline_minutes(pod["spec"], settings.get(names.JOB_DEADLINE), 0)
     if not minutes:
         what = f"annotation {names.TIME_LIMIT}: must not be absent"
-    elif minutes > most.timelimit:
+    elif minutes > maxima.timelimit:
         source = "" if stated else ", of the deadline and terminationGracePeriodSeconds,"
         what = f"annotation {names.TIME_LIMIT}: {minutes} minutes{source} is not allowed"
     else:
         return
-    yield _denial(names.TIME_LIMIT, what, f"at most {most.timelimit} minutes")
+    yield _denial(names.TIME_LIMIT, what, f"at most {maxima.timelimit} minutes")
 
 
 def _what(name: str, settings: JobSettings, amount: str) -> str:

@@ -49,34 +49,38 @@ def devices(spec: Mapping[str, Any], classes: Mapping[str, str], *, remote: bool
     """
     problems: list[str] = []
     for index, claim in enumerate(spec.get("resourceClaims") or ()):
-        where = f"spec.resourceClaims[{index}]: {claim.get('name')!r} is not allowed"
+        refusal = f"spec.resourceClaims[{index}]: {claim.get('name')!r} is not allowed"
         if remote:
-            problems.append(f"{where}: pools allocate no resource claims; allowed: a pod for the colocated Slurm only")
+            problems.append(
+                f"{refusal}: pools allocate no resource claims; allowed: a pod for the colocated Slurm only"
+            )
         elif not (claim.get("resourceClaimName") or claim.get("resourceClaimTemplateName")):
-            problems.append(f"{where}; allowed: resourceClaimName or resourceClaimTemplateName")
-    known = ", ".join(DEVICE_CLASS_PREFIX + name for name in sorted(classes)) or "none"
+            problems.append(f"{refusal}; allowed: resourceClaimName or resourceClaimTemplateName")
+    allowed_classes = ", ".join(DEVICE_CLASS_PREFIX + name for name in sorted(classes)) or "none"
     for path, container in _containers(spec):
         holder = container.get("resources") or {}
         for name in sorted({**(holder.get("limits") or {}), **(holder.get("requests") or {})}):
             if not name.startswith(DEVICE_CLASS_PREFIX):
                 continue
-            where = f"{path}.resources: {name!r} is not allowed"
+            refusal = f"{path}.resources: {name!r} is not allowed"
             if remote:
-                problems.append(f"{where}: pools allocate no devices by class; allowed: nvidia.com/gpu and the like")
+                problems.append(f"{refusal}: pools allocate no devices by class; allowed: nvidia.com/gpu and the like")
             elif name.removeprefix(DEVICE_CLASS_PREFIX) not in classes:
-                problems.append(f"{where}: Slurm does not count it; allowed: {known} (configuration: deviceClasses)")
+                problems.append(
+                    f"{refusal}: Slurm does not count it; allowed: {allowed_classes} (configuration: deviceClasses)"
+                )
             elif path.startswith("spec.initContainers") and container.get("restartPolicy") != "Always":
-                problems.append(f"{where}; allowed: device classes in containers and sidecars")
+                problems.append(f"{refusal}; allowed: device classes in containers and sidecars")
     return problems
 
 
-def unknown_resources(asked: Iterable[str], gres: Mapping[str, str]) -> list[str]:
+def unknown_resources(requested: Iterable[str], gres: Mapping[str, str]) -> list[str]:
     """List the extended resources without a gres: Slurm does not count them and could allocate them twice."""
-    known = ", ".join(sorted(gres)) or "none"
+    allowed = ", ".join(sorted(gres)) or "none"
     return [
-        f"spec.containers: resource {name!r} is not allowed: Slurm does not count it; allowed: {known} (key gres of "
+        f"spec.containers: resource {name!r} is not allowed: Slurm does not count it; allowed: {allowed} (key gres of "
         f"podbridge's configuration), or a pod that takes whole nodes"
-        for name in resources.extended(asked)
+        for name in resources.extended(requested)
         if name not in gres
     ]
 
@@ -107,12 +111,12 @@ def long_grace(spec: Mapping[str, Any], longest: int) -> list[str]:
     ]
 
 
-def too_big(asked: Resources, nodes: Sequence[Resources]) -> list[str]:
+def too_big(requested: Resources, nodes: Sequence[Resources]) -> list[str]:
     """List the requests that exceed every node's allocatable resources; empty if no node is known."""
-    if not nodes or any(all(node.get(name, 0) >= value for name, value in asked.items()) for node in nodes):
+    if not nodes or any(all(node.get(name, 0) >= value for name, value in requested.items()) for node in nodes):
         return []
     warnings = []
-    for name, value in sorted(asked.items()):
+    for name, value in sorted(requested.items()):
         largest = max(node.get(name, Decimal(0)) for node in nodes)
         if "/" in name and not largest:
             warnings.append(
@@ -125,7 +129,7 @@ def too_big(asked: Resources, nodes: Sequence[Resources]) -> list[str]:
                 f"{_show(name, largest)}"
             )
     if not warnings:
-        together = ", ".join(f"{name} {_show(name, value)}" for name, value in sorted(asked.items()))
+        together = ", ".join(f"{name} {_show(name, value)}" for name, value in sorted(requested.items()))
         warnings.append(f"no node can run this pod: none has all of {together}")
     return warnings
 

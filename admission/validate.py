@@ -114,10 +114,10 @@ def create(
             verdict.warnings.append(f"the pod stays with the default scheduler: {reason}")
         return verdict
     spec, annotations = pod["spec"], raw_pods.annotations_of(pod)
-    wrong = job_annotations.check(annotations)
-    settings = {} if wrong else job_annotations.read(annotations)
-    asked = resources.pod_requests(spec)
-    verdict.invalid += wrong
+    annotation_problems = job_annotations.check(annotations)
+    settings = {} if annotation_problems else job_annotations.read(annotations)
+    requested = resources.pod_requests(spec)
+    verdict.invalid += annotation_problems
     verdict.permissions += job_annotations.needed_permissions(annotations)
     selects = "Slurm selects the node" if pool_selection.of(pod).local else "podbridge selects the pool"
     verdict.invalid += unsupported.requirements(spec, selects)
@@ -136,7 +136,7 @@ def create(
         verdict.invalid += field_policy.impossible(annotations, rules.partitions)
         verdict.denials += field_policy.denied(annotations, scope.policy, rules.partition)
         _select_partition(verdict, spec, rules, scope)
-        verdict.denials += _too_large(pod, settings, asked, rules, scope)
+        verdict.denials += _too_large(pod, settings, requested, rules, scope)
     if allowed.remote:
         problems = script_check.problems(pod)
         if not allowed.local:
@@ -144,26 +144,28 @@ def create(
             verdict.warnings += pool_rules.secrets_refused(pod, allowed.named, scope.name, scope.annotations)
             return verdict
         verdict.warnings += [f"the pod would fail on a pool: {problem}" for problem in problems]
-    if not wrong:
-        verdict.invalid += _slurm_problems(settings, asked, rules)
-    verdict.warnings += unsupported.too_big(asked, nodes)
+    if not annotation_problems:
+        verdict.invalid += _slurm_problems(settings, requested, rules)
+    verdict.warnings += unsupported.too_big(requested, nodes)
     return verdict
 
 
-def _too_large(pod: raw_pods.Pod, settings: JobSettings, asked: Resources, rules: Rules, scope: Scope) -> list[Denial]:
+def _too_large(
+    pod: raw_pods.Pod, settings: JobSettings, requested: Resources, rules: Rules, scope: Scope
+) -> list[Denial]:
     """List what exceeds the maxima of the namespace's policy."""
     by_class = extended_claims.by_class(pod["spec"], rules.device_classes)
-    return size_policy.denied(pod, settings, asked, scope.policy.max, rules.gres, by_class, rules.exclusive)
+    return size_policy.denied(pod, settings, requested, scope.policy.max, rules.gres, by_class, rules.exclusive)
 
 
 def _grown(old: raw_pods.Pod, new: raw_pods.Pod, rules: Rules, scope: Scope) -> list[Denial]:
     """List what exceeds the maxima in a changed pod, and did not before."""
-    found: list[list[Denial]] = []
+    denials: list[list[Denial]] = []
     for pod in (old, new):
         annotations = raw_pods.annotations_of(pod)
         settings = {} if job_annotations.check(annotations) else job_annotations.read(annotations)
-        found.append(_too_large(pod, settings, resources.pod_requests(pod["spec"]), rules, scope))
-    before, after = found
+        denials.append(_too_large(pod, settings, resources.pod_requests(pod["spec"]), rules, scope))
+    before, after = denials
     return [denial for denial in after if denial not in before]
 
 
@@ -186,8 +188,8 @@ def _reserved_on_create(pod: raw_pods.Pod, user_name: str, rules: Rules) -> list
     if user_name not in rules.trusted:
         before: raw_pods.Pod = {"metadata": {}}
         if raw_pods.scheduler_name(pod) == rules.scheduler:  # set by the mutating webhook
-            known = {key: annotations[key] for key in CREATION_ANNOTATIONS if key in annotations}
-            before = {"metadata": {"annotations": known}}
+            set_by_webhook = {key: annotations[key] for key in CREATION_ANNOTATIONS if key in annotations}
+            before = {"metadata": {"annotations": set_by_webhook}}
         problems += _reserved(before, pod)
         local = raw_pods.scheduler_name(pod) == rules.scheduler and pool_selection.of(pod).local
         reserved = [name for name in _FINALIZERS if not (local and name == names.FINALIZER)]
@@ -211,11 +213,11 @@ def _group_problems(annotations: Mapping[str, str]) -> list[str]:
     return problems
 
 
-def _slurm_problems(settings: JobSettings, asked: Resources, rules: Rules) -> list[str]:
+def _slurm_problems(settings: JobSettings, requested: Resources, rules: Rules) -> list[str]:
     """List the requests that Slurm cannot satisfy."""
-    problems = shortfall.problems(settings, asked, rules.gres)
+    problems = shortfall.problems(settings, requested, rules.gres)
     if not settings.get(names.EXCLUSIVE, rules.exclusive):
-        problems += unsupported.unknown_resources(asked, rules.gres)
+        problems += unsupported.unknown_resources(requested, rules.gres)
     return problems
 
 
@@ -224,10 +226,10 @@ def update(old: raw_pods.Pod, new: raw_pods.Pod, user_name: str, rules: Rules, s
     verdict = Verdict()
     if user_name not in rules.trusted:
         verdict.forbidden += _reserved(old, new)
-        held, wanted = _finalizers(old), _finalizers(new)
-        added = [name for name in _FINALIZERS if name in wanted and name not in held]
+        old_finalizers, new_finalizers = _finalizers(old), _finalizers(new)
+        added = [name for name in _FINALIZERS if name in new_finalizers and name not in old_finalizers]
         verdict.forbidden += [_FINALIZER_RESERVED.format(name) for name in added]
-        removed = [name for name in _FINALIZERS if name in held and name not in wanted]
+        removed = [name for name in _FINALIZERS if name in old_finalizers and name not in new_finalizers]
         if names.POOL_FINALIZER in removed or (names.FINALIZER in removed and raw_pods.job_id(old)):
             verdict.permissions.append(FINALIZER_PERMISSION)
     if raw_pods.scheduler_name(new) != rules.scheduler:
@@ -241,12 +243,12 @@ def update(old: raw_pods.Pod, new: raw_pods.Pod, user_name: str, rules: Rules, s
     changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
     if not changed:
         return verdict
-    fixed = [key for key in (names.GANG, names.MEMBERS_PER_NODE) if key in changed]
-    if fixed:
+    immutable = [key for key in (names.GANG, names.MEMBERS_PER_NODE) if key in changed]
+    if immutable:
         verdict.invalid += [
             f"annotation {key}: cannot be changed from {before.get(key)!r} to {after.get(key)!r}: the pod's group is "
             f"determined when the pod is created; allowed: a new pod"
-            for key in fixed
+            for key in immutable
         ]
         return verdict
     if names.POOLS in changed:
@@ -262,9 +264,9 @@ def update(old: raw_pods.Pod, new: raw_pods.Pod, user_name: str, rules: Rules, s
             for key in changed
         ]
         return verdict
-    wrong = job_annotations.check(after)
-    verdict.invalid += wrong
-    if not wrong:
+    annotation_problems = job_annotations.check(after)
+    verdict.invalid += annotation_problems
+    if not annotation_problems:
         verdict.invalid += _shortfall(new, rules)
     verdict.permissions += job_annotations.needed_permissions({key: after[key] for key in changed if key in after})
     if pool_selection.of(new).local:
@@ -326,28 +328,28 @@ def _reserved(old: raw_pods.Pod, new: raw_pods.Pod) -> list[str]:
         (raw_pods.labels_of(old), raw_pods.labels_of(new)),
         (raw_pods.annotations_of(old), raw_pods.annotations_of(new)),
     )
-    for where, key, (before, after) in (
+    for path, key, (before, after) in (
         ("metadata.labels", names.JOB_ID_LABEL, labels),
         *(("metadata.annotations", key, annotations) for key in (*OWN_ANNOTATIONS, *CREATION_ANNOTATIONS)),
     ):
         if before.get(key) == after.get(key):
             continue
         if key not in before:
-            problems.append(f"{where}[{key}]: {after[key]!r} is not allowed: only podbridge sets it; allowed: none")
+            problems.append(f"{path}[{key}]: {after[key]!r} is not allowed: only podbridge sets it; allowed: none")
         else:
             now = f"be changed to {after[key]!r}" if key in after else "be removed"
             problems.append(
-                f"{where}[{key}]: {before[key]!r} cannot {now}: only podbridge does that; allowed: {before[key]!r}"
+                f"{path}[{key}]: {before[key]!r} cannot {now}: only podbridge does that; allowed: {before[key]!r}"
             )
     return problems
 
 
 def _finalizers(pod: raw_pods.Pod) -> Sequence[str]:
-    found: Sequence[str] = pod["metadata"].get("finalizers") or ()
-    return found
+    finalizers: Sequence[str] = pod["metadata"].get("finalizers") or ()
+    return finalizers
 
 
 def _requested(pod: raw_pods.Pod) -> dict[str, str]:
     """Return the annotations for Slurm, for groups and for pools."""
-    found = raw_pods.annotations_of(pod)
-    return {k: v for k, v in found.items() if job_annotations.is_inherited(k) or k == names.POOLS}
+    annotations = raw_pods.annotations_of(pod)
+    return {k: v for k, v in annotations.items() if job_annotations.is_inherited(k) or k == names.POOLS}

@@ -111,9 +111,11 @@ def webhooks(config: Config, path: str, ca: bytes, trusted: Iterable[str]) -> li
         for index, selector in enumerate(complements(requirements)):
             selectors.append((_numbered("named", index), path + NAMED, selector))
     if path == VALIDATE:
-        others = [selector for _, where, selector in selectors if where == path + NAMED]
+        others = [selector for _, hook_path, selector in selectors if hook_path == path + NAMED]
         selectors += [(_numbered("namespaces", i), path + NAMESPACES, other) for i, other in enumerate(others)]
-    return [_webhook(config, title, where, selector, ca, sorted(trusted)) for title, where, selector in selectors]
+    return [
+        _webhook(config, title, hook_path, selector, ca, sorted(trusted)) for title, hook_path, selector in selectors
+    ]
 
 
 def _numbered(title: str, index: int) -> str:
@@ -220,15 +222,15 @@ class WebhookRegistration:
     def collisions(self) -> list[str]:
         """Return how this installation collides with others; empty if they cannot be listed."""
         try:
-            found = self._client.get(MUTATING_WEBHOOKS.path())["items"]
+            configurations = self._client.get(MUTATING_WEBHOOKS.path())["items"]
         except KubeError:  # a report alone: admission starts without it
             return []
-        own = installations.of(self._config)
+        installation = installations.of(self._config)
         return [
             f"{name}: {problem}"
-            for name, other in installations.others(found, self.names[MUTATE])
+            for name, other in installations.others(configurations, self.names[MUTATE])
             if other is not None
-            for problem in installations.collisions(own, other, {})
+            for problem in installations.collisions(installation, other, {})
         ]
 
     def remove(self) -> list[str]:
@@ -261,16 +263,16 @@ class WebhookRegistration:
                     ) from error
                 log.info("webhooks registered", extra=kv(configuration=name))
                 return True
-            wanted = self._configuration(path, name, self._trust(live, ca))
+            desired = self._configuration(path, name, self._trust(live, ca))
             metadata = live["metadata"]
             merged = {
-                part: {**(metadata.get(part) or {}), **wanted["metadata"][part]} for part in ("labels", "annotations")
+                part: {**(metadata.get(part) or {}), **desired["metadata"][part]} for part in ("labels", "annotations")
             }
-            if live.get("webhooks") == wanted["webhooks"] and merged["annotations"] == metadata.get("annotations"):
+            if live.get("webhooks") == desired["webhooks"] and merged["annotations"] == metadata.get("annotations"):
                 return True
-            wanted["metadata"] = {**metadata, **merged}
+            desired["metadata"] = {**metadata, **merged}
             try:
-                self._client.replace(resource.path(name=name), wanted)
+                self._client.replace(resource.path(name=name), desired)
             except (KubeConflictError, KubeNotFoundError):
                 continue
             log.info("webhooks updated", extra=kv(configuration=name))
@@ -318,12 +320,12 @@ def _rule(operations: list[str], resource: str, scope: str = "Namespaced") -> Js
 
 
 def _requirements(selector: LabelSelector) -> list[Requirement]:
-    found: list[Requirement] = [
+    requirements: list[Requirement] = [
         {"key": key, "operator": "In", "values": [value]} for key, value in sorted(selector.match_labels.items())
     ]
     for expression in selector.match_expressions:
         requirement: Requirement = {"key": expression.key, "operator": expression.operator}
         if expression.values:
             requirement["values"] = list(expression.values)
-        found.append(requirement)
-    return found
+        requirements.append(requirement)
+    return requirements

@@ -82,18 +82,18 @@ class Brakes:
         self._entries: dict[str, _Entry] = {}
 
     def judge(
-        self, name: str, known: int, missing: Mapping[str, Pod], settle: float = 0.0, *, listed: bool = True
+        self, name: str, expected: int, missing: Mapping[str, Pod], settle: float = 0.0, *, listed: bool = True
     ) -> Brake:
-        """Return the state of the brake ``name``; ``known`` counts the pods that should have jobs.
+        """Return the state of the brake ``name``; ``expected`` counts the pods that should have jobs.
 
         A pod may be terminated for a missing job only if the result allows its UID. ``settle``: see ``Limits``. The
         jobs must be ``listed``, else their absence from ``missing`` means nothing.
         """
         entry, now = self._entries.setdefault(name, _Entry()), self._clock.monotonic()
         before = entry.brake
-        told = {uid for uid, pod in missing.items() if pods.is_marked_missing(pod)}
+        marked = {uid for uid, pod in missing.items() if pods.is_marked_missing(pod)}
         limits = replace(self._limits, settle=settle)
-        after = step(before, known, missing.keys(), now, limits, self._answer(entry), told)
+        after = step(before, expected, missing.keys(), now, limits, self._answer(entry), marked)
         entry.brake = after
         if missing or not listed:
             entry.complete_since = None
@@ -102,24 +102,24 @@ class Brakes:
         if after.engaged and not before.engaged:
             moment = self._clock.time()
             entry.incident, entry.ends, entry.dirty = rfc3339(moment), rfc3339(moment + self._limits.hold), True
-            self._tell(name, known, missing)
+            self._report_engaged(name, expected, missing)
         elif before.engaged and not after.engaged:
             entry.dirty, entry.answer, entry.record = True, "", {}
             log.warning("mass-termination guard released", extra=kv(brake=name, ended=len(after.allowed)))
         if after.engaged:
-            counts = {"missing": len(after.held), "known": known}
+            counts = {"missing": len(after.held), "known": expected}
             entry.record = {"since": entry.incident, **counts, "endsAt": entry.ends}
         BRAKE_ENGAGED.labels(name).set(after.engaged)
         BRAKE_HELD.labels(name).set(len(after.held))
         self._synchronize(name, entry, now)
         return after
 
-    def _tell(self, name: str, known: int, missing: Mapping[str, Pod]) -> None:
+    def _report_engaged(self, name: str, expected: int, missing: Mapping[str, Pod]) -> None:
         text = (
-            f"the jobs of {len(missing)} of {known} pods are missing at the same time: podbridge terminates none of "
+            f"the jobs of {len(missing)} of {expected} pods are missing at the same time: podbridge terminates none of "
             f"these pods for {self._limits.hold:g} s; see podbridge brake status"
         )
-        log.error("mass-termination guard engaged", extra=kv(brake=name, missing=len(missing), known=known))
+        log.error("mass-termination guard engaged", extra=kv(brake=name, missing=len(missing), known=expected))
         for pod in list(missing.values())[:MOST_EVENTS]:
             self._events.event(pod, REASON, text, warning=True, action="Holding")
 
@@ -150,15 +150,15 @@ class Brakes:
         try:
             data: dict[str, str] = self._kube.get(self._path).get("data") or {}
             keys = (name, name + ANSWER_SUFFIX)
-            wanted: dict[str, str | None] = {}
+            changes: dict[str, str | None] = {}
             if engaged:
                 entry.answer = data.get(keys[1], "")
                 text = json.dumps(record)
-                wanted = {name: text} if data.get(name) != text else {}
+                changes = {name: text} if data.get(name) != text else {}
             else:  # the incident is over
-                wanted = {key: None for key in keys if key in data}
-            if wanted:
-                self._kube.patch(self._path, {"data": wanted}, kind="merge")
+                changes = {key: None for key in keys if key in data}
+            if changes:
+                self._kube.patch(self._path, {"data": changes}, kind="merge")
             done = True
         except KubeNotFoundError:
             done = True

@@ -36,21 +36,21 @@ def guarded(nodes: Iterable[Mapping[str, Any]], scheduler_name: str, *, pools: b
 
     These are the nodes with the taint of this scheduler, and, if the installation has ``pools``, the virtual nodes.
     """
-    found = {}
+    kinds = {}
     for node in nodes:
         taints = (node.get("spec") or {}).get("taints") or ()
         if pool_selection.is_virtual(node):
             if pools:
-                found[node["metadata"]["name"]] = POOL
+                kinds[node["metadata"]["name"]] = POOL
         elif any((t.get("key"), t.get("value")) == (names.MANAGED_TAINT, scheduler_name) for t in taints):
-            found[node["metadata"]["name"]] = SLURM
-    return found
+            kinds[node["metadata"]["name"]] = SLURM
+    return kinds
 
 
-def difference(live: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the merge patch of ``data`` from the live list to the wanted one; empty if they are equal."""
-    removed: dict[str, str | None] = {name: None for name in live if name not in wanted}
-    return removed | {name: kind for name, kind in wanted.items() if live.get(name) != kind}
+def difference(live: Mapping[str, str], desired: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the merge patch of ``data`` from the live list to the desired one; empty if they are equal."""
+    removed: dict[str, str | None] = {name: None for name in live if name not in desired}
+    return removed | {name: kind for name, kind in desired.items() if live.get(name) != kind}
 
 
 class GuardedNodes(Loop):
@@ -64,7 +64,7 @@ class GuardedNodes(Loop):
         self._path = CONFIGMAPS.path(config.leader_election.namespace, names.guarded_nodes(config.installation))
         self._written: dict[str, str] | None = None
         self._due = 0.0
-        self._told = ""
+        self._reported = ""
 
     def on_started_leading(self) -> None:
         """Compare again: a former leader may have written."""
@@ -73,29 +73,29 @@ class GuardedNodes(Loop):
     def reconcile(self) -> None:
         """Write the ConfigMap after a change of the nodes, and compare it every ``AGAIN`` seconds."""
         config, now = self._config, self.clock.monotonic()
-        wanted = guarded(self._nodes.items(), config.scheduler_name, pools=config.pools.enabled)
-        changed = self._written is not None and wanted != self._written
+        desired = guarded(self._nodes.items(), config.scheduler_name, pools=config.pools.enabled)
+        changed = self._written is not None and desired != self._written
         if now >= self._due or changed:
-            self.workers.submit("guarded-nodes", lambda: self._write(wanted))
+            self.workers.submit("guarded-nodes", lambda: self._write(desired))
 
-    def _write(self, wanted: dict[str, str]) -> None:
+    def _write(self, desired: dict[str, str]) -> None:
         self._written, self._due = None, self.clock.monotonic() + RETRY_AFTER
         try:
             live = self._kube.get(self._path).get("data") or {}
-            patch = difference(live, wanted)
+            patch = difference(live, desired)
             if patch:
                 self._kube.patch(self._path, {"data": patch}, kind="merge")
         except (KubeNotFoundError, KubeForbiddenError) as error:
             GUARDED_NODES.set(0)
-            self._say(f"nodes are not guarded: {error}", error)
+            self._report(f"nodes are not guarded: {error}", error)
             self._due = self.clock.monotonic() + AGAIN
             return
-        self._written, self._due, self._told = wanted, self.clock.monotonic() + AGAIN, ""
-        GUARDED_NODES.set(len(wanted))
+        self._written, self._due, self._reported = desired, self.clock.monotonic() + AGAIN, ""
+        GUARDED_NODES.set(len(desired))
         if patch:
-            log.info("guarded nodes written", extra=kv(nodes=len(wanted), changed=len(patch)))
+            log.info("guarded nodes written", extra=kv(nodes=len(desired), changed=len(patch)))
 
-    def _say(self, text: str, error: BridgeError) -> None:
-        if text != self._told:
+    def _report(self, text: str, error: BridgeError) -> None:
+        if text != self._reported:
             log.warning("nodes are not guarded: kubectl apply -f config/policies.yaml", extra=kv(error=error))
-        self._told = text
+        self._reported = text

@@ -65,7 +65,7 @@ class Controllers(SlurmLoop):
             self._workload.cancel,
             dependencies.pods.by_uid,
         )
-        self._workload.found_alive = self._stranded.found
+        self._workload.on_uncached_pod = self._stranded.follow
         self._taken: Mapping[str, str] = {}
         self._written_groups: dict[str, pod_groups.GroupCondition] = {}
 
@@ -90,9 +90,9 @@ class Controllers(SlurmLoop):
         slurm_names = {node["metadata"]["name"]: slurm_name(node) for node in nodes}
         silent = frozenset(n["metadata"]["name"] for n in nodes if readiness(n).get("status") != "True")
         virtual = frozenset(n["metadata"]["name"] for n in dependencies.nodes.items() if pool_selection.is_virtual(n))
-        everyone = dependencies.pods.items()
+        all_pods = dependencies.pods.items()
         workload = workload_decide.WorkloadView(
-            everyone,
+            all_pods,
             snapshot,
             slurm_names,
             self._displaced,
@@ -117,7 +117,7 @@ class Controllers(SlurmLoop):
                 with self._lock:
                     self._resting |= {f"job/{job_id}": now + ORPHAN_AFTER for job_id in action.job_ids}
             self._dispatch("workload", key, action, lambda a=action: self._workload.act(a))  # type: ignore[misc]
-        self._write_groups(everyone)
+        self._write_groups(all_pods)
 
     def _reconcile_nodes(self, nodes: list[dict[str, Any]], snapshot: Snapshot) -> None:
         """Decide for all nodes."""
@@ -125,20 +125,26 @@ class Controllers(SlurmLoop):
         version, clock = dependencies.slurm.version, dependencies.clock
         self._devices.request([node["metadata"]["name"] for node in nodes if external.is_labelled(node)], self.workers)
         view = NodeSyncView(
-            nodes, snapshot, version, dependencies.config, dependencies.cluster, clock.time(), self._devices.found
+            nodes,
+            snapshot,
+            version,
+            dependencies.config,
+            dependencies.cluster,
+            clock.time(),
+            self._devices.gres_by_node,
         )
-        synced = node_decide.decide(view)
-        for state, count in synced.external.items():
+        decision = node_decide.decide(view)
+        for state, count in decision.external.items():
             EXTERNAL_NODES.labels(state).set(count)
         if not snapshot.error:  # else nothing is decided about nodes
-            self._report_taken(nodes, synced.taken)
-        for step in synced.actions:
+            self._report_taken(nodes, decision.taken)
+        for step in decision.actions:
             key = f"node/{step.node['metadata']['name']}"
             self._dispatch("node", key, step, lambda s=step: self._node.act(s))  # type: ignore[misc]
 
-    def _write_groups(self, everyone: list[dict[str, Any]]) -> None:
+    def _write_groups(self, all_pods: list[dict[str, Any]]) -> None:
         """Write the conditions of PodGroups that this process has not written yet."""
-        current = pod_groups.conditions(everyone)
+        current = pod_groups.conditions(all_pods)
         with self._lock:
             self._written_groups = {key: condition for key, condition in self._written_groups.items() if key in current}
         for key, condition in current.items():
@@ -165,8 +171,8 @@ class Controllers(SlurmLoop):
         if now >= self._watched_until and not any(map(workload_decide.is_missing, decision.actions)):
             self._brakes.judge("slurm", 0, {}, listed=not view.snapshot.error)
             return decision
-        known, missing = missing_jobs.jobs(view.pods, view.snapshot, view.max_grace)
-        brake = self._brakes.judge("slurm", known, missing, listed=not view.snapshot.error)
+        expected, missing = missing_jobs.jobs(view.pods, view.snapshot, view.max_grace)
+        brake = self._brakes.judge("slurm", expected, missing, listed=not view.snapshot.error)
         if brake.missing:
             self._watched_until = now + WATCHED
         return workload_decide.decide(replace(view, brake=brake))

@@ -80,16 +80,16 @@ class TokenAuthenticator:
 
     def __init__(self, review: Callable[[str], dict[str, Any]], clock: Clock) -> None:
         self._review = review
-        self._known: SingleFlightCache[tuple[User | None]] = SingleFlightCache(clock, _TOKENS)
+        self._reviews: SingleFlightCache[tuple[User | None]] = SingleFlightCache(clock, _TOKENS)
 
     def user(self, token: str) -> User | None:
         """Return the user of a token; ``None`` if the token is invalid."""
 
-        def ask() -> tuple[tuple[User | None], float]:
+        def load() -> tuple[tuple[User | None], float]:
             user = _reviewed(self._review(token))
             return (user,), REMEMBER_UNKNOWN if user is None else REMEMBER_KNOWN
 
-        return self._known.get(hashlib.sha256(token.encode()).digest(), ask)[0]
+        return self._reviews.get(hashlib.sha256(token.encode()).digest(), load)[0]
 
 
 def ask_api_server(client: KubeClient) -> Callable[[str], dict[str, Any]]:

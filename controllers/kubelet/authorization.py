@@ -47,7 +47,7 @@ class KubeletAuthorizer:
 
     def __init__(self, ask: Ask, clock: Clock) -> None:
         self._ask = ask
-        self._known: SingleFlightCache[bool] = SingleFlightCache(clock)
+        self._permissions: SingleFlightCache[bool] = SingleFlightCache(clock)
 
     def nodes(self, user: User, method: str, path: str, nodes: Iterable[str]) -> set[str]:
         """Return the nodes to which the user may send the request.
@@ -55,10 +55,10 @@ class KubeletAuthorizer:
         A user with permission for all nodes needs one review, whatever their number. Raises :class:`AnswerError` 403 if
         the user has no permission for any of them.
         """
-        wanted = sorted(set(nodes))
+        requested = sorted(set(nodes))
         if self._may(user, method, path, ""):
-            return set(wanted)
-        allowed = {node for node in wanted if self._may(user, method, path, node)}
+            return set(requested)
+        allowed = {node for node in requested if self._may(user, method, path, node)}
         if not allowed:
             raise AnswerError(403, refusal(user, method, path))
         return allowed
@@ -69,14 +69,14 @@ class KubeletAuthorizer:
             raise AnswerError(403, refusal(user, method, path))
 
     def _may(self, user: User, method: str, path: str, node: str) -> bool:
-        return any(self._one(user, VERBS.get(method, ""), sub, node) for sub in subresources(path))
+        return any(self._may_use(user, VERBS.get(method, ""), sub, node) for sub in subresources(path))
 
-    def _one(self, user: User, verb: str, subresource: str, node: str) -> bool:
-        def ask() -> tuple[bool, float]:
+    def _may_use(self, user: User, verb: str, subresource: str, node: str) -> bool:
+        def load() -> tuple[bool, float]:
             allowed = bool(verb) and self._ask(user, verb, subresource, node)
             return allowed, REMEMBER_YES if allowed else REMEMBER_NO
 
-        return self._known.get((user.key, verb, subresource, node), ask)
+        return self._permissions.get((user.key, verb, subresource, node), load)
 
 
 def refusal(user: User, method: str, path: str) -> str:

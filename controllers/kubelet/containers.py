@@ -32,18 +32,18 @@ def check_log(pod: Object, status: JobStatus | None, container: str, *, previous
     name = (pod.get("metadata") or {}).get("name", "")
     if container not in names(pod):
         raise AnswerError(404, f"container {container!r} not found in pod {name!r}".replace("'", '"'))
-    what = f'container "{container}" in pod "{name}"'
+    description = f'container "{container}" in pod "{name}"'
     if status is None and _was_refused(pod):
-        told = pod["status"]
-        text = ": ".join(str(told[key]) for key in ("reason", "message") if told.get(key))
+        pod_status = pod["status"]
+        text = ": ".join(str(pod_status[key]) for key in ("reason", "message") if pod_status.get(key))
         raise AnswerError(400, f'pod "{name}" has no log, because it never ran: {text or "it failed"}')
-    known = state_of(pod, status, container)
+    state = state_of(pod, status, container)
     if previous:
-        if not known.earlier:
-            raise AnswerError(400, f"previous terminated {what} not found")
+        if not state.earlier:
+            raise AnswerError(400, f"previous terminated {description} not found")
         return
-    if known.state == "waiting" and not known.earlier:
-        raise AnswerError(400, f"{what} is waiting to start: {known.reason or CREATING}")
+    if state.state == "waiting" and not state.earlier:
+        raise AnswerError(400, f"{description} is waiting to start: {state.reason or CREATING}")
 
 
 def _was_refused(pod: Object) -> bool:
@@ -55,7 +55,7 @@ def _was_refused(pod: Object) -> bool:
 def names(pod: Object) -> list[str]:
     """Return the names of a pod's containers, then of its init containers."""
     spec = pod.get("spec") or {}
-    return [str(each.get("name")) for kind, _ in _LISTS for each in spec.get(kind) or ()]
+    return [str(container.get("name")) for kind, _ in _LISTS for container in spec.get(kind) or ()]
 
 
 def state_of(pod: Object, status: JobStatus | None, container: str) -> State:
@@ -76,13 +76,13 @@ def reported_states(status: JobStatus | None) -> Iterator[ContainerState]:
 
 
 def _from_pod_status(pod: Object, container: str) -> State:
-    told = pod.get("status") or {}
+    pod_status = pod.get("status") or {}
     for _, kind in _LISTS:
-        for each in told.get(kind) or ():
-            if each.get("name") != container:
+        for container_status in pod_status.get(kind) or ():
+            if container_status.get("name") != container:
                 continue
-            state = each.get("state") or {}
-            earlier = bool((each.get("lastState") or {}).get("terminated"))
+            state = container_status.get("state") or {}
+            earlier = bool((container_status.get("lastState") or {}).get("terminated"))
             for kind_of_state in ("running", "terminated"):
                 if kind_of_state in state:
                     return State(kind_of_state, "", earlier)

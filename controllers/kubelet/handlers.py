@@ -36,7 +36,7 @@ NOT_POSSIBLE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PodOnPool:
     """A pod on a virtual node, with its spec and status.
 
     ``pool`` is ``None`` if its site has sent nothing since this process started. ``job`` is the pod's UID.
@@ -56,7 +56,7 @@ class Found:
 class Sources:
     """The functions that the handlers read from. They run at each request and must return at once."""
 
-    find: Callable[[str, str], Found | None]
+    find: Callable[[str, str], PodOnPool | None]
     """``find(namespace, name)`` returns a pod on one of the virtual nodes."""
     pods: Callable[[], Iterable[Mapping[str, Any]]]
     """Returns the pods on all virtual nodes."""
@@ -80,30 +80,30 @@ class KubeletHandlers:
     # --- one pod ------------------------------------------------------------------------------------------------------
     def container_logs(self, namespace: str, name: str, container: str) -> flask.Response:
         """Answer ``kubectl logs``."""
-        found = self._find(namespace, name)
+        located = self._find(namespace, name)
         options = log_options(flask.request.args.to_dict(flat=False), container, self._clock.time())
-        pool = found.pool
+        pool = located.pool
         if pool is None:
-            raise AnswerError(502, f"pool {found.node} has not been heard of since podbridge started")
-        check_log(found.pod, pool.job(found.job), container, previous=options.previous)
-        with self._shares.unless_it_fails(namespace, found.job) as leave:
-            response = log_response(pool.logs(found.pod, options), pool=pool.name, job=found.job)
+            raise AnswerError(502, f"pool {located.node} has not been heard of since podbridge started")
+        check_log(located.pod, pool.job(located.job), container, previous=options.previous)
+        with self._shares.unless_it_fails(namespace, located.job) as leave:
+            response = log_response(pool.logs(located.pod, options), pool=pool.name, job=located.job)
         response.call_on_close(leave)
         return response
 
     def not_possible(self, namespace: str, name: str, **_: str) -> flask.Response:
         """Refuse ``kubectl exec``, ``attach`` and ``port-forward``, and name an alternative."""
-        found = self._find(namespace, name)
+        located = self._find(namespace, name)
         what = flask.request.path.split("/")[1]
-        return _status(501, "NotImplemented", NOT_POSSIBLE[what].format(pool=found.node))
+        return _status(501, "NotImplemented", NOT_POSSIBLE[what].format(pool=located.node))
 
-    def _find(self, namespace: str, name: str) -> Found:
-        found = self._sources.find(namespace, name)
+    def _find(self, namespace: str, name: str) -> PodOnPool:
+        located = self._sources.find(namespace, name)
         # checked first: a user without permission must not learn whether the pod exists
-        self.check(found.node if found is not None else "")
-        if found is None:
+        self.check(located.node if located is not None else "")
+        if located is None:
             raise AnswerError(404, f'pod "{name}" does not exist')
-        return found
+        return located
 
     # --- nodes --------------------------------------------------------------------------------------------------------
     def pods(self) -> flask.Response:
@@ -116,11 +116,11 @@ class KubeletHandlers:
 
     def summary(self) -> flask.Response:
         """Return the stats summary of one node."""
-        nodes, found = self._selected()
+        nodes, pods = self._selected()
         if len(nodes) != 1:
-            known = ", ".join(sorted(nodes)) or "none"
-            raise AnswerError(400, f"say which node with ?node=<name>; virtual nodes served here: {known}")
-        return _json(stats.summary(nodes.pop(), self._started, found, self._status_of()))
+            served = ", ".join(sorted(nodes)) or "none"
+            raise AnswerError(400, f"say which node with ?node=<name>; virtual nodes served here: {served}")
+        return _json(stats.summary(nodes.pop(), self._started, pods, self._status_of()))
 
     def resource_metrics(self) -> flask.Response:
         """Return the resource metrics, in the format that the client accepts.
@@ -155,11 +155,11 @@ class KubeletHandlers:
         Raises :class:`AnswerError` if there are none.
         """
         nodes = set(self._sources.pools())
-        only = flask.request.args.get("node")
-        wanted = nodes if only is None else nodes & {only}
-        allowed = self._authorizer.nodes(flask.g.user, flask.request.method, flask.request.path, wanted)
-        if only is not None and not wanted:
-            raise AnswerError(404, f"no virtual node {only!r} is served here")
+        node_name = flask.request.args.get("node")
+        requested = nodes if node_name is None else nodes & {node_name}
+        allowed = self._authorizer.nodes(flask.g.user, flask.request.method, flask.request.path, requested)
+        if node_name is not None and not requested:
+            raise AnswerError(404, f"no virtual node {node_name!r} is served here")
         return allowed
 
     def _status_of(self) -> stats.StatusOf:

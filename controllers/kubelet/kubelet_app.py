@@ -93,6 +93,6 @@ def _user(tokens: TokenAuthenticator, now: float) -> User:
     if certificate is not None and (user := user_of_certificate(certificate, now)) is not None:
         return user
     token = bearer(flask.request.headers.get("Authorization", ""))
-    if token is not None and (known := tokens.user(token)) is not None:
-        return known
+    if token is not None and (token_user := tokens.user(token)) is not None:
+        return token_user
     raise AnswerError(401, "Unauthorized")

@@ -20,7 +20,7 @@ from bridge.serving.certificates import Certificates
 from bridge.serving.https import Server
 from bridge.serving.streaming import LIMIT, Streams
 from controllers.kubelet import authentication, authorization
-from controllers.kubelet.handlers import Found, Sources
+from controllers.kubelet.handlers import PodOnPool, Sources
 from controllers.kubelet.kubelet_app import LOGS_PATH, make_app
 from controllers.kubelet.trust import Trust, read_client_ca
 
@@ -58,7 +58,7 @@ class Kubelet:
         kube: KubeClient,
         clock: Clock = _SYSTEM_CLOCK,
         *,
-        find: Callable[[str, str], Found | None],
+        find: Callable[[str, str], PodOnPool | None],
         pods: Callable[[], Iterable[Mapping[str, Any]]],
         pools: Callable[[], Mapping[str, Pool]],
     ) -> None:
@@ -102,23 +102,23 @@ class Kubelet:
         self._trust.step()
         self._server.start()
         supervisor.spawn("kubelet-server", lambda: self._server.run(supervisor.stopping))
-        supervisor.spawn("kubelet-certificates", lambda: self._look(supervisor))
+        supervisor.spawn("kubelet-certificates", lambda: self._keep_certificates(supervisor))
         log.info("kubelet API started", extra=kv(port=self.port))
 
     def ready(self) -> str | None:
         """Return why requests of the API server are refused; ``None`` if they are not."""
         return self._trust.problem and f"CAs of clients: {self._trust.problem}"
 
-    def _look(self, supervisor: Supervisor) -> None:
+    def _keep_certificates(self, supervisor: Supervisor) -> None:
         while not supervisor.wait(PERIOD):
             self._trust.step()
 
 
 def _server_names(settings: KubeletSettings) -> list[str]:
-    wanted = {socket.gethostname(), "localhost", "127.0.0.1", *settings.addresses}
-    wanted.discard("")
+    raw_names = {socket.gethostname(), "localhost", "127.0.0.1", *settings.addresses}
+    raw_names.discard("")
     result = set()
-    for name in wanted:
+    for name in raw_names:
         try:
             result.add(str(ipaddress.ip_address(name)))
         except ValueError:

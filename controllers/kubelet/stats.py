@@ -37,10 +37,10 @@ def running_pods(pods: Iterable[Object], status_of: StatusOf) -> dict[str, Any]:
             continue
         metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
         containers = [
-            {key: each[key] for key in ("name", "image") if key in each}
+            {key: container[key] for key in ("name", "image") if key in container}
             for kind in ("initContainers", "containers")
-            for each in spec.get(kind) or ()
-            if each.get("name") in running
+            for container in spec.get(kind) or ()
+            if container.get("name") in running
         ]
         items.append({"metadata": _reference(metadata), "spec": {"containers": containers}, "status": {}})
     return pod_list(items)
@@ -48,7 +48,7 @@ def running_pods(pods: Iterable[Object], status_of: StatusOf) -> dict[str, Any]:
 
 def summary(node: str, since: float, pods: Iterable[Object], status_of: StatusOf) -> dict[str, Any]:
     """Return the stats summary of one node. ``since``: start of this process, in seconds since 1970."""
-    found = []
+    entries = []
     for pod in pods:
         states = list(_running(status_of(pod)))
         if not states:
@@ -60,8 +60,8 @@ def summary(node: str, since: float, pods: Iterable[Object], status_of: StatusOf
         entry["containers"] = [
             {"name": state.name, "startTime": at} for state in states if (at := time_of(state.started_at))
         ]
-        found.append(entry)
-    return {"node": {"nodeName": node, "startTime": rfc3339(since)}, "pods": found}
+        entries.append(entry)
+    return {"node": {"nodeName": node, "startTime": rfc3339(since)}, "pods": entries}
 
 
 def resource_metrics(pods: Iterable[Object], status_of: StatusOf) -> CollectorRegistry:

@@ -85,9 +85,9 @@ class Trust:
 
     def step(self) -> None:
         """Update both. A failure is logged, and repeated at the next step."""
-        for look in (self.serve, self.authenticate):
+        for update in (self.serve, self.authenticate):
             try:
-                look()
+                update()
             except BridgeError as error:
                 log.warning("kubelet API's TLS not up to date", extra=kv(error=error))
 

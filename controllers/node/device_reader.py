@@ -30,7 +30,7 @@ class DeviceReader:
 
     Attributes
     ----------
-    found
+    gres_by_node
         The gres by the name of the node in Kubernetes; a node that was not read yet is missing. ``None``: devices are
         not counted, because no class is mapped, or the API server does not serve them, or has refused them twice in a
         row before it showed any.
@@ -43,52 +43,54 @@ class DeviceReader:
         self._clock = clock
         self._read_at = -math.inf
         self._refused = False
-        self.found: Mapping[str, NodeGres] | None = {} if self._table else None
+        self.gres_by_node: Mapping[str, NodeGres] | None = {} if self._table else None
 
     def request(self, nodes: Sequence[str], workers: Workers) -> None:
         """Let a worker read the devices of these nodes, if the period is over, or after a second if a node is new."""
-        known, passed = self.found, self._clock.monotonic() - self._read_at
-        soon = known is not None and not self._refused and any(name not in known for name in nodes)
-        if self._table and nodes and passed >= (AGAIN if soon else self._period):
+        gres_by_node, elapsed = self.gres_by_node, self._clock.monotonic() - self._read_at
+        has_new_node = (
+            gres_by_node is not None and not self._refused and any(name not in gres_by_node for name in nodes)
+        )
+        if self._table and nodes and elapsed >= (AGAIN if has_new_node else self._period):
             workers.submit("devices", lambda: self._read(nodes), 7, kind="devices")
 
     def _read(self, nodes: Sequence[str]) -> None:
-        known = self.found or {}
+        previous = self.gres_by_node or {}
         self._read_at = self._clock.monotonic()
         try:
             classes = list_if_served(self._kube, DEVICE_CLASSES)
             if classes is None:
-                if self.found is not None:
+                if self.gres_by_node is not None:
                     log.info("devices of external nodes are not counted: resource.k8s.io/v1 is not served")
-                self.found = None
+                self.gres_by_node = None
                 return
-            found: dict[str, NodeGres] = {}
+            gres_by_node: dict[str, NodeGres] = {}
             selectors = self._selectors(classes)
             for name in nodes:
                 slices = self._kube.get(RESOURCE_SLICES.path(), {"fieldSelector": f"spec.nodeName={name}"})["items"]
                 try:
-                    found[name] = node_gres.count(claimed_devices.of_node(slices, name), selectors, self._table)
+                    gres_by_node[name] = node_gres.count(claimed_devices.of_node(slices, name), selectors, self._table)
                 except DevicesNotReadyError:  # the driver is publishing them
-                    if name in known:
-                        found[name] = known[name]
+                    if name in previous:
+                        gres_by_node[name] = previous[name]
         except KubeForbiddenError as error:  # may be temporary: what is known stays, else nodes would lose their gres
             if not self._refused:
                 log.warning("devices of external nodes cannot be read", extra=kv(error=error))
-            elif not self.found:
-                self.found = None
+            elif not self.gres_by_node:
+                self.gres_by_node = None
             self._refused = True
             return
         self._refused = False
-        self.found = found
+        self.gres_by_node = gres_by_node
 
     def _selectors(self, classes: Sequence[Mapping[str, object]]) -> dict[str, Selector]:
         """Return the selectors of the classes that are mapped; a class that claims cannot use is left out."""
-        found = {}
+        selectors = {}
         for entry in classes:
             name = str(entry["metadata"]["name"])  # type: ignore[index]
             if name in self._table:
                 try:
-                    found[name] = claimed_devices.class_selector(entry)
+                    selectors[name] = claimed_devices.class_selector(entry)
                 except UnsupportedClaimError as error:
                     log.debug("device class not counted", extra=kv(name=name, error=error))
-        return found
+        return selectors

@@ -29,14 +29,14 @@ from controllers.node.node_actions import Action, Explain, KubeNode, NodeSyncVie
 class Plan:
     """What is to be done for one node.
 
-    ``drain`` is the cause for a drain in Slurm, empty if there is none. ``wanted``: the node is to be in Slurm, so it
-    keeps its taint while Slurm does not have it. ``state`` is
+    ``drain`` is the cause for a drain in Slurm, empty if there is none. ``belongs_in_slurm``: the node
+    keeps its taint while Slurm does not have it yet. ``state`` is
     ``registered``, ``leaving``, ``absent`` or ``refused``; empty for a node that is not and was not external.
     """
 
     drain: str = ""
     actions: tuple[Action, ...] = ()
-    wanted: bool = False
+    belongs_in_slurm: bool = False
     state: str = ""
 
 
@@ -47,40 +47,40 @@ later drain by slurmctld itself has the reason that the node already has: with p
 like a drain by podbridge."""
 
 
-def plan(view: NodeSyncView, node: KubeNode, found: Node | None, rivals: Iterable[str]) -> Plan:
-    """Plan for one Kubernetes node; ``found`` is the node in Slurm, ``rivals`` are others that claim the same."""
+def plan(view: NodeSyncView, node: KubeNode, slurm_node: Node | None, rivals: Iterable[str]) -> Plan:
+    """Plan for one Kubernetes node; ``slurm_node`` is the node in Slurm, ``rivals`` are others that claim the same."""
     name = node["metadata"]["name"]
-    owned = found is not None and external_nodes.is_owned(found, view.cluster)
+    is_owned = slurm_node is not None and external_nodes.is_owned(slurm_node, view.cluster)
     limit = view.config.nodes.external_not_ready
     if not is_labelled(node):
-        told = _explain(node, "")
-        if found is None or not owned:
-            return Plan(actions=told)
+        explanation = _explain(node, "")
+        if slurm_node is None or not is_owned:
+            return Plan(actions=explanation)
         cause = f"Kubernetes node {name} has lost the label {names.EXTERNAL_NODE_LABEL}"
-        return Plan(cause, (*told, *_unregister(node, found)), state="leaving")
+        return Plan(cause, (*explanation, *_unregister(node, slurm_node)), state="leaving")
     if any(rivals):
-        return Plan(state="registered" if owned else "refused")  # told as a dispute
+        return Plan(state="registered" if is_owned else "refused")  # node_decide reports it as a dispute
     if view.devices is not None and name not in view.devices:  # not read yet: neither registered nor changed
-        if found is not None and owned:
-            return Plan(silence(node, view.time, limit), wanted=True, state="registered")
-        if found is None and view.version.external_nodes:
+        if slurm_node is not None and is_owned:
+            return Plan(silence(node, view.time, limit), belongs_in_slurm=True, state="registered")
+        if slurm_node is None and view.version.external_nodes:
             return Plan(wanted=True, state="absent")
     try:
-        wanted = _wanted(view, node, found, owned)
+        external_node = _external_node(view, node, slurm_node, is_owned)
     except ValueError as error:
-        told = _explain(node, str(error))
-        if found is not None and owned:  # it stays as it is
-            return Plan(silence(node, view.time, limit), told, wanted=True, state="registered")
-        return Plan(actions=told, state="refused")
-    if found is None:
-        register = (Register(node, wanted),) if _may_register(view, node) else ()
-        return Plan(actions=(*_explain(node, ""), *register), wanted=True, state="absent")
-    if not external_nodes.is_current(found, wanted, view.cluster):
+        explanation = _explain(node, str(error))
+        if slurm_node is not None and is_owned:  # it stays as it is
+            return Plan(silence(node, view.time, limit), explanation, belongs_in_slurm=True, state="registered")
+        return Plan(actions=explanation, state="refused")
+    if slurm_node is None:
+        register = (Register(node, external_node),) if _may_register(view, node) else ()
+        return Plan(actions=(*_explain(node, ""), *register), belongs_in_slurm=True, state="absent")
+    if not external_nodes.is_current(slurm_node, external_node, view.cluster):
         cause = f"the resources, features or topology of external node {name} have changed"
-        steps = (*_explain(node, ""), *_unregister(node, found))
-        return Plan(cause, steps, wanted=True, state="leaving")
-    told = _explain(node, _ignored(wanted, found))
-    return Plan(silence(node, view.time, limit), told, wanted=True, state="registered")
+        steps = (*_explain(node, ""), *_unregister(node, slurm_node))
+        return Plan(cause, steps, belongs_in_slurm=True, state="leaving")
+    explanation = _explain(node, _ignored(external_node, slurm_node))
+    return Plan(silence(node, view.time, limit), explanation, belongs_in_slurm=True, state="registered")
 
 
 def is_labelled(node: KubeNode) -> bool:
@@ -90,42 +90,42 @@ def is_labelled(node: KubeNode) -> bool:
 
 def orphans(view: NodeSyncView, claimed: Iterable[str]) -> Iterator[tuple[KubeNode, Node]]:
     """Yield podbridge's external nodes in Slurm that no Kubernetes node claims, with what is known of their node."""
-    known = set(claimed)
-    for found in view.snapshot.nodes.values():
-        if found.name not in known and external_nodes.is_owned(found, view.cluster):
-            yield {"apiVersion": "v1", "kind": "Node", "metadata": {"name": found.name}}, found
+    claimed_names = set(claimed)
+    for slurm_node in view.snapshot.nodes.values():
+        if slurm_node.name not in claimed_names and external_nodes.is_owned(slurm_node, view.cluster):
+            yield {"apiVersion": "v1", "kind": "Node", "metadata": {"name": slurm_node.name}}, slurm_node
 
 
-def orphan_plan(node: KubeNode, found: Node) -> Plan:
+def orphan_plan(node: KubeNode, slurm_node: Node) -> Plan:
     """Plan for an external node in Slurm without a Kubernetes node."""
-    cause = f"no node of this installation in Kubernetes is external node {found.name}"
-    return Plan(cause, _unregister(node, found), state="leaving")
+    cause = f"no node of this installation in Kubernetes is external node {slurm_node.name}"
+    return Plan(cause, _unregister(node, slurm_node), state="leaving")
 
 
-def may_delete(found: Node, cluster: str) -> bool:
+def may_delete(slurm_node: Node, cluster: str) -> bool:
     """Whether a node in Slurm is podbridge's, drained by podbridge, and without jobs."""
-    return external_nodes.is_owned(found, cluster) and is_ours(found) and external_nodes.is_idle(found)
+    return external_nodes.is_owned(slurm_node, cluster) and is_ours(slurm_node) and external_nodes.is_idle(slurm_node)
 
 
-def is_ours(found: Node) -> bool:
+def is_ours(slurm_node: Node) -> bool:
     """Whether the node is drained, and podbridge has drained it."""
-    return "DRAIN" in found.states and found.reason.startswith(names.DRAIN_REASON_PREFIX)
+    return "DRAIN" in slurm_node.states and slurm_node.reason.startswith(names.DRAIN_REASON_PREFIX)
 
 
-def _unregister(node: KubeNode, found: Node) -> tuple[Action, ...]:
-    return (Unregister(node, found.name),) if is_ours(found) and external_nodes.is_idle(found) else ()
+def _unregister(node: KubeNode, slurm_node: Node) -> tuple[Action, ...]:
+    return (Unregister(node, slurm_node.name),) if is_ours(slurm_node) and external_nodes.is_idle(slurm_node) else ()
 
 
-def _wanted(view: NodeSyncView, node: KubeNode, found: Node | None, owned: bool) -> ExternalNode:
+def _external_node(view: NodeSyncView, node: KubeNode, slurm_node: Node | None, is_owned: bool) -> ExternalNode:
     """Return the external node that the Kubernetes node describes; raises ``ValueError`` with the problem."""
     name = eligibility.slurm_name(node)
     if not view.version.external_nodes:
         raise ValueError(f"API version {view.version.name} of slurmrestd has no external nodes: v0.0.44 and later have")
-    if found is not None and not owned:
-        kind = "an external" if "EXTERNAL" in found.states else "a"
+    if slurm_node is not None and not is_owned:
+        kind = "an external" if "EXTERNAL" in slurm_node.states else "a"
         raise ValueError(f"Slurm has {kind} node {name} that podbridge did not create for this cluster")
     partitions = _words(node, names.EXTERNAL_NODE_PARTITIONS)
-    if unknown := [each for each in partitions if each not in view.snapshot.partitions]:
+    if unknown := [partition for partition in partitions if partition not in view.snapshot.partitions]:
         raise ValueError(f"{names.EXTERNAL_NODE_PARTITIONS}: Slurm has no partition {', '.join(unknown)}")
     offered = resources.allocatable(node)
     return ExternalNode(
@@ -159,10 +159,10 @@ def _words(node: KubeNode, annotation: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
-def _ignored(wanted: ExternalNode, found: Node) -> str:
+def _ignored(external_node: ExternalNode, slurm_node: Node) -> str:
     """Return the problem that Slurm has ignored gres; empty if it has not."""
-    present = {item.partition(":")[0] for item in found.gres.split(",")}
-    ignored = sorted({item.partition(":")[0] for item in wanted.gres} - present)
+    present = {item.partition(":")[0] for item in slurm_node.gres.split(",")}
+    ignored = sorted({item.partition(":")[0] for item in external_node.gres} - present)
     return f"Slurm ignores gres {', '.join(ignored)}: not in GresTypes of slurm.conf" if ignored else ""
 
 
@@ -186,10 +186,10 @@ def silence(node: KubeNode, time: float, limit: float) -> str:
         since = parse_rfc3339(condition.get("lastTransitionTime") or "")
     except ValueError:
         since = 0.0
-    late = time - since >= limit
-    return f"Kubernetes node {node['metadata']['name']} is not Ready" if late else ""
+    is_late = time - since >= limit
+    return f"Kubernetes node {node['metadata']['name']} is not Ready" if is_late else ""
 
 
 def _explain(node: KubeNode, problem: str) -> tuple[Action, ...]:
-    told = (node["metadata"].get("annotations") or {}).get(names.EXTERNAL_NODE_PROBLEM, "")
-    return (Explain(node, problem),) if told != problem else ()
+    recorded = (node["metadata"].get("annotations") or {}).get(names.EXTERNAL_NODE_PROBLEM, "")
+    return (Explain(node, problem),) if recorded != problem else ()

@@ -68,7 +68,7 @@ class NodeActor:
                 self._events.event(node, "SlurmNodeDraining", f"drained Slurm node {action.slurm_node}: {cause}")
                 self._poller.wake(nodes=True)
             case node_actions.Undrain():
-                if (found := self._slurm.node(action.slurm_node)) is None or not external.is_ours(found):
+                if (slurm_node := self._slurm.node(action.slurm_node)) is None or not external.is_ours(slurm_node):
                     self._poller.wake(nodes=True)
                     return  # an administrator has taken over the drain since the snapshot
                 with fence(self._check_leadership):
@@ -91,9 +91,11 @@ class NodeActor:
 
         The drain of an administrator would get podbridge's reason.
         """
-        found = self._slurm.node(action.slurm_node)
-        taken = found is not None and states.is_drained(found.states) and not external.is_ours(found)
-        if found is None or taken or states.is_starting(found.states):
+        slurm_node = self._slurm.node(action.slurm_node)
+        is_taken_over = (
+            slurm_node is not None and states.is_drained(slurm_node.states) and not external.is_ours(slurm_node)
+        )
+        if slurm_node is None or is_taken_over or states.is_starting(slurm_node.states):
             self._poller.wake(nodes=True)
             return False
         return True
@@ -109,28 +111,28 @@ class NodeActor:
         log.warning("node not used: another scheduler has taken it", extra=kv(node=node["metadata"]["name"], by=holder))
 
     def _register(self, action: node_actions.Register) -> None:
-        wanted = action.wanted
+        external_node = action.external_node
         try:
             with fence(self._check_leadership):
-                self._slurm.add_external_node(wanted, self._cluster)
+                self._slurm.add_external_node(external_node, self._cluster)
         except SlurmRefusedError as error:
             self._poller.wake(nodes=True)
             if error.code == ALREADY_EXISTS:
                 return  # the next decision knows whose it is
             self._events.event(action.node, "ExternalNodeRefused", str(error), warning=True)
             raise
-        size = ", ".join([f"{wanted.cpus} CPUs", f"{wanted.memory_mib} MiB", *wanted.gres])
-        text = f"registered as external node {wanted.name} in Slurm: {size}"
+        size = ", ".join([f"{external_node.cpus} CPUs", f"{external_node.memory_mib} MiB", *external_node.gres])
+        text = f"registered as external node {external_node.name} in Slurm: {size}"
         self._events.event(action.node, "ExternalNodeRegistered", text)
         self._poller.wake(nodes=True)
 
     def _unregister(self, action: node_actions.Unregister) -> None:
         # the view may be a second old, and an administrator may have taken over the drain
-        found = self._slurm.node(action.slurm_node)
-        if found is not None and external.may_delete(found, self._cluster):
+        slurm_node = self._slurm.node(action.slurm_node)
+        if slurm_node is not None and external.may_delete(slurm_node, self._cluster):
             with fence(self._check_leadership):
-                self._slurm.delete_node(found.name)  # slurmctld refuses it if the node has a job by now
-            self._events.event(action.node, "ExternalNodeDeleted", f"deleted external node {found.name} in Slurm")
+                self._slurm.delete_node(slurm_node.name)  # slurmctld refuses it if the node has a job by now
+            self._events.event(action.node, "ExternalNodeDeleted", f"deleted external node {slurm_node.name} in Slurm")
         self._poller.wake(nodes=True)
 
     def _patch(self, node: node_actions.KubeNode, patch: dict[str, Any]) -> None:

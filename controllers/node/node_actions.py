@@ -101,7 +101,7 @@ class Register:
     """Create the node in Slurm as an external node."""
 
     node: KubeNode
-    wanted: ExternalNode
+    external_node: ExternalNode
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,11 +78,11 @@ def decide(view: NodeSyncView) -> NodeDecision:
     silent = not_ready.causes(view, nodes)
     for node in nodes:
         try:
-            more, plan = _decide_node(view, node, rivals.get(node["metadata"]["name"], ()), silent)
+            new_actions, plan = _decide_node(view, node, rivals.get(node["metadata"]["name"], ()), silent)
         except Exception as error:
             _report(node, error)
             continue
-        actions += more
+        actions += new_actions
         plans.append(plan)
     # a node for which the decision has failed is no orphan
     for node, orphan in external.orphans(view, map(slurm_name, [*nodes, *failed])):
@@ -110,7 +110,7 @@ def _decide_node(
     plan = external.plan(view, node, slurm_node, claimants)
     others = claimants if slurm_node is not None else ()
     actions: list[Action | None] = [
-        _taint(view.config, node, slurm_node is not None or plan.wanted),
+        _taint(view.config, node, slurm_node is not None or plan.belongs_in_slurm),
         _label(node, slurm_node if view.config.nodes.partition_labels else None),
         _mark_asleep(view, node, slurm_node),
         _dispute(node, others),
@@ -139,12 +139,12 @@ def _release(view: NodeSyncView, node: KubeNode, slurm_node: Node | None) -> Act
 
 
 def _taint(config: Config, node: KubeNode, managed: bool) -> Taint | None:
-    wanted = {"key": names.MANAGED_TAINT, "value": config.scheduler_name, "effect": "NoExecute"}
+    managed_taint = {"key": names.MANAGED_TAINT, "value": config.scheduler_name, "effect": "NoExecute"}
     taints = tuple((node.get("spec") or {}).get("taints") or ())
-    ours = [t for t in taints if t.get("key") == names.MANAGED_TAINT and t.get("value") == config.scheduler_name]
+    own_taints = [t for t in taints if t.get("key") == names.MANAGED_TAINT and t.get("value") == config.scheduler_name]
     if managed and config.nodes.taint:
-        return None if ours else Taint(node, (*taints, wanted))
-    return Taint(node, tuple(t for t in taints if t not in ours)) if ours else None
+        return None if own_taints else Taint(node, (*taints, managed_taint))
+    return Taint(node, tuple(t for t in taints if t not in own_taints)) if own_taints else None
 
 
 def _label(node: KubeNode, slurm_node: Node | None) -> Label | None:
@@ -161,15 +161,15 @@ def _mark_asleep(view: NodeSyncView, node: KubeNode, slurm_node: Node | None) ->
     marked = names.SLURM_ASLEEP in (node["metadata"].get("annotations") or {})
     asleep = False
     if view.config.queues.enabled and slurm_node is not None:
-        late = marked and eligibility.readiness(node).get("status") != "True"
-        asleep = states.is_asleep(slurm_node.states) or (late and not states.is_drained(slurm_node.states))
+        is_waking = marked and eligibility.readiness(node).get("status") != "True"
+        asleep = states.is_asleep(slurm_node.states) or (is_waking and not states.is_drained(slurm_node.states))
     return MarkAsleep(node, asleep) if asleep != marked else None
 
 
 def _dispute(node: KubeNode, others: tuple[str, ...]) -> Dispute | None:
-    said = (node["metadata"].get("annotations") or {}).get(names.SLURM_NAME_CONFLICT, "")
-    wanted = eligibility.rivalry(slurm_name(node), others) if others else ""
-    return Dispute(node, wanted) if said != wanted else None
+    recorded = (node["metadata"].get("annotations") or {}).get(names.SLURM_NAME_CONFLICT, "")
+    rivalry = eligibility.rivalry(slurm_name(node), others) if others else ""
+    return Dispute(node, rivalry) if recorded != rivalry else None
 
 
 def _sync_cordon(
@@ -180,10 +180,10 @@ def _sync_cordon(
     mirrored = names.SLURM_REASON in (node["metadata"].get("annotations") or {})
     if slurm_node is None:
         return Uncordon(node) if mirrored else None
-    out = states.is_drained(slurm_node.states)
+    is_drained = states.is_drained(slurm_node.states)
     # a node that is down may still have the reason of a drain that podbridge has removed
-    ours = external.is_ours(slurm_node)
-    if out and not ours:
+    is_own_drain = external.is_ours(slurm_node)
+    if is_drained and not is_own_drain:
         if config.cordon and not mirrored and not cordoned:
             stale = slurm_node.reason.startswith((names.DRAIN_REASON_PREFIX, external.RESUME_REASON))
             reason = "no reason given" if stale else slurm_node.reason or "no reason given"
@@ -197,8 +197,8 @@ def _sync_cordon(
     if not cause and cordoned and config.drain:
         cause = f"Kubernetes node {node['metadata']['name']} is cordoned"
     if cause:
-        return None if out or states.is_starting(slurm_node.states) else _drain(node, slurm_node, cause)
-    return Undrain(node, slurm_node.name) if ours else None
+        return None if is_drained or states.is_starting(slurm_node.states) else _drain(node, slurm_node, cause)
+    return Undrain(node, slurm_node.name) if is_own_drain else None
 
 
 def _drain(node: KubeNode, slurm_node: Node, cause: str) -> Drain:

@@ -29,19 +29,19 @@ def causes(view: NodeSyncView, nodes: Sequence[KubeNode]) -> Mapping[str, str]:
     limit = view.config.nodes.not_ready
     if limit is None:
         return {}
-    hybrid = [(node, found) for node in nodes if (found := _hybrid(view, node)) is not None]
+    hybrid = [(node, slurm_node) for node in nodes if (slurm_node := _hybrid(view, node)) is not None]
     silent = [node for node, _ in hybrid if external.silence(node, view.time, 0)]
-    many = len(silent) >= LEAST and len(silent) >= MOST * len(hybrid)
+    is_outage = len(silent) >= LEAST and len(silent) >= MOST * len(hybrid)
     return {
         node["metadata"]["name"]: cause
-        for node, found in hybrid
-        if (cause := external.silence(node, view.time, limit)) and (not many or external.is_ours(found))
+        for node, slurm_node in hybrid
+        if (cause := external.silence(node, view.time, limit)) and (not is_outage or external.is_ours(slurm_node))
     }
 
 
 def _hybrid(view: NodeSyncView, node: KubeNode) -> Node | None:
     """Return the node in Slurm if it has slurmd, and if Slurm's power saving does not stop and start it."""
-    found = view.snapshot.nodes.get(slurm_name(node))
-    if found is None or "EXTERNAL" in found.states or not eligibility.readiness(node):
+    slurm_node = view.snapshot.nodes.get(slurm_name(node))
+    if slurm_node is None or "EXTERNAL" in slurm_node.states or not eligibility.readiness(node):
         return None
-    return None if "CLOUD" in found.states or not states.ASLEEP.isdisjoint(found.states) else found
+    return None if "CLOUD" in slurm_node.states or not states.ASLEEP.isdisjoint(slurm_node.states) else slurm_node

@@ -57,15 +57,15 @@ def borrowed(
 
     ``covered`` are the resources of the MasterQueue. Beyond the number of flavors that Kueue allows, none is kept.
     """
-    every = (*covered, *(manifests.resources(present) if present else ()))
-    zero = dict.fromkeys(every, Fraction(0)) or _covered(queue)
+    resources = (*covered, *(manifests.resources(present) if present else ()))
+    zero = dict.fromkeys(resources, Fraction(0)) or _covered(queue)
     used = f"workloads of ClusterQueue {queue['metadata']['name']} use it" if queue else ""
-    found = [
+    kept = [
         Leaving((name, zero, zero), _reason(queue, name, used))
         for name in _missing(queue, uid, present, flavors)
         if manifests.can_borrow(queue, name) or not manifests.is_unused(queue, name)
     ]
-    return found[: max(0, manifests.MOST_FLAVORS - len(present))]
+    return kept[: max(0, manifests.MOST_FLAVORS - len(present))]
 
 
 def _missing(queue: Object, uid: str, present: Sequence[Quota], flavors: Collection[str]) -> list[str]:

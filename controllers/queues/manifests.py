@@ -74,14 +74,14 @@ def resources(quotas: Sequence[Quota]) -> list[str]:
 
     Kueue's limits can exclude some of them: :func:`omitted`.
     """
-    every = {resource for _, nominal, _ in quotas for resource in nominal}
-    first = [name for name in _FIRST if name in every]
+    offered = {resource for _, nominal, _ in quotas for resource in nominal}
+    first = [name for name in _FIRST if name in offered]
     # in turn: the resources of one site must not displace those of the others
     turns = zip_longest(*(sorted(nominal.keys() - set(_FIRST)) for _, nominal, _ in quotas))
     others = dict.fromkeys(name for turn in turns for name in turn if name is not None)
     most = min(MOST_RESOURCES, MOST_QUOTAS // max(1, len(quotas)))
-    found = [*first, *sorted([*others][: max(0, most - len(first))])]
-    return found or ["cpu"]  # a resource group of Kueue has at least one
+    selected = [*first, *sorted([*others][: max(0, most - len(first))])]
+    return selected or ["cpu"]  # a resource group of Kueue has at least one
 
 
 def omitted(quotas: Sequence[Quota]) -> list[str]:
@@ -97,11 +97,11 @@ def text(resource: str, amount: Fraction) -> str:
     return str(thousandths // 1000)
 
 
-def is_applied(wanted: Object, observed: Object) -> bool:
+def is_applied(desired: Object, observed: Object) -> bool:
     """Whether the observed object has all that is wanted; the API server and Kueue add defaults."""
     annotations = observed["metadata"].get("annotations") or {}
-    same = annotations.get(names.QUEUE_APPLIED) == wanted["metadata"]["annotations"][names.QUEUE_APPLIED]
-    return same and _contains(observed.get("spec") or {}, wanted["spec"])
+    same = annotations.get(names.QUEUE_APPLIED) == desired["metadata"]["annotations"][names.QUEUE_APPLIED]
+    return same and _contains(observed.get("spec") or {}, desired["spec"])
 
 
 def is_owned(observed: Object, uid: str) -> bool:
@@ -186,17 +186,17 @@ def _quota(resource: str, nominal: Amounts, limit: Amounts | None) -> Object:
     return result
 
 
-def _contains(observed: Any, wanted: Any, key: str = "") -> bool:
-    if isinstance(wanted, Mapping):
+def _contains(observed: Any, desired: Any, key: str = "") -> bool:
+    if isinstance(desired, Mapping):
         return isinstance(observed, Mapping) and all(
-            name in observed and _contains(observed[name], value, name) for name, value in wanted.items()
+            name in observed and _contains(observed[name], value, name) for name, value in desired.items()
         )
-    if isinstance(wanted, list):
+    if isinstance(desired, list):
         observed = observed or []
-        return len(observed) == len(wanted) and all(map(_contains, observed, wanted))
+        return len(observed) == len(desired) and all(map(_contains, observed, desired))
     if key in _QUANTITIES:
-        return _amount(observed) == _amount(wanted)
-    return bool(observed == wanted)
+        return _amount(observed) == _amount(desired)
+    return bool(observed == desired)
 
 
 def _amount(value: Any) -> Fraction:

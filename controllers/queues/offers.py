@@ -56,8 +56,8 @@ class Offer:
 
 def read(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Offer]:
     """Return the offers of all virtual nodes by pool."""
-    found = [offer for node in nodes if is_virtual(node) and (offer := _readable_offer(node)) is not None]
-    return {offer.pool: offer for offer in sorted(found, key=lambda offer: offer.pool)}
+    offers = [offer for node in nodes if is_virtual(node) and (offer := _readable_offer(node)) is not None]
+    return {offer.pool: offer for offer in sorted(offers, key=lambda offer: offer.pool)}
 
 
 def _readable_offer(node: Mapping[str, Any]) -> Offer | None:
@@ -79,8 +79,8 @@ def of_nodes(
     """
     total: dict[str, Fraction] = {}
     for node in nodes:
-        spec, own = node.get("spec") or {}, node["metadata"].get("labels") or {}
-        if any(own.get(key) != value for key, value in labels.items()):
+        spec, node_labels = node.get("spec") or {}, node["metadata"].get("labels") or {}
+        if any(node_labels.get(key) != value for key, value in labels.items()):
             continue
         managers = [taint.get("value") for taint in spec.get("taints") or () if taint["key"] == names.MANAGED_TAINT]
         if is_virtual(node) or managers != ([scheduler] if slurm else []):
@@ -130,13 +130,13 @@ def _lost_at(node: Mapping[str, Any]) -> float:
 
 
 def _amounts(allocatable: Mapping[str, Any]) -> dict[str, Fraction]:
-    found = {}
+    amounts = {}
     for resource, value in allocatable.items():
         try:
-            found[resource] = Fraction(parse(value))
+            amounts[resource] = Fraction(parse(value))
         except ValueError:
             continue  # a quantity that cannot be read is no offer
-    return found
+    return amounts
 
 
 def _time(text: object) -> float:

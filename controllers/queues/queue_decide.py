@@ -71,17 +71,17 @@ _STRICTNESS = ("None", "Hold", "HoldAndDrain")
 
 def decide(view: View) -> list[Action]:
     """Return the actions that bring Kueue's objects in step with the pools; none if they are."""
-    found = offers.read(view.nodes)
+    offers_by_pool = offers.read(view.nodes)
     actions: list[Action] = []
     for queue in sorted(view.queues, key=lambda item: str(item["metadata"]["name"])):
         if not queue["metadata"].get("deletionTimestamp"):
-            actions += _decide_queue(view, queue, found)
+            actions += _decide_queue(view, queue, offers_by_pool)
     return actions
 
 
-def _decide_queue(view: View, queue: Object, found: Mapping[str, Offer]) -> list[Action]:
+def _decide_queue(view: View, queue: Object, offers_by_pool: Mapping[str, Offer]) -> list[Action]:
     """Decide about one MasterQueue; an unexpected error becomes its status."""
-    plan = _Plan(view, queue, found)
+    plan = _Plan(view, queue, offers_by_pool)
     try:
         return plan.actions()
     except Exception as error:
@@ -91,8 +91,8 @@ def _decide_queue(view: View, queue: Object, found: Mapping[str, Offer]) -> list
 class _Plan:
     """The decision about one MasterQueue."""
 
-    def __init__(self, view: View, queue: Object, found: Mapping[str, Offer]) -> None:
-        self.view, self.queue, self.found = view, queue, found
+    def __init__(self, view: View, queue: Object, offers_by_pool: Mapping[str, Offer]) -> None:
+        self.view, self.queue, self.offers_by_pool = view, queue, offers_by_pool
         self.name, self.uid = queue["metadata"]["name"], queue["metadata"]["uid"]
         self.states: list[FlavorState] = []
         self.conflicts: list[str] = []
@@ -200,7 +200,7 @@ class _Plan:
         written = []
         for pool in pools:
             name = f"{self.name}-{flavor.name}-{pool}"
-            offer = self.found.get(pool)
+            offer = self.offers_by_pool.get(pool)
             if offer is None:
                 self.states.append(FlavorState(flavor.name, name, pool, "Missing", "the pool has no virtual node"))
                 continue
@@ -233,21 +233,21 @@ class _Plan:
 
     def _matching(self, flavor: Flavor) -> tuple[str, ...]:
         """Return the pools that ``poolRegExp`` selects: those with the largest weight first, then by name."""
-        matching = [pool for pool in self.found if flavor.pattern and flavor.pattern.search(pool)]
+        matching = [pool for pool in self.offers_by_pool if flavor.pattern and flavor.pattern.search(pool)]
         return tuple(sorted(matching, key=lambda pool: (-self.view.weights.get(pool, 1), pool)))
 
     def _held(self, flavor: Flavor, offer: Offer, name: str) -> str:
         """Return why nothing is admitted to a pool; empty if it is."""
-        own = self.view.cluster_queues.get(self.name)
-        known = own is not None and name in manifests.flavor_names(own)
-        had = known and own is not None and manifests.has_quota(own, name)
+        queue = self.view.cluster_queues.get(self.name)
+        is_named = queue is not None and name in manifests.flavor_names(queue)
+        had_quota = is_named and queue is not None and manifests.has_quota(queue, name)
         age = self.view.now - offer.since
         if offer.state == "held":
             silent = max(0.0, flavor.patience - self.view.silent_after) if offer.reason == offers.SILENT else 0.0
-            return "" if had and age < silent else offer.reason
+            return "" if had_quota and age < silent else offer.reason
         if offer.state == "unknown":
-            return "" if had else offer.reason
-        if known and not had and age < self.view.release_after:
+            return "" if had_quota else offer.reason
+        if is_named and not had_quota and age < self.view.release_after:
             return f"ready for less than {self.view.release_after:g} s"
         return ""
 
@@ -274,8 +274,8 @@ class _Plan:
 
     def _excess(self, quotas: Sequence[Quota]) -> set[str]:
         """Return the last flavors beyond Kueue's limit, without those that workloads use; they are not written."""
-        own = self.view.cluster_queues.get(self.name, {})
-        unused = [name for name, _, _ in reversed(quotas) if not manifests.is_used(own, name)]
+        queue = self.view.cluster_queues.get(self.name, {})
+        unused = [name for name, _, _ in reversed(quotas) if not manifests.is_used(queue, name)]
         excess = set(unused[: max(0, len(quotas) - manifests.MOST_FLAVORS)])
         if excess:
             reason = f"a queue of Kueue has at most {manifests.MOST_FLAVORS} flavors: use another MasterQueue"
@@ -350,8 +350,8 @@ class _Plan:
                 namespace = metadata.get("namespace", "")
                 self.result.append(Delete(self.queue, kind, namespace, metadata["name"], metadata["uid"]))
 
-    def _report(self, wanted: Object) -> None:
-        body = queue_status.dated(wanted, self.queue, self.view.now)
+    def _report(self, status: Object) -> None:
+        body = queue_status.dated(status, self.queue, self.view.now)
         if body != (self.queue.get("status") or {}):
             self.result.append(SetStatus(self.queue, body))
 

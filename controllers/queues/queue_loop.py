@@ -67,7 +67,7 @@ class Queues(Loop):
         self._failures: dict[str, dict[str, _Failure]] = {}
         """UID of a MasterQueue -> object -> why the last write of it has failed."""
         self._lock = threading.Lock()
-        self._done_for: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._evict_from: dict[str, float] = {}
         """Flavor -> monotonic time of the next look for workloads to evict."""
 
@@ -104,18 +104,18 @@ class Queues(Loop):
         """Return the failures that are to be reported, by UID of the MasterQueue."""
         now = self.clock.monotonic()
         with self._lock:
-            found = {
+            texts_by_queue = {
                 uid: [f"{key}: {failure.text}" for key, failure in sorted(items.items()) if failure.report_from <= now]
                 for uid, items in self._failures.items()
             }
-        return {uid: "; ".join(texts) for uid, texts in found.items() if texts}
+        return {uid: "; ".join(texts) for uid, texts in texts_by_queue.items() if texts}
 
     def _forget_failures(self, actions: list[Action]) -> bool:
         """Forget the failures of writes that are no longer wanted; return whether there were any."""
-        wanted = {(a.owner["metadata"]["uid"], _key_of(a)) for a in actions if isinstance(a, Apply | Delete)}
+        planned_writes = {(a.owner["metadata"]["uid"], _key_of(a)) for a in actions if isinstance(a, Apply | Delete)}
         with self._lock:
             kept = {
-                uid: {key: failure for key, failure in failures.items() if (uid, key) in wanted}
+                uid: {key: failure for key, failure in failures.items() if (uid, key) in planned_writes}
                 for uid, failures in self._failures.items()
             }
             changed = kept != self._failures
@@ -194,10 +194,10 @@ class Queues(Loop):
         params: dict[str, str | int | bool] = {"fieldManager": self._manager, "force": True}
         # read here: a cache of all workloads would cost memory for an event that is rare
         for workload in eviction.to_evict(self._kube.get(eviction.list_path(version))["items"], flavor):
-            found = {"apiVersion": f"{GROUP}/{version}", **workload}
-            body = eviction.patch(found, message, self.clock.time())
+            versioned = {"apiVersion": f"{GROUP}/{version}", **workload}
+            body = eviction.patch(versioned, message, self.clock.time())
             with suppress(KubeConflictError, KubeNotFoundError), counted(QUEUE_WRITES, "workload"):
-                self._kube.patch(eviction.status_path(version, found), body, kind="apply", params=params)
+                self._kube.patch(eviction.status_path(version, versioned), body, kind="apply", params=params)
                 evicted += 1
         if evicted:
             text = f"{evicted} workloads of flavor {flavor} evicted: {message}"
@@ -210,16 +210,16 @@ class Queues(Loop):
         with counted(QUEUE_WRITES, "masterqueue"):
             self._kueue.queues.apply(self._kube.patch(path, {"metadata": metadata, "status": {**removed, **body}}))
         ready = next(c for c in body["conditions"] if c["type"] == queue_status.READY)
-        if self._told(queue, f"{ready['status']} {ready['message']}"):
+        if self._is_news(queue, f"{ready['status']} {ready['message']}"):
             warning = ready["status"] != "True"
             self._events.event(queue, f"Queue{ready['reason']}", ready["message"], warning=warning, action="Queues")
 
-    def _told(self, queue: Object, text: str) -> bool:
+    def _is_news(self, queue: Object, text: str) -> bool:
         """Remember what was reported of a MasterQueue; return whether it is new."""
         uid = queue["metadata"]["uid"]
-        new = self._done_for.get(uid) != text
-        self._done_for[uid] = text
-        return new
+        is_new = self._reported.get(uid) != text
+        self._reported[uid] = text
+        return is_new
 
     def _measure(self, queues: list[Object]) -> None:
         states = [flavor["state"] for queue in queues for flavor in (queue.get("status") or {}).get("flavors") or ()]

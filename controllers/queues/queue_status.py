@@ -104,17 +104,17 @@ def vars_of(state: FlavorState) -> dict[str, str]:
     return {key: getattr(state, key) for key in ("name", "flavor", "pool", "state", "reason")}
 
 
-def dated(wanted: Object, queue: Object, now: float) -> Object:
+def dated(status: Object, queue: Object, now: float) -> Object:
     """Return the status with generation and times; a condition keeps its time until its status changes."""
     before = {c["type"]: c for c in (queue.get("status") or {}).get("conditions") or ()}
     generation = queue["metadata"].get("generation", 0)
     conditions = []
-    for condition in wanted["conditions"]:
+    for condition in status["conditions"]:
         old = before.get(condition["type"], {})
         same = old.get("status") == condition["status"]
         since = old.get("lastTransitionTime") if same else None
         conditions.append({**condition, "observedGeneration": generation, "lastTransitionTime": since or rfc3339(now)})
-    return {**wanted, "conditions": conditions, "observedGeneration": generation}
+    return {**status, "conditions": conditions, "observedGeneration": generation}
 
 
 def _condition(kind: str, true: bool, reason: str, message: str) -> Object:

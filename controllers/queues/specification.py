@@ -116,10 +116,10 @@ def read(queue: Object) -> Specification:
     template = spec.get("template") or {}
     entries = _entries("spec.flavors", spec.get("flavors"))
     flavors = tuple(_flavor(f"spec.flavors[{number}]", entry) for number, entry in enumerate(entries))
-    own = queue["metadata"]["name"]
+    queue_name = queue["metadata"]["name"]
     for number, flavor in enumerate(flavors):
         written = flavor.labels is not None or not flavor.nodes
-        for name in [f"{own}-{flavor.name}-{pool}" for pool in flavor.pools] or [f"{own}-{flavor.name}"]:
+        for name in [f"{queue_name}-{flavor.name}-{pool}" for pool in flavor.pools] or [f"{queue_name}-{flavor.name}"]:
             if written and len(name) > LONGEST_NAME:
                 raise SpecificationError(
                     f"spec.flavors[{number}].name: the ResourceFlavor would have the name {name!r}; "
@@ -131,8 +131,8 @@ def read(queue: Object) -> Specification:
             raise SpecificationError(f"spec.flavors: name {name!r} occurs more than once; allowed: once")
     if any(flavor.lending for flavor in flavors) and not template.get("cohort"):
         raise SpecificationError("spec.template.cohort: is missing; queues of canLendTo borrow within a cohort")
-    if any(lending.queue == own for flavor in flavors for lending in flavor.lending):
-        raise SpecificationError(f"spec.flavors: canLendTo names {own!r}, the queue of this MasterQueue itself")
+    if any(lending.queue == queue_name for flavor in flavors for lending in flavor.lending):
+        raise SpecificationError(f"spec.flavors: canLendTo names {queue_name!r}, the queue of this MasterQueue itself")
     ignored = sorted(
         {f"natsFlavor.{key}" for entry in entries for key in IGNORED if key in (entry.get("natsFlavor") or {})}
     )
@@ -142,118 +142,121 @@ def read(queue: Object) -> Specification:
         _policy("spec.template.stopPolicy", template.get("stopPolicy", "None")),
         _policy("spec.whenSilent", spec.get("whenSilent", "Hold")),
         tuple(ignored),
-        _local_queues(_entries("spec.localQueues", spec.get("localQueues")), own),
+        _local_queues(_entries("spec.localQueues", spec.get("localQueues")), queue_name),
     )
 
 
-def _entries(where: str, value: Any) -> list[Object]:
+def _entries(path: str, value: Any) -> list[Object]:
     if not isinstance(value or [], list) or not all(isinstance(entry, dict) for entry in value or ()):
-        raise SpecificationError(f"{where}: {value!r} is not allowed; allowed: a list of mappings")
+        raise SpecificationError(f"{path}: {value!r} is not allowed; allowed: a list of mappings")
     return value or []
 
 
-def _local_queues(entries: Sequence[Object], own: str) -> tuple[tuple[str, str], ...]:
-    found = []
+def _local_queues(entries: Sequence[Object], queue_name: str) -> tuple[tuple[str, str], ...]:
+    queues = []
     for number, entry in enumerate(entries):
-        where = f"spec.localQueues[{number}]"
-        item = (_name(f"{where}.namespace", entry.get("namespace")), _name(f"{where}.name", entry.get("name", own)))
-        if item in found:
-            raise SpecificationError(f"{where}: LocalQueue {'/'.join(item)} occurs more than once; allowed: once")
-        found.append(item)
-    return tuple(found)
+        path = f"spec.localQueues[{number}]"
+        item = (
+            _name(f"{path}.namespace", entry.get("namespace")),
+            _name(f"{path}.name", entry.get("name", queue_name)),
+        )
+        if item in queues:
+            raise SpecificationError(f"{path}: LocalQueue {'/'.join(item)} occurs more than once; allowed: once")
+        queues.append(item)
+    return tuple(queues)
 
 
-def _flavor(where: str, entry: Object) -> Flavor:
-    name = _name(f"{where}.name", entry.get("name"))
+def _flavor(path: str, entry: Object) -> Flavor:
+    name = _name(f"{path}.name", entry.get("name"))
     kinds = [kind for kind in KINDS if kind in entry]
     if len(kinds) != 1:
-        raise SpecificationError(f"{where}: has {' and '.join(kinds) or 'no kind'}; allowed: one of {', '.join(KINDS)}")
+        raise SpecificationError(f"{path}: has {' and '.join(kinds) or 'no kind'}; allowed: one of {', '.join(KINDS)}")
     (kind,) = kinds
     body = entry[kind] or {}
-    where_body = f"{where}.{kind}"
+    body_path = f"{path}.{kind}"
     nodes = _NODES.get(kind, "")
-    labels = _labels(f"{where_body}.nodeLabels", body.get("nodeLabels", {} if kind == "slurmFlavor" else None))
+    labels = _labels(f"{body_path}.nodeLabels", body.get("nodeLabels", {} if kind == "slurmFlavor" else None))
     if nodes == "slurm" and "partition" in body:
-        labels = _labels(f"{where_body}.nodeLabels", {**(labels or {}), **_partition(where_body, body["partition"])})
-    pools, pattern, patience = ((), None, 0.0) if nodes else _selection(where_body, body)
+        labels = _labels(f"{body_path}.nodeLabels", {**(labels or {}), **_partition(body_path, body["partition"])})
+    pools, pattern, patience = ((), None, 0.0) if nodes else _selection(body_path, body)
     share = entry.get("share", 100)
     if type(share) is not int or not 0 <= share <= 100:
-        raise SpecificationError(f"{where}.share: {share!r} is not allowed; allowed: a percentage from 0 to 100")
+        raise SpecificationError(f"{path}.share: {share!r} is not allowed; allowed: a percentage from 0 to 100")
     lending = tuple(
         Lending(
-            _name(f"{where}.canLendTo[{number}].queue", item.get("queue")),
-            _quantities(f"{where}.canLendTo[{number}].lendingLimit", item.get("lendingLimit")),
+            _name(f"{path}.canLendTo[{number}].queue", item.get("queue")),
+            _quantities(f"{path}.canLendTo[{number}].lendingLimit", item.get("lendingLimit")),
         )
-        for number, item in enumerate(_entries(f"{where}.canLendTo", entry.get("canLendTo")))
+        for number, item in enumerate(_entries(f"{path}.canLendTo", entry.get("canLendTo")))
     )
-    cap = _quantities(f"{where}.nominalQuota", entry.get("nominalQuota"))
+    cap = _quantities(f"{path}.nominalQuota", entry.get("nominalQuota"))
     if nodes and labels is None and not cap:
-        raise SpecificationError(f"{where}: needs nominalQuota or {kind}.nodeLabels; it has no other quota")
-    evict_after = None if nodes else _evict_after(where_body, body)
+        raise SpecificationError(f"{path}: needs nominalQuota or {kind}.nodeLabels; it has no other quota")
+    evict_after = None if nodes else _evict_after(body_path, body)
     return Flavor(name, cap, Fraction(share, 100), pools, pattern, patience, lending, nodes, labels, evict_after)
 
 
-def _evict_after(where: str, body: Object) -> float | None:
+def _evict_after(path: str, body: Object) -> float | None:
     value = body.get("evictAfter")
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= _WEEK):
-        raise SpecificationError(f"{where}.evictAfter: {value!r} is not allowed; allowed: 1 to {_WEEK} seconds")
+        raise SpecificationError(f"{path}.evictAfter: {value!r} is not allowed; allowed: 1 to {_WEEK} seconds")
     return None if value is None else float(value)
 
 
-def _partition(where: str, value: object) -> dict[str, str]:
+def _partition(path: str, value: object) -> dict[str, str]:
     try:
         return slurm_partition.label(value if isinstance(value, str) else repr(value))
     except ValueError as error:
-        raise SpecificationError(f"{where}.partition: {error}") from error
+        raise SpecificationError(f"{path}.partition: {error}") from error
 
 
-def _labels(where: str, values: object) -> dict[str, str] | None:
+def _labels(path: str, values: object) -> dict[str, str] | None:
     if values is None:
         return None
     if not isinstance(values, Mapping) or not all(isinstance(value, str) for value in values.values()):
-        raise SpecificationError(f"{where}: {values!r} is not allowed; allowed: values by label")
+        raise SpecificationError(f"{path}: {values!r} is not allowed; allowed: values by label")
     if len(values) > MOST_LABELS:
-        raise SpecificationError(f"{where}: {len(values)} labels are not allowed; allowed: at most {MOST_LABELS}")
+        raise SpecificationError(f"{path}: {len(values)} labels are not allowed; allowed: at most {MOST_LABELS}")
     for key, value in values.items():
         prefix, slash, word = str(key).rpartition("/")
         if not _WORD.fullmatch(word) or (slash and not _is_name(prefix)):
-            raise SpecificationError(f"{where}: {key!r} is not allowed; allowed: names of labels, as example.com/rack")
+            raise SpecificationError(f"{path}: {key!r} is not allowed; allowed: names of labels, as example.com/rack")
         if value and not _WORD.fullmatch(value):
             raise SpecificationError(
-                f"{where}.{key}: {value!r} is not allowed; allowed: at most 63 letters, digits, '-', '_' and '.', "
+                f"{path}.{key}: {value!r} is not allowed; allowed: at most 63 letters, digits, '-', '_' and '.', "
                 f"which begin and end with a letter or digit"
             )
     return dict(values)
 
 
-def _selection(where: str, body: Object) -> tuple[tuple[str, ...], re.Pattern[str] | None, float]:
+def _selection(path: str, body: Object) -> tuple[tuple[str, ...], re.Pattern[str] | None, float]:
     pools, expression = body.get("pools"), body.get("poolRegExp")
     if bool(pools) == bool(expression):
-        raise SpecificationError(f"{where}: needs pools or poolRegExp, and not both")
+        raise SpecificationError(f"{path}: needs pools or poolRegExp, and not both")
     timeout = body.get("poolTimeout", 0)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout <= 86400:
-        raise SpecificationError(f"{where}.poolTimeout: {timeout!r} is not allowed; allowed: 0 to 86400 seconds")
+        raise SpecificationError(f"{path}.poolTimeout: {timeout!r} is not allowed; allowed: 0 to 86400 seconds")
     if pools:
         if not isinstance(pools, list):
-            raise SpecificationError(f"{where}.pools: {pools!r} is not allowed; allowed: a list of pools")
-        names = tuple(_name(f"{where}.pools", pool) for pool in pools)
+            raise SpecificationError(f"{path}.pools: {pools!r} is not allowed; allowed: a list of pools")
+        names = tuple(_name(f"{path}.pools", pool) for pool in pools)
         if len(set(names)) < len(names):
-            raise SpecificationError(f"{where}.pools: {', '.join(names)} is not allowed; allowed: each pool once")
+            raise SpecificationError(f"{path}.pools: {', '.join(names)} is not allowed; allowed: each pool once")
         return names, None, float(timeout)
     if (length := len(str(expression))) > LONGEST_EXPRESSION:
         raise SpecificationError(
-            f"{where}.poolRegExp: {length} characters are not allowed; allowed: at most {LONGEST_EXPRESSION}"
+            f"{path}.poolRegExp: {length} characters are not allowed; allowed: at most {LONGEST_EXPRESSION}"
         )
     try:
         return (), re.compile(str(expression)), float(timeout)
     except (re.error, OverflowError, RecursionError) as error:
-        raise SpecificationError(f"{where}.poolRegExp: {expression!r} is no regular expression: {error}") from error
+        raise SpecificationError(f"{path}.poolRegExp: {expression!r} is no regular expression: {error}") from error
 
 
-def _name(where: str, value: object) -> str:
+def _name(path: str, value: object) -> str:
     if not isinstance(value, str) or not _is_name(value):
         raise SpecificationError(
-            f"{where}: {value!r} is not allowed; allowed: a name of an object: lower case letters, digits, '-' and '.'"
+            f"{path}: {value!r} is not allowed; allowed: a name of an object: lower case letters, digits, '-' and '.'"
         )
     return value
 
@@ -262,23 +265,23 @@ def _is_name(text: str) -> bool:
     return len(text) <= LONGEST_NAME and _NAME.fullmatch(text) is not None
 
 
-def _quantities(where: str, values: object) -> dict[str, Fraction]:
+def _quantities(path: str, values: object) -> dict[str, Fraction]:
     if values is None:
         return {}
     if not isinstance(values, Mapping):
-        raise SpecificationError(f"{where}: {values!r} is not allowed; allowed: quantities by resource")
-    found = {}
+        raise SpecificationError(f"{path}: {values!r} is not allowed; allowed: quantities by resource")
+    amounts = {}
     for resource, value in values.items():
         try:
-            found[resource] = Fraction(parse(str(value)))
+            amounts[resource] = Fraction(parse(str(value)))
         except ValueError as error:
-            raise SpecificationError(f"{where}.{resource}: {value!r} is no quantity") from error
-        if not 0 <= found[resource] <= LARGEST:
-            raise SpecificationError(f"{where}.{resource}: {value!r} is not allowed; allowed: 0 to {LARGEST}")
-    return found
+            raise SpecificationError(f"{path}.{resource}: {value!r} is no quantity") from error
+        if not 0 <= amounts[resource] <= LARGEST:
+            raise SpecificationError(f"{path}.{resource}: {value!r} is not allowed; allowed: 0 to {LARGEST}")
+    return amounts
 
 
-def _policy(where: str, value: object) -> str:
+def _policy(path: str, value: object) -> str:
     if not isinstance(value, str) or value not in STOP_POLICIES:
-        raise SpecificationError(f"{where}: {value!r} is not allowed; allowed: {', '.join(STOP_POLICIES)}")
+        raise SpecificationError(f"{path}: {value!r} is not allowed; allowed: {', '.join(STOP_POLICIES)}")
     return STOP_POLICIES[value]

@@ -57,17 +57,19 @@ def check(announce: Announcement) -> ValidAnnouncement:
     """Return the valid values of an announcement."""
     problems: list[str] = []
     labels = dict(_first(announce.labels.items(), "labels", problems))
-    labels = {key: value for key, value in labels.items() if not _reported(problems, "label", key, _label(key, value))}
+    labels = {
+        key: value for key, value in labels.items() if not _add_problem(problems, "label", key, _label(key, value))
+    }
     taints: dict[tuple[str, str], Taint] = {}
     for text in _first(announce.taints, "taints", problems):
         taint = _taint(text)
         if isinstance(taint, str):
-            _reported(problems, "taint", text, taint)
+            _add_problem(problems, "taint", text, taint)
         else:
             taints[taint["key"], taint["effect"]] = taint
     capacity = {"pods": DEFAULT_PODS, "ephemeral-storage": DEFAULT_STORAGE}
     for name, text in _first(announce.capacity.items(), "resources", problems):
-        if not _reported(problems, "resource", name, _resource(name, text)):
+        if not _add_problem(problems, "resource", name, _resource(name, text)):
             capacity[name] = text.strip()
     return ValidAnnouncement(labels, tuple(taints.values()), capacity, tuple(problems))
 
@@ -79,7 +81,7 @@ def _first(entries: Iterable[Any], what: str, problems: list[str]) -> list[Any]:
     return listed[:MOST]
 
 
-def _reported(problems: list[str], what: str, which: str, why: str) -> bool:
+def _add_problem(problems: list[str], what: str, which: str, why: str) -> bool:
     if why:
         problems.append(f"{what} {which[:100]!r}: {why}")
     return bool(why)
@@ -92,17 +94,17 @@ def _is_key(text: str) -> bool:
     return _PART.fullmatch(name) is not None
 
 
-def _in(domain: str, domains: Iterable[str]) -> bool:
-    return any(domain == each or domain.endswith("." + each) for each in domains)
+def _is_in_domain(domain: str, domains: Iterable[str]) -> bool:
+    return any(domain == parent or domain.endswith("." + parent) for parent in domains)
 
 
 def _reserved(key: str) -> str:
     domain = key.rpartition("/")[0]
-    if key == names.POOL_TAINT or _in(domain, _OURS):
+    if key == names.POOL_TAINT or _is_in_domain(domain, _OURS):
         return "podbridge's own"
-    if key in _SITES_OWN or _in(domain, _SITES_DOMAINS):
+    if key in _SITES_OWN or _is_in_domain(domain, _SITES_DOMAINS):
         return ""
-    return "Kubernetes' own" if _in(domain, _KUBERNETES) else ""
+    return "Kubernetes' own" if _is_in_domain(domain, _KUBERNETES) else ""
 
 
 def _label(key: str, value: str) -> str:
@@ -122,14 +124,14 @@ def _taint(text: str) -> Taint | str:
     if not _is_key(key) or (value and not _PART.fullmatch(value)):
         return "not a valid taint key and value"
     # the node controller adds and removes taints in Kubernetes' domains according to the node's state
-    if _in(key.rpartition("/")[0], _KUBERNETES):
+    if _is_in_domain(key.rpartition("/")[0], _KUBERNETES):
         return "Kubernetes' own"
     return _reserved(key) or {"key": key, "value": value, "effect": effect}
 
 
 def _resource(name: str, text: str) -> str:
     domain, slash, _ = name.rpartition("/")
-    if not (name in _STANDARD or (slash and _is_key(name) and not _in(domain, _KUBERNETES))):
+    if not (name in _STANDARD or (slash and _is_key(name) and not _is_in_domain(domain, _KUBERNETES))):
         return f"must be one of {', '.join(sorted(_STANDARD))}, or an extended resource such as example.com/device"
     try:
         value = quantity.parse(text)
@@ -146,19 +148,19 @@ def _resource(name: str, text: str) -> str:
 
 def claimable(valid: ValidAnnouncement, node: Mapping[str, Any]) -> ValidAnnouncement:
     """Omit labels and taints that the node has and that the site has not announced before: others have set them."""
-    found, has = recorded(node), node["metadata"].get("labels") or {}
-    taints_there = (node.get("spec") or {}).get("taints") or ()
-    if found is None:  # equal values may be the site's own
-        found = (
-            {key for key, value in valid.labels.items() if has.get(key) == value},
-            {_name(taint) for taint in taints_there if _value(taint) in map(_value, valid.taints)},
+    site_keys, node_labels = recorded(node), node["metadata"].get("labels") or {}
+    node_taints = (node.get("spec") or {}).get("taints") or ()
+    if site_keys is None:  # equal values may be the site's own
+        site_keys = (
+            {key for key, value in valid.labels.items() if node_labels.get(key) == value},
+            {_name(taint) for taint in node_taints if _value(taint) in map(_value, valid.taints)},
         )
-    labels_of_others = has.keys() - found[0]
-    taints_of_others = {_name(taint) for taint in taints_there} - found[1]
+    labels_of_others = node_labels.keys() - site_keys[0]
+    taints_of_others = {_name(taint) for taint in node_taints} - site_keys[1]
     problems = list(valid.problems)
 
-    def is_claimable(what: str, which: str, taken: Set[str]) -> bool:
-        return not _reported(problems, what, which, IN_USE if which in taken else "")
+    def is_claimable(what: str, which: str, foreign_keys: Set[str]) -> bool:
+        return not _add_problem(problems, what, which, IN_USE if which in foreign_keys else "")
 
     labels = {key: value for key, value in valid.labels.items() if is_claimable("label", key, labels_of_others)}
     taints = [

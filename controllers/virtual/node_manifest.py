@@ -67,13 +67,13 @@ class NodeSettings:
     version: str
 
 
-def labels(pool: str, valid: ValidAnnouncement, has: Mapping[str, str]) -> dict[str, str]:
-    """Return all labels for a node with the labels ``has``. Labels of podbridge replace those of the site.
+def labels(pool: str, valid: ValidAnnouncement, node_labels: Mapping[str, str]) -> dict[str, str]:
+    """Return all labels for a node that has ``node_labels``. Labels of podbridge replace those of the site.
 
     A node of a site that announces no architecture keeps the one that it has; a new one gets that of the hub.
     """
     return {
-        architecture.LABEL: has.get(architecture.LABEL) or architecture.HERE,
+        architecture.LABEL: node_labels.get(architecture.LABEL) or architecture.HERE,
         **valid.labels,
         "kubernetes.io/hostname": pool,
         "kubernetes.io/os": "linux",
@@ -101,46 +101,46 @@ def record(valid: ValidAnnouncement) -> str:
 
 def _conditions(state: PoolStatus, valid: ValidAnnouncement | None, silent: bool, link_problem: str) -> list[Body]:
     announce = state.announce
-    words = _summary(announce)
+    summary = _summary(announce)
     if silent:
-        heard = f"last heard {state.heard_at}" if state.heard_at else "not heard since podbridge started"
+        last_heard = f"last heard {state.heard_at}" if state.heard_at else "not heard since podbridge started"
         link = f"; {link_problem}" if link_problem else ""
-        last = f"; last announcement: {words}" if words else ""
+        last = f"; last announcement: {summary}" if summary else ""
         jobs = f"; jobs remembered there: {state.remembered}" if state.remembered else ""
-        ready = ("False", "SiteSilent", f"{heard}{link}{jobs}{last}")
-        connected = ("False", "NatsDisconnected" if link else "SiteSilent", f"{heard}{link}")
+        ready = ("False", "SiteSilent", f"{last_heard}{link}{jobs}{last}")
+        connected = ("False", "NatsDisconnected" if link else "SiteSilent", f"{last_heard}{link}")
     elif announce is not None and announce.leaving:
-        ready = connected = ("False", "SiteLeft", f"the submitter has stopped; {words}")
+        ready = connected = ("False", "SiteLeft", f"the submitter has stopped; {summary}")
     else:
         connected = ("True", "SiteHeard", "podbridge receives messages from the site")
         problem = announce.problem if announce is not None else ""
         problem = problem or state.readiness.problem
-        ready = ("False", "SiteProblem", problem) if problem else ("True", "SiteReady", words)
+        ready = ("False", "SiteProblem", problem) if problem else ("True", "SiteReady", summary)
     if state.folder_problem:
         ready = ("False", "SiteProblem", state.folder_problem)
     problems = "; ".join(valid.problems) if valid is not None else ""
     accepted = ("False", "ValuesLeftOut", problems) if problems else ("True", "AllAccepted", "")
-    fine = ("False", "NotKnownHere", "the site's batch system monitors its machines")
+    not_monitored = ("False", "NotKnownHere", "the site's batch system monitors its machines")
     rows = {"Ready": ready, names.POOL_CONNECTED: connected}
     if valid is not None:
         rows[ACCEPTED] = accepted
-        refused = state.readiness.problem
-        if refused:
-            rows[CONFIG] = ("False", state.readiness.reason, refused)
+        config_problem = state.readiness.problem
+        if config_problem:
+            rows[CONFIG] = ("False", state.readiness.reason, config_problem)
         elif announce is not None and announce.version:  # podbridge's submitter publishes a BuildConfig
             rows[CONFIG] = ("True", "BuildConfigUsable", "")
-    rows |= dict.fromkeys(("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"), fine)
+    rows |= dict.fromkeys(("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"), not_monitored)
     return [
-        {"type": kind, "status": good, "reason": reason, "message": message[:MESSAGE]}
-        for kind, (good, reason, message) in rows.items()
+        {"type": kind, "status": condition_status, "reason": reason, "message": message[:MESSAGE]}
+        for kind, (condition_status, reason, message) in rows.items()
     ]
 
 
 def _summary(announce: Announcement | None) -> str:
     if announce is None:
         return ""
-    about = [announce.batch, announce.runtime, announce.version and f"podbridge {announce.version}", announce.problem]
-    return ", ".join(part for part in about if part)
+    parts = [announce.batch, announce.runtime, announce.version and f"podbridge {announce.version}", announce.problem]
+    return ", ".join(part for part in parts if part)
 
 
 def status(
@@ -177,10 +177,10 @@ def node_annotations(state: PoolStatus, valid: ValidAnnouncement) -> dict[str, s
     return {names.SITE_ANNOUNCED: record(valid), **folder, **races}
 
 
-def node(state: PoolStatus, valid: ValidAnnouncement, wanted: Body, time: float) -> Body:
+def node(state: PoolStatus, valid: ValidAnnouncement, desired_status: Body, time: float) -> Body:
     """Return the complete Node for its creation."""
     now, pool = rfc3339(time), state.name
-    stamped = [{**c, "lastHeartbeatTime": now, "lastTransitionTime": now} for c in wanted["conditions"]]
+    conditions = [{**c, "lastHeartbeatTime": now, "lastTransitionTime": now} for c in desired_status["conditions"]]
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -190,5 +190,5 @@ def node(state: PoolStatus, valid: ValidAnnouncement, wanted: Body, time: float)
             "annotations": node_annotations(state, valid),
         },
         "spec": {"taints": taints(pool, valid), "providerID": f"podbridge:///{pool}"},
-        "status": {**wanted, "conditions": stamped},
+        "status": {**desired_status, "conditions": conditions},
     }

@@ -97,8 +97,8 @@ class NodeWriter:
         except KubeInvalidError as error:
             # the conditions are essential: they keep pods away from a silent site
             log.warning("the API server refuses the status of a virtual node", extra=kv(node=name, error=error))
-            less = {"conditions": action.patch["status"]["conditions"]}
-            answer = self._kube.patch(path, {**action.patch, "status": less}, kind="strategic")
+            conditions_only = {"conditions": action.patch["status"]["conditions"]}
+            answer = self._kube.patch(path, {**action.patch, "status": conditions_only}, kind="strategic")
         self._cache.apply(answer)
         self._written[name] = (action.status, self._clock.monotonic())
         if action.news is not None:

@@ -100,11 +100,13 @@ class PoolState:
         if not (self.doubted or vanished or self.brake.engaged):
             return 0, {}  # runs often: must not walk over all jobs
         jobs = self.pool.jobs()
-        taken = {pods.uid(pod): pod for pod in self.cache.items() if _is_taken(pod)}
-        absent = taken.keys() - jobs.keys()
-        if not any(entry.absences >= 2 for entry in map(self.entries.get, absent & self.doubted) if entry):
-            absent = set()
-        return len(taken), {uid: pod for uid, pod in taken.items() if uid in absent or uid in vanished}
+        pods_with_jobs = {pods.uid(pod): pod for pod in self.cache.items() if _has_live_remote_job(pod)}
+        absent_uids = pods_with_jobs.keys() - jobs.keys()
+        if not any(entry.absences >= 2 for entry in map(self.entries.get, absent_uids & self.doubted) if entry):
+            absent_uids = set()
+        return len(pods_with_jobs), {
+            uid: pod for uid, pod in pods_with_jobs.items() if uid in absent_uids or uid in vanished
+        }
 
     def note(self, uid: str, entry: Entry) -> None:
         """Update ``doubted`` after a change of the entry."""
@@ -127,7 +129,7 @@ class PoolState:
         return list({*map(pods.uid, self.cache.items()), *jobs, *racing})
 
 
-def _is_taken(pod: Pod) -> bool:
+def _has_live_remote_job(pod: Pod) -> bool:
     return bool(virtual_pod_decide.remote_job(pod)) and not pods.is_finished(pod) and not pods.is_deleted(pod)
 
 
@@ -189,16 +191,16 @@ class PodReconciler:
 
     def followed(self) -> dict[ObjectKey, list[tuple[PoolState, str]]]:
         """Return the objects in volumes of pending and running jobs, with the pool and UID of each."""
-        found: dict[ObjectKey, list[tuple[PoolState, str]]] = {}
+        followers: dict[ObjectKey, list[tuple[PoolState, str]]] = {}
         if self._leading_since() is None:
-            return found
+            return followers
         for record in list(self._records.values()):
             jobs = record.pool.jobs() if record.pool is not None else {}
             for uid, entry in list(record.entries.items()):
                 if entry.files is not None and uid in jobs and jobs[uid].phase in ("queued", "running"):
                     for key in entry.files.versions:
-                        found.setdefault(key, []).append((record, uid))
-        return found
+                        followers.setdefault(key, []).append((record, uid))
+        return followers
 
     def tell_version(self, follower: tuple[PoolState, str], key: ObjectKey, version: str) -> None:
         """Queue a pod if the site has another version of an object."""
@@ -238,12 +240,12 @@ class PodReconciler:
 
     def _failed(self, name: str, uid: str, error: Exception) -> None:
         """Report an unexpected error about a pod, in its condition too, and decide again later."""
-        found = isolation.report("virtual-pods", f"{name}/{uid}", error)
+        unexpected = isolation.report("virtual-pods", f"{name}/{uid}", error)
         self._queue.add_after((name, uid), FAILED_AGAIN)
         record = self._records.get(name)
         pod = record.cache.by_uid(uid) if record is not None else None
         if record is not None and pod is not None:
-            self._report(record, pod, str(found))
+            self._report(record, pod, str(unexpected))
 
     def _report(self, record: PoolState, pod: Pod, message: str) -> None:
         try:
@@ -306,9 +308,9 @@ class PodReconciler:
         )
         brake = record.brake
         may_fail = uid in brake.allowed
-        held = brake.engaged and uid in brake.missing and not may_fail
+        is_held = brake.engaged and uid in brake.missing and not may_fail
         racer = record.racer(uid) if pod is None else None
-        return PodView(pod, job, entry, view, self._clock.monotonic(), self._clock.time(), may_fail, held, racer)
+        return PodView(pod, job, entry, view, self._clock.monotonic(), self._clock.time(), may_fail, is_held, racer)
 
     def _new_entry(self, pod: Pod | None, pool: Pool | None) -> Entry:
         entry = Entry()
@@ -321,8 +323,8 @@ class PodReconciler:
             and not pods.is_finished(pod)
         ):
             # an earlier process may have sent the request a moment ago
-            late = pool.late if pool is not None else LATE
-            entry.sent(self._clock.monotonic() + self._submit_timeout + late)
+            late_seconds = pool.late if pool is not None else LATE
+            entry.sent(self._clock.monotonic() + self._submit_timeout + late_seconds)
         return entry
 
     def _hand_over(self, uid: str, record: PoolState, action: virtual_pod_actions.Action, entry: Entry) -> None:

@@ -103,9 +103,9 @@ class Entry:
         No refresh before this time; whether the next refresh has its share of the limits: of reads, and of bytes.
     settled
         The pod's resourceVersion and the job's state for which the last decision was to do nothing.
-    told
+    reported_events
         The Events that were written once and are not repeated.
-    happened
+    reported_occurrences
         The occurrences in the containers of the last known job that have become Events, with their counts; ``None``:
         this process has seen no job yet.
     forgotten
@@ -136,8 +136,8 @@ class Entry:
     reserved: bool = False
     counted: bool = False
     settled: tuple[str, JobStatus] | None = None
-    told: frozenset[str] = frozenset()
-    happened: dict[tuple[str, str, str], int] | None = None
+    reported_events: frozenset[str] = frozenset()
+    reported_occurrences: dict[tuple[str, str, str], int] | None = None
     forgotten: bool = False
     note: str = ""
     offers: int = 0
@@ -186,19 +186,21 @@ class Entry:
     def new_occurrences(self, job: JobStatus, since: float) -> list[tuple[str, Occurrence]]:
         """Return the occurrences that are no Events yet, with their containers.
 
-        Of the first job that this process sees, an earlier process may have told them: only those after ``since``
+        Of the first job that this process sees, an earlier process may have reported them: only those after ``since``
         (seconds since 1970) count then.
         """
-        found = {
-            (state.name, each.reason, each.message): each
+        occurrences = {
+            (state.name, occurrence.reason, occurrence.message): occurrence
             for state in (*job.init_containers, *job.containers)
-            for each in state.occurrences
+            for occurrence in state.occurrences
         }
-        told = self.happened
-        self.happened = {key: each.count for key, each in found.items()}
-        if told is None:
-            return [(key[0], each) for key, each in found.items() if (each.at or 0) >= since]
-        return [(key[0], each) for key, each in found.items() if each.count > told.get(key, 0)]
+        reported = self.reported_occurrences
+        self.reported_occurrences = {key: occurrence.count for key, occurrence in occurrences.items()}
+        if reported is None:
+            return [(key[0], occurrence) for key, occurrence in occurrences.items() if (occurrence.at or 0) >= since]
+        return [
+            (key[0], occurrence) for key, occurrence in occurrences.items() if occurrence.count > reported.get(key, 0)
+        ]
 
     def changed(self, key: ObjectKey, version: str) -> bool:
         """Record the present version of an object; return whether the site has another one."""

@@ -30,25 +30,25 @@ def prune(pod: Object) -> Object:
     if not ended and not notes.get(names.REMOTE_JOB):
         return pod
     kept = pick(metadata, IDENTITY)
-    wanted: tuple[str, ...] = _ANNOTATIONS
-    files = [] if ended else [found for found in map(_with_files, spec.get("volumes") or ()) if found is not None]
+    annotation_names: tuple[str, ...] = _ANNOTATIONS
+    files = [] if ended else [pair for pair in map(_with_files, spec.get("volumes") or ()) if pair is not None]
     if shown := [field for _, fields in files for field in fields]:
         labels = metadata.get("labels") or {}
         if labels := pick(labels, _shown(shown, "labels", labels)):
             kept["labels"] = labels
-        wanted += _shown(shown, "annotations", notes)
-    if annotations := pick(notes, wanted):
+        annotation_names += _shown(shown, "annotations", notes)
+    if annotations := pick(notes, annotation_names):
         kept["annotations"] = annotations
     if names.POOL_FINALIZER in (metadata.get("finalizers") or ()):
         kept["finalizers"] = [names.POOL_FINALIZER]
-    small = pick(spec, _SPEC)
+    reduced_spec = pick(spec, _SPEC)
     for kind in ("initContainers", "containers"):
         if spec.get(kind):
-            small[kind] = [pick(container, _CONTAINER) for container in spec[kind]]
-    small = _shared(small)
+            reduced_spec[kind] = [pick(container, _CONTAINER) for container in spec[kind]]
+    reduced_spec = _shared(reduced_spec)
     if files:
-        small["volumes"] = [volume for volume, _ in files]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": small, "status": _shared(status)}
+        reduced_spec["volumes"] = [volume for volume, _ in files]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": reduced_spec, "status": _shared(status)}
 
 
 def _with_files(volume: Object) -> tuple[Object, list[Field]] | None:
@@ -60,13 +60,13 @@ def _with_files(volume: Object) -> tuple[Object, list[Field]] | None:
     if kind is None:
         return None
     key = f"{kind} {volume[kind]!r}"
-    known = _sources.get(key)
-    if known is None:
+    shared_source = _sources.get(key)
+    if shared_source is None:
         if len(_sources) >= _MOST_SOURCES:
             _sources.clear()
         fields = volume_files.shown_fields({"spec": {"volumes": [volume]}})
-        known = _sources[key] = (_shared(volume[kind]), fields)
-    return {"name": volume["name"], kind: known[0]}, known[1]
+        shared_source = _sources[key] = (_shared(volume[kind]), fields)
+    return {"name": volume["name"], kind: shared_source[0]}, shared_source[1]
 
 
 def _shown(fields: list[Field], kind: str, values: Object) -> tuple[str, ...]:
@@ -81,5 +81,5 @@ def _shared(value: Any) -> Any:
         return {sys.intern(key): _shared(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_shared(inner) for inner in value]
-    word = isinstance(value, str) and len(value) <= _WORD and not value[:1].isdigit()
-    return sys.intern(value) if word else value
+    is_word = isinstance(value, str) and len(value) <= _WORD and not value[:1].isdigit()
+    return sys.intern(value) if is_word else value

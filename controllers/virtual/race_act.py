@@ -66,12 +66,12 @@ class RaceActor:
         try:
             if not (isinstance(pool, RacingPool) and pool.allows_race()):
                 raise SiteRefusedError("the site allows no race", reason="RaceNotAllowed")
-            seen = pool.prepare(pod)
-            objects, refresh_in = self._reader.read(seen, pool.name)
+            prepared_pod = pool.prepare(pod)
+            objects, refresh_in = self._reader.read(prepared_pod, pool.name)
             self._check_leadership()
             sent_at = self._clock.time()
             with entry.sending(self._clock.monotonic, self._submit_timeout + pool.late):
-                answer = pool.offer(seen, objects, self._wait)
+                answer = pool.offer(prepared_pod, objects, self._wait)
         except (ScriptError, MissingReferenceError, SiteError) as error:
             if isinstance(error, SiteError) and error.retryable:
                 raise
@@ -80,7 +80,7 @@ class RaceActor:
         now = self._clock.monotonic()
         entry.answered(answer, now)
         entry.offers, entry.offered_at = entry.offers + 1, now
-        self._volumes.submitted(seen, pool, objects, entry, answer, sent_at, refresh_in)
+        self._volumes.submitted(prepared_pod, pool, objects, entry, answer, sent_at, refresh_in)
         RACE_PLACES.labels(pool.name, "offered").inc()
         self._events.event(pod, "BridgePlace", f"pool {pool.name} has a job of the pod: {answer.job_id or answer.job}")
         log.info("place offered", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))
@@ -88,8 +88,8 @@ class RaceActor:
     def _refused(self, pod: Pod, pool: Pool, entry: Entry, reason: str, text: str) -> None:
         entry.not_before = self._clock.monotonic() + REFUSED_AGAIN
         key = f"BridgePlaceRefused {reason}"
-        if key not in entry.told:
-            entry.told |= {key}
+        if key not in entry.reported_events:
+            entry.reported_events |= {key}
             RACE_PLACES.labels(pool.name, "refused").inc()
             self._events.event(pod, "BridgePlaceRefused", f"pool {pool.name}: {reason}: {text}", warning=True)
 
@@ -130,10 +130,10 @@ class RaceActor:
     def current(self, pod: Pod) -> Pod | None:
         """Read the pod from the API server; ``None`` if it is gone, or if another pod has its name."""
         try:
-            found = self._kube.get(_path(pod))
+            current_pod = self._kube.get(_path(pod))
         except KubeNotFoundError:
             return None
-        return found if pods.uid(found) == pods.uid(pod) else None
+        return current_pod if pods.uid(current_pod) == pods.uid(pod) else None
 
     def withdraw_orphan(self, pod: Pod, job: JobStatus, pool: RacingPool, entry: Entry) -> None:
         """End the job of a pod that has neither a node nor a place here. It may get either later.

@@ -61,8 +61,8 @@ def decide(pod: Pod, job: JobStatus, entry: Entry, now: float) -> Offer | Claim 
     if job.phase == "ended":
         if not job.unused:
             return None  # the site does not replace it
-        left = entry.offered_at + OFFER_AGAIN.delay(entry.offers, rand=lambda: 0.0) - now if entry.offers else 0.0
-        return left if left > 0 else Offer(pod)
+        remaining = entry.offered_at + OFFER_AGAIN.delay(entry.offers, rand=lambda: 0.0) - now if entry.offers else 0.0
+        return remaining if remaining > 0 else Offer(pod)
     # after an accepted Binding, the cache may show the pod without a node for a moment
     return Claim(pod, job.asks) if job.asks and job.asks != entry.claimed else None
 
@@ -71,8 +71,8 @@ def grant(pod: Pod, pool: str, job: JobStatus, entry: Entry, now: float) -> Gran
     """Return the grant that is due for a bound pod; a number: it is repeated after these seconds."""
     if not job.asks or not places.is_granted(pod, pool, job.asks):
         return None
-    left = entry.granted_at + GRANT_AGAIN - now
-    return left if left > 0 else Grant(pod, job.asks)
+    remaining = entry.granted_at + GRANT_AGAIN - now
+    return remaining if remaining > 0 else Grant(pod, job.asks)
 
 
 def is_useless(pod: Pod, pool: str, job: JobStatus) -> bool:
@@ -128,6 +128,6 @@ def prune(pod: dict[str, Any]) -> dict[str, Any]:
     """Reduce a pod without places to its identity; a pod with places is complete, for its script."""
     if places.recorded(pod):
         return pod
-    kept: Mapping[str, Any] = pod["metadata"]
-    identity = {key: kept[key] for key in ("name", "namespace", "uid", "resourceVersion") if key in kept}
+    metadata: Mapping[str, Any] = pod["metadata"]
+    identity = {key: metadata[key] for key in ("name", "namespace", "uid", "resourceVersion") if key in metadata}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": identity, "spec": {}}

@@ -61,7 +61,7 @@ class ReferenceReader:
     def __init__(self, kube: KubeClient, config: Config, clock: Clock) -> None:
         self._kube, self._config = kube, config
         self._clock = clock
-        self._known: OrderedDict[ObjectKey, tuple[float, Object | None]] = OrderedDict()
+        self._cache: OrderedDict[ObjectKey, tuple[float, Object | None]] = OrderedDict()
         self._lock = threading.Lock()
         rate = config.pools.volume_reads
         self._limit = TokenBucket(rate, max(1.0, rate), clock)
@@ -74,8 +74,10 @@ class ReferenceReader:
         """
         namespace, needed = pod["metadata"]["namespace"], references.needed(pod)
         self._check_consent(namespace, pool, needed)
-        configmaps, no_configmaps = self._all(CONFIGMAPS, namespace, needed.configmaps, needed.optional_configmaps)
-        secrets, no_secrets = self._all(SECRETS, namespace, needed.secrets, needed.optional_secrets)
+        configmaps, no_configmaps = self._get_objects(
+            CONFIGMAPS, namespace, needed.configmaps, needed.optional_configmaps
+        )
+        secrets, no_secrets = self._get_objects(SECRETS, namespace, needed.secrets, needed.optional_secrets)
         missing = [f"ConfigMap {name}" for name in no_configmaps] + [f"Secret {name}" for name in no_secrets]
         if missing:
             raise MissingReferenceError(f"waiting for {', '.join(missing)} in namespace {namespace}")
@@ -91,32 +93,32 @@ class ReferenceReader:
         """Read objects in the pod's volumes. Raises :class:`MissingReferenceError` as :meth:`tokens` does."""
         refs = references.of_volumes(pod)
         self._check_consent(pod["metadata"]["namespace"], pool, refs)
-        found: dict[str, dict[str, Object]] = {CONFIGMAPS.plural: {}, SECRETS.plural: {}}
+        objects: dict[str, dict[str, Object]] = {CONFIGMAPS.plural: {}, SECRETS.plural: {}}
         problems: list[str] = []
         for plural, namespace, name in sorted(keys):
             optional = refs.optional_configmaps if plural == CONFIGMAPS.plural else refs.optional_secrets
             problem = f"{_KINDS[plural]} {name} does not exist"
             try:
-                obj = self._one(_RESOURCES[plural], namespace, name)
+                obj = self._get_object(_RESOURCES[plural], namespace, name)
             except MissingReferenceError as error:
                 obj, problem = None, error.with_hint
             if obj is not None:
-                found[plural][name] = obj
+                objects[plural][name] = obj
             elif name not in optional:
                 problems.append(problem)
-        return Reread(Objects(found[CONFIGMAPS.plural], found[SECRETS.plural]), problems)
+        return Reread(Objects(objects[CONFIGMAPS.plural], objects[SECRETS.plural]), problems)
 
     def version(self, key: ObjectKey) -> str:
         """Read the present version of an object, and discard an older one; empty: it does not exist."""
         plural, namespace, name = key
         try:
-            found = _version(self._kube.get(_RESOURCES[plural].path(namespace, name), metadata_only=True))
+            version = _version(self._kube.get(_RESOURCES[plural].path(namespace, name), metadata_only=True))
         except KubeNotFoundError:
-            found = ""
+            version = ""
         with self._lock:
-            if key in self._known and _version(self._known[key][1]) != found:
-                del self._known[key]
-        return found
+            if key in self._cache and _version(self._cache[key][1]) != version:
+                del self._cache[key]
+        return version
 
     def tokens(self, pod: Pod, pool: str) -> Tokens:
         """Request the pod's service account tokens. They are bound to the pod, and become invalid with its deletion.
@@ -128,17 +130,17 @@ class ReferenceReader:
         return self._tokens(pod, needed)
 
     def _check_consent(self, namespace: str, pool: str, needed: PodReferences) -> None:
-        what = consent.confidential(needed)
-        if what and not consent.lets_secrets_go(self._annotations(namespace), pool):
-            raise MissingReferenceError(consent.refusal(namespace, pool, what))
+        confidential = consent.confidential(needed)
+        if confidential and not consent.lets_secrets_go(self._annotations(namespace), pool):
+            raise MissingReferenceError(consent.refusal(namespace, pool, confidential))
 
     def _tokens(self, pod: Pod, needed: PodReferences) -> Tokens:
         texts: dict[tuple[str, str], str] = {}
-        lives: list[float] = []
+        lifetimes: list[float] = []
         for request in needed.tokens:
-            texts[request.key], life = self._token(pod, request)
-            lives.append(life)
-        return Tokens(texts, REFRESH_AT * min(lives) if lives else None)
+            texts[request.key], lifetime = self._token(pod, request)
+            lifetimes.append(lifetime)
+        return Tokens(texts, REFRESH_AT * min(lifetimes) if lifetimes else None)
 
     def _token(self, pod: Pod, request: TokenRequest) -> tuple[str, float]:
         metadata = pod["metadata"]
@@ -155,59 +157,59 @@ class ReferenceReader:
             raise MissingReferenceError(f"waiting for ServiceAccount {account}, or the pod is gone: {error}") from error
         except KubeForbiddenError as error:
             namespace = metadata["namespace"]
-            raise self._unbound(f"request a token of ServiceAccount {account}", namespace) from error
+            raise self._missing_binding(f"request a token of ServiceAccount {account}", namespace) from error
         status = answer["status"]
         return status["token"], max(60.0, parse_rfc3339(status["expirationTimestamp"]) - self._clock.time())
 
-    def _all(
-        self, kind: Resource, namespace: str, wanted: frozenset[str], optional: frozenset[str]
+    def _get_objects(
+        self, kind: Resource, namespace: str, requested: frozenset[str], optional: frozenset[str]
     ) -> tuple[dict[str, Object], list[str]]:
-        found: dict[str, Object] = {}
+        objects: dict[str, Object] = {}
         missing: list[str] = []
-        for name in sorted(wanted):
+        for name in sorted(requested):
             try:
-                obj = self._one(kind, namespace, name)
+                obj = self._get_object(kind, namespace, name)
             except MissingReferenceError:
                 if name != references.ROOT_CA or name not in optional:
                     raise
                 obj = None  # of every pod: a namespace need not let podbridge read its ConfigMaps for that
             if obj is not None:
-                found[name] = obj
+                objects[name] = obj
             elif name not in optional:
                 missing.append(name)
-        return found, missing
+        return objects, missing
 
     def _annotations(self, namespace: str) -> Mapping[str, str]:
         """Return a namespace's annotations."""
-        found = self._one(NAMESPACES, "", namespace)
-        annotations: Mapping[str, str] = ((found or {}).get("metadata") or {}).get("annotations") or {}
+        namespace_object = self._get_object(NAMESPACES, "", namespace)
+        annotations: Mapping[str, str] = ((namespace_object or {}).get("metadata") or {}).get("annotations") or {}
         return annotations
 
-    def _one(self, kind: Resource, namespace: str, name: str) -> Object | None:
+    def _get_object(self, kind: Resource, namespace: str, name: str) -> Object | None:
         key = (kind.plural, namespace, name)
         now = self._clock.monotonic()
-        if (known := self._cached(key, now)) is not None:
-            return known[1]
+        if (cached := self._cached(key, now)) is not None:
+            return cached[1]
         try:
             obj: Object | None = self._kube.get(kind.path(namespace, name))
         except KubeNotFoundError:
             obj = None
         except KubeForbiddenError as error:
-            raise self._unbound(f"read {kind.plural}/{name}", namespace) from error
+            raise self._missing_binding(f"read {kind.plural}/{name}", namespace) from error
         with self._lock:
-            self._known[key] = (now, obj)
-            self._known.move_to_end(key)
-            while self._known and next(iter(self._known.values()))[0] < now - FRESH:
-                self._known.popitem(last=False)
+            self._cache[key] = (now, obj)
+            self._cache.move_to_end(key)
+            while self._cache and next(iter(self._cache.values()))[0] < now - FRESH:
+                self._cache.popitem(last=False)
         return obj
 
     def _cached(self, key: ObjectKey, now: float) -> tuple[float, Object | None] | None:
         """Return the time of a recent read of an object, and the object."""
         with self._lock:
-            known = self._known.get(key)
-        return known if known is not None and now - known[0] < (MISSING if known[1] is None else FRESH) else None
+            cached = self._cache.get(key)
+        return cached if cached is not None and now - cached[0] < (MISSING if cached[1] is None else FRESH) else None
 
-    def _unbound(self, what: str, namespace: str) -> MissingReferenceError:
+    def _missing_binding(self, what: str, namespace: str) -> MissingReferenceError:
         """Return the error for a refusal of the API server: a RoleBinding is missing."""
         installation = self._config.installation
         role, account = names.pools_role(installation), names.part_account("run", installation)
@@ -220,16 +222,16 @@ class ReferenceReader:
 
 def keys_of(pod: Pod) -> list[ObjectKey]:
     """Return the ConfigMaps and Secrets in the pod's volumes."""
-    found, namespace = references.of_volumes(pod), pod["metadata"]["namespace"]
-    kinds = ((CONFIGMAPS.plural, found.configmaps), (SECRETS.plural, found.secrets))
-    return [(plural, namespace, name) for plural, each in kinds for name in sorted(each)]
+    refs, namespace = references.of_volumes(pod), pod["metadata"]["namespace"]
+    kinds = ((CONFIGMAPS.plural, refs.configmaps), (SECRETS.plural, refs.secrets))
+    return [(plural, namespace, name) for plural, object_names in kinds for name in sorted(object_names)]
 
 
 def versions_of(keys: Iterable[ObjectKey], objects: Objects) -> dict[ObjectKey, str]:
     """Return the versions of objects that may change; empty: the object is missing."""
-    held = {CONFIGMAPS.plural: objects.configmaps, SECRETS.plural: objects.secrets}
-    found = {key: held[key[0]].get(key[2]) for key in keys}
-    return {key: _version(obj) for key, obj in found.items() if not (obj or {}).get("immutable")}
+    objects_by_kind = {CONFIGMAPS.plural: objects.configmaps, SECRETS.plural: objects.secrets}
+    objects_by_key = {key: objects_by_kind[key[0]].get(key[2]) for key in keys}
+    return {key: _version(obj) for key, obj in objects_by_key.items() if not (obj or {}).get("immutable")}
 
 
 def _version(obj: Mapping[str, Any] | None) -> str:

@@ -15,10 +15,10 @@ def patch(before: Mapping[str, Any], after: Status) -> Status:
     """Return the ``status`` of a strategic merge patch from one status to the other; empty if they are equal."""
     result: Status = {}
     for key in _WHOLE:
-        if not _same(before.get(key), after.get(key)):
+        if not _is_equal(before.get(key), after.get(key)):
             result[key] = after.get(key)
     for key in _LISTS:
-        if not _same(before.get(key), after.get(key)):
+        if not _is_equal(before.get(key), after.get(key)):
             result[key] = [*(after.get(key) or ()), {"$patch": "replace"}]
     conditions = _changed_conditions(before.get("conditions") or (), after.get("conditions") or ())
     if conditions:
@@ -27,10 +27,10 @@ def patch(before: Mapping[str, Any], after: Status) -> Status:
 
 
 def _changed_conditions(before: Iterable[Mapping[str, Any]], after: Iterable[Status]) -> list[Status]:
-    known = {entry.get("type"): entry for entry in before}
+    conditions_by_type = {entry.get("type"): entry for entry in before}
     changed = []
     for entry in after:
-        old = known.get(entry["type"], {})
+        old = conditions_by_type.get(entry["type"], {})
         fields = ("status", "reason", "message", "lastTransitionTime")
         if any((old.get(key) or None) != (entry.get(key) or None) for key in fields):
             # a merge keeps fields that the patch does not have
@@ -38,10 +38,10 @@ def _changed_conditions(before: Iterable[Mapping[str, Any]], after: Iterable[Sta
     return changed
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_equal(first: Any, second: Any) -> bool:
     """Whether two values are equal in the API server, which stores no empty values."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return all(_same(one.get(key), other.get(key)) for key in one.keys() | other.keys())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other or not (one or other))
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return all(_is_equal(first.get(key), second.get(key)) for key in first.keys() | second.keys())
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_is_equal, first, second))
+    return bool(first == second or not (first or second))

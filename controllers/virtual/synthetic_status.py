@@ -23,8 +23,8 @@ def failed(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> Sta
         message=message,
         submitted_at=now,
         ended_at=now,
-        init_containers=_known(pod, "initContainerStatuses"),
-        containers=_known(pod, "containerStatuses"),
+        init_containers=_container_states(pod, "initContainerStatuses"),
+        containers=_container_states(pod, "containerStatuses"),
     )
     return pod_status(pod, job, host_ip, now)
 
@@ -51,18 +51,18 @@ def waiting(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> St
     return pod_status(pod, job, host_ip, now)
 
 
-def _known(pod: Pod, kind: str) -> list[ContainerState]:
+def _container_states(pod: Pod, kind: str) -> list[ContainerState]:
     """Return the states of the containers in one list of the pod's status."""
     result = []
     for entry in (pod.get("status") or {}).get(kind) or ():
         state = entry.get("state") or {}
-        over = state.get("terminated")
+        termination = state.get("terminated")
         result.append(
             ContainerState(
                 name=entry["name"],
-                state="terminated" if over else "running" if "running" in state else "waiting",
-                started_at=_seconds((state.get("running") or over or {}).get("startedAt")),
-                ended=_ended(over),
+                state="terminated" if termination else "running" if "running" in state else "waiting",
+                started_at=_seconds((state.get("running") or termination or {}).get("startedAt")),
+                ended=_ended(termination),
                 restarts=entry.get("restartCount", 0),
                 last=_ended((entry.get("lastState") or {}).get("terminated")),
             )
@@ -70,16 +70,16 @@ def _known(pod: Pod, kind: str) -> list[ContainerState]:
     return result
 
 
-def _ended(over: Mapping[str, Any] | None) -> Termination | None:
-    if over is None:
+def _ended(termination: Mapping[str, Any] | None) -> Termination | None:
+    if termination is None:
         return None
     return Termination(
-        exit_code=over.get("exitCode", KILLED),
-        signal=over.get("signal", 0),
-        reason=over.get("reason", ""),
-        message=over.get("message", ""),
-        started_at=_seconds(over.get("startedAt")),
-        finished_at=_seconds(over.get("finishedAt")),
+        exit_code=termination.get("exitCode", KILLED),
+        signal=termination.get("signal", 0),
+        reason=termination.get("reason", ""),
+        message=termination.get("message", ""),
+        started_at=_seconds(termination.get("startedAt")),
+        finished_at=_seconds(termination.get("finishedAt")),
     )
 
 

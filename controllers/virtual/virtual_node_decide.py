@@ -196,25 +196,27 @@ def _status(view: NodesView, state: PoolStatus, valid: ValidAnnouncement | None)
 def _describe(node: Node, state: PoolStatus, valid: ValidAnnouncement) -> Body | None:
     """Return the patch of metadata and taints, if one is needed. Labels and taints of others stay."""
     metadata, pool = node["metadata"], state.name
-    told = metadata.get("annotations") or {}
+    node_annotations = metadata.get("annotations") or {}
     old_labels, old_taints = announcement_validation.recorded(node) or (set(), set())
-    has = metadata.get("labels") or {}
-    wanted_labels = node_manifest.labels(pool, valid, has)
-    labels: Body = {key: value for key, value in wanted_labels.items() if has.get(key) != value}
-    labels |= {key: None for key in old_labels - wanted_labels.keys() if key in has}
+    node_labels = metadata.get("labels") or {}
+    desired_labels = node_manifest.labels(pool, valid, node_labels)
+    labels: Body = {key: value for key, value in desired_labels.items() if node_labels.get(key) != value}
+    labels |= {key: None for key in old_labels - desired_labels.keys() if key in node_labels}
     taints = list((node.get("spec") or {}).get("taints") or ())
-    ours = node_manifest.taints(pool, valid)
-    mine = {f"{t['key']}:{t['effect']}" for t in ours} | old_taints
-    kept = [taint for taint in taints if f"{taint.get('key')}:{taint.get('effect')}" not in mine]
-    new = [*ours, *kept]
+    desired_taints = node_manifest.taints(pool, valid)
+    replaced_taints = {f"{t['key']}:{t['effect']}" for t in desired_taints} | old_taints
+    foreign_taints = [taint for taint in taints if f"{taint.get('key')}:{taint.get('effect')}" not in replaced_taints]
+    new_taints = [*desired_taints, *foreign_taints]
     patch: Body = {}
     if labels:
         patch["labels"] = labels
-    if noted := {
-        key: text for key, text in node_manifest.node_annotations(state, valid).items() if told.get(key) != text
+    if changed_annotations := {
+        key: text
+        for key, text in node_manifest.node_annotations(state, valid).items()
+        if node_annotations.get(key) != text
     }:
-        patch["annotations"] = noted
-    spec = {} if _as_set(new) == _as_set(taints) else {"spec": {"taints": new}}
+        patch["annotations"] = changed_annotations
+    spec = {} if _as_set(new_taints) == _as_set(taints) else {"spec": {"taints": new_taints}}
     if not patch and not spec:
         return None
     # the node controller writes taints too: with the version, a concurrent patch fails instead of undoing that
@@ -273,12 +275,12 @@ def _news(cached: Mapping[str, Mapping[str, Any]], status: Body) -> tuple[str, s
 
 def _differs(node: Node, status: Body) -> bool:
     """Whether another client has changed the node's status."""
-    found = node.get("status") or {}
-    cached = {c.get("type"): (c.get("status"), c.get("reason")) for c in found.get("conditions") or ()}
+    node_status = node.get("status") or {}
+    cached = {c.get("type"): (c.get("status"), c.get("reason")) for c in node_status.get("conditions") or ()}
     if any(cached.get(c["type"]) != (c["status"], c["reason"]) for c in status["conditions"]):
         return True
     return any(
-        kind in status and _quantities(found.get(kind)) != _quantities(status[kind])
+        kind in status and _quantities(node_status.get(kind)) != _quantities(status[kind])
         for kind in ("capacity", "allocatable")
     )
 

@@ -194,10 +194,10 @@ class VirtualNodes(Loop):
         self._follow_pools()
         now = self.clock.monotonic()
         states = [state for record in self._records.values() if (state := self._readable_state(record)) is not None]
-        known = ((name, self._nodes.get("", name)) for name in self._records)
+        named_nodes = ((name, self._nodes.get("", name)) for name in self._records)
         view = virtual_node_decide.NodesView(
             pools=states,
-            nodes={name: node for name, node in known if node is not None},
+            nodes={name: node for name, node in named_nodes if node is not None},
             settings=self.settings,
             written=self._node_writer.written(),
             history=self._history,
@@ -229,10 +229,10 @@ class VirtualNodes(Loop):
     def _follow_pools(self) -> None:
         """Keep a record of each announced pool, and of each virtual node without an announced pool."""
         pools = self._pools.pools()
-        virtual = [node["metadata"]["name"] for node in self._nodes.items() if pool_selection.is_virtual(node)]
-        for name in self._records.keys() - {*pools, *virtual}:
+        node_names = [node["metadata"]["name"] for node in self._nodes.items() if pool_selection.is_virtual(node)]
+        for name in self._records.keys() - {*pools, *node_names}:
             self._remove(self._records[name])
-        for name in {*pools, *virtual}:
+        for name in {*pools, *node_names}:
             record = self._records.get(name) or self._add(name)
             if record.pool is not pools.get(name):
                 record.usable = False  # until the folder of the new pool is chosen
@@ -240,8 +240,8 @@ class VirtualNodes(Loop):
             record.pool = pools.get(name)
             node = self._nodes.get("", name)
             try:
-                ours = node is not None and virtual_node_decide.is_ours(node, name)
-                record.usable = ours and self._choose_folder(record, node or {})
+                is_ours = node is not None and virtual_node_decide.is_ours(node, name)
+                record.usable = is_ours and self._choose_folder(record, node or {})
             except Exception as error:
                 isolation.report("virtual-nodes", name, error)
                 record.usable = False
@@ -343,9 +343,9 @@ class VirtualNodes(Loop):
 
     def _update(self, record: PoolState, state: PoolStatus, view: virtual_node_decide.NodesView) -> None:
         announce, loop_state, pool = state.announce, self._loop_states[record.name], record.pool
-        wrong = (announce is not None and announce.problem) or state.folder_problem or state.readiness.problem
-        up = announce is not None and not wrong and virtual_node_decide.is_heard(view, state)
-        POOL_UP.labels(record.name).set(up)
+        problem = (announce is not None and announce.problem) or state.folder_problem or state.readiness.problem
+        is_up = announce is not None and not problem and virtual_node_decide.is_heard(view, state)
+        POOL_UP.labels(record.name).set(is_up)
         if announce is not None:
             for phase in PHASES:
                 POOL_JOBS.labels(record.name, phase).set(min(announce.jobs.get(phase, 0), MOST_JOBS))

@@ -97,7 +97,7 @@ class PodActor:
             self._back_off(entry, error)
             if isinstance(error, SiteError | MissingReferenceError | UnexpectedError) and pod is not None:
                 text = f"waiting for the site: {error.with_hint}" if isinstance(error, SiteError) else error.with_hint
-                self._event_once(entry, pod, "BridgeWaiting", text, about=error.reason, warning=True)
+                self._event_once(entry, pod, "BridgeWaiting", text, topic=error.reason, warning=True)
             raise
         entry.failures = 0
 
@@ -150,15 +150,15 @@ class PodActor:
             if current is None or pods.is_deleted(current):
                 return
             pod = current
-        said = pool.statement(pod)
+        statement = pool.statement(pod)
         try:
-            seen = pool.prepare(pod)
-            objects, refresh_in = self._reader.read(seen, pool.name)
+            prepared_pod = pool.prepare(pod)
+            objects, refresh_in = self._reader.read(prepared_pod, pool.name)
             sent_at = self._clock.time()
-            if not pool.lists and not self._record_intent(pod, pool.name, said, cache):
+            if not pool.lists and not self._record_intent(pod, pool.name, statement, cache):
                 return
             with tracing.submitting(pod, pool.name, self._clock.time):
-                answer = self._send(seen, objects, pool, entry)
+                answer = self._send(prepared_pod, objects, pool, entry)
         except MissingReferenceError as error:
             self._back_off(entry, error)
             self._event_once(entry, pod, "BridgeWaiting", error.with_hint, warning=True)
@@ -169,7 +169,7 @@ class PodActor:
             self._fail(pod, cache, "BridgeRejected", error.reason, error.with_hint)
             return
         except SiteError as error:
-            if said and not isinstance(error, SiteUnknownOutcomeError):
+            if statement and not isinstance(error, SiteUnknownOutcomeError):
                 with contextlib.suppress(KubeError):  # else the user must state it again
                     self._record_intent(pod, pool.name, "", cache)  # nothing was sent: the statement still counts
             if error.retryable:
@@ -180,9 +180,9 @@ class PodActor:
             self._fail(pod, cache, "BridgeRejected", "NoGrant", "the site does not replace the job that had no grant")
             return
         entry.answered(answer, self._clock.monotonic())
-        if seen is not pod:
+        if prepared_pod is not pod:
             entry.note = "; without its service account token: the site does not say how to reach the API server"
-        self._volumes.submitted(seen, pool, objects, entry, answer, sent_at, refresh_in)
+        self._volumes.submitted(prepared_pod, pool, objects, entry, answer, sent_at, refresh_in)
         log.info("pod submitted", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))
 
     def _send(self, pod: Pod, objects: Objects, pool: Pool, entry: Entry) -> JobStatus:
@@ -219,18 +219,18 @@ class PodActor:
         """Cancel or delete a job without a pod, if the API server itself, not only the cache, has no such pod."""
         now = self._clock.monotonic()
         try:
-            found = self._kube.get(PODS.path(job.namespace, job.name))
+            current_pod = self._kube.get(PODS.path(job.namespace, job.name))
         except KubeNotFoundError:
-            found = None
-        alive = found is not None and pods.uid(found) == job.job
-        if found is not None and alive:
-            if not isinstance(pool, RacingPool) or places.keeps_job(found, pool.name):
+            current_pod = None
+        is_alive = current_pod is not None and pods.uid(current_pod) == job.job
+        if current_pod is not None and is_alive:
+            if not isinstance(pool, RacingPool) or places.keeps_job(current_pod, pool.name):
                 entry.not_before = now + FORGOTTEN
                 return
-            if places.may_return(found):
-                self._race.withdraw_orphan(found, job, pool, entry)
+            if places.may_return(current_pod):
+                self._race.withdraw_orphan(current_pod, job, pool, entry)
                 return
-        if alive and job.phase != "ended":
+        if is_alive and job.phase != "ended":
             RACE_PLACES.labels(pool.name, "withdrawn").inc()
         self._check_leadership()
         if job.phase == "ended":
@@ -238,21 +238,29 @@ class PodActor:
             if pool.cancel(pod_of(job), 0, forget=True) is None:
                 log.info("job deleted", extra=kv(pod=f"{job.namespace}/{job.name}", pool=pool.name, job=job.job_id))
             return
-        pool.cancel(pod_of(job), 0 if alive else virtual_pod_decide.ORPHAN_GRACE)
+        pool.cancel(pod_of(job), 0 if is_alive else virtual_pod_decide.ORPHAN_GRACE)
         entry.cancellation = Cancellation("", now)
-        text = "place withdrawn" if alive else "job without a pod cancelled"
-        log.log(logging.INFO if alive else logging.WARNING, text, extra=kv(pool=pool.name, job=job.job_id, uid=job.job))
+        text = "place withdrawn" if is_alive else "job without a pod cancelled"
+        log.log(
+            logging.INFO if is_alive else logging.WARNING, text, extra=kv(pool=pool.name, job=job.job_id, uid=job.job)
+        )
 
     def tell_occurrences(self, pod: Pod, job: JobStatus, entry: Entry) -> None:
         """Write an Event for each failed probe or hook, and for each container that was killed, as a kubelet does."""
-        for container, each in entry.new_occurrences(job, self._clock.time() - TOLD_BEFORE):
-            if not re.fullmatch(r"[A-Z][A-Za-z]{0,62}", each.reason):
+        for container, occurrence in entry.new_occurrences(job, self._clock.time() - TOLD_BEFORE):
+            if not re.fullmatch(r"[A-Z][A-Za-z]{0,62}", occurrence.reason):
                 continue  # a job can write anything into its state
             kinds = ("initContainers", "containers")
             kind = next((k for k in kinds for c in pod["spec"].get(k) or () if c["name"] == container), None)
             if kind is not None:
-                about = {**reference(pod), "fieldPath": f"spec.{kind}{{{container}}}"}
-                self._events.event(about, each.reason, each.message, warning=each.reason != "Killing", action="Running")
+                container_reference = {**reference(pod), "fieldPath": f"spec.{kind}{{{container}}}"}
+                self._events.event(
+                    container_reference,
+                    occurrence.reason,
+                    occurrence.message,
+                    warning=occurrence.reason != "Killing",
+                    action="Running",
+                )
 
     # --- on the pod ---------------------------------------------------------------------------------------------------
     def _write(self, action: virtual_pod_actions.Write, entry: Entry, cache: Cache) -> None:
@@ -262,16 +270,16 @@ class PodActor:
         if written and tracing.tracer is not None:
             self._trace_end(pod, action.status, action.job)
         entry.written_at = self._clock.monotonic()
-        why = ": ".join(part for part in (job.reason, job.message) if part)
+        reason = ": ".join(part for part in (job.reason, job.message) if part)
         if action.job_id is not None:
-            where = action.job_id.replace("/", " has it as job ", 1)
-            self._events.event(pod, "BridgeSubmitted", f"pool {where}{entry.note}")
-        if job.phase == "queued" and why:
-            self._event_once(entry, pod, "BridgeQueued", why, about=job.reason)
+            pool_and_job = action.job_id.replace("/", " has it as job ", 1)
+            self._events.event(pod, "BridgeSubmitted", f"pool {pool_and_job}{entry.note}")
+        if job.phase == "queued" and reason:
+            self._event_once(entry, pod, "BridgeQueued", reason, topic=job.reason)
         phase = action.status.get("phase")
         if phase == "Running" and (pod.get("status") or {}).get("phase") != "Running":
-            about = f": {job.message}" if job.message else ""
-            self._events.event(pod, "BridgeStarted", f"runs on {job.host or 'the site'}{about}")
+            detail = f": {job.message}" if job.message else ""
+            self._events.event(pod, "BridgeStarted", f"runs on {job.host or 'the site'}{detail}")
         if phase == "Failed" and action.status.get("reason"):
             text = f"{action.status['reason']}: {action.status.get('message', '')}"
             self._events.event(pod, "BridgeFailed", text, warning=True)
@@ -341,12 +349,12 @@ class PodActor:
         entry.not_before = self._clock.monotonic() + delay
 
     def _event_once(
-        self, entry: Entry, pod: Pod, reason: str, message: str, *, about: str = "", warning: bool = False
+        self, entry: Entry, pod: Pod, reason: str, message: str, *, topic: str = "", warning: bool = False
     ) -> None:
-        """Write an Event once. Events are equal if reason and ``about`` are; without ``about``, reason and message."""
-        key = f"{reason} {about or message}"
-        if key not in entry.told:
-            entry.told |= {key}
+        """Write an Event once. Events are equal if reason and ``topic`` are; without ``topic``, reason and message."""
+        key = f"{reason} {topic or message}"
+        if key not in entry.reported_events:
+            entry.reported_events |= {key}
             self._events.event(pod, reason, message, warning=warning)
 
 

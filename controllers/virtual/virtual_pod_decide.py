@@ -104,17 +104,17 @@ def _place(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
         return Wait(CANCEL_AGAIN) if _just_cancelled(view) else race_decide.Withdraw(pod)
     if job.phase == "queued" and isinstance(action := _refresh(view, pod), Refresh):
         return action
-    found = race_decide.decide(pod, job, view.entry, view.now)
-    return Wait(found) if isinstance(found, float) else found
+    action_or_delay = race_decide.decide(pod, job, view.entry, view.now)
+    return Wait(action_or_delay) if isinstance(action_or_delay, float) else action_or_delay
 
 
 def _finished(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
     """Decide for a finished pod: cancel its job. Its folder stays at the site, for the logs, as long as the pod."""
     if job is not None and job.phase in ("queued", "running"):
         return Wait(CANCEL_AGAIN) if _just_cancelled(view) else Cancel(pod, _grace(view, pod))
-    known = job is not None or view.pool.complete_at is not None
+    is_known = job is not None or view.pool.complete_at is not None
     ours = pod["metadata"].get("deletionGracePeriodSeconds") != 0 or pods.has_intent(pod)
-    if known and pods.is_deleted(pod) and ours:
+    if is_known and pods.is_deleted(pod) and ours:
         return _forget(view, pod) or Remove(pod, dict(pod["status"]), {})
     return None
 
@@ -213,15 +213,15 @@ def _write(view: PodView, pod: Pod, job: JobStatus) -> Action | None:
     before = pod.get("status") or {}
     status = statuses.pod_status(pod, job, view.pool.address, view.time)
     patch = status_patch.patch(before, status)
-    known, job_id = remote_job(pod), None
-    if job.phase != "unknown" and (job.job_id or not known):
-        wanted = f"{view.pool.name}/{job.job_id or job.job}"
-        job_id = wanted if wanted != known else None
+    recorded_id, job_id = remote_job(pod), None
+    if job.phase != "unknown" and (job.job_id or not recorded_id):
+        reported_id = f"{view.pool.name}/{job.job_id or job.job}"
+        job_id = reported_id if reported_id != recorded_id else None
     if not patch and job_id is None:
         return None
-    left = view.entry.written_at + QUEUE_NEWS - view.now
-    if job_id is None and job.phase == "queued" and left > 0 and patch.keys() <= _CONTAINERS:
-        return Wait(left)
+    remaining = view.entry.written_at + QUEUE_NEWS - view.now
+    if job_id is None and job.phase == "queued" and remaining > 0 and patch.keys() <= _CONTAINERS:
+        return Wait(remaining)
     return Write(pod, job, status, patch, job_id)
 
 

@@ -43,8 +43,8 @@ def unknown_until(pod: Pod, now: float) -> float | None:
     """Return the time of the first refresh if it is not known which files the site has; ``None``: it has none."""
     if volume_files.shown_fields(pod):
         return now + SHOWN_WITHIN * random.random()  # noqa: S311
-    found = references.of_volumes(pod)
-    if found.tokens or found.configmaps or found.secrets:
+    refs = references.of_volumes(pod)
+    if refs.tokens or refs.configmaps or refs.secrets:
         return now + UNKNOWN_WITHIN * random.random()  # noqa: S311
     return None
 
@@ -89,7 +89,7 @@ class VolumeActor:
 
     def refresh(self, pod: Pod, pool: Pool, entry: Entry) -> None:
         """Send the files that have changed. Objects are read again only if it is known that they have changed."""
-        now, known = self._clock.monotonic(), entry.files
+        now, sent = self._clock.monotonic(), entry.files
         entry.refresh_after = now + LEAST_GAP
         if not pool.refreshes:
             entry.refresh_at, entry.stale = None, frozenset()
@@ -97,35 +97,35 @@ class VolumeActor:
         if not pool.ready().ok:
             entry.refresh_after = now + REFRESH_AGAIN
             return
-        seen = pool.prepare(pod)
-        wanted = _wanted(seen, known, entry.stale)
-        if wanted and not entry.reserved and (wait := self._reader.wait_for_reads(wanted)) > 0:
+        prepared_pod = pool.prepare(pod)
+        keys = _keys_to_read(prepared_pod, sent, entry.stale)
+        if keys and not entry.reserved and (wait := self._reader.wait_for_reads(keys)) > 0:
             entry.reserved, entry.refresh_after = True, now + wait
             return
         entry.reserved = False
         due = entry.refresh_at is not None and now >= entry.refresh_at
         if due:
             entry.refresh_at = now + REFRESH_AGAIN
-        reread = self._reader.reread(seen, pool.name, wanted) if wanted else Reread(Objects(), [])
-        tokens = self._reader.tokens(seen, pool.name) if due else None
+        reread = self._reader.reread(prepared_pod, pool.name, keys) if keys else Reread(Objects(), [])
+        tokens = self._reader.tokens(prepared_pod, pool.name) if due else None
         objects = replace(reread.objects, tokens={} if tokens is None else tokens.texts)
-        current = pool.current_files(seen, objects)
+        current = pool.current_files(prepared_pod, objects)
         digests = _digests(current)
-        files, lists = _changes(known, current, digests)
+        files, lists = _changes(sent, current, digests)
         if not entry.counted and (wait := self._wait_for_bytes(files)) > 0:
             entry.counted, entry.refresh_after = True, now + wait
             return
         entry.counted = False
-        self._send(seen, pool, entry, files, lists)
-        versions = {key: each for key, each in (known.versions if known else {}).items() if key not in wanted}
-        versions.update(versions_of(wanted, reread.objects))
-        entry.files = SentFiles(_after(known, current, digests, lists), versions, volume_files.shown(pod))
-        entry.stale -= wanted
+        self._send(prepared_pod, pool, entry, files, lists)
+        versions = {key: version for key, version in (sent.versions if sent else {}).items() if key not in keys}
+        versions.update(versions_of(keys, reread.objects))
+        entry.files = SentFiles(_after(sent, current, digests, lists), versions, volume_files.shown(pod))
+        entry.stale -= keys
         if tokens is not None:
             refresh_in = tokens.refresh_in
             entry.refresh_at = None if refresh_in is None else self._clock.monotonic() + refresh_in
         for problem in (*reread.problems, *current.problems):
-            self._tell(pod, entry, problem)
+            self._report_once(pod, entry, problem)
 
     def _wait_for_bytes(self, files: Sequence[VolumeFile]) -> float:
         """Reserve the sending of large files; return the seconds to wait before."""
@@ -144,19 +144,19 @@ class VolumeActor:
         except SiteError as error:
             if error.retryable:
                 raise
-            self._tell(pod, entry, error.with_hint, about=error.reason)
+            self._report_once(pod, entry, error.with_hint, topic=error.reason)
 
-    def _tell(self, pod: Pod, entry: Entry, problem: str, *, about: str = "") -> None:
-        key = f"BridgeFilesKept {about or problem}"
-        if key not in entry.told:
-            entry.told |= {key}
+    def _report_once(self, pod: Pod, entry: Entry, problem: str, *, topic: str = "") -> None:
+        key = f"BridgeFilesKept {topic or problem}"
+        if key not in entry.reported_events:
+            entry.reported_events |= {key}
             text = f"files of volumes keep their content at the site: {problem}"
             self._events.event(pod, "BridgeFilesKept", text, warning=True)
 
 
-def _wanted(pod: Pod, known: SentFiles | None, stale: frozenset[ObjectKey]) -> frozenset[ObjectKey]:
+def _keys_to_read(pod: Pod, sent: SentFiles | None, stale: frozenset[ObjectKey]) -> frozenset[ObjectKey]:
     """Return the objects of the volumes with a changed one; all objects if it is not known what the site has."""
-    if known is None:
+    if sent is None:
         return frozenset(keys_of(pod))
     if not stale:
         return frozenset()
@@ -165,26 +165,26 @@ def _wanted(pod: Pod, known: SentFiles | None, stale: frozenset[ObjectKey]) -> f
 
 
 def _changes(
-    known: SentFiles | None, current: CurrentFiles, digests: Mapping[str, bytes]
+    sent: SentFiles | None, current: CurrentFiles, digests: Mapping[str, bytes]
 ) -> tuple[list[VolumeFile], dict[str, list[str]]]:
     """Return the files that the site does not have, and the paths in the volumes in which it has others."""
-    before = known.digests if known is not None else {}
+    before = sent.digests if sent is not None else {}
     lists = current.lists()
     files = [file for path, file in current.files.items() if before.get(path) != digests[path]]
-    if known is not None:
-        had = {path for path in before if path.partition("/")[0] in lists}
-        have = {f"{name}/{path}" for name, paths in lists.items() for path in paths}
-        differ = {path.partition("/")[0] for path in had ^ have}
-        lists = {name: paths for name, paths in lists.items() if name in differ}
+    if sent is not None:
+        old_paths = {path for path in before if path.partition("/")[0] in lists}
+        new_paths = {f"{name}/{path}" for name, paths in lists.items() for path in paths}
+        changed_volumes = {path.partition("/")[0] for path in old_paths ^ new_paths}
+        lists = {name: paths for name, paths in lists.items() if name in changed_volumes}
     return files, lists
 
 
 def _after(
-    known: SentFiles | None, current: CurrentFiles, digests: Mapping[str, bytes], lists: Mapping[str, list[str]]
+    sent: SentFiles | None, current: CurrentFiles, digests: Mapping[str, bytes], lists: Mapping[str, list[str]]
 ) -> dict[str, bytes]:
     """Return the digests of what the site has then."""
-    before = known.digests if known is not None else {}
-    kept = {path: each for path, each in before.items() if not _is_removed(path, lists)}
+    before = sent.digests if sent is not None else {}
+    kept = {path: digest for path, digest in before.items() if not _is_removed(path, lists)}
     return {**dict.fromkeys(current.kept, b""), **kept, **digests}
 
 
@@ -197,5 +197,5 @@ def _digest(file: VolumeFile) -> bytes:
 
 
 def _is_removed(path: str, lists: Mapping[str, list[str]]) -> bool:
-    volume, _, rest = path.partition("/")
-    return volume in lists and rest not in lists[volume]
+    volume, _, path_in_volume = path.partition("/")
+    return volume in lists and path_in_volume not in lists[volume]

@@ -35,7 +35,7 @@ class GroupCondition:
     message: str
 
 
-def conditions(everyone: Iterable[Pod]) -> dict[str, GroupCondition]:
+def conditions(all_pods: Iterable[Pod]) -> dict[str, GroupCondition]:
     """Return the condition of each PodGroup with a pod, by the key of its group. Pure.
 
     A PodGroup is scheduled when as many members as its minimum are bound or have ended on a node. It stays so when such
@@ -43,7 +43,7 @@ def conditions(everyone: Iterable[Pod]) -> dict[str, GroupCondition]:
     the message is that of the first member with a condition.
     """
     members: dict[str, list[Pod]] = {}
-    for pod in everyone:
+    for pod in all_pods:
         if names.GROUP not in (pod["metadata"].get("annotations") or ()):
             continue
         try:
@@ -53,8 +53,8 @@ def conditions(everyone: Iterable[Pod]) -> dict[str, GroupCondition]:
             continue
         if key.startswith(f"{workload_api.KIND.name}/"):
             members.setdefault(key, []).append(pod)
-    found = {key: _of_members(key, group) for key, group in members.items()}
-    return {key: condition for key, condition in found.items() if condition is not None}
+    conditions_by_group = {key: _of_members(key, group) for key, group in members.items()}
+    return {key: condition for key, condition in conditions_by_group.items() if condition is not None}
 
 
 def _of_members(key: str, members: list[Pod]) -> GroupCondition | None:
@@ -80,33 +80,33 @@ def _condition(member: Membership, members: list[Pod]) -> GroupCondition:
     bound = [pod for pod in members if pods.is_bound(pod)]
     if len(bound) >= member.minimum or pods.bound_before(bound, filter(pods.is_open, members)):
         return GroupCondition(member.key, True, "Scheduled", f"{member.minimum} pods are bound to nodes")
-    told = (str(pods.condition(pod, names.POD_SCHEDULED).get("message", "")) for pod in members)
-    return GroupCondition(member.key, False, "Unschedulable", next(filter(None, told), "the pods wait for Slurm"))
+    messages = (str(pods.condition(pod, names.POD_SCHEDULED).get("message", "")) for pod in members)
+    return GroupCondition(member.key, False, "Unschedulable", next(filter(None, messages), "the pods wait for Slurm"))
 
 
 def write(kube: KubeClient, condition: GroupCondition, now: str) -> None:
     """Write the condition to its PodGroup, if that exists and has another one; ``now`` is an RFC 3339 time."""
     group = condition.group
     for resource in workload_api.KIND.resources:
-        found = get_if_served(kube, resource, group.namespace, group.name)
-        if found is None:
+        pod_group = get_if_served(kube, resource, group.namespace, group.name)
+        if pod_group is None:
             continue
-        if found["metadata"]["uid"] != group.uid:
+        if pod_group["metadata"]["uid"] != group.uid:
             return
         kind = TYPES[resource.version]
-        present = (found.get("status") or {}).get("conditions") or []
-        before: Mapping[str, Any] = next((entry for entry in present if entry.get("type") == kind), {})
+        current_conditions = (pod_group.get("status") or {}).get("conditions") or []
+        before: Mapping[str, Any] = next((entry for entry in current_conditions if entry.get("type") == kind), {})
         if resource.version == "v1beta1" and before.get("status") == "True":
             return
         status = "True" if condition.scheduled else "False"
-        wanted = {"type": kind, "status": status, "reason": condition.reason, "message": condition.message[:1024]}
-        if all(before.get(field) == value for field, value in wanted.items()):
+        desired = {"type": kind, "status": status, "reason": condition.reason, "message": condition.message[:1024]}
+        if all(before.get(field) == value for field, value in desired.items()):
             return
-        wanted["lastTransitionTime"] = before["lastTransitionTime"] if before.get("status") == status else now
-        others = [entry for entry in present if entry.get("type") != kind]
+        desired["lastTransitionTime"] = before["lastTransitionTime"] if before.get("status") == status else now
+        others = [entry for entry in current_conditions if entry.get("type") != kind]
         patch = {
-            "metadata": {"resourceVersion": found["metadata"]["resourceVersion"]},
-            "status": {"conditions": [*others, wanted]},
+            "metadata": {"resourceVersion": pod_group["metadata"]["resourceVersion"]},
+            "status": {"conditions": [*others, desired]},
         }
         with suppress(KubeNotFoundError):
             kube.patch(resource.path(group.namespace, group.name, "status"), patch)

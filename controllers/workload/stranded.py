@@ -56,50 +56,50 @@ class StrandedPods:
         self._scheduler_name, self._cancel, self._cached = scheduler_name, cancel, cached
         self._held: dict[str, str] = {}
         """The path of each pod with podbridge's finalizer or job that the cache lacks, by UID."""
-        self._told: set[str] = set()
+        self._own_keys: set[str] = set()
         self._lists: list[float] = []
-        self._look_at = 0.0
-        self._looked = False
+        self._inspect_at = 0.0
+        self._has_inspected = False
 
     def on_started_leading(self) -> None:
         """List the pods now, and once more later."""
         now = self._clock.monotonic()
-        self._lists, self._look_at, self._held, self._looked = [now, now + LIST_AGAIN], now, {}, False
+        self._lists, self._inspect_at, self._held, self._has_inspected = [now, now + LIST_AGAIN], now, {}, False
 
     def request(self, workers: Workers, snapshot: Snapshot) -> None:
         """Let a worker look at the pods if that is due."""
         now = self._clock.monotonic()
-        if snapshot.sequence and now >= self._look_at and (self._lists or self._held):
-            workers.submit("stranded-pods", lambda: self._look(snapshot), 7, kind="stranded-pods")
+        if snapshot.sequence and now >= self._inspect_at and (self._lists or self._held):
+            workers.submit("stranded-pods", lambda: self._inspect(snapshot), 7, kind="stranded-pods")
 
-    def found(self, pod: Pod) -> None:
+    def follow(self, pod: Pod) -> None:
         """Follow a pod that has a job and is not in the cache, from now on."""
-        self._look_at = 0.0
+        self._inspect_at = 0.0
         self._held[pods.uid(pod)] = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"])
 
     def keeps(self, keys: tuple[str, ...]) -> bool:
         """Whether a stranded pod has, or before the first look may have, the job with these keys: it is no orphan."""
-        return not self._looked or not self._told.isdisjoint(keys)
+        return not self._has_inspected or not self._own_keys.isdisjoint(keys)
 
-    def _look(self, snapshot: Snapshot) -> None:
+    def _inspect(self, snapshot: Snapshot) -> None:
         now = self._clock.monotonic()
-        self._look_at = now + PERIOD
+        self._inspect_at = now + PERIOD
         if self._lists and now >= self._lists[0]:
             self._list()
             self._lists = [at for at in self._lists if at > now]
-        told: set[str] = set()
+        own_keys: set[str] = set()
         for uid, path in list(self._held.items()):
             try:
                 pod = self._kube.get(path)
             except KubeNotFoundError:
                 pod = None
-            gone = pod is None or pods.uid(pod) != uid or self._cached(uid) is not None
-            if pod is None or gone or not (pods.is_held(pod) or snapshot.by_uid.get(links.key(pod))):
+            is_gone = pod is None or pods.uid(pod) != uid or self._cached(uid) is not None
+            if pod is None or is_gone or not (pods.is_held(pod) or snapshot.by_uid.get(links.key(pod))):
                 del self._held[uid]
             elif self._judge(pod, path, snapshot):
-                told.add(links.key(pod))
-        self._told, self._looked = told, True
-        STRANDED_PODS.set(len(told))
+                own_keys.add(links.key(pod))
+        self._own_keys, self._has_inspected = own_keys, True
+        STRANDED_PODS.set(len(own_keys))
 
     def _list(self) -> None:
         """List the metadata of all pods of other schedulers: podbridge holds few of them, or none."""
@@ -118,25 +118,28 @@ class StrandedPods:
         """Release the pod if it is over; return whether it is this installation's and stays."""
         key = links.key(pod)
         job_ids = snapshot.by_uid.get(key, ())
-        overdue, former = self._is_overdue(pod), pod["spec"].get("schedulerName")
-        over = pods.is_finished(pod) or pods.is_deleted(pod)
-        if pods.is_held(pod) and ((job_ids and over) or overdue):
+        is_overdue, former_scheduler = self._is_overdue(pod), pod["spec"].get("schedulerName")
+        has_ended = pods.is_finished(pod) or pods.is_deleted(pod)
+        if pods.is_held(pod) and ((job_ids and has_ended) or is_overdue):
             try:
                 self._kube.patch(path, pods.unhold_patch(pod), kind="strategic")
             except (KubeNotFoundError, KubeConflictError) as error:
                 log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
             log.info("stranded pod released", extra=kv(pod=pods.key(pod), jobs=job_ids))
-        if pods.is_finished(pod) or overdue:  # the job of any other pod is an orphan when the pod is gone
+        if pods.is_finished(pod) or is_overdue:  # the job of any other pod is an orphan when the pod is gone
             for job_id in job_ids if links.membership(pod) is None else ():
                 self._cancel(job_id, [key])
             return False
-        if job_ids and key not in self._told and former != self._scheduler_name and not over:
+        if job_ids and key not in self._own_keys and former_scheduler != self._scheduler_name and not has_ended:
             text = (
-                f"podbridge's scheduler is {self._scheduler_name} now, and the pod names {former}: podbridge releases "
-                f"Slurm job {job_ids[0]} with the pod, but the end of the job does not end the pod; create it again"
+                f"podbridge's scheduler is {self._scheduler_name} now, and the pod names {former_scheduler}: podbridge "
+                f"releases Slurm job {job_ids[0]} with the pod, but the end of the job does not end the pod; create it "
+                "again"
             )
             self._events.event(pod, "SchedulerNameChanged", text, warning=True)
-            log.warning("pod of a former schedulerName", extra=kv(pod=pods.key(pod), job=job_ids[0], former=former))
+            log.warning(
+                "pod of a former schedulerName", extra=kv(pod=pods.key(pod), job=job_ids[0], former=former_scheduler)
+            )
         return bool(job_ids)
 
     def _is_overdue(self, pod: Pod) -> bool:

@@ -37,7 +37,7 @@ class WorkloadActor:
         self._max_grace = dependencies.config.max_grace_period
         self._clock = dependencies.clock
         self._check_leadership = check_leadership
-        self.found_alive: Callable[[workload_actions.Pod], None] = lambda _: None
+        self.on_uncached_pod: Callable[[workload_actions.Pod], None] = lambda _: None
         """Called with a pod that exists, has a job, and was not in the cache."""
 
     def act(self, action: workload_actions.Action) -> None:
@@ -154,11 +154,11 @@ class WorkloadActor:
             return
         for ref in action.link.pods:
             try:
-                found = self._kube.get(PODS.path(ref.namespace, ref.name))
+                pod = self._kube.get(PODS.path(ref.namespace, ref.name))
             except KubeNotFoundError:
                 continue
-            if pods.uid(found) == ref.uid and not pods.is_finished(found):
-                self.found_alive(found)
+            if pods.uid(pod) == ref.uid and not pods.is_finished(pod):
+                self.on_uncached_pod(pod)
                 return
         if self.cancel(action.job_id, action.link.keys):
             log.warning("job without a pod released", extra=kv(job=action.job_id, pods=action.link.keys))

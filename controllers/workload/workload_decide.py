@@ -51,7 +51,7 @@ class Waiting(NamedTuple):
     """A pod that is not bound, and its live job: while both are the same objects, there is nothing to do for them."""
 
     pod: Pod
-    known: ObservedJob
+    observed: ObservedJob
     key: str
 
 
@@ -99,27 +99,29 @@ def decide(view: WorkloadView) -> Decision:
     actions: list[Action] = []
     displaced: dict[str, Displaced] = {}
     waiting: dict[str, Waiting] = {}
-    others: list[tuple[Pod, str, bool]] = []
+    candidates: list[tuple[Pod, str, bool]] = []
     all_keys: set[str] = set()
     for pod in view.pods:
         uid = pods.uid(pod)
         last = view.waiting.get(uid)
-        if last is not None and last.pod is pod and jobs.get(last.known.job.job_id) is last.known:
+        if last is not None and last.pod is pod and jobs.get(last.observed.job.job_id) is last.observed:
             waiting[uid] = last
             continue
         try:
-            others.append((pod, links.key(pod), _over(view, pod)))
+            candidates.append((pod, links.key(pod), _has_ended(view, pod)))
         except Exception as error:
             actions += _undecided(pod, error)
             all_keys.add(uid)
     all_keys.update(pod.key for pod in waiting.values())
-    open_keys = all_keys | {key for _, key, over in others if not over}
-    all_keys.update(key for _, key, _ in others)
-    for pod, key, over in others:
+    open_keys = all_keys | {key for _, key, has_ended in candidates if not has_ended}
+    all_keys.update(key for _, key, _ in candidates)
+    for pod, key, has_ended in candidates:
         try:
-            action, moved = _decide_pod(view, pod, key, over, open_keys)
+            action, displacement = _decide_pod(view, pod, key, has_ended, open_keys)
             action = _braked(view, pod, action)
-            awaits = _awaited(view, pod, key) if action is None and moved is None and not over else None
+            awaited_job = (
+                _awaited(view, pod, key) if action is None and displacement is None and not has_ended else None
+            )
             if action is None and pods.has_error(pod):
                 action = Report(pod, "")
         except Exception as error:
@@ -127,16 +129,16 @@ def decide(view: WorkloadView) -> Decision:
             continue
         if action is not None:
             actions.append(action)
-        if moved is not None:
-            displaced[pods.uid(pod)] = moved
-        if awaits is not None:
-            waiting[pods.uid(pod)] = Waiting(pod, awaits, key)
-    awaited = {pod.known.job.job_id for pod in waiting.values()}
-    for job_id, known in jobs.items():
+        if displacement is not None:
+            displaced[pods.uid(pod)] = displacement
+        if awaited_job is not None:
+            waiting[pods.uid(pod)] = Waiting(pod, awaited_job, key)
+    awaited = {pod.observed.job.job_id for pod in waiting.values()}
+    for job_id, observed in jobs.items():
         if job_id in awaited:
             continue
         try:
-            action = _decide_job(job_id, known, all_keys)
+            action = _decide_job(job_id, observed, all_keys)
         except Exception as error:
             isolation.report("workload", f"job {job_id}", error)
             continue
@@ -151,16 +153,16 @@ def _undecided(pod: Pod, error: Exception) -> list[Action]:
     return [Report(pod, text)] if pods.error_patch(pod, text, "") is not None else []
 
 
-def _decide_job(job_id: int, known: ObservedJob, all_keys: Set[str]) -> Orphan | CancelRemainingComponents | None:
+def _decide_job(job_id: int, observed: ObservedJob, all_keys: Set[str]) -> Orphan | CancelRemainingComponents | None:
     """Decide for one job: it ends with the last of its pods, and with its first component."""
-    link = known.job.link
+    link = observed.job.link
     if link is None:
         return None
-    if _lives(known):
+    if _is_live(observed):
         return Orphan(job_id, link) if all_keys.isdisjoint(link.keys) else None
     return (
         CancelRemainingComponents(job_id, link)
-        if known.is_confirmed and not known.missing and not is_over(known.job)
+        if observed.is_confirmed and not observed.missing and not is_over(observed.job)
         else None
     )
 
@@ -182,7 +184,7 @@ def _braked(view: WorkloadView, pod: Pod, action: Action | None) -> Action | Non
     return action
 
 
-def _over(view: WorkloadView, pod: Pod) -> bool:
+def _has_ended(view: WorkloadView, pod: Pod) -> bool:
     """Whether all containers of the pod have ended.
 
     The kubelet writes a final phase after all containers have ended. It does so also for a pod that was deleted with a
@@ -199,58 +201,60 @@ def _over(view: WorkloadView, pod: Pod) -> bool:
 
 def _job_is_over(view: WorkloadView, pod: Pod) -> bool:
     """Whether slurmctld has reported twice that the pod's job has ended or does not exist, or the pod never had one."""
-    labelled = pods.job_id(pod)
-    if labelled is None:
-        return not any(_lives(view.snapshot.jobs[job_id]) for job_id in view.snapshot.by_uid.get(links.key(pod), ()))
-    known = view.snapshot.jobs.get(labelled)
-    return known is not None and not _lives(known) and known.is_confirmed
+    job_id = pods.job_id(pod)
+    if job_id is None:
+        return not any(_is_live(view.snapshot.jobs[job_id]) for job_id in view.snapshot.by_uid.get(links.key(pod), ()))
+    observed = view.snapshot.jobs.get(job_id)
+    return observed is not None and not _is_live(observed) and observed.is_confirmed
 
 
 def _awaited(view: WorkloadView, pod: Pod, key: str) -> ObservedJob | None:
     """Return the live job for which a pod waits that is neither bound nor deleted nor marked; else ``None``."""
-    labelled = pods.job_id(pod)
-    if labelled is None or pods.is_bound(pod) or pods.is_deleted(pod) or pods.is_marked_missing(pod):
+    job_id = pods.job_id(pod)
+    if job_id is None or pods.is_bound(pod) or pods.is_deleted(pod) or pods.is_marked_missing(pod):
         return None
-    known = view.snapshot.jobs.get(labelled)
-    ours = known is not None and known.job.link is not None and key in known.job.link.keys and _lives(known)
-    return known if ours else None
+    observed = view.snapshot.jobs.get(job_id)
+    is_ours = (
+        observed is not None and observed.job.link is not None and key in observed.job.link.keys and _is_live(observed)
+    )
+    return observed if is_ours else None
 
 
-def _lives(known: ObservedJob) -> bool:
-    return not known.missing and states.end_of(known.job.states) is None
+def _is_live(observed: ObservedJob) -> bool:
+    return not observed.missing and states.end_of(observed.job.states) is None
 
 
-def _decide_pod(view: WorkloadView, pod: Pod, key: str, over: bool, open_keys: set[str]) -> _Step:
+def _decide_pod(view: WorkloadView, pod: Pod, key: str, has_ended: bool, open_keys: set[str]) -> _Step:
     """Decide for one pod; ``key`` is the key of its job."""
-    labelled, before = pods.job_id(pod), view.displaced.get(pods.uid(pod))
-    if over:
-        return _release(view, pod, key, labelled, open_keys), None
+    job_id, before = pods.job_id(pod), view.displaced.get(pods.uid(pod))
+    if has_ended:
+        return _release(view, pod, key, job_id, open_keys), None
     if pods.is_bound(pod) and pod["spec"]["nodeName"] in view.virtual:
         return _on_pool(view, pod), None
-    if pods.is_bound(pod) and (extra := _second_job(view, pod, labelled)) is not None:
+    if pods.is_bound(pod) and (extra := _second_job(view, pod, job_id)) is not None:
         return Cancel(pod, extra), before
-    if labelled is None or pods.is_ending(pod, view.max_grace):
+    if job_id is None or pods.is_ending(pod, view.max_grace):
         return None, before
-    known = view.snapshot.jobs.get(labelled)
-    if known is None:
-        return (None if labelled in view.expected else Ask(pod, labelled)), before
-    if known.job.link is not None and key not in known.job.link.keys:
+    observed = view.snapshot.jobs.get(job_id)
+    if observed is None:
+        return (None if job_id in view.expected else Ask(pod, job_id)), before
+    if observed.job.link is not None and key not in observed.job.link.keys:
         # a slurmctld that has lost its state assigns job ids from 1 again
         if not pods.is_bound(pod):
             return None, before
-        moved = _count(view, before)
+        displacement = _count(view, before)
         end = replace(job_ends.GONE, text=f"{job_ends.GONE.text}: another job has its ID now")
-        return (End(pod, labelled, end) if moved.answers >= DISPLACED_ANSWERS else None), moved
-    if not _lives(known):
-        return (_end(pod, known) if known.is_confirmed else None), before
+        return (End(pod, job_id, end) if displacement.answers >= DISPLACED_ANSWERS else None), displacement
+    if not _is_live(observed):
+        return (_end(pod, observed) if observed.is_confirmed else None), before
     if not pods.is_bound(pod):
         return None, before
-    if not _is_displaced(view, pod, known):
-        return _suspension(pod, known) or _label(pod, labelled), None
-    moved = _count(view, before)
-    shrunk = states.is_allocated(known.job.states) and not known.job.restarts
-    end = job_ends.NODE_REMOVED if shrunk else job_ends.REQUEUED
-    return (End(pod, labelled, end) if moved.answers >= DISPLACED_ANSWERS else None), moved
+    if not _is_displaced(view, pod, observed):
+        return _suspension(pod, observed) or _label(pod, job_id), None
+    displacement = _count(view, before)
+    is_shrunk = states.is_allocated(observed.job.states) and not observed.job.restarts
+    end = job_ends.NODE_REMOVED if is_shrunk else job_ends.REQUEUED
+    return (End(pod, job_id, end) if displacement.answers >= DISPLACED_ANSWERS else None), displacement
 
 
 def _on_pool(view: WorkloadView, pod: Pod) -> Action | None:
@@ -263,7 +267,7 @@ def _on_pool(view: WorkloadView, pod: Pod) -> Action | None:
     return Release(pod, (), remote=True) if pods.is_held(pod) else None
 
 
-def _second_job(view: WorkloadView, pod: Pod, labelled: int | None) -> int | None:
+def _second_job(view: WorkloadView, pod: Pod, pod_job_id: int | None) -> int | None:
     """Return a second live job of a bound pod; ``None`` if there is none.
 
     It comes from a request that slurmctld carried out late, after the scheduler had sent another one. Before the bind,
@@ -271,28 +275,30 @@ def _second_job(view: WorkloadView, pod: Pod, labelled: int | None) -> int | Non
     """
     key = links.key(pod)
     ids = view.snapshot.by_uid.get(key, ())
-    if ids in ((), (labelled,)):
+    if ids in ((), (pod_job_id,)):
         return None
     if pod["spec"]["nodeName"] not in view.virtual:
-        kept = view.snapshot.jobs.get(labelled) if labelled in ids and labelled is not None else None
-        if kept is None or not _lives(kept):
+        kept = view.snapshot.jobs.get(pod_job_id) if pod_job_id in ids and pod_job_id is not None else None
+        if kept is None or not _is_live(kept):
             return None
     for job_id in ids:
-        known = view.snapshot.jobs[job_id]
-        alone = known.job.link is not None and known.job.link.keys == (key,)
-        if job_id != labelled and alone and _lives(known):
+        observed = view.snapshot.jobs[job_id]
+        is_alone = observed.job.link is not None and observed.job.link.keys == (key,)
+        if job_id != pod_job_id and is_alone and _is_live(observed):
             return job_id
     return None
 
 
-def _release(view: WorkloadView, pod: Pod, key: str, labelled: int | None, open_keys: set[str]) -> Action | None:
+def _release(view: WorkloadView, pod: Pod, key: str, pod_job_id: int | None, open_keys: set[str]) -> Action | None:
     """Release the jobs of a pod that is over, except jobs with another pod that is not over."""
     ids: list[int] = []
     for job_id in view.snapshot.by_uid.get(key, ()):
-        known = view.snapshot.jobs[job_id]
-        if _lives(known) and known.job.link is not None and open_keys.isdisjoint(known.job.link.keys):
+        observed = view.snapshot.jobs[job_id]
+        if _is_live(observed) and observed.job.link is not None and open_keys.isdisjoint(observed.job.link.keys):
             ids.append(job_id)
-    unseen = labelled if pods.is_held(pod) and labelled is not None and labelled not in view.snapshot.jobs else None
+    unseen = (
+        pod_job_id if pods.is_held(pod) and pod_job_id is not None and pod_job_id not in view.snapshot.jobs else None
+    )
     if key in open_keys:  # another member of the group is not over
         unseen = None
     if not ids and not pods.is_held(pod):
@@ -300,19 +306,19 @@ def _release(view: WorkloadView, pod: Pod, key: str, labelled: int | None, open_
     return Release(pod, tuple(ids), unseen)
 
 
-def _end(pod: Pod, known: ObservedJob) -> Action | None:
-    job, bound = known.job, pods.is_bound(pod)
-    if known.missing:
-        return End(pod, job.job_id, job_ends.GONE) if bound else None
+def _end(pod: Pod, observed: ObservedJob) -> Action | None:
+    job, is_bound = observed.job, pods.is_bound(pod)
+    if observed.missing:
+        return End(pod, job.job_id, job_ends.GONE) if is_bound else None
     end = states.end_of(job.states)
-    if end is None or not (bound or "CANCELLED" in job.states):  # not bound: the scheduler submits a new job
+    if end is None or not (is_bound or "CANCELLED" in job.states):  # not bound: the scheduler submits a new job
         return None
     return End(pod, job.job_id, end)
 
 
-def _suspension(pod: Pod, known: ObservedJob) -> Suspension | None:
+def _suspension(pod: Pod, observed: ObservedJob) -> Suspension | None:
     """Return the change of the pod's condition, if it does not show whether the job is suspended."""
-    suspended, job = "SUSPENDED" in known.job.states, known.job
+    suspended, job = "SUSPENDED" in observed.job.states, observed.job
     marked = pods.condition(pod, names.JOB_SUSPENDED).get("status") == "True"
     if suspended == marked or not (suspended or states.is_allocated(job.states)):
         return None
@@ -320,13 +326,13 @@ def _suspension(pod: Pod, known: ObservedJob) -> Suspension | None:
 
 
 def _label(pod: Pod, job_id: int) -> Label | None:
-    has = (pod["metadata"].get("labels") or {}).get(names.JOB_ID_LABEL) == str(job_id)
-    return None if has else Label(pod, job_id)
+    is_labelled = (pod["metadata"].get("labels") or {}).get(names.JOB_ID_LABEL) == str(job_id)
+    return None if is_labelled else Label(pod, job_id)
 
 
-def _is_displaced(view: WorkloadView, pod: Pod, known: ObservedJob) -> bool:
+def _is_displaced(view: WorkloadView, pod: Pod, observed: ObservedJob) -> bool:
     """Whether the job of a bound pod is pending again, or runs on another node."""
-    job = known.job
+    job = observed.job
     if not states.is_allocated(job.states):
         return states.is_pending(job.states)
     return bool(job.nodes) and _slurm_node(view, pod) not in job.nodes

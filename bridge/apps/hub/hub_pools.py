@@ -25,7 +25,7 @@ from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_link import NatsSettings as LinkSettings
 from bridge.serving.health import Health
 from bridge.telemetry.metrics import NATS_MESSAGES_DROPPED
-from controllers.kubelet.handlers import Found
+from controllers.kubelet.handlers import PodOnPool
 from controllers.kubelet.kubelet_server import Kubelet
 from controllers.kubelet.kubelet_server import KubeletSettings as KubeletSettings
 from controllers.virtual.node_manifest import NodeSettings
@@ -188,9 +188,9 @@ class HubPools:
     def _leads(self) -> bool:
         return self.loop.leading_since is not None
 
-    def _find(self, namespace: str, name: str) -> Found | None:
+    def _find(self, namespace: str, name: str) -> PodOnPool | None:
         found = self.loop.find(namespace, name)
         if found is None:
             return None
         pod, pool = found
-        return Found(pod, pool, pod["metadata"]["uid"])
+        return PodOnPool(pod, pool, pod["metadata"]["uid"])

@@ -34,7 +34,7 @@ def reader_of(server):
 def read(server):
     reader, _ = reader_of(server)
     reader.request(["worker-7"], Workers())
-    return reader.found
+    return reader.gres_by_node
 
 
 def test_devices_are_not_counted_where_the_api_server_does_not_serve_them():
@@ -54,12 +54,12 @@ def test_without_permission_devices_are_not_counted_and_requested_slowly(caplog)
     for _ in range(300):
         reader.request(["worker-7"], Workers())
         clock.advance(1)
-    assert reader.found is None
+    assert reader.gres_by_node is None
     assert (server.calls, len(caplog.records)) == (10, 1)
     server.error = None
     clock.advance(30)
     reader.request(["worker-7"], Workers())
-    assert list(reader.found) == ["worker-7"]
+    assert list(reader.gres_by_node) == ["worker-7"]
 
 
 def test_a_refusal_takes_no_devices_away():
@@ -68,7 +68,7 @@ def test_a_refusal_takes_no_devices_away():
     for error in (None, *[KubeForbiddenError("403")] * 5, None):
         server.error = error
         reader.request(["worker-7"], Workers())
-        assert list(reader.found) == ["worker-7"]
+        assert list(reader.gres_by_node) == ["worker-7"]
         clock.advance(30)
     assert server.calls == 9
 

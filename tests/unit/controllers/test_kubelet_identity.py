@@ -135,7 +135,7 @@ def test_silence_of_the_api_server_is_not_remembered() -> None:
 def test_tokens_are_not_kept() -> None:
     tokens = TokenAuthenticator(Reviews(GOOD), FakeClock())
     tokens.user("very-secret")
-    assert "very-secret" not in repr(vars(tokens._known))
+    assert "very-secret" not in repr(vars(tokens._reviews))
 
 
 def test_many_at_once_ask_once() -> None:

@@ -101,11 +101,11 @@ def test_gres_features_and_topology():
     offered = {"nvidia.com/a100": "2", "x.com/h100": "3", "y.com/h100": "1", "other.com/thing": "4", "pods": "110"}
     annotations = {names.EXTERNAL_NODE_FEATURES: " ssd, k8s,ssd", names.TOPOLOGY_SPEC: "tree:leaf-1 "}
     (action,) = look(node(resources=offered, annotations=annotations), config=table)
-    assert action.wanted.gres == ("gpu:a100:2", "gpu:h100:4")
-    assert action.wanted.features == ("k8s", "ssd")
-    assert action.wanted.topology == "tree:leaf-1"
+    assert action.external_node.gres == ("gpu:a100:2", "gpu:h100:4")
+    assert action.external_node.features == ("k8s", "ssd")
+    assert action.external_node.topology == "tree:leaf-1"
     (action,) = look(node(resources={"nvidia.com/gpu": "0"}), config=table)
-    assert action.wanted.gres == ()
+    assert action.external_node.gres == ()
     action = look(node(resources={"nvidia.com/gpu": "1", "nvidia.com/a100": "1"}), config=table)[-1]
     assert action.problem == "gres gpu:a100 and gres gpu cannot be on one node in Slurm"
 
@@ -260,7 +260,7 @@ class World:
                 self.node = {**self.node, "spec": {**self.node["spec"], "taints": action.taints}}
             case Register():
                 assert self.found is None
-                self.found = in_slurm(action.wanted)
+                self.found = in_slurm(action.external_node)
             case Unregister():
                 assert external.may_delete(self.slurm(), CLUSTER)
                 assert not self.jobs, "deleted with a job"
@@ -322,9 +322,9 @@ def test_whatever_happens_no_job_and_no_drain_is_lost_and_slurm_follows_in_the_e
 def test_devices_are_gres_unless_allocatable_names_the_gres():
     devices = {"k1": NodeGres({"gpu:a100": 2})}
     (register,) = node_decide.decide(replace(view(node()), devices=devices)).actions
-    assert register.wanted.gres == ("gpu:a100:2",)
+    assert register.external_node.gres == ("gpu:a100:2",)
     (register,) = node_decide.decide(replace(view(node(resources={"nvidia.com/gpu": "4"})), devices=devices)).actions
-    assert register.wanted.gres == ("gpu:4",)
+    assert register.external_node.gres == ("gpu:4",)
 
 
 def test_a_node_whose_devices_are_not_read_yet_is_neither_registered_nor_changed():

@@ -232,7 +232,7 @@ def test_large_files_have_a_limit_and_a_turn(site):
     for number in range(17):
         site.put(MAP, {"a": str(number % 10) * 2**20})
         site.entry.changed(KEY, f"u/{site.version(MAP)}")
-        site.actor._volumes._reader._known.clear()
+        site.actor._volumes._reader._cache.clear()
         found = site.sent()
         if number < 16:  # of 4 x 256 x 16 KiB at once
             assert len(found["conf/a"]) == 2**20

@@ -353,7 +353,7 @@ def test_an_external_node_is_no_orphan_because_the_decision_about_it_fails(isola
 def test_the_condition_of_a_pod_shows_an_error_and_its_end(isolates: Reported) -> None:
     hub = a_hub()
     condition = lambda: pods.condition(hub.kube.objects[path(BAD)], names.INTERNAL_ERROR)  # noqa: E731
-    with replaced(["controllers.workload.workload_decide._over"], lambda _: True):
+    with replaced(["controllers.workload.workload_decide._has_ended"], lambda _: True):
         assert live(hub, lambda: condition().get("status") == "True")
         assert "DefectError at" in condition()["message"]
         assert condition()["reason"] == "InternalError"
