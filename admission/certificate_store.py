@@ -79,9 +79,9 @@ class SecretCertificateStore:
             now = self._clock.time()
             if pair is not None and not needs_renewal(pair, now, self._names) and not (renew and pair == serving):
                 return pair
-            old = [each.ca for each in (serving, pair) if each is not None]
+            old_authorities = [existing.ca for existing in (serving, pair) if existing is not None]
             fresh = make_pair(self._names, self._validity, now=now)
-            fresh = dataclasses.replace(fresh, ca=bundle(now, fresh.ca, *old, needed=fresh.ca))
+            fresh = dataclasses.replace(fresh, ca=bundle(now, fresh.ca, *old_authorities, needed=fresh.ca))
             try:
                 self._write(secret, fresh)
             except KubeConflictError:

@@ -139,7 +139,7 @@ class GroupReader:
             check_gang(gang, f"{kind.title} {name}")
         gang = gang or default
         layers = ((f"{kind.title} {name}", annotations), *self._template(kind, owner, namespace))
-        inherited_annotations = merge([each for _, each in layers])
+        inherited_annotations = merge([layer for _, layer in layers])
         if gang == "false":
             return FoundGroup(None, inherited_annotations, layers)
         self._check_parents(kind, owner, namespace)
@@ -162,10 +162,10 @@ class GroupReader:
             if owner is not None:
                 self._served[kind.name] = resource
                 return owner
-        which = f"{name!r} with UID {uid!r}" if uid else repr(name)
-        what = f"{kind.title} {which} ({kind.resources[0].group}) does not exist in namespace {namespace!r}"
+        identity = f"{name!r} with UID {uid!r}" if uid else repr(name)
+        problem = f"{kind.title} {identity} ({kind.resources[0].group}) does not exist in namespace {namespace!r}"
         hint = f"create the {kind.title} before its pods" if kind.created_first else "its pods cannot start without it"
-        raise InvalidGroupError(f"the group of the pod cannot be determined: {what}; {hint}")
+        raise InvalidGroupError(f"the group of the pod cannot be determined: {problem}; {hint}")
 
     def _template(self, kind: Kind, owner: Mapping[str, Any], namespace: str) -> Layers:
         """Return the object from which an owner was made, with its annotations; empty if it may not be read."""

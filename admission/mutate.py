@@ -153,7 +153,7 @@ def needs_group(
     pools: str | None,
     default_nodes: Mapping[str, str],
 ) -> bool:
-    """Whether :func:`mutate` needs the group of the pod: it may run on Slurm, and is no daemon's."""
+    """Whether :func:`mutate` needs the group of the pod: the pod may run on Slurm, and is not of a daemon set."""
     if (
         selects_default_nodes(pod, default_nodes)
         or raw_pods.is_mirror(pod, user_name)
@@ -246,6 +246,7 @@ def _tolerate(pod: raw_pods.Pod, scheduler: str, inherited: Mapping[str, str]) -
         desired = [pool_selection.VIRTUAL_TOLERATION]  # Kueue adds only the toleration of the pool
     if desired:
         after = [entry for entry in after if not _is_default_eviction(entry)]
+        # otherwise Kubernetes evicts the pod after five minutes in which its site is silent
         desired = [*desired, *_NOT_READY_TOLERATIONS]
     if not desired or names.LOCAL_POOL in pool_names:
         desired.append(

@@ -118,8 +118,8 @@ def deny(
 def _answer(response: Json, warnings: Sequence[str]) -> Json:
     if warnings:
         shown = [w if len(w) <= MAX_WARNING else w[: MAX_WARNING - 3] + "..." for w in warnings[:MOST_WARNINGS]]
-        more = [f"{len(warnings) - MOST_WARNINGS} more warnings"] if len(warnings) > MOST_WARNINGS else []
-        response["warnings"] = shown + more
+        remainder = [f"{len(warnings) - MOST_WARNINGS} more warnings"] if len(warnings) > MOST_WARNINGS else []
+        response["warnings"] = shown + remainder
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
 
 

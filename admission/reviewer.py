@@ -49,8 +49,8 @@ def summary(problems: Sequence[str]) -> str:
     shown = [text if len(text) <= LONGEST_PROBLEM else f"{text[:LONGEST_PROBLEM]}..." for text in problems]
     if len(shown) == 1:
         return shown[0]
-    more = f"; and {len(shown) - MOST_PROBLEMS} more" if len(shown) > MOST_PROBLEMS else ""
-    return f"{len(shown)} problems: " + "; ".join(shown[:MOST_PROBLEMS]) + more
+    remainder = f"; and {len(shown) - MOST_PROBLEMS} more" if len(shown) > MOST_PROBLEMS else ""
+    return f"{len(shown)} problems: " + "; ".join(shown[:MOST_PROBLEMS]) + remainder
 
 
 class Reviewer:
@@ -98,6 +98,7 @@ class Reviewer:
         namespace, policy, group, limits = Namespace(), policies.NOTHING, BARE, None
         try:
             if self._is_ours(pod, managed):
+                # only here: an owner that changes after admission could bypass the check of the user's permissions
                 owners = self._owners.find(pod, review.namespace)
                 namespace = self._namespace_reader.get(review.namespace)
                 if self._rules.slurm and needs_group(
@@ -114,8 +115,8 @@ class Reviewer:
             ]
             return deny(review.uid, problem, code=422, reason="Invalid")
         except BridgeError as error:
-            what = "the pod's owners, its namespace or a permission of its user could not be read"
-            return _not_reviewed(review, what, error)
+            failure = "the pod's owners, its namespace or a permission of its user could not be read"
+            return _not_reviewed(review, failure, error)
         inherited = {**group.inherited, **owners.annotations}
         patch = mutate(
             pod,
@@ -262,12 +263,14 @@ def _no_permission(review: Review, key: str) -> str:
     return f"annotation {annotation}: {value!r} is not allowed: {needs}"
 
 
-def _not_reviewed(review: Review, what: str, error: BridgeError) -> Json:
+def _not_reviewed(review: Review, failure: str, error: BridgeError) -> Json:
     """Deny a request that could not be reviewed: an admission cannot be revoked."""
-    log.warning("request denied: it could not be reviewed", extra=kv(namespace=review.namespace, why=what, error=error))
+    log.warning(
+        "request denied: it could not be reviewed", extra=kv(namespace=review.namespace, why=failure, error=error)
+    )
     return deny(
         review.uid,
-        f"{what}: {error}; try again" if error.retryable else f"{what}: {error}",
+        f"{failure}: {error}; try again" if error.retryable else f"{failure}: {error}",
         code=503 if error.retryable else 500,
         reason="ServiceUnavailable" if error.retryable else "InternalError",
         retry_after=RETRY_AFTER if error.retryable else 0,

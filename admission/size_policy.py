@@ -53,9 +53,9 @@ def denied(
     ]
 
 
-def _denial(name: str, what: str, allowed: str) -> Denial:
+def _denial(name: str, problem: str, allowed: str) -> Denial:
     field = to_camel(SIZES[name])
-    return Denial(name.removeprefix(names.JOB_ANNOTATION_PREFIX), what, f"{allowed} (max.{field} of its policy)")
+    return Denial(name.removeprefix(names.JOB_ANNOTATION_PREFIX), problem, f"{allowed} (max.{field} of its policy)")
 
 
 def _stated(name: str, value: object) -> str:
@@ -75,18 +75,18 @@ def _membership(annotations: Mapping[str, str]) -> Membership | None:
 def _nodes(settings: JobSettings, member: Membership | None, maxima: MaxValues) -> Iterator[Denial]:
     fewest = settings.get(names.MIN_NODES, 1)
     counts = (fewest, settings.get(names.MAX_NODES, fewest))
-    named = (names.MIN_NODES, names.MAX_NODES)
-    for name, limit, count in zip(named, maxima.nodes(), counts, strict=True):
+    annotation_names = (names.MIN_NODES, names.MAX_NODES)
+    for name, limit, count in zip(annotation_names, maxima.nodes(), counts, strict=True):
         if count > limit:
             yield _denial(name, _stated(name, count), f"at most {limit}")
     if member is None:
         return
     limits = (maxima.min_nodes or maxima.max_nodes, maxima.max_nodes)
-    for name, most_of_group, size in zip(named, limits, (member.minimum, member.size), strict=True):
+    for name, most_of_group, size in zip(annotation_names, limits, (member.minimum, member.size), strict=True):
         count = math.ceil(size / member.together)
         if most_of_group is not None and count > most_of_group:
-            what = f"group {member.key.name}: {count} nodes for {size} pods are not allowed"
-            yield _denial(name, what, f"at most {most_of_group}")
+            problem = f"group {member.key.name}: {count} nodes for {size} pods are not allowed"
+            yield _denial(name, problem, f"at most {most_of_group}")
 
 
 def _whole_nodes(settings: JobSettings, maxima: MaxValues, *, exclusive: bool) -> Iterator[Denial]:
@@ -101,19 +101,19 @@ def _amounts(
     """Check CPUs of a pod, and memory on a node."""
     cpus = max(settings.get(names.CPU_PER_TASK) or quantity.whole(requested.get("cpu", quantity.parse(0))), by_class)
     if maxima.cpu_per_task is not None and cpus > maxima.cpu_per_task:
-        what = _what(names.CPU_PER_TASK, settings, f"{cpus} CPUs")
-        yield _denial(names.CPU_PER_TASK, what, f"at most {maxima.cpu_per_task}")
+        problem = _excess_problem(names.CPU_PER_TASK, settings, f"{cpus} CPUs")
+        yield _denial(names.CPU_PER_TASK, problem, f"at most {maxima.cpu_per_task}")
     if maxima.mem_per_node is None:
         return
     memory = settings.get(names.MEM_PER_NODE) or quantity.mebibytes(requested.get("memory", quantity.parse(0)))
     memory *= _on_a_node(member)
     allowed = f"at most {maxima.mem_per_node}"
     if memory > quantity.mebibytes(quantity.parse(maxima.mem_per_node)):
-        what = _what(names.MEM_PER_NODE, settings, f"{memory}Mi of memory on a node")
-        yield _denial(names.MEM_PER_NODE, what, allowed)
+        problem = _excess_problem(names.MEM_PER_NODE, settings, f"{memory}Mi of memory on a node")
+        yield _denial(names.MEM_PER_NODE, problem, allowed)
     elif not memory:  # Slurm would give the job all memory of the node, or DefMemPerCPU
-        what = "spec.containers: a pod without a request for memory is not allowed"
-        yield _denial(names.MEM_PER_NODE, what, allowed)
+        problem = "spec.containers: a pod without a request for memory is not allowed"
+        yield _denial(names.MEM_PER_NODE, problem, allowed)
 
 
 def _gres(
@@ -131,8 +131,8 @@ def _gres(
         gres_text.read(part) for part in (*requested_gres, *(f"{kind}:{count}" for kind, count in by_class.items()))
     ]
     for key, count in gres.beyond(parsed_gres, maxima.gres, _on_a_node(member)).items():
-        what = _what(names.GRES, settings, f"{key}:{count} on a node")
-        yield _denial(names.GRES, what, f"at most {gres.limits_text(maxima.gres)}")
+        problem = _excess_problem(names.GRES, settings, f"{key}:{count} on a node")
+        yield _denial(names.GRES, problem, f"at most {gres.limits_text(maxima.gres)}")
 
 
 def _time(pod: raw_pods.Pod, settings: JobSettings, maxima: MaxValues) -> Iterator[Denial]:
@@ -141,16 +141,16 @@ def _time(pod: raw_pods.Pod, settings: JobSettings, maxima: MaxValues) -> Iterat
     stated = settings.get(names.TIME_LIMIT)
     minutes = stated or translate.deadline_minutes(pod["spec"], settings.get(names.JOB_DEADLINE), 0)
     if not minutes:
-        what = f"annotation {names.TIME_LIMIT}: must not be absent"
+        problem = f"annotation {names.TIME_LIMIT}: must not be absent"
     elif minutes > maxima.timelimit:
         source = "" if stated else ", of the deadline and terminationGracePeriodSeconds,"
-        what = f"annotation {names.TIME_LIMIT}: {minutes} minutes{source} is not allowed"
+        problem = f"annotation {names.TIME_LIMIT}: {minutes} minutes{source} is not allowed"
     else:
         return
-    yield _denial(names.TIME_LIMIT, what, f"at most {maxima.timelimit} minutes")
+    yield _denial(names.TIME_LIMIT, problem, f"at most {maxima.timelimit} minutes")
 
 
-def _what(name: str, settings: JobSettings, amount: str) -> str:
+def _excess_problem(name: str, settings: JobSettings, amount: str) -> str:
     return _stated(name, amount) if name in settings else f"spec.containers: {amount} is not allowed"
 
 

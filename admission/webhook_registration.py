@@ -182,12 +182,13 @@ def _match_conditions(config: Config, path: str, trusted: list[str]) -> list[Jso
             }
         )
     if path.endswith(NAMED):
-        ours = json.dumps(config.scheduler_name)
+        scheduler = json.dumps(config.scheduler_name)
         conditions.append(
             {
                 "name": "names-our-scheduler",
-                "expression": f"(has(object.spec.schedulerName) && object.spec.schedulerName == {ours}) || (oldObject "
-                f"!= null && has(oldObject.spec.schedulerName) && oldObject.spec.schedulerName == {ours})",
+                "expression": f"(has(object.spec.schedulerName) && object.spec.schedulerName == {scheduler}) || "
+                f"(oldObject != null && has(oldObject.spec.schedulerName) && "
+                f"oldObject.spec.schedulerName == {scheduler})",
             }
         )
     return conditions
@@ -299,9 +300,9 @@ class WebhookRegistration:
                 trusted += base64.b64decode((webhook.get("clientConfig") or {}).get("caBundle") or "", validate=True)
             except ValueError:
                 continue
-        kept = bundle(self._clock.time(), trusted, needed=ca)
-        if set(authorities(ca)) <= set(authorities(kept)):
-            return kept
+        merged = bundle(self._clock.time(), trusted, needed=ca)
+        if set(authorities(ca)) <= set(authorities(merged)):
+            return merged
         return bundle(self._clock.time(), ca, trusted, needed=ca)
 
 

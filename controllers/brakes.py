@@ -1,4 +1,4 @@
-"""The brakes on mass ending of pods: one for Slurm, one for each pool.
+"""The mass-termination guards, called brakes in the code: one for Slurm, one for each pool.
 
 The log, metrics, Events of the pods and one key of a ConfigMap report each engaged brake. An administrator answers in
 this ConfigMap (``podbridge brake``), where each later leader finds the answer.
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 Pod = Mapping[str, Any]
 
 LEFT_FOR = 60.0
-"""Seconds without a missing job, at least, before a new leader deletes the record and the answer of a former one."""
+"""Minimum seconds without a missing job before a new leader deletes the record and the answer of a former one."""
 READ_EVERY = 2.0
 """Seconds between two reads of the ConfigMap, for an administrator's answer."""
 MOST_EVENTS = 100
@@ -86,8 +86,8 @@ class Brakes:
     ) -> Brake:
         """Return the state of the brake ``name``; ``expected`` counts the pods that should have jobs.
 
-        A pod may be terminated for a missing job only if the result allows its UID. ``settle``: see ``Limits``. The
-        jobs must be ``listed``, else their absence from ``missing`` means nothing.
+        A pod may be terminated for a missing job only if the result allows its UID. ``settle``: see ``GuardLimits``.
+        The jobs must be ``listed``, else their absence from ``missing`` means nothing.
         """
         entry, now = self._entries.setdefault(name, _Entry()), self._clock.monotonic()
         before = entry.brake

@@ -86,6 +86,7 @@ class GuardedNodes(Loop):
             if patch:
                 self._kube.patch(self._path, {"data": patch}, kind="merge")
         except (KubeNotFoundError, KubeForbiddenError) as error:
+            # the policy then fails open: to fail closed would stop all pods
             GUARDED_NODES.set(0)
             self._report(f"nodes are not guarded: {error}", error)
             self._due = self.clock.monotonic() + AGAIN

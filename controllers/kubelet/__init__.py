@@ -1,1 +1,1 @@
-"""The kubelet API of the virtual nodes: what the API server asks a node for, logs above all."""
+"""The kubelet API of the virtual nodes: the requests that an API server sends to a node, mainly for logs."""

@@ -94,8 +94,8 @@ class KubeletHandlers:
     def not_possible(self, namespace: str, name: str, **_: str) -> flask.Response:
         """Refuse ``kubectl exec``, ``attach`` and ``port-forward``, and name an alternative."""
         located = self._find(namespace, name)
-        what = flask.request.path.split("/")[1]
-        return _status(501, "NotImplemented", NOT_POSSIBLE[what].format(pool=located.node))
+        subresource = flask.request.path.split("/")[1]
+        return _status(501, "NotImplemented", NOT_POSSIBLE[subresource].format(pool=located.node))
 
     def _find(self, namespace: str, name: str) -> PodOnPool:
         located = self._sources.find(namespace, name)

@@ -18,14 +18,14 @@ def log_options(query: Query, container: str, now: float) -> LogOptions:
     Raises :class:`AnswerError`: 400 for a value that cannot be parsed, 422 for one that is not allowed.
     """
     tail = _number(query, "tailLines")
-    if (old := _first(query, "tail")) and tail is None:
-        tail = None if old == "all" else _number(query, "tail")
+    if (tail_text := _first(query, "tail")) and tail is None:
+        tail = None if tail_text == "all" else _number(query, "tail")
     limit = _number(query, "limitBytes")
     seconds = _number(query, "sinceSeconds")
     since = _time(query, "sinceTime")
-    for name, value, least in (("tailLines", tail, 0), ("limitBytes", limit, 1), ("sinceSeconds", seconds, 1)):
-        if value is not None and value < least:
-            raise AnswerError(422, f"{name}: {value}: must be {least} or more")
+    for name, value, minimum in (("tailLines", tail, 0), ("limitBytes", limit, 1), ("sinceSeconds", seconds, 1)):
+        if value is not None and value < minimum:
+            raise AnswerError(422, f"{name}: {value}: must be {minimum} or more")
     if seconds is not None and since is not None:
         raise AnswerError(422, "at most one of sinceTime and sinceSeconds may be given")
     stream = _first(query, "stream")

@@ -64,7 +64,7 @@ def plan(view: NodeSyncView, node: KubeNode, slurm_node: Node | None, rivals: It
         if slurm_node is not None and is_owned:
             return Plan(silence(node, view.time, limit), belongs_in_slurm=True, state="registered")
         if slurm_node is None and view.version.external_nodes:
-            return Plan(wanted=True, state="absent")
+            return Plan(belongs_in_slurm=True, state="absent")
     try:
         external_node = _external_node(view, node, slurm_node, is_owned)
     except ValueError as error:
@@ -89,7 +89,7 @@ def is_labelled(node: KubeNode) -> bool:
 
 
 def orphans(view: NodeSyncView, claimed: Iterable[str]) -> Iterator[tuple[KubeNode, Node]]:
-    """Yield podbridge's external nodes in Slurm that no Kubernetes node claims, with what is known of their node."""
+    """Yield podbridge's external nodes in Slurm that no Kubernetes node claims, each after a node with only a name."""
     claimed_names = set(claimed)
     for slurm_node in view.snapshot.nodes.values():
         if slurm_node.name not in claimed_names and external_nodes.is_owned(slurm_node, view.cluster):
@@ -124,7 +124,7 @@ def _external_node(view: NodeSyncView, node: KubeNode, slurm_node: Node | None, 
     if slurm_node is not None and not is_owned:
         kind = "an external" if "EXTERNAL" in slurm_node.states else "a"
         raise ValueError(f"Slurm has {kind} node {name} that podbridge did not create for this cluster")
-    partitions = _words(node, names.EXTERNAL_NODE_PARTITIONS)
+    partitions = _split_annotation(node, names.EXTERNAL_NODE_PARTITIONS)
     if unknown := [partition for partition in partitions if partition not in view.snapshot.partitions]:
         raise ValueError(f"{names.EXTERNAL_NODE_PARTITIONS}: Slurm has no partition {', '.join(unknown)}")
     offered = resources.allocatable(node)
@@ -133,7 +133,7 @@ def _external_node(view: NodeSyncView, node: KubeNode, slurm_node: Node | None, 
         cpus=math.floor(offered.get("cpu", 0)),
         memory_mib=math.floor(offered.get("memory", 0) / quantity.MIB),
         gres=_gres(offered, view.config.gres, (view.devices or {}).get(node["metadata"]["name"], NodeGres())),
-        features=tuple(dict.fromkeys([*partitions, *_words(node, names.EXTERNAL_NODE_FEATURES)])),
+        features=tuple(dict.fromkeys([*partitions, *_split_annotation(node, names.EXTERNAL_NODE_FEATURES)])),
         topology=(node["metadata"].get("annotations") or {}).get(names.TOPOLOGY_SPEC, "").strip(),
     )
 
@@ -154,7 +154,7 @@ def _gres(offered: resources.Resources, table: Mapping[str, str], by_slices: Nod
     return tuple(f"{gres}:{count}" for gres, count in sorted(counts.items()))
 
 
-def _words(node: KubeNode, annotation: str) -> tuple[str, ...]:
+def _split_annotation(node: KubeNode, annotation: str) -> tuple[str, ...]:
     text = (node["metadata"].get("annotations") or {}).get(annotation, "")
     return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 

@@ -142,5 +142,5 @@ class NodeActor:
         self._cache.apply(self._kube.patch(NODES.path(name=node["metadata"]["name"]), patch, kind="merge"))
 
 
-def _annotation(why: str | None) -> dict[str, Any]:
-    return {"metadata": {"annotations": {names.SLURM_REASON: why}}}
+def _annotation(reason: str | None) -> dict[str, Any]:
+    return {"metadata": {"annotations": {names.SLURM_REASON: reason}}}

@@ -54,7 +54,7 @@ class NodeDecision:
 
 
 def decide(view: NodeSyncView) -> NodeDecision:
-    """Decide for every node of both; without actions while Slurm does not answer or has no nodes."""
+    """Decide for every node of Kubernetes and Slurm. Return no actions while Slurm does not answer or has no nodes."""
     if not view.snapshot.sequence or view.snapshot.error or not view.snapshot.nodes:
         return NodeDecision()
     actions: list[Action] = []
@@ -180,6 +180,7 @@ def _sync_cordon(
     mirrored = names.SLURM_REASON in (node["metadata"].get("annotations") or {})
     if slurm_node is None:
         return Uncordon(node) if mirrored else None
+    # UNKNOWN, the state after a restart of slurmctld, is no drain
     is_drained = states.is_drained(slurm_node.states)
     # a node that is down may still have the reason of a drain that podbridge has removed
     is_own_drain = external.is_ours(slurm_node)

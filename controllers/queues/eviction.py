@@ -19,12 +19,12 @@ REASON = "NodeFailures"
 EVICTED = "QueueEvicted"
 """Reason of the Event of the MasterQueue."""
 PERIOD = 10.0
-"""Seconds between two looks for workloads of one flavor."""
+"""Seconds between two searches for workloads of one flavor."""
 
 
 def to_evict(workloads: Iterable[Object], flavor: str) -> list[Object]:
     """Return the workloads with a reservation of this flavor that have neither finished nor been evicted."""
-    return [item for item in workloads if flavor in _flavors(item) and not _has(item, "Finished", "Evicted")]
+    return [item for item in workloads if flavor in _flavors(item) and not _has_condition(item, "Finished", "Evicted")]
 
 
 def patch(workload: Object, message: str, now: float) -> Object:
@@ -66,6 +66,6 @@ def _flavors(workload: Object) -> set[str]:
     return {flavor for assignment in assignments for flavor in (assignment.get("flavors") or {}).values()}
 
 
-def _has(workload: Object, *kinds: str) -> bool:
+def _has_condition(workload: Object, *kinds: str) -> bool:
     conditions = (workload.get("status") or {}).get("conditions") or ()
     return any(c["type"] in kinds and c["status"] == "True" for c in conditions)

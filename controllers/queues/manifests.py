@@ -79,8 +79,8 @@ def resources(quotas: Sequence[Quota]) -> list[str]:
     # in turn: the resources of one site must not displace those of the others
     turns = zip_longest(*(sorted(nominal.keys() - set(_FIRST)) for _, nominal, _ in quotas))
     others = dict.fromkeys(name for turn in turns for name in turn if name is not None)
-    most = min(MOST_RESOURCES, MOST_QUOTAS // max(1, len(quotas)))
-    selected = [*first, *sorted([*others][: max(0, most - len(first))])]
+    limit = min(MOST_RESOURCES, MOST_QUOTAS // max(1, len(quotas)))
+    selected = [*first, *sorted([*others][: max(0, limit - len(first))])]
     return selected or ["cpu"]  # a resource group of Kueue has at least one
 
 

@@ -124,7 +124,7 @@ def _offer(node: Mapping[str, Any]) -> Offer:
 
 
 def _lost_at(node: Mapping[str, Any]) -> float:
-    """Return the time since which podbridge does not hear the site; the site may have been not ready before."""
+    """Return the time since which podbridge has not heard the site; the node may have been not ready before that."""
     connected = pods.condition(node, names.POOL_CONNECTED)
     return _time(connected.get("lastTransitionTime")) if connected.get("status") == "False" else 0.0
 

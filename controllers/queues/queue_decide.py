@@ -1,4 +1,4 @@
-"""Decides what Kueue's objects of all MasterQueues are to be. Pure: plain data in, actions out."""
+"""Decides how to change Kueue's objects of all MasterQueues. Pure: plain data in, actions out."""
 
 from __future__ import annotations
 
@@ -213,11 +213,11 @@ class _Plan:
             if problem := self._flavor(name, body):
                 self.states.append(FlavorState(flavor.name, name, pool, "Conflict", problem))
                 continue
-            held = self._held(flavor, offer, name)
-            self.states.append(FlavorState(flavor.name, name, pool, "Held" if held else "Offered", held))
-            quotas.append((name, _quota(flavor, offer, bool(held)), None))
+            hold_reason = self._hold_reason(flavor, offer, name)
+            self.states.append(FlavorState(flavor.name, name, pool, "Held" if hold_reason else "Offered", hold_reason))
+            quotas.append((name, _quota(flavor, offer, bool(hold_reason)), None))
             written.append(name)
-            if held:
+            if hold_reason:
                 self._evict(flavor, offer, name)
         return written
 
@@ -227,6 +227,7 @@ class _Plan:
             return
         silence = self.view.now - offer.since + self.view.silent_after
         used = any(manifests.is_used(queue, name) for queue in self.view.cluster_queues.values())
+        # off by default: nobody knows what runs at a silent site, so the first attempt may run beside the next one
         if used and silence >= flavor.evict_after:
             message = f"pool {offer.pool} has been silent for {silence:.0f} s (evictAfter: {flavor.evict_after:g})"
             self.result.append(Evict(self.queue, name, message))
@@ -236,8 +237,8 @@ class _Plan:
         matching = [pool for pool in self.offers_by_pool if flavor.pattern and flavor.pattern.search(pool)]
         return tuple(sorted(matching, key=lambda pool: (-self.view.weights.get(pool, 1), pool)))
 
-    def _held(self, flavor: Flavor, offer: Offer, name: str) -> str:
-        """Return why nothing is admitted to a pool; empty if it is."""
+    def _hold_reason(self, flavor: Flavor, offer: Offer, name: str) -> str:
+        """Return why Kueue must admit no workload to a pool; empty if it may."""
         queue = self.view.cluster_queues.get(self.name)
         is_named = queue is not None and name in manifests.flavor_names(queue)
         had_quota = is_named and queue is not None and manifests.has_quota(queue, name)
@@ -334,14 +335,16 @@ class _Plan:
 
     def _remove(self, queues: set[str], flavors: set[str], local_queues: set[tuple[str, str]]) -> None:
         """Delete own objects that are no longer wanted, flavors only after no ClusterQueue names them."""
-        named = {flavor for queue in self.view.cluster_queues.values() for flavor in manifests.flavor_names(queue)}
+        referenced_flavors = {
+            flavor for queue in self.view.cluster_queues.values() for flavor in manifests.flavor_names(queue)
+        }
         unwanted: list[tuple[Kind, Object]] = [
             ("ClusterQueue", queue) for name, queue in self.view.cluster_queues.items() if name not in queues
         ]
         unwanted += [
             ("ResourceFlavor", flavor)
             for name, flavor in self.view.flavors.items()
-            if name not in flavors and name not in named
+            if name not in flavors and name not in referenced_flavors
         ]
         unwanted += [("LocalQueue", item) for key, item in self.view.local_queues.items() if key not in local_queues]
         for kind, item in unwanted:
@@ -356,8 +359,9 @@ class _Plan:
             self.result.append(SetStatus(self.queue, body))
 
 
-def _quota(flavor: Flavor, offer: Offer, held: bool) -> dict[str, Fraction]:
-    return dict.fromkeys(offer.amounts, Fraction(0)) if held else _limited(flavor, offer.amounts)
+def _quota(flavor: Flavor, offer: Offer, is_held: bool) -> dict[str, Fraction]:
+    # Kueue cannot stop one flavor of a ClusterQueue, so a held pool has the quota 0
+    return dict.fromkeys(offer.amounts, Fraction(0)) if is_held else _limited(flavor, offer.amounts)
 
 
 def _limited(flavor: Flavor, amounts: Mapping[str, Fraction]) -> dict[str, Fraction]:

@@ -69,10 +69,10 @@ class Queues(Loop):
         self._lock = threading.Lock()
         self._reported: dict[str, str] = {}
         self._evict_from: dict[str, float] = {}
-        """Flavor -> monotonic time of the next look for workloads to evict."""
+        """Flavor -> monotonic time of the next search for workloads to evict."""
 
     def reconcile(self) -> None:
-        """Decide about all MasterQueues, and submit what is to be written."""
+        """Decide about all MasterQueues, and submit the writes to the worker."""
         kueue, config = self._kueue, self.config
         queues = kueue.queues.items()
         view = View(
@@ -114,12 +114,12 @@ class Queues(Loop):
         """Forget the failures of writes that are no longer wanted; return whether there were any."""
         planned_writes = {(a.owner["metadata"]["uid"], _key_of(a)) for a in actions if isinstance(a, Apply | Delete)}
         with self._lock:
-            kept = {
+            remaining = {
                 uid: {key: failure for key, failure in failures.items() if (uid, key) in planned_writes}
                 for uid, failures in self._failures.items()
             }
-            changed = kept != self._failures
-            self._failures = {uid: failures for uid, failures in kept.items() if failures}
+            changed = remaining != self._failures
+            self._failures = {uid: failures for uid, failures in remaining.items() if failures}
             return changed
 
     @property
@@ -166,7 +166,7 @@ class Queues(Loop):
     def _apply(self, body: Object, observed: str) -> None:
         """Apply an object of which podbridge is the only field manager.
 
-        Without an observed object, podbridge reads first: what somebody else has just created is not changed.
+        If no object was observed, read it first: an object that another client has just created must not be changed.
         """
         kind, metadata = body["kind"], body["metadata"]
         path, cache = self._path(kind, metadata.get("namespace", ""), metadata["name"]), self._kueue.kinds[kind]
@@ -189,7 +189,7 @@ class Queues(Loop):
             self._kube.delete(path, {"preconditions": {"uid": uid}})
 
     def _evict(self, owner: Object, flavor: str, message: str) -> None:
-        """Evict the workloads of a flavor; those that change at the same time are evicted by the next look."""
+        """Evict the workloads of a flavor; those that change at the same time are evicted by the next search."""
         version, evicted = self._kueue.version, 0
         params: dict[str, str | int | bool] = {"fieldManager": self._manager, "force": True}
         # read here: a cache of all workloads would cost memory for an event that is rare

@@ -83,9 +83,11 @@ def usable(
     """
     offered = sum(state.state == "Offered" for state in states)
     share = f"{offered} of {len(states)}"
-    some = ", ".join(name[:100] for name in omitted[:5]) + (f" and {len(omitted) - 5} others" if omitted[5:] else "")
+    omitted_names = ", ".join(name[:100] for name in omitted[:5]) + (
+        f" and {len(omitted) - 5} others" if omitted[5:] else ""
+    )
     limits = "at most 64 resources, and 512 quotas of all its flavors: use another MasterQueue"
-    without = f"; without {some}: a queue of Kueue has {limits}" if omitted else ""
+    without = f"; without {omitted_names}: a queue of Kueue has {limits}" if omitted else ""
     conditions = [
         _condition(READY, not problem, reason, problem or f"ClusterQueues and ResourceFlavors are in step{without}"),
         _condition(OFFERING, offered > 0, "Offered" if offered else "NoOffer", f"{share} flavors are offered"),

@@ -56,35 +56,35 @@ class ValidAnnouncement:
 def check(announce: Announcement) -> ValidAnnouncement:
     """Return the valid values of an announcement."""
     problems: list[str] = []
-    labels = dict(_first(announce.labels.items(), "labels", problems))
+    labels = dict(_limited(announce.labels.items(), "labels", problems))
     labels = {
         key: value for key, value in labels.items() if not _add_problem(problems, "label", key, _label(key, value))
     }
     taints: dict[tuple[str, str], Taint] = {}
-    for text in _first(announce.taints, "taints", problems):
+    for text in _limited(announce.taints, "taints", problems):
         taint = _taint(text)
         if isinstance(taint, str):
             _add_problem(problems, "taint", text, taint)
         else:
             taints[taint["key"], taint["effect"]] = taint
     capacity = {"pods": DEFAULT_PODS, "ephemeral-storage": DEFAULT_STORAGE}
-    for name, text in _first(announce.capacity.items(), "resources", problems):
+    for name, text in _limited(announce.capacity.items(), "resources", problems):
         if not _add_problem(problems, "resource", name, _resource(name, text)):
             capacity[name] = text.strip()
     return ValidAnnouncement(labels, tuple(taints.values()), capacity, tuple(problems))
 
 
-def _first(entries: Iterable[Any], what: str, problems: list[str]) -> list[Any]:
+def _limited(entries: Iterable[Any], kind: str, problems: list[str]) -> list[Any]:
     listed = list(entries)
     if len(listed) > MOST:
-        problems.append(f"more than {MOST} {what}")
+        problems.append(f"more than {MOST} {kind}")
     return listed[:MOST]
 
 
-def _add_problem(problems: list[str], what: str, which: str, why: str) -> bool:
-    if why:
-        problems.append(f"{what} {which[:100]!r}: {why}")
-    return bool(why)
+def _add_problem(problems: list[str], kind: str, name: str, reason: str) -> bool:
+    if reason:
+        problems.append(f"{kind} {name[:100]!r}: {reason}")
+    return bool(reason)
 
 
 def _is_key(text: str) -> bool:
@@ -159,8 +159,8 @@ def claimable(valid: ValidAnnouncement, node: Mapping[str, Any]) -> ValidAnnounc
     taints_of_others = {_name(taint) for taint in node_taints} - site_keys[1]
     problems = list(valid.problems)
 
-    def is_claimable(what: str, which: str, foreign_keys: Set[str]) -> bool:
-        return not _add_problem(problems, what, which, IN_USE if which in foreign_keys else "")
+    def is_claimable(kind: str, name: str, foreign_keys: Set[str]) -> bool:
+        return not _add_problem(problems, kind, name, IN_USE if name in foreign_keys else "")
 
     labels = {key: value for key, value in valid.labels.items() if is_claimable("label", key, labels_of_others)}
     taints = [

@@ -1,4 +1,4 @@
-"""Follows the ConfigMaps and Secrets in volumes of pods at sites: reads their versions again and again.
+"""Follows the ConfigMaps and Secrets in volumes of pods at sites: reads their versions periodically.
 
 Each object is read once for all pods, and only its metadata. podbridge may neither list nor watch these objects.
 """
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 F = TypeVar("F")
 TICK = 5.0
-"""Seconds between two looks for new objects, at most."""
+"""Maximum seconds between two checks for new objects."""
 JITTER = 0.1
 
 
@@ -53,9 +53,9 @@ class ObjectFollower:
     def run(self, wait: Callable[[float], bool]) -> None:
         """Follow the objects until ``wait``, which waits for some seconds, returns that the process stops."""
         while not wait(min(TICK, self._period / 4)):
-            self.look(wait)
+            self.read_due(wait)
 
-    def look(self, wait: Callable[[float], bool]) -> None:
+    def read_due(self, wait: Callable[[float], bool]) -> None:
         """Read the versions of the objects that are due, the longest overdue first, for at most a period."""
         followed, began = self._followed(), self._clock.monotonic()
         first = {key: began + self._period * random.uniform(0.5, 1) for key in followed.keys() - self._due.keys()}  # noqa: S311

@@ -15,7 +15,7 @@ Field = tuple[str, str | None]
 _ANNOTATIONS = (names.REMOTE_JOB, names.JOB_INTENT, names.GRANT, names.TRACEPARENT)
 _SPEC = ("nodeName", "restartPolicy", "terminationGracePeriodSeconds", "readinessGates", "serviceAccountName")
 _WORD = 32
-"""Length of strings that are interned, at most: types, reasons and images repeat, times do not."""
+"""Maximum length of strings that are interned: types, reasons and images repeat, times do not."""
 _WITH_FILES = ("configMap", "secret", "downwardAPI", "projected")
 _MOST_SOURCES = 4096
 _sources: dict[str, tuple[Any, list[Field]]] = {}
@@ -25,22 +25,22 @@ _CONTAINER = ("name", "image", "restartPolicy", "resources")
 def prune(pod: Object) -> Object:
     """Return identity, containers, volumes with files and status of a submitted pod; any other pod unchanged."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
-    notes = metadata.get("annotations") or {}
+    all_annotations = metadata.get("annotations") or {}
     ended = status.get("phase") in ("Succeeded", "Failed")
-    if not ended and not notes.get(names.REMOTE_JOB):
+    if not ended and not all_annotations.get(names.REMOTE_JOB):
         return pod
-    kept = pick(metadata, IDENTITY)
+    reduced_metadata = pick(metadata, IDENTITY)
     annotation_names: tuple[str, ...] = _ANNOTATIONS
     files = [] if ended else [pair for pair in map(_with_files, spec.get("volumes") or ()) if pair is not None]
     if shown := [field for _, fields in files for field in fields]:
         labels = metadata.get("labels") or {}
         if labels := pick(labels, _shown(shown, "labels", labels)):
-            kept["labels"] = labels
-        annotation_names += _shown(shown, "annotations", notes)
-    if annotations := pick(notes, annotation_names):
-        kept["annotations"] = annotations
+            reduced_metadata["labels"] = labels
+        annotation_names += _shown(shown, "annotations", all_annotations)
+    if annotations := pick(all_annotations, annotation_names):
+        reduced_metadata["annotations"] = annotations
     if names.POOL_FINALIZER in (metadata.get("finalizers") or ()):
-        kept["finalizers"] = [names.POOL_FINALIZER]
+        reduced_metadata["finalizers"] = [names.POOL_FINALIZER]
     reduced_spec = pick(spec, _SPEC)
     for kind in ("initContainers", "containers"):
         if spec.get(kind):
@@ -48,7 +48,13 @@ def prune(pod: Object) -> Object:
     reduced_spec = _shared(reduced_spec)
     if files:
         reduced_spec["volumes"] = [volume for volume, _ in files]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": reduced_spec, "status": _shared(status)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": reduced_metadata,
+        "spec": reduced_spec,
+        "status": _shared(status),
+    }
 
 
 def _with_files(volume: Object) -> tuple[Object, list[Field]] | None:

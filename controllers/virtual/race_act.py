@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 WITHDRAWN_AGAIN = 30.0
 """Seconds until the pod of a withdrawn place is read again: it may be gone, or bound elsewhere."""
 REFUSED_AGAIN = 300.0
-"""Seconds until a place that a site has refused is offered again: somebody has to change something."""
+"""Seconds until a place that a site has refused is offered again: an administrator or the user must act first."""
 CONFLICT_AGAIN = 0.5
 """Seconds until a Binding is sent again after the pod has changed twice meanwhile."""
 
@@ -40,7 +40,7 @@ CONFLICT_AGAIN = 0.5
 class RaceActor:
     """Carries out :mod:`controllers.virtual.race_decide`. ``kube`` is fenced; ``wait``: seconds that a script waits.
 
-    ``check_leadership`` raises LostLeadershipError. It saves requests; it is not what makes a grant safe.
+    ``check_leadership`` raises LostLeadershipError. It only saves requests: the Binding makes a grant safe.
     """
 
     def __init__(

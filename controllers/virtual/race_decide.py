@@ -1,8 +1,8 @@
 """The decision for one place of a pod that races: its job at one pool, while the pod has no node. Pure.
 
 ``docs/developers/late-binding.md`` describes the protocol. A place is offered, its script asks when it has started, and
-the first Binding that the API server accepts is the grant. Nothing here makes it safe: the Binding does, because a pod
-is bound once.
+the first Binding that the API server accepts is the grant. This module is not what makes the race safe: the API
+server accepts only one Binding for a pod.
 """
 
 from __future__ import annotations

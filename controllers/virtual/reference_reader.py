@@ -209,12 +209,12 @@ class ReferenceReader:
             cached = self._cache.get(key)
         return cached if cached is not None and now - cached[0] < (MISSING if cached[1] is None else FRESH) else None
 
-    def _missing_binding(self, what: str, namespace: str) -> MissingReferenceError:
+    def _missing_binding(self, request: str, namespace: str) -> MissingReferenceError:
         """Return the error for a refusal of the API server: a RoleBinding is missing."""
         installation = self._config.installation
         role, account = names.pools_role(installation), names.part_account("run", installation)
         return MissingReferenceError(
-            f"podbridge may not {what} in namespace {namespace}: RoleBinding {role} is missing there",
+            f"podbridge may not {request} in namespace {namespace}: RoleBinding {role} is missing there",
             hint=f"an administrator allows this with: {installations.pools_binding_command(self._config, namespace)} "
             f"(with podbridge run: add --account {account})",
         )

@@ -31,12 +31,12 @@ LOOK_GONE = 60.0
 PERIODS = 2.5
 """Periods of a site without an announcement after which it is silent."""
 REWORD = 15.0
-"""Seconds between two reports that differ only in messages, at least."""
+"""Minimum seconds between two reports that differ only in messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a decision needs to know of the decisions before it. It has entries only for the pools of the last view.
+    """The state that one decision passes to the next. It has entries only for the pools of the last view.
 
     ``checked`` maps a node to the monotonic time of the last :class:`Vanish`. ``collisions`` has the pools whose name
     belongs to a node that is not podbridge's; :class:`Collide` was decided once for each of them.
@@ -257,7 +257,7 @@ def _report(view: NodesView, node: Node, status: Body) -> Report | None:
             body[kind] = {"$patch": "replace", **body[kind]}
     # a late write of a former leader must not overwrite this one: with the version, it fails
     identity = {key: node["metadata"][key] for key in ("uid", "resourceVersion")}
-    return Report(node, {"metadata": identity, "status": body}, status, _news(cached, status))
+    return Report(node, {"metadata": identity, "status": body}, status, _event(cached, status))
 
 
 def _without_messages(status: Body) -> Body:
@@ -265,7 +265,7 @@ def _without_messages(status: Body) -> Body:
     return {**status, "conditions": [(c["type"], c["status"], c["reason"]) for c in status["conditions"]]}
 
 
-def _news(cached: Mapping[str, Mapping[str, Any]], status: Body) -> tuple[str, str, bool] | None:
+def _event(cached: Mapping[str, Mapping[str, Any]], status: Body) -> tuple[str, str, bool] | None:
     before = cached.get("Ready", {})
     ready = status["conditions"][0]
     if not before or (before.get("status"), before.get("reason")) == (ready["status"], ready["reason"]):

@@ -62,7 +62,7 @@ class Pools(Protocol):
 
 
 class PoolProgress(NamedTuple):
-    """What the hub has of a pool: its pods are ``synced``, its jobs ``listed``, and it is ``accepting`` submissions."""
+    """Whether the cache of pods is ``synced``, the jobs are ``listed``, and the pool is ``accepting`` submissions."""
 
     synced: bool = False
     listed: bool = False
@@ -141,14 +141,14 @@ class VirtualNodes(Loop):
             reader, reconciler.followed, reconciler.tell_version, config.pools.volume_period, clock
         )
         self._racers: Racers | None = None
-        self._waiting: Cache | None = None
+        self._racing_cache: Cache | None = None
         if config.pools.race.enabled:
             self._racers = Racers(self._reconciler.add)
             selector = f"spec.nodeName=,spec.schedulerName={config.scheduler_name}"
-            self._waiting = Cache(
+            self._racing_cache = Cache(
                 kube, PODS, name="pods-racing", prune=prune_racers, field_selector=selector, clock=clock
             )
-            self._waiting.subscribe(self._racers.changed)
+            self._racing_cache.subscribe(self._racers.changed)
         fenced = kube.fenced(self.check_leadership)
         self._brakes = Brakes(config.brake, config_map_path(config), fenced, events, clock, self.workers)
         self._records: dict[str, PoolState] = {}
@@ -179,8 +179,8 @@ class VirtualNodes(Loop):
         self._pools.subscribe(self._on_change)
         self._reconciler.start(supervisor, self._threads)
         supervisor.spawn("followed-objects", lambda: self._follower.run(supervisor.stopping.wait))
-        if (waiting := self._waiting) is not None:
-            supervisor.spawn("cache-pods-racing", lambda: waiting.run(supervisor.stopping))
+        if (racing_cache := self._racing_cache) is not None:
+            supervisor.spawn("cache-pods-racing", lambda: racing_cache.run(supervisor.stopping))
         super().start(supervisor)
 
     def on_started_leading(self) -> None:

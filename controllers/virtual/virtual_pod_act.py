@@ -155,6 +155,7 @@ class PodActor:
             prepared_pod = pool.prepare(pod)
             objects, refresh_in = self._reader.read(prepared_pod, pool.name)
             sent_at = self._clock.time()
+            # before the request: the pool cannot list its jobs, so after a crash only the pod shows that one may exist
             if not pool.lists and not self._record_intent(pod, pool.name, statement, cache):
                 return
             with tracing.submitting(pod, pool.name, self._clock.time):

@@ -1,8 +1,8 @@
 """The decision for one pod on a virtual node, or for a job without a pod. Pure.
 
-The site is authoritative for the state of jobs, the API server for the wanted pods. A job is submitted only if the site
-certainly has none of this pod. A deleted pod is removed after the site has confirmed its end. The silence of a site
-ends no pod.
+The site is authoritative for the state of jobs, the API server for the pods that should exist. A job is submitted only
+if the site certainly has none of this pod. A deleted pod is removed after the site has confirmed its end. The
+silence of a site ends no pod.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOOK_AGAIN = 5.0
 BRAKED_AGAIN = 1.0
 """Seconds until the next decision for a pod with a lost job that the brake holds."""
 QUEUE_NEWS = 15.0
-"""Seconds between two patches that change only the reason for which a job is pending, at least."""
+"""Minimum seconds between two patches that change only the reason for which a job is pending."""
 ORPHAN_GRACE = 30.0
 """Grace period of a job without a pod, in seconds: that of its pod is not known."""
 LOST = job_ends.LOST.reason
@@ -113,8 +113,8 @@ def _finished(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
     if job is not None and job.phase in ("queued", "running"):
         return Wait(CANCEL_AGAIN) if _just_cancelled(view) else Cancel(pod, _grace(view, pod))
     is_known = job is not None or view.pool.complete_at is not None
-    ours = pod["metadata"].get("deletionGracePeriodSeconds") != 0 or pods.has_intent(pod)
-    if is_known and pods.is_deleted(pod) and ours:
+    is_removable = pod["metadata"].get("deletionGracePeriodSeconds") != 0 or pods.has_intent(pod)
+    if is_known and pods.is_deleted(pod) and is_removable:
         return _forget(view, pod) or Remove(pod, dict(pod["status"]), {})
     return None
 
@@ -162,7 +162,7 @@ def _just_cancelled(view: PodView) -> bool:
 
 
 def _grace(view: PodView, pod: Pod) -> float:
-    """Return the rest of the pod's grace period in seconds, from the time at which this process saw the deletion."""
+    """Return the remaining grace period of the pod in seconds; it counts from when this process saw the deletion."""
     metadata, deletion = pod["metadata"], view.entry.deletion
     text = metadata.get("deletionTimestamp")
     if not text:
@@ -244,7 +244,7 @@ def _new(view: PodView, pod: Pod) -> Action | None:
     entry, pool = view.entry, view.pool
     if pool.complete_at is None or not pool.ready or not pool.synced:
         return None
-    if entry.sent_until is not None:
+    if entry.sent_until is not None:  # an earlier request may still be carried out
         if not entry.absences:
             return Look(pod)
         if view.now <= entry.sent_until:

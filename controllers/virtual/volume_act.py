@@ -1,6 +1,6 @@
 """Carries out the refresh of a job's volumes: the site gets the files that have changed since it got them.
 
-What the site has is remembered as digests. A new leader does not know it, and sends all files once.
+The process keeps digests of the files that the site has. A new leader has none, and sends all files once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from controllers.virtual.reference_reader import ReferenceReader, Reread, keys_o
 REFRESH_AGAIN = 60.0
 """Seconds until a failed refresh is repeated."""
 LEAST_GAP = 2.0
-"""Seconds between two refreshes of one pod, at least: a controller may write labels many times in a second."""
+"""Minimum seconds between two refreshes of one pod: a controller may write labels many times in a second."""
 UNKNOWN_WITHIN = 300.0
-"""Seconds within which files are sent of which this process does not know what the site has."""
+"""Maximum delay in seconds before files are sent if this process does not know which files the site has."""
 SHOWN_WITHIN = 15.0
 """The same if the volumes show labels or annotations, whose changes somebody may wait for."""
 UNIT = 2**14
@@ -119,7 +119,7 @@ class VolumeActor:
         self._send(prepared_pod, pool, entry, files, lists)
         versions = {key: version for key, version in (sent.versions if sent else {}).items() if key not in keys}
         versions.update(versions_of(keys, reread.objects))
-        entry.files = SentFiles(_after(sent, current, digests, lists), versions, volume_files.shown(pod))
+        entry.files = SentFiles(_digests_after(sent, current, digests, lists), versions, volume_files.shown(pod))
         entry.stale -= keys
         if tokens is not None:
             refresh_in = tokens.refresh_in
@@ -179,13 +179,13 @@ def _changes(
     return files, lists
 
 
-def _after(
+def _digests_after(
     sent: SentFiles | None, current: CurrentFiles, digests: Mapping[str, bytes], lists: Mapping[str, list[str]]
 ) -> dict[str, bytes]:
-    """Return the digests of what the site has then."""
+    """Return the digests of the files that the site has after the refresh."""
     before = sent.digests if sent is not None else {}
-    kept = {path: digest for path, digest in before.items() if not _is_removed(path, lists)}
-    return {**dict.fromkeys(current.kept, b""), **kept, **digests}
+    kept_digests = {path: digest for path, digest in before.items() if not _is_removed(path, lists)}
+    return {**dict.fromkeys(current.kept, b""), **kept_digests, **digests}
 
 
 def _digests(current: CurrentFiles) -> dict[str, bytes]:

@@ -1,8 +1,8 @@
 """Pods that podbridge holds for a scheduler name that no configuration has any more.
 
-After a change of ``schedulerName``, the caches lack the pods with the former name: nobody would release their jobs, and
-podbridge's finalizer would keep deleted pods for ever. These pods are listed when a process becomes the leader. A pod
-is this installation's if its job is; another installation may have its name. Any pod that stays deleted for long is
+After a change of ``schedulerName``, the caches lack the pods with the former name: their jobs would not be released,
+and podbridge's finalizer would keep deleted pods forever. These pods are listed when a process becomes the leader. A
+pod is this installation's if its job is; another installation may have its name. Any pod that stays deleted for long is
 released: a job that is left without a pod is cancelled by the installation that submitted it.
 """
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 Pod = Mapping[str, Any]
 
 PERIOD = 30.0
-"""Seconds between two looks at the pods."""
+"""Seconds between two checks of the pods."""
 LIST_AGAIN = 300.0
 """Seconds after which the pods are listed once more: during an update, a former process admits pods with its name."""
 OVERDUE = 300.0
@@ -67,7 +67,7 @@ class StrandedPods:
         self._lists, self._inspect_at, self._held, self._has_inspected = [now, now + LIST_AGAIN], now, {}, False
 
     def request(self, workers: Workers, snapshot: Snapshot) -> None:
-        """Let a worker look at the pods if that is due."""
+        """Submit a check of the pods to a worker if it is due."""
         now = self._clock.monotonic()
         if snapshot.sequence and now >= self._inspect_at and (self._lists or self._held):
             workers.submit("stranded-pods", lambda: self._inspect(snapshot), 7, kind="stranded-pods")
@@ -78,7 +78,7 @@ class StrandedPods:
         self._held[pods.uid(pod)] = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"])
 
     def keeps(self, keys: tuple[str, ...]) -> bool:
-        """Whether a stranded pod has, or before the first look may have, the job with these keys: it is no orphan."""
+        """Whether a stranded pod has, or before the first check may have, the job with these keys: it is no orphan."""
         return not self._has_inspected or not self._own_keys.isdisjoint(keys)
 
     def _inspect(self, snapshot: Snapshot) -> None:
@@ -115,7 +115,7 @@ class StrandedPods:
             params["continue"] = token
 
     def _judge(self, pod: Pod, path: str, snapshot: Snapshot) -> bool:
-        """Release the pod if it is over; return whether it is this installation's and stays."""
+        """Release the pod if it has ended; return whether it is this installation's and stays."""
         key = links.key(pod)
         job_ids = snapshot.by_uid.get(key, ())
         is_overdue, former_scheduler = self._is_overdue(pod), pod["spec"].get("schedulerName")

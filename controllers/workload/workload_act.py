@@ -77,6 +77,7 @@ class WorkloadActor:
         ids = [*action.job_ids, *(() if action.unseen is None else (action.unseen,))]
         if ids and links.membership(action.pod) is not None and self._has_new_member(links.key(action.pod)):
             return
+        # a process that is killed after the cancellation leaves the finalizer, from which its successor continues
         for job_id in ids:
             self.cancel(job_id, [links.key(action.pod)])
         if pods.is_held(action.pod):
@@ -93,9 +94,10 @@ class WorkloadActor:
 
     def cancel(self, job_id: int, keys: Iterable[str]) -> bool:
         """Cancel a job if its comment names one of the keys; return whether it does."""
-        ours = cancel_if_ours(self._slurm, job_id, self._cluster, keys, self._check_leadership)
+        # reads the job first (3 to 5 ms): slurmctld may have assigned the id to another user's job since the last poll
+        is_ours = cancel_if_ours(self._slurm, job_id, self._cluster, keys, self._check_leadership)
         self._poller.wake()
-        return ours
+        return is_ours
 
     def _cancel_second(self, action: workload_actions.Cancel) -> None:
         if self.cancel(action.job_id, [links.key(action.pod)]):

@@ -95,7 +95,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class CancelRemainingComponents:
-    """Cancel what is left of a heterogeneous job after one of its components has ended."""
+    """Cancel the remaining components of a heterogeneous job after one of its components has ended."""
 
     job_id: int
     link: JobLink

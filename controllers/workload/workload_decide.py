@@ -92,7 +92,7 @@ _Step = tuple[Action | None, Displaced | None]
 
 
 def decide(view: WorkloadView) -> Decision:
-    """Decide for every pod and every job; without actions before the first complete answer of slurmctld."""
+    """Decide for every pod and every job. Return no actions before the first complete answer of slurmctld."""
     jobs = view.snapshot.jobs
     if not view.snapshot.sequence:
         return Decision([], view.displaced)
@@ -110,7 +110,7 @@ def decide(view: WorkloadView) -> Decision:
         try:
             candidates.append((pod, links.key(pod), _has_ended(view, pod)))
         except Exception as error:
-            actions += _undecided(pod, error)
+            actions += _report_error(pod, error)
             all_keys.add(uid)
     all_keys.update(pod.key for pod in waiting.values())
     open_keys = all_keys | {key for _, key, has_ended in candidates if not has_ended}
@@ -118,14 +118,14 @@ def decide(view: WorkloadView) -> Decision:
     for pod, key, has_ended in candidates:
         try:
             action, displacement = _decide_pod(view, pod, key, has_ended, open_keys)
-            action = _braked(view, pod, action)
+            action = _apply_brake(view, pod, action)
             awaited_job = (
-                _awaited(view, pod, key) if action is None and displacement is None and not has_ended else None
+                _awaited_job(view, pod, key) if action is None and displacement is None and not has_ended else None
             )
             if action is None and pods.has_error(pod):
                 action = Report(pod, "")
         except Exception as error:
-            actions += _undecided(pod, error)
+            actions += _report_error(pod, error)
             continue
         if action is not None:
             actions.append(action)
@@ -147,7 +147,7 @@ def decide(view: WorkloadView) -> Decision:
     return Decision(actions, displaced, waiting)
 
 
-def _undecided(pod: Pod, error: Exception) -> list[Action]:
+def _report_error(pod: Pod, error: Exception) -> list[Action]:
     """Report an unexpected error in the condition of the pod, if that is due."""
     text = str(isolation.report("workload", pods.key(pod), error))
     return [Report(pod, text)] if pods.error_patch(pod, text, "") is not None else []
@@ -172,7 +172,7 @@ def is_missing(action: Action) -> bool:
     return isinstance(action, End) and action.reason == job_ends.GONE.reason
 
 
-def _braked(view: WorkloadView, pod: Pod, action: Action | None) -> Action | None:
+def _apply_brake(view: WorkloadView, pod: Pod, action: Action | None) -> Action | None:
     """Replace the end of a pod that the brake does not allow by a condition on the pod."""
     if view.brake is None:
         return action
@@ -208,7 +208,7 @@ def _job_is_over(view: WorkloadView, pod: Pod) -> bool:
     return observed is not None and not _is_live(observed) and observed.is_confirmed
 
 
-def _awaited(view: WorkloadView, pod: Pod, key: str) -> ObservedJob | None:
+def _awaited_job(view: WorkloadView, pod: Pod, key: str) -> ObservedJob | None:
     """Return the live job for which a pod waits that is neither bound nor deleted nor marked; else ``None``."""
     job_id = pods.job_id(pod)
     if job_id is None or pods.is_bound(pod) or pods.is_deleted(pod) or pods.is_marked_missing(pod):
@@ -242,16 +242,18 @@ def _decide_pod(view: WorkloadView, pod: Pod, key: str, has_ended: bool, open_ke
         # a slurmctld that has lost its state assigns job ids from 1 again
         if not pods.is_bound(pod):
             return None, before
-        displacement = _count(view, before)
+        displacement = _count_displacement(view, before)
         end = replace(job_ends.GONE, text=f"{job_ends.GONE.text}: another job has its ID now")
         return (End(pod, job_id, end) if displacement.answers >= DISPLACED_ANSWERS else None), displacement
     if not _is_live(observed):
+        # two answers: a 404 of a proxy, or a restart of slurmctld, must not terminate a pod
         return (_end(pod, observed) if observed.is_confirmed else None), before
     if not pods.is_bound(pod):
         return None, before
     if not _is_displaced(view, pod, observed):
         return _suspension(pod, observed) or _label(pod, job_id), None
-    displacement = _count(view, before)
+    displacement = _count_displacement(view, before)
+    # a requeue by Slurm raises the count of restarts; without one, somebody has taken the node from the running job
     is_shrunk = states.is_allocated(observed.job.states) and not observed.job.restarts
     end = job_ends.NODE_REMOVED if is_shrunk else job_ends.REQUEUED
     return (End(pod, job_id, end) if displacement.answers >= DISPLACED_ANSWERS else None), displacement
@@ -278,8 +280,8 @@ def _second_job(view: WorkloadView, pod: Pod, pod_job_id: int | None) -> int | N
     if ids in ((), (pod_job_id,)):
         return None
     if pod["spec"]["nodeName"] not in view.virtual:
-        kept = view.snapshot.jobs.get(pod_job_id) if pod_job_id in ids and pod_job_id is not None else None
-        if kept is None or not _is_live(kept):
+        kept_job = view.snapshot.jobs.get(pod_job_id) if pod_job_id in ids and pod_job_id is not None else None
+        if kept_job is None or not _is_live(kept_job):
             return None
     for job_id in ids:
         observed = view.snapshot.jobs[job_id]
@@ -311,7 +313,8 @@ def _end(pod: Pod, observed: ObservedJob) -> Action | None:
     if observed.missing:
         return End(pod, job.job_id, job_ends.GONE) if is_bound else None
     end = states.end_of(job.states)
-    if end is None or not (is_bound or "CANCELLED" in job.states):  # not bound: the scheduler submits a new job
+    # not bound: the scheduler submits a new job, but not after a cancellation: that would undo each ``scancel``
+    if end is None or not (is_bound or "CANCELLED" in job.states):
         return None
     return End(pod, job.job_id, end)
 
@@ -326,6 +329,7 @@ def _suspension(pod: Pod, observed: ObservedJob) -> Suspension | None:
 
 
 def _label(pod: Pod, job_id: int) -> Label | None:
+    # the binding carries the label, but API servers before 1.33 do not copy it to the pod
     is_labelled = (pod["metadata"].get("labels") or {}).get(names.JOB_ID_LABEL) == str(job_id)
     return None if is_labelled else Label(pod, job_id)
 
@@ -344,7 +348,7 @@ def _slurm_node(view: WorkloadView, pod: Pod) -> str:
     return pods.slurm_node(pod) or view.slurm_names.get(node, node)
 
 
-def _count(view: WorkloadView, before: Displaced | None) -> Displaced:
+def _count_displacement(view: WorkloadView, before: Displaced | None) -> Displaced:
     """Count that the snapshot shows a displaced job; each snapshot counts once."""
     if before is None:
         return Displaced(view.snapshot.sequence, 1)
