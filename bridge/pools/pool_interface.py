@@ -116,7 +116,7 @@ class Pool(Protocol):
         """Request the state of this pod's job periodically from now on. A pool that lists its jobs ignores it."""
 
     def unfollow(self, job: str) -> None:
-        """End this: the pod is gone, and the end of its job is confirmed."""
+        """Stop requesting the state of this job: its pod is gone, and the end of the job is confirmed."""
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
         """Call ``changed`` after each change: with the pod's UID, or with an empty string for the announcement."""

@@ -47,16 +47,16 @@ class PoolRegistry:
 
     def pools(self) -> dict[str, Pool]:
         """Return all known pools by name."""
-        result: dict[str, Pool] = {}
+        pools_by_name: dict[str, Pool] = {}
         shadowed: set[str] = set()
         for source in self._sources:
-            found = source.pools()
-            shadowed |= found.keys() & result.keys()
-            result = {**found, **result}
+            source_pools = source.pools()
+            shadowed |= source_pools.keys() & pools_by_name.keys()
+            pools_by_name = {**source_pools, **pools_by_name}
         if shadowed - self._shadowed:
             log.error("two pools have the same name; the configured one is used", extra=kv(pools=",".join(shadowed)))
         self._shadowed = frozenset(shadowed)
-        return result
+        return pools_by_name
 
     def subscribe(self, changed: Callable[[str, str], None]) -> None:
         """Call ``changed`` after each change of a pool of any source."""

@@ -120,7 +120,7 @@ def config(
         bucket=bucket,
         cluster=servers,
         hubs=dict(_named(text) for text in hub),
-        given=secrets,
+        secrets_folder=secrets,
     )
     _print_files(written)
     for text in _warnings(written, listen, encrypted=tls_cert is not None, clustered=servers is not None):

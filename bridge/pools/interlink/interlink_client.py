@@ -85,13 +85,13 @@ _NO_BUILDER: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """The answer to a ping. ``told`` is empty if the answer has no resources and taints.
+    """The answer to a ping. ``response`` is empty if the answer has no resources and taints.
 
     ``degraded``: the plugin answered with an error, or with invalid values, which are left out. It runs, but its ping
     does not work.
     """
 
-    told: PingResponse
+    response: PingResponse
     degraded: str = ""
 
 
@@ -130,16 +130,16 @@ class PluginClient:
         if answer.is_page:
             answer.json()  # raises: a login page
         try:
-            found = answer.json()
+            content = answer.json()
         except SiteError:  # interLink accepts any text
             return Ping(PingResponse())
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             return Ping(PingResponse())
         try:
-            return Ping(PingResponse.model_validate(found))
+            return Ping(PingResponse.model_validate(content))
         except ValidationError as error:
             _unusable("ping")
-            return Ping(PingResponse.model_validate(_valid(found, error)), f"invalid values: {_explain(error)}")
+            return Ping(PingResponse.model_validate(_valid(content, error)), f"invalid values: {_explain(error)}")
 
     # --- pods ---------------------------------------------------------------------------------------------------------
     def create(self, body: RetrievedPodData | PodCreateRequests, job: str, timeout: float) -> str:
@@ -155,10 +155,11 @@ class PluginClient:
         for other in others:
             if not self._refuses(form, answer):
                 break
-            second = self._create(other, content, timeout)
-            if answer.status == 500 or not self._refuses(other, second):  # otherwise the pod is malformed, not the form
-                answer = second
-            if second.ok:
+            second_answer = self._create(other, content, timeout)
+            # if the plugin refuses both forms, the pod is malformed, not the form
+            if answer.status == 500 or not self._refuses(other, second_answer):
+                answer = second_answer
+            if second_answer.ok:
                 self._forms = other, form
                 log.info("form of the body of /create", extra=kv(pool=self._section.name, form=other))
         if not answer.ok:
@@ -167,16 +168,18 @@ class PluginClient:
                 error.answered = ANSWERED in answer.text
             raise error
         try:
-            told = answer.json()
+            answer_content = answer.json()
         except SiteRefusedError:
             raise
         except SiteError as error:
             raise SiteUnknownOutcomeError(str(error)) from error
-        for entry in told if isinstance(told, list) else [told]:
-            found = _message(CreateStruct, entry)
-            if found is not None and found.pod_uid == job:
-                return found.pod_jid
-        raise SiteUnknownOutcomeError(f"{answer.where}: the answer does not name pod {job}: {answer.text[:100]!r}")
+        for entry in answer_content if isinstance(answer_content, list) else [answer_content]:
+            created = _message(CreateStruct, entry)
+            if created is not None and created.pod_uid == job:
+                return created.pod_jid
+        raise SiteUnknownOutcomeError(
+            f"{answer.request_name}: the answer does not name pod {job}: {answer.text[:100]!r}"
+        )
 
     def _create(self, form: str, content: Any, timeout: float) -> Answer:
         body = [content] if form == "list" else content
@@ -211,35 +214,35 @@ class PluginClient:
             if len(pods) == 1 or isinstance(error, SiteDownError) or answer.status < 400 or answer.status in (401, 403):
                 raise error
             middle = len(pods) // 2
-            return self._in_parts({}, (pods[:middle], pods[middle:]))
-        found, valid = self._states(pods, self._told(answer))
-        lacking = [pod for pod in pods if pod["metadata"]["uid"] not in found]
+            return self._request_parts({}, (pods[:middle], pods[middle:]))
+        statuses, is_valid = self._states(pods, self._entries(answer))
+        missing_pods = [pod for pod in pods if pod["metadata"]["uid"] not in statuses]
         if len(pods) == 1:
             # an answer about another pod says nothing about this one
-            return found | {pod["metadata"]["uid"]: None for pod in lacking if valid}
-        return self._in_parts(found, [[pod] for pod in lacking])
+            return statuses | {pod["metadata"]["uid"]: None for pod in missing_pods if is_valid}
+        return self._request_parts(statuses, [[pod] for pod in missing_pods])
 
-    def _in_parts(
-        self, found: dict[str, JobStatus | None], parts: Iterable[Sequence[Pod]]
+    def _request_parts(
+        self, statuses: dict[str, JobStatus | None], parts: Iterable[Sequence[Pod]]
     ) -> dict[str, JobStatus | None]:
-        """Return ``found`` and the states of several requests, without the pods of a request that fails.
+        """Return ``statuses`` and the states of several requests, without the pods of a request that fails.
 
         Raises the first error if there is no state at all. Failed requests may take as long as two time-outs together;
         then the rest waits for the next poll.
         """
-        found, failed, lost = dict(found), None, 0.0
+        statuses, first_error, seconds_lost = dict(statuses), None, 0.0
         for part in parts:
             began = self._clock.monotonic()
             try:
-                found.update(self.statuses(part))
+                statuses.update(self.statuses(part))
             except SiteError as error:
                 log.debug("no state", extra=kv(pods=[pod["metadata"]["name"] for pod in part], error=error))
-                failed, lost = failed or error, lost + self._clock.monotonic() - began
-                if lost >= 2 * self._section.timeout:
+                first_error, seconds_lost = first_error or error, seconds_lost + self._clock.monotonic() - began
+                if seconds_lost >= 2 * self._section.timeout:
                     break
-        if failed is not None and not found:
-            raise failed
-        return found
+        if first_error is not None and not statuses:
+            raise first_error
+        return statuses
 
     def _does_not_know(self, pod: Pod, answer: Answer) -> bool:
         """Whether an answer with status 404 says that the plugin does not know the pod.
@@ -249,31 +252,33 @@ class PluginClient:
         """
         if self._section.api == "server" or not (answer.status == 404 and answer.is_json):
             return False
-        method = answer.where.partition(" ")[0]
+        method = answer.request_name.partition(" ")[0]
         try:
             self._ping(self._transport.request(method, "/status", [], operation="PingInterLink"))
-            again = self._transport.request(method, "/status", [_sent(pod)], operation="GetStatus")
+            second_answer = self._transport.request(method, "/status", [_sent(pod)], operation="GetStatus")
         except SiteError as error:
             log.debug("a 404 is not confirmed", extra=kv(pool=self._section.name, error=error))
             return False
-        return again.status == 404 and again.is_json
+        return second_answer.status == 404 and second_answer.is_json
 
-    def _told(self, answer: Answer) -> list[Any]:
-        told = answer.json()
-        if told is None:
+    def _entries(self, answer: Answer) -> list[Any]:
+        entries = answer.json()
+        if entries is None:
             return []
-        if not isinstance(told, list):
-            raise SiteError(f"{answer.where}: the answer is {type(told).__name__}, not a list: {answer.text[:100]!r}")
-        return told
+        if not isinstance(entries, list):
+            raise SiteError(
+                f"{answer.request_name}: the answer is {type(entries).__name__}, not a list: {answer.text[:100]!r}"
+            )
+        return entries
 
-    def _states(self, pods: Sequence[Pod], told: list[Any]) -> tuple[dict[str, JobStatus | None], bool]:
+    def _states(self, pods: Sequence[Pod], entries: list[Any]) -> tuple[dict[str, JobStatus | None], bool]:
         """Return the states by UID, and whether every entry of the answer is valid and about one of the pods."""
-        asked = {str(pod["metadata"]["uid"]): pod for pod in pods}
-        found: dict[str, JobStatus | None] = {}
-        valid = True
-        for entry in told:
+        pods_by_uid = {str(pod["metadata"]["uid"]): pod for pod in pods}
+        statuses: dict[str, JobStatus | None] = {}
+        is_valid = True
+        for entry in entries:
             uid = entry.get("UID") if isinstance(entry, dict) else None
-            pod = asked.get(uid) if isinstance(uid, str) else None
+            pod = pods_by_uid.get(uid) if isinstance(uid, str) else None
             status = _message(PodStatus, entry) if pod is not None else None
             try:
                 if pod is None or status is None:
@@ -281,12 +286,12 @@ class PluginClient:
                 state = job_status(pod, _bounded(pod, status), "")
             except (SiteError, ValidationError) as error:
                 _unusable("status")
-                valid = False
+                is_valid = False
                 log.debug("invalid state", extra=kv(pool=self._section.name, pod=str(uid)[:100], error=error))
                 continue
-            if found.get(status.uid) is None:  # a state wins over an absence
-                found[status.uid] = state
-        return found, valid
+            if statuses.get(status.uid) is None:  # a state wins over an absence
+                statuses[status.uid] = state
+        return statuses, is_valid
 
     # --- logs ---------------------------------------------------------------------------------------------------------
     def logs(self, pod: Pod, options: LogOptions) -> LogPieces:
@@ -303,8 +308,8 @@ class PluginClient:
         return pieces
 
     def _open_log(self, body: Any, exchange: Exchange) -> requests.Response:
-        refused: list[Answer] = []
-        methods, not_method = self._tried("/getLogs")
+        refusals: list[Answer] = []
+        methods, retried_statuses = self._methods_to_try("/getLogs")
         for method in methods:
             content = b""
             response = self._transport.open(method, "/getLogs", body, exchange, operation="GetLogs")
@@ -315,34 +320,34 @@ class PluginClient:
                 return response
             with response, contextlib.suppress(requests.RequestException):
                 content = read_some(response)
-            refused.append(Answer(f"{method} /getLogs", response.status_code, response.headers, content))
-            if response.status_code not in not_method:
+            refusals.append(Answer(f"{method} /getLogs", response.status_code, response.headers, content))
+            if response.status_code not in retried_statuses:
                 break
-        raise refusal(refused[0])
+        raise refusal(refusals[0])
 
     # --- internal -----------------------------------------------------------------------------------------------------
-    def _tried(self, path: str) -> tuple[tuple[str, ...], frozenset[int]]:
+    def _methods_to_try(self, path: str) -> tuple[tuple[str, ...], frozenset[int]]:
         """Return the methods to try, and the HTTP statuses after which the next one is tried."""
-        known = self._methods.get(path)
-        if known is None:
+        method = self._methods.get(path)
+        if method is None:
             return ("GET", "POST"), _NOT_METHOD
         if self._section.method != "auto":
-            return (known,), frozenset()
-        return (known, "POST" if known == "GET" else "GET"), _NO_LONGER
+            return (method,), frozenset()
+        return (method, "POST" if method == "GET" else "GET"), _NO_LONGER
 
     def _read(self, path: str, body: Any, operation: str) -> Answer:
         """Send a request that reads; remember the method that the plugin accepts."""
-        found: list[Answer] = []
-        methods, not_method = self._tried(path)
+        answers: list[Answer] = []
+        methods, retried_statuses = self._methods_to_try(path)
         for method in methods:
             answer = self._transport.request(method, path, body, operation=operation, largest=LARGEST_STATUS)
-            found.append(answer)
+            answers.append(answer)
             if answer.ok:
                 with self._lock:
                     self._methods[path] = method
-            if answer.status not in not_method:
+            if answer.status not in retried_statuses:
                 return answer
-        return found[0]
+        return answers[0]
 
 
 def _sent(pod: Pod) -> Pod:
@@ -358,11 +363,12 @@ def _sent(pod: Pod) -> Pod:
     }
 
 
-def _bounded(pod: Pod, told: PodStatus) -> PodStatus:
+def _bounded(pod: Pod, status: PodStatus) -> PodStatus:
     """Return the answer without init containers that the pod does not have."""
     spec = pod.get("spec") or {}
-    names = [each.get("name") for each in spec.get("initContainers") or ()]  # the plugin's name may be no text
-    return told.model_copy(update={"init_containers": [e for e in told.init_containers if e.get("name") in names]})
+    # a list, not a set: the plugin's name may be any JSON value, also one that has no hash
+    names = [container.get("name") for container in spec.get("initContainers") or ()]
+    return status.model_copy(update={"init_containers": [c for c in status.init_containers if c.get("name") in names]})
 
 
 def _message(model: type[Message], entry: Any) -> Message | None:
@@ -372,9 +378,9 @@ def _message(model: type[Message], entry: Any) -> Message | None:
         return None
 
 
-def _valid(found: Mapping[str, Any], error: ValidationError) -> Any:
+def _valid(content: Mapping[str, Any], error: ValidationError) -> Any:
     """Return an answer without the values that the error names; an entry of a list is left out as a whole."""
-    valid = copy.deepcopy(found)
+    valid = copy.deepcopy(content)
     entries = {_up_to_index(problem["loc"]) for problem in error.errors()}
     for *parents, last in sorted(entries, reverse=True):  # from the end of a list: the indexes before it stay
         part: Any = valid
@@ -385,7 +391,7 @@ def _valid(found: Mapping[str, Any], error: ValidationError) -> Any:
 
 
 def _up_to_index(loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    index = next((at for at, step in enumerate(loc) if isinstance(step, int)), len(loc))
+    index = next((position for position, step in enumerate(loc) if isinstance(step, int)), len(loc))
     return loc[: index + 1]
 
 

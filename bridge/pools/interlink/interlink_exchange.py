@@ -31,7 +31,7 @@ class Exchange:
 
     def __init__(self, clock: Clock, limit: float | None) -> None:
         self._clock, self._limit = clock, limit
-        self._until = None if limit is None else clock.monotonic() + limit
+        self._deadline = None if limit is None else clock.monotonic() + limit
         self._sock: socket.socket | None = None
         self._ended = False
 
@@ -46,7 +46,7 @@ class Exchange:
 
     def limit_each_read(self) -> None:
         """Apply the limit to the time between two parts of the answer instead: the answer may be a long log."""
-        self._until = None
+        self._deadline = None
 
     def end(self) -> None:
         """End the exchange before the headers have arrived. Any thread may call it."""
@@ -62,14 +62,14 @@ class Exchange:
         if self._ended:
             raise ConnectionAbortedError(errno.ECONNABORTED, "the request was ended")
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Return the seconds that the next read may take."""
-        if self._until is None:
+        if self._deadline is None:
             return self._limit
-        left = self._until - self._clock.monotonic()
-        if left <= 0:
+        seconds_left = self._deadline - self._clock.monotonic()
+        if seconds_left <= 0:
             raise TimeoutError(errno.ETIMEDOUT, "the answer was not complete in time")
-        return left
+        return seconds_left
 
 
 class _Reader(io.RawIOBase):
@@ -86,7 +86,7 @@ class _Reader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._sock.settimeout(self._exchange.left())
+        self._sock.settimeout(self._exchange.seconds_left())
         return self._raw.readinto(buffer)
 
     def close(self) -> None:

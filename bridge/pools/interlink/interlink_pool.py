@@ -80,13 +80,13 @@ class InterlinkPool(PolledPool):
         if answer.degraded and answer.degraded != self._degraded:
             log.warning("the plugin runs, but its ping fails", extra=kv(pool=self.name, answer=answer.degraded))
         self._degraded = answer.degraded
-        return self._announcement(answer.told, "")
+        return self._announcement(answer.response, "")
 
     def _unheard(self, problem: str) -> Announcement:
         return self._announcement(PingResponse(), problem)
 
-    def _announcement(self, told: PingResponse, problem: str) -> Announcement:
-        section, taints = self._section, ping.taints(told)
+    def _announcement(self, response: PingResponse, problem: str) -> Announcement:
+        section, taints = self._section, ping.taints(response)
         kind = "API server" if section.api == "server" else "plugin"
         degraded = f" (its ping fails: {self._degraded})" if self._degraded else ""
         return Announcement(
@@ -96,7 +96,7 @@ class InterlinkPool(PolledPool):
             period=section.ping_period,
             version="",
             batch=f"interLink {kind} at {section.url}{degraded}",
-            capacity={**{name: str(amount) for name, amount in section.capacity.items()}, **ping.capacity(told)},
+            capacity={**{name: str(amount) for name, amount in section.capacity.items()}, **ping.capacity(response)},
             labels=section.labels,
             taints=section.taints if taints is None else taints,
             problem=problem,
@@ -112,20 +112,20 @@ class InterlinkPool(PolledPool):
         job = uid_of(pod)
         body = self._body(pod, objects)
         may_exist = job in self._unknown or pods.has_intent(pod)
-        if may_exist and (found := self.status(pod)) is not None:
+        if may_exist and (status_at_site := self.status(pod)) is not None:
             self._unknown.pop(job, None)
-            return found
+            return status_at_site
         self._unknown.setdefault(job, 0)  # also while the request is in progress
         try:
             with POOL_REQUESTS.labels(self.name, "create", "error").count_exceptions():
                 job_id = self._client.create(body, job, self._submit_timeout)
         except ServerError as error:
             count = self._unknown[job] = self._unknown.get(job, 0) + 1
-            if error.answered and (found := self.status(pod)) is not None:
-                return found
-            last = count >= self._section.create_attempts
-            if last or error.answered:  # the plugin itself has answered, twice: it has not created the pod
-                raise SiteRefusedError(str(error), reason="PluginRefused", retryable=not last) from error
+            if error.answered and (status_at_site := self.status(pod)) is not None:
+                return status_at_site
+            is_last_attempt = count >= self._section.create_attempts
+            if is_last_attempt or error.answered:  # the plugin itself has answered, twice: it has not created the pod
+                raise SiteRefusedError(str(error), reason="PluginRefused", retryable=not is_last_attempt) from error
             raise
         POOL_REQUESTS.labels(self.name, "create", "ok").inc()
         self._unknown.pop(job, None)
@@ -154,37 +154,38 @@ class InterlinkPool(PolledPool):
         )
 
     def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
-        """Delete the pod at the plugin, unless its job is not known, or has ended and shall not be forgotten.
+        """Delete the pod at the plugin, unless its job is not known, or has ended and ``forget`` is not set.
 
-        interLink has one request for both: ``/delete`` ends the job and deletes its files. The plugin does not get it
-        for a pod that it does not know: interLink's Slurm plugin ends such a request without an answer.
+        interLink has one request for both: ``/delete`` ends the job and deletes its files. No request is
+        sent for a pod that the plugin does not know.
         """
         pod, job = self.followed.whole(pod), uid_of(pod)
-        found = self.status(pod)
-        if found is None or (found.phase == "ended" and not forget):
-            return found
+        status = self.status(pod)
+        # interLink's Slurm plugin drops the connection of a /delete for a pod that it does not know
+        if status is None or (status.phase == "ended" and not forget):
+            return status
         metadata = {**pod["metadata"], "deletionGracePeriodSeconds": int(grace)}
         try:
             with POOL_REQUESTS.labels(self.name, "delete", "error").count_exceptions():
                 self._client.delete({**pod, "metadata": metadata})
         except (ServerError, SiteRefusedError) as error:
-            if not self._may_skip(job, found):
+            if not self._may_skip(job, status):
                 raise
             log.warning("the plugin does not delete an ended job", extra=kv(pool=self.name, job=job, error=error))
         else:
             POOL_REQUESTS.labels(self.name, "delete", "ok").inc()
-        if found.phase == "ended":
+        if status.phase == "ended":
             self.followed.record_absence(job, self._clock.monotonic())
             return None
         return self.status(pod)
 
-    def _may_skip(self, job: str, found: JobStatus) -> bool:
+    def _may_skip(self, job: str, status: JobStatus) -> bool:
         """Whether the plugin has refused often enough to delete an ended job: nothing of it runs."""
         self._undeleted[job] = self._undeleted.get(job, 0) + 1
-        return found.phase == "ended" and self._undeleted[job] >= self._section.create_attempts
+        return status.phase == "ended" and self._undeleted[job] >= self._section.create_attempts
 
     def unfollow(self, job: str) -> None:
-        """Remove all that is known of a job."""
+        """Remove all records of a job."""
         self._unknown.pop(job, None)
         self._undeleted.pop(job, None)
         super().unfollow(job)
@@ -193,19 +194,22 @@ class InterlinkPool(PolledPool):
         """Iterate over the pieces of a log."""
         return self._client.logs(pod, options)
 
-    def _fetch(self, wanted: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
+    def _fetch(self, pods_to_request: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
         return {
-            job: None if status is None else self._with_known(status)
-            for job, status in self._client.statuses(wanted).items()
+            job: None if status is None else self._with_known_values(status)
+            for job, status in self._client.statuses(pods_to_request).items()
         }
 
-    def _with_known(self, status: JobStatus) -> JobStatus:
+    def _with_known_values(self, status: JobStatus) -> JobStatus:
         """Return a state with the job id and the time of submission, which not all plugins report with a state."""
-        before = self.job(status.job)
-        known: dict[str, Any] = {"job_id": _printable(status.job_id)}
-        if before is not None:
-            known = {"job_id": known["job_id"] or before.job_id, "submitted_at": before.submitted_at}
-        return replace(status, **known)
+        last_status = self.job(status.job)
+        known_values: dict[str, Any] = {"job_id": _printable(status.job_id)}
+        if last_status is not None:
+            known_values = {
+                "job_id": known_values["job_id"] or last_status.job_id,
+                "submitted_at": last_status.submitted_at,
+            }
+        return replace(status, **known_values)
 
 
 def _printable(text: str) -> str:

@@ -35,13 +35,13 @@ def make_pool(section: InterlinkSection, submit_timeout: float, clock: Clock) ->
 
 def read_build_config(pool: str, path: Path) -> BuildConfig:
     """Read the file with the script settings of a pool. Raises :class:`ConfigError`."""
-    where = f"pools.interlink, pool {pool}: buildConfigFile {path}"
+    location = f"pools.interlink, pool {pool}: buildConfigFile {path}"
     try:
         return BuildConfig.model_validate(tomllib.loads(path.read_text()))
     except OSError as error:
-        raise ConfigError(f"{where}: cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{location}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
-        raise ConfigError(f"{where}: {'; '.join(problems)}") from error
+        problems = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()]
+        raise ConfigError(f"{location}: {'; '.join(problems)}") from error
     except ValueError as error:  # not TOML, or not text
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError(f"{location}: {error}") from error

@@ -47,9 +47,9 @@ class ServerError(SiteUnknownOutcomeError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer with any HTTP status. ``where``: method and path of the request, for messages."""
+    """An answer with any HTTP status. ``request_name``: method and path of the request, for messages."""
 
-    where: str
+    request_name: str
     status: int
     headers: Mapping[str, str]
     content: bytes
@@ -72,10 +72,10 @@ class Answer:
         except (ValueError, RecursionError) as error:
             if self.is_page:
                 raise SiteRefusedError(
-                    f"{self.where}: the answer is a web page, not JSON", reason="LoginRequired", retryable=True,
+                    f"{self.request_name}: the answer is a web page, not JSON", reason="LoginRequired", retryable=True,
                     hint=LOGIN_HINT,
                 ) from error  # fmt: skip
-            raise SiteError(f"{self.where}: the answer is not JSON: {self.text[:100]!r}") from error
+            raise SiteError(f"{self.request_name}: the answer is not JSON: {self.text[:100]!r}") from error
 
     @property
     def is_page(self) -> bool:
@@ -93,24 +93,24 @@ class Answer:
 
 def refusal(answer: Answer, *, writes: bool = False) -> SiteError:
     """Return the error for an answer that is no success. ``writes``: the request changes something."""
-    status, where = answer.status, answer.where
-    said = f": {answer.text}" if answer.text and not answer.is_page else ""
+    status, request_name = answer.status, answer.request_name
+    answer_text = f": {answer.text}" if answer.text and not answer.is_page else ""
     if 300 <= status < 400:
         target = answer.headers.get("Location", "")
-        to = f" to {re.split('[?#]', target)[0][:200]!r}" if target else ""
+        target_text = f" to {re.split('[?#]', target)[0][:200]!r}" if target else ""
         hint = LOGIN_HINT
         if target.startswith("https://") and "oauth2" not in target and "login" not in target:
             hint = f"Set url of the pool to an address that begins with https://, or: {LOGIN_HINT}"
         return SiteRefusedError(
-            f"{where}: HTTP {status}, a redirect{to}", reason="LoginRequired", retryable=True, hint=hint
+            f"{request_name}: HTTP {status}, a redirect{target_text}", reason="LoginRequired", retryable=True, hint=hint
         )
     if status in (401, 403):
-        text = f"{where}: HTTP {status}, the credentials are refused{said}"
+        text = f"{request_name}: HTTP {status}, the credentials are refused{answer_text}"
         return SiteRefusedError(text, reason="CredentialsRefused", retryable=True, hint=TOKEN_HINT)
     if status in (404, 405, 501):
-        text = f"{where}: HTTP {status}, no such route{said}"
+        text = f"{request_name}: HTTP {status}, no such route{answer_text}"
         return SiteRefusedError(text, reason="NoSuchRoute", retryable=True, hint=PATH_HINT)
-    text = f"{where}: HTTP {status}{said}"
+    text = f"{request_name}: HTTP {status}{answer_text}"
     if status >= 500 and writes:
         return ServerError(text, answered=status == 500)
     if status in (408, 409) and writes:
@@ -214,16 +214,16 @@ class PluginTransport:
         try:
             text = path.read_text().strip() if path is not None else ""
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise SiteDownError(f"cannot read tokenFile {path}: {why}") from error
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise SiteDownError(f"cannot read tokenFile {path}: {reason}") from error
         text = text.removeprefix("Bearer ").strip()
         if not text or any(not 32 < ord(letter) < 127 for letter in text):
             raise SiteDownError(f"tokenFile {path} is empty or has characters that no token has")
         return text
 
-    def _no_answer(self, where: str, error: Exception, writes: bool) -> SiteError:
-        why = f"{where}: no answer from {self._section.url}: {innermost(error)}"
-        return SiteUnknownOutcomeError(why) if writes and was_sent(error) else SiteDownError(why)
+    def _no_answer(self, request_name: str, error: Exception, writes: bool) -> SiteError:
+        message = f"{request_name}: no answer from {self._section.url}: {innermost(error)}"
+        return SiteUnknownOutcomeError(message) if writes and was_sent(error) else SiteDownError(message)
 
     @staticmethod
     def _read(response: requests.Response, largest: int) -> bytes:

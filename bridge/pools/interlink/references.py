@@ -47,10 +47,10 @@ def sent_pod(pod: Pod, objects: Objects, node: str) -> JsonObject:
 def sent_containers(pod: Pod, objects: Objects, node: str) -> list[RetrievedContainer]:
     """Return the objects of each container for hop B: one entry for each volume mount, init containers first."""
     parts = {name: _sent(pod, volume, index, objects, node) for index, (name, volume) in enumerate(_volumes(pod))}
-    found = []
+    retrieved = []
     for _, container in containers(pod["spec"]):
         mounted = [parts[name] for mount in container.get("volumeMounts") or () if (name := mount.get("name")) in parts]
-        found.append(
+        retrieved.append(
             RetrievedContainer(
                 name=str(container["name"]),
                 config_maps=[part for part, kind in mounted if kind == "configMap"],
@@ -58,7 +58,7 @@ def sent_containers(pod: Pod, objects: Objects, node: str) -> list[RetrievedCont
                 secrets=[part for part, kind in mounted if kind == "secret"],
             )
         )
-    return found
+    return retrieved
 
 
 def sent_request(pod: Pod, objects: Objects, node: str) -> PodCreateRequests:
@@ -66,17 +66,17 @@ def sent_request(pod: Pod, objects: Objects, node: str) -> PodCreateRequests:
     parts = [_sent(pod, volume, index, objects, node) for index, (_, volume) in enumerate(_volumes(pod))]
     return PodCreateRequests(
         pod=sent_pod(pod, objects, node),
-        config_maps=[ConfigMap.model_validate(found) for found in objects.configmaps.values()],
-        secrets=[Secret.model_validate(found) for found in objects.secrets.values()],
+        config_maps=[ConfigMap.model_validate(source) for source in objects.configmaps.values()],
+        secrets=[Secret.model_validate(source) for source in objects.secrets.values()],
         projected_volume_maps=[part for part, kind in parts if kind == "projected"],
     )
 
 
-def _literal(pod: Pod, container: Mapping[str, Any], where: str, objects: Objects, node: str) -> JsonObject:
-    made = environment.make(pod, container, where, objects, node, {}).values
+def _literal(pod: Pod, container: Mapping[str, Any], field_path: str, objects: Objects, node: str) -> JsonObject:
+    variables = environment.make(pod, container, field_path, objects, node, {}).values
     return {
         **{key: value for key, value in container.items() if key != "envFrom"},
-        "env": [{"name": name, "value": value.replace(ADDRESS, NO_ADDRESS)} for name, value in made.items()],
+        "env": [{"name": name, "value": value.replace(ADDRESS, NO_ADDRESS)} for name, value in variables.items()],
     }
 
 
@@ -98,33 +98,33 @@ def _volumes(pod: Pod) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _sent(pod: Pod, volume: Mapping[str, Any], index: int, objects: Objects, node: str) -> tuple[Any, str]:
     """Return the object of a volume and the kind of its list; an empty kind if none is sent."""
     if (source := volume.get("configMap")) is not None:
-        found = objects.configmaps.get(str(source.get("name")))
-        return (None, "") if found is None else (ConfigMap.model_validate(found), "configMap")
+        source_object = objects.configmaps.get(str(source.get("name")))
+        return (None, "") if source_object is None else (ConfigMap.model_validate(source_object), "configMap")
     if (source := volume.get("secret")) is not None:
-        found = objects.secrets.get(str(source.get("secretName")))
-        return (None, "") if found is None else (Secret.model_validate(found), "secret")
+        source_object = objects.secrets.get(str(source.get("secretName")))
+        return (None, "") if source_object is None else (Secret.model_validate(source_object), "secret")
     if volume.get("projected") is None and volume.get("downwardAPI") is None:
         return None, ""
-    text: dict[str, str] = {}
-    binary: dict[str, str] = {}
+    text_files: dict[str, str] = {}
+    binary_files: dict[str, str] = {}
     for file in volume_files.content(pod, volume, f"spec.volumes[{index}]", objects, node, {}):
         try:
-            text[file.path] = file.data.decode()
+            text_files[file.path] = file.data.decode()
         except UnicodeDecodeError:
-            binary[file.path] = base64.b64encode(file.data).decode()
-    content = {"metadata": {"name": str(volume["name"])}, "data": text, "binaryData": binary}
+            binary_files[file.path] = base64.b64encode(file.data).decode()
+    content = {"metadata": {"name": str(volume["name"])}, "data": text_files, "binaryData": binary_files}
     return ConfigMap.model_validate(content), "projected"
 
 
 # --- what a server receives -------------------------------------------------------------------------------------------
-def received_containers(pod: Pod, told: Iterable[RetrievedContainer]) -> tuple[JsonObject, Objects]:
+def received_containers(pod: Pod, retrieved: Iterable[RetrievedContainer]) -> tuple[JsonObject, Objects]:
     """Return the pod that a pool can run and its objects, from the containers of hop B."""
-    told = list(told)
+    retrieved = list(retrieved)
     return _received(
         pod,
-        [part for each in told for part in each.config_maps],
-        [part for each in told for part in each.secrets],
-        [part for each in told for part in each.projected_volume_maps],
+        [part for container in retrieved for part in container.config_maps],
+        [part for container in retrieved for part in container.secrets],
+        [part for container in retrieved for part in container.projected_volume_maps],
     )
 
 
@@ -172,10 +172,10 @@ def _with_content(volume: Mapping[str, Any], content: Mapping[str, ConfigMap]) -
         return volume
     modes = {
         item.get("path"): item["mode"]
-        for part in projected.get("sources") or ()
-        for inner in part.values()
-        if isinstance(inner, dict)
-        for item in inner.get("items") or ()
+        for projected_source in projected.get("sources") or ()
+        for source_body in projected_source.values()
+        if isinstance(source_body, dict)
+        for item in source_body.get("items") or ()
         if item.get("mode") is not None
     }
     paths = [*content[name].data, *content[name].binary_data]

@@ -46,12 +46,12 @@ class Group:
 
 def members(peers: Iterable[Peer], groups: Sequence[Group], index: int) -> list[Peer]:
     """Return the peers of a group: a peer is in the first group that selects it."""
-    found = []
+    group_peers = []
     for peer in peers:
-        first = next((number for number, group in enumerate(groups) if group.selects(peer)), None)
-        if first == index:
-            found.append(peer)
-    return found
+        first_group = next((number for number, group in enumerate(groups) if group.selects(peer)), None)
+        if first_group == index:
+            group_peers.append(peer)
+    return group_peers
 
 
 def total(amounts: Iterable[Resources]) -> Resources:
@@ -64,17 +64,17 @@ def labels(amounts: Mapping[str, Resources]) -> dict[str, str]:
 
     A label has one value: ``gpu-type`` is the type with the most GPUs.
     """
-    found = {TYPE: VIRTUAL, f"{_LARGEST}cpu": "0", f"{_LARGEST}memory": "0Mi", f"{_LARGEST}gpus": "0"}
+    node_labels = {TYPE: VIRTUAL, f"{_LARGEST}cpu": "0", f"{_LARGEST}memory": "0Mi", f"{_LARGEST}gpus": "0"}
     if amounts:
-        found[f"{_LARGEST}cpu"] = str(int(max(each.cpus for each in amounts.values())))
-        found[f"{_LARGEST}memory"] = mebibytes(max(each.memory for each in amounts.values()))
-        found[f"{_LARGEST}gpus"] = str(max(sum(each.gpus.values()) for each in amounts.values()))
+        node_labels[f"{_LARGEST}cpu"] = str(int(max(resources.cpus for resources in amounts.values())))
+        node_labels[f"{_LARGEST}memory"] = mebibytes(max(resources.memory for resources in amounts.values()))
+        node_labels[f"{_LARGEST}gpus"] = str(max(sum(resources.gpus.values()) for resources in amounts.values()))
     counts: Counter[str] = Counter()
-    for each in amounts.values():
-        counts.update(each.gpus)
+    for resources in amounts.values():
+        counts.update(resources.gpus)
     if counts:
-        found[GPU_TYPE] = max(sorted(counts), key=lambda kind: counts[kind])
-    return found
+        node_labels[GPU_TYPE] = max(sorted(counts), key=lambda kind: counts[kind])
+    return node_labels
 
 
 def flat(quantities: Mapping[str, str]) -> dict[str, int]:
@@ -83,10 +83,10 @@ def flat(quantities: Mapping[str, str]) -> dict[str, int]:
     Resources without such a name are left out. ``nunet.ram.gb`` is in GiB, as its name says; the published example has
     MB.
     """
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     for name, text in sorted(quantities.items()):
         kind = gpus.kind_in(name) if name.startswith(f"{gpus.DOMAIN}/gpu.") else None
         published = _PUBLISHED.get(name) if kind is None else (f"nunet.gpu.{kind}", 1)
         if published is not None and (count := int(quantity.parse(text)) // published[1]) >= 0:
-            found[published[0]] = count
-    return found
+            amounts[published[0]] = count
+    return amounts

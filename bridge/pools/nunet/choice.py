@@ -59,54 +59,55 @@ class PeerRequirements:
 class Choice:
     """The chosen peer; ``None``: no peer takes the job now.
 
-    ``why``: why no peer takes it, with what is free. ``later``: a peer takes it when jobs of this pool have ended.
+    ``reason``: why no peer takes it, with what is free. ``may_fit_later``: a peer takes it once jobs of this pool have
+    ended.
     """
 
     peer: Peer | None
-    why: str = ""
-    later: bool = False
+    reason: str = ""
+    may_fit_later: bool = False
 
 
 def choose(
     peers: Iterable[Peer],
     free: Mapping[str, Resources],
-    own: Mapping[str, Resources],
-    asked: Resources,
+    held_by_peer: Mapping[str, Resources],
+    requested: Resources,
     requirements: PeerRequirements,
 ) -> Choice:
     """Return the cheapest peer that has room; of those, the nearest, then the one with the least left over.
 
-    ``free``: resources by peer id. ``own``: resources that jobs of this pool hold, by peer id.
+    ``free``: resources by peer id. ``held_by_peer``: resources that jobs of this pool hold, by peer id.
     """
     fitting: list[Peer] = []
     reasons: list[str] = []
-    later = False
+    may_fit_later = False
     for peer in sorted(peers, key=lambda peer: peer.id):
-        room = free.get(peer.id, Resources())
-        if refused := requirements.refusal(peer):
-            reasons.append(f"{short(peer.id)}: {refused}")
+        free_at_peer = free.get(peer.id, Resources())
+        if refusal := requirements.refusal(peer):
+            reasons.append(f"{short(peer.id)}: {refusal}")
             continue
-        if not (lacking := room.lacks(asked)):
+        if not (lacking := free_at_peer.lacks(requested)):
             fitting.append(peer)
             continue
-        reasons.append(f"{short(peer.id)}: less than {lacking}; free: {room.words()}")
-        later = later or not (room + own.get(peer.id, Resources())).lacks(asked)
+        reasons.append(f"{short(peer.id)}: less than {lacking}; free: {free_at_peer.words()}")
+        may_fit_later = may_fit_later or not (free_at_peer + held_by_peer.get(peer.id, Resources())).lacks(requested)
     if fitting:
-        return Choice(min(fitting, key=lambda peer: _order(peer, free[peer.id], asked)))
-    more = f"; and {len(reasons) - _MOST_NAMED} more peers" if len(reasons) > _MOST_NAMED else ""
-    found = "; ".join(reasons[:_MOST_NAMED]) + more if reasons else "there is no peer"
-    return Choice(None, f"no peer takes the pod ({asked.words()}): {found}", later)
+        return Choice(min(fitting, key=lambda peer: _order(peer, free[peer.id], requested)))
+    remainder = f"; and {len(reasons) - _MOST_NAMED} more peers" if len(reasons) > _MOST_NAMED else ""
+    summary = "; ".join(reasons[:_MOST_NAMED]) + remainder if reasons else "there is no peer"
+    return Choice(None, f"no peer takes the pod ({requested.words()}): {summary}", may_fit_later)
 
 
-def _order(peer: Peer, free: Resources, asked: Resources) -> tuple[float, float, int, float, int, str]:
-    left = free - asked
+def _order(peer: Peer, free: Resources, requested: Resources) -> tuple[float, float, int, float, int, str]:
+    leftover = free - requested
     price = math.inf if peer.price is None else peer.price
     latency = math.inf if peer.latency is None else peer.latency
-    return price, latency, sum(left.gpus.values()), float(left.cpus), left.memory, peer.id
+    return price, latency, sum(leftover.gpus.values()), float(leftover.cpus), leftover.memory, peer.id
 
 
-def _either(found: Iterable[str]) -> str:
-    return ", ".join(sorted(found)) or "not stated"
+def _either(values: Iterable[str]) -> str:
+    return ", ".join(sorted(values)) or "not stated"
 
 
 def short(peer: str) -> str:

@@ -45,22 +45,24 @@ def cancel_path(template: str, job: str) -> str:
 
 
 # --- the list of peers ------------------------------------------------------------------------------------------------
-def peers(told: object) -> list[Peer]:
+def peers(answer: object) -> list[Peer]:
     """Return the peers of an answer; an entry without an id is left out. Raises :class:`SiteError`.
 
     ``ram`` is in MB although the examples also call it ``ram.gb``; ``tot_cpu_hz`` is the sum of all CPUs in MHz.
     """
-    if isinstance(told, dict):  # an envelope, or peers by id
-        inner = next((told[key] for key in ("peers", "data", "result") if isinstance(told.get(key), list | dict)), None)
-        told = inner if inner is not None else list(told.values())
-    if isinstance(told, dict):
-        told = list(told.values())
-    if not isinstance(told, list):
+    if isinstance(answer, dict):  # an envelope, or peers by id
+        inner_list = next(
+            (answer[key] for key in ("peers", "data", "result") if isinstance(answer.get(key), list | dict)), None
+        )
+        answer = inner_list if inner_list is not None else list(answer.values())
+    if isinstance(answer, dict):
+        answer = list(answer.values())
+    if not isinstance(answer, list):
         raise SiteError("the DMS's list of peers is not a list")
-    if told and not any(isinstance(entry, dict) for entry in told):
+    if answer and not any(isinstance(entry, dict) for entry in answer):
         raise SiteError("the DMS's list of peers has no peer")
-    found = (_peer(entry) for entry in told[:MOST_PEERS] if isinstance(entry, dict))
-    return [peer for peer in found if peer is not None]
+    parsed_peers = (_peer(entry) for entry in answer[:MOST_PEERS] if isinstance(entry, dict))
+    return [peer for peer in parsed_peers if peer is not None]
 
 
 def _peer(entry: Mapping[str, Any]) -> Peer | None:
@@ -95,20 +97,20 @@ def _gpu(card: Mapping[str, Any]) -> Gpu:
 
 
 def _service(entry: Mapping[str, Any]) -> Service:
-    row = _text(entry.get("ID"))  # a number alone is that of a row in the peer's own database
-    job = next((text for key in _JOB_KEYS[:5] if (text := _text(entry.get(key)))), "" if row.isdigit() else row)
+    row_id = _text(entry.get("ID"))  # a number alone is that of a row in the peer's own database
+    job = next((text for key in _JOB_KEYS[:5] if (text := _text(entry.get(key)))), "" if row_id.isdigit() else row_id)
     texts = frozenset(value[:_LONGEST] for value in entry.values() if isinstance(value, str) and value)
     return Service(job, _text(entry.get("JobStatus")), _text(entry.get("LogURL")), texts)
 
 
-def services_of(found: Iterable[Peer], *, job: str = "", uid: str = "") -> list[tuple[Peer, Service]]:
+def services_of(peers: Iterable[Peer], *, job: str = "", uid: str = "") -> list[tuple[Peer, Service]]:
     """Return the peers that show a job, each with its first entry of it.
 
     ``job``: the DMS's id. ``uid``: the ``job_id`` of the request (the pod's UID). A peer states its entries itself, so
     an entry is no proof that the peer has the job.
     """
     shown: list[tuple[Peer, Service]] = []
-    for peer in found:
+    for peer in peers:
         for service in peer.services:
             if (job and service.job == job) or (uid and service.names(uid)):
                 shown.append((peer, service))
@@ -139,7 +141,7 @@ class DmsJobRequest:
 
     uid: str
     image: str
-    asked: Resources
+    resources: Resources
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -153,15 +155,15 @@ class DmsJobRequest:
 
 def body(request: DmsJobRequest, peer: str, *, peer_field: str, gpu_count_field: str) -> dict[str, Any]:
     """Return the body of ``postJob``. The two names of fields are not published; without one, it is not sent."""
-    asked = request.asked
+    requested = request.resources
     job: dict[str, Any] = {"image": request.image}
     if request.command:
         job["entrypoint"] = list(request.command)
     if request.registry is not None:
         job["registry"] = dict(request.registry)
-    resources: dict[str, Any] = {"cpu": {"cores": int(asked.cpus)}, "ram": _size(asked.memory)}
-    if asked.disk:
-        resources["disk"] = _size(asked.disk)
+    resources: dict[str, Any] = {"cpu": {"cores": int(requested.cpus)}, "ram": _size(requested.memory)}
+    if requested.disk:
+        resources["disk"] = _size(requested.disk)
     if request.kind is not None:
         gpu: dict[str, Any] = {
             "brand": request.kind.brand,
@@ -169,7 +171,7 @@ def body(request: DmsJobRequest, peer: str, *, peer_field: str, gpu_count_field:
             "vram": f"{request.kind.vram}Gi",
         }
         if gpu_count_field:
-            gpu[gpu_count_field] = asked.gpus[str(request.kind)]
+            gpu[gpu_count_field] = requested.gpus[str(request.kind)]
         resources["gpu"] = gpu
     capability: dict[str, Any] = {
         "executor": "docker",
@@ -185,7 +187,7 @@ def body(request: DmsJobRequest, peer: str, *, peer_field: str, gpu_count_field:
     }
     if request.max_time is not None:
         capability["time"]["max_time"] = request.max_time
-    made: dict[str, Any] = {
+    content: dict[str, Any] = {
         "job_id": request.uid,
         "job": job,
         "jobparams": list(request.args),
@@ -195,13 +197,13 @@ def body(request: DmsJobRequest, peer: str, *, peer_field: str, gpu_count_field:
         "requiredCapability": capability,
     }
     for path, value in request.fields.items():
-        place: dict[str, Any] = made
+        target: dict[str, Any] = content
         for step in path[:-1]:
-            place = place.setdefault(step, {})
-        place[path[-1]] = value
+            target = target.setdefault(step, {})
+        target[path[-1]] = value
     if peer_field:
-        made[peer_field] = peer
-    return made
+        content[peer_field] = peer
+    return content
 
 
 def _size(amount: int) -> str:
@@ -210,14 +212,14 @@ def _size(amount: int) -> str:
     return f"{mebi // 1024}Gi" if mebi and mebi % 1024 == 0 else f"{mebi}Mi"
 
 
-def submitted_job(told: object) -> str:
+def submitted_job(answer: object) -> str:
     """Return the DMS's id of a job from the answer to ``postJob``; empty if it has none."""
-    if isinstance(told, list) and len(told) == 1:
-        told = told[0]
-    if not isinstance(told, dict):
-        text = _text(told)
+    if isinstance(answer, list) and len(answer) == 1:
+        answer = answer[0]
+    if not isinstance(answer, dict):
+        text = _text(answer)
         return text if _BARE_ID.fullmatch(text) else ""  # any other text may be the page of a proxy
-    data = told["data"] if isinstance(told.get("data"), dict) else told
+    data = answer["data"] if isinstance(answer.get("data"), dict) else answer
     return next((text for key in _JOB_KEYS if (text := _text(data.get(key)))), "")
 
 
@@ -235,32 +237,34 @@ class JobAnswer:
     log_url: str = ""
 
 
-def job_answer(told: object) -> JobAnswer:
+def job_answer(answer: object) -> JobAnswer:
     """Return the state of a job from an answer; raises :class:`SiteError` if it has no status."""
-    if isinstance(told, list) and len(told) == 1:
-        told = told[0]
-    if not isinstance(told, dict):
+    if isinstance(answer, list) and len(answer) == 1:
+        answer = answer[0]
+    if not isinstance(answer, dict):
         raise SiteError("the DMS's answer about a job is not an object")
-    keys = {str(key).lower().replace("_", "").replace("-", ""): value for key, value in told.items()}
-    status = _text(keys.get("jobstatus")) or _text(keys.get("status"))
+    values_by_key = {str(key).lower().replace("_", "").replace("-", ""): value for key, value in answer.items()}
+    status = _text(values_by_key.get("jobstatus")) or _text(values_by_key.get("status"))
     if not status:
         raise SiteError("the DMS's answer about a job has no jobstatus")
-    code = keys.get("exitcode")
+    exit_code = values_by_key.get("exitcode")
     return JobAnswer(
-        job=_text(keys.get("jobid") or keys.get("nunetjobid")),
+        job=_text(values_by_key.get("jobid") or values_by_key.get("nunetjobid")),
         status=status,
-        started_at=_time(keys.get("starttime")),
-        duration=seconds(keys.get("duration")),
-        remaining=seconds(keys.get("remainingtime")),
-        exit_code=code if isinstance(code, int) and not isinstance(code, bool) and 0 <= code < 256 else None,
-        message=_text(keys.get("message") or keys.get("error") or keys.get("reason")),
-        log_url=_text(keys.get("logurl")),
+        started_at=_time(values_by_key.get("starttime")),
+        duration=seconds(values_by_key.get("duration")),
+        remaining=seconds(values_by_key.get("remainingtime")),
+        exit_code=exit_code
+        if isinstance(exit_code, int) and not isinstance(exit_code, bool) and 0 <= exit_code < 256
+        else None,
+        message=_text(values_by_key.get("message") or values_by_key.get("error") or values_by_key.get("reason")),
+        log_url=_text(values_by_key.get("logurl")),
     )
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
-def _dicts(found: object) -> list[Mapping[str, Any]]:
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+def _dicts(value: object) -> list[Mapping[str, Any]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def _text(value: object) -> str:
@@ -281,10 +285,10 @@ def _amount(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return 0.0
     try:
-        found = float(value)
+        number = float(value)
     except (ValueError, OverflowError):
         return 0.0
-    return found if 0 <= found < 1e15 else 0.0
+    return number if 0 <= number < 1e15 else 0.0
 
 
 def seconds(value: object) -> float | None:
@@ -297,21 +301,21 @@ def seconds(value: object) -> float | None:
         if parts and "".join(number + unit for number, unit in parts) == text:
             value = sum(float(number) * {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}[unit] for number, unit in parts)
     try:
-        found = float(value)
+        duration = float(value)
     except (ValueError, OverflowError):
         return None
-    return found if 0 <= found < 1e9 else None
+    return duration if 0 <= duration < 1e9 else None
 
 
 def _time(value: object) -> float | None:
     """Return seconds since 1970 from RFC 3339, or from a number of seconds or milliseconds; ``None``: no time."""
     if isinstance(value, str):
         try:
-            found = parse_rfc3339(value.strip())
+            timestamp = parse_rfc3339(value.strip())
         except (ValueError, OverflowError):
             number = seconds(value)
-            found = -1.0 if number is None else number
+            timestamp = -1.0 if number is None else number
     else:
-        found = _amount(value)
-    found = found / 1000 if found > 1e11 else found
-    return found if 1e8 < found < 1e11 else None
+        timestamp = _amount(value)
+    timestamp = timestamp / 1000 if timestamp > 1e11 else timestamp
+    return timestamp if 1e8 < timestamp < 1e11 else None

@@ -40,10 +40,10 @@ class DmsAccess:
 
 @dataclass(frozen=True, slots=True)
 class PeerList:
-    """The peers of the network. ``asked``: monotonic time at which the list was requested."""
+    """The peers of the network. ``requested_at``: monotonic time at which the list was requested."""
 
     peers: tuple[Peer, ...]
-    asked: float
+    requested_at: float
 
 
 class NotFoundError(SiteError):
@@ -64,7 +64,7 @@ class DmsClient:
         )
         self._reads = CurlClient(self._address, pool_size=_CONNECTIONS)
         self._peer_path = ""
-        self._list: PeerList | None = None
+        self._peer_list: PeerList | None = None
         self._loads: SingleFlightCache[PeerList] = SingleFlightCache(clock)
 
     # --- the API ------------------------------------------------------------------------------------------------------
@@ -74,26 +74,28 @@ class DmsClient:
         return self._recent(at_most) or self._loads.get("peers", lambda: (self._recent(at_most) or self._load(), 0.0))
 
     def _recent(self, at_most: float) -> PeerList | None:
-        known = self._list
-        return known if known is not None and self._clock.monotonic() - known.asked <= at_most else None
+        peer_list = self._peer_list
+        return (
+            peer_list if peer_list is not None and self._clock.monotonic() - peer_list.requested_at <= at_most else None
+        )
 
     def _load(self) -> PeerList:
-        asked = self._clock.monotonic()
-        self._list = loaded = PeerList(tuple(dialect.peers(self._peers())), asked)
-        return loaded
+        requested_at = self._clock.monotonic()
+        self._peer_list = peer_list = PeerList(tuple(dialect.peers(self._peers())), requested_at)
+        return peer_list
 
     def _peers(self) -> object:
         paths = [self._peer_path] if self._peer_path else list(dialect.PEER_PATHS)
         for path in paths:
             try:
-                told = self._call("GET", path)
+                answer = self._call("GET", path)
             except (NotFoundError, SiteRefusedError) as error:
                 if path != paths[-1] and getattr(error, "status", 404) in (404, 405, 410):
                     continue
                 self._peer_path = ""  # the DMS may have been replaced by another version
                 raise
             self._peer_path = path
-            return told
+            return answer
         raise SiteError("the DMS has no list of peers")
 
     def submit(self, body: dict[str, Any], timeout: float) -> str:
@@ -123,10 +125,10 @@ class DmsClient:
     ) -> object:
         """Send a request; return the JSON of the answer, or its text. ``timeout``: seconds for the whole answer."""
         access = self._access
-        where = f"{method} {access.url}{path}"
+        request_name = f"{method} {access.url}{path}"
         for file in (access.ca_file, access.cert_file, access.key_file):
             if file is not None and not file.is_file():
-                raise SiteDownError(f"{where}: {file} does not exist")
+                raise SiteDownError(f"{request_name}: {file} does not exist")
         kind = "" if body is None else "application/json"
         headers = {"Accept": "application/json", "Content-Type": kind, **self._authorization()}
         data = json.dumps(body).encode() if body is not None else b"" if writes else None
@@ -138,21 +140,23 @@ class DmsClient:
                 method, path, headers, data, HttpLimits(access.connect_timeout, seconds, seconds, MOST_BYTES)
             )
         except ValueError as error:
-            raise SiteDownError(f"{where}: the request cannot be built: {error}") from error
+            raise SiteDownError(f"{request_name}: the request cannot be built: {error}") from error
         except CallError as error:
-            raise (SiteUnknownOutcomeError if writes and error.sent else SiteDownError)(f"{where}: {error}") from error
-        return self._read(answer.status, answer.body, where, writes)
+            raise (SiteUnknownOutcomeError if writes and error.sent else SiteDownError)(
+                f"{request_name}: {error}"
+            ) from error
+        return self._read(answer.status, answer.body, request_name, writes)
 
-    def _read(self, code: int, data: bytes, where: str, writes: bool) -> object:
-        told: object = data.decode("utf-8", "replace").strip()
+    def _read(self, code: int, data: bytes, request_name: str, writes: bool) -> object:
+        content: object = data.decode("utf-8", "replace").strip()
         is_json = False
         with contextlib.suppress(ValueError, RecursionError):
-            told, is_json = json.loads(data), True
+            content, is_json = json.loads(data), True
         if 200 <= code < 300:
             if not is_json and not writes:
-                raise SiteError(f"{where}: the answer is not JSON: {str(told)[:_SHOWN]!r}")
-            return told
-        text = f"{where}: HTTP {code}: {_message(told)}"
+                raise SiteError(f"{request_name}: the answer is not JSON: {str(content)[:_SHOWN]!r}")
+            return content
+        text = f"{request_name}: HTTP {code}: {_message(content)}"
         # a proxy that cannot reach the DMS answers 404 with a page
         if code == 404 and is_json:
             raise NotFoundError(text)
@@ -181,7 +185,7 @@ class DmsClient:
         return {"Authorization": f"Bearer {token}"}
 
 
-def _message(told: object) -> str:
-    if isinstance(told, dict):
-        told = next((told[key] for key in ("error", "message", "detail") if told.get(key)), told)
-    return str(told)[:_SHOWN]
+def _message(content: object) -> str:
+    if isinstance(content, dict):
+        content = next((content[key] for key in ("error", "message", "detail") if content.get(key)), content)
+    return str(content)[:_SHOWN]

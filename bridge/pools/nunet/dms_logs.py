@@ -91,20 +91,20 @@ def _matches(host: str, port: int, allowed: str) -> bool:
 def read(url: str, access: LogAccess, skip: int = 0) -> Iterator[bytes]:
     """Iterate over the log after its first ``skip`` bytes, up to ``access.most`` bytes in all. Raises SiteError."""
     check_url(url, access)
-    seen = 0
+    bytes_read = 0
     try:
         with requests.Session() as session:
             session.trust_env = False
-            times = (access.connect_timeout, access.timeout)
+            timeouts = (access.connect_timeout, access.timeout)
             # a session does not close the connection of an answer that is not read to its end
-            with session.get(url, timeout=times, allow_redirects=False, stream=True) as answer:
+            with session.get(url, timeout=timeouts, allow_redirects=False, stream=True) as answer:
                 if answer.status_code != 200:
                     raise SiteRefusedError(f"GET {url}: HTTP {answer.status_code}", retryable=True)
                 # the available bytes: iter_content would wait for a whole piece, also after the log was closed
-                while piece := answer.raw.read1(_PIECE, decode_content=True)[: max(0, access.most - seen)]:
-                    fresh = piece[max(0, skip - seen) :]
-                    seen += len(piece)
-                    yield fresh
+                while piece := answer.raw.read1(_PIECE, decode_content=True)[: max(0, access.most - bytes_read)]:
+                    new_bytes = piece[max(0, skip - bytes_read) :]
+                    bytes_read += len(piece)
+                    yield new_bytes
     except (requests.RequestException, HTTPError, OSError) as error:
         raise SiteDownError(f"GET {url}: {type(error).__name__}") from error
 
@@ -120,7 +120,7 @@ class Log:
         self._ended = ended
         self._closed = threading.Event()
         self._fetch = fetch
-        self._pieces = self._all(options)
+        self._pieces = self._limited_pieces(options)
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -134,13 +134,13 @@ class Log:
         """End the log."""
         self._closed.set()
 
-    def _all(self, options: LogOptions) -> Iterator[bytes]:
-        left = options.limit_bytes
+    def _limited_pieces(self, options: LogOptions) -> Iterator[bytes]:
+        bytes_left = options.limit_bytes
         for piece in self._lines(options.tail, follow=options.follow):
-            yield piece if left is None else piece[:left]
-            if left is not None:
-                left -= len(piece)
-                if left <= 0:
+            yield piece if bytes_left is None else piece[:bytes_left]
+            if bytes_left is not None:
+                bytes_left -= len(piece)
+                if bytes_left <= 0:
                     return
 
     def _pieces_after(self, skip: int) -> Iterator[bytes]:
@@ -148,23 +148,23 @@ class Log:
 
     def _lines(self, tail: int | None, *, follow: bool) -> Iterator[bytes]:
         """Iterate over the log, from its last ``tail`` lines."""
-        sent, last = 0, not follow or self._ended()
+        bytes_sent, is_last_read = 0, not follow or self._ended()
         if tail is not None:
-            text = b"".join(self._pieces_after(0))
-            sent = len(text)
-            yield b"".join(text.splitlines(keepends=True)[-tail:] if tail else ())
+            content = b"".join(self._pieces_after(0))
+            bytes_sent = len(content)
+            yield b"".join(content.splitlines(keepends=True)[-tail:] if tail else ())
         else:
             for piece in self._pieces_after(0):
-                sent += len(piece)
+                bytes_sent += len(piece)
                 yield piece
-        while not last and not self._closed.wait(FOLLOW_PERIOD):
-            last = self._ended()
+        while not is_last_read and not self._closed.wait(FOLLOW_PERIOD):
+            is_last_read = self._ended()
             try:
-                for piece in self._pieces_after(sent):
-                    sent += len(piece)
+                for piece in self._pieces_after(bytes_sent):
+                    bytes_sent += len(piece)
                     yield piece
             except SiteError:
-                if last:
+                if is_last_read:
                     raise
             yield b""  # the server notices here that its client is gone
 

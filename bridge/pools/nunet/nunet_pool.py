@@ -52,8 +52,8 @@ class NunetPool(PolledPool):
     def __init__(self, name: str, dms: DmsClient, settings: NunetSettings, clock: Clock) -> None:
         super().__init__(name, settings.polls, clock)
         self._dms = dms
-        self._own = settings
-        self._words = settings.words or {}
+        self._nunet_settings = settings
+        self._states_by_word = settings.words or {}
         self._jobs_lock = threading.Lock()
         self._ids: dict[str, str] = {}
         self._placement = Placement(settings.least_free, clock)
@@ -73,7 +73,7 @@ class NunetPool(PolledPool):
         return READY
 
     def _ping(self) -> Announcement:
-        self._update_peers(self._own.polls.ping_period / 2)
+        self._update_peers(self._nunet_settings.polls.ping_period / 2)
         return self._announcement("")
 
     def _unheard(self, problem: str) -> Announcement:
@@ -82,48 +82,54 @@ class NunetPool(PolledPool):
     def _announcement(self, problem: str) -> Announcement:
         free = self._placement.free()
         # the peers report what is free, a node has what jobs may use: the jobs of this pool are added
-        held = self._held()
-        whole = capacity.total([*free.values(), *(placed.asked for placed in held.values())])
+        held_resources = self._held_resources()
+        total_resources = capacity.total([*free.values(), *(placed.resources for placed in held_resources.values())])
         return Announcement(
             pool=self.name,
             submitter="dms",
             time=self._clock.time(),
-            period=self._own.polls.ping_period,
+            period=self._nunet_settings.polls.ping_period,
             version="",
             batch=f"{BATCH}, {len(free)} of {len(self._peers or ())} peers available",
-            capacity=whole.quantities(),
+            capacity=total_resources.quantities(),
             free=capacity.total(free.values()).quantities(),
-            jobs={"running": len(held)},
-            labels={**capacity.labels(free), **(self._own.labels or {})},
-            taints=list(self._own.taints),
+            jobs={"running": len(held_resources)},
+            labels={**capacity.labels(free), **(self._nunet_settings.labels or {})},
+            taints=list(self._nunet_settings.taints),
             problem=problem,
         )
 
     def _update_peers(self, at_most: float) -> None:
-        listed = self._dms.peers(at_most)
-        mine = capacity.members(listed.peers, self._own.groups, self._own.index)
-        self._placement.update(mine, listed.asked)
-        self._peers, self._all_peers = tuple(mine), listed.peers
+        peer_list = self._dms.peers(at_most)
+        group_peers = capacity.members(peer_list.peers, self._nunet_settings.groups, self._nunet_settings.index)
+        self._placement.update(group_peers, peer_list.requested_at)
+        self._peers, self._all_peers = tuple(group_peers), peer_list.peers
 
-    def _held(self) -> dict[str, Placed]:
+    def _held_resources(self) -> dict[str, Placed]:
         """Return the jobs that hold resources now, by UID."""
-        held: dict[str, Placed] = {}
+        held_resources: dict[str, Placed] = {}
         for uid, status in self.jobs().items():
             if status.phase == "ended":
                 continue
             if (placed := self._placement.of(uid)) is not None:
-                held[uid] = placed
+                held_resources[uid] = placed
             elif (pod := self.followed.get(uid)) is not None and "spec" in pod:  # another process has submitted it
                 with contextlib.suppress(ScriptError):
-                    held[uid] = Placed(status.host, pod_request.resources(pod, self._own.request)[0], -1.0)
-        return held
+                    held_resources[uid] = Placed(
+                        status.host, pod_request.resources(pod, self._nunet_settings.request)[0], -1.0
+                    )
+        return held_resources
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def prepare(self, pod: Pod) -> Pod:
         """Return the pod without the automatic token; raises ScriptError for one that the DMS cannot run."""
-        seen = pod_request.without_automatic(pod) if self._own.interlink else references.at_site(pod, api_server=False)
-        pod_request.check(seen, self._own.request)
-        return seen
+        site_pod = (
+            pod_request.without_automatic(pod)
+            if self._nunet_settings.interlink
+            else references.at_site(pod, api_server=False)
+        )
+        pod_request.check(site_pod, self._nunet_settings.request)
+        return site_pod
 
     def submit(self, pod: Pod, objects: Objects) -> JobStatus:
         """Submit the job of a prepared pod to the peer that suits it."""
@@ -132,32 +138,38 @@ class NunetPool(PolledPool):
 
     def _submit(self, pod: Pod, objects: Objects) -> JobStatus:
         uid = uid_of(pod)
+        # the DMS cannot search for a job_id, and a second job would be paid too:
         # after a lost answer, no caller may submit again, unless the DMS or the user says that there is no job; an
         # earlier process of a plugin may have submitted the pod, and only a DMS that knows UIDs can say so
-        doubtful = (
-            self._submissions.sent(uid) is not None or self._job_id(pod) is not None or self._own.lookup == "status"
+        may_exist = (
+            self._submissions.sent(uid) is not None
+            or self._job_id(pod) is not None
+            or self._nunet_settings.lookup == "status"
         )
         with retryable():
-            if doubtful and (known := self.status(pod)) is not None:
-                return known
-        request = pod_request.make(pod, objects, self.name, self._own.request)
+            if may_exist and (known_status := self.status(pod)) is not None:
+                return known_status
+        request = pod_request.make(pod, objects, self.name, self._nunet_settings.request)
         with retryable():
-            self._update_peers(self._own.polls.ping_period)
+            self._update_peers(self._nunet_settings.polls.ping_period)
         if not (readiness := self.ready()).ok:
             raise SiteDownError(readiness.message)
-        if (found := self._shown(uid)) is not None:
-            return self._found(pod, *found)
+        if (shown_job := self._shown_job(uid)) is not None:
+            return self._status_of_shown(pod, *shown_job)
         if dialect.services_of(self._all_peers, uid=uid) and not pod_annotations.no_job(pod):
             raise UnknownJobError("a peer that is not in the pool shows a job of the pod", hint=_HINT)
-        requirements = pod_request.requirements(pod, self._own.request)
-        peer = self._placement.place(uid, request.asked, requirements, self._held())
+        requirements = pod_request.requirements(pod, self._nunet_settings.request)
+        peer = self._placement.place(uid, request.resources, requirements, self._held_resources())
         body = dialect.body(
-            request, peer.id, peer_field=self._own.peer_field, gpu_count_field=self._own.gpu_count_field
+            request,
+            peer.id,
+            peer_field=self._nunet_settings.peer_field,
+            gpu_count_field=self._nunet_settings.gpu_count_field,
         )
-        asked = self._clock.monotonic()
+        requested_at = self._clock.monotonic()
         try:
             with self._submissions.sending(uid, pod_annotations.no_job(pod)):
-                job = self._dms.submit(body, self._own.submit_timeout)
+                job = self._dms.submit(body, self._nunet_settings.submit_timeout)
                 with self._jobs_lock:
                     self._ids[uid] = job
         except SiteUnknownOutcomeError:
@@ -167,7 +179,7 @@ class NunetPool(PolledPool):
             raise
         answer = JobAnswer(job=job, status="queued", message=f"submitted for {choice.short(peer.id)}")
         status = statuses.job_status(pod, answer, job, {}, peer=peer.id, now=self._clock.time())
-        self.followed.record(status, asked)
+        self.followed.record(status, requested_at)
         log.info("job submitted to the DMS", extra=kv(pool=self.name, job=job, peer=peer.id))
         return status
 
@@ -186,14 +198,14 @@ class NunetPool(PolledPool):
             return None
         if status is None or status.phase == "ended":
             return status
-        if status.job_id == uid and self._own.lookup != "status":
+        if status.job_id == uid and self._nunet_settings.lookup != "status":
             raise SiteRefusedError(
                 "the job cannot be cancelled: a peer shows it without the id that the DMS needs; the pod stays until "
                 "the job has ended",
                 reason="NoJobId",
                 retryable=True,
             )
-        if not self._own.cancel_path:
+        if not self._nunet_settings.cancel_path:
             limit = f": {status.message}" if status.message else ""
             raise SiteRefusedError(
                 f"job {status.job_id} cannot be cancelled: no cancelPath is configured; the pod stays until the "
@@ -201,26 +213,26 @@ class NunetPool(PolledPool):
                 reason="NoCancelPath",
                 retryable=True,
             )
-        self._dms.cancel(self._own.cancel_method, self._own.cancel_path, status.job_id)
+        self._dms.cancel(self._nunet_settings.cancel_method, self._nunet_settings.cancel_path, status.job_id)
         return self.status(pod)
 
     def status(self, pod: Pod) -> JobStatus | None:
         """Request the state of one job; ``None`` if the DMS does not know it."""
-        asked = self._clock.monotonic()
+        requested_at = self._clock.monotonic()
         with POOL_REQUESTS.labels(self.name, "status", "error").count_exceptions(SiteError):
             status = self._state(self.followed.whole(pod))
         POOL_REQUESTS.labels(self.name, "status", "ok").inc()
-        self.followed.apply({uid_of(pod): status}, asked)
+        self.followed.apply({uid_of(pod): status}, requested_at)
         return status
 
     def _fetch(self, pods: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
-        found: dict[str, JobStatus | None] = {}
+        status_by_uid: dict[str, JobStatus | None] = {}
         for pod in pods:
             try:
-                found[uid_of(pod)] = self._state(pod)
+                status_by_uid[uid_of(pod)] = self._state(pod)
             except UnknownJobError as error:  # no failure of the DMS
                 log.debug("the job of a pod is not known", extra=kv(pool=self.name, error=error))
-        return found
+        return status_by_uid
 
     def _state(self, pod: Pod) -> JobStatus | None:
         """Request the state of one job. Raises SiteError also if it is not known whether the DMS has the job."""
@@ -229,65 +241,67 @@ class NunetPool(PolledPool):
         if job is not None:
             answer = self._dms.status(job)
             return None if answer is None else self._status(pod, answer, job)
-        if self._own.lookup == "status":
+        if self._nunet_settings.lookup == "status":
             may_arrive = self._submissions.may_arrive(uid)  # before the request: the answer is about this time
             answer = self._dms.status(uid)
             if answer is None and may_arrive:
                 raise UnknownJobError("the DMS does not know the job yet, and may still carry out a submission of it")
-            return None if answer is None else self._adopt(pod, answer, answer.job or uid)
-        self._update_peers(self._own.polls.ping_period / 2)
-        if (found := self._shown(uid)) is not None:
-            return self._found(pod, *found)
-        sent, word = self._submissions.sent(uid), pod_annotations.no_job(pod)
-        if word and (sent is None or word != sent.word) and intent(pod) != (self.name, word):
+            return None if answer is None else self._claim_job(pod, answer, answer.job or uid)
+        self._update_peers(self._nunet_settings.polls.ping_period / 2)
+        if (shown_job := self._shown_job(uid)) is not None:
+            return self._status_of_shown(pod, *shown_job)
+        submission, word = self._submissions.sent(uid), pod_annotations.no_job(pod)
+        if word and (submission is None or word != submission.word) and intent(pod) != (self.name, word):
             return None
-        raise (UntracedJobError if sent is None else UnknownJobError)(
+        raise (UntracedJobError if submission is None else UnknownJobError)(
             "the pod may have been submitted, and the DMS cannot say whether it has a job of it: no peer shows one",
             hint=_HINT,
         )
 
-    def _shown(self, uid: str, job: str = "") -> tuple[Peer, Service] | None:
+    def _shown_job(self, uid: str, job: str = "") -> tuple[Peer, Service] | None:
         """Return the peer that got a pod's job, and its entry with the job's id or else the UID; ``None``: no entry.
 
         If this peer is not known, it is one of the pool. Any other peer could state the end of a job that it does not
         have. Raises UnknownJobError if several peers show the job.
         """
-        placed, known = self._placement.of(uid), self.job(uid)
-        got = placed.peer if placed is not None else known.host if known is not None else ""
+        placement, last_status = self._placement.of(uid), self.job(uid)
+        peer_id = placement.peer if placement is not None else last_status.host if last_status is not None else ""
         peers: Iterable[Peer] = self._peers or ()
-        if got and self._own.peer_field:
-            peers = (peer for peer in self._all_peers if peer.id == got)
-        return _only(dialect.services_of(peers, job=job, uid="" if job else uid))
+        if peer_id and self._nunet_settings.peer_field:
+            peers = (peer for peer in self._all_peers if peer.id == peer_id)
+        return _single(dialect.services_of(peers, job=job, uid="" if job else uid))
 
     def statement(self, pod: Pod) -> str:
         """Return the word of ``no-job``: it counts for one submission, also of a later process."""
         return pod_annotations.no_job(pod)
 
-    def _found(self, pod: Pod, peer: Peer, service: Service) -> JobStatus:
+    def _status_of_shown(self, pod: Pod, peer: Peer, service: Service) -> JobStatus:
         """Return the state of a job that a peer shows."""
-        _only(dialect.services_of(self._all_peers, job=service.job))
+        _single(dialect.services_of(self._all_peers, job=service.job))
         answer = self._dms.status(service.job) if service.job else None
         answer = answer or JobAnswer(job=service.job, status=service.status or "running")
-        return self._adopt(pod, answer, service.job or uid_of(pod), peer.id)
+        return self._claim_job(pod, answer, service.job or uid_of(pod), peer.id)
 
-    def _adopt(self, pod: Pod, answer: JobAnswer, job: str, peer: str = "") -> JobStatus:
+    def _claim_job(self, pod: Pod, answer: JobAnswer, job: str, peer: str = "") -> JobStatus:
         uid = uid_of(pod)
-        others = {uid_of(other): self._job_id(other) for other in self.followed.pods()}
+        job_ids = {uid_of(other): self._job_id(other) for other in self.followed.pods()}
         with self._jobs_lock:
-            if any(known == job and other != uid for other, known in (others | self._ids).items()):
+            if any(other_job == job and other != uid for other, other_job in (job_ids | self._ids).items()):
                 raise UnknownJobError(f"a peer or the DMS states the job of another pod: {job[:_SHOWN]!r}")
             self._ids[uid] = job
         return self._status(pod, answer, job, peer)
 
     def _status(self, pod: Pod, answer: JobAnswer, job: str, peer: str = "") -> JobStatus:
         uid = uid_of(pod)
-        before = self.job(uid)
-        if statuses.state_of(answer.status, self._words) is None and answer.status not in self._unknown_words:
+        last_status = self.job(uid)
+        if statuses.state_of(answer.status, self._states_by_word) is None and answer.status not in self._unknown_words:
             self._unknown_words.add(answer.status)
             log.warning(statuses.unknown(answer.status), extra=kv(pool=self.name, job=job))
-        placed = self._placement.of(uid)
-        peer = peer or (placed.peer if placed else "")
-        status = statuses.job_status(pod, answer, job, self._words, peer=peer, before=before, now=self._clock.time())
+        placement = self._placement.of(uid)
+        peer = peer or (placement.peer if placement else "")
+        status = statuses.job_status(
+            pod, answer, job, self._states_by_word, peer=peer, last_status=last_status, now=self._clock.time()
+        )
         if status.phase == "ended":
             self._placement.release(uid)
         return status
@@ -297,11 +311,15 @@ class NunetPool(PolledPool):
 
         The UID stands for the id of a job that only a peer shows; the DMS knows it with the lookup ``status`` alone.
         """
-        uid, known = uid_of(pod), self.job(uid_of(pod))
+        uid, last_status = uid_of(pod), self.job(uid_of(pod))
         recorded = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB, "")
-        pool, _, stated = recorded.partition("/")
-        for job in (self._ids.get(uid), known.job_id if known is not None else "", stated if pool == self.name else ""):
-            if job and (job != uid or self._own.lookup == "status"):
+        pool, _, recorded_job = recorded.partition("/")
+        for job in (
+            self._ids.get(uid),
+            last_status.job_id if last_status is not None else "",
+            recorded_job if pool == self.name else "",
+        ):
+            if job and (job != uid or self._nunet_settings.lookup == "status"):
                 return job
         return None
 
@@ -309,27 +327,27 @@ class NunetPool(PolledPool):
         """Return the log of the job, from the URL that the DMS or the peer publishes."""
         dms_logs.refuse_options(options)
         url = self._log_url(pod)
-        dms_logs.check_url(url, self._own.logs)
+        dms_logs.check_url(url, self._nunet_settings.logs)
 
         def ended() -> bool:
-            known = self.job(uid_of(pod))
-            return known is None or known.phase == "ended"
+            status = self.job(uid_of(pod))
+            return status is None or status.phase == "ended"
 
-        return dms_logs.Log(lambda skip: dms_logs.read(url, self._own.logs, skip), ended, options)
+        return dms_logs.Log(lambda skip: dms_logs.read(url, self._nunet_settings.logs, skip), ended, options)
 
     def _log_url(self, pod: Pod) -> str:
         job = self._job_id(pod)
         answer = self._dms.status(job) if job else None
         if answer is not None and answer.log_url:
             return answer.log_url
-        self._update_peers(self._own.polls.ping_period)
-        found = self._shown(uid_of(pod), job or "") or self._shown(uid_of(pod))
-        if found is None or not found[1].log_url:
+        self._update_peers(self._nunet_settings.polls.ping_period)
+        shown_job = self._shown_job(uid_of(pod), job or "") or self._shown_job(uid_of(pod))
+        if shown_job is None or not shown_job[1].log_url:
             raise SiteRefusedError("the DMS shows no log of the job yet", retryable=True)
-        return found[1].log_url
+        return shown_job[1].log_url
 
     def unfollow(self, job: str) -> None:
-        """End to request the state of a job, and forget its id."""
+        """Stop requesting the state of a job, and forget its id."""
         super().unfollow(job)
         self._forget(job)
 
@@ -340,7 +358,7 @@ class NunetPool(PolledPool):
         self._placement.release(job)
 
 
-def _only(shown: Sequence[tuple[Peer, Service]]) -> tuple[Peer, Service] | None:
+def _single(shown: Sequence[tuple[Peer, Service]]) -> tuple[Peer, Service] | None:
     """Return the only peer that shows a job; raises UnknownJobError if there are several."""
     if len(shown) > 1:
         peers = ", ".join(choice.short(peer.id) for peer, _ in shown[:_MOST_NAMED])

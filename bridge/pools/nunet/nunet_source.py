@@ -35,9 +35,9 @@ def make(config: Config, clock: Clock, *, interlink: bool = False) -> PolledPool
 
 
 def pools_of(
-    section: NunetSection, submit_timeout: float, clock: Clock, where: str, *, interlink: bool = False
+    section: NunetSection, submit_timeout: float, clock: Clock, location: str, *, interlink: bool = False
 ) -> list[NunetPool]:
-    """Return the pools of one DMS: one for each group of peers. ``where``: the place in the configuration."""
+    """Return the pools of one DMS: one for each group of peers. ``location``: the place in the configuration."""
     access = DmsAccess(
         url=section.url,
         token_file=section.token_file,
@@ -58,10 +58,12 @@ def pools_of(
         for group in section.groups
     ) or (Group(),)
     labels = [group.labels for group in section.groups] or [{}]
-    settings = [_settings(section, groups, index, labels[index], submit_timeout, where) for index in range(len(groups))]
+    settings = [
+        _settings(section, groups, index, labels[index], submit_timeout, location) for index in range(len(groups))
+    ]
     return [
-        NunetPool(name, dms, replace(each, interlink=interlink), clock)
-        for name, each in zip(section.pool_names, settings, strict=True)
+        NunetPool(name, dms, replace(pool_settings, interlink=interlink), clock)
+        for name, pool_settings in zip(section.pool_names, settings, strict=True)
     ]
 
 
@@ -71,7 +73,7 @@ def _settings(
     index: int,
     labels: dict[str, str],
     submit_timeout: float,
-    where: str,
+    location: str,
 ) -> NunetSettings:
     return NunetSettings(
         polls=PollSettings(
@@ -86,7 +88,7 @@ def _settings(
             secrets=section.send_secrets,
             gpu_count=bool(section.gpu_count_field),
             max_time=section.max_time,
-            defaults=_defaults(section, where),
+            defaults=_defaults(section, location),
         ),
         logs=LogAccess(
             hosts=tuple(section.log_hosts) or (own_host(section.url),),
@@ -110,19 +112,19 @@ def _settings(
     )
 
 
-def _defaults(section: NunetSection, where: str) -> dict[str, object]:
+def _defaults(section: NunetSection, location: str) -> dict[str, object]:
     """Return the default values of annotations; raises :class:`ConfigError`."""
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name, text in section.defaults.items():
         key = KEYS.get(name)
         if key is None or name == "no-job":
             raise ConfigError(
-                f"{where}.defaults: unknown key {name}; allowed: {', '.join(sorted(KEYS.keys() - {'no-job'}))}"
+                f"{location}.defaults: unknown key {name}; allowed: {', '.join(sorted(KEYS.keys() - {'no-job'}))}"
             )
         try:
-            found[name] = key.read(text)
+            values[name] = key.read(text)
         except (ValueError, OverflowError) as error:
             raise ConfigError(
-                f"{where}.defaults.{name}: {text!r} is not allowed; allowed: {key.allowed.replace('`', '')}"
+                f"{location}.defaults.{name}: {text!r} is not allowed; allowed: {key.allowed.replace('`', '')}"
             ) from error
-    return found
+    return values

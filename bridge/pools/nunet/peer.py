@@ -98,17 +98,17 @@ class Resources:
             {kind: count for kind, count in sorted(gpus.items()) if count},
         )
 
-    def lacks(self, asked: Resources) -> str:
-        """Return what is too small for ``asked``, or an empty text."""
-        if asked.cpus > self.cpus:
-            return f"cpu {asked.cpus}"
-        if asked.memory > self.memory:
-            return f"memory {mebibytes(asked.memory)}"
-        if asked.mhz > self.mhz:
-            return f"{MHZ} {asked.mhz}"
-        if asked.disk and self.disk is not None and asked.disk > self.disk:
-            return f"disk {mebibytes(asked.disk)}"
-        for kind, count in asked.gpus.items():
+    def lacks(self, requested: Resources) -> str:
+        """Return what is too small for ``requested``, or an empty text."""
+        if requested.cpus > self.cpus:
+            return f"cpu {requested.cpus}"
+        if requested.memory > self.memory:
+            return f"memory {mebibytes(requested.memory)}"
+        if requested.mhz > self.mhz:
+            return f"{MHZ} {requested.mhz}"
+        if requested.disk and self.disk is not None and requested.disk > self.disk:
+            return f"disk {mebibytes(requested.disk)}"
+        for kind, count in requested.gpus.items():
             if count > self.gpus.get(kind, 0):
                 return f"{count} GPU {kind}"
         return ""
@@ -120,9 +120,9 @@ class Resources:
 
     def quantities(self) -> dict[str, str]:
         """Return the amounts as Kubernetes quantities by resource."""
-        found = {CPU: str(max(int(self.cpus), 0)), MEMORY: mebibytes(max(self.memory, 0))}
-        found[MHZ] = str(max(int(self.mhz), 0))
-        return found | {f"nunet.io/gpu.{kind}": str(max(count, 0)) for kind, count in self.gpus.items()}
+        amounts = {CPU: str(max(int(self.cpus), 0)), MEMORY: mebibytes(max(self.memory, 0))}
+        amounts[MHZ] = str(max(int(self.mhz), 0))
+        return amounts | {f"nunet.io/gpu.{kind}": str(max(count, 0)) for kind, count in self.gpus.items()}
 
 
 def mebibytes(amount: int) -> str:

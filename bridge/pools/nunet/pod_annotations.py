@@ -88,18 +88,18 @@ def _no_constant(text: str) -> None:
 
 
 def _object(text: str) -> dict[str, Any]:
-    found = json.loads(text, parse_constant=_no_constant) if len(text) <= _LONGEST else None
-    if not isinstance(found, dict) or not _can_be_sent(found, _DEEPEST):
+    content = json.loads(text, parse_constant=_no_constant) if len(text) <= _LONGEST else None
+    if not isinstance(content, dict) or not _can_be_sent(content, _DEEPEST):
         raise ValueError
-    return found
+    return content
 
 
 def _can_be_sent(value: object, levels: int) -> bool:
     """Whether a value has at most so many levels, and no number beyond the range of JSON: 1e999 is infinite."""
     if isinstance(value, float):
         return math.isfinite(value)
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return inner is None or (levels > 0 and all(_can_be_sent(each, levels - 1) for each in inner))
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return children is None or (levels > 0 and all(_can_be_sent(child, levels - 1) for child in children))
 
 
 def _bytes(text: str) -> int:
@@ -253,7 +253,7 @@ KEYS: dict[str, Key] = {
 
 def read(pod: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a pod's annotations by short name; raises ``ScriptError`` for an unknown or invalid one."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for annotation, text in sorted((pod["metadata"].get("annotations") or {}).items()):
         if not annotation.startswith(PREFIX):
             continue
@@ -261,13 +261,13 @@ def read(pod: Mapping[str, Any]) -> dict[str, Any]:
         if key is None:
             raise ScriptError(f"annotation {annotation}: unknown; allowed: {', '.join(PREFIX + name for name in KEYS)}")
         try:
-            found[key.name] = key.read(str(text).strip())
+            values[key.name] = key.read(str(text).strip())
         except (ValueError, OverflowError, RecursionError) as error:
             allowed = key.allowed.replace("`", "")
             raise ScriptError(
                 f"annotation {annotation}: {str(text)[:100]!r} is not allowed; allowed: {allowed}"
             ) from error
-    return found
+    return values
 
 
 def no_job(pod: Mapping[str, Any]) -> str:

@@ -98,62 +98,69 @@ def without_automatic(pod: Pod) -> Pod:
     for kind in ("initContainers", "containers"):
         if spec.get(kind):
             changed[kind] = [
-                {**each, "volumeMounts": [m for m in each.get("volumeMounts") or () if m.get("name") not in dropped]}
+                {
+                    **each,
+                    "volumeMounts": [
+                        mount for mount in each.get("volumeMounts") or () if mount.get("name") not in dropped
+                    ],
+                }
                 for each in spec[kind]
             ]
     return {**pod, "spec": changed}
 
 
-def _refuse_unknown(found: Mapping[str, Any], where: str, allowed: set[str]) -> None:
-    for name, value in found.items():
+def _refuse_unknown(fields: Mapping[str, Any], field_path: str, allowed: set[str]) -> None:
+    for name, value in fields.items():
         if name not in allowed and not _is_empty(value):
-            raise ScriptError(f"{where}.{name}: a NuNet job cannot have it; remove it from the pod")
+            raise ScriptError(f"{field_path}.{name}: a NuNet job cannot have it; remove it from the pod")
 
 
 def _is_empty(value: object, name: str = "") -> bool:
     """Return whether the value requests nothing: empty, false, or an object of such values. User 0 is one."""
     if name in _IDS:
         return value is None
-    return not value or (isinstance(value, dict) and all(_is_empty(each, key) for key, each in value.items()))
+    return not value or (isinstance(value, dict) and all(_is_empty(item, key) for key, item in value.items()))
 
 
 def _time_limit(spec: Mapping[str, Any], values: Mapping[str, Any]) -> int | None:
-    stated = [int(limit) for limit in (spec.get("activeDeadlineSeconds"), values.get("max-time")) if limit is not None]
-    return min(stated) if stated else None
+    limits = [int(limit) for limit in (spec.get("activeDeadlineSeconds"), values.get("max-time")) if limit is not None]
+    return min(limits) if limits else None
 
 
 def resources(pod: Pod, settings: RequestSettings) -> tuple[Resources, gpus.Kind | None]:
     """Return the resources of the pod's job, and its kind of GPU; raises ``ScriptError``."""
-    where = "spec.containers[0].resources"
+    field_path = "spec.containers[0].resources"
     try:
-        asked = pod_requests(pod["spec"])
+        requests = pod_requests(pod["spec"])
     except ValueError as error:
-        raise ScriptError(f"{where}: {error}") from error
+        raise ScriptError(f"{field_path}: {error}") from error
     kinds: dict[gpus.Kind, int] = {}
-    for name, amount in asked.items():
+    for name, amount in requests.items():
         try:
             kind = gpus.kind_in(name)
         except ValueError as error:
-            raise ScriptError(f"{where}: {error}") from error
+            raise ScriptError(f"{field_path}: {error}") from error
         if kind is not None:
             kinds[kind] = kinds.get(kind, 0) + quantity.whole(amount)
         elif name not in ("cpu", "memory", "ephemeral-storage", MHZ, "nunet.cpu.mhz"):
-            raise ScriptError(f"{where}: {name!r} is not allowed; allowed: cpu, memory, {MHZ}, nunet.io/gpu.<kind>")
+            raise ScriptError(
+                f"{field_path}: {name!r} is not allowed; allowed: cpu, memory, {MHZ}, nunet.io/gpu.<kind>"
+            )
     if len(kinds) > 1:
-        raise ScriptError(f"{where}: {', '.join(map(str, kinds))}: one kind of GPU is allowed in a NuNet job")
+        raise ScriptError(f"{field_path}: {', '.join(map(str, kinds))}: one kind of GPU is allowed in a NuNet job")
     kind, count = next(iter(kinds.items()), (None, 0))
     if count > 1 and not settings.gpu_count:
         raise ScriptError(
-            f"{where}: {count} GPUs are not allowed; allowed: 1: the published request has no number of GPUs "
+            f"{field_path}: {count} GPUs are not allowed; allowed: 1: the published request has no number of GPUs "
             f"(gpuCountField of the pool)"
         )
     disk = pod_annotations.read(pod).get("disk")
     return (
         Resources(
-            cpus=Decimal(max(1, quantity.whole(asked.get("cpu", Decimal(0))))),
-            memory=quantity.whole(asked.get("memory", Decimal(0))),
-            mhz=asked.get(MHZ, asked.get("nunet.cpu.mhz", Decimal(0))),
-            disk=disk if disk is not None else quantity.whole(asked.get("ephemeral-storage", Decimal(0))),
+            cpus=Decimal(max(1, quantity.whole(requests.get("cpu", Decimal(0))))),
+            memory=quantity.whole(requests.get("memory", Decimal(0))),
+            mhz=requests.get(MHZ, requests.get("nunet.cpu.mhz", Decimal(0))),
+            disk=disk if disk is not None else quantity.whole(requests.get("ephemeral-storage", Decimal(0))),
             gpus={str(kind): count} if kind is not None else {},
         ),
         kind,
@@ -176,29 +183,31 @@ def requirements(pod: Pod, settings: RequestSettings) -> PeerRequirements:
 def make(pod: Pod, objects: Objects, node: str, settings: RequestSettings) -> DmsJobRequest:
     """Return the job of a checked pod. Raises ``ScriptError`` and ``MissingReferenceError``."""
     spec, container = pod["spec"], pod["spec"]["containers"][0]
-    asked, kind = resources(pod, settings)
-    plain, secret = _variables(pod, container, objects, node, asked, settings)
+    requested, kind = resources(pod, settings)
+    plain_variables, secret_variables = _variables(pod, container, objects, node, requested, settings)
     values = {"currency": "ntx", **settings.defaults, **pod_annotations.read(pod)}
-    everything = {**plain, **secret}
+    all_variables = {**plain_variables, **secret_variables}
 
     def words(key: str) -> tuple[str, ...]:
-        found = [environment.expand(str(text), everything) for text in container.get(key) or ()]
-        open_ = [environment.expand(str(text), plain) for text in container.get(key) or ()]
-        for index, (whole, visible) in enumerate(zip(found, open_, strict=True)):
-            if whole != visible:
+        expanded = [environment.expand(str(text), all_variables) for text in container.get(key) or ()]
+        expanded_without_secrets = [environment.expand(str(text), plain_variables) for text in container.get(key) or ()]
+        for index, (argument, argument_without_secrets) in enumerate(
+            zip(expanded, expanded_without_secrets, strict=True)
+        ):
+            if argument != argument_without_secrets:
                 raise ScriptError(
                     f"spec.containers[0].{key}[{index}]: the value of a Secret is not allowed here; allowed: in env"
                 )
-        return tuple(found)
+        return tuple(expanded)
 
     return DmsJobRequest(
         uid=str(pod["metadata"]["uid"]),
         image=str(container.get("image") or ""),
-        asked=asked,
+        resources=requested,
         command=words("command"),
         args=words("args"),
-        env=plain,
-        secrets=secret,
+        env=plain_variables,
+        secrets=secret_variables,
         registry=_registry(pod, str(container.get("image") or ""), objects, settings),
         kind=kind,
         ports=tuple(int(port["containerPort"]) for port in container.get("ports") or ()),
@@ -212,56 +221,56 @@ def _variables(
     container: Mapping[str, Any],
     objects: Objects,
     node: str,
-    asked: Resources,
+    requested: Resources,
     settings: RequestSettings,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the variables without values of Secrets, and those with."""
-    machine = {"cpu": asked.cpus, "memory": Decimal(asked.memory)}
+    machine = {"cpu": requested.cpus, "memory": Decimal(requested.memory)}
 
-    def made(found: Objects) -> dict[str, str]:
-        return environment.make(pod, container, "spec.containers[0]", found, node, machine).values
+    def values_with(with_objects: Objects) -> dict[str, str]:
+        return environment.make(pod, container, "spec.containers[0]", with_objects, node, machine).values
 
-    values = made(objects)
+    values = values_with(objects)
     for name, value in values.items():
         if ADDRESS in value:
             raise ScriptError(f"spec.containers[0].env: {name}: the IP address is not known before the job runs")
     # a variable contains the value of a Secret if it changes with it; it may do so through $(NAME)
-    other = made(Objects(objects.configmaps, _changed(objects.secrets), objects.tokens))
-    secret = {name: value for name, value in values.items() if other.get(name) != value}
-    if secret and not settings.secrets:
+    other_values = values_with(Objects(objects.configmaps, _changed(objects.secrets), objects.tokens))
+    secret_variables = {name: value for name, value in values.items() if other_values.get(name) != value}
+    if secret_variables and not settings.secrets:
         raise ScriptError(
-            f"spec.containers[0].env: {', '.join(sorted(secret))}: values of Secrets are not allowed in this pool "
-            f"(sendSecrets)"
+            f"spec.containers[0].env: {', '.join(sorted(secret_variables))}: values of Secrets are not allowed in this "
+            f"pool (sendSecrets)"
         )
-    return {name: value for name, value in values.items() if name not in secret}, secret
+    return {name: value for name, value in values.items() if name not in secret_variables}, secret_variables
 
 
 def _changed(secrets: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return the Secrets with other values."""
 
-    def other(found: Mapping[str, Any], decode: Callable[[str], bytes]) -> dict[str, str]:
-        return {key: base64.b64encode(decode(text) + b"'").decode() for key, text in found.items()}
+    def changed(data: Mapping[str, Any], decode: Callable[[str], bytes]) -> dict[str, str]:
+        return {key: base64.b64encode(decode(text) + b"'").decode() for key, text in data.items()}
 
     return {
         name: {
-            **found,
+            **secret,
             "data": {
-                **other(found.get("data") or {}, base64.b64decode),
-                **other(found.get("stringData") or {}, lambda text: text.encode("utf-8", "surrogatepass")),
+                **changed(secret.get("data") or {}, base64.b64decode),
+                **changed(secret.get("stringData") or {}, lambda text: text.encode("utf-8", "surrogatepass")),
             },
             "stringData": {},
         }
-        for name, found in secrets.items()
+        for name, secret in secrets.items()
     }
 
 
 def _registry(pod: Pod, image: str, objects: Objects, settings: RequestSettings) -> dict[str, str] | None:
     """Return the credentials for the registry of the image; ``None``: the pod has none for it."""
-    packed = site_annotations.pull_secret(pod, objects)
-    if not packed:
+    auth_config = site_annotations.pull_secret(pod, objects)
+    if not auth_config:
         return None
     server = registry_of(image)
-    for name, entry in json.loads(packed)["auths"].items():
+    for name, entry in json.loads(auth_config)["auths"].items():
         if _host(name) != server:
             continue
         if not settings.secrets:
@@ -278,8 +287,8 @@ def _registry(pod: Pod, image: str, objects: Objects, settings: RequestSettings)
 
 def registry_of(image: str) -> str:
     """Return the host of an image's registry: Docker Hub's without one in the name."""
-    first, slash, _ = image.removeprefix("docker://").partition("/")
-    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
+    host, slash, _ = image.removeprefix("docker://").partition("/")
+    return host if slash and ("." in host or ":" in host or host == "localhost") else "docker.io"
 
 
 def _host(entry: str) -> str:

@@ -51,47 +51,51 @@ def job_status(
     *,
     peer: str = "",
     owner: str = "",
-    before: JobStatus | None = None,
+    last_status: JobStatus | None = None,
     now: float,
 ) -> JobStatus:
-    """Return the state of a pod's job. ``before``: the last known state. ``now``: seconds since 1970.
+    """Return the state of a pod's job. ``last_status``: the last known state. ``now``: seconds since 1970.
 
     The DMS reports no exit code in the published form: it is 0 for a job that succeeded, and 1 for one that failed.
     A word without a meaning leaves the last known state.
     """
     metadata = pod["metadata"]
     state = state_of(answer.status, configured)
-    container = _container_name(pod, before)
+    container = _container_name(pod, last_status)
     identity = {"job": metadata["uid"], "namespace": metadata["namespace"], "name": metadata["name"]}
-    common: dict[str, Any] = {
+    common_fields: dict[str, Any] = {
         **identity,
         "owner": owner,
         "job_id": job,
-        "host": peer or (before.host if before else ""),
+        "host": peer or (last_status.host if last_status else ""),
     }
-    started = answer.started_at or (before.started_at if before else None)
+    started_at = answer.started_at or (last_status.started_at if last_status else None)
     if state is None:
-        return JobStatus(**common, phase="unknown", started_at=started, message=unknown(answer.status))
+        return JobStatus(**common_fields, phase="unknown", started_at=started_at, message=unknown(answer.status))
     if state == "queued":
-        return JobStatus(**common, phase="queued", message=answer.message, containers=[ContainerState(name=container)])
+        return JobStatus(
+            **common_fields, phase="queued", message=answer.message, containers=[ContainerState(name=container)]
+        )
     if state == "running":
-        started = started or now
-        running = ContainerState(name=container, state="running", started_at=started, started=True, ready=True)
-        text = _remaining(answer.remaining, before.message if before and before.phase == "running" else "", now)
-        return JobStatus(**common, phase="running", started_at=started, message=text, containers=[running])
-    if before is not None and before.phase == "ended":
-        return before
-    code = answer.exit_code if answer.exit_code is not None else 0 if state == "succeeded" else 1
-    reason = job_ends.CANCELLED.site_reason if state == "cancelled" else "" if code == 0 else "Error"
-    ended_at = started + answer.duration if started and answer.duration else now
-    ended = Termination(exit_code=code, message=answer.message, started_at=started, finished_at=ended_at)
+        started_at = started_at or now
+        running = ContainerState(name=container, state="running", started_at=started_at, started=True, ready=True)
+        text = _remaining(
+            answer.remaining, last_status.message if last_status and last_status.phase == "running" else "", now
+        )
+        return JobStatus(**common_fields, phase="running", started_at=started_at, message=text, containers=[running])
+    if last_status is not None and last_status.phase == "ended":
+        return last_status
+    exit_code = answer.exit_code if answer.exit_code is not None else 0 if state == "succeeded" else 1
+    reason = job_ends.CANCELLED.site_reason if state == "cancelled" else "" if exit_code == 0 else "Error"
+    ended_at = started_at + answer.duration if started_at and answer.duration else now
+    ended = Termination(exit_code=exit_code, message=answer.message, started_at=started_at, finished_at=ended_at)
     return JobStatus(
-        **common,
+        **common_fields,
         phase="ended",
-        outcome="Succeeded" if state == "succeeded" and code == 0 else "Failed",
+        outcome="Succeeded" if state == "succeeded" and exit_code == 0 else "Failed",
         reason=reason,
         message=answer.message,
-        started_at=started,
+        started_at=started_at,
         ended_at=ended_at,
         containers=[ContainerState(name=container, state="terminated", ended=ended)],
     )
@@ -102,14 +106,14 @@ def unknown(word: str) -> str:
     return f"the DMS's status {word[:60]!r} has no meaning here: add it to statuses of the pool; allowed: {STATES}"
 
 
-def _remaining(seconds: float | None, before: str, now: float) -> str:
+def _remaining(seconds: float | None, last_message: str, now: float) -> str:
     """Return when the DMS ends the job at the latest. The text changes only if this time moves by a minute."""
     if seconds is None:
-        return before
+        return last_message
     end = now + seconds
     text = f"the DMS ends it at {rfc3339(end)} at the latest"
-    if before and abs(end - _end_in(before)) <= NOTICE:
-        return before
+    if last_message and abs(end - _end_in(last_message)) <= NOTICE:
+        return last_message
     return text
 
 
@@ -118,9 +122,9 @@ def _end_in(text: str) -> float:
     return parse_rfc3339(match[1]) if match else 0.0
 
 
-def _container_name(pod: Mapping[str, Any], before: JobStatus | None) -> str:
+def _container_name(pod: Mapping[str, Any], last_status: JobStatus | None) -> str:
     """Return the name of the pod's only container, also for a job whose pod is gone."""
-    named = (pod.get("spec") or {}).get("containers") or ()
-    if named:
-        return str(named[0]["name"])
-    return before.containers[0].name if before is not None and before.containers else "main"
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    if containers:
+        return str(containers[0]["name"])
+    return last_status.containers[0].name if last_status is not None and last_status.containers else "main"

@@ -28,8 +28,8 @@ class Submissions:
     ``lasts``: seconds after its start for which a submission may be carried out.
     """
 
-    def __init__(self, lasts: float, clock: Clock) -> None:
-        self._lasts, self._clock = lasts, clock
+    def __init__(self, lifetime: float, clock: Clock) -> None:
+        self._lifetime, self._clock = lifetime, clock
         self._lock = threading.Lock()
         self._callers: set[str] = set()
         self._sent: dict[str, Sent] = {}
@@ -50,15 +50,15 @@ class Submissions:
     @contextmanager
     def sending(self, uid: str, word: str) -> Iterator[None]:
         """Record a submission while it is in progress, and after it unless its outcome is known."""
-        before = self._sent.get(uid)
-        self._sent[uid] = Sent(self._clock.monotonic() + self._lasts, word)
+        earlier_submission = self._sent.get(uid)
+        self._sent[uid] = Sent(self._clock.monotonic() + self._lifetime, word)
         try:
             yield
         except SiteError as error:
             if not isinstance(error, SiteUnknownOutcomeError):
                 self.forget(uid)
-                if before is not None:  # this one was not carried out, but an earlier one may have been
-                    self._sent[uid] = before
+                if earlier_submission is not None:  # this one was not carried out, but an earlier one may have been
+                    self._sent[uid] = earlier_submission
             raise
         self.forget(uid)
 
@@ -67,9 +67,9 @@ class Submissions:
         return self._sent.get(uid)
 
     def may_arrive(self, uid: str) -> bool:
-        """Return whether the DMS may still carry out a submission: that it knows no job says nothing until then."""
-        sent = self._sent.get(uid)
-        return sent is not None and self._clock.monotonic() <= sent.until
+        """Return whether the DMS may still carry out a submission. Until then, an answer without a job is no proof."""
+        submission = self._sent.get(uid)
+        return submission is not None and self._clock.monotonic() <= submission.until
 
     def forget(self, uid: str) -> None:
         """Remove what is recorded of a pod."""

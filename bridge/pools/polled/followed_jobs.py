@@ -17,15 +17,15 @@ request without an answer may be carried out late."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """A state of a job, from the answer to a request that was sent at ``asked`` (monotonic)."""
+class _Observation:
+    """A state of a job, from the answer to a request that was sent at ``requested_at`` (monotonic)."""
 
     status: JobStatus
-    asked: float
+    requested_at: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Absent:
+class _Absence:
     """The site has answered ``count`` times in a row that it does not know a job, the last time at ``at``."""
 
     count: int
@@ -45,8 +45,8 @@ class FollowedJobs:
         self._pool, self._poll_period, self._notify = pool, poll_period, notify
         self._lock = threading.Lock()
         self._pods: dict[str, Pod] = {}
-        self._seen: dict[str, _Seen] = {}
-        self._absent: dict[str, _Absent] = {}
+        self._observations: dict[str, _Observation] = {}
+        self._absences: dict[str, _Absence] = {}
 
     def add(self, pod: Pod) -> None:
         """Add a pod; its job is :meth:`due` at once."""
@@ -58,21 +58,21 @@ class FollowedJobs:
         """Remove a pod and the state of its job."""
         with self._lock:
             self._pods.pop(job, None)
-            self._absent.pop(job, None)
-            removed = self._seen.pop(job, None)
+            self._absences.pop(job, None)
+            removed = self._observations.pop(job, None)
             POOL_FOLLOWED.labels(self._pool).set(len(self._pods))
         if removed is not None:
             self._notify(job)
 
     def job(self, job: str) -> JobStatus | None:
         """Return the last known state of one job."""
-        seen = self._seen.get(job)
-        return None if seen is None else seen.status
+        observation = self._observations.get(job)
+        return None if observation is None else observation.status
 
     def jobs(self) -> dict[str, JobStatus]:
         """Return the last known states of all jobs."""
         with self._lock:
-            return {job: seen.status for job, seen in self._seen.items()}
+            return {job: observation.status for job, observation in self._observations.items()}
 
     def get(self, job: str) -> Pod | None:
         """Return the pod with this UID if it is followed."""
@@ -87,49 +87,57 @@ class FollowedJobs:
         """Return the followed pod of the same UID, if ``pod`` has only its identity."""
         return pod if "spec" in pod else self._pods.get(uid_of(pod), pod)
 
-    def record(self, status: JobStatus, asked: float) -> None:
-        """Apply a state, from an answer to a request that was sent at ``asked`` (monotonic)."""
+    def record(self, status: JobStatus, requested_at: float) -> None:
+        """Apply a state, from an answer to a request that was sent at ``requested_at`` (monotonic)."""
         with self._lock:
-            self._answered(asked)
-            seen = self._seen.get(status.job)
-            if seen is not None and (seen.asked > asked or (seen.status.phase == "ended" and status.phase != "ended")):
+            self._record_answer(requested_at)
+            observation = self._observations.get(status.job)
+            if observation is not None and (
+                observation.requested_at > requested_at
+                or (observation.status.phase == "ended" and status.phase != "ended")
+            ):
                 return  # an older answer, or a change after the end, which is final
-            self._absent.pop(status.job, None)
-            changed = seen is None or seen.status != status
+            self._absences.pop(status.job, None)
+            changed = observation is None or observation.status != status
             # an equal state stays the same object: a decision about it need not be repeated (Entry.is_settled)
-            self._seen[status.job] = _Seen(status if changed or seen is None else seen.status, asked)
+            self._observations[status.job] = _Observation(
+                status if changed or observation is None else observation.status, requested_at
+            )
         if changed:
             self._notify(status.job)
 
-    def record_absence(self, job: str, asked: float) -> None:
-        """Apply the answer that the site does not know a job, to a request that was sent at ``asked`` (monotonic)."""
+    def record_absence(self, job: str, requested_at: float) -> None:
+        """Apply the answer that the site does not know a job.
+
+        ``requested_at``: monotonic time at which the request was sent.
+        """
         with self._lock:
-            self._answered(asked)
-            seen = self._seen.get(job)
-            if seen is not None and seen.asked > asked:
+            self._record_answer(requested_at)
+            observation = self._observations.get(job)
+            if observation is not None and observation.requested_at > requested_at:
                 return
             if job in self._pods:
-                before = self._absent.get(job)
-                self._absent[job] = _Absent(1 if before is None else before.count + 1, asked)
-            removed = self._seen.pop(job, None)
+                absence = self._absences.get(job)
+                self._absences[job] = _Absence(1 if absence is None else absence.count + 1, requested_at)
+            removed = self._observations.pop(job, None)
         if removed is not None:
             self._notify(job)
 
-    def answered(self, asked: float) -> None:
-        """Record that a request that was sent at ``asked`` (monotonic) got an answer."""
+    def answered(self, requested_at: float) -> None:
+        """Record that a request that was sent at ``requested_at`` (monotonic) got an answer."""
         with self._lock:
-            self._answered(asked)
+            self._record_answer(requested_at)
 
-    def _answered(self, asked: float) -> None:
-        self.answered_at = max(asked, self.answered_at or asked)
+    def _record_answer(self, requested_at: float) -> None:
+        self.answered_at = max(requested_at, self.answered_at or requested_at)
 
-    def apply(self, found: Mapping[str, JobStatus | None], asked: float) -> None:
+    def apply(self, statuses: Mapping[str, JobStatus | None], requested_at: float) -> None:
         """Apply an answer about several jobs; ``None``: the site does not know the job."""
-        for job, status in found.items():
+        for job, status in statuses.items():
             if status is None:
-                self.record_absence(job, asked)
+                self.record_absence(job, requested_at)
             else:
-                self.record(status, asked)
+                self.record(status, requested_at)
 
     def due(self, now: float) -> list[Pod]:
         """Return the followed pods whose jobs have not ended. A job that the site does not know is due less often."""
@@ -137,12 +145,13 @@ class FollowedJobs:
             return [
                 pod
                 for job, pod in self._pods.items()
-                if ((seen := self._seen.get(job)) is None or seen.status.phase != "ended") and self._may_exist(job, now)
+                if ((observation := self._observations.get(job)) is None or observation.status.phase != "ended")
+                and self._may_exist(job, now)
             ]
 
     def _may_exist(self, job: str, now: float) -> bool:
-        absent = self._absent.get(job)
-        if absent is None:
+        absence = self._absences.get(job)
+        if absence is None:
             return True
-        pause: float = self._poll_period * 2 ** min(absent.count - 1, 16)
-        return now - absent.at >= min(ABSENT_AGAIN, pause)
+        pause: float = self._poll_period * 2 ** min(absence.count - 1, 16)
+        return now - absence.at >= min(ABSENT_AGAIN, pause)

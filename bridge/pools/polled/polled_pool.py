@@ -1,6 +1,6 @@
 """The base of pools whose sites cannot list their jobs, and publish nothing: everything is requested periodically.
 
-The hub passes the pods whose jobs it wants to know of. One request has many of them, if the site answers it.
+The hub passes the pods whose jobs are to be polled. One request has many of them, if the site supports this.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BACKOFF = Backoff(first=1.0, limit=30.0, jitter=0.1)
 
 @dataclass(frozen=True, slots=True)
 class PollSettings:
-    """How often and how a site is asked.
+    """How often the hub sends requests to a site, and how many at once.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class PolledPool(abc.ABC):
 
     # --- requests of a subclass ---------------------------------------------------------------------------------------
     @abc.abstractmethod
-    def _fetch(self, wanted: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
+    def _fetch(self, pods: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
         """Request the states of up to ``settings.batch`` jobs by UID; ``None``: the site does not know the job.
 
         A job without a usable answer is absent from the result. Raises :class:`SiteError`.
@@ -95,7 +95,7 @@ class PolledPool(abc.ABC):
 
     @abc.abstractmethod
     def _unheard(self, problem: str) -> Announcement:
-        """Return what is known of a site that has not answered since this process started."""
+        """Return the announcement of a site that has not answered since this process started."""
 
     # --- the port -----------------------------------------------------------------------------------------------------
     @abc.abstractmethod
@@ -144,11 +144,11 @@ class PolledPool(abc.ABC):
 
         Every error is retryable: it says nothing about the job.
         """
-        job, asked = uid_of(pod), self._clock.monotonic()
+        job, requested_at = uid_of(pod), self._clock.monotonic()
         try:
             with self._only_site_errors():
-                found = self._fetch([self.followed.whole(pod)])
-            if job not in found:
+                statuses = self._fetch([self.followed.whole(pod)])
+            if job not in statuses:
                 raise SiteNoStateError(f"pool {self.name}: the answer has no valid state of pod {_name(pod)}")
         except SiteError as error:
             POOL_REQUESTS.labels(self.name, "status", "error").inc()
@@ -156,8 +156,8 @@ class PolledPool(abc.ABC):
                 raise
             raise SiteNoStateError(str(error), hint=error.hint) from error
         POOL_REQUESTS.labels(self.name, "status", "ok").inc()
-        self.followed.apply(found, asked)
-        return found[job]
+        self.followed.apply(statuses, requested_at)
+        return statuses[job]
 
     def current_files(self, pod: Pod, objects: Objects) -> CurrentFiles:
         """Return nothing: see :meth:`refresh`."""
@@ -190,7 +190,7 @@ class PolledPool(abc.ABC):
         self.followed.add(pod)
 
     def unfollow(self, job: str) -> None:
-        """End this, and remove the job from the view."""
+        """Stop requesting the state of this job, and remove the job from the view."""
         self.followed.remove(job)
 
     def subscribe(self, changed: Changed) -> None:
@@ -217,26 +217,26 @@ class PolledPool(abc.ABC):
 
     def ping(self) -> int:
         """Ping the site once; return the number of failed pings in a row."""
-        asked = self._clock.monotonic()
+        requested_at = self._clock.monotonic()
         try:
             with self._only_site_errors():
-                told = self._ping()
+                announcement = self._ping()
         except SiteError as error:
             POOL_REQUESTS.labels(self.name, "ping", "error").inc()
             self._failed_pings += 1
             self._log_failure("the site of a pool does not answer a ping", self._failed_pings, error)
             self._problem = error.with_hint
-            before = self._announced
-            if before is None:
-                self._announced = self._unheard(self._problem), asked
+            last_announced = self._announced
+            if last_announced is None:
+                self._announced = self._unheard(self._problem), requested_at
             elif self._failed_pings >= self.settings.failures:
                 # the time of the last answer stays: the virtual node is NotReady at once, and silent later
-                self._announced = before[0].model_copy(update={"problem": self._problem}), before[1]
+                self._announced = last_announced[0].model_copy(update={"problem": self._problem}), last_announced[1]
         else:
             POOL_REQUESTS.labels(self.name, "ping", "ok").inc()
             self._failed_pings, self._problem = 0, ""
-            self.followed.answered(asked)
-            self._announced = told, self._clock.monotonic()
+            self.followed.answered(requested_at)
+            self._announced = announcement, self._clock.monotonic()
         self._notify("")
         return self._failed_pings
 
@@ -256,17 +256,17 @@ class PolledPool(abc.ABC):
 
     def _poll_batch(self, pods: Sequence[Pod]) -> SiteError | None:
         """Request the states of some jobs; return the error if the site refuses, raise it if the site is down."""
-        asked = self._clock.monotonic()
+        requested_at = self._clock.monotonic()
         try:
             with self._only_site_errors():
-                found = self._fetch(pods)
+                statuses = self._fetch(pods)
         except SiteError as error:
             POOL_REQUESTS.labels(self.name, "poll", "error").inc()
             if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
                 raise
             return error
         POOL_REQUESTS.labels(self.name, "poll", "ok").inc()
-        self.followed.apply(found, asked)
+        self.followed.apply(statuses, requested_at)
         return None
 
     @contextlib.contextmanager

@@ -40,7 +40,7 @@ class NatsStore:
         self._subjects = BucketSubjects(bucket, owner)
         self._inbox_prefix = inbox_prefix
         self._replicas = replicas
-        self._found = False
+        self._is_open = False
 
     def load(self, kind: str) -> dict[str, bytes]:
         """Return all values of a kind by key."""
@@ -63,17 +63,19 @@ class NatsStore:
                 "num_replicas": 1,
             }
             body = {"stream_name": self._subjects.stream, "config": consumer}
-            made = self._ask(self._subjects.consumer, json.dumps(body).encode())
-            found = {}
+            consumer_info = self._ask(self._subjects.consumer, json.dumps(body).encode())
+            values = {}
             # the server counts values that it sent before this answer as delivered
-            for _ in range(_number(made, "num_pending") + _number(made.get("delivered"), "consumer_seq")):
+            for _ in range(
+                _number(consumer_info, "num_pending") + _number(consumer_info.get("delivered"), "consumer_seq")
+            ):
                 subject, data = arrived.get(timeout=TIMEOUT)
-                found[self._subjects.key_of(subject)] = data
+                values[self._subjects.key_of(subject)] = data
         except queue.Empty:
             raise StoreError(f"{self}: the list of {kind} is incomplete: no value for {TIMEOUT:g} s") from None
         finally:
             subscription.close()  # the server deletes a consumer without subscribers
-        return {key: data for key, data in found.items() if data}  # other tools mark a deletion with an empty value
+        return {key: data for key, data in values.items() if data}  # other tools mark a deletion with an empty value
 
     def put(self, kind: str, values: Mapping[str, bytes]) -> None:
         """Store these values."""
@@ -91,14 +93,14 @@ class NatsStore:
 
     def close(self) -> None:
         """Check at the next call that the bucket exists. The link stays open: it belongs to the hub."""
-        self._found = False
+        self._is_open = False
 
     def __str__(self) -> str:
         return f"NATS bucket {self._subjects.bucket}"
 
     def _open(self) -> None:
         """Create the bucket unless it exists. An administrator may have created it with other settings."""
-        if self._found:
+        if self._is_open:
             return
         stream = {
             "name": self._subjects.stream,
@@ -121,14 +123,14 @@ class NatsStore:
         config = info.get("config")
         if not isinstance(config, dict) or config.get("subjects") != stream["subjects"]:
             raise StoreError(f"{self}: the stream {self._subjects.stream} is not a key-value bucket")
-        self._found = True
+        self._is_open = True
 
     def _ask(self, subject: str, data: bytes) -> dict[str, Any]:
         try:
             answer = json.loads(self._link.request(subject, data, TIMEOUT))
         except SiteDownError as error:
-            why = "no responder on the JetStream API" if self._link.connected else str(error)
-            raise StoreError(f"{self}: {why}", hint=_HINT if self._link.connected else "") from error
+            reason = "no responder on the JetStream API" if self._link.connected else str(error)
+            raise StoreError(f"{self}: {reason}", hint=_HINT if self._link.connected else "") from error
         except SiteUnknownOutcomeError as error:  # NATS does not answer a request that the user may not send
             raise StoreError(f"{self}: {error}", hint=_HINT) from error
         except (SiteError, ValueError, RecursionError) as error:

@@ -46,15 +46,15 @@ class StoredJob(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Kept:
+class _MarkedValues:
     """The values of a pool that were last marked for a write.
 
-    ``words``: the lasting values of the announcement. ``heard``, ``marked_at`` and ``complete_at`` are monotonic times:
+    ``lasting_values``: those of the announcement. ``received_at``, ``marked_at`` and ``complete_at``: monotonic times
     of the announcement, of the mark, and of the snapshot.
     """
 
-    words: tuple[object, ...] = ()
-    heard: float = float("-inf")
+    lasting_values: tuple[object, ...] = ()
+    received_at: float = float("-inf")
     marked_at: float = float("-inf")
     complete_at: float | None = None
 
@@ -79,7 +79,7 @@ class PoolPersistence:
         self._pools, self._clock = pools, clock
         self._began = clock.monotonic()
         self._lock = threading.RLock()
-        self._kept: dict[str, _Kept] = {}
+        self._marked: dict[str, _MarkedValues] = {}
         self._jobs: dict[str, dict[str, StoredJob]] = {}
         self._too_large: set[str] = set()
         self._synchronizer = StoreSynchronizer(store, self, clock, leads, name, reachable)
@@ -111,15 +111,15 @@ class PoolPersistence:
                 self._mark_job(name, uid, pool.job(uid))
 
     def _mark_pool(self, pool: SubmitterPool) -> None:
-        kept = self._kept.setdefault(pool.name, _Kept())
+        marked = self._marked.setdefault(pool.name, _MarkedValues())
         if (announced := pool.announced()) is not None:
-            now, words = self._clock.monotonic(), (*_lasting_values(announced[0]), pool.buildconfig() is None)
-            again = announced[1] != kept.heard and now - kept.marked_at >= AGAIN
-            if words != kept.words or again:
-                kept.words, kept.heard, kept.marked_at = words, announced[1], now
+            now, lasting_values = self._clock.monotonic(), (*_lasting_values(announced[0]), pool.buildconfig() is None)
+            is_due = announced[1] != marked.received_at and now - marked.marked_at >= AGAIN
+            if lasting_values != marked.lasting_values or is_due:
+                marked.lasting_values, marked.received_at, marked.marked_at = lasting_values, announced[1], now
                 self._synchronizer.mark(POOLS, pool.name)
-        if (complete_at := pool.complete_at()) != kept.complete_at:
-            kept.complete_at = complete_at
+        if (complete_at := pool.complete_at()) != marked.complete_at:
+            marked.complete_at = complete_at
             jobs = pool.jobs()
             for uid in {*jobs, *self._jobs.get(pool.name, ())}:
                 self._mark_job(pool.name, uid, jobs.get(uid))
@@ -128,14 +128,14 @@ class PoolPersistence:
 
     def _mark_job(self, name: str, uid: str, status: JobStatus | None) -> None:
         jobs = self._jobs.setdefault(name, {})
-        known = jobs.get(uid)
+        stored_job = jobs.get(uid)
         if status is None:
             if jobs.pop(uid, None) is None:
                 return
-        elif known is not None:
-            if known.job_id == status.job_id[: records.LONGEST]:
+        elif stored_job is not None:
+            if stored_job.job_id == status.job_id[: records.LONGEST]:
                 return
-            jobs[uid] = known._replace(job_id=status.job_id[: records.LONGEST])
+            jobs[uid] = stored_job._replace(job_id=status.job_id[: records.LONGEST])
         elif len(jobs) < MOST_JOBS:
             namespace, pod, number = (t[: records.LONGEST] for t in (status.namespace, status.name, status.job_id))
             jobs[uid] = StoredJob(namespace, pod, number, round(self._clock.time(), 3))
@@ -145,7 +145,7 @@ class PoolPersistence:
 
     def _drop(self, name: str) -> None:
         """Delete the records of a pool that was removed."""
-        if self._kept.pop(name, None) is not None:
+        if self._marked.pop(name, None) is not None:
             self._synchronizer.mark(POOLS, name)
             log.info("the records of a pool are deleted", extra=kv(pool=name, jobs=self.remembered(name)))
         for uid in self._jobs.pop(name, {}):
@@ -156,7 +156,7 @@ class PoolPersistence:
     def all_keys(self) -> Collection[Key]:
         """Return the keys of all records."""
         with self._lock:
-            pools = [(POOLS, name) for name in self._kept]
+            pools = [(POOLS, name) for name in self._marked]
             return [*pools, *((JOBS, records.job_key(name, uid)) for name, jobs in self._jobs.items() for uid in jobs)]
 
     def value(self, kind: str, key: str) -> bytes | None:
@@ -196,20 +196,20 @@ class PoolPersistence:
                 if (pool := self._pools.pools().get(name)) is not None and pool.complete_at() is None:
                     POOL_REMEMBERED.labels(name).set(len(jobs))
         if unusable:
-            first = next(iter(unusable.items()))
-            extra = kv(records=len(unusable), key=first[0][:100], error=first[1][:200])
+            first_problem = next(iter(unusable.items()))
+            extra = kv(records=len(unusable), key=first_problem[0][:100], error=first_problem[1][:200])
             log.warning("invalid records in the store are ignored", extra=extra)
 
     def _recall(self, record: PoolRecord) -> None:
         name, now = record.announce.pool, self._clock.monotonic()
         # before the start of this process, even if the clocks of the hubs differ: it has not received it itself
-        heard = min(self._began - _BEFORE, now - (self._clock.time() - record.time))
+        received_at = min(self._began - _BEFORE, now - (self._clock.time() - record.time))
         with self._lock:
             pool = self._pools.pools().get(name)
             if pool is None or pool.announced() is None:
-                without = record.buildconfig is None
-                self._kept[name] = _Kept((*_lasting_values(record.announce), without), heard, now)
-        self._pools.recall(record.announce, heard, record.buildconfig)
+                lacks_config = record.buildconfig is None
+                self._marked[name] = _MarkedValues((*_lasting_values(record.announce), lacks_config), received_at, now)
+        self._pools.recall(record.announce, received_at, record.buildconfig)
 
     def _recall_job(self, record: JobRecord) -> None:
         with self._lock:
@@ -225,11 +225,11 @@ class PoolPersistence:
         announced = pool.announced() if pool is not None else None
         if pool is None or announced is None:
             return None
-        announce, heard = announced
+        announce, received_at = announced
         config, message = pool.buildconfig(), None
         if config is not None:
             message = BuildConfigMessage(pool=name, digest=announce.digest, config=config.dump())
-        time = self._clock.time() - (self._clock.monotonic() - heard)
+        time = self._clock.time() - (self._clock.monotonic() - received_at)
         return PoolRecord(time=max(0.0, round(time, 1)), announce=announce, buildconfig=message)
 
     def _job_record(self, key: str) -> JobRecord | None:

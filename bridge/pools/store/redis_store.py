@@ -76,8 +76,8 @@ class RedisStore:
     def load(self, kind: str) -> dict[str, bytes]:
         """Return all values of a kind by key."""
         with self._connection() as client:
-            found = client.hscan_iter(self._hash(kind), count=_PAGE)
-            return {key.decode("utf-8", "replace"): value for key, value in found}
+            fields = client.hscan_iter(self._hash(kind), count=_PAGE)
+            return {key.decode("utf-8", "replace"): value for key, value in fields}
 
     def put(self, kind: str, values: Mapping[str, bytes]) -> None:
         """Store these values with one command."""

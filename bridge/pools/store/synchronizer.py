@@ -78,13 +78,13 @@ class StoreSynchronizer:
         self._reachable = reachable
         self._lock = threading.Lock()
         self._changed: dict[Key, None] = {}
-        self._woken = threading.Event()
-        self._in_step = False
+        self._wake_up = threading.Event()
+        self._is_in_step = False
         self._compare_requested = threading.Event()
         self._compared_at = self._not_before = 0.0
         self._failures = 0
         self._logged: set[str] = set()
-        self._up = STORE_UP.labels(name)
+        self._up_gauge = STORE_UP.labels(name)
         STORE_WAITING.labels(name).set_function(lambda: len(self._changed))
         self.loaded = threading.Event()
 
@@ -96,12 +96,12 @@ class StoreSynchronizer:
         """Write the value of this key soon, or delete the key if the source has no value for it then."""
         with self._lock:
             self._changed[kind, key] = None
-        self._woken.set()
+        self._wake_up.set()
 
     def compare_soon(self) -> None:
         """Compare all values soon. To be called if the store may have lost data."""
         self._compare_requested.set()
-        self._woken.set()
+        self._wake_up.set()
 
     @property
     def waiting(self) -> int:
@@ -112,19 +112,19 @@ class StoreSynchronizer:
         """Do the work that is due. After a failure of the store, the next attempt follows a back-off."""
         leads, now = self._leads(), self._clock.monotonic()
         if not leads:
-            self._in_step = False
+            self._is_in_step = False
             with self._lock:
                 self._changed.clear()  # a new leader compares everything
         if self._compare_requested.is_set():
             self._compare_requested.clear()
-            self._in_step, self._not_before = False, 0.0
+            self._is_in_step, self._not_before = False, 0.0
         if not self._reachable():
-            self._up.set(0)
+            self._up_gauge.set(0)
             return
         if now < self._not_before:
             return
         try:
-            if not self.loaded.is_set() or (leads and (not self._in_step or now - self._compared_at >= COMPARE)):
+            if not self.loaded.is_set() or (leads and (not self._is_in_step or now - self._compared_at >= COMPARE)):
                 self._compare(leads)
             while leads and self._write():
                 leads = self._leads()
@@ -138,10 +138,10 @@ class StoreSynchronizer:
         while not supervisor.stopping.is_set():
             self.step()
             pause = _TICK if self.loaded.is_set() else GATHER
-            self._woken.wait(min(_TICK, max(pause, self._not_before - self._clock.monotonic())))
-            self._woken.clear()
+            self._wake_up.wait(min(_TICK, max(pause, self._not_before - self._clock.monotonic())))
+            self._wake_up.clear()
             supervisor.wait(GATHER)
-        if self._in_step:
+        if self._is_in_step:
             self.step()  # writes the last changes
         self._store.close()
 
@@ -154,12 +154,12 @@ class StoreSynchronizer:
             log.info("store loaded", extra=kv(store=self._store, **{kind: len(v) for kind, v in stored.items()}))
             self.loaded.set()
         if leads:
-            held = {(kind, key): value for kind, values in stored.items() for key, value in values.items()}
-            wanted = {key: self._source.value(*key) for key in self._source.all_keys()}
-            for key in held.keys() | wanted.keys():
-                if held.get(key) != wanted.get(key):
+            stored_values = {(kind, key): value for kind, values in stored.items() for key, value in values.items()}
+            current_values = {key: self._source.value(*key) for key in self._source.all_keys()}
+            for key in stored_values.keys() | current_values.keys():
+                if stored_values.get(key) != current_values.get(key):
                     self.mark(*key)
-            self._in_step, self._compared_at = True, self._clock.monotonic()
+            self._is_in_step, self._compared_at = True, self._clock.monotonic()
 
     def _write(self) -> bool:
         """Write a batch of keys; return whether more are to be written."""
@@ -169,11 +169,11 @@ class StoreSynchronizer:
                 del self._changed[key]
         try:
             for kind in self._source.kinds:
-                values = {key: self._source.value(kind, key) for of, key in batch if of == kind}
-                if new := {key: value for key, value in values.items() if value is not None}:
-                    self._store.put(kind, new)
-                if gone := [key for key, value in values.items() if value is None]:
-                    self._store.delete(kind, gone)
+                values = {key: self._source.value(kind, key) for key_kind, key in batch if key_kind == kind}
+                if new_values := {key: value for key, value in values.items() if value is not None}:
+                    self._store.put(kind, new_values)
+                if deleted_keys := [key for key, value in values.items() if value is None]:
+                    self._store.delete(kind, deleted_keys)
         except StoreError:
             with self._lock:
                 self._changed |= dict.fromkeys(batch)
@@ -182,18 +182,18 @@ class StoreSynchronizer:
 
     def _failed(self, error: StoreError) -> None:
         self._store.close()
-        self._in_step = False
+        self._is_in_step = False
         self._failures += 1
         self._not_before = self._clock.monotonic() + _BACKOFF.delay(self._failures)
-        self._up.set(0)
-        words = error.with_hint
-        if words not in self._logged and len(self._logged) < _MOST_LOGGED:
-            self._logged.add(words)
-            log.warning("the store does not answer; the requests are repeated until it does", extra=kv(error=words))
+        self._up_gauge.set(0)
+        message = error.with_hint
+        if message not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add(message)
+            log.warning("the store does not answer; the requests are repeated until it does", extra=kv(error=message))
 
     def _succeeded(self) -> None:
         if self._failures:
             log.info("the store answers again", extra=kv(store=self._store, attempts=self._failures))
         self._failures, self._not_before = 0, 0.0
         self._logged.clear()
-        self._up.set(1)
+        self._up_gauge.set(1)

@@ -33,15 +33,15 @@ Message = tuple[str, bytes]
 class _Queue:
     """The messages of one pool, and the number and bytes of those that have arrived in this second."""
 
-    __slots__ = ("began", "bytes", "came", "came_bytes", "lost", "messages")
+    __slots__ = ("bytes", "bytes_in_second", "has_lost", "messages", "messages_in_second", "second_began")
 
     def __init__(self) -> None:
         self.messages: deque[Message] = deque()
         self.bytes = 0
-        self.lost = False
-        self.began = 0.0
-        self.came = 0
-        self.came_bytes = 0
+        self.has_lost = False
+        self.second_began = 0.0
+        self.messages_in_second = 0
+        self.bytes_in_second = 0
 
 
 class Inbox:
@@ -54,36 +54,36 @@ class Inbox:
     def __init__(self, on_flood: Callable[[str], None], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._on_flood = on_flood
         self._monotonic = monotonic
-        self._news = threading.Condition()
+        self._has_messages = threading.Condition()
         self._queues: dict[str, _Queue] = {}
-        self._turns: deque[str] = deque()
+        self._pools_in_turn: deque[str] = deque()
 
     def put(self, pool: str, message: Message) -> None:
         """Add a message of a pool, or drop it."""
         size = len(message[1])
-        with self._news:
+        with self._has_messages:
             queue = self._queues.get(pool) or self._add(pool)
-            flood = self._count(queue, 1, size)
-            fits = len(queue.messages) < MOST_MESSAGES and queue.bytes + size <= MOST_BYTES
-            if fits:
+            is_flooding = self._count(queue, 1, size)
+            has_room = len(queue.messages) < MOST_MESSAGES and queue.bytes + size <= MOST_BYTES
+            if has_room:
                 if not queue.messages:
-                    self._turns.append(pool)
+                    self._pools_in_turn.append(pool)
                 queue.messages.append(message)
                 queue.bytes += size
-                self._news.notify()
+                self._has_messages.notify()
             else:
-                queue.lost = True
-        if not fits:
+                queue.has_lost = True
+        if not has_room:
             POOL_MESSAGES_DROPPED.labels(pool).inc()
-        if flood:
+        if is_flooding:
             self._on_flood(pool)
 
     def charge(self, pool: str, size: int) -> None:
         """Count further bytes of a pool: those by which a message grew when it was decompressed."""
-        with self._news:
+        with self._has_messages:
             queue = self._queues.get(pool)
-            flood = queue is not None and self._count(queue, 0, size)
-        if flood:
+            is_flooding = queue is not None and self._count(queue, 0, size)
+        if is_flooding:
             self._on_flood(pool)
 
     def get(self, timeout: float) -> tuple[str, Message, bool] | None:
@@ -91,44 +91,44 @@ class Inbox:
 
         Return ``None`` if no message arrives for ``timeout`` seconds.
         """
-        with self._news:
-            if not self._turns and not self._news.wait_for(lambda: self._turns, timeout):
+        with self._has_messages:
+            if not self._pools_in_turn and not self._has_messages.wait_for(lambda: self._pools_in_turn, timeout):
                 return None
-            pool = self._turns.popleft()
+            pool = self._pools_in_turn.popleft()
             queue = self._queues[pool]
             message = queue.messages.popleft()
             queue.bytes -= len(message[1])
             if queue.messages:
-                self._turns.append(pool)
-            lost, queue.lost = queue.lost, False
-            return pool, message, lost
+                self._pools_in_turn.append(pool)
+            has_lost, queue.has_lost = queue.has_lost, False
+            return pool, message, has_lost
 
     def clear(self, pool: str) -> None:
         """Drop all messages of one pool."""
-        with self._news:
+        with self._has_messages:
             queue = self._queues.get(pool)
             if queue is not None and queue.messages:
                 POOL_MESSAGES_DROPPED.labels(pool).inc(len(queue.messages))
                 queue.messages.clear()
                 queue.bytes = 0
-                self._turns.remove(pool)
+                self._pools_in_turn.remove(pool)
 
     def forget(self, pool: str) -> None:
         """Delete the queue of a removed pool, and drop its messages."""
         self.clear(pool)
-        with self._news:
-            if pool not in self._turns:
+        with self._has_messages:
+            if pool not in self._pools_in_turn:
                 self._queues.pop(pool, None)
 
     def _count(self, queue: _Queue, messages: int, size: int) -> bool:
         """Count what has arrived; return whether the pool exceeds a rate for the first time in this second."""
         now = self._monotonic()
-        if now - queue.began >= 1:
-            queue.began, queue.came, queue.came_bytes = now, 0, 0
-        before = queue.came > MOST_RATE or queue.came_bytes > MOST_BYTE_RATE
-        queue.came += messages
-        queue.came_bytes += size
-        return not before and (queue.came > MOST_RATE or queue.came_bytes > MOST_BYTE_RATE)
+        if now - queue.second_began >= 1:
+            queue.second_began, queue.messages_in_second, queue.bytes_in_second = now, 0, 0
+        had_exceeded = queue.messages_in_second > MOST_RATE or queue.bytes_in_second > MOST_BYTE_RATE
+        queue.messages_in_second += messages
+        queue.bytes_in_second += size
+        return not had_exceeded and (queue.messages_in_second > MOST_RATE or queue.bytes_in_second > MOST_BYTE_RATE)
 
     def _add(self, pool: str) -> _Queue:
         if len(self._queues) >= MOST_QUEUES:

@@ -63,96 +63,101 @@ class JobView:
         self.complete_at: float | None = None
         self._bytes = 0
         self._stamps: dict[str, Stamp] = {}
-        self._gone: dict[str, float] = {}
-        self._seen: dict[str, int] = {}
+        self._deleted_at: dict[str, float] = {}
+        self._last_sequences: dict[str, int] = {}
 
     def event(self, event: Event, now: float) -> tuple[bool, bool]:
         """Apply an event; return whether the job has changed, and whether earlier events are missing."""
-        seen = self._seen.get(event.submitter)
-        self._saw(event.submitter, max(event.sequence, seen or 0))
-        known = self._stamps.get(event.status.job)
-        again = known is not None and (known.submitter, known.sequence) == (event.submitter, event.sequence)
-        changed = not again and self._take(event.status, Stamp(event.submitter, event.sequence, now))
-        return changed, seen is None or event.sequence > seen + 1
+        last_sequence = self._last_sequences.get(event.submitter)
+        self._record_sequence(event.submitter, max(event.sequence, last_sequence or 0))
+        stamp = self._stamps.get(event.status.job)
+        is_repeated = stamp is not None and (stamp.submitter, stamp.sequence) == (event.submitter, event.sequence)
+        changed = not is_repeated and self._apply(event.status, Stamp(event.submitter, event.sequence, now))
+        return changed, last_sequence is None or event.sequence > last_sequence + 1
 
     def announced(self, submitter: str, sequence: int) -> bool:
         """Apply the number of a submitter's last event; return whether it differs from the last number seen."""
-        seen = self._seen.get(submitter)
-        self._saw(submitter, sequence)
-        if seen is not None and sequence < seen:
+        last_sequence = self._last_sequences.get(submitter)
+        self._record_sequence(submitter, sequence)
+        if last_sequence is not None and sequence < last_sequence:
             for stamp in self._stamps.values():
                 if stamp.submitter == submitter:
                     stamp.sequence = -1
-        return seen != sequence
+        return last_sequence != sequence
 
     def submitted(self, status: JobStatus, now: float) -> bool:
         """Apply the answer to a submit request unless an event has arrived before; return whether the job is new."""
-        self._gone.pop(status.job, None)
-        known = self.jobs.get(status.job)
-        if known is not None and (status.unused or not known.unused):
+        self._deleted_at.pop(status.job, None)
+        current_status = self.jobs.get(status.job)
+        if current_status is not None and (status.unused or not current_status.unused):
             return False
-        self._keep(status, Stamp("", 0, now), self._grown(status))
+        self._store(status, Stamp("", 0, now), self._growth(status))
         return True
 
-    def gone(self, job: str, asked: float, now: float) -> bool:
-        """Apply an answer that the site did not know the job at ``asked`` (monotonic); return whether it was known."""
+    def gone(self, job: str, requested_at: float, now: float) -> bool:
+        """Apply an answer that the site does not know a job; return whether the view had it.
+
+        ``requested_at``: monotonic time at which the request was sent.
+        """
         stamp = self._stamps.get(job)
-        if stamp is not None and stamp.at > asked:
+        if stamp is not None and stamp.at > requested_at:
             return False
-        self._gone[job] = now
+        self._deleted_at[job] = now
         return self._drop(job)
 
     def snapshot(self, parts: Iterable[Part], began: float) -> set[str]:
         """Apply a complete snapshot, begun at ``began`` (monotonic); return the jobs that have changed or are gone."""
         parts = list(parts)
         changed: set[str] = set()
-        present: set[str] = set()
+        listed_jobs: set[str] = set()
         for part in parts:
-            present.update(part.unreadable)
+            listed_jobs.update(part.unreadable)
             for status in part.jobs:
-                present.add(status.job)
-                if self._gone.get(status.job, -1.0) >= part.at:
+                listed_jobs.add(status.job)
+                if self._deleted_at.get(status.job, -1.0) >= part.at:
                     continue  # deleted after the page was requested
-                if self._take(status, Stamp(part.submitter, part.sequence, part.at)):
+                if self._apply(status, Stamp(part.submitter, part.sequence, part.at)):
                     changed.add(status.job)
-        for job in [job for job in self.jobs if job not in present]:
+        for job in [job for job in self.jobs if job not in listed_jobs]:
             if self._stamps[job].at < began - GRACE:
                 self._drop(job)
                 changed.add(job)
         # a job that was submitted after the first page may be missing in it; its event follows
         for submitter in {part.submitter for part in parts}:
-            first = min(part.sequence for part in parts if part.submitter == submitter)
-            self._saw(submitter, max(first, self._seen.get(submitter, 0)))
-        self._gone = {job: at for job, at in self._gone.items() if at >= began - GRACE}
+            first_sequence = min(part.sequence for part in parts if part.submitter == submitter)
+            self._record_sequence(submitter, max(first_sequence, self._last_sequences.get(submitter, 0)))
+        self._deleted_at = {job: at for job, at in self._deleted_at.items() if at >= began - GRACE}
         self.complete_at = began
         return changed
 
-    def _take(self, status: JobStatus, stamp: Stamp) -> bool:
+    def _apply(self, status: JobStatus, stamp: Stamp) -> bool:
         """Apply a state unless a newer one is known; return whether the job has changed."""
-        known, old = self._stamps.get(status.job), self.jobs.get(status.job)
-        if old is None and len(self.jobs) >= MOST_JOBS:
+        known_stamp, old_status = self._stamps.get(status.job), self.jobs.get(status.job)
+        if old_status is None and len(self.jobs) >= MOST_JOBS:
             return False
-        if known is not None and old is not None:
-            if known.submitter == stamp.submitter:
-                if stamp.sequence < known.sequence:
+        if known_stamp is not None and old_status is not None:
+            if known_stamp.submitter == stamp.submitter:
+                if stamp.sequence < known_stamp.sequence:
                     return False
-            elif status.phase != "ended" and ((old.phase == "ended" and not old.unused) or known.at > stamp.at):
+            elif status.phase != "ended" and (
+                (old_status.phase == "ended" and not old_status.unused) or known_stamp.at > stamp.at
+            ):
                 return False
-        changed = old != status
-        grown = self._grown(status) if changed else 0
-        if grown > 0 and self._bytes + grown > MOST_BYTES:
+        changed = old_status != status
+        growth = self._growth(status) if changed else 0
+        if growth > 0 and self._bytes + growth > MOST_BYTES:
             return False
         # an equal state stays the same object: a decision about it need not be repeated (Entry.is_settled)
-        self._keep(status if changed or old is None else old, stamp, grown)
+        self._store(status if changed or old_status is None else old_status, stamp, growth)
         return changed
 
-    def _grown(self, status: JobStatus) -> int:
+    def _growth(self, status: JobStatus) -> int:
         """Return by how much the size of the view grows with this state."""
-        old = self.jobs.get(status.job)
-        return size(status) - (0 if old is None else size(old))
+        old_status = self.jobs.get(status.job)
+        return size(status) - (0 if old_status is None else size(old_status))
 
-    def _keep(self, status: JobStatus, stamp: Stamp, grown: int) -> None:
-        self._bytes += grown
+    def _store(self, status: JobStatus, stamp: Stamp, growth: int) -> None:
+        self._bytes += growth
         self.jobs[status.job], self._stamps[status.job] = status, stamp
         (self.missing.add if status.missing else self.missing.discard)(status.job)
 
@@ -160,12 +165,12 @@ class JobView:
         """Remove a job; return whether it was known."""
         self._stamps.pop(job, None)
         self.missing.discard(job)
-        known = self.jobs.pop(job, None)
-        self._bytes -= 0 if known is None else size(known)
-        return known is not None
+        status = self.jobs.pop(job, None)
+        self._bytes -= 0 if status is None else size(status)
+        return status is not None
 
-    def _saw(self, submitter: str, sequence: int) -> None:
-        self._seen.pop(submitter, None)
-        self._seen[submitter] = sequence
-        while len(self._seen) > _MOST_SUBMITTERS:
-            del self._seen[next(iter(self._seen))]
+    def _record_sequence(self, submitter: str, sequence: int) -> None:
+        self._last_sequences.pop(submitter, None)
+        self._last_sequences[submitter] = sequence
+        while len(self._last_sequences) > _MOST_SUBMITTERS:
+            del self._last_sequences[next(iter(self._last_sequences))]

@@ -24,11 +24,11 @@ def request(pool: str, client: Client, clock: Clock) -> list[Part]:
     after, more = "", True
     end = clock.monotonic() + MOST_SECONDS
     while more:
-        asked = clock.monotonic()
-        if asked > end:
+        requested_at = clock.monotonic()
+        if requested_at > end:
             raise SiteError(f"the snapshot of pool {pool} is not complete after {MOST_SECONDS:g} s")
         page = client.snapshot(after)
-        parts.append(Part(page.submitter, page.sequence, page.jobs, page.unreadable, asked))
+        parts.append(Part(page.submitter, page.sequence, page.jobs, page.unreadable, requested_at))
         if page.unreadable:
             log.error("jobs without a valid state", extra=kv(pool=pool, jobs=len(page.unreadable)))
         jobs += len(page.jobs) + len(page.unreadable)

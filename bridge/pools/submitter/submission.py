@@ -36,33 +36,34 @@ def make(
     ``grant_wait``: seconds for which the script waits for a grant; ``None``: it needs none. ``jobs``: the user of the
     site's jobs, if it has announced one.
     """
-    made = build.build(pod, config, objects, pool, grant_wait, jobs)
+    script_job = build.build(pod, config, objects, pool, grant_wait, jobs)
     metadata = pod["metadata"]
     return JobSubmission(
         namespace=metadata["namespace"],
         name=metadata["name"],
-        script=made.script,
-        cpus=made.cpus,
-        memory=made.memory,
-        gpus=made.gpus,
-        gpu_resource=made.gpu_resource,
-        time_limit=made.time_limit,
-        flags=made.flags,
-        flavor=made.flavor,
-        grace=made.grace,
+        script=script_job.script,
+        cpus=script_job.cpus,
+        memory=script_job.memory,
+        gpus=script_job.gpus,
+        gpu_resource=script_job.gpu_resource,
+        time_limit=script_job.time_limit,
+        flags=script_job.flags,
+        flavor=script_job.flavor,
+        grace=script_job.grace,
         grant_wait=grant_wait,
     )
 
 
-def send(client: Client, job: str, made: JobSubmission, digest: str, timeout: float) -> JobStatus:
+def send(client: Client, job: str, submission: JobSubmission, digest: str, timeout: float) -> JobStatus:
     """Submit a job to a site whose bash library has this digest; send the whole script if it refuses the other."""
-    script = without_library(made.script, digest)
+    # the library is 30 of 35 kB of a script
+    script = without_library(submission.script, digest)
     try:
-        return client.submit(job, SubmitMessage.of(made, script), timeout).status
+        return client.submit(job, SubmitMessage.of(submission, script), timeout).status
     except SiteRefusedError as error:
-        if script is made.script or error.reason not in LIBRARY_REFUSED:
+        if script is submission.script or error.reason not in LIBRARY_REFUSED:
             raise
-        return client.submit(job, SubmitMessage.of(made, made.script), timeout).status
+        return client.submit(job, SubmitMessage.of(submission, submission.script), timeout).status
 
 
 def portions(files: Sequence[VolumeFile]) -> Iterator[list[VolumeFile]]:

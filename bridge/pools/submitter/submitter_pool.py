@@ -74,9 +74,9 @@ class SubmitterPool:
         self._folders: dict[str, tuple[Announce, float]] = {}
         self._configs = ReceivedBuildConfigs(name)
         self._subscribers: list[Changed] = []
-        self._snapshot_wanted = True
+        self._is_snapshot_requested = True
         self._failures = 0
-        self._asked_at = self._snapshot_at = self._described_at = -math.inf
+        self._requested_at = self._snapshot_at = self._described_at = -math.inf
 
     # --- interface of a pool ------------------------------------------------------------------------------------------
     @property
@@ -98,7 +98,7 @@ class SubmitterPool:
                 extra = kv(pool=self.name, before=self._folder, now=folder)
                 log.warning("the folder of the pool has changed", extra=extra)
             self._folder, self._announced = folder, self._folders.get(folder)
-            self._view, self._snapshot_wanted, self._failures = JobView(), True, 0
+            self._view, self._is_snapshot_requested, self._failures = JobView(), True, 0
         self._notify("")
 
     def announced(self) -> tuple[Announce, float] | None:
@@ -146,18 +146,18 @@ class SubmitterPool:
     def _build_and_send(self, pod: Pod, objects: Objects, wait: float | None) -> JobStatus:
         announced = self._announced
         user = announced[0].user if announced else None
-        made = submission.make(pod, self._usable_config(), objects, self.name, wait, user)
-        return self.send(pod["metadata"]["uid"], made)
+        job_submission = submission.make(pod, self._usable_config(), objects, self.name, wait, user)
+        return self.send(pod["metadata"]["uid"], job_submission)
 
     def withdraw(self, pod: Pod) -> JobStatus | None:
         """End the job of a pod that may be offered or bound here again; ``None`` if the site does not know the job."""
         job = pod["metadata"]["uid"]
-        return self._known(job, lambda: self._client.cancel(job, CancelMessage(grace=0, withdrawn=True)))
+        return self._request_status(job, lambda: self._client.cancel(job, CancelMessage(grace=0, withdrawn=True)))
 
     def grant(self, pod: Pod, ticket: str) -> JobStatus | None:
         """Let the waiting script with this ticket begin; ``None`` if the site does not know the job."""
         job = pod["metadata"]["uid"]
-        return self._known(job, lambda: self._client.grant(job, Grant(ticket=ticket)))
+        return self._request_status(job, lambda: self._client.grant(job, Grant(ticket=ticket)))
 
     def _usable_config(self) -> BuildConfig:
         config = self.buildconfig()
@@ -165,11 +165,11 @@ class SubmitterPool:
             raise SiteDownError(self.ready().message)
         return config
 
-    def send(self, job: str, made: JobSubmission) -> JobStatus:
+    def send(self, job: str, job_submission: JobSubmission) -> JobStatus:
         """Submit a job whose script is complete."""
         announced, folder = self._announced, self._folder
         library = announced[0].library if announced else ""
-        status = submission.send(self._client, job, made, library, self._submit_timeout)
+        status = submission.send(self._client, job, job_submission, library, self._submit_timeout)
         with self._lock:
             self._check(folder)
             changed = self._view.submitted(status, self._clock.monotonic())
@@ -188,13 +188,13 @@ class SubmitterPool:
     def status(self, pod: Pod) -> JobStatus | None:
         """Request the state of one job from the site; ``None`` if the site does not know it."""
         job = pod["metadata"]["uid"]
-        return self._known(job, lambda: self._client.status(job))
+        return self._request_status(job, lambda: self._client.status(job))
 
-    def _known(self, job: str, request: Callable[[], Status]) -> JobStatus | None:
-        asked, folder = self._clock.monotonic(), self._folder
+    def _request_status(self, job: str, request: Callable[[], Status]) -> JobStatus | None:
+        requested_at, folder = self._clock.monotonic(), self._folder
         status = request().status
         if status is None:
-            self._apply_absence(job, asked, folder)
+            self._apply_absence(job, requested_at, folder)
         return status
 
     def job(self, job: str) -> JobStatus | None:
@@ -259,11 +259,12 @@ class SubmitterPool:
             if self._folder is None:
                 self._folder = announce.folder
             self._record(announce, now := self._clock.monotonic())
+            # a wrong, empty folder looks like a new site: its submitter cannot detect the error, so the hub does
             if announce.folder != self._folder:
                 return
             self._announced = (announce, now)
             if self._view.announced(announce.submitter, announce.sequences.get(self._owner, 0)):
-                self._snapshot_wanted, self._failures = True, 0
+                self._is_snapshot_requested, self._failures = True, 0
         self._notify("")
 
     def on_buildconfig(self, message: BuildConfigMessage) -> None:
@@ -272,25 +273,25 @@ class SubmitterPool:
             self._configs.add(message)
         self._notify("")
 
-    def recall(self, announce: Announce, heard: float, buildconfig: BuildConfigMessage | None) -> None:
-        """Apply stored values, received at the monotonic time ``heard``, unless this process received newer ones."""
+    def recall(self, announce: Announce, received_at: float, buildconfig: BuildConfigMessage | None) -> None:
+        """Apply stored values from the monotonic time ``received_at``, unless this process received newer ones."""
         with self._lock:
             if self._folder is None:
                 self._folder = announce.folder
             if announce.folder not in self._folders:
-                self._record(announce, heard)
+                self._record(announce, received_at)
             if self._announced is None:
                 self._announced = self._folders.get(self._folder)
             announced = self._announced
-            known = announced is None or announced[0].digest in self._configs
-        if buildconfig is not None and announced and not known and buildconfig.digest == announced[0].digest:
+            has_config = announced is None or announced[0].digest in self._configs
+        if buildconfig is not None and announced and not has_config and buildconfig.digest == announced[0].digest:
             self.on_buildconfig(buildconfig)
         else:
             self._notify("")
 
-    def _record(self, announce: Announce, heard: float) -> None:
+    def _record(self, announce: Announce, received_at: float) -> None:
         self._folders.pop(announce.folder, None)
-        self._folders[announce.folder] = announce, heard
+        self._folders[announce.folder] = announce, received_at
         while len(self._folders) > _MOST_FOLDERS:
             del self._folders[next(folder for folder in self._folders if folder != self._folder)]
 
@@ -300,7 +301,7 @@ class SubmitterPool:
             if event.folder != self._folder:
                 return
             changed, missed = self._view.event(event, self._clock.monotonic())
-            self._snapshot_wanted |= missed
+            self._is_snapshot_requested |= missed
         if changed:
             self._notify(event.status.job)
 
@@ -308,18 +309,18 @@ class SubmitterPool:
     def request_snapshot(self) -> None:
         """Request a snapshot soon."""
         with self._lock:
-            self._snapshot_wanted, self._failures = True, 0
+            self._is_snapshot_requested, self._failures = True, 0
 
     def due(self, now: float) -> bool:
         """Whether a snapshot or a BuildConfig is due."""
         pause = _BACKOFF.delay(self._failures, rand=lambda: 0.0) if self._failures else LEAST_GAP
-        return now - self._asked_at >= pause and (self._lacks_snapshot(now) or self._lacks_config(now))
+        return now - self._requested_at >= pause and (self._lacks_snapshot(now) or self._lacks_config(now))
 
     def ask(self) -> None:
         """Request what is due. A failure is logged, and the request is repeated after a back-off."""
-        self._asked_at = self._clock.monotonic()
+        self._requested_at = self._clock.monotonic()
         try:
-            if self._lacks_snapshot(self._asked_at):
+            if self._lacks_snapshot(self._requested_at):
                 self._snapshot()
             if self._lacks_config(now := self._clock.monotonic()):
                 self._described_at = now
@@ -337,7 +338,7 @@ class SubmitterPool:
     def _lacks_snapshot(self, now: float) -> bool:
         if self._announced is None:
             return False  # the folder of the jobs is not known
-        return self._snapshot_wanted or now - self._snapshot_at >= PERIOD
+        return self._is_snapshot_requested or now - self._snapshot_at >= PERIOD
 
     def _lacks_config(self, now: float) -> bool:
         announced = self._announced
@@ -347,13 +348,13 @@ class SubmitterPool:
 
     def _snapshot(self) -> None:
         with self._lock:
-            self._snapshot_wanted, folder = False, self._folder
+            self._is_snapshot_requested, folder = False, self._folder
         began = self._snapshot_at = self._clock.monotonic()
         try:
             parts = snapshot_pages.request(self.name, self._client, self._clock)
         except SiteError:
             with self._lock:
-                self._snapshot_wanted = True
+                self._is_snapshot_requested = True
             raise
         with self._lock:
             self._check(folder)
@@ -369,11 +370,11 @@ class SubmitterPool:
             change = f"from {folder} to {self._folder} since the request"
             raise SiteUnknownOutcomeError(f"pool {self.name}: its folder has changed {change}")
 
-    def _apply_absence(self, job: str, asked: float, folder: str | None) -> None:
+    def _apply_absence(self, job: str, requested_at: float, folder: str | None) -> None:
         with self._lock:
             self._check(folder)
-            known = self._view.gone(job, asked, self._clock.monotonic())
-        if known:
+            was_known = self._view.gone(job, requested_at, self._clock.monotonic())
+        if was_known:
             self._notify(job)
 
     def _notify(self, job: str) -> None:

@@ -34,22 +34,22 @@ def pod_status(pod: Pod, job: JobStatus, host_ip: str, now: float) -> Status:
 
     It has the fields that a kubelet owns. ``qosClass`` and conditions of other components are absent.
     """
-    before = pod.get("status") or {}
+    last_status = pod.get("status") or {}
     if pods.is_finished(pod) or job.phase == "unknown":
-        return dict(before)
+        return dict(last_status)
     spec = pod["spec"]
     init, main = container_statuses(pod, job)
-    phase = _phase(spec, before, job, init, main)
+    phase = _phase(spec, last_status, job, init, main)
     status: Status = {
         "phase": phase,
-        "startTime": before.get("startTime") or time_of(job.submitted_at) or rfc3339(now),
+        "startTime": last_status.get("startTime") or time_of(job.submitted_at) or rfc3339(now),
         "containerStatuses": main,
     }
     if host_ip:
         status["hostIP"], status["hostIPs"] = host_ip, [{"ip": host_ip}]
     if init:
         status["initContainerStatuses"] = init
-    address = _address(job.ip) or before.get("podIP")
+    address = _address(job.ip) or last_status.get("podIP")
     if address:
         status["podIP"], status["podIPs"] = address, [{"ip": address}]
     if phase == "Failed" and job.reason not in _PLAIN:
@@ -61,21 +61,23 @@ def pod_status(pod: Pod, job: JobStatus, host_ip: str, now: float) -> Status:
 # --- containers -------------------------------------------------------------------------------------------------------
 def container_statuses(pod: Pod, job: JobStatus) -> tuple[list[Status], list[Status]]:
     """Return the v1.ContainerStatus of each init container and of each container, in the order of the spec."""
-    spec, before = pod["spec"], pod.get("status") or {}
+    spec, last_status = pod["spec"], pod.get("status") or {}
     has_init = bool(spec.get("initContainers"))
     waiting = _waiting(job, "PodInitializing" if has_init else "ContainerCreating")
     prefix = f"podbridge://{spec.get('nodeName', '')}/{pod['metadata']['uid']}"
     # the pod determines the kind of a container, not the site; names are unique over both kinds
-    known = {state.name: state for state in (*job.init_containers, *job.containers)}
-    result = []
-    for kind, told in (("initContainers", "initContainerStatuses"), ("containers", "containerStatuses")):
-        earlier = {entry.get("name"): entry for entry in before.get(told) or ()}
+    states_by_name = {state.name: state for state in (*job.init_containers, *job.containers)}
+    status_lists = []
+    for kind, status_field in (("initContainers", "initContainerStatuses"), ("containers", "containerStatuses")):
+        earlier_statuses = {entry.get("name"): entry for entry in last_status.get(status_field) or ()}
         entries = []
         for container in spec.get(kind) or ():
-            entry = _container(container, known.get(container["name"]), waiting, prefix, init=kind == "initContainers")
-            entries.append(_never_again(spec, container, entry, earlier.get(container["name"])))
-        result.append(entries)
-    init, main = result
+            entry = _container(
+                container, states_by_name.get(container["name"]), waiting, prefix, init=kind == "initContainers"
+            )
+            entries.append(_with_final_end(spec, container, entry, earlier_statuses.get(container["name"])))
+        status_lists.append(entries)
+    init, main = status_lists
     if job.phase == "ended":
         _finish(job, init, main)
     return init, main
@@ -84,9 +86,9 @@ def container_statuses(pod: Pod, job: JobStatus) -> tuple[list[Status], list[Sta
 def _waiting(job: JobStatus, reason: str) -> Status:
     if job.phase != "queued":
         return {"reason": reason}
-    why = ": ".join(part for part in (job.reason, job.message) if part)
+    job_reason = ": ".join(part for part in (job.reason, job.message) if part)
     text = f"queued as job {job.job_id}" if job.job_id else "queued"
-    return {"reason": reason, "message": f"{text} ({why[:MESSAGE]})" if why else text}
+    return {"reason": reason, "message": f"{text} ({job_reason[:MESSAGE]})" if job_reason else text}
 
 
 def _container(
@@ -128,7 +130,7 @@ def _container(
 
 def _terminated(ended: Termination, identity: str) -> Status:
     reason = ended.reason or ("Completed" if ended.exit_code == 0 else "Error")
-    result: Status = {
+    terminated: Status = {
         "exitCode": ended.exit_code,
         "reason": reason[:128],
         "startedAt": time_of(ended.started_at),
@@ -136,20 +138,20 @@ def _terminated(ended: Termination, identity: str) -> Status:
         "containerID": identity,
     }
     if ended.signal:
-        result["signal"] = ended.signal
+        terminated["signal"] = ended.signal
     if ended.message:
-        result["message"] = ended.message[:4096]
-    return result
+        terminated["message"] = ended.message[:4096]
+    return terminated
 
 
-def _never_again(spec: Mapping[str, Any], container: Mapping[str, Any], entry: Status, earlier: Any) -> Status:
+def _with_final_end(spec: Mapping[str, Any], container: Mapping[str, Any], entry: Status, earlier: Any) -> Status:
     """Return the earlier status if its end is final: the API server refuses a container that runs again after it."""
-    over = ((earlier or {}).get("state") or {}).get("terminated")
-    if over is None or "terminated" in entry["state"]:
+    final_state = ((earlier or {}).get("state") or {}).get("terminated")
+    if final_state is None or "terminated" in entry["state"]:
         return entry
     policy = spec.get("restartPolicy") or "Always"
     sidecar = container.get("restartPolicy") == "Always"
-    may_return = sidecar or policy == "Always" or (policy == "OnFailure" and over.get("exitCode") != 0)
+    may_return = sidecar or policy == "Always" or (policy == "OnFailure" and final_state.get("exitCode") != 0)
     return entry if may_return else dict(earlier)
 
 
@@ -171,41 +173,43 @@ def _finish(job: JobStatus, init: list[Status], main: list[Status]) -> None:
         }
         entry["ready"] = entry["started"] = False
 
-    began = [index for index, entry in enumerate(init) if _began(entry)]
-    last = began[-1] if began else -1
-    if not init or init[-1]["ready"] or any(map(_began, main)):  # the pod was initialized
-        last = len(init) - 1
+    begun_indexes = [index for index, entry in enumerate(init) if _has_begun(entry)]
+    last_begun = begun_indexes[-1] if begun_indexes else -1
+    if not init or init[-1]["ready"] or any(map(_has_begun, main)):  # the pod was initialized
+        last_begun = len(init) - 1
         for entry in main:
             if "terminated" not in entry["state"]:
                 end(entry)
-    for entry in init[: last + 1]:
+    for entry in init[: last_begun + 1]:
         if "terminated" not in entry["state"]:
             end(entry)
 
 
-def _began(entry: Status) -> bool:
+def _has_begun(entry: Status) -> bool:
     return "waiting" not in entry["state"] or bool(entry["lastState"])
 
 
 # --- the pod ----------------------------------------------------------------------------------------------------------
 def _phase(
-    spec: Mapping[str, Any], before: Mapping[str, Any], job: JobStatus, init: list[Status], main: list[Status]
+    spec: Mapping[str, Any], last_status: Mapping[str, Any], job: JobStatus, init: list[Status], main: list[Status]
 ) -> str:
     if job.phase == "ended":
-        good = all((entry["state"].get("terminated") or {}).get("exitCode") == 0 for entry in main)
-        return "Succeeded" if good and main and job.outcome != "Failed" else "Failed"
-    if before.get("phase") == "Running":
+        has_succeeded = all((entry["state"].get("terminated") or {}).get("exitCode") == 0 for entry in main)
+        return "Succeeded" if has_succeeded and main and job.outcome != "Failed" else "Failed"
+    if last_status.get("phase") == "Running":
         return "Running"
     if job.phase == "queued" or not _initialized(spec, init, main):
         return "Pending"
-    return "Running" if all(map(_began, main)) else "Pending"
+    return "Running" if all(map(_has_begun, main)) else "Pending"
 
 
 def _initialized(spec: Mapping[str, Any], init: list[Status], main: list[Status]) -> bool:
     """Whether every init container has succeeded, or, if it is a sidecar, started."""
-    if any(map(_began, main)):
+    if any(map(_has_begun, main)):
         return True
-    return all(_init_done(c, entry) for c, entry in zip(spec.get("initContainers") or (), init, strict=False))
+    return all(
+        _init_done(container, entry) for container, entry in zip(spec.get("initContainers") or (), init, strict=False)
+    )
 
 
 def _init_done(container: Mapping[str, Any], entry: Status) -> bool:
@@ -221,15 +225,15 @@ def _conditions(
         for container, entry in zip(spec.get("initContainers") or (), init, strict=False)
         if container.get("restartPolicy") == "Always"
     ]
-    over = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase, "")
+    end_reason = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase, "")
     unready = [entry["name"] for entry in (*sidecars, *main) if not entry["ready"]]
-    if over:
-        contained: tuple[bool, str, str] = (False, over, "")
+    if end_reason:
+        containers_ready: tuple[bool, str, str] = (False, end_reason, "")
     elif unready:
-        contained = (False, "ContainersNotReady", f"containers with unready status: [{' '.join(unready)}]")
+        containers_ready = (False, "ContainersNotReady", f"containers with unready status: [{' '.join(unready)}]")
     else:
-        contained = (True, "", "")
-    ready = contained if not contained[0] else _gates(pod)
+        containers_ready = (True, "", "")
+    pod_ready = containers_ready if not containers_ready[0] else _gates(pod)
     if phase == "Succeeded":
         initialized: tuple[bool, str, str] = (True, "PodCompleted", "")
     elif _initialized(spec, init, main):
@@ -245,8 +249,8 @@ def _conditions(
     rows = {
         "PodReadyToStartContainers": (job.phase == "running", "", ""),
         "Initialized": initialized,
-        "Ready": ready,
-        "ContainersReady": contained,
+        "Ready": pod_ready,
+        "ContainersReady": containers_ready,
     }
     if phase == "Failed" and job_ends.is_disruption(job.reason):
         rows["DisruptionTarget"] = (True, job.reason, job.message[:MESSAGE])
@@ -265,11 +269,11 @@ def _gates(pod: Pod) -> tuple[bool, str, str]:
     return True, "", ""
 
 
-def _condition(pod: Pod, kind: str, good: bool, reason: str, message: str, now: float) -> Status:
-    before = pods.condition(pod, kind)
-    status = "True" if good else "False"
-    since = before.get("lastTransitionTime") if before.get("status") == status else None
-    entry: Status = {"type": kind, "status": status, "lastTransitionTime": since or rfc3339(now)}
+def _condition(pod: Pod, kind: str, is_true: bool, reason: str, message: str, now: float) -> Status:
+    last_condition = pods.condition(pod, kind)
+    status = "True" if is_true else "False"
+    transition_time = last_condition.get("lastTransitionTime") if last_condition.get("status") == status else None
+    entry: Status = {"type": kind, "status": status, "lastTransitionTime": transition_time or rfc3339(now)}
     if reason:
         entry["reason"] = reason
     if message:

@@ -56,6 +56,7 @@ def unpack(data: bytes, most: int | None = None) -> bytes:
     if data[:1] == b"{":
         text = data
     elif data[:1] == bytes((_ZLIB,)):
+        # a small message can expand to a very large one: stop at the limit instead of checking the size afterwards
         inflater = zlib.decompressobj()
         try:
             text = inflater.decompress(data, most + 1)
@@ -94,11 +95,13 @@ def check_pool(subject_pool: str, pool: str) -> None:
 
 def explain(error: ValidationError) -> str:
     """Return the invalid fields and the reasons, without the values, which may be secret."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    if any(problem["loc"] == ("v",) for problem in found):
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    if any(problem["loc"] == ("v",) for problem in problems):
         return f"v: unsupported version of the protocol; supported: {VERSION}"
-    words = [f"{'.'.join(map(str, problem['loc'])) or 'message'}: {problem['msg']}" for problem in found[:_PROBLEMS]]
-    return "; ".join(words) + ("; ..." if len(found) > _PROBLEMS else "")
+    descriptions = [
+        f"{'.'.join(map(str, problem['loc'])) or 'message'}: {problem['msg']}" for problem in problems[:_PROBLEMS]
+    ]
+    return "; ".join(descriptions) + ("; ..." if len(problems) > _PROBLEMS else "")
 
 
 def pack_chunk(head: LogChunk, data: bytes) -> bytes:
@@ -108,5 +111,5 @@ def pack_chunk(head: LogChunk, data: bytes) -> bytes:
 
 def parse_chunk(data: bytes) -> tuple[LogChunk, bytes]:
     """Parse a chunk of a log."""
-    line, _, rest = data.partition(b"\n")
-    return parse(LogChunk, line), rest
+    line, _, content = data.partition(b"\n")
+    return parse(LogChunk, line), content

@@ -33,23 +33,23 @@ class LogReader:
         self._link, self._silence = link, silence
         self._ack = subjects.ack(stream)
         self._chunks: queue.SimpleQueue[tuple[LogChunk, bytes] | SiteError | None] = queue.SimpleQueue()
-        self._read = self._acknowledged = 0
+        self._last_read = self._acknowledged = 0
         self._kept_alive_at = -math.inf
-        self._over, self._broken = True, False
+        self._is_closed, self._has_failed = True, False
         receive = weakref.WeakMethod(self._on_chunk)  # a strong reference would keep an abandoned reader open
 
         def on_chunk(subject: str, data: bytes, respond: Respond | None) -> None:
-            if (alive := receive()) is not None:
-                alive(subject, data, respond)
+            if (deliver := receive()) is not None:
+                deliver(subject, data, respond)
 
         self._subscription = link.subscribe(subjects.stream(stream), on_chunk, threads=0)
-        self._over = False
+        self._is_closed = False
 
     def __iter__(self) -> LogReader:
         return self
 
     def __next__(self) -> bytes:
-        while not self._over:
+        while not self._is_closed:
             try:
                 item = self._chunks.get(timeout=self._silence)
             except queue.Empty:
@@ -61,20 +61,20 @@ class LogReader:
                 self.close()
                 raise item
             head, data = item
-            if head.number <= self._read:  # a duplicate
+            if head.number <= self._last_read:  # a duplicate
                 continue
-            if head.number != self._read + 1:
+            if head.number != self._last_read + 1:
                 self.close()
-                lost = f"chunk {self._read + 1} of the log was lost"
-                raise SiteUnknownOutcomeError(lost, hint="Request the log again.")
-            self._read = head.number
+                problem = f"chunk {self._last_read + 1} of the log was lost"
+                raise SiteUnknownOutcomeError(problem, hint="Request the log again.")
+            self._last_read = head.number
             if head.end:
                 self._finish()
                 if head.error:
                     raise SiteRefusedError(head.error, reason="LogEnded", retryable=True)
                 break
-            if self._read - self._acknowledged >= _ACK_EVERY or self._chunks.empty():
-                self._acknowledge(LogAck(number=self._read))
+            if self._last_read - self._acknowledged >= _ACK_EVERY or self._chunks.empty():
+                self._acknowledge(LogAck(number=self._last_read))
             if data:
                 return data
         raise StopIteration
@@ -92,47 +92,47 @@ class LogReader:
 
     def close(self) -> None:
         """End the log. A waiting iteration ends too. Thread-safe and idempotent."""
-        if not self._over:
+        if not self._is_closed:
             self._finish()
-            self._acknowledge(LogAck(number=self._read, stop=True))
+            self._acknowledge(LogAck(number=self._last_read, stop=True))
             self._chunks.put(None)
 
     def _finish(self) -> None:
-        self._over = True
+        self._is_closed = True
         self._subscription.close()
 
     def _acknowledge(self, ack: LogAck) -> None:
-        self._acknowledged = self._read
+        self._acknowledged = self._last_read
         with contextlib.suppress(SiteError):  # without acknowledgements, the site ends the log after a while
             self._link.publish(self._ack, pack(ack))
 
     def _on_chunk(self, _subject: str, data: bytes, _respond: Respond | None) -> None:
         """Accept a chunk, on the loop. A consumer that does not read must not cost memory without a limit."""
-        if self._over or self._broken:
+        if self._is_closed or self._has_failed:
             return
         try:
-            head, rest = parse_chunk(data)
+            head, piece = parse_chunk(data)
         except SiteError as error:
             self._break(error)
             return
         if head.number == 0:
             self._keep_alive()
-        elif len(rest) > CHUNK:
+        elif len(piece) > CHUNK:
             self._break(SiteRefusedError(f"the site sends a chunk of more than {CHUNK} bytes", reason="BadSite"))
         elif self._chunks.qsize() > 4 * WINDOW:
             self._break(SiteRefusedError("the site sends chunks without acknowledgement", reason="BadSite"))
         else:
-            self._chunks.put((head, rest))
+            self._chunks.put((head, piece))
 
     def _keep_alive(self) -> None:
         """Acknowledge, even if the consumer of the iterator is slow, and restart the time-out of a waiting one."""
         if time.monotonic() - self._kept_alive_at >= _ACK_PERIOD:
             self._kept_alive_at = time.monotonic()
-            self._acknowledge(LogAck(number=self._read))
+            self._acknowledge(LogAck(number=self._last_read))
         if self._chunks.empty():
             self._chunks.put(None)
 
     def _break(self, error: SiteError) -> None:
         """End with an error after the chunks that have arrived, and ignore all further ones."""
-        self._broken = True
+        self._has_failed = True
         self._chunks.put(error)

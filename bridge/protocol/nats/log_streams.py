@@ -66,22 +66,22 @@ class Stream:
             raise StreamClosed
         size = min(CHUNK, self._link.max_payload - _ROOM_FOR_HEAD)
         for start in range(0, len(data), size):
-            self._next(data[start : start + size])
+            self._send_chunk(data[start : start + size])
 
     def finish(self, error: BaseException | None) -> None:
         """Send the end of the log, with its error if any: in the answer, or in a last chunk if the answer was sent."""
         if self.answer(error) and error is not None:
             return
         with contextlib.suppress(StreamClosed, SiteError):
-            self._next(b"", end=True, error="" if error is None else _message(error))
+            self._send_chunk(b"", end=True, error="" if error is None else _message(error))
 
     def answer(self, error: BaseException | None) -> bool:
         """Answer the request unless it was answered before; return whether this call answered it."""
         with self._changed:
-            answered, self._answered = self._answered, None
-        if answered is not None:
-            answered(error)
-        return answered is not None
+            callback, self._answered = self._answered, None
+        if callback is not None:
+            callback(error)
+        return callback is not None
 
     def acknowledged(self, ack: LogAck) -> None:
         """Apply an acknowledgement."""
@@ -115,7 +115,7 @@ class Stream:
             with contextlib.suppress(SiteError):
                 self._link.publish(self._subject, pack_chunk(LogChunk(number=0), b""))
 
-    def _next(self, piece: bytes, *, end: bool = False, error: str = "") -> None:
+    def _send_chunk(self, piece: bytes, *, end: bool = False, error: str = "") -> None:
         with self._changed:
             while self._number - self._acked >= WINDOW and not self._closed:
                 self._changed.wait()

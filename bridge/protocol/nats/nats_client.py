@@ -77,11 +77,13 @@ class DirectClient(Client):
         deliver = self.routes.get(sid)
         if deliver is None:
             return
-        nobody = not data and bool(headers) and headers.startswith(_NO_RESPONDERS)
-        found = _TRACEPARENT.search(headers) if headers else None
-        traceparent = found[1].decode() if found else ""
+        no_responders = not data and bool(headers) and headers.startswith(_NO_RESPONDERS)
+        match = _TRACEPARENT.search(headers) if headers else None
+        traceparent = match[1].decode() if match else ""
         try:
-            deliver(subject.decode("utf-8", "replace"), data, reply.decode("utf-8", "replace"), nobody, traceparent)
+            deliver(
+                subject.decode("utf-8", "replace"), data, reply.decode("utf-8", "replace"), no_responders, traceparent
+            )
         except Exception:
             log.exception("a message could not be delivered")
 

@@ -81,7 +81,7 @@ def write(
     bucket: str = "",
     cluster: ServerCluster | None = None,
     hubs: Mapping[str, str] | None = None,
-    given: Path | None = None,
+    secrets_folder: Path | None = None,
 ) -> Written:
     """Write a folder, or update it: pools, hubs, the bucket and the cluster of an earlier run stay.
 
@@ -96,80 +96,87 @@ def write(
     hubs
         The UID of the Kubernetes cluster of each named hub. Each gets a user that reaches only the jobs of its cluster.
         With a named hub, there is no user ``hub``, which reaches all jobs.
-    given
+    secrets_folder
         Folder with ``hub`` and ``pools/`` as above, whose secrets are used. The command creates none and copies none.
 
-    Raises :class:`ConfigError` for a bad name, and if ``given`` lacks the secret of a user.
+    Raises :class:`ConfigError` for a bad name, and if ``secrets_folder`` lacks the secret of a user.
     """
-    if given is not None:
-        _check_given(given, pools, hubs or {})
-    home = given or folder
+    if secrets_folder is not None:
+        _check_secrets(secrets_folder, pools, hubs or {})
+    secrets_parent = secrets_folder or folder
     bucket = _bucket(folder, jetstream, bucket)
-    owners = _owners(home / HUBS, hubs or {})
+    owners = _owners(secrets_parent / HUBS, hubs or {})
     buckets = {name: f"{bucket}-{name}" if bucket and owners else bucket for name in owners or (HUB,)}
     # both raise ConfigError if a name is invalid, before anything is written
-    may_hub = {name: hub_permissions(prefix, buckets[name], owners.get(name, ANY)) for name in buckets}
-    may_site = {pool: site_permissions(prefix, pool) for pool in pools}
-    below = home / POOLS
-    for each in [folder] if given else [folder, below]:
-        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+    hub_permissions_by_name = {name: hub_permissions(prefix, buckets[name], owners.get(name, ANY)) for name in buckets}
+    site_permissions_by_pool = {pool: site_permissions(prefix, pool) for pool in pools}
+    pools_folder = secrets_parent / POOLS
+    for directory in [folder] if secrets_folder else [folder, pools_folder]:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
-    found_files = sorted(below.iterdir()) if below.is_dir() else []
-    may_site |= {file.stem: site_permissions(prefix, file.stem) for file in found_files if _is_secret(file)}
-    if not may_site:
+    pool_files = sorted(pools_folder.iterdir()) if pools_folder.is_dir() else []
+    site_permissions_by_pool |= {
+        file.stem: site_permissions(prefix, file.stem) for file in pool_files if _is_secret(file)
+    }
+    if not site_permissions_by_pool:
         raise ConfigError("pools: none given, and the folder has none from an earlier run")
-    new: list[Path] = []
-    found = _hubs(home, owners, buckets, passwords, new)
-    sites = {pool: _secret(below / pool, passwords, new) for pool in sorted(may_site)}
+    new_files: list[Path] = []
+    hubs_by_name = _hubs(secrets_parent, owners, buckets, passwords, new_files)
+    sites = {pool: _secret(pools_folder / pool, passwords, new_files) for pool in sorted(site_permissions_by_pool)}
     if bucket:
         _replace(folder / BUCKET, bucket + "\n")
     # the prefixes keep the names of hubs and pools apart
-    users = [_user(f"hub-{name}" if owners else HUB, hub.secret, may_hub[name]) for name, hub in found.items()]
-    users += [_user(f"pool-{pool}", file, may_site[pool]) for pool, file in sites.items()]
+    users = [
+        _user(f"hub-{name}" if owners else HUB, hub.secret, hub_permissions_by_name[name])
+        for name, hub in hubs_by_name.items()
+    ]
+    users += [_user(f"pool-{pool}", file, site_permissions_by_pool[pool]) for pool, file in sites.items()]
     _replace(folder / USERS, users_text(users, jetstream=bool(bucket)))
-    servers = _servers(folder, listeners, cluster, new, force=force, jetstream=bool(bucket))
-    return Written(servers, folder / USERS, found, sites, new)
+    servers = _servers(folder, listeners, cluster, new_files, force=force, jetstream=bool(bucket))
+    return Written(servers, folder / USERS, hubs_by_name, sites, new_files)
 
 
-def _check_given(given: Path, pools: Sequence[str], hubs: Mapping[str, str]) -> None:
+def _check_secrets(secrets_folder: Path, pools: Sequence[str], hubs: Mapping[str, str]) -> None:
     """Raise :class:`ConfigError` unless the folder has a secret for the hub and for each pool."""
-    if hubs or (given / HUBS).exists():
+    if hubs or (secrets_folder / HUBS).exists():
         raise ConfigError("--secrets: not with named hubs (--hub); the folder has the secret of one hub")
-    for base in (given / HUB, *(given / POOLS / pool for pool in pools)):
+    for base in (secrets_folder / HUB, *(secrets_folder / POOLS / pool for pool in pools)):
         if not any(base.with_name(base.name + suffix).exists() for suffix in (SEED, PASSWORD)):
             raise ConfigError(f"--secrets: {base}: neither {base.name}{SEED} nor {base.name}{PASSWORD} exists")
 
 
 def _hubs(
-    folder: Path, owners: Mapping[str, str], buckets: Mapping[str, str], passwords: bool, new: list[Path]
+    folder: Path, owners: Mapping[str, str], buckets: Mapping[str, str], passwords: bool, new_files: list[Path]
 ) -> dict[str, Hub]:
     """Write owner and secret of each hub; without owners, the only hub has no name and no owner."""
     if not owners:
-        return {name: Hub(_secret(folder / name, passwords, new), "", buckets[name]) for name in buckets}
-    below = folder / HUBS
-    below.mkdir(mode=0o700, exist_ok=True)
-    found: dict[str, Hub] = {}
+        return {name: Hub(_secret(folder / name, passwords, new_files), "", buckets[name]) for name in buckets}
+    hubs_folder = folder / HUBS
+    hubs_folder.mkdir(mode=0o700, exist_ok=True)
+    hubs_by_name: dict[str, Hub] = {}
     for name, owner in sorted(owners.items()):
-        _replace(below / f"{name}{OWNER}", owner + "\n")
-        found[name] = Hub(_secret(below / name, passwords, new), owner, buckets[name])
-    return found
+        _replace(hubs_folder / f"{name}{OWNER}", owner + "\n")
+        hubs_by_name[name] = Hub(_secret(hubs_folder / name, passwords, new_files), owner, buckets[name])
+    return hubs_by_name
 
 
 def _servers(
     folder: Path,
     listeners: Listeners,
     cluster: ServerCluster | None,
-    new: list[Path],
+    new_files: list[Path],
     *,
     force: bool,
     jetstream: bool,
 ) -> list[Path]:
     """Write the configuration file of each server unless it exists."""
-    written = sorted(folder.glob("nats-server-*.conf"))
-    if written and cluster is None:
+    existing_files = sorted(folder.glob("nats-server-*.conf"))
+    if existing_files and cluster is None:
         if force:
-            raise ConfigError(f"{folder} holds a cluster ({written[0].name}, ...): to overwrite it, name its servers")
-        return written
+            raise ConfigError(
+                f"{folder} holds a cluster ({existing_files[0].name}, ...): to overwrite it, name its servers"
+            )
+        return existing_files
     if cluster:
         cluster = replace(cluster, password=_cluster_password(folder / CLUSTER_FILE))
     servers = []
@@ -184,7 +191,7 @@ def _servers(
             listeners = replace(listeners, jetstream=str(store.resolve()))
         text = server_text(listeners, USERS, name=name, cluster=cluster) if name else server_text(listeners, USERS)
         _replace(server, text)
-        new.append(server)
+        new_files.append(server)
     return servers
 
 
@@ -209,13 +216,13 @@ def public_key(seed: str) -> str:
     return key.decode().rstrip("=")
 
 
-def _owners(folder: Path, wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return the UID of the cluster of each named hub: of ``wanted``, and of an earlier run if its secret exists."""
+def _owners(folder: Path, hub_uids: Mapping[str, str]) -> dict[str, str]:
+    """Return the UID of the cluster of each named hub: of ``hub_uids``, and of an earlier run if its secret exists."""
     owners: dict[str, str] = {}
     for file in folder.glob(f"*{OWNER}"):
         if any(file.with_suffix(suffix).exists() for suffix in (SEED, PASSWORD)):
             owners[file.stem] = file.read_text().strip()
-    for name, owner in wanted.items():
+    for name, owner in hub_uids.items():
         if not re.fullmatch(POOL_PATTERN, name):
             raise ConfigError(f"hub {name!r}: must be 1 to 63 of a-z, 0-9 and -, without - at the beginning or end")
         if not re.fullmatch(UID_PATTERN, owner):
@@ -225,32 +232,34 @@ def _owners(folder: Path, wanted: Mapping[str, str]) -> dict[str, str]:
                 f"hub {name}: its UID is {owners[name]}, not {owner}",
                 hint=f"To replace it, remove {folder / name}{OWNER} and its secret first.",
             )
-    twice = {owner for owner in owners.values() if list(owners.values()).count(owner) > 1}
-    if twice:
-        raise ConfigError(f"hubs: {', '.join(sorted(n for n in owners if owners[n] in twice))} have the same UID")
+    shared_uids = {owner for owner in owners.values() if list(owners.values()).count(owner) > 1}
+    if shared_uids:
+        raise ConfigError(
+            f"hubs: {', '.join(sorted(name for name in owners if owners[name] in shared_uids))} have the same UID"
+        )
     return owners
 
 
-def _bucket(folder: Path, jetstream: bool, wanted: str) -> str:
-    """Return the name of the bucket: the wanted one, or that of an earlier run; empty if there is none."""
+def _bucket(folder: Path, jetstream: bool, requested_name: str) -> str:
+    """Return the name of the bucket: the requested one, or that of an earlier run; empty if there is none."""
     file = folder / BUCKET
-    before = file.read_text().strip() if file.exists() else ""
-    return (wanted or before or DEFAULT_BUCKET) if jetstream or before else ""
+    earlier_name = file.read_text().strip() if file.exists() else ""
+    return (requested_name or earlier_name or DEFAULT_BUCKET) if jetstream or earlier_name else ""
 
 
 def _is_secret(file: Path) -> bool:
     return file.suffix in (SEED, PASSWORD)
 
 
-def _secret(base: Path, passwords: bool, new: list[Path]) -> Path:
+def _secret(base: Path, passwords: bool, new_files: list[Path]) -> Path:
     """Return the file of a secret; create it if it does not exist."""
     for suffix in (SEED, PASSWORD):
         if (file := base.with_name(base.name + suffix)).exists():
             return file
     file = base.with_name(base.name + (PASSWORD if passwords else SEED))
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write((secrets.token_urlsafe(32) if passwords else new_seed()) + "\n")
-    new.append(file)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as output:
+        output.write((secrets.token_urlsafe(32) if passwords else new_seed()) + "\n")
+    new_files.append(file)
     return file
 
 
@@ -265,8 +274,8 @@ def _user(name: str, file: Path, permissions: Permissions) -> User:
 
 
 def _replace(file: Path, text: str) -> None:
-    new = file.with_name(f".{file.name}.new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write(text)
-    new.replace(file)
+    new_file = file.with_name(f".{file.name}.new")
+    new_file.unlink(missing_ok=True)
+    with os.fdopen(os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as output:
+        output.write(text)
+    new_file.replace(file)

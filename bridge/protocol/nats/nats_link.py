@@ -31,7 +31,7 @@ RETRY_LEAST, RETRY_MOST = 0.5, 2.0
 LINGER = 1.0
 """Seconds for which the link stays open after the process began to stop, for last messages."""
 _SMALLEST_PAYLOAD = 1024 * 1024
-_LOOK = 0.25
+_CHECK_PERIOD = 0.25
 _SCHEMES = ("nats", "tls", "ws", "wss")
 
 
@@ -89,11 +89,11 @@ class Link:
         """Start to connect; return at once."""
         with self._lock:
             self._supervisor = supervisor
-            waiting = list(self._subscriptions)
+            subscriptions = list(self._subscriptions)
         self._error = "not connected yet"
         supervisor.spawn("nats", lambda: self._run(supervisor))
         supervisor.spawn("nats-changes", lambda: self._notify(supervisor.stopping))
-        for subscription in waiting:
+        for subscription in subscriptions:
             self._spawn(supervisor, subscription)
 
     def close(self) -> None:
@@ -212,11 +212,12 @@ class Link:
         asyncio.get_running_loop().set_exception_handler(_log_exception)
         tasks = asyncio.create_task(self._run_tasks())
         attempts = failures = 0
-        while not self._ending(supervisor):
+        while not self._is_ending(supervisor):
             server = self._settings.servers[attempts % len(self._settings.servers)]
             attempts += 1
             session: Session | None = None
             try:
+                # A new client reads the credentials again. The reconnect of nats-py keeps requests and sends them late.
                 session = Session(self._access(server), self._settings.inbox_prefix)
                 await session.open()
                 await session.listen(self._routes())
@@ -233,13 +234,13 @@ class Link:
                 if failures & (failures - 1) == 0:
                     log.warning("no connection to nats", extra=kv(error=self._error, attempts=failures))
             finally:
-                was = self._session is not None
+                was_connected = self._session is not None
                 with self._lock:
                     self._session = None
                 if session is not None:
-                    await session.close(flush=self._ending(supervisor))
-                if was:
-                    level = logging.INFO if self._ending(supervisor) else logging.WARNING
+                    await session.close(flush=self._is_ending(supervisor))
+                if was_connected:
+                    level = logging.INFO if self._is_ending(supervisor) else logging.WARNING
                     log.log(level, "disconnected from nats", extra=kv(server=_shown(server)))
                     self._changes.put(False)
             await self._pause(supervisor)
@@ -248,7 +249,7 @@ class Link:
     async def _run_tasks(self) -> None:
         due: dict[int, float] = {}
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_PERIOD)
             now = time.monotonic()
             for number, (seconds, task) in enumerate(list(self._tasks)):
                 if now < due.get(number, now):
@@ -262,18 +263,18 @@ class Link:
     def _adopt(self, session: Session) -> bool:
         """Make a session current if it has all subscriptions; the lock prevents a concurrent change of them."""
         with self._lock:
-            wanted = {route for each in self._subscriptions for route in each.routes}
+            desired_routes = {route for subscription in self._subscriptions for route in subscription.routes}
             listening = session.listening()
-            if not wanted <= listening:
+            if not desired_routes <= listening:
                 return False
-            for route in listening - wanted:  # closed while the session was opened
+            for route in listening - desired_routes:  # closed while the session was opened
                 session.remove(route)
             self._session = session
             self._max_payload = session.max_payload
             return True
 
     async def _watch(self, session: Session, supervisor: Supervisor) -> None:
-        while not await session.wait_over(_LOOK):
+        while not await session.wait_over(_CHECK_PERIOD):
             if self._closing.is_set():
                 return
             if supervisor.stopping.is_set():
@@ -281,12 +282,12 @@ class Link:
                 return
 
     async def _pause(self, supervisor: Supervisor) -> None:
-        left = random.uniform(RETRY_LEAST, RETRY_MOST)  # noqa: S311
-        while left > 0 and not self._ending(supervisor):
-            await asyncio.sleep(min(left, _LOOK))
-            left -= _LOOK
+        seconds_left = random.uniform(RETRY_LEAST, RETRY_MOST)  # noqa: S311
+        while seconds_left > 0 and not self._is_ending(supervisor):
+            await asyncio.sleep(min(seconds_left, _CHECK_PERIOD))
+            seconds_left -= _CHECK_PERIOD
 
-    def _ending(self, supervisor: Supervisor) -> bool:
+    def _is_ending(self, supervisor: Supervisor) -> bool:
         return self._closing.is_set() or supervisor.stopping.is_set()
 
     def _access(self, server: str) -> NatsAccess:

@@ -85,8 +85,8 @@ class ServerCluster:
 
     def text(self, server: str, tls: str) -> list[str]:
         """Return the section of one server. ``tls``: its certificate and key; empty for none."""
-        others = [host for name, host in self.hosts.items() if name != server]
-        routes = [f"nats-route://{ROUTE_USER}:{self.password}@{_bracketed(host)}:{self.port}" for host in others]
+        other_hosts = [host for name, host in self.hosts.items() if name != server]
+        routes = [f"nats-route://{ROUTE_USER}:{self.password}@{_bracketed(host)}:{self.port}" for host in other_hosts]
         lines = [
             "cluster: {",
             f"  name: {CLUSTER}",
@@ -110,20 +110,24 @@ def hub_permissions(prefix: str, bucket: str = "", owner: str = ANY) -> Permissi
 
     ``owner``: UID of the hub's cluster; ``ANY`` for the only hub of a server.
     """
-    every = Subjects(prefix, ANY, owner)
-    said = [every.announce, every.buildconfig, every.event, every.streams]
+    all_pools = Subjects(prefix, ANY, owner)
+    site_subjects = [all_pools.announce, all_pools.buildconfig, all_pools.event, all_pools.streams]
     store = BucketSubjects(bucket).publish() if bucket else []
     inbox = f"{INBOX}.>" if owner == ANY else f"{INBOX}.{owner}.>"
-    return Permissions([*every.requests().values(), every.acks, *store], [*said, inbox])
+    return Permissions([*all_pools.requests().values(), all_pools.acks, *store], [*site_subjects, inbox])
 
 
 def site_permissions(prefix: str, pool: str) -> Permissions:
     """Return the permissions of a site: requests to its pool, as a member of the pool's queue group, and answers."""
     if pool == ANY:
         raise ConfigError(f"pool {pool!r}: must be the name of one pool")
-    own = Subjects(prefix, pool, ANY)
-    asked = [f"{pattern} {pool}" for pattern in own.requests().values()]
-    return Permissions([own.announce, own.buildconfig, own.event, own.streams], [*asked, own.acks], answers=True)
+    subjects = Subjects(prefix, pool, ANY)
+    request_patterns = [f"{pattern} {pool}" for pattern in subjects.requests().values()]
+    return Permissions(
+        [subjects.announce, subjects.buildconfig, subjects.event, subjects.streams],
+        [*request_patterns, subjects.acks],
+        answers=True,
+    )
 
 
 def users_text(users: list[User], *, jetstream: bool = False) -> str:
@@ -164,8 +168,8 @@ def server_text(
     if listeners.certificate:
         lines.append(f"tls: {tls}")
     if listeners.websocket:
-        secure = f"tls: {tls}" if listeners.certificate else "no_tls: true  # behind a proxy that terminates TLS"
-        lines += ["websocket: {", f"  listen: {_quote(listeners.websocket)}", f"  {secure}", "}"]
+        websocket_tls = f"tls: {tls}" if listeners.certificate else "no_tls: true  # behind a proxy that terminates TLS"
+        lines += ["websocket: {", f"  listen: {_quote(listeners.websocket)}", f"  {websocket_tls}", "}"]
     if listeners.jetstream:
         size = f"max_memory_store: 0, max_file_store: {MAX_STORE}"
         lines.append(f"jetstream: {{store_dir: {_quote(listeners.jetstream)}, {size}}}")

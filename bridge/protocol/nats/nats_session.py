@@ -105,19 +105,19 @@ class Session:
         self._access = access
         self._client = DirectClient(require_tls=urlsplit(access.server).scheme == "tls")
         self._loop = asyncio.get_running_loop()
-        self._over = asyncio.Event()
+        self._closed = asyncio.Event()
         self._failed: asyncio.Future[Exception] = self._loop.create_future()
-        self._woken = asyncio.Event()
+        self._wake_up = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
         self._outbox: deque[_Outgoing | _Change] = deque()
-        self._kicked = False
+        self._is_wake_up_scheduled = False
         self._lock = threading.Lock()
         self._ended = False
         self._listening: dict[Route, tuple[int, NatsSubscription]] = {}
         self._draining: set[asyncio.Task[None]] = set()
         self._inbox = f"{inbox_prefix}.{secrets.token_hex(12)}"
         self._inbox_route = Route(f"{self._inbox}.*", "", _ignore)
-        self._inbox_asked = False
+        self._is_inbox_subscribed = False
         self._tokens = itertools.count()
         self._waiting: dict[str, _Answer] = {}
         self.refused: str | None = None
@@ -147,8 +147,8 @@ class Session:
                 disconnected_cb=self._on_closed,
             )
         )
-        either: set[asyncio.Future[Any]] = {connecting, self._failed}
-        await asyncio.wait(either, timeout=CONNECT_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        outcomes: set[asyncio.Future[Any]] = {connecting, self._failed}
+        await asyncio.wait(outcomes, timeout=CONNECT_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
         if not connecting.done():
             connecting.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -171,8 +171,8 @@ class Session:
     async def wait_over(self, seconds: float) -> bool:
         """Wait for the end of the connection for ``seconds`` seconds; return whether it has ended."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._over.wait(), seconds)
-        return self._over.is_set() or not self._client.is_connected
+            await asyncio.wait_for(self._closed.wait(), seconds)
+        return self._closed.is_set() or not self._client.is_connected
 
     async def close(self, *, flush: bool = False) -> None:
         """Close the connection within a few seconds. All pending requests fail."""
@@ -203,27 +203,27 @@ class Session:
         if not self._failed.done():
             self._failed.set_result(error)
         if isinstance(error, nats.errors.UnexpectedEOF | OSError):
-            self._over.set()
+            self._closed.set()
         elif "permissions violation" in str(error):
             if "subscription" in str(error):
                 self.refused = str(error).removeprefix("nats: ")
             log.error("the nats server refuses a subject", extra=kv(error=error))
 
     async def _on_closed(self) -> None:
-        self._over.set()
+        self._closed.set()
 
     async def _listen(self, route: Route) -> None:
         if route not in self._listening:
 
-            def deliver(subject: str, data: bytes, reply: str, nobody: bool, traceparent: str) -> None:
+            def deliver(subject: str, data: bytes, reply: str, no_responders: bool, traceparent: str) -> None:
                 # the answer must use the connection of the request: only that one has the permission to answer
                 respond: Respond | None = partial(self.send, reply) if reply else None
                 if traceparent and respond is not None:
                     respond = TracedRespond(respond, traceparent)
                 route.deliver(subject, data, respond)
 
-            own = route is self._inbox_route
-            receive = self._answered if own else deliver
+            is_inbox = route is self._inbox_route
+            receive = self._on_answer if is_inbox else deliver
             self._listening[route] = await self._client.listen(route.subject, route.queue, receive)
 
     async def _unlisten(self, route: Route) -> None:
@@ -235,22 +235,22 @@ class Session:
     async def _drain(self, route: Route) -> None:
         number, subscription = self._listening.pop(route, (0, None))
         if subscription is not None:
-            task = asyncio.create_task(self._drained(number, subscription))
+            task = asyncio.create_task(self._finish_drain(number, subscription))
             self._draining.add(task)
             task.add_done_callback(self._draining.discard)
             await asyncio.sleep(0)  # the task sends UNSUB before any later message
 
-    async def _drained(self, number: int, subscription: NatsSubscription) -> None:
+    async def _finish_drain(self, number: int, subscription: NatsSubscription) -> None:
         with contextlib.suppress(nats.errors.Error, OSError):  # the connection has ended
             await subscription.drain()  # type: ignore[no-untyped-call]
         self._client.routes.pop(number, None)
 
     async def _send(self) -> None:
         while True:
-            await self._woken.wait()
-            self._woken.clear()
+            await self._wake_up.wait()
+            self._wake_up.clear()
             with self._lock:
-                self._kicked = False
+                self._is_wake_up_scheduled = False
             await self._drain_outbox()
 
     async def _drain_outbox(self) -> None:
@@ -269,33 +269,33 @@ class Session:
                     )
                 except Exception as error:
                     for item in messages:
-                        self._not_sent(item, error)
+                        self._report_unsent(item, error)
             await asyncio.sleep(0)
 
     def _next_messages(self) -> list[_Outgoing]:
         """Remove and return the messages to send at once: those before the next change of subscriptions."""
-        taken: list[_Outgoing] = []
+        messages: list[_Outgoing] = []
         size = 0
         while self._outbox and size < _TURN and isinstance(item := self._outbox[0], _Outgoing):
             self._outbox.popleft()
             if item.answer is None or item.reply in self._waiting:  # otherwise its request has timed out
-                taken.append(item)
+                messages.append(item)
                 size += len(item.data)
-        return taken
+        return messages
 
-    def _not_sent(self, item: _Outgoing, error: Exception) -> None:
+    def _report_unsent(self, item: _Outgoing, error: Exception) -> None:
         if item.answer is None:
             log.warning("not sent", extra=kv(error=repr(error)))
             return
         self._waiting.pop(item.reply, None)
         # nats-py raises its own errors before it accepts the message
-        sure = isinstance(error, nats.errors.Error)
-        item.answer.put((SiteDownError if sure else SiteUnknownOutcomeError)(f"not sent: {error}"))
+        was_not_sent = isinstance(error, nats.errors.Error)
+        item.answer.put((SiteDownError if was_not_sent else SiteUnknownOutcomeError)(f"not sent: {error}"))
 
-    def _answered(self, subject: str, data: bytes, reply: str, nobody: bool, traceparent: str) -> None:
+    def _on_answer(self, subject: str, data: bytes, reply: str, no_responders: bool, traceparent: str) -> None:
         answer = self._waiting.pop(subject, None)
         if answer is not None:
-            answer.put(SiteDownError("no submitter of the site is connected") if nobody else data)
+            answer.put(SiteDownError("no submitter of the site is connected") if no_responders else data)
 
     # --- thread-safe --------------------------------------------------------------------------------------------------
     @property
@@ -305,37 +305,37 @@ class Session:
 
     def add(self, route: Route) -> None:
         """Subscribe to one more route, before any later message is sent."""
-        self._put((self._listen, route))
+        self._enqueue((self._listen, route))
 
     def remove(self, route: Route, *, drain: bool = False) -> None:
         """Unsubscribe from a route. ``drain``: deliver messages that the server sends before it has processed this."""
-        self._put((self._drain if drain else self._unlisten, route))
+        self._enqueue((self._drain if drain else self._unlisten, route))
 
     def send(self, subject: str, data: bytes) -> None:
         """Publish; raise if the message cannot be sent."""
         self._check(subject, len(data))
-        self._put(_Outgoing(subject, data))
+        self._enqueue(_Outgoing(subject, data))
 
     def request(self, subject: str, data: bytes, timeout: float) -> bytes:
         """Publish and wait for the answer."""
         self._check(subject, len(data))
         with self._lock:
-            if not self._inbox_asked:  # a site sends no requests, and needs no permission for an inbox
-                self._inbox_asked = True
+            if not self._is_inbox_subscribed:  # a site sends no requests, and needs no permission for an inbox
+                self._is_inbox_subscribed = True
                 self._outbox.append((self._listen, self._inbox_route))
         reply = f"{self._inbox}.{next(self._tokens)}"
         answer: _Answer = queue.SimpleQueue()
         self._waiting[reply] = answer
-        self._put(_Outgoing(subject, data, reply, answer, tracing.current()))
+        self._enqueue(_Outgoing(subject, data, reply, answer, tracing.current()))
         try:
-            given = answer.get(timeout=timeout)
+            result = answer.get(timeout=timeout)
         except queue.Empty:
             if self._waiting.pop(reply, None) is not None:  # a request that was not sent yet is discarded
                 raise SiteUnknownOutcomeError(f"no answer within {timeout:g} s") from None
-            given = answer.get()  # it has arrived just now
-        if isinstance(given, Exception):
-            raise given
-        return given
+            result = answer.get()  # it has arrived just now
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def _check(self, subject: str, size: int) -> None:
         if not _SUBJECT.fullmatch(subject):  # white space would start another command
@@ -348,7 +348,7 @@ class Session:
         if self._client.pending_data_size > MOST_BUFFERED:
             raise SiteDownError("the NATS server accepts no data: too much waits to be sent")
 
-    def _put(self, item: _Outgoing | _Change) -> None:
+    def _enqueue(self, item: _Outgoing | _Change) -> None:
         with self._lock:
             if self._ended or not self._client.is_connected:
                 if isinstance(item, _Outgoing):
@@ -356,10 +356,10 @@ class Session:
                     raise SiteDownError("no connection to the NATS server")
                 return
             self._outbox.append(item)
-            if self._kicked:
+            if self._is_wake_up_scheduled:
                 return
-            self._kicked = True
-            self._loop.call_soon_threadsafe(self._woken.set)
+            self._is_wake_up_scheduled = True
+            self._loop.call_soon_threadsafe(self._wake_up.set)
 
 
 def _ignore(_subject: str, _data: bytes, _respond: Respond | None) -> None:

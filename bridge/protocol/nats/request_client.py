@@ -81,7 +81,7 @@ class PoolClient:
     def submit(self, job: str, submit: SubmitMessage, timeout: float = SUBMIT_TIMEOUT) -> SubmittedMessage:
         """Submit a job; return the existing one if the site has it already."""
         subject = self._subjects.submit(submit.namespace, submit.name, job)
-        answer = self._parsed(SubmittedMessage, self._request(subject, job, submit, timeout))
+        answer = self._parse(SubmittedMessage, self._request(subject, job, submit, timeout))
         self._check(answer.status)
         return answer
 
@@ -99,7 +99,7 @@ class PoolClient:
 
     def describe(self, timeout: float = TIMEOUT) -> Description:
         """Request the announcement and the BuildConfig."""
-        return self._parsed(Description, self._request(self._subjects.describe, "", None, timeout))
+        return self._parse(Description, self._request(self._subjects.describe, "", None, timeout))
 
     def files(self, job: str, files: Files, timeout: float = TIMEOUT) -> None:
         """Replace files in volumes of a job."""
@@ -109,14 +109,14 @@ class PoolClient:
         """Request a page of all jobs. A job with an invalid state does not make the page invalid."""
         body = self._request(self._subjects.snapshot, "", Snapshot(after=after, limit=limit), timeout)
         try:
-            page = parse_body(SnapshotPage, body)
+            message = parse_body(SnapshotPage, body)
         except GarbledError:
-            found = _parse_job_by_job(body)
+            page = _parse_job_by_job(body)
         else:
-            last = page.jobs[-1].job if page.jobs else ""
-            found = Page(page.submitter, page.sequence, page.jobs, page.more, last)
-        found.jobs[:] = [job for job in found.jobs if job.owner == self._owner]
-        return found
+            last_uid = message.jobs[-1].job if message.jobs else ""
+            page = Page(message.submitter, message.sequence, message.jobs, message.more, last_uid)
+        page.jobs[:] = [job for job in page.jobs if job.owner == self._owner]
+        return page
 
     def logs(self, job: str, options: LogOptions, timeout: float = TIMEOUT) -> LogReader:
         """Request a log. The caller must close the reader."""
@@ -158,7 +158,7 @@ class PoolClient:
         return reply.body
 
     def _status(self, body: object) -> Status:
-        answer = self._parsed(Status, body)
+        answer = self._parse(Status, body)
         if answer.status is not None:
             self._check(answer.status)
         return answer
@@ -170,7 +170,7 @@ class PoolClient:
                 f"job {status.job} at pool {self._pool} belongs to another cluster", reason="NotOwner"
             )
 
-    def _parsed(self, kind: type[M], body: object) -> M:
+    def _parse(self, kind: type[M], body: object) -> M:
         try:
             return parse_body(kind, body)
         except GarbledError as error:
@@ -179,24 +179,24 @@ class PoolClient:
 
 def _parse_job_by_job(body: dict[str, object]) -> Page:
     """Parse a page job by job; raise SiteError if a UID is invalid, because the page then shows no job as gone."""
-    raw = body.get("jobs")
+    entries = body.get("jobs")
     try:
-        head = parse_body(SnapshotPage, {**body, "jobs": []})
-        jobs, unreadable, last = [], set(), ""
-        for item in raw if isinstance(raw, list) else []:
+        page = parse_body(SnapshotPage, {**body, "jobs": []})
+        jobs, unreadable, last_uid = [], set(), ""
+        for entry in entries if isinstance(entries, list) else []:
             try:
-                status = parse_body(Status, {"status": item}).status
+                status = parse_body(Status, {"status": entry}).status
                 if status is None:
                     raise GarbledError("null instead of a job")
             except GarbledError:
-                uid = item.get("job") if isinstance(item, dict) else None
-                last = parse_body(Request, {"pool": "x", "owner": "x", "deadline": 0, "job": uid}).job
-                if not last:
+                uid = entry.get("job") if isinstance(entry, dict) else None
+                last_uid = parse_body(Request, {"pool": "x", "owner": "x", "deadline": 0, "job": uid}).job
+                if not last_uid:
                     raise
-                unreadable.add(last)
+                unreadable.add(last_uid)
             else:
                 jobs.append(status)
-                last = status.job
+                last_uid = status.job
     except GarbledError as error:
         raise SiteError(f"the snapshot is invalid: {error}") from error
-    return Page(head.submitter, head.sequence, jobs, head.more, last, unreadable)
+    return Page(page.submitter, page.sequence, jobs, page.more, last_uid, unreadable)

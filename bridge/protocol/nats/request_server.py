@@ -95,7 +95,7 @@ class Server:
         self._prefix = prefix
         subjects = Subjects(prefix, pool, ANY)
         self._streams = Streams(link, subjects, clock)
-        acts: dict[str, Callable[[Request], Message | None]] = {
+        handlers_by_kind: dict[str, Callable[[Request], Message | None]] = {
             "submit": lambda request: handlers.submit(
                 request.owner, request.job, parse_body(SubmitMessage, request.body)
             ),
@@ -109,12 +109,12 @@ class Server:
             "describe": lambda _request: handlers.describe(),
         }
         patterns = subjects.requests()
-        for kind, act in acts.items():
-            link.subscribe(patterns[kind], self._handler(kind, act), queue=pool, threads=THREADS[kind])
+        for kind, handler in handlers_by_kind.items():
+            link.subscribe(patterns[kind], self._handler(kind, handler), queue=pool, threads=THREADS[kind])
         link.subscribe(patterns["logs"], self._logs, queue=pool, threads=THREADS["logs"])
 
     def _handler(
-        self, kind: str, act: Callable[[Request], Message | None]
+        self, kind: str, handler: Callable[[Request], Message | None]
     ) -> Callable[[str, bytes, Respond | None], None]:
         def handle(subject: str, data: bytes, respond: Respond | None) -> None:
             if respond is None:
@@ -124,13 +124,13 @@ class Server:
                 request = self._request(kind, subject, data)
                 if isinstance(respond, TracedRespond):
                     with tracing.within(respond.traceparent):
-                        done = act(request)
+                        answer = handler(request)
                 else:
-                    done = act(request)
+                    answer = handler(request)
             except Exception as error:
                 self._respond(respond, kind, refusal(error, kind))
             else:
-                self._respond(respond, kind, done)
+                self._respond(respond, kind, answer)
 
         return handle
 
@@ -160,6 +160,7 @@ class Server:
             raise SiteRefusedError(
                 f"a request for job {request.job!r} on the subject of another job", reason="WrongJob"
             )
+        # the NATS server enforces permissions on the subject; it does not read the message
         if request.owner != owner_of(self._prefix, subject):
             text = f"a request of owner {request.owner} on the subject of another owner"
             raise SiteRefusedError(text, reason="WrongOwner")
@@ -170,34 +171,36 @@ class Server:
                 retryable=True,
                 hint="All submitters of a pool must use the same folder on a shared file system.",
             )
-        late = self._clock.time() - request.deadline
-        if not late <= SKEW:
-            text = f"the request was not carried out: its deadline was {late:.1f} s ago by the clock of this site"
+        seconds_late = self._clock.time() - request.deadline
+        if not seconds_late <= SKEW:
+            text = (
+                f"the request was not carried out: its deadline was {seconds_late:.1f} s ago by the clock of this site"
+            )
             raise SiteRefusedError(
                 text, reason="Late", retryable=True, hint="Synchronize the clocks of the hub and of the site."
             )
         return request
 
-    def _reply(self, done: Message | None) -> Reply:
-        return Reply(folder=self._folder, body=done.model_dump(mode="json") if done else {})
+    def _reply(self, answer: Message | None) -> Reply:
+        return Reply(folder=self._folder, body=answer.model_dump(mode="json") if answer else {})
 
-    def _respond(self, respond: Respond, kind: str, done: Message | None) -> None:
+    def _respond(self, respond: Respond, kind: str, answer: Message | None) -> None:
         """Send an answer. A snapshot that cannot be sent is shortened; another answer becomes an error."""
         try:
             while True:
-                reply = done if isinstance(done, Reply) else self._reply(done)
+                reply = answer if isinstance(answer, Reply) else self._reply(answer)
                 try:
                     respond(pack(reply, LIMITS[Reply]))
                     return
                 except (GarbledError, SiteTooLargeError) as error:
-                    if isinstance(done, Reply):
+                    if isinstance(answer, Reply):
                         raise
-                    if isinstance(done, SnapshotPage) and len(done.jobs) > 1:
-                        done = done.model_copy(update={"jobs": done.jobs[: len(done.jobs) // 2], "more": True})
-                    elif isinstance(done, SubmittedMessage):
-                        done = Reply(folder=self._folder)  # an unknown outcome: a refusal means that there is no job
+                    if isinstance(answer, SnapshotPage) and len(answer.jobs) > 1:
+                        answer = answer.model_copy(update={"jobs": answer.jobs[: len(answer.jobs) // 2], "more": True})
+                    elif isinstance(answer, SubmittedMessage):
+                        answer = Reply(folder=self._folder)  # an unknown outcome: a refusal means that there is no job
                     else:
-                        done = refusal(error, kind)
+                        answer = refusal(error, kind)
         except SiteError as error:
             log.warning("a request could not be answered", extra=kv(kind=kind, error=error))
 

@@ -17,15 +17,15 @@ _LONGEST = 1000
 def encode(text: str) -> str:
     """Return any text as one token: letters, digits, ``-`` and ``_`` unchanged, other bytes (UTF-8) as ``=XX``."""
     raw = text.encode("utf-8", "surrogatepass")
-    token = _UNSAFE.sub(lambda found: b"=%02X" % ord(found[0]), raw).decode("ascii")
+    token = _UNSAFE.sub(lambda match: b"=%02X" % ord(match[0]), raw).decode("ascii")
     return token[:_LONGEST] or "="
 
 
-def decode(word: str) -> str:
+def decode(encoded: str) -> str:
     """Return the text of a token from :func:`encode`, which may be truncated. Never raises."""
-    if word == "=":
+    if encoded == "=":
         return ""
-    raw = re.sub(rb"=([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), word.encode("utf-8", "replace"))
+    raw = re.sub(rb"=([0-9A-F]{2})", lambda match: bytes.fromhex(match[1].decode()), encoded.encode("utf-8", "replace"))
     try:
         return raw.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:

@@ -61,10 +61,10 @@ class Subscription:
             self._handler(subject, data, respond)
             return
         with self._lock:
-            full = self._waiting.qsize() >= self.most_messages or self._bytes + len(data) > self.most_bytes
-            if not full:
+            is_full = self._waiting.qsize() >= self.most_messages or self._bytes + len(data) > self.most_bytes
+            if not is_full:
                 self._bytes += len(data)
-        if not full:
+        if not is_full:
             self._waiting.put((subject, data, respond))
             return
         self.dropped += 1

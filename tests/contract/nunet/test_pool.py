@@ -88,7 +88,7 @@ def test_the_node_has_the_sums_and_the_largest_peer(site):
 def test_both_paths_are_tried_once_and_remembered(site, path):
     site.paths = {path}
     pool = only(site)
-    pool._dms._list = None
+    pool._dms._peer_list = None
     pool.ping()
     asked = [found for _, found in site.requests if found in (dms.CURRENT, dms.EARLIER)]
     assert asked == ([dms.CURRENT] if path == dms.CURRENT else [dms.CURRENT, path]) + [path]
@@ -97,7 +97,7 @@ def test_both_paths_are_tried_once_and_remembered(site, path):
 def test_another_version_of_the_dms_is_found(site):
     pool = only(site)
     site.paths = {dms.EARLIER}
-    pool._dms._list = None
+    pool._dms._peer_list = None
     assert pool.ping() == 1
     assert pool.ping() == 0
 
@@ -173,7 +173,7 @@ def test_the_capacity_of_the_node_includes_its_own_jobs(site):
     submit(pool, found)
     for _ in range(2):  # before and after the list shows the job
         assert pool.announced()[0].capacity["cpu"] == "18"
-        pool._dms._list = None
+        pool._dms._peer_list = None
         pool.ping()
     assert pool.announced()[0].free["cpu"] == "14"
     assert pool.announced()[0].capacity[GPU] == "4"
@@ -258,7 +258,7 @@ def test_a_lost_answer_is_found_again_in_the_services(site):
     site.drop = 1
     with pytest.raises(SiteUnknownOutcomeError):
         submit(pool, found)
-    pool._dms._list = None
+    pool._dms._peer_list = None
     status = pool.status(found)
     assert (status.job_id, status.phase, status.host) == (
         "nunet-1",
@@ -302,7 +302,7 @@ def test_a_job_that_nobody_shows_is_not_known_and_not_absent(site):
     assert pool.status(found) is None
     assert only(site).status(found) is None
     site.shows = True
-    pool._dms._list = None
+    pool._dms._peer_list = None
     assert pool.status(found).phase == "running"  # what a peer shows counts more
 
 
@@ -318,7 +318,7 @@ def lost(pool, site, found):
     site.drop = 1
     with pytest.raises(SiteUnknownOutcomeError):
         submit(pool, found)
-    pool._dms._list = None
+    pool._dms._peer_list = None
 
 
 @pytest.mark.parametrize("entry", [{}, {"ID": "nunet-77"}, {"job_id": ""}])
@@ -357,7 +357,7 @@ def test_the_number_of_a_row_is_no_id_of_a_job(site):
     lost(pool, site, found)
     site.jobs["nunet-1"].peer["services"] = [{"ID": 12, "JobStatus": "running", "ServiceName": "u-1"}]
     for _ in range(3):
-        pool._dms._list = None
+        pool._dms._peer_list = None
         assert pool.status(found).phase == "running"
     with pytest.raises(SiteRefusedError, match="without the id that the DMS needs"):
         pool.cancel(found, 0)
@@ -380,7 +380,7 @@ def test_a_peer_cannot_attach_a_pod_to_the_job_of_another_pod(site):
     other = only(site)
     other.follow(pod("u-2", annotations={names.REMOTE_JOB: "nunet/nunet-1"}))
     rogue(site, ID="nunet-1")
-    other._dms._list = None
+    other._dms._peer_list = None
     with pytest.raises(UnknownJobError, match="the job of another pod"):
         other.status(pod())
 
@@ -434,7 +434,7 @@ def test_the_token_is_read_for_each_request(site, tmp_path):
     site.token = "one"
     pool = only(site, tokenFile=str(token))
     site.token = "two"
-    pool._dms._list = None
+    pool._dms._peer_list = None
     assert pool.ping() == 1
     token.write_text("two")
     assert pool.ping() == 0
@@ -527,7 +527,7 @@ def test_logs_are_read_and_followed(site, monkeypatch):
     pool, found = only(site), pod(seconds="1.6")
     submit(pool, found)
     pool.follow(found)
-    pool._dms._list = None
+    pool._dms._peer_list = None
     stop = threading.Event()
     poller = threading.Thread(target=lambda: [pool.poll() for _ in iter(lambda: stop.wait(0.1), True)])
     poller.start()
@@ -551,7 +551,7 @@ def test_logs_are_read_and_followed(site, monkeypatch):
 def test_a_followed_log_ends_when_it_is_closed(site):
     pool, found = only(site), pod()
     submit(pool, found)
-    pool._dms._list = None
+    pool._dms._peer_list = None
     log = pool.logs(found, LogOptions(container="main", follow=True))
     assert b"job u-1" in next(log)
     threading.Timer(0.2, log.close).start()
@@ -564,7 +564,7 @@ def test_a_log_has_a_limit(site):
     pool, found = only(site, logLimit=1024), pod()
     submit(pool, found)
     site.jobs["nunet-1"].log = lambda: b"x" * 5000
-    pool._dms._list = None
+    pool._dms._peer_list = None
     assert read(pool, found) == "x" * 1024
 
 

@@ -62,7 +62,7 @@ class Hub:
         return self.pools.pools()["alpha"]
 
     def in_step(self) -> bool:
-        return self.persistence._synchronizer._in_step and not self.persistence._synchronizer.waiting
+        return self.persistence._synchronizer._is_in_step and not self.persistence._synchronizer.waiting
 
     def stop(self) -> None:
         self.supervisor.stop()

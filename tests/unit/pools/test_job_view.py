@@ -157,16 +157,16 @@ def test_a_job_submitted_while_a_snapshot_was_under_way_stays() -> None:
 def test_a_forgotten_job_does_not_come_back_by_a_page_asked_for_before() -> None:
     view = JobView()
     view.event(event(1, job("a", "ended")), 1)
-    assert view.gone("a", asked=101, now=101) is True
+    assert view.gone("a", requested_at=101, now=101) is True
     view.snapshot([part(1, job("a", "ended"), at=100)], began=100)
     assert view.jobs == {}
-    assert view.gone("a", asked=101, now=101) is False
+    assert view.gone("a", requested_at=101, now=101) is False
 
 
 def test_a_word_that_a_job_is_not_there_is_older_than_an_event_since() -> None:
     view = JobView()
     view.event(event(1, job("a")), 10)
-    assert view.gone("a", asked=9, now=11) is False
+    assert view.gone("a", requested_at=9, now=11) is False
     assert "a" in view.jobs
 
 
@@ -200,7 +200,7 @@ def test_submitters_of_long_ago_are_forgotten() -> None:
     view = JobView()
     for number in range(1000):
         view.announced(f"s{number}", 1)
-    assert len(view._seen) < 100
+    assert len(view._last_sequences) < 100
 
 
 # --- a site that does what it likes, and a hub that hears some of it -------------------------------------------------

@@ -462,11 +462,11 @@ def test_sites_that_do_not_answer_delay_no_other_pool() -> None:
     wait_until(lambda: threading.active_count() == before + len(names))
     answer.set()
     wait_until(lambda: threading.active_count() == before)
-    assert hub.pools._asking == set()
+    assert hub.pools._requesting == set()
 
 
 def test_the_number_of_pools_that_are_asked_at_once_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.pools.submitter.nats_registry.MOST_ASKED", 3)
+    monkeypatch.setattr("bridge.pools.submitter.nats_registry.MOST_REQUESTS", 3)
     hub, answer, asked = Hub(), threading.Event(), []
     for number in range(5):
         name = f"p{number}"
@@ -480,9 +480,9 @@ def test_the_number_of_pools_that_are_asked_at_once_is_limited(monkeypatch: pyte
     hub.pools.tick()
     wait_until(lambda: len(asked) == 3)
     answer.set()
-    wait_until(lambda: hub.pools._asking == set())
+    wait_until(lambda: hub.pools._requesting == set())
     for pool in hub.pools.pools().values():
-        pool._asked_at = hub.clock.now if pool.name in asked else pool._asked_at
+        pool._requested_at = hub.clock.now if pool.name in asked else pool._requested_at
     hub.pools.tick()
     wait_until(lambda: len(asked) == 5)
 

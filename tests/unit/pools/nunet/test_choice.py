@@ -50,24 +50,24 @@ def test_what_a_pod_requires_of_its_peer():
         assert pick([here, there], ASKED, requirements).peer.id == chosen
     refused = pick([here, there], ASKED, PeerRequirements(localities=frozenset({"fr"}), frequency=1))
     assert refused.peer is None
-    assert "peer here: locality it" in refused.why
-    assert "peer there: locality not stated" in refused.why
-    assert "CPUs of 3000 MHz" in pick([here], ASKED, PeerRequirements(frequency=4000)).why
+    assert "peer here: locality it" in refused.reason
+    assert "peer there: locality not stated" in refused.reason
+    assert "CPUs of 3000 MHz" in pick([here], ASKED, PeerRequirements(frequency=4000)).reason
 
 
 def test_a_refusal_names_what_is_free():
     found = pick([peer("a", cpus=2, gpus=1)], Resources(Decimal(4), GIB))
-    assert found.why == (
+    assert found.reason == (
         "no peer takes the pod (cpu 4, memory 1024Mi): peer a: less than cpu 4; free: cpu 2, memory 16384Mi, "
         "1 GPU nvidia.rtx.3080.10gb"
     )
-    assert not found.later
+    assert not found.may_fit_later
 
 
 def test_a_pod_that_fits_when_own_jobs_have_ended_waits():
     asked = Resources(Decimal(4), GIB)
-    assert pick([peer("a", cpus=2)], asked, own={"a": Resources(Decimal(6), GIB)}).later
-    assert not pick([peer("a", cpus=2)], asked, own={"b": Resources(Decimal(6), GIB)}).later
+    assert pick([peer("a", cpus=2)], asked, own={"a": Resources(Decimal(6), GIB)}).may_fit_later
+    assert not pick([peer("a", cpus=2)], asked, own={"b": Resources(Decimal(6), GIB)}).may_fit_later
 
 
 AMOUNTS = st.builds(
@@ -97,7 +97,7 @@ def test_a_chosen_peer_always_fits_and_none_cheaper_does(found, cpus, gpus, max_
         prices = [each.price for each in fitting if each.price is not None]
         assert not prices or chosen.peer.price == min(prices)
     else:
-        assert chosen.why
+        assert chosen.reason
 
 
 def test_the_rule_for_the_published_peers():

@@ -123,7 +123,7 @@ def test_the_whole_body():
     request = DmsJobRequest(
         uid="u-1",
         image="ghcr.io/x/y:1",
-        asked=Resources(Decimal(4), 2**30 + 1, disk=2**31, gpus={"nvidia.rtx.3080.10gb": 2}),
+        resources=Resources(Decimal(4), 2**30 + 1, disk=2**31, gpus={"nvidia.rtx.3080.10gb": 2}),
         command=("python",),
         args=("-m", "train"),
         env={"A": "1"},

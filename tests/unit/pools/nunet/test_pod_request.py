@@ -122,11 +122,11 @@ def test_services_are_allowed_by_configuration_or_with_a_time_limit():
 def test_resources_become_those_of_the_request():
     limits = {"cpu": "1500m", "memory": "2Gi", "nunet.gpu.nvidia.rtx.3080.10gb": "2", "ephemeral-storage": "1Gi"}
     request = made(pod(container={"resources": {"limits": limits}}))
-    assert (request.asked.cpus, request.asked.memory, request.asked.disk) == (2, 2 * 2**30, 2**30)
-    assert request.asked.gpus == {"nvidia.rtx.3080.10gb": 2}
+    assert (request.resources.cpus, request.resources.memory, request.resources.disk) == (2, 2 * 2**30, 2**30)
+    assert request.resources.gpus == {"nvidia.rtx.3080.10gb": 2}
     assert str(request.kind) == "nvidia.rtx.3080.10gb"
-    assert made(pod({"disk": "5Gi"})).asked.disk == 5 * 2**30
-    assert made(pod()).asked.cpus == 1
+    assert made(pod({"disk": "5Gi"})).resources.disk == 5 * 2**30
+    assert made(pod()).resources.cpus == 1
 
 
 def test_values_of_secrets_are_sent_apart_and_only_by_the_switch():

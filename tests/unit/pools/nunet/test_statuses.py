@@ -13,7 +13,7 @@ POD = {
 
 def state(word, before=None, now=1_700_000_000.0, configured=None, **more):
     answer = JobAnswer(job="n-1", status=word, **more)
-    return statuses.job_status(POD, answer, "n-1", configured or {}, peer="QmP", before=before, now=now)
+    return statuses.job_status(POD, answer, "n-1", configured or {}, peer="QmP", last_status=before, now=now)
 
 
 @pytest.mark.parametrize(
