@@ -39,7 +39,7 @@ def decide(
         unplaced, apart = (
             gang_apart.without_place(view, gang, job, unplaced) if gang_apart.others_run(gang, job) else (unplaced, [])
         )
-        actions, state = _replacements(view, gang, state, job, assigned, occupancy)
+        actions, state = _bind_replacements(view, gang, state, job, assigned, occupancy)
         return (
             set_conditions(view, unplaced, "GangFull", text) + [SetApart(pod, text) for pod in apart] + actions
         ), state
@@ -52,11 +52,11 @@ def decide(
         wait_actions = label(gang, job.job_id) or set_conditions(view, _placed(gang, assigned), INCOMPLETE, text)
         actions, state = keep_job(view, gang, state, job, wait_actions, text)
         return conditions + actions, state
-    actions, state = _start(view, gang, state, job, assigned, occupancy)
+    actions, state = _bind_all(view, gang, state, job, assigned, occupancy)
     return conditions + actions, state
 
 
-def _start(
+def _bind_all(
     view: SchedulerView, gang: Gang, state: PodState, job: Job, assigned: _Places, occupancy: PlannedOccupancy
 ) -> Steps:
     """Bind all members that have a place, or none of them."""
@@ -74,7 +74,7 @@ def _start(
         if why := view.placements.refusal(pod, node):
             text = f"Slurm allocated node {node}, which Kubernetes refuses for pod {pods.key(pod)}: {why}"
             return [CancelAndResubmit(placed[0], job.job_id, text, gang, soon=view.version.exclude_nodes)], state
-    binds, full = _bind(view, gang, job, placed, assigned, occupancy)
+    binds, full = _plan_binds(view, gang, job, placed, assigned, occupancy)
     if full is not None:
         occupancy.withdraw(len(binds))
         if is_better_elsewhere(view, placed, len(job.nodes), full):
@@ -113,7 +113,7 @@ def _shortage(view: SchedulerView, gang: Gang, job: Job, assigned: _Places) -> s
     return ""
 
 
-def _short_nodes(view: SchedulerView, gang: Gang, job: Job, assigned: _Places) -> dict[str, str]:
+def _shortage_by_node(view: SchedulerView, gang: Gang, job: Job, assigned: _Places) -> dict[str, str]:
     """Return what nodes with a place have too little of for the members there, by node."""
     allotments = (job.allotment, *(part.allotment for part in job.parts))
     if not assigned or not any(allotment is not None and allotment.nodes for allotment in allotments):
@@ -125,7 +125,7 @@ def _short_nodes(view: SchedulerView, gang: Gang, job: Job, assigned: _Places) -
     return shortage_by_node
 
 
-def _replacements(
+def _bind_replacements(
     view: SchedulerView, gang: Gang, state: PodState, job: Job, assigned: _Places, occupancy: PlannedOccupancy
 ) -> Steps:
     """Bind members of a gang that has started, each as soon as its node has room for it.
@@ -136,7 +136,7 @@ def _replacements(
     actions: list[Action] = []
     blocked: list[Action] = []
     text, until, binds_some = "", 0.0, False
-    others_run, shortage_by_node = gang_apart.others_run(gang, job), _short_nodes(view, gang, job, assigned)
+    others_run, shortage_by_node = gang_apart.others_run(gang, job), _shortage_by_node(view, gang, job, assigned)
     for pod in _placed(gang, assigned):
         node = assigned[pods.uid(pod)]
         if node in shortage_by_node:
@@ -147,7 +147,7 @@ def _replacements(
             text = f"Slurm job {job.job_id} has a place on node {node}, which Kubernetes refuses: {why}"
             actions += [SetApart(pod, text)] if others_run else set_conditions(view, [pod], "NodeRefused", text)
             continue
-        binds, full = _bind(view, gang, job, [pod], assigned, occupancy)
+        binds, full = _plan_binds(view, gang, job, [pod], assigned, occupancy)
         if full is not None:
             text, until = f"Slurm job {job.job_id} has node {full.node}: {full.message()}", max(until, full.until)
             actions += set_conditions(view, [pod], "NodeBusy", text)
@@ -158,9 +158,9 @@ def _replacements(
             actions += _bind_volumes(view, waits)
         elif (claims := view.states.get(pods.uid(pod), NEW).claim_wait) is not None:
             text = claims[1]
-            actions += set_conditions(view, [pod], *claims) or _later(binds)
+            actions += set_conditions(view, [pod], *claims) or _as_later(binds)
         else:
-            actions += _later(binds)
+            actions += _as_later(binds)
             binds_some = True
     if text and not gang.running and not binds_some:
         return keep_job(view, gang, state, job, actions, text, until)
@@ -172,7 +172,7 @@ def _replacements(
     return actions, state
 
 
-def _later(binds: list[Bind]) -> list[Bind]:
+def _as_later(binds: list[Bind]) -> list[Bind]:
     return [replace(bind, later=True) for bind in binds]
 
 
@@ -191,7 +191,7 @@ def _placed(gang: Gang, assigned: _Places) -> list[Pod]:
     return [pod for pod in gang.waiting if pods.uid(pod) in assigned]
 
 
-def _bind(
+def _plan_binds(
     view: SchedulerView, gang: Gang, job: Job, members: list[Pod], assigned: _Places, occupancy: PlannedOccupancy
 ) -> tuple[list[Bind], full_nodes.FullNode | None]:
     """Plan the bindings of the members; stop at the first node without room, and return it."""

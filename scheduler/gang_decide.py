@@ -91,9 +91,9 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
     if live and may_predate_cancellation(view, gang, state):
         return releases, state
     actions, state = (
-        _with_job(view, gang, state, live, occupancy)
+        _decide_with_job(view, gang, state, live, occupancy)
         if live
-        else _without_job(view, gang, state, observed_jobs, occupancy)
+        else _decide_without_job(view, gang, state, observed_jobs, occupancy)
     )
     # a pod that has changed since it got the id of the job is no member of the job, but must lose the id too
     job_actions = [
@@ -103,7 +103,7 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
     return releases + job_actions, state
 
 
-def _with_job(
+def _decide_with_job(
     view: SchedulerView, gang: Gang, state: PodState, live: list[ObservedJob], occupancy: PlannedOccupancy
 ) -> Steps:
     kept_job, present = gang_states.job_of(gang, live), len(gang.waiting)
@@ -141,11 +141,11 @@ def _with_job(
     if states.is_allocated(job.states):
         actions, state = gang_binding.decide(view, gang, state, job, present, occupancy)
     else:
-        actions, state = _pending(view, gang, state, job, present)
+        actions, state = _decide_pending(view, gang, state, job, present)
     return stranger_actions + actions, state
 
 
-def _without_job(
+def _decide_without_job(
     view: SchedulerView, gang: Gang, state: PodState, observed_jobs: list[ObservedJob], occupancy: PlannedOccupancy
 ) -> Steps:
     waiting = gang.waiting
@@ -182,7 +182,7 @@ def _without_job(
     return [Submit(gang.waiting[0], gang), *differs], state
 
 
-def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job, present: int) -> Steps:
+def _decide_pending(view: SchedulerView, gang: Gang, state: PodState, job: Job, present: int) -> Steps:
     since = state.waiting_since if state.waiting_since is not None else view.now
     if not isinstance(state.phase, Pending) or state.waiting_since is None:
         state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since, claim_wait=None)

@@ -62,7 +62,7 @@ class JobRequests:
             for shape, group in shapes.items()
         ]
         # Slurm looks for the nodes of one component after the other and never goes back: the most demanding one first
-        components.sort(key=lambda pair: self._demand(pair[0], pair[1], placements))
+        components.sort(key=lambda pair: self._demand_key(pair[0], pair[1], placements))
         requests, groups = [request for request, _ in components], [group for _, group in components]
         joined = translate.heterogeneous(requests, self._config, version)
         self._check_sum(requests, [self._place(group, placements)[0] for group in groups])
@@ -89,7 +89,7 @@ class JobRequests:
         excluded = _excluded(placement, version)
         return translate.gang_request(members, shape, self._config, version, self._cluster, excluded, longest)
 
-    def _demand(self, request: JobRequest, members: Sequence[Pod], placements: Placements) -> tuple[object, ...]:
+    def _demand_key(self, request: JobRequest, members: Sequence[Pod], placements: Placements) -> tuple[object, ...]:
         """Return a key that is smaller the fewer nodes fit, and the more a node of the component has to offer."""
         eligible = len(self._place(members, placements)[0].eligible)
         cpus = request.cpus * request.tasks_per_node

@@ -109,7 +109,7 @@ class SlurmActor:
         self._check_leadership = check_leadership
         self._device_names = device_names
         self._claims = Claims(
-            self._kube, self._slurm, self._config, self._clock, self._classes, self._cache.apply, taken
+            self._kube, self._slurm, self._config, self._clock, self._class_by_resource, self._cache.apply, taken
         )
         self._requests = JobRequests(dependencies, self._claims)
         self._volumes = VolumeWriter(self._kube, storage)
@@ -156,7 +156,7 @@ class SlurmActor:
 
     def _submit(self, action: pod_actions.Submit) -> bool:
         """Submit a job for the pods if they still need one; return false if it is refused."""
-        members = self._waiting(action.gang.waiting if action.gang is not None else [action.pod])
+        members = self._still_waiting(action.gang.waiting if action.gang is not None else [action.pod])
         if not members:
             return True
         pod, key = members[0], links.key(members[0])
@@ -167,7 +167,7 @@ class SlurmActor:
             return True  # the job of another process's request has appeared since the decision
         lost_count = sum(observed.missing and states.end_of(observed.job.states) is None for observed in observed_jobs)
         if lost_count >= MOST_LOST:
-            self._refused(pod, LostJobsError(f"Slurm lost {lost_count} jobs of this pod, or their comments"))
+            self._record_refusal(pod, LostJobsError(f"Slurm lost {lost_count} jobs of this pod, or their comments"))
             return False
         try:
             request = self._build(members, action.gang)
@@ -182,10 +182,10 @@ class SlurmActor:
             self._poller.wake()
             raise
         except SlurmUnavailableError as error:
-            self._failed(key, UNAVAILABLE, error.reason, str(error))
+            self._record_failure(key, UNAVAILABLE, error.reason, str(error))
             raise
         except (SlurmError, UntranslatableError, InvalidAnnotationsError, UnexpectedError) as error:
-            self._refused(pod, error)
+            self._record_refusal(pod, error)
             return False
         now = self._clock.monotonic()
         excluded = [part.excluded_nodes for part in (request, *request.components)]
@@ -227,7 +227,7 @@ class SlurmActor:
         observed = None if job_id is None else self._poller.snapshot.jobs.get(job_id)
         return observed.job.submit_time if observed and observed.job.submit_time else self._states.of(key).submitted_at
 
-    def _waiting(self, members: list[pod_actions.Pod]) -> list[pod_actions.Pod]:
+    def _still_waiting(self, members: list[pod_actions.Pod]) -> list[pod_actions.Pod]:
         """Return the members as the cache has them now; empty if any of them no longer waits."""
         current_pods = [self._cache.by_uid(pods.uid(pod)) for pod in members]
         waiting = [
@@ -235,13 +235,13 @@ class SlurmActor:
         ]
         return [*waiting] if len(waiting) == len(members) else []
 
-    def _refused(self, pod: pod_actions.Pod, error: BridgeError) -> None:
+    def _record_refusal(self, pod: pod_actions.Pod, error: BridgeError) -> None:
         uid, key = pods.uid(pod), links.key(pod)
         failure = failure_of(self._states.of(key).phase)
         is_repeated = failure is not None and (failure.reason, failure.message) == (error.reason, str(error))
         # a node that Slurm has deleted since the last list of nodes: the next request does not name it
         retries_soon = isinstance(error, NoNodeError | ClaimMissingError) or getattr(error, "code", 0) == UNKNOWN_NODE
-        self._failed(key, NO_NODE if retries_soon else REFUSED, error.reason, str(error))
+        self._record_failure(key, NO_NODE if retries_soon else REFUSED, error.reason, str(error))
         self._events.event(pod, error.reason, str(error), warning=True)
         reported = self._states.of(uid).condition
         if reported is None or reported.reason != error.reason:
@@ -251,7 +251,7 @@ class SlurmActor:
         level = logging.DEBUG if is_repeated else logging.INFO
         log.log(level, "not submitted", extra=kv(pod=pods.key(pod), reason=error.reason, error=error))
 
-    def _failed(self, uid: str, backoff: Backoff, reason: str, message: str) -> None:
+    def _record_failure(self, uid: str, backoff: Backoff, reason: str, message: str) -> None:
         now = self._clock.monotonic()
         self._states.update(uid, lambda state: state.failed(now, backoff, reason, message))
 
@@ -261,7 +261,7 @@ class SlurmActor:
         except KubeNotFoundError:
             self._cancel_alone(pod, job_id)
         except KubeConflictError:
-            if self._current(pod) is not None:
+            if self._read_pod(pod) is not None:
                 raise
             self._cancel_alone(pod, job_id)
 
@@ -270,7 +270,7 @@ class SlurmActor:
         if links.membership(pod) is None:
             self._cancel(pod, job_id)
 
-    def _current(self, pod: pod_actions.Pod) -> dict[str, Any] | None:
+    def _read_pod(self, pod: pod_actions.Pod) -> dict[str, Any] | None:
         """Read the pod from the API server; ``None`` if it is gone, or if another pod has its name."""
         try:
             current = self._kube.get(PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"]))
@@ -315,7 +315,7 @@ class SlurmActor:
         START_TO_BIND_SECONDS.observe(max(0.0, self._clock.time() - action.started))
         log.info("pod bound", extra=kv(pod=pods.key(pod), job=action.job_id, node=action.node))
 
-    def _classes(self, slurm_node: str | None) -> Mapping[str, str]:
+    def _class_by_resource(self, slurm_node: str | None) -> Mapping[str, str]:
         """Return the classes that provide extended resources on a node, or on any: resource -> class."""
         class_by_resource = self._device_names.class_by_resource
         if slurm_node is None:
@@ -329,7 +329,7 @@ class SlurmActor:
 
     def _bind_together(self, action: pod_actions.BindTogether) -> None:
         """Bind members of a gang, after the claims of all of them are allocated."""
-        members = self._waiting([bind.pod for bind in action.binds])
+        members = self._still_waiting([bind.pod for bind in action.binds])
         if any(_has_changed(pod, bind) for pod, bind in zip(members, action.binds, strict=False)):
             return
         binds = [replace(bind, pod=pod) for bind, pod in zip(action.binds, members, strict=False)]

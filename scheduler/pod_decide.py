@@ -157,28 +157,28 @@ def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: Plann
             job_ids = [*(observed.job.job_id for observed in live), phase.job_id]
             return (_release(pod, job_ids) if pods.is_deleted(pod) else None), state
     if pods.is_deleted(pod):
-        return _deleted(view, pod, state.seen(), live)
+        return _decide_deleted(view, pod, state.seen(), live)
     if isinstance(phase, Bound) or pods.is_gated(pod):
         return None, state.seen()
     if not live:
-        return _without_job(view, pod, state, observed_jobs, occupancy)
-    observed_job = _keep(pod, live)
+        return _decide_without_job(view, pod, state, observed_jobs, occupancy)
+    observed_job = _select_job(pod, live)
     for observed in live:
         if observed is not observed_job:
             return Cancel(pod, observed.job.job_id), state.seen()
     if not states.is_allocated(observed_job.job.states):
-        return _pending(view, pod, state, observed_job)
-    return _allocated(view, pod, state, observed_job, occupancy)
+        return _decide_pending(view, pod, state, observed_job)
+    return _decide_allocated(view, pod, state, observed_job, occupancy)
 
 
-def _keep(pod: Pod, live: list[ObservedJob]) -> ObservedJob:
+def _select_job(pod: Pod, live: list[ObservedJob]) -> ObservedJob:
     if len(live) == 1:
         return live[0]
     job_id = pods.job_id(pod)
     return next((observed for observed in live if observed.job.job_id == job_id), live[0])
 
 
-def _deleted(view: SchedulerView, pod: Pod, state: PodState, live: list[ObservedJob]) -> _Step:
+def _decide_deleted(view: SchedulerView, pod: Pod, state: PodState, live: list[ObservedJob]) -> _Step:
     """Release a deleted pod. If a job may still appear, keep its finalizer, but cancel the jobs that are known."""
     is_unsettled, state = unsettled(view, state, [pod])
     if (is_unsettled or not pods.is_held(pod)) and not live:
@@ -190,7 +190,7 @@ def _release(pod: Pod, job_ids: list[int]) -> Release:
     return Release(pod, tuple(job_ids))
 
 
-def _without_job(
+def _decide_without_job(
     view: SchedulerView, pod: Pod, state: PodState, observed_jobs: list[ObservedJob], occupancy: PlannedOccupancy
 ) -> _Step:
     last = last_job(pod, state, observed_jobs)
@@ -208,7 +208,7 @@ def _without_job(
     return Submit(pod), state
 
 
-def _pending(view: SchedulerView, pod: Pod, state: PodState, observed: ObservedJob) -> _Step:
+def _decide_pending(view: SchedulerView, pod: Pod, state: PodState, observed: ObservedJob) -> _Step:
     job = observed.job
     since = view.now if state.waiting_since is None else state.waiting_since
     if not isinstance(state.phase, Pending) or state.waiting_since is None:
@@ -225,7 +225,7 @@ def _pending(view: SchedulerView, pod: Pod, state: PodState, observed: ObservedJ
     return (_hold_or_set_condition(view, pod, state, job.job_id, "SlurmPending", text) if text else None), state
 
 
-def _allocated(
+def _decide_allocated(
     view: SchedulerView, pod: Pod, state: PodState, observed: ObservedJob, occupancy: PlannedOccupancy
 ) -> _Step:
     job, failure = observed.job, failure_of(state.phase)
@@ -253,7 +253,7 @@ def _allocated(
     occupant = occupancy.occupant(pod, node.name)
     full = full_nodes.find(occupant, node, occupancy, view.snapshot)
     if full is not None:
-        return _busy(view, pod, state, job.job_id, full, occupancy)
+        return _wait_for_room(view, pod, state, job.job_id, full, occupancy)
     wait = volume_waits.before_bind(view, pod, job.nodes[0], occupancy)
     if wait is not None:
         return _wait_for_volumes(view, pod, state, job.job_id, wait)
@@ -267,7 +267,7 @@ def _allocated(
     return Bind(pod, job.job_id, node.name, job.start_time, job.nodes[0]), state
 
 
-def _busy(
+def _wait_for_room(
     view: SchedulerView, pod: Pod, state: PodState, job_id: int, full: FullNode, occupancy: PlannedOccupancy
 ) -> _Step:
     """Keep the job until its node has room, for a limited time; cancel it if other nodes may have room now."""
