@@ -313,7 +313,7 @@ class Scheduler(SlurmLoop):
             )
             now = self.dependencies.clock.monotonic()
             self._brake = step(
-                self._brake, count, pods_without_job.keys(), now, self._limits, told=pods_without_job.keys()
+                self._brake, count, pods_without_job.keys(), now, self._limits, reported=pods_without_job.keys()
             )
         return self._brake.engaged
 

@@ -74,17 +74,17 @@ class Brake:
 
 def step(
     before: Brake,
-    known: int,
+    expected_count: int,
     missing: Set[str],
     now: float,
     limits: GuardLimits,
     answer: BrakeAnswer = BrakeAnswer.NONE,
-    told: Set[str] = frozenset(),
+    reported: Set[str] = frozenset(),
 ) -> Brake:
     """Return the next state.
 
-    ``known`` counts the pods whose jobs should exist, including ``missing``. ``told`` holds the keys whose pods already
-    have the condition for a missing job; the hold time allows no other pods to be terminated.
+    ``expected_count`` counts the pods whose jobs should exist, including ``missing``. ``reported`` holds the keys of
+    the pods that already have the condition for a missing job; after the hold time, only these pods are terminated.
     """
     since_when = {key: before.missing.get(key, now) for key in missing}
     recently_allowed = {key: at for key, at in before.recently_allowed.items() if now < at + limits.hold}
@@ -93,7 +93,7 @@ def step(
     since = before.since
     if since is None:
         lately = fresh | recently_allowed.keys()
-        total = known + len(recently_allowed.keys() - missing)
+        total = expected_count + len(recently_allowed.keys() - missing)
         if fresh and len(lately) >= limits.least and len(lately) > limits.share * total:
             since = now
         else:
@@ -104,5 +104,5 @@ def step(
         if answer is BrakeAnswer.CONFIRM:
             allowed |= fresh
         elif answer is not BrakeAnswer.HOLD:
-            allowed |= {key for key in fresh & told if now >= since_when[key] + limits.hold}
+            allowed |= {key for key in fresh & reported if now >= since_when[key] + limits.hold}
     return Brake(since if missing - allowed else None, since_when, frozenset(allowed), recently_allowed)

@@ -82,10 +82,10 @@ class Loop(ABC):
         self._caches = caches
         self._elector = elector
         self._changed = threading.Event()
-        self._wanted = False
-        self._touching = threading.Lock()
+        self._is_woken = False
+        self._touched_lock = threading.Lock()
         self._touched: set[str] | None = None
-        self._urgent = self._begun = self._failing = False
+        self._urgent = self._has_begun = self._failing = False
         self._progress = clock.monotonic()
         self._whole_from = self._some_from = -math.inf  # the next reconciliations do not begin earlier
         self._resync_at = -math.inf
@@ -95,7 +95,7 @@ class Loop(ABC):
         """Decide once, and submit the actions to the workers. Called only if :meth:`ready`."""
 
     def reconcile_some(self, keys: Set[str]) -> None:  # noqa: B027  (most loops touch nothing)
-        """Decide about objects that have changed: those with these keys, and what else the subclass knows of."""
+        """Decide about the objects with these keys, and about others that the subclass knows to have changed."""
 
     @property
     def unsettled(self) -> bool:
@@ -121,7 +121,7 @@ class Loop(ABC):
 
     def wake(self, *_: object) -> None:
         """Reconcile soon."""
-        self._wanted = True
+        self._is_woken = True
         self._changed.set()
 
     def touch(self, keys: Iterable[str], *, at_once: bool = False) -> None:
@@ -129,7 +129,7 @@ class Loop(ABC):
 
         ``at_once``: do not wait for other changes or for a pause either. The caller limits how often this happens.
         """
-        with self._touching:
+        with self._touched_lock:
             self._touched = (self._touched or set()).union(keys)
             self._urgent |= at_once
         self._changed.set()
@@ -177,17 +177,17 @@ class Loop(ABC):
             if not self._failing:
                 self._progress = began_at
             leads = self._leads() and self.ready()
-            with self._touching:
+            with self._touched_lock:
                 touched, self._touched = self._touched, None
                 urgent, self._urgent = self._urgent, False
-            whole = self._whole_at() <= began_at and not (urgent and self._begun)
+            whole = self._whole_at() <= began_at and not (urgent and self._has_begun)
             if whole:
-                self._wanted = False
+                self._is_woken = False
             began = time.thread_time()
             if leads:
                 try:
                     if whole:
-                        self._begun = True
+                        self._has_begun = True
                         self.reconcile()
                     else:
                         self.reconcile_some(touched or set())
@@ -199,13 +199,13 @@ class Loop(ABC):
                     isolation.report("loop", self.name, error)
                     self._failing = True
                     self.wake()
-            took = time.thread_time() - began
+            cpu_seconds = time.thread_time() - began
             if leads:
-                log.debug("reconciled", extra=kv(loop=self.name, whole=whole, cpu=round(took, 4)))
-            self._pause(whole, took)
+                log.debug("reconciled", extra=kv(loop=self.name, whole=whole, cpu=round(cpu_seconds, 4)))
+            self._pause(whole, cpu_seconds)
 
     def _whole_at(self) -> float:
-        return self._whole_from if self._wanted else self._resync_at
+        return self._whole_from if self._is_woken else self._resync_at
 
     def _next(self) -> float:
         """Return when the next reconciliation may begin."""
@@ -213,13 +213,13 @@ class Loop(ABC):
             return self._whole_at()
         return min(self._whole_at(), -math.inf if self._urgent else self._some_from)
 
-    def _pause(self, whole: bool, took: float) -> None:
-        """Note when the next reconciliations may begin, after one that took ``took`` seconds of CPU time."""
+    def _pause(self, whole: bool, cpu_seconds: float) -> None:
+        """Record when the next reconciliations may begin, after one that used ``cpu_seconds`` of CPU time."""
         ended = self.clock.monotonic()
-        pause = ended + min(RESYNC_PERIOD, max(BATCH_DELAY, PAUSE_FACTOR * took)) - FIRST_DELAY
+        pause = ended + min(RESYNC_PERIOD, max(BATCH_DELAY, PAUSE_FACTOR * cpu_seconds)) - FIRST_DELAY
         if whole:
             self._whole_from = pause
-            self._resync_at = ended + min(LONGEST_RESYNC_PERIOD, max(RESYNC_PERIOD, PAUSE_FACTOR * took))
+            self._resync_at = ended + min(LONGEST_RESYNC_PERIOD, max(RESYNC_PERIOD, PAUSE_FACTOR * cpu_seconds))
             self._some_from = max(self._some_from, ended + BATCH_DELAY - FIRST_DELAY)
         else:
             self._some_from = pause
@@ -231,7 +231,7 @@ class Loop(ABC):
             return False
         if self.leading_since is None:
             self.leading_since = self.clock.monotonic()
-            self._wanted, self._whole_from, self._begun = True, -math.inf, False
+            self._is_woken, self._whole_from, self._has_begun = True, -math.inf, False
             self.on_started_leading()
         return True
 

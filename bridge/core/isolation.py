@@ -31,19 +31,19 @@ def report(part: str, subject: str, error: Exception) -> UnexpectedError:
     """
     if isinstance(error, LostLeadershipError):
         raise error
-    found = unexpected(error)
+    stripped = unexpected(error)
     ISOLATED_ERRORS.labels(part).inc()
-    key = (part, subject, str(found))
+    key = (part, subject, str(stripped))
     with _lock:
         if key in _logged:
             _logged.move_to_end(key)
-            return found
+            return stripped
         unreported = _reports.due(part)
         if unreported is None:
-            return found
+            return stripped
         _logged[key] = None
         if len(_logged) > REMEMBERED:
             _logged.popitem(last=False)
     extra = kv(part=part, object=subject, unreported=unreported)
     log.error("unexpected error about one object; all others are handled", exc_info=error, extra=extra)
-    return found
+    return stripped

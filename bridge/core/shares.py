@@ -24,13 +24,13 @@ class Shares:
         Number of places.
     of_member
         Places of one member, at most.
-    thing, group, member
+    noun, group, member
         Nouns for the messages: ``logs``, ``namespace``, ``pod``.
     """
 
-    def __init__(self, limit: int, of_member: int, thing: str, group: str, member: str) -> None:
+    def __init__(self, limit: int, of_member: int, noun: str, group: str, member: str) -> None:
         self._limit, self._of_member = limit, of_member
-        self._thing, self._group, self._member = thing, group, member
+        self._noun, self._group, self._member = noun, group, member
         self._lock = threading.Lock()
         self._groups: Counter[str] = Counter()
         self._members: Counter[tuple[str, str]] = Counter()
@@ -39,14 +39,14 @@ class Shares:
         """Take a place; return the function that gives it back, once. Raises :class:`ShareExceededError`."""
         key = group, member
         with self._lock:
-            own = self._groups[group]
-            if own >= (self._limit - (self._groups.total() - own)) / 2:
+            in_use = self._groups[group]
+            if in_use >= (self._limit - (self._groups.total() - in_use)) / 2:
                 raise ShareExceededError(
-                    f"{own} {self._thing} of {self._group} {group!r} are being sent already: end one of them"
+                    f"{in_use} {self._noun} of {self._group} {group!r} are being sent already: end one of them"
                 )
             if self._members[key] >= self._of_member:
                 raise ShareExceededError(
-                    f"{self._of_member} {self._thing} of this {self._member} are being sent already: end one of them"
+                    f"{self._of_member} {self._noun} of this {self._member} are being sent already: end one of them"
                 )
             self._groups[group] += 1
             self._members[key] += 1

@@ -27,16 +27,16 @@ def at_once(threads: int, call: Callable[[K], V], items: Iterable[K]) -> dict[K,
     """
     # no ThreadPoolExecutor: the interpreter joins its threads at exit (concurrent.futures.thread._python_exit), so one
     # call that waits for slurmrestd or NATS would delay the end of the process by its time-out
-    left = list(items)
-    if min(threads, len(left)) <= 1:
-        return {item: call(item) for item in left}
+    remaining = list(items)
+    if min(threads, len(remaining)) <= 1:
+        return {item: call(item) for item in remaining}
     results: dict[K, V] = {}
     errors: list[BaseException] = []
 
     def run() -> None:
         while not errors:
             try:
-                item = left.pop()
+                item = remaining.pop()
             except IndexError:
                 return
             try:
@@ -44,8 +44,10 @@ def at_once(threads: int, call: Callable[[K], V], items: Iterable[K]) -> dict[K,
             except BaseException as error:
                 errors.append(error)
 
-    helpers = [threading.Thread(target=run, name="at-once", daemon=True) for _ in range(min(threads, len(left)) - 1)]
-    left.reverse()
+    helpers = [
+        threading.Thread(target=run, name="at-once", daemon=True) for _ in range(min(threads, len(remaining)) - 1)
+    ]
+    remaining.reverse()
     for helper in helpers:
         helper.start()
     run()
@@ -117,13 +119,13 @@ class Supervisor:
             if not ends and not self.stopping.is_set():
                 self.fail(f"thread {name} returned before the process stopped")
 
-    def fail(self, why: str) -> None:
+    def fail(self, reason: str) -> None:
         """Make the process end with status 1."""
         with self._lock:
             if self.failure is None and not self.stopping.is_set():
-                self.failure = why
+                self.failure = reason
         if self._parent is not None:
-            self._parent.fail(why)
+            self._parent.fail(reason)
         self.stop()
 
     def stop_on_signals(self) -> None:

@@ -33,9 +33,9 @@ class TokenSource:
             if self._path is not None:
                 self._read(self._path)
             if not self._token:
-                where = f"the file {self._path} is empty" if self._path else "no token is configured"
+                cause = f"the file {self._path} is empty" if self._path else "no token is configured"
                 raise SlurmAuthError(
-                    f"no Slurm token: {where}", hint="set slurm.jwtFile or $SLURM_JWT_FILE; make one by scontrol token"
+                    f"no Slurm token: {cause}", hint="set slurm.jwtFile or $SLURM_JWT_FILE; make one by scontrol token"
                 )
             return self._token
 
@@ -52,14 +52,14 @@ class TokenSource:
 
     def _read(self, path: Path) -> None:
         try:
-            facts = path.stat()
-            stamp = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+            status = path.stat()
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp != self._stamp:
                 self._token = _clean(path.read_text())
                 self._stamp = stamp
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise SlurmAuthError(f"can't read the Slurm token from {path}: {why}") from error
+            cause = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise SlurmAuthError(f"can't read the Slurm token from {path}: {cause}") from error
 
 
 def claims(token: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The only functions that cancel and change jobs. They check the comment first. And a process's cancellations."""
+"""The only functions that cancel and change jobs, after a check of the comment; and the record of cancellations."""
 
 from __future__ import annotations
 
@@ -71,10 +71,12 @@ def cancel_if_ours(
     have ended, is not cancelled. ``check_leadership`` raises when this process is not the leader. Raises the errors of
     :meth:`SlurmClient.job` and :meth:`SlurmClient.cancel`.
     """
-    job = _ours(slurm, job_id, cluster, keys)
+    job = _read_if_ours(slurm, job_id, cluster, keys)
     if job is None:
         return False
     if not is_over(job):
+        # slurmrestd has no conditional cancellation: between the read above and this request, nothing protects a job
+        # that got the same id; a slurmctld that loses its state takes longer to restart
         with fence(check_leadership):
             slurm.cancel(job_id)
     return True
@@ -94,7 +96,7 @@ def exclude_if_ours(
     ``link_of`` is the job itself, or the one that has the component. Returns whether it names them: see
     :func:`cancel_if_ours`. Raises the errors of :meth:`SlurmClient.job` and :meth:`SlurmClient.set_excluded_nodes`.
     """
-    job = _ours(slurm, link_of, cluster, keys)
+    job = _read_if_ours(slurm, link_of, cluster, keys)
     if job is None or (job_id != link_of and job_id not in [part.job_id for part in job.parts]):
         return False
     with fence(check_leadership):
@@ -111,38 +113,40 @@ def shrink_if_ours(
     keys: Iterable[str],
     check_leadership: Callable[[], None] | None,
 ) -> tuple[str, ...]:
-    """Take the nodes ``released`` from running job or component ``job_id``; return those that it has lost now.
+    """Take the nodes ``released`` from running job or component ``job_id``; return the nodes that this call has taken.
 
-    As :func:`exclude_if_ours`. The nodes are read right before: the request names those that the job keeps, and after a
-    crash nothing may be left to do. A job keeps at least one node, and a batch job the one on which its script runs.
-    Raises the errors of :meth:`SlurmClient.job` and :meth:`SlurmClient.shrink`.
+    The checks are those of :func:`exclude_if_ours`. A job keeps at least one node, and a batch job the one on which its
+    script runs. Raises the errors of :meth:`SlurmClient.job` and :meth:`SlurmClient.shrink`.
     """
-    job = _ours(slurm, link_of, cluster, keys)
+    # read now, not from the snapshot: the request names the nodes that the job keeps, and before a crash an earlier
+    # leader may have released some of them already
+    job = _read_if_ours(slurm, link_of, cluster, keys)
     parts: list[Job | JobPart] = [] if job is None else [*job.parts, job]
     part = next((part for part in parts if part.job_id == job_id), None)
     if part is None or not is_allocated(part.states):
         return ()
+    # Slurm refuses to take the node of the script from a batch job
     nodes, released = part.nodes, released - {part.batch_host}
-    kept = tuple([node for node in nodes if node not in released])
-    if not kept or len(kept) == len(nodes):
+    kept_nodes = tuple([node for node in nodes if node not in released])
+    if not kept_nodes or len(kept_nodes) == len(nodes):
         return ()
     with fence(check_leadership):
-        slurm.shrink(job_id, kept)
+        slurm.shrink(job_id, kept_nodes)
     return tuple([node for node in nodes if node in released])
 
 
-def _ours(slurm: SlurmClient, job_id: int, cluster: str, keys: Iterable[str]) -> Job | None:
-    """Read a job; ``None`` if slurmctld does not know it, or if its comment names others."""
+def _read_if_ours(slurm: SlurmClient, job_id: int, cluster: str, keys: Iterable[str]) -> Job | None:
+    """Read a job; return ``None`` if slurmctld does not know it, or if its comment does not name ``keys``."""
     try:
         job = slurm.job(job_id)
     except SlurmNotFoundError:
         return None
-    wanted = set(keys)
-    if job.link is not None and job.link.cluster == cluster and wanted <= set(job.link.keys):
+    required_keys = set(keys)
+    if job.link is not None and job.link.cluster == cluster and required_keys <= set(job.link.keys):
         return job
     SLURM_CANCELS_REFUSED.inc()
     log.warning(
         "not cancelled or updated: the comment of this Slurm job does not name the pod",
-        extra=kv(job=job_id, user=job.user_name, pods=sorted(wanted)),
+        extra=kv(job=job_id, user=job.user_name, pods=sorted(required_keys)),
     )
     return None

@@ -47,11 +47,11 @@ def combined(parts: Sequence[States]) -> States:
     return cause if len(ended) == len(parts) else cause | COMPLETING
 
 
-def joined(found: Iterable[Component]) -> list[Job]:
+def joined(components: Iterable[Component]) -> list[Job]:
     """Return each job once: the components of one leader become one job, which has the id of its first component."""
     jobs: list[Job] = []
     groups: dict[int, dict[int, Job]] = {}
-    for component in found:
+    for component in components:
         if component.leader:
             groups.setdefault(component.leader, {})[component.offset] = component.job
         else:
@@ -90,16 +90,16 @@ def is_over(job: Job) -> bool:
     return end_of(job.states) is not None and all(end_of(part.states) is not None for part in job.parts)
 
 
-def joined_states(found: Mapping[int, tuple[int, States]]) -> dict[int, States]:
-    """Return the states of jobs by the id of their leader; ``found``: component offset and states, by job id.
+def joined_states(components: Mapping[int, tuple[int, States]]) -> dict[int, States]:
+    """Return the states of jobs by the id of their leader; ``components``: component offset and states, by job id.
 
     The list does not name leaders, but slurmctld creates the components of a job in one step: their ids ascend without
     those of other heterogeneous jobs between them. A component without its predecessor stays a job of its own.
     """
     groups: dict[int, list[States]] = {}
     leader, last = 0, 0
-    for job_id in sorted(found):
-        offset, states = found[job_id]
+    for job_id in sorted(components):
+        offset, states = components[job_id]
         if not offset or offset != last + 1 or not leader:
             leader = job_id
         last = offset

@@ -86,13 +86,13 @@ def mark(node: ExternalNode, cluster: str) -> str:
 
 def is_owned(node: Node, cluster: str) -> bool:
     """Whether this installation has created the node."""
-    wanted = _owner(cluster)
-    return "EXTERNAL" in node.states and any(feature.rpartition("-")[0] == wanted for feature in node.features)
+    owner = _owner(cluster)
+    return "EXTERNAL" in node.states and any(feature.rpartition("-")[0] == owner for feature in node.features)
 
 
-def is_current(found: Node, node: ExternalNode, cluster: str) -> bool:
+def is_current(slurm_node: Node, node: ExternalNode, cluster: str) -> bool:
     """Whether the node in Slurm was created with the same values."""
-    return mark(node, cluster) in found.features
+    return mark(node, cluster) in slurm_node.features
 
 
 def is_idle(node: Node) -> bool:
@@ -107,4 +107,4 @@ def _owner(cluster: str) -> str:
 
 def _gres_conf(item: str) -> str:
     name, *kind, count = item.split(":")
-    return ",".join([f"count={count}", *(f"type={each}" for each in kind), f"name={name}"])
+    return ",".join([f"count={count}", *(f"type={type_}" for type_ in kind), f"name={name}"])

@@ -1,4 +1,4 @@
-"""Limits what hints of Slurm cause: a flood of hints must not become a flood of requests to slurmctld."""
+"""Limits the requests that hints of Slurm cause: a flood of hints must not become a flood of requests to slurmctld."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class HintPace:
     """
 
     def __init__(self, rate: float, now: float) -> None:
-        self._rate, self._tokens, self._at = rate, BURST, now
+        self._rate, self._tokens, self._refilled_at = rate, BURST, now
         self._lock = threading.Lock()
         self._jobs: set[int] = set()
-        self._hinted = self._all = False
+        self._hinted = self._needs_poll = False
 
     def add(self, job_id: int | None = None) -> None:
         """Record a hint about a job, or about jobs that it does not name; for any thread."""
@@ -41,13 +41,13 @@ class HintPace:
             if job_id is not None and len(self._jobs) < MOST_ALONE:
                 self._jobs.add(job_id)
             elif job_id not in self._jobs:
-                self._all = True
+                self._needs_poll = True
 
     @property
     def jobs(self) -> frozenset[int]:
         """The jobs to read alone; empty if there is no hint, or if the hints need a poll."""
         with self._lock:
-            return frozenset() if self._all else frozenset(self._jobs)
+            return frozenset() if self._needs_poll else frozenset(self._jobs)
 
     def due(self, earliest: float, now: float, jobs: int = 0) -> float:
         """Return when hints may cause a poll, or a read of ``jobs`` jobs, not before ``earliest``.
@@ -63,9 +63,11 @@ class HintPace:
     def take(self, now: float, keep: Set[int] = frozenset()) -> bool:
         """Begin a poll, which serves all hints but those of the jobs to ``keep``; return whether it serves any."""
         with self._lock:
-            served = self._all or (self._hinted and not self._jobs <= keep)
-            self._jobs &= keep if not self._all else frozenset()  # before the requests: a later hint needs a later poll
-            self._hinted, self._all = bool(self._jobs), False
+            served = self._needs_poll or (self._hinted and not self._jobs <= keep)
+            self._jobs &= (
+                keep if not self._needs_poll else frozenset()
+            )  # before the requests: a later hint needs a later poll
+            self._hinted, self._needs_poll = bool(self._jobs), False
             if served:
                 self._spend(now, 1.0)
         return served
@@ -74,7 +76,7 @@ class HintPace:
         """Begin to read these jobs alone, which serves their hints."""
         with self._lock:
             self._jobs -= job_ids
-            self._hinted = self._all or bool(self._jobs)
+            self._hinted = self._needs_poll or bool(self._jobs)
             self._spend(now, _cost(len(job_ids)))
 
     def _spend(self, now: float, cost: float) -> None:
@@ -82,8 +84,8 @@ class HintPace:
         self._tokens = max(0.0, self._tokens - cost)
 
     def _refill(self, now: float) -> None:
-        self._tokens = min(BURST, self._tokens + (now - self._at) * self._rate)
-        self._at = now
+        self._tokens = min(BURST, self._tokens + (now - self._refilled_at) * self._rate)
+        self._refilled_at = now
 
 
 def _cost(jobs: int) -> float:

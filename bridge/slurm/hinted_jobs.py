@@ -22,8 +22,12 @@ def link_of(state: PollState, expected: Mapping[int, Expected], job_id: int) -> 
     expectation = expected.get(job_id)
     if expectation is not None:
         return expectation.link if expectation.sure else None
-    known = state.snapshot.jobs.get(job_id)
-    return known.job.link if known is not None and not known.missing and state.snapshot.sequence else None
+    observed_job = state.snapshot.jobs.get(job_id)
+    return (
+        observed_job.job.link
+        if observed_job is not None and not observed_job.missing and state.snapshot.sequence
+        else None
+    )
 
 
 def known_jobs(state: PollState, expected: Mapping[int, Expected], job_ids: Iterable[int]) -> frozenset[int]:
@@ -37,13 +41,17 @@ def merge_one(state: PollState, expected: Mapping[int, Expected], job: Job, bega
     ``None``: these are not the details of the job that podbridge knows, or the nodes of an allocated job are missing.
     """
     before, job_id = state.snapshot, job.job_id
-    known = before.jobs.get(job_id)
-    same = known is not None and known.job.link == job.link and is_same(identity(known.job), identity(job))
+    observed_job = before.jobs.get(job_id)
+    same = (
+        observed_job is not None
+        and observed_job.job.link == job.link
+        and is_same(identity(observed_job.job), identity(job))
+    )
     if not before.sequence or job.link is None or job.link != link_of(state, expected, job_id):
         return None
     if (not same and job_id not in expected) or (is_allocated(job.states) and not job.nodes):
         return None
-    return _with_jobs(state, {job_id: observed(known if same else None, job, began)})
+    return _with_jobs(state, {job_id: observed(observed_job if same else None, job, began)})
 
 
 def merge_some(
@@ -66,17 +74,19 @@ def merge_some(
 def _with_expected(state: PollState, expected: Mapping[int, Expected]) -> PollState:
     """Return a state whose snapshot contains every job that this process has just submitted, as pending if unread."""
     before = state.snapshot
-    new = {
-        job_id: found
+    pending_jobs = {
+        job_id: pending_job
         for job_id, expectation in expected.items()
         if expectation.sure
-        and (found := assumed(job_id, before.jobs.get(job_id), expectation)) is not None
-        and found is not before.jobs.get(job_id)
+        and (pending_job := assumed(job_id, before.jobs.get(job_id), expectation)) is not None
+        and pending_job is not before.jobs.get(job_id)
     }
-    if not new:
+    if not pending_jobs:
         return state
-    jobs = {**before.jobs, **new}
-    return replace(state, snapshot=replace(before, jobs=jobs, by_uid=by_uid(jobs), absent=before.absent - new.keys()))
+    jobs = {**before.jobs, **pending_jobs}
+    return replace(
+        state, snapshot=replace(before, jobs=jobs, by_uid=by_uid(jobs), absent=before.absent - pending_jobs.keys())
+    )
 
 
 def carried(polled: PollState, current: PollState, job_ids: Iterable[int]) -> PollState:
@@ -84,10 +94,12 @@ def carried(polled: PollState, current: PollState, job_ids: Iterable[int]) -> Po
 
     It is unknown whether the answers of the poll about these jobs are older. The next poll finds later changes.
     """
-    alone = {job_id: known for job_id in job_ids if (known := current.snapshot.jobs.get(job_id)) is not None}
+    alone = {
+        job_id: observed_job for job_id in job_ids if (observed_job := current.snapshot.jobs.get(job_id)) is not None
+    }
     if not alone:
         return polled
-    foreign = {job_id: seen for job_id, seen in polled.foreign.items() if job_id not in alone}
+    foreign = {job_id: job_identity for job_id, job_identity in polled.foreign.items() if job_id not in alone}
     return replace(_with_jobs(polled, alone), foreign=foreign)
 
 
@@ -95,7 +107,9 @@ def _with_jobs(state: PollState, alone: Mapping[int, ObservedJob]) -> PollState:
     """Return a state with these jobs in place of what it has about them."""
     before = state.snapshot
     jobs = {**before.jobs, **alone}
-    same = all(i in before.jobs and before.jobs[i].job.link == known.job.link for i, known in alone.items())
+    same = all(
+        i in before.jobs and before.jobs[i].job.link == observed_job.job.link for i, observed_job in alone.items()
+    )
     return replace(
         state,
         snapshot=replace(
@@ -104,7 +118,7 @@ def _with_jobs(state: PollState, alone: Mapping[int, ObservedJob]) -> PollState:
             by_uid=before.by_uid if same else by_uid(jobs),
             absent=before.absent - alone.keys(),
         ),
-        listed={**state.listed, **{job_id: known.job.states for job_id, known in alone.items()}},
+        listed={**state.listed, **{job_id: observed_job.job.states for job_id, observed_job in alone.items()}},
         detailed={**state.detailed, **dict.fromkeys(alone, before.sequence)},
         unread={job_id: now for job_id, now in state.unread.items() if job_id not in alone},
     )

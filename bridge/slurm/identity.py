@@ -44,7 +44,7 @@ def is_same(before: Identity, now: Identity) -> bool:
 
 
 class Witness(NamedTuple):
-    """What is known of the witness. Its comment is compared if its submit time has not been read."""
+    """The recorded data of the witness. If its submit time has not been read, its comment is compared instead."""
 
     identity: Identity
     link: JobLink | None

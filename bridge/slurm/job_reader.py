@@ -101,30 +101,30 @@ class JobReader:
         ``alone``: if the only news is that some of podbridge's jobs have started, read these alone, without a witness.
         At least one poll in ``CHECK_PERIOD`` has a witness.
         """
-        found = self._ask(last, expected, began, leads=leads, alone=alone)
-        if found.reused is not None:
-            return found
-        details = self.each_node(last, found.answers.details)
-        return replace(found, answers=replace(found.answers, details=details))
+        answers = self._ask(last, expected, began, leads=leads, alone=alone)
+        if answers.reused is not None:
+            return answers
+        details = self.with_node_allotments(last, answers.answers.details)
+        return replace(answers, answers=replace(answers.answers, details=details))
 
     def _ask(
         self, last: PollState, expected: Mapping[int, Expected], began: float, *, leads: bool, alone: bool
     ) -> JobAnswers:
         if not self._client.version.job_states:
             return self._by_lists(last, expected, began)
-        if not leads or self.lists.wanted or began - self._checked_at >= CHECK_PERIOD:
+        if not leads or self.lists.is_requested or began - self._checked_at >= CHECK_PERIOD:
             alone = False
-        found = self.lists.read(last, expected)
+        state_list = self.lists.read(last, expected)
         starts = (
-            starts_alone(last, found.states, expected, began, MOST_STARTS)
-            if alone and (found.cheap or not found.complete)
+            starts_alone(last, state_list.states, expected, began, MOST_STARTS)
+            if alone and (state_list.cheap or not state_list.complete)
             else None
         )
         if starts is not None:
             self.spend(len(starts))
-            answers = self._singles(Answers(began, found.states), QueryPlan(), starts)
-            return JobAnswers(answers, list_seconds=found.seconds, alone=True)
-        return self._by_states(last, expected, began, found, leads)
+            answers = self._read_singly(Answers(began, state_list.states), QueryPlan(), starts)
+            return JobAnswers(answers, list_seconds=state_list.seconds, alone=True)
+        return self._by_states(last, expected, began, state_list, leads)
 
     def require_check(self) -> None:
         """Read a witness in the next poll: a job was not as expected. For any thread."""
@@ -139,49 +139,51 @@ class JobReader:
         self._spent += jobs
 
     def _by_states(
-        self, last: PollState, expected: Mapping[int, Expected], began: float, found: StateList, leads: bool
+        self, last: PollState, expected: Mapping[int, Expected], began: float, state_list: StateList, leads: bool
     ) -> JobAnswers:
         """Read the details that are needed after a list of states, then the witnesses."""
-        states, budget = found.states, self._budget_now(began) if leads else 0
-        rest = self._clock.monotonic() - self._ended if self._backlog else 0.0
-        most = most_singles(len(states), self._rate, rest, cheap=found.cheap)
+        states, budget = state_list.states, self._budget_now(began) if leads else 0
+        elapsed = self._clock.monotonic() - self._ended if self._backlog else 0.0
+        limit = most_singles(len(states), self._rate, elapsed, cheap=state_list.cheap)
         allocations = self._client.version.allocations
-        known = witnesses(last, found.listed, expected)
-        needed = plan_queries(last, states, expected, began, budget, allocations=allocations, witnessed=known)
-        log.debug("reading jobs", extra=kv(listed=len(states), wanted=len(needed.jobs), started=len(needed.started)))
-        starts = [job_id for job_id in needed.started if job_id not in known]
-        first_nodes = self._started(last, states, expected, tuple(starts[:most]))
-        room = max(0, most - len(needed.started))
+        witness_jobs = witnesses(last, state_list.listed, expected)
+        plan = plan_queries(last, states, expected, began, budget, allocations=allocations, witnessed=witness_jobs)
+        log.debug("reading jobs", extra=kv(listed=len(states), wanted=len(plan.jobs), started=len(plan.started)))
+        starts = [job_id for job_id in plan.started if job_id not in witness_jobs]
+        first_nodes = self._read_started(last, states, expected, tuple(starts[:limit]))
+        room = max(0, limit - len(plan.started))
         details: dict[int, Job] = {}
-        wanted, others = needed.jobs, 0
-        if found.complete and needed.in_bulk(len(states), self._client.job_bytes):
-            asked = set(needed.jobs)
-            details = {job.job_id: job for job in self._client.jobs() if job.job_id in asked}
-            wanted = ()
+        to_read, others = plan.jobs, 0
+        if state_list.complete and plan.in_bulk(len(states), self._client.job_bytes):
+            needed_ids = set(plan.jobs)
+            details = {job.job_id: job for job in self._client.jobs() if job.job_id in needed_ids}
+            to_read = ()
         elif last.snapshot.sequence and not (leads and began < self._hurried_until):
-            wanted, others = self._paced(wanted, last.snapshot.jobs.keys() | expected.keys(), began, leads)
-        singles = wanted[:room]
-        self._backlog = len(needed.started) > most or 0 < len(singles) < len(wanted)
+            to_read, others = self._select_paced(to_read, last.snapshot.jobs.keys() | expected.keys(), began, leads)
+        singles = to_read[:room]
+        self._backlog = len(plan.started) > limit or 0 < len(singles) < len(to_read)
         answers = Answers(
-            began, states, details, started=first_nodes, complete=found.complete, list_began=found.list_began
+            began, states, details, started=first_nodes, complete=state_list.complete, list_began=state_list.list_began
         )
-        answers = self._singles(answers, needed, singles)
-        self.spend(others if budget else len(first_nodes) + len(singles) + len(known))
+        answers = self._read_singly(answers, plan, singles)
+        self.spend(others if budget else len(first_nodes) + len(singles) + len(witness_jobs))
         # last: an unchanged witness confirms all earlier answers
-        for job_id, witness in known.items():
-            job = self._job(job_id)
+        for job_id, witness in witness_jobs.items():
+            job = self._read_job(job_id)
             if job is not None and not witness.agrees(job):
                 return JobAnswers(answers, reused=job_id)
             if job is not None:
                 answers = replace(answers, details={**answers.details, job_id: job})
-        return JobAnswers(answers, backlog=self._backlog, list_seconds=found.seconds)
+        return JobAnswers(answers, backlog=self._backlog, list_seconds=state_list.seconds)
 
-    def _paced(self, jobs: tuple[int, ...], ours: Set[int], now: float, leads: bool) -> tuple[tuple[int, ...], int]:
+    def _select_paced(
+        self, jobs: tuple[int, ...], own_jobs: Set[int], now: float, leads: bool
+    ) -> tuple[tuple[int, ...], int]:
         """Return the jobs without those that later polls read, and how many jobs of others are left.
 
         Jobs of others are read at a limited rate. A few are not paced, and do not count.
         """
-        others = [job_id for job_id in jobs if not (leads and job_id in ours)]
+        others = [job_id for job_id in jobs if not (leads and job_id in own_jobs)]
         if len(others) <= FEW_JOBS:
             return jobs, 0
         since = max(self._paced_at, now - LONGEST_PAUSE)
@@ -189,8 +191,8 @@ class JobReader:
         if allowed < LEAST_OTHERS:
             allowed = 0
         self._paced_at = since + allowed / OTHERS_RATE
-        left = {*others[allowed:]}
-        return tuple(job_id for job_id in jobs if job_id not in left), allowed
+        postponed = {*others[allowed:]}
+        return tuple(job_id for job_id in jobs if job_id not in postponed), allowed
 
     def _budget_now(self, began: float) -> int:
         if began - self._checked_at < CHECK_PERIOD:
@@ -211,20 +213,20 @@ class JobReader:
             self._listed_at = began
         states = dict(last.listed) if jobs is None else {job.job_id: job.states for job in jobs}
         details = {job.job_id: job for job in jobs or ()}
-        needed = plan_queries(last, states, expected, began, 0)
-        return JobAnswers(self._singles(Answers(began, states, details), needed, ()), moment)
+        plan = plan_queries(last, states, expected, began, 0)
+        return JobAnswers(self._read_singly(Answers(began, states, details), plan, ()), moment)
 
-    def _singles(self, answers: Answers, needed: QueryPlan, singles: tuple[int, ...]) -> Answers:
+    def _read_singly(self, answers: Answers, plan: QueryPlan, singles: tuple[int, ...]) -> Answers:
         began = self._clock.monotonic()
-        found = at_once(ASKERS, self._job, (*singles, *needed.absent))
+        job_by_id = at_once(ASKERS, self._read_job, (*singles, *plan.absent))
         self._ended = self._clock.monotonic()
-        if len(found) >= MEASURED:
-            self._rate = len(found) / max(self._ended - began, 1e-3)
-        unknown = {job_id for job_id, job in found.items() if job is None}
-        details = {job_id: job for job_id, job in found.items() if job is not None}
+        if len(job_by_id) >= MEASURED:
+            self._rate = len(job_by_id) / max(self._ended - began, 1e-3)
+        unknown = {job_id for job_id, job in job_by_id.items() if job is None}
+        details = {job_id: job for job_id, job in job_by_id.items() if job is not None}
         return replace(answers, details={**answers.details, **details}, unknown=unknown)
 
-    def _started(
+    def _read_started(
         self, last: PollState, states: States, expected: Mapping[int, Expected], job_ids: tuple[int, ...]
     ) -> dict[int, Job]:
         """Read the nodes of jobs that have just started.
@@ -233,59 +235,62 @@ class JobReader:
         """
         jobs = {}
         cpus = {name: node.cpus for name, node in last.snapshot.nodes.items()} if job_ids else {}
-        for job_id, entries in at_once(ASKERS, self._allocation, job_ids).items():
+        for job_id, entries in at_once(ASKERS, self._read_allocation, job_ids).items():
             if entries:  # else the job has lost them again: the next poll shows it
                 expectation = expected.get(job_id)
                 before = max(last.snapshot.began, expectation.since if expectation else 0.0)
                 earliest = self._clock.time() - (self._clock.monotonic() - before)
                 job = started(last, expected, job_id, states[job_id])
-                nodes, given = tuple(entry["node"] for entry in entries), allotments.of_nodes(entries, cpus)
-                jobs[job_id] = replace(job, nodes=nodes, start_time=earliest, allotment=given)
+                nodes, allotment = tuple(entry["node"] for entry in entries), allotments.of_nodes(entries, cpus)
+                jobs[job_id] = replace(job, nodes=nodes, start_time=earliest, allotment=allotment)
         return jobs
 
-    def each_node(self, last: PollState, details: Mapping[int, Job]) -> Mapping[int, Job]:
+    def with_node_allotments(self, last: PollState, details: Mapping[int, Job]) -> Mapping[int, Job]:
         """Return jobs by id that show what they have on each of several nodes: their details do not.
 
         Slurm changes what a running job has only with its nodes, so it is read once. For any thread.
         """
         if not self._client.version.allocations:
             return details
-        given: dict[int, Allotment] = {}
-        wanted: dict[int, tuple[bool, int]] = {}
+        allotment_by_id: dict[int, Allotment] = {}
+        missing_parts: dict[int, tuple[bool, int]] = {}
         for job_id, job in details.items():
-            for part in _lacking(job):
-                known = last.snapshot.jobs.get(job_id)
-                same = known is not None and (known.job.link, known.job.restarts) == (job.link, job.restarts)
-                before = known.job.allotment_on(part.nodes) if known is not None and same else None
-                if before is not None:
-                    given[part.job_id] = before
+            for part in _parts_without_node_allotments(job):
+                earlier = last.snapshot.jobs.get(job_id)
+                same = earlier is not None and (earlier.job.link, earlier.job.restarts) == (
+                    job.link,
+                    job.restarts,
+                )
+                earlier_allotment = earlier.job.allotment_on(part.nodes) if earlier is not None and same else None
+                if earlier_allotment is not None:
+                    allotment_by_id[part.job_id] = earlier_allotment
                 elif is_allocated(part.states):
-                    runs_long = known is not None and not is_pending(known.job.states)
-                    wanted[part.job_id] = runs_long, part.allotment.cpus if part.allotment is not None else 0
-        if not given and not wanted:
+                    runs_long = earlier is not None and not is_pending(earlier.job.states)
+                    missing_parts[part.job_id] = runs_long, part.allotment.cpus if part.allotment is not None else 0
+        if not allotment_by_id and not missing_parts:
             return details
-        first = sorted(wanted, key=lambda part_id: wanted[part_id][0])[:MOST_SINGLES]
+        first = sorted(missing_parts, key=lambda part_id: missing_parts[part_id][0])[:MOST_SINGLES]
         cpus = {name: node.cpus for name, node in last.snapshot.nodes.items()}
-        found = at_once(ASKERS, self._allocation, tuple(first))
-        for part_id, entries in found.items():
-            if entries and (each := allotments.of_nodes(entries, cpus, wanted[part_id][1])) is not None:
-                given[part_id] = each
-        return {job_id: job.with_allotments(given) for job_id, job in details.items()}
+        entries_by_id = at_once(ASKERS, self._read_allocation, tuple(first))
+        for part_id, entries in entries_by_id.items():
+            if entries and (allotment := allotments.of_nodes(entries, cpus, missing_parts[part_id][1])) is not None:
+                allotment_by_id[part_id] = allotment
+        return {job_id: job.with_allotments(allotment_by_id) for job_id, job in details.items()}
 
-    def _allocation(self, job_id: int) -> list[JsonObject]:
+    def _read_allocation(self, job_id: int) -> list[JsonObject]:
         try:
             return self._client.allotted(job_id)
         except SlurmRefusedError:
             return []
 
-    def _job(self, job_id: int) -> Job | None:
+    def _read_job(self, job_id: int) -> Job | None:
         try:
             return self._client.job(job_id)
         except SlurmNotFoundError:
             return None
 
 
-def _lacking(job: Job) -> list[Job | JobPart]:
+def _parts_without_node_allotments(job: Job) -> list[Job | JobPart]:
     """Return the job, or its components, that have several nodes and do not show what they have on each."""
     if job.link is None or len(job.nodes) < 2:
         return []

@@ -52,9 +52,9 @@ def read(entry: Mapping[str, object]) -> NodeResources:
         per_socket,
         tuple(divmod(number, per_socket) for number in numbers),
         tuple(
-            GresIndices(str(one.get("name") or ""), str(one.get("type") or ""), indices(str(one.get("index") or "")))
-            for one in listed
-            if isinstance(one, dict)
+            GresIndices(str(item.get("name") or ""), str(item.get("type") or ""), indices(str(item.get("index") or "")))
+            for item in listed
+            if isinstance(item, dict)
         ),
     )
 
@@ -72,7 +72,7 @@ def indices(text: str) -> tuple[int, ...]:
     """Return the numbers in Slurm's notation (``0-2,5``), ascending; empty for ``N/A``. Raises ``ValueError``."""
     if text.strip() in ("", "N/A", "(null)"):
         return ()
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None:
@@ -81,8 +81,8 @@ def indices(text: str) -> tuple[int, ...]:
         last = int(match[2]) if match[2] else first
         if not first <= last < MOST_INDICES:
             raise ValueError(f"{text[:80]!r}: a range of more than {MOST_INDICES} numbers, or descending")
-        found.update(range(first, last + 1))
-    return tuple(sorted(found))
+        numbers.update(range(first, last + 1))
+    return tuple(sorted(numbers))
 
 
 def count(value: object) -> int:

@@ -27,9 +27,11 @@ def started(last: PollState, expected: Mapping[int, Expected], job_id: int, stat
 
     Only for the jobs in ``QueryPlan.started``.
     """
-    known, expectation = last.snapshot.jobs.get(job_id), expected.get(job_id)
-    if known is not None and (expectation is None or not expectation.sure or _is_submitted(known, expectation)):
-        return replace(known.job, states=states, reason="", description="")
+    observed_job, expectation = last.snapshot.jobs.get(job_id), expected.get(job_id)
+    if observed_job is not None and (
+        expectation is None or not expectation.sure or _is_submitted(observed_job, expectation)
+    ):
+        return replace(observed_job.job, states=states, reason="", description="")
     return Job(job_id, states, expected[job_id].link)
 
 
@@ -52,53 +54,59 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
     earlier = before.listed_at if last.list_began else -math.inf
     listed_at = list_began if list_began and not unheard else earlier
     fresh = answered | expected.keys()
-    jobs = _without_news(before.jobs, states, fresh | unread)
+    jobs = _unchanged_jobs(before.jobs, states, fresh | unread)
     detailed = {job_id: read for job_id, read in last.detailed.items() if job_id in jobs}
-    foreign = {job_id: seen for job_id, seen in last.foreign.items() if job_id in states and job_id not in jobs}
+    foreign = {
+        job_id: job_identity for job_id, job_identity in last.foreign.items() if job_id in states and job_id not in jobs
+    }
     for job_id in (before.jobs.keys() | fresh) - jobs.keys():
         if job_id not in states:
             continue
-        known, expectation, detail = before.jobs.get(job_id), expected.get(job_id), answers.details.get(job_id)
+        observed_job, expectation, detail = before.jobs.get(job_id), expected.get(job_id), answers.details.get(job_id)
         if job_id in unread:
-            if kept := assumed(job_id, known, expectation):
-                jobs[job_id] = kept
+            if assumed_job := assumed(job_id, observed_job, expectation):
+                jobs[job_id] = assumed_job
             continue
-        job = _ours(job_id, states[job_id], known, expectation, detail or answers.started.get(job_id), cluster)
+        job = _current_job(
+            job_id, states[job_id], observed_job, expectation, detail or answers.started.get(job_id), cluster
+        )
         if job is None:
             foreign[job_id] = identity(detail) if detail is not None else foreign.get(job_id, UNREAD)
-            if not_ours := _gone(known, expectation, job_id, answers.began):
-                jobs[job_id] = not_ours
+            if missing_job := _missing_job(observed_job, expectation, job_id, answers.began):
+                jobs[job_id] = missing_job
             continue
         foreign.pop(job_id, None)
         if job.states != states[job_id] and detail is None:  # CONFIGURING has ended (query_plan)
             job = replace(job, states=states[job_id])
-        same = known is not None and _is_same(known.job, job)
+        same = observed_job is not None and _is_same(observed_job.job, job)
         if detail is not None:
             detailed[job_id] = sequence
         elif same and job_id in last.detailed:
             detailed[job_id] = last.detailed[job_id]
-        jobs[job_id] = observed(known if same else None, job, answers.began)
+        jobs[job_id] = observed(observed_job if same else None, job, answers.began)
     for job_id in [job_id for job_id in before.jobs.keys() | expected.keys() if job_id not in states]:
-        if carried := _absent(job_id, before.jobs.get(job_id), expected.get(job_id), answers, cluster):
-            jobs[job_id] = carried
+        if unlisted_job := _unlisted_job(job_id, before.jobs.get(job_id), expected.get(job_id), answers, cluster):
+            jobs[job_id] = unlisted_job
     settled = bool(before.sequence) and not before.error
-    left = {job_id: states[job_id] for job_id in unread if job_id not in answers.unknown}
+    still_unread = {job_id: states[job_id] for job_id in unread if job_id not in answers.unknown}
     snapshot = replace(
         _snapshot(before, answers, jobs, sequence, settled),
         list_age=answers.began - listed_at if listed_at > -math.inf else math.inf,
         partial_age=answers.began - list_began if list_began else math.inf,
         partial_since=_read_since(unheard, foreign, jobs) if unheard else math.inf,
-        unread=left.keys(),
+        unread=still_unread.keys(),
     )
-    return PollState(snapshot, _listed(last, states, unread), detailed, foreign, list_began=list_began, unread=left)
+    return PollState(
+        snapshot, _listed_states(last, states, unread), detailed, foreign, list_began=list_began, unread=still_unread
+    )
 
 
-def _without_news(before: Mapping[int, ObservedJob], states: States, news: Set[int]) -> dict[int, ObservedJob]:
+def _unchanged_jobs(before: Mapping[int, ObservedJob], states: States, news: Set[int]) -> dict[int, ObservedJob]:
     """Return the jobs that stay as they are, as most jobs of most polls do; ``news`` are jobs with other answers."""
     return {
-        job_id: known
-        for job_id, known in before.items()
-        if states.get(job_id) == known.job.states and not known.confirmations and job_id not in news
+        job_id: observed_job
+        for job_id, observed_job in before.items()
+        if states.get(job_id) == observed_job.job.states and not observed_job.confirmations and job_id not in news
     }
 
 
@@ -112,13 +120,13 @@ def _read_since(unheard: Set[int], foreign: Mapping[int, Identity], jobs: Mappin
     """
     last = max(unheard)
     since, newest_lower = math.inf, 0.0
-    ours = {job_id: known.job for job_id, known in jobs.items() if not known.missing}
-    if max(last, max(foreign, default=0), max(ours, default=0)) > HIGHEST_ID:
+    own_jobs = {job_id: observed_job.job for job_id, observed_job in jobs.items() if not observed_job.missing}
+    if max(last, max(foreign, default=0), max(own_jobs, default=0)) > HIGHEST_ID:
         return math.inf
     # an id that podbridge's new job has got may be among the jobs of others, with an old submit time
-    others = ((job_id, *job) for job_id, job in foreign.items() if job_id not in ours)
-    own = ((job_id, job.submit_time, job.restarts, not job.is_array_task) for job_id, job in ours.items())
-    for job_id, submit_time, restarts, ordered in chain(others, own):
+    foreign_rows = ((job_id, *job) for job_id, job in foreign.items() if job_id not in own_jobs)
+    own_rows = ((job_id, job.submit_time, job.restarts, not job.is_array_task) for job_id, job in own_jobs.items())
+    for job_id, submit_time, restarts, ordered in chain(foreign_rows, own_rows):
         if not submit_time or not ordered:
             continue
         if job_id > last:
@@ -154,37 +162,46 @@ def with_nodes(last: PollState, answers: Answers) -> PollState:
     return replace(last, snapshot=replace(before, nodes=nodes, partitions=partitions))
 
 
-def _listed(last: PollState, states: States, unread: Set[int]) -> States:
+def _listed_states(last: PollState, states: States, unread: Set[int]) -> States:
     """Return the states of all listed jobs.
 
     An unread job (not yet requested, or gone before its details were read) keeps its old state, or is left out. The
     next poll then finds its change again.
     """
-    known = {job_id: last.listed[job_id] for job_id in unread if job_id in last.listed}
-    return {job_id: now for job_id, now in states.items() if job_id not in unread} | known
+    earlier_states = {job_id: last.listed[job_id] for job_id in unread if job_id in last.listed}
+    return {job_id: now for job_id, now in states.items() if job_id not in unread} | earlier_states
 
 
-def _ours(
+def _current_job(
     job_id: int,
     now: frozenset[str],
-    known: ObservedJob | None,
+    observed_job: ObservedJob | None,
     expectation: Expected | None,
-    read: Job | None,
+    answered_job: Job | None,
     cluster: str,
 ) -> Job | None:
-    """Return the current data of a listed job; ``None`` if it is not podbridge's. Details ``read`` now come first."""
-    if read is not None:
-        return read if read.link is not None and read.link.cluster == cluster else None
+    """Return the current data of a listed job; ``None`` if it is not podbridge's.
+
+    ``answered_job``, which this poll has read, takes precedence over earlier data.
+    """
+    if answered_job is not None:
+        return answered_job if answered_job.link is not None and answered_job.link.cluster == cluster else None
     if expectation is not None and expectation.sure:
         return (
-            known.job if known is not None and _is_submitted(known, expectation) else Job(job_id, now, expectation.link)
+            observed_job.job
+            if observed_job is not None and _is_submitted(observed_job, expectation)
+            else Job(job_id, now, expectation.link)
         )
-    return known.job if known is not None and not known.missing else None
+    return observed_job.job if observed_job is not None and not observed_job.missing else None
 
 
-def _is_submitted(known: ObservedJob, expectation: Expected) -> bool:
+def _is_submitted(observed_job: ObservedJob, expectation: Expected) -> bool:
     """Whether a known job is the submitted one, and not an earlier job with the same id."""
-    return not known.missing and end_of(known.job.states) is None and known.job.link == expectation.link
+    return (
+        not observed_job.missing
+        and end_of(observed_job.job.states) is None
+        and observed_job.job.link == expectation.link
+    )
 
 
 def _is_same(before: Job, now: Job) -> bool:
@@ -193,68 +210,87 @@ def _is_same(before: Job, now: Job) -> bool:
 
 def _same_links(before: Mapping[int, ObservedJob], now: Mapping[int, ObservedJob]) -> bool:
     return before.keys() == now.keys() and all(
-        known is before[job_id] or known.job.link == before[job_id].job.link for job_id, known in now.items()
+        observed_job is before[job_id] or observed_job.job.link == before[job_id].job.link
+        for job_id, observed_job in now.items()
     )
 
 
-def _gone(known: ObservedJob | None, expectation: Expected | None, job_id: int, began: float) -> ObservedJob | None:
-    """Count one more answer that slurmctld has no such job; ``None`` if the job was never known, or long ago."""
-    if known is None and expectation is not None:
-        known = ObservedJob(Job(job_id, frozenset({"PENDING"}), expectation.link))
-    if known is None or (known.missing and known.is_confirmed and began - known.since > FORGET_AFTER):
+def _missing_job(
+    observed_job: ObservedJob | None, expectation: Expected | None, job_id: int, began: float
+) -> ObservedJob | None:
+    """Count one more answer that slurmctld has no such job.
+
+    Return ``None`` if podbridge never knew the job, or if the job has been missing for ``FORGET_AFTER`` seconds.
+    """
+    if observed_job is None and expectation is not None:
+        observed_job = ObservedJob(Job(job_id, frozenset({"PENDING"}), expectation.link))
+    if observed_job is None or (
+        observed_job.missing and observed_job.is_confirmed and began - observed_job.since > FORGET_AFTER
+    ):
         return None
-    return ObservedJob(known.job, min(known.confirmations + 1, CONFIRMATIONS), missing=True, since=known.since or began)
+    return ObservedJob(
+        observed_job.job,
+        min(observed_job.confirmations + 1, CONFIRMATIONS),
+        missing=True,
+        since=observed_job.since or began,
+    )
 
 
-def _absent(
-    job_id: int, known: ObservedJob | None, expectation: Expected | None, answers: Answers, cluster: str
+def _unlisted_job(
+    job_id: int, observed_job: ObservedJob | None, expectation: Expected | None, answers: Answers, cluster: str
 ) -> ObservedJob | None:
     """Return a job that is not in the list; ``None`` if it is no longer kept."""
-    known = assumed(job_id, known, expectation)
+    observed_job = assumed(job_id, observed_job, expectation)
     detail = answers.details.get(job_id)
     if detail is not None and detail.link is not None and detail.link.cluster == cluster:  # newer than the list
-        same = known is not None and _is_same(known.job, detail)
-        return observed(known if same else None, detail, answers.began)
-    confirmed = known is not None and known.missing and known.is_confirmed
+        same = observed_job is not None and _is_same(observed_job.job, detail)
+        return observed(observed_job if same else None, detail, answers.began)
+    confirmed = observed_job is not None and observed_job.missing and observed_job.is_confirmed
     if job_id in answers.unknown or detail is not None or confirmed:
-        return _gone(known, expectation, job_id, answers.began)
-    return known
+        return _missing_job(observed_job, expectation, job_id, answers.began)
+    return observed_job
 
 
-def assumed(job_id: int, known: ObservedJob | None, expectation: Expected | None) -> ObservedJob | None:
-    """Return a job without an answer about it: as known, or as pending if this process has just submitted it."""
-    if expectation is not None and expectation.sure and (known is None or not _is_submitted(known, expectation)):
+def assumed(job_id: int, observed_job: ObservedJob | None, expectation: Expected | None) -> ObservedJob | None:
+    """Return a job that no answer describes: as in the last snapshot, or pending if this process just submitted it."""
+    if (
+        expectation is not None
+        and expectation.sure
+        and (observed_job is None or not _is_submitted(observed_job, expectation))
+    ):
         return ObservedJob(Job(job_id, frozenset({"PENDING"}), expectation.link))
-    return known
+    return observed_job
 
 
-def observed(known: ObservedJob | None, job: Job, began: float) -> ObservedJob:
+def observed(before: ObservedJob | None, job: Job, began: float) -> ObservedJob:
     """Return a job that was read now, with the number of answers in a row that reported the same end."""
     end = end_of(job.states)
     if end is None:
-        if known is not None and (known.job is job or known.job == job) and not known.confirmations:
-            return known
+        if before is not None and (before.job is job or before.job == job) and not before.confirmations:
+            return before
         return ObservedJob(job)
-    if known is None or known.missing or end_of(known.job.states) != end:
+    if before is None or before.missing or end_of(before.job.states) != end:
         return ObservedJob(job, 1, since=began)
-    return ObservedJob(job, min(known.confirmations + 1, CONFIRMATIONS), since=known.since)
+    return ObservedJob(job, min(before.confirmations + 1, CONFIRMATIONS), since=before.since)
 
 
 def by_uid(jobs: Mapping[int, ObservedJob]) -> dict[str, tuple[int, ...]]:
     """Return the ids of the jobs of each pod UID and of each key of a group, lowest id first."""
-    found: dict[str, list[int]] = {}
+    ids_by_key: dict[str, list[int]] = {}
     for job_id in sorted(jobs):
         link = jobs[job_id].job.link
         for key in link.keys if link else ():
-            found.setdefault(key, []).append(job_id)
-    return {key: tuple(ids) for key, ids in found.items()}
+            ids_by_key.setdefault(key, []).append(job_id)
+    return {key: tuple(ids) for key, ids in ids_by_key.items()}
 
 
 def is_busy(snapshot: Snapshot) -> bool:
     """Whether a change is expected: a job is pending or changes its state, or its end has one confirmation."""
-    for known in snapshot.jobs.values():
-        if known.confirmations == 1 or (
-            not known.confirmations and "SUSPENDED" not in known.job.states and _moving(known.job)
+    for observed_job in snapshot.jobs.values():
+        if observed_job.confirmations == 1 or (
+            not observed_job.confirmations
+            and "SUSPENDED" not in observed_job.job.states
+            and _is_changing(observed_job.job)
         ):
             return True
     return False
@@ -262,14 +298,14 @@ def is_busy(snapshot: Snapshot) -> bool:
 
 def is_empty(snapshot: Snapshot) -> bool:
     """Whether all jobs have been read, and each of podbridge's jobs has ended."""
-    return bool(snapshot.sequence) and all(known.is_confirmed for known in snapshot.jobs.values())
+    return bool(snapshot.sequence) and all(observed_job.is_confirmed for observed_job in snapshot.jobs.values())
 
 
 def is_unexplained(snapshot: Snapshot) -> bool:
     """Whether one of podbridge's jobs is pending without a reason."""
-    jobs = (known.job for known in snapshot.jobs.values())
+    jobs = (observed_job.job for observed_job in snapshot.jobs.values())
     return any(job.link is not None and not job.reason and phase(job.states) is Phase.PENDING for job in jobs)
 
 
-def _moving(job: Job) -> bool:
+def _is_changing(job: Job) -> bool:
     return phase(job.states) in (Phase.PENDING, Phase.BETWEEN)

@@ -192,16 +192,16 @@ class Job:
 
     def allotment_on(self, nodes: tuple[str, ...]) -> Allotment | None:
         """Return what the job, or its component with these nodes, has on each of them; ``None`` if not known."""
-        found = (part.allotment for part in self.parts or (self,) if part.nodes == nodes)
-        return next((given for given in found if given is not None and given.nodes), None)
+        allotments = (part.allotment for part in self.parts or (self,) if part.nodes == nodes)
+        return next((allotment for allotment in allotments if allotment is not None and allotment.nodes), None)
 
-    def with_allotments(self, given: Mapping[int, Allotment]) -> Job:
-        """Return the job with the allotments by its id, or by those of its components."""
-        if given.keys().isdisjoint((self.job_id, *(part.job_id for part in self.parts))):
+    def with_allotments(self, allotment_by_id: Mapping[int, Allotment]) -> Job:
+        """Return the job with its allotments; the keys are its own id or the ids of its components."""
+        if allotment_by_id.keys().isdisjoint((self.job_id, *(part.job_id for part in self.parts))):
             return self
         if not self.parts:
-            return replace(self, allotment=given[self.job_id])
-        parts = (replace(part, allotment=given.get(part.job_id, part.allotment)) for part in self.parts)
+            return replace(self, allotment=allotment_by_id[self.job_id])
+        parts = (replace(part, allotment=allotment_by_id.get(part.job_id, part.allotment)) for part in self.parts)
         return replace(self, parts=tuple(parts))
 
     def component_on(self, node: str) -> int:
@@ -359,7 +359,7 @@ class ApiVersion:
 
     def missing(self) -> list[str]:
         """Return, as texts, what podbridge cannot do with this version."""
-        words: dict[str, bool] = {
+        support: dict[str, bool] = {
             "external placeholder jobs (batch ones are used)": self.external_jobs,
             "external nodes (labelled nodes are not registered)": self.external_nodes,
             "exclude nodes (pods that fit only some nodes of a partition are refused)": self.exclude_nodes,
@@ -370,7 +370,7 @@ class ApiVersion:
             "devices of a job (pods with resource claims stay pending)": self.allocations,
             "heterogeneous jobs (groups whose pods request different resources are refused)": self.heterogeneous,
         }
-        return [text for text, able in words.items() if not able]
+        return [text for text, is_supported in support.items() if not is_supported]
 
 
 JsonObject = dict[str, Any]

@@ -37,14 +37,14 @@ class NodeReader:
 
     def __init__(self, client: SlurmClient, clock: Clock) -> None:
         self._client, self._clock = client, clock
-        self._wanted = threading.Event()
-        self._asked_at = self._due_at = self._read_at = self._partitions_at = -math.inf
+        self._required = threading.Event()
+        self._requested_at = self._due_at = self._read_at = self._partitions_at = -math.inf
         self._moment = 0
-        self._read: list[Node] | None = None
+        self._new_nodes: list[Node] | None = None
 
-    def want(self) -> None:
+    def require_read(self) -> None:
         """Read nodes and partitions in the next poll; for any thread."""
-        self._wanted.set()
+        self._required.set()
 
     def changed(self, *, slowly: bool = False) -> bool:
         """Return whether the next poll has news of nodes, after a request if one is due; its answer is kept.
@@ -53,42 +53,42 @@ class NodeReader:
         """
         now = self._clock.monotonic()
         try:
-            if not slowly or now >= self._asked_at + SLOW_PERIOD:
-                self._ask(now)
+            if not slowly or now >= self._requested_at + SLOW_PERIOD:
+                self._read_changes(now)
         except BridgeError as error:
             log.debug("nodes cannot be read", extra=kv(error=error))  # the next poll fails too, and logs it
-        return self._read is not None or self._wanted.is_set()
+        return self._new_nodes is not None or self._required.is_set()
 
     def add(self, answers: Answers) -> Answers:
         """Return the answers with the nodes, if one has changed, and every ``PARTITIONS`` seconds the partitions."""
-        wanted = self._wanted.is_set()
-        self._wanted.clear()  # before the request: a later want() needs a later read
+        is_required = self._required.is_set()
+        self._required.clear()  # before the request: a later require_read() needs a later read
         try:
-            self._ask(self._clock.monotonic(), now=wanted)
-            if wanted or answers.began - self._partitions_at >= PARTITIONS:
+            self._read_changes(self._clock.monotonic(), now=is_required)
+            if is_required or answers.began - self._partitions_at >= PARTITIONS:
                 partitions = {partition.name: partition for partition in self._client.partitions()}
                 answers = replace(answers, partitions=partitions)
                 self._partitions_at = answers.began
         except BridgeError:
-            if wanted:
-                self._wanted.set()
+            if is_required:
+                self._required.set()
             raise
-        if self._read is None:
+        if self._new_nodes is None:
             return answers
-        nodes, self._read = {node.name: node for node in self._read}, None
+        nodes, self._new_nodes = {node.name: node for node in self._new_nodes}, None
         count_nodes(nodes.values())
         return replace(answers, nodes=nodes)
 
-    def _ask(self, began: float, *, now: bool = False) -> None:
+    def _read_changes(self, began: float, *, now: bool = False) -> None:
         if not now and began < self._due_at:
             return
-        self._asked_at, self._due_at = began, began + PERIOD
+        self._requested_at, self._due_at = began, began + PERIOD
         moment = 0 if now or began - self._read_at >= FULL_PERIOD else self._moment
         self._moment = 0  # an error may be a restart of slurmctld, with another clock: all nodes are read after it
-        found = self._client.nodes_since(moment)
-        if found is None:
+        changes = self._client.nodes_since(moment)
+        if changes is None:
             self._moment = moment
             return
-        self._read, self._moment = found
+        self._new_nodes, self._moment = changes
         self._read_at, ended = began, self._clock.monotonic()
         self._due_at = max(self._due_at, ended + REST * (ended - began))

@@ -44,7 +44,7 @@ def job_body(request: JobRequest, version: ApiVersion) -> JsonObject:
             )
         every = (replace(request, components=()), *request.components)
         return {"jobs": [job_body(component, version)["job"] for component in every]}
-    _check(request, version)
+    _require_supported(request, version)
     job: JsonObject = {
         "name": request.name,
         "current_working_directory": "/",
@@ -60,7 +60,7 @@ def job_body(request: JobRequest, version: ApiVersion) -> JsonObject:
         job["tasks"] = request.tasks
     if request.cpus:
         job["cpus_per_task"] = request.cpus
-    if request.memory_mib:
+    if request.memory_mib:  # without it, and without DefMemPerCPU, Slurm gives the job the whole memory of its node
         job["memory_per_node"] = _number(request.memory_mib, version)
     if request.time_limit:
         job["time_limit"] = _number(request.time_limit, version)
@@ -77,8 +77,8 @@ def job_body(request: JobRequest, version: ApiVersion) -> JsonObject:
     return {"script": PLACEHOLDER_SCRIPT, "job": job}
 
 
-def _check(request: JobRequest, version: ApiVersion) -> None:
-    cannot = [
+def _require_supported(request: JobRequest, version: ApiVersion) -> None:
+    features = [
         (request.external and not version.external_jobs, "make external jobs"),
         (request.link.parts > 1 and request.external and not version.external_components, "make external components"),
         (request.excluded_nodes and not version.exclude_nodes, "exclude nodes"),
@@ -89,13 +89,14 @@ def _check(request: JobRequest, version: ApiVersion) -> None:
             f"resolve the name of group {request.group_id} (use its number)",
         ),
     ]
-    words = [what for asked, what in cannot if asked]
-    if words:
-        raise SlurmRefusedError(f"API version {version.name} of slurmrestd can't {' or '.join(words)}")
+    unsupported = [feature for is_unsupported, feature in features if is_unsupported]
+    if unsupported:
+        raise SlurmRefusedError(f"API version {version.name} of slurmrestd can't {' or '.join(unsupported)}")
 
 
 def _write_new(job: JsonObject, request: JobRequest) -> None:
     job["environment"] = [f"PATH={SEARCH_PATH}"]
+    # Slurm requeues the batch jobs of a failed node by default; podbridge submits a new job instead
     job["requeue"] = False
     job["minimum_nodes"] = request.min_nodes
     if request.max_nodes is not None:
@@ -153,16 +154,16 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
     Raises ``ValueError`` if there is no job id.
     """
     user = text(obj.get("user_name"))
-    found = link.decode(text(obj.get("admin_comment")))
-    if found is None and own_user and user == own_user:
-        found = link.decode(text(obj.get("comment")))
+    job_link = link.decode(text(obj.get("admin_comment")))
+    if job_link is None and own_user and user == own_user:
+        job_link = link.decode(text(obj.get("comment")))
     reason = text(obj.get("state_reason"))
-    nodes = _hosts(text(obj.get("nodes"))) if found else ()
+    nodes = _hosts(text(obj.get("nodes"))) if job_link else ()
     number_of_job, array = job_id(obj), int(number(obj.get("array_job_id")))
     return Job(
         job_id=number_of_job,
         states=states(obj.get("job_state")),
-        link=found,
+        link=job_link,
         nodes=nodes,
         reason="" if reason == "None" else reason,
         description=text(obj.get("state_description")),
@@ -174,7 +175,7 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
         time_limit=int(number(obj.get("time_limit"))),
         restarts=int(number(obj.get("restart_cnt"))),
         exit_code=_exit_code(obj.get("exit_code")),
-        excluded=sys.intern(text(obj.get("excluded_nodes"))) if found else "",
+        excluded=sys.intern(text(obj.get("excluded_nodes"))) if job_link else "",
         priority=int(number(obj.get("priority"))),
         is_array_task=array not in (0, number_of_job),
         allotment=_allotment(obj) if nodes else None,
@@ -184,8 +185,12 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
 
 def _allotment(obj: JsonObject) -> Allotment:
     cpus, nodes, tasks = (number(obj.get(key)) for key in ("cpus", "node_count", "tasks"))
-    each = allotments.of_each(obj["job_resources"], obj.get("gres_detail"), cpus) if "job_resources" in obj else ()
-    return allotments.of_job(cpus, nodes, tasks, {key: text(obj[key]) for key in obj if key.startswith("tres_")}, each)
+    by_node = (
+        allotments.of_job_nodes(obj["job_resources"], obj.get("gres_detail"), cpus) if "job_resources" in obj else ()
+    )
+    return allotments.of_job(
+        cpus, nodes, tasks, {key: text(obj[key]) for key in obj if key.startswith("tres_")}, by_node
+    )
 
 
 def read_component(obj: JsonObject, own_user: str = "") -> components.Component:
@@ -235,7 +240,7 @@ def read_states(entries: Iterable[JsonObject]) -> dict[int, frozenset[str]]:
 
     Array jobs (``12_[1-3]``) are ignored: podbridge submits none.
     """
-    found = {}
+    states_by_id = {}
     parts: dict[int, tuple[int, frozenset[str]]] = {}
     combinations: dict[str, frozenset[str]] = {}  # thousands of jobs have a dozen combinations
     for entry in entries:
@@ -244,20 +249,20 @@ def read_states(entries: Iterable[JsonObject]) -> dict[int, frozenset[str]]:
         if key not in combinations:
             combinations[key] = _shared(states(raw))
         try:
-            found[job_id(entry)] = combinations[key]
+            states_by_id[job_id(entry)] = combinations[key]
         except ValueError:
             match = _COMPONENT.fullmatch(text(entry.get("job_id")))
             if match is not None and int(match[1]) > 0:
                 parts[int(match[1])] = int(match[2]), combinations[key]
     for leader, now in components.joined_states(parts).items():
-        found[leader] = _shared(now)
-    return found
+        states_by_id[leader] = _shared(now)
+    return states_by_id
 
 
 @lru_cache(maxsize=1024)
-def _shared(found: frozenset[str]) -> frozenset[str]:
+def _shared(states_of_job: frozenset[str]) -> frozenset[str]:
     """Return the same object for equal states, so that the lists of two polls are compared by identity."""
-    return found
+    return states_of_job
 
 
 def job_id(obj: JsonObject) -> int:
@@ -302,8 +307,8 @@ def number(value: object) -> float:
 
 def _time(value: object) -> float:
     """Read a time in seconds since 1970; one after the year 9999, which Python cannot format, is read as 0."""
-    found = number(value)
-    return found if found <= LATEST else 0
+    seconds = number(value)
+    return seconds if seconds <= LATEST else 0
 
 
 def _exit_code(value: object) -> int:

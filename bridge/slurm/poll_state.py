@@ -1,4 +1,4 @@
-"""The data of one poll: what is known before it, what is expected, and the answers."""
+"""The data of one poll: the state before it, the jobs that it should find, and the answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class PollState:
-    """What one poll keeps for the next.
+    """The state that one poll hands to the next.
 
     ``listed`` are all jobs of the last list with their states. ``detailed`` is the sequence in which the details of a
     job were last read; it lacks the jobs whose details were never read. ``foreign`` are the jobs of others.

@@ -1,4 +1,4 @@
-"""Reports what the poller knows: metrics of a snapshot, and log lines until the first one is complete."""
+"""Reports the poller's state: metrics of a snapshot, and log lines until the first snapshot is complete."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def count_jobs(snapshot: Snapshot) -> None:
     # thousands of jobs have a dozen combinations of states
     for states, number in Counter(None if k.missing else k.job.states for k in snapshot.jobs.values()).items():
         counts["missing" if states is None else phase(states).value] += number
-    for name in [*(each.value for each in Phase), "missing"]:
+    for name in [*(phase_.value for phase_ in Phase), "missing"]:
         SNAPSHOT_JOBS.labels(name).set(counts[name])
 
 

@@ -64,15 +64,15 @@ class QueryPlan:
         return len(self.jobs) > 1 and len(self.jobs) * BULK_FACTOR > total and total * job_bytes <= LARGEST_BULK
 
 
-def most_singles(total: int, rate: float, rest: float, *, cheap: bool) -> int:
+def most_singles(total: int, rate: float, other_seconds: float, *, cheap: bool) -> int:
     """Return how many jobs one poll reads alone: in about a second, and few if the list of ``total`` states is cheap.
 
-    ``rate`` is the number of jobs that slurmrestd has returned per second. ``rest`` is the time that the poll needs for
-    everything else, in seconds: at least half of the time is used to read jobs. The jobs that are left are read by the
-    next polls. While the list is expensive, these need no other list.
+    ``rate`` is the number of jobs that slurmrestd has returned per second. ``other_seconds`` is the time in seconds
+    that the poll needs for everything else: at least half of the time is used to read jobs. The next polls read the
+    remaining jobs. While the list is expensive, these polls need no other list.
     """
     limit = min(total // SINGLES_SHARE, LARGEST_SINGLES) if cheap else LARGEST_SINGLES
-    seconds = min(max(SINGLES_SECONDS, rest), LONGEST_SINGLES)
+    seconds = min(max(SINGLES_SECONDS, other_seconds), LONGEST_SINGLES)
     return max(MOST_SINGLES, min(limit, int(rate * seconds)))
 
 
@@ -94,26 +94,29 @@ def plan_queries(
     ``allocations``: the API can return the nodes of a job alone. ``witnessed``: jobs that the poll reads in any case
     (:func:`witnesses`); pending ones use up ``budget``.
     """
-    ours = last.snapshot.jobs
-    asked: list[int] = []
+    own_jobs = last.snapshot.jobs
+    detail_ids: list[int] = []
     started: list[int] = []
     changed = changed_jobs(last, states, expected)
     for job_id in changed:
         now = states[job_id]
-        may_start = allocations and (job_id in ours or job_id in expected)
-        (started if may_start and is_allocated(now) and _waited(last, job_id, expected) else asked).append(job_id)
-    asked = _in_order(asked, ours.keys() | expected.keys(), states)
-    quiet = _quiet(last, states, expected, set(changed)) if budget else []
-    pending = [job_id for job_id in quiet if is_pending(states[job_id])]
+        may_start = allocations and (job_id in own_jobs or job_id in expected)
+        (started if may_start and is_allocated(now) and _was_pending(last, job_id, expected) else detail_ids).append(
+            job_id
+        )
+    detail_ids = _in_reading_order(detail_ids, own_jobs.keys() | expected.keys(), states)
+    unchanged = _unchanged_jobs(last, states, expected, set(changed)) if budget else []
+    pending = [job_id for job_id in unchanged if is_pending(states[job_id])]
     waiting = [job_id for job_id in pending if job_id not in witnessed]
     room = min(budget, max(1, budget - len(started) - (len(pending) - len(waiting))))
-    unread = [job_id for job_id in quiet if job_id not in last.detailed and not is_pending(states[job_id])]
+    unread = [job_id for job_id in unchanged if job_id not in last.detailed and not is_pending(states[job_id])]
     proofs = [] if changed else unread[: min(room, max(1, room - len(waiting)))]
-    again = [job_id for job_id in quiet if _may_lose_nodes(last, job_id)][: 0 if waiting and room == 1 else 1]
-    absent = [job_id for job_id in (*ours, *(expected.keys() - ours.keys())) if job_id not in states]
-    doubtful = [job_id for job_id in absent if _in_doubt(ours.get(job_id), expected.get(job_id), began)]
-    doubtful.sort(key=lambda job_id: (job_id not in ours or not ours[job_id].missing, job_id))
-    jobs = tuple(dict.fromkeys((*asked, *again, *waiting[: max(0, room - len(proofs) - len(again))], *proofs)))
+    reread = [job_id for job_id in unchanged if _may_lose_nodes(last, job_id)][: 0 if waiting and room == 1 else 1]
+    absent = [job_id for job_id in (*own_jobs, *(expected.keys() - own_jobs.keys())) if job_id not in states]
+    doubtful = [job_id for job_id in absent if _needs_confirmation(own_jobs.get(job_id), expected.get(job_id), began)]
+    # first the jobs that slurmctld has reported as missing before: a second answer confirms their end
+    doubtful.sort(key=lambda job_id: (job_id not in own_jobs or not own_jobs[job_id].missing, job_id))
+    jobs = tuple(dict.fromkeys((*detail_ids, *reread, *waiting[: max(0, room - len(proofs) - len(reread))], *proofs)))
     return QueryPlan(jobs, tuple(doubtful[:MOST_CONFIRMED]), tuple(started))
 
 
@@ -129,32 +132,33 @@ def starts_alone(
     if not before.sequence or before.error or last.unread or before.listed_at == -math.inf:
         return None
     starts = changed_jobs(last, states, expected)
-    if len(starts) > most or not all(is_allocated(states[i]) and _waited(last, i, expected) for i in starts):
+    if len(starts) > most or not all(is_allocated(states[i]) and _was_pending(last, i, expected) for i in starts):
         return None
     if any(
-        known.confirmations == 1 or (job_id not in states and _in_doubt(known, None, began))
-        for job_id, known in before.jobs.items()
+        observed_job.confirmations == 1 or (job_id not in states and _needs_confirmation(observed_job, None, began))
+        for job_id, observed_job in before.jobs.items()
     ):
         return None
     if any(
-        job_id not in states and _in_doubt(before.jobs.get(job_id), expectation, began)
+        job_id not in states and _needs_confirmation(before.jobs.get(job_id), expectation, began)
         for job_id, expectation in expected.items()
     ):
         return None
     return tuple(starts)
 
 
-def _in_order(asked: Collection[int], known: Collection[int], states: States) -> list[int]:
-    """Return jobs as they are read: those of podbridge that run or have ended first; then the newest ones.
+def _in_reading_order(job_ids: Collection[int], own_ids: Collection[int], states: States) -> list[int]:
+    """Return the jobs in the order of their reading: podbridge's jobs that run or have ended, then the newest ones.
 
-    A job whose id podbridge does not know was submitted a short time ago. The lowest id is read before the newest ones:
-    it is newer if slurmctld has begun again with low ids (``MaxJobId``). Every third job is a pending one of podbridge.
+    ``job_ids`` are the jobs to read, ``own_ids`` podbridge's. The newest jobs come early because a job whose id
+    podbridge does not know was submitted a short time ago. The lowest id is read before the newest ones: it is newer if
+    slurmctld has begun again with low ids (``MaxJobId``). Every third job is a pending one of podbridge.
     """
-    first = [job_id for job_id in asked if job_id in known and not is_pending(states[job_id])]
-    ours = {job_id for job_id in asked if job_id in known and is_pending(states[job_id])}
-    begun = {*first}
-    newest = sorted((job_id for job_id in asked if job_id not in begun), reverse=True)
-    pending = sorted(ours, reverse=True)
+    first = [job_id for job_id in job_ids if job_id in own_ids and not is_pending(states[job_id])]
+    pending_own = {job_id for job_id in job_ids if job_id in own_ids and is_pending(states[job_id])}
+    first_ids = {*first}
+    newest = sorted((job_id for job_id in job_ids if job_id not in first_ids), reverse=True)
+    pending = sorted(pending_own, reverse=True)
     newest = [*newest[-1:], *newest[:-1]]
     if not pending:  # tens of thousands of jobs of others may be unread
         return [*first, *newest]
@@ -162,18 +166,18 @@ def _in_order(asked: Collection[int], known: Collection[int], states: States) ->
     return list(dict.fromkeys([*first, *(job_id for turn in turns for job_id in turn if job_id is not None)]))
 
 
-def _quiet(last: PollState, states: States, expected: Mapping[int, Expected], changed: set[int]) -> list[int]:
+def _unchanged_jobs(last: PollState, states: States, expected: Mapping[int, Expected], changed: set[int]) -> list[int]:
     """Return podbridge's listed jobs without a change, those read least recently first."""
-    ours = last.snapshot.jobs
-    ids = {*(job_id for job_id, known in ours.items() if not known.missing), *expected}
+    own_jobs = last.snapshot.jobs
+    ids = {*(job_id for job_id, observed_job in own_jobs.items() if not observed_job.missing), *expected}
     read_at = last.detailed.get
-    found = sorted((read_at(job_id, 0), job_id) for job_id in ids if job_id in states and job_id not in changed)
-    return [job_id for _, job_id in found]
+    by_age = sorted((read_at(job_id, 0), job_id) for job_id in ids if job_id in states and job_id not in changed)
+    return [job_id for _, job_id in by_age]
 
 
 def _may_lose_nodes(last: PollState, job_id: int) -> bool:
-    known = last.snapshot.jobs.get(job_id)
-    if known is None or len(known.job.nodes) < 2 or not is_allocated(known.job.states):
+    observed_job = last.snapshot.jobs.get(job_id)
+    if observed_job is None or len(observed_job.job.nodes) < 2 or not is_allocated(observed_job.job.states):
         return False
     return last.snapshot.sequence - last.detailed.get(job_id, 0) >= AGAIN
 
@@ -183,26 +187,26 @@ def changed_jobs(last: PollState, states: States, expected: Mapping[int, Expecte
     before, foreign = last.listed, last.foreign
     changed = []
     for job_id, now in states.items():
-        was = before.get(job_id)
-        if was is now:  # most states are the same objects as in the last poll: of 60,000 jobs, few are compared
+        earlier = before.get(job_id)
+        if earlier is now:  # most states are the same objects as in the last poll: of 60,000 jobs, few are compared
             continue
-        is_new = was is None and job_id not in expected
-        if is_new or (was != now and _matters(last, job_id, now, expected.get(job_id))):
+        is_new = earlier is None and job_id not in expected
+        if is_new or (earlier != now and _needs_details(last, job_id, now, expected.get(job_id))):
             changed.append(job_id)
     again = (i for i, expectation in expected.items() if expectation.sure and i in foreign)
-    changed += [i for i in again if before.get(i) == states.get(i) and _matters(last, i, states[i], expected[i])]
+    changed += [i for i in again if before.get(i) == states.get(i) and _needs_details(last, i, states[i], expected[i])]
     return changed
 
 
 def _is_configured(last: PollState, job_id: int, now: frozenset[str]) -> bool:
     """Whether a job whose nodes are known is no longer ``CONFIGURING``: nothing else of it has changed."""
-    known = last.snapshot.jobs.get(job_id)
-    if known is None or known.missing or not known.job.nodes:
+    observed_job = last.snapshot.jobs.get(job_id)
+    if observed_job is None or observed_job.missing or not observed_job.job.nodes:
         return False
     return now == _RUNNING and last.listed.get(job_id) == _CONFIGURING
 
 
-def _matters(last: PollState, job_id: int, now: frozenset[str], expectation: Expected | None) -> bool:
+def _needs_details(last: PollState, job_id: int, now: frozenset[str], expectation: Expected | None) -> bool:
     if _is_configured(last, job_id, now):
         return False
     if expectation is not None and expectation.sure:
@@ -215,25 +219,30 @@ def _goes_back(before: frozenset[str], now: frozenset[str]) -> bool:
     return _ORDER[phase(now)] < _ORDER[phase(before)]
 
 
-def _waited(last: PollState, job_id: int, expected: Mapping[int, Expected]) -> bool:
+def _was_pending(last: PollState, job_id: int, expected: Mapping[int, Expected]) -> bool:
     """Whether a job probably belongs to podbridge (its details are not read) and was pending in the last poll.
 
     False for a heterogeneous job: only its details have the nodes of all components.
     """
-    known, expectation = last.snapshot.jobs.get(job_id), expected.get(job_id)
-    links = (known.job.link if known else None, expectation.link if expectation else None)
+    observed_job, expectation = last.snapshot.jobs.get(job_id), expected.get(job_id)
+    links = (observed_job.job.link if observed_job else None, expectation.link if expectation else None)
     if any(link is not None and link.parts > 1 for link in links):
         return False
     if expectation is not None and expectation.sure:
         return True
-    return known is not None and job_id in last.listed and not known.missing and is_pending(known.job.states)
+    return (
+        observed_job is not None
+        and job_id in last.listed
+        and not observed_job.missing
+        and is_pending(observed_job.job.states)
+    )
 
 
-def _in_doubt(known: ObservedJob | None, expected: Expected | None, began: float) -> bool:
+def _needs_confirmation(observed_job: ObservedJob | None, expected: Expected | None, began: float) -> bool:
     """Whether the absence of a job from a list requested at ``began`` still needs a confirmation."""
     if expected is not None and expected.since >= began:
         return False
-    return known is None or not (known.missing and known.is_confirmed)
+    return observed_job is None or not (observed_job.missing and observed_job.is_confirmed)
 
 
 def witnesses(last: PollState, states: States, expected: Mapping[int, Expected]) -> dict[int, Witness]:
@@ -244,19 +253,19 @@ def witnesses(last: PollState, states: States, expected: Mapping[int, Expected])
     has then assigned their ids again. While such a job is pending, nothing is decided about it: the next poll, in which
     its id is in the last list, reads it.
     """
-    found: dict[int, Witness] = {}
-    known_id = highest(last.listed, states)
-    if known_id is not None:
-        known = last.snapshot.jobs.get(known_id)
-        if known_id in last.foreign or known is None:
-            found[known_id] = Witness(last.foreign.get(known_id, UNREAD), None)
+    witness_by_id: dict[int, Witness] = {}
+    highest_id = highest(last.listed, states)
+    if highest_id is not None:
+        observed_job = last.snapshot.jobs.get(highest_id)
+        if highest_id in last.foreign or observed_job is None:
+            witness_by_id[highest_id] = Witness(last.foreign.get(highest_id, UNREAD), None)
         else:
-            found[known_id] = Witness(identity(known.job), known.job.link)
+            witness_by_id[highest_id] = Witness(identity(observed_job.job), observed_job.job.link)
     submitted = {job_id: expectation for job_id, expectation in expected.items() if expectation.sure}
     submitted_id = max((i for i in submitted if i in states and not is_pending(states[i])), default=None)
     if submitted_id is not None:
-        found[submitted_id] = Witness(UNREAD, expected[submitted_id].link)
-    return found
+        witness_by_id[submitted_id] = Witness(UNREAD, expected[submitted_id].link)
+    return witness_by_id
 
 
 def forgotten(last: PollState) -> PollState:

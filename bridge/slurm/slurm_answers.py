@@ -68,11 +68,11 @@ def judge(version: ApiVersion | None, endpoint: str, status: int, body: bytes) -
     """
     if status == 304:
         return {}
-    data = own(body)
+    data = read_answer(body)
     if data is None:
-        raise _foreign(endpoint, status, body)
+        raise _foreign_answer_error(endpoint, status, body)
     if endpoint == "submit" and _job_id(data):
-        return data
+        return data  # the job is queued, even if 22.05 reports errors beside the id (2015, 2068)
     code, text = _first_error(data)
     if not code and endpoint == "cancel":
         code, text = _cancel_result(data)
@@ -85,10 +85,10 @@ def judge(version: ApiVersion | None, endpoint: str, status: int, body: bytes) -
         if endpoint == "submit":
             raise SlurmUnknownOutcomeError("submit: slurmrestd's answer has no job id", status=status)
         return data
-    raise _error(version, endpoint, status, code, text)
+    raise _slurm_error(version, endpoint, status, code, text)
 
 
-def own(body: bytes) -> JsonObject | None:
+def read_answer(body: bytes) -> JsonObject | None:
     """Read an answer of slurmrestd itself; ``None`` for any other answer."""
     data = json_object(body)
     if data is None or not isinstance(data.get("meta"), dict):
@@ -109,7 +109,7 @@ def json_object(body: bytes) -> JsonObject | None:
     slurmrestd copies the names, directories and comments of jobs byte by byte, and they need not be UTF-8.
     """
     try:
-        data = json.loads(body.decode("utf-8", "replace"), object_hook=_slim)
+        data = json.loads(body.decode("utf-8", "replace"), object_hook=_used_fields)
     except (ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
@@ -131,23 +131,27 @@ def release(data: JsonObject) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _slim(found: dict[str, Any]) -> object:
+def _used_fields(fields: dict[str, Any]) -> object:
     """Keep only the fields of a job that podbridge uses, while the JSON is read: thousands of jobs are many MB."""
-    if "job_state" in found:
-        kept = {key: value for key, value in found.items() if key in _JOB_KEYS}
-        if (given := found.get("job_resources")) and _is_long(given) and str(found.get("comment")).startswith("{"):
-            kept |= {"job_resources": given, "gres_detail": found.get("gres_detail")}
-        return kept
-    return found
+    if "job_state" in fields:
+        used = {key: value for key, value in fields.items() if key in _JOB_KEYS}
+        if (
+            (job_resources := fields.get("job_resources"))
+            and _has_several_nodes(job_resources)
+            and str(fields.get("comment")).startswith("{")
+        ):
+            used |= {"job_resources": job_resources, "gres_detail": fields.get("gres_detail")}
+        return used
+    return fields
 
 
-def _is_long(given: object) -> bool:
+def _has_several_nodes(resources: object) -> bool:
     """Whether the resources of a job list several nodes, as 22.05 does for every job."""
-    listed = given.get("allocated_nodes") if isinstance(given, dict) else None
-    return isinstance(listed, list) and len(listed) > 1
+    nodes = resources.get("allocated_nodes") if isinstance(resources, dict) else None
+    return isinstance(nodes, list) and len(nodes) > 1
 
 
-def _foreign(endpoint: str, status: int, body: bytes) -> SlurmError:
+def _foreign_answer_error(endpoint: str, status: int, body: bytes) -> SlurmError:
     text = " ".join(body[:120].decode("utf-8", "replace").split())
     if status == 401:
         return SlurmAuthError(f"{endpoint}: slurmrestd refuses the token: {text}", status=status)
@@ -158,7 +162,7 @@ def _foreign(endpoint: str, status: int, body: bytes) -> SlurmError:
     return SlurmUnavailableError(message, status=status)
 
 
-def _error(version: ApiVersion | None, endpoint: str, status: int, code: int, text: str) -> SlurmError:
+def _slurm_error(version: ApiVersion | None, endpoint: str, status: int, code: int, text: str) -> SlurmError:
     message = f"{endpoint}: {text or 'no reason given'} ({f'Slurm error {code}' if code else f'HTTP {status}'})"
     if code == AUTHENTICATION or status == 511:
         return SlurmAuthError(message, code=code, status=status, hint="is the token expired, or of another cluster?")

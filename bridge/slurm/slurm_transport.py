@@ -54,10 +54,10 @@ class Transport:
         except ValueError as error:
             raise SlurmUnavailableError(f"{endpoint}: the request cannot be built: {error}") from error
         except CallError as error:
-            why = f"{endpoint}: no answer from slurmrestd: {error}"
+            message = f"{endpoint}: no answer from slurmrestd: {error}"
             if endpoint in WRITES and error.sent:
-                raise SlurmUnknownOutcomeError(why) from error
-            raise SlurmUnavailableError(why) from error
+                raise SlurmUnknownOutcomeError(message) from error
+            raise SlurmUnavailableError(message) from error
         else:
             return answer.status, answer.body
         finally:

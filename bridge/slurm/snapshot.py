@@ -29,7 +29,7 @@ from bridge.slurm.poll_state import Answers, Expected, PollState
 from bridge.slurm.progress import Progress, count_jobs
 from bridge.slurm.query_plan import doubted, forgotten
 from bridge.slurm.slurm_client import SlurmClient
-from bridge.slurm.state_lists import Known, Start, StateLists, in_thread
+from bridge.slurm.state_lists import JobsOnPods, Start, StateLists, in_thread
 from bridge.telemetry.metrics import SLURM_HINTED_POLLS, SLURM_HINTED_READS, SLURM_ID_RESETS, SNAPSHOT_AGE
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Poller:
         *,
         clock: Clock | None = None,
         leads: Callable[[], bool] = lambda: True,
-        known: Known | None = None,
+        jobs_on_pods: JobsOnPods | None = None,
         start: Start = in_thread,
     ) -> None:
         self._leads = leads
@@ -83,17 +83,17 @@ class Poller:
         self._expected: dict[int, Expected] = {}
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._hint_subscribers: list[Callable[[JobLink], None]] = []
-        self._polling = threading.Lock()
-        self._expecting = threading.Lock()
+        self._poll_lock = threading.Lock()
+        self._expected_lock = threading.Lock()
         self._woken = threading.Event()
         self._waiting = threading.Event()
         self._hinted = threading.Event()
-        self._alone: set[int] = set()  # the jobs that were read alone since the poll in progress began
+        self._read_alone: set[int] = set()  # the jobs that were read alone since the poll in progress began
         self._merges = 0
         self._busier = False  # a job was submitted, or read alone: the pause may be shorter now
         self._hints = HintPace(config.hints.max_poll_rate, self._clock.monotonic())
         self._node_reader = NodeReader(client, self._clock)
-        lists = StateLists(client, self._clock, known, start)
+        lists = StateLists(client, self._clock, jobs_on_pods, start)
         self._job_reader = JobReader(client, config.slurm.detail_budget, self._clock, lists)
         self._list_seconds = 0.0
         self._backlog = False
@@ -115,7 +115,7 @@ class Poller:
     @property
     def expected(self) -> frozenset[int]:
         """The jobs of :meth:`expect` that no poll has read yet."""
-        with self._expecting:
+        with self._expected_lock:
             return frozenset(self._expected)
 
     def subscribe(self, fn: Callable[[Snapshot], None]) -> None:
@@ -131,7 +131,7 @@ class Poller:
 
         A job without a known id may exist.
         """
-        self._job_reader.lists.want_all(at)
+        self._job_reader.lists.require_list(at)
 
     def hurry(self) -> None:
         """Read all jobs without a pause for the next seconds: a decision waits for them."""
@@ -140,7 +140,7 @@ class Poller:
     def wake(self, nodes: bool = False) -> None:
         """Poll soon; with ``nodes``, read nodes and partitions too."""
         if nodes:
-            self._node_reader.want()
+            self._node_reader.require_read()
         self._woken.set()
         self._waiting.set()
 
@@ -162,7 +162,7 @@ class Poller:
 
         Not ``sure``: the job is named on a pod. A later snapshot contains it, or reports it as missing.
         """
-        with self._expecting:
+        with self._expected_lock:
             if not sure and job_id in self._expected:
                 return
             self._expected[job_id] = Expected(link, self._clock.monotonic(), sure)
@@ -184,12 +184,12 @@ class Poller:
             if self._hints.take(began, self._hinted_jobs()):
                 SLURM_HINTED_POLLS.inc()
             self.refresh()
-            took = self._clock.monotonic() - began
-            log.debug("polled", extra=kv(seconds=round(took, 3)))
+            seconds = self._clock.monotonic() - began
+            log.debug("polled", extra=kv(seconds=round(seconds, 3)))
             # if Slurm answers slowly, polls take two thirds of the time at most
             if self._failures or not self._backlog:
-                rest = max(REST * took, LIST_REST * self._list_seconds)
-                self._wait(stop, max(self.pause(), rest), rest)
+                least_pause = max(REST * seconds, LIST_REST * self._list_seconds)
+                self._wait(stop, max(self.pause(), least_pause), least_pause)
 
     def pause(self) -> float:
         """Return the seconds until the next poll, unless :meth:`wake` is called."""
@@ -200,23 +200,23 @@ class Poller:
         least = STANDBY_PERIOD if not self._leads() else EMPTY_PERIOD if is_empty(self.snapshot) else 0
         return max(least, self._settings.poll_idle)
 
-    def _wait(self, stop: threading.Event, longest: float, rest: float) -> None:
-        """Wait for ``longest`` seconds, for less after :meth:`wake` or a changed node, and for ``rest`` in any case."""
+    def _wait(self, stop: threading.Event, longest: float, least_pause: float) -> None:
+        """Wait for ``longest`` seconds; less after :meth:`wake` or a changed node, but at least ``least_pause``."""
         if self._failures:  # wakes and hints have no effect after a failed poll
             stop.wait(longest)
             return
         began = self._clock.monotonic()
-        least, latest = began + max(_WAKE_GAP, rest), began + longest
+        least, latest = began + max(_WAKE_GAP, least_pause), began + longest
         while not stop.is_set():
             self._waiting.clear()  # before the causes are read: a later one ends the wait below
             now = self._clock.monotonic()
             if self._busier:
                 self._busier = False
-                latest = min(latest, max(now + SETTLE, began + max(self.pause(), rest)))
+                latest = min(latest, max(now + SETTLE, began + max(self.pause(), least_pause)))
             jobs = self._hints.jobs
             due = latest
             if not jobs or jobs != self._hinted_jobs():
-                due = min(due, self._hints.due(began + max(GAP, rest), now))
+                due = min(due, self._hints.due(began + max(GAP, least_pause), now))
             if self._woken.is_set():
                 due = min(due, least)
             nodes = now >= least and self._leads()
@@ -226,7 +226,7 @@ class Poller:
 
     def refresh(self) -> Snapshot:
         """Poll now; return the newest snapshot, with ``error`` set if slurmctld did not answer."""
-        with self._polling:
+        with self._poll_lock:
             before = self.snapshot
             try:
                 snapshot = self._poll()
@@ -235,8 +235,9 @@ class Poller:
                     log.warning("slurm does not answer", extra=kv(error=error))
                 self._failures += 1
                 self._job_reader.lists.poll_failed()
+                # slurmctld may have been killed before it saved its last jobs, and may assign their ids again
                 self._doubt_expected()
-                with self._expecting:
+                with self._expected_lock:
                     failed = replace(self._state.snapshot, error=str(error))
                     self._state = replace(doubted(self._state), snapshot=failed)
                 return self.snapshot
@@ -280,7 +281,7 @@ class Poller:
     def _hinted_jobs(self) -> frozenset[int]:
         """Return the jobs of hints that can be read alone; the others need a poll."""
         job_ids = self._hints.jobs
-        with self._expecting:
+        with self._expected_lock:
             return known_jobs(self._state, self._expected, job_ids)
 
     def _read_hinted(self, job_id: int) -> None:
@@ -306,57 +307,57 @@ class Poller:
         for _ in range(READS):
             merges, began = self._merges, self._clock.monotonic()
             job = self._client.job(job_id)
-            job = self._job_reader.each_node(self._state, {job_id: job})[job_id]
-            with self._expecting:
+            job = self._job_reader.with_node_allotments(self._state, {job_id: job})[job_id]
+            with self._expected_lock:
                 if self._merges != merges:
                     continue  # the answers of that poll may be newer
                 merged = merge_one(self._state, self._expected, job, began)
                 if merged is None:
                     return None
                 self._state = merged
-                self._alone.add(job_id)
+                self._read_alone.add(job_id)
             log.debug("hinted job read", extra=kv(job=job_id, seconds=round(self._clock.monotonic() - began, 4)))
             return job.link
         return None
 
     # --- one poll -----------------------------------------------------------------------------------------------------
     def _poll(self) -> Snapshot:
-        with self._expecting:
+        with self._expected_lock:
             last = self._state
-            self._alone.clear()
+            self._read_alone.clear()
         for job_id, link in self._job_reader.lists.on_pods(last, self.expected).items():
             self.expect(job_id, link, sure=False)
         began = self._clock.monotonic()
         forget = began - last.snapshot.began > FORGET_OTHERS and bool(last.snapshot.sequence)
         if forget:
             last = forgotten(last)
-        with self._expecting:
+        with self._expected_lock:
             expected = dict(self._expected)
-        asked = self._job_reader.ask(last, expected, began, leads=self._leads(), alone=not forget)
-        if asked.alone:
-            different = self._merge_alone(self._node_reader.add(asked.answers))
+        job_answers = self._job_reader.ask(last, expected, began, leads=self._leads(), alone=not forget)
+        if job_answers.alone:
+            different = self._merge_alone(self._node_reader.add(job_answers.answers))
             if different is None:
-                self._backlog, self._list_seconds = False, asked.list_seconds
+                self._backlog, self._list_seconds = False, job_answers.list_seconds
                 return self.snapshot
-            asked = replace(asked, reused=different)
-        if asked.reused is not None:
-            log.warning("Slurm assigned a job id again: all jobs are read again", extra=kv(job=asked.reused))
+            job_answers = replace(job_answers, reused=different)
+        if job_answers.reused is not None:
+            log.warning("Slurm assigned a job id again: all jobs are read again", extra=kv(job=job_answers.reused))
             SLURM_ID_RESETS.inc()
             last, expected = forgotten(last), self._doubt_expected()
-            with self._expecting:
-                self._alone.clear()
+            with self._expected_lock:
+                self._read_alone.clear()
             began = self._clock.monotonic()
-            asked = self._job_reader.ask(last, expected, began, leads=self._leads())
-            if asked.reused is not None:
-                raise SlurmUnavailableError(f"job {asked.reused} became another job twice within one poll")
-        self._backlog, self._list_seconds = asked.backlog, asked.list_seconds
-        answers = self._node_reader.add(asked.answers)
+            job_answers = self._job_reader.ask(last, expected, began, leads=self._leads())
+            if job_answers.reused is not None:
+                raise SlurmUnavailableError(f"job {job_answers.reused} became another job twice within one poll")
+        self._backlog, self._list_seconds = job_answers.backlog, job_answers.list_seconds
+        answers = self._node_reader.add(job_answers.answers)
         # under the lock, so that the published snapshot contains every job added meanwhile
-        with self._expecting:
+        with self._expected_lock:
             merged = merge(last, answers, self._expected, self._cluster)
-            merged = carried(merged, self._state, self._alone)
+            merged = carried(merged, self._state, self._read_alone)
             self._merges += 1
-            self._state = replace(merged, changed_at=asked.moment)
+            self._state = replace(merged, changed_at=job_answers.moment)
             for job_id in [*merged.listed, *answers.unknown]:
                 self._expected.pop(job_id, None)
         self._progress.record(merged.snapshot, len(merged.listed), len(answers.states))
@@ -364,15 +365,15 @@ class Poller:
 
     def _merge_alone(self, answers: Answers) -> int | None:
         """Add the answers of a poll without a witness to the snapshot; return a job id that was used again."""
-        with self._expecting:
-            merged = merge_some(self._state, self._expected, answers, self._alone)
+        with self._expected_lock:
+            merged = merge_some(self._state, self._expected, answers, self._read_alone)
             if isinstance(merged, PollState):
                 self._state, self._merges = merged, self._merges + len(answers.details)
         return None if isinstance(merged, PollState) else merged
 
     def _doubt_expected(self) -> dict[int, Expected]:
         """Check the comment of every job submitted so far: slurmctld may have lost it, and assigned its id again."""
-        with self._expecting:
+        with self._expected_lock:
             self._expected = {
                 job_id: replace(expectation, sure=False) for job_id, expectation in self._expected.items()
             }

@@ -34,7 +34,7 @@ SHARE = 100.0
 SHARE_IF_WANTED = 1.0
 """As ``SHARE``, while a job without a known id may exist."""
 
-Known = Callable[[Callable[[int], bool]], Mapping[int, JobLink]]
+JobsOnPods = Callable[[Callable[[int], bool]], Mapping[int, JobLink]]
 """Returns the jobs on pods whose ids pass a filter."""
 Start = Callable[[Callable[[], None]], None]
 """Runs a function beside the polls."""
@@ -63,20 +63,22 @@ class StateList:
 
 
 class StateLists:
-    """Reads one list of states for each poll. Only for the poller's thread, except :meth:`want_all`.
+    """Reads one list of states for each poll. Only for the poller's thread, except :meth:`require_list`.
 
-    ``known`` returns jobs that are podbridge's before any list is read. ``start`` runs the request for an expensive
-    list of all jobs.
+    ``jobs_on_pods`` returns podbridge's jobs before any list is read. ``start`` runs the request for an expensive list
+    of all jobs.
     """
 
-    def __init__(self, client: SlurmClient, clock: Clock, known: Known | None, start: Start = in_thread) -> None:
-        self._client, self._clock, self._known, self._start = client, clock, known, start
+    def __init__(
+        self, client: SlurmClient, clock: Clock, jobs_on_pods: JobsOnPods | None, start: Start = in_thread
+    ) -> None:
+        self._client, self._clock, self._jobs_on_pods, self._start = client, clock, jobs_on_pods, start
         self._seconds = 0.0
         self._began = self._ended = self._not_before = -math.inf
-        self._wanted = self._running = self._used = False
-        self._found: tuple[float, States] | None = None
+        self._requested = self._running = self._delivered = False
+        self._full_list: tuple[float, States] | None = None
 
-    def want_all(self, at: float | None = None) -> None:
+    def require_list(self, at: float | None = None) -> None:
         """Read a list of all jobs that is requested at the monotonic time ``at`` (now) or later, as soon as possible.
 
         A job without a known id may exist.
@@ -85,37 +87,37 @@ class StateLists:
         if self._began >= at:
             return
         self._not_before = max(self._not_before, at)
-        self._wanted = True
+        self._requested = True
 
     def poll_failed(self) -> None:
         """Read the list of all jobs again if the poll that has failed was the one to use it."""
-        if self._used:
-            self._began, self._wanted, self._used = -math.inf, True, False
+        if self._delivered:
+            self._began, self._requested, self._delivered = -math.inf, True, False
 
     @property
-    def wanted(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether the list of all jobs is to be read soon."""
-        return self._wanted
+        return self._requested
 
     def on_pods(self, last: PollState, expected: Set[int]) -> Mapping[int, JobLink]:
         """Return the jobs on pods that are new to the poller, while polls do not read the list of all jobs.
 
         Those are in neither the snapshot nor ``expected``.
         """
-        if self._known is None or self._is_cheap(last):
+        if self._jobs_on_pods is None or self._is_cheap(last):
             return {}
         jobs, foreign = last.snapshot.jobs, last.foreign
-        return self._known(lambda job_id: not (job_id in jobs or job_id in foreign or job_id in expected))
+        return self._jobs_on_pods(lambda job_id: not (job_id in jobs or job_id in foreign or job_id in expected))
 
     def read(self, last: PollState, expected: Mapping[int, Expected]) -> StateList:
         """Read the states that a poll needs. Raises the errors of the client."""
         if self._is_cheap(last):
-            began, self._wanted, self._used, self._found = self._clock.monotonic(), False, False, None
-            listed = self._all()
+            began, self._requested, self._delivered, self._full_list = self._clock.monotonic(), False, False, None
+            listed = self._read_all_states()
             return StateList(listed, listed, complete=True, list_began=began, cheap=True)
         jobs = last.snapshot.jobs.items()
-        asked = [job_id for job_id, job in jobs if not job.is_confirmed or not is_over(job.job)]
-        ids = {*asked, *expected}
+        live_jobs = [job_id for job_id, job in jobs if not job.is_confirmed or not is_over(job.job)]
+        ids = {*live_jobs, *expected}
         at = self._clock.monotonic()
         if ids:
             listed = self._client.job_states(sorted(ids))
@@ -123,17 +125,21 @@ class StateLists:
             listed = {}
             self._client.ping()  # a poll succeeds only if slurmctld answers
         seconds = self._clock.monotonic() - at
-        found, self._found = self._found, None
-        self._used = found is not None
-        earlier = {**last.listed, **last.unread} if found is None else {**found[1], **_ended_since(found[0], last, ids)}
+        full_list, self._full_list = self._full_list, None
+        self._delivered = full_list is not None
+        earlier = (
+            {**last.listed, **last.unread}
+            if full_list is None
+            else {**full_list[1], **_ended_since(full_list[0], last, ids)}
+        )
         states = {**earlier, **listed}
         for job_id in ids - listed.keys():
             states.pop(job_id, None)
-        if found is None and self._is_due(last, at):
-            self._running, self._wanted, self._began = True, False, at
-            self._start(self._read_beside)
-        if found is not None:
-            return StateList(states, states, complete=True, list_began=found[0], seconds=seconds)
+        if full_list is None and self._is_due(last, at):
+            self._running, self._requested, self._began = True, False, at
+            self._start(self._read_in_background)
+        if full_list is not None:
+            return StateList(states, states, complete=True, list_began=full_list[0], seconds=seconds)
         return StateList(states, listed, complete=False, list_began=0, seconds=seconds)
 
     def _is_due(self, last: PollState, now: float) -> bool:
@@ -142,30 +148,30 @@ class StateLists:
             return False
         if not last.list_began and self._ended > -math.inf:
             return True  # the poller has forgotten what it had read
-        if not self._wanted:
+        if not self._requested:
             return now - self._ended >= self._seconds * SHARE and bool(last.list_began)
         return now - self._ended >= self._seconds * SHARE_IF_WANTED
 
     def _is_cheap(self, last: PollState) -> bool:
         """Whether every poll reads the list of all jobs. Until the first one was read, its time is estimated."""
-        if self._ended == -math.inf and self._known is not None and not last.snapshot.sequence:
+        if self._ended == -math.inf and self._jobs_on_pods is not None and not last.snapshot.sequence:
             self._seconds = self._client.estimate_list()
         return self._seconds <= CHEAP
 
-    def _read_beside(self) -> None:
-        """Read the list of all jobs for the next poll. After a failure, the list remains wanted."""
+    def _read_in_background(self) -> None:
+        """Read the list of all jobs for the next poll. After a failure, the list remains requested."""
         began = self._clock.monotonic()
         try:
-            self._found = began, self._all()
+            self._full_list = began, self._read_all_states()
         except BridgeError as error:
             log.warning("list of all jobs cannot be read", extra=kv(error=error))
-            self._began, self._ended, self._wanted = -math.inf, self._clock.monotonic(), True
+            self._began, self._ended, self._requested = -math.inf, self._clock.monotonic(), True
             self._seconds = max(self._seconds, self._ended - began)
             self._not_before = max(self._not_before, self._ended + self._seconds * SHARE_IF_WANTED)
         finally:
             self._running = False
 
-    def _all(self) -> States:
+    def _read_all_states(self) -> States:
         at = self._clock.monotonic()
         listed = self._client.job_states()
         self._ended = self._clock.monotonic()
@@ -173,11 +179,11 @@ class StateLists:
         return listed
 
 
-def _ended_since(at: float, last: PollState, asked: Set[int]) -> States:
-    """Return the states of the jobs that have ended since the monotonic time ``at``, and are no longer ``asked`` for.
+def _ended_since(at: float, last: PollState, live_jobs: Set[int]) -> States:
+    """Return the last states of the jobs that have ended since the monotonic time ``at`` and are not in ``live_jobs``.
 
-    A list that was requested then may show them as they were before.
+    A list of all jobs that was requested at that time may show them as still running.
     """
     jobs = last.snapshot.jobs.items()
-    ended = (job_id for job_id, job in jobs if job_id not in asked and job.since >= at)
+    ended = (job_id for job_id, job in jobs if job_id not in live_jobs and job.since >= at)
     return {job_id: last.listed[job_id] for job_id in ended if job_id in last.listed}

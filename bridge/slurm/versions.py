@@ -58,19 +58,20 @@ def newest_common(served: Iterable[str], pinned: str | None) -> ApiVersion:
     Raises :class:`ConfigError` if the pinned version is unknown or not served, :class:`SlurmError` if no version is
     common.
     """
-    known, offered = ", ".join(VERSIONS), sorted(set(served))
-    theirs = ", ".join(offered) or "none"
+    supported_names, offered = ", ".join(VERSIONS), sorted(set(served))
+    served_names = ", ".join(offered) or "none"
     if pinned is not None:
         if pinned not in VERSIONS:
-            raise ConfigError(f"slurmApiVersion: {pinned} is not known to podbridge (it knows {known})")
+            raise ConfigError(f"slurmApiVersion: {pinned} is not known to podbridge (it knows {supported_names})")
         if pinned not in offered:
-            raise ConfigError(f"slurmApiVersion: {pinned} is not served by slurmrestd (it serves {theirs})")
+            raise ConfigError(f"slurmApiVersion: {pinned} is not served by slurmrestd (it serves {served_names})")
         return VERSIONS[pinned]
     for name in reversed(VERSIONS):
         if name in offered:
             return VERSIONS[name]
     raise SlurmError(
-        f"slurmrestd serves no API version that podbridge knows: it serves {theirs}, podbridge knows {known}",
+        f"slurmrestd serves no API version that podbridge knows: it serves {served_names}, "
+        f"podbridge knows {supported_names}",
         hint="start slurmrestd with one of these data_parser plugins, or update podbridge",
     )
 
@@ -78,5 +79,5 @@ def newest_common(served: Iterable[str], pinned: str | None) -> ApiVersion:
 def of_release(version: ApiVersion, release: str) -> ApiVersion:
     """Return the version with what depends on the release of slurmrestd, e.g. ``26.05.5``; an unknown one is old."""
     match = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", release, re.ASCII)
-    able = match is not None and tuple(map(int, match.groups())) >= EXTERNAL_COMPONENTS
-    return replace(version, external_components=version.external_jobs and version.heterogeneous and able)
+    is_new_enough = match is not None and tuple(map(int, match.groups())) >= EXTERNAL_COMPONENTS
+    return replace(version, external_components=version.external_jobs and version.heterogeneous and is_new_enough)

@@ -1,4 +1,4 @@
-"""Whether an allocated job has what its pods take of their nodes. Pure.
+"""Compares the allocation of a job with the resources that its pods use on their nodes. Pure.
 
 The kubelet gives a pod what its spec requests, whatever Slurm has allocated. The owner of a pending job may make it
 smaller with ``scontrol``, and Slurm then counts the rest as free.
@@ -22,7 +22,7 @@ _TOLERANCE = 0.99
 
 
 class _Taken(NamedTuple):
-    """What pods take of their node."""
+    """The resources that pods use on their node."""
 
     cpus: int
     memory_mib: int
@@ -30,61 +30,67 @@ class _Taken(NamedTuple):
 
 
 def shortage(allotment: Allotment | None, placed: Mapping[str, Sequence[_Pod]], table: Mapping[str, str]) -> str:
-    """Return what a job has too little of for its pods, e.g. ``1 CPUs for pods that take 8``; empty if nothing.
+    """Return the first shortage of a job for its pods, e.g. ``1 CPUs for pods that take 8``; empty if there is none.
 
     ``placed`` are the pods by the Slurm node of their place; ``table`` maps extended resources to gres. All nodes
     together are compared, and each of several nodes. Values that the answer of Slurm does not show are not compared.
     """
     if allotment is None:
         return ""
-    taken = {node: _taken(there, table) for node, there in placed.items()}
-    return _compared(allotment, _sum(taken.values())) or next(iter(_on_nodes(allotment, taken).values()), "")
+    taken = {node: _taken_by_pods(node_pods, table) for node, node_pods in placed.items()}
+    return _shortage_text(allotment, _sum(taken.values())) or next(
+        iter(_shortage_by_node(allotment, taken).values()), ""
+    )
 
 
 def on_nodes(
     allotment: Allotment | None, placed: Mapping[str, Sequence[_Pod]], table: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what single nodes of a job on several nodes have too little of, by node; ``placed`` as above."""
+    """Return the shortages of a job on several nodes, by node; ``placed`` is as for :func:`shortage`."""
     if allotment is None or not allotment.nodes:
         return {}
-    return _on_nodes(allotment, {node: _taken(there, table) for node, there in placed.items()})
+    return _shortage_by_node(allotment, {node: _taken_by_pods(node_pods, table) for node, node_pods in placed.items()})
 
 
-def _on_nodes(allotment: Allotment, taken: Mapping[str, _Taken]) -> dict[str, str]:
-    given = dict(allotment.nodes)
-    found = {node: _compared(given[node], one) for node, one in taken.items() if node in given}
-    return {node: f"{text} on node {node}" for node, text in found.items() if text}
+def _shortage_by_node(allotment: Allotment, taken: Mapping[str, _Taken]) -> dict[str, str]:
+    allotment_by_node = dict(allotment.nodes)
+    shortage_by_node = {
+        node: _shortage_text(allotment_by_node[node], node_taken)
+        for node, node_taken in taken.items()
+        if node in allotment_by_node
+    }
+    return {node: f"{text} on node {node}" for node, text in shortage_by_node.items() if text}
 
 
-def _taken(members: Iterable[_Pod], table: Mapping[str, str]) -> _Taken:
-    return _sum([_taken_by(pod, table) for pod in members])
+def _taken_by_pods(members: Iterable[_Pod], table: Mapping[str, str]) -> _Taken:
+    return _sum([_taken_by_pod(pod, table) for pod in members])
 
 
-def _taken_by(pod: _Pod, table: Mapping[str, str]) -> _Taken:
-    asked = resources.pod_requests(pod["spec"])
-    cpus, memory = quantity.whole(asked.get("cpu", _ZERO)), quantity.mebibytes(asked.get("memory", _ZERO))
-    return _Taken(cpus, memory, gres.of_requests(asked, table))
+def _taken_by_pod(pod: _Pod, table: Mapping[str, str]) -> _Taken:
+    requests = resources.pod_requests(pod["spec"])
+    cpus, memory = quantity.whole(requests.get("cpu", _ZERO)), quantity.mebibytes(requests.get("memory", _ZERO))
+    return _Taken(cpus, memory, gres.of_requests(requests, table))
 
 
 def _sum(taken: Collection[_Taken]) -> _Taken:
     if len(taken) == 1:
         return next(iter(taken))
     devices: dict[tuple[str, str], int] = {}
-    for one in taken:
-        for kind, count in one.devices.items():
+    for summand in taken:
+        for kind, count in summand.devices.items():
             devices[kind] = devices.get(kind, 0) + count
-    return _Taken(sum(one.cpus for one in taken), sum(one.memory_mib for one in taken), devices)
+    return _Taken(sum(summand.cpus for summand in taken), sum(summand.memory_mib for summand in taken), devices)
 
 
-def _compared(given: Allotment, taken: _Taken) -> str:
+def _shortage_text(allotment: Allotment, taken: _Taken) -> str:
     cpus, memory, devices = taken
-    found = []
-    if 0 < given.cpus < cpus:
-        found.append(f"{given.cpus} CPUs for pods that take {cpus}")
-    if 0 < given.memory_mib < memory * _TOLERANCE:
-        found.append(f"{given.memory_mib:.0f} MiB for pods that take {memory}")
-    if given.gres is not None:
+    shortages = []
+    if 0 < allotment.cpus < cpus:
+        shortages.append(f"{allotment.cpus} CPUs for pods that take {cpus}")
+    if 0 < allotment.memory_mib < memory * _TOLERANCE:
+        shortages.append(f"{allotment.memory_mib:.0f} MiB for pods that take {memory}")
+    if allotment.gres is not None:
         for (name, kind), count in sorted(devices.items()):
-            if (there := given.count(name, kind)) < count:
-                found.append(f"{there} of gres {name}{f':{kind}' if kind else ''} for pods that take {count}")
-    return ", ".join(found)
+            if (allocated := allotment.count(name, kind)) < count:
+                shortages.append(f"{allocated} of gres {name}{f':{kind}' if kind else ''} for pods that take {count}")
+    return ", ".join(shortages)

@@ -54,10 +54,10 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
 
 
 def _boolean(text: str) -> bool:
-    known = {"true": True, "false": False, "1": True, "0": False}
-    if text.lower() not in known:
+    booleans = {"true": True, "false": False, "1": True, "0": False}
+    if text.lower() not in booleans:
         raise ValueError
-    return known[text.lower()]
+    return booleans[text.lower()]
 
 
 def _cpus(text: str) -> int:
@@ -191,12 +191,12 @@ def check(annotations: Mapping[str, str]) -> list[str]:
     """Return the problems of the annotations, one sentence each, sorted by name; empty if all are valid."""
     problems: list[str] = []
     settings: JobSettings = {}
-    ours = [name for name in sorted(annotations) if name.startswith(names.JOB_ANNOTATION_PREFIX) or name in KEYS]
-    unknown = [name for name in ours if name not in KEYS]
-    problems += [_unknown(name) for name in unknown[:MOST_UNKNOWN]]
+    job_names = [name for name in sorted(annotations) if name.startswith(names.JOB_ANNOTATION_PREFIX) or name in KEYS]
+    unknown = [name for name in job_names if name not in KEYS]
+    problems += [_unknown_message(name) for name in unknown[:MOST_UNKNOWN]]
     if len(unknown) > MOST_UNKNOWN:
         problems.append(f"{len(unknown) - MOST_UNKNOWN} more annotations {names.JOB_ANNOTATION_PREFIX}... are unknown")
-    for name in ours:
+    for name in job_names:
         key = KEYS.get(name)
         if key is None:
             continue
@@ -247,17 +247,24 @@ def merge(chain: list[Mapping[str, str]]) -> dict[str, str]:
 
 
 def with_sources(problems: Iterable[str], annotations: Mapping[str, str], layers: Layers) -> list[str]:
-    """Return the problems of a pod's annotations, with the object that the pod has each of them from.
+    """Return the problems of a pod's annotations, each with the object from which the pod inherited the annotation.
 
-    A pod does not record it: the first layer with the pod's value counts.
+    A pod does not record this object: the first layer with the pod's value counts.
     """
-    found = []
+    messages = []
     for problem in problems:
         named = _NAMED.match(problem)
         key = named[1] if named else ""
-        source = next((what for what, more in layers if key in more and more[key] == annotations.get(key)), "")
-        found.append(f"{problem} (the annotation is that of {source})" if source else problem)
-    return found
+        source = next(
+            (
+                layer
+                for layer, layer_annotations in layers
+                if key in layer_annotations and layer_annotations[key] == annotations.get(key)
+            ),
+            "",
+        )
+        messages.append(f"{problem} (the annotation is that of {source})" if source else problem)
+    return messages
 
 
 def is_inherited(name: str) -> bool:
@@ -266,10 +273,10 @@ def is_inherited(name: str) -> bool:
     return name.startswith(names.JOB_ANNOTATION_PREFIX) or name in more
 
 
-def _unknown(name: str) -> str:
+def _unknown_message(name: str) -> str:
     prefix = names.JOB_ANNOTATION_PREFIX
-    known = sorted(key.removeprefix(prefix) for key in KEYS if key.startswith(prefix))
-    near = difflib.get_close_matches(name.removeprefix(prefix), known, n=1, cutoff=0.5)
+    known_names = sorted(key.removeprefix(prefix) for key in KEYS if key.startswith(prefix))
+    near = difflib.get_close_matches(name.removeprefix(prefix), known_names, n=1, cutoff=0.5)
     if near:
         return f"annotation {name} is unknown; did you mean {prefix}{near[0]}?"
-    return f"annotation {name} is unknown; known under {prefix}: {', '.join(known)}"
+    return f"annotation {name} is unknown; known under {prefix}: {', '.join(known_names)}"

@@ -56,7 +56,7 @@ class NodeView:
     """Allocatable; ``None`` if Kubernetes has no such node now. Then only Slurm counts."""
     rivals: tuple[str, ...] = ()
     taken: Resources = field(default_factory=dict)
-    """What the pods on the node take of it and Slurm does not count, with their host ports."""
+    """The resources and host ports of the node's pods that Slurm does not count."""
     ready: bool = True
     mirrors_drain: bool = False
     """Whether podbridge has cordoned the node because it was drained in Slurm."""
@@ -74,7 +74,7 @@ def slurm_name(node: Mapping[str, Any]) -> str:
 
 
 def view(node: Mapping[str, Any], taken: Resources | None = None) -> NodeView:
-    """Return the view of a raw node; ``taken`` is what its pods take of it and Slurm does not count."""
+    """Return the view of a raw node; ``taken`` are the resources of its pods that Slurm does not count."""
     spec = node.get("spec") or {}
     return NodeView(
         name=node["metadata"]["name"],
@@ -229,8 +229,8 @@ def _covers(operator: str, value: str, of_taint: str) -> bool:
     if operator == "Exists":
         return True
     if operator in ("Gt", "Lt"):
-        both = _CANONICAL.fullmatch(value) and _CANONICAL.fullmatch(of_taint)
-        return bool(both) and _exceeds(operator, of_taint, value)
+        are_numbers = _CANONICAL.fullmatch(value) and _CANONICAL.fullmatch(of_taint)
+        return bool(are_numbers) and _exceeds(operator, of_taint, value)
     return operator == "Equal" and value == of_taint
 
 
@@ -271,10 +271,10 @@ def integer(text: str) -> int:
     return value
 
 
-def _exceeds(operator: str, ours: str, bound: str) -> bool:
-    """Whether ``ours`` is greater (``Gt``) or less (``Lt``) than ``bound``; false if one of them is not a number."""
+def _exceeds(operator: str, value: str, bound: str) -> bool:
+    """Whether ``value`` is greater (``Gt``) or less (``Lt``) than ``bound``; false if one of them is not a number."""
     try:
-        left, right = integer(ours), integer(bound)
+        left, right = integer(value), integer(bound)
     except ValueError:
         return False
     return left > right if operator == "Gt" else left < right

@@ -26,25 +26,27 @@ def of(spec: Mapping[str, Any]) -> Resources:
     With ``hostNetwork``, every port of a container is a host port. Ports of sidecar containers count, ports of other
     init containers do not.
     """
-    found: Resources = {}
+    ports: Resources = {}
     for container in holders(spec):
         for port in container.get("ports") or ():
             number = port.get("hostPort") or (port.get("containerPort") if spec.get("hostNetwork") else 0)
             if number:
                 address = port.get("hostIP") or _EVERY
                 name = f"{PREFIX}{number}/{port.get('protocol') or 'TCP'}"
-                found[name if address == _EVERY else f"{name}{_ADDRESS}{address}"] = _ONE
-    return found
+                ports[name if address == _EVERY else f"{name}{_ADDRESS}{address}"] = _ONE
+    return ports
 
 
 def holders(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the containers of a pod whose ports count."""
-    sidecars = [one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"]
+    sidecars = [
+        container for container in spec.get("initContainers") or () if container.get("restartPolicy") == "Always"
+    ]
     return [*(spec.get("containers") or ()), *sidecars]
 
 
 def node_requests(spec: Mapping[str, Any]) -> Resources:
-    """Return what a pod takes of a node with a kubelet: its requests, 1 for ``pods``, and its host ports."""
+    """Return the resources that a pod uses on a node with a kubelet: its requests, 1 for ``pods``, its host ports."""
     return {**resources.node_requests(spec), **of(spec)}
 
 
@@ -56,9 +58,9 @@ def is_port(name: str) -> bool:
 def conflicts(name: str, used: Iterable[str]) -> list[str]:
     """Return the host ports among ``used`` that a pod with the host port ``name`` cannot have beside it."""
     port, _, address = name.partition(_ADDRESS)
-    found = []
+    conflicting = []
     for other in used:
         other_port, _, other_address = other.partition(_ADDRESS)
         if other_port == port and (not address or not other_address or address == other_address):
-            found.append(other)
-    return found
+            conflicting.append(other)
+    return conflicting

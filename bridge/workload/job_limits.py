@@ -1,4 +1,4 @@
-"""The limits of a namespace's policy that hold for what only the scheduler can count. Pure.
+"""The limits of a namespace's policy on resources that only the scheduler can count. Pure.
 
 A resource claim may be created after its pod, also from a template that has been replaced since. A group may get more
 pods than its object says. So admission writes these limits to the pod, and the scheduler compares the request for the
@@ -35,10 +35,10 @@ class LimitExceededError(UntranslatableError):
 
 def of_policy(most: MaxValues, *, claims: bool, group: bool) -> Limits:
     """Return the limits for a pod that has resource claims, or is a member of a group."""
-    found: Limits = {names.GRES: most.gres, names.CPU_PER_TASK: most.cpu_per_task} if claims else {}
+    limits: Limits = {names.GRES: most.gres, names.CPU_PER_TASK: most.cpu_per_task} if claims else {}
     if group:
-        found |= {names.MIN_NODES: most.min_nodes or most.max_nodes, names.MAX_NODES: most.max_nodes}
-    return {name: value for name, value in found.items() if value is not None}
+        limits |= {names.MIN_NODES: most.min_nodes or most.max_nodes, names.MAX_NODES: most.max_nodes}
+    return {name: value for name, value in limits.items() if value is not None}
 
 
 def encode(limits: Limits) -> str:
@@ -49,45 +49,45 @@ def encode(limits: Limits) -> str:
 def check(request: JobRequest, members: Iterable[Mapping[str, Any]]) -> None:
     """Raise :class:`LimitExceededError` if the request for a job exceeds a limit of one of its pods."""
     for text in sorted({(pod["metadata"].get("annotations") or {}).get(names.JOB_LIMITS) or "" for pod in members}):
-        if text and (found := _problems((request, *request.components), text)):
-            raise LimitExceededError("; ".join(found))
+        if text and (problems := _problems((request, *request.components), text)):
+            raise LimitExceededError("; ".join(problems))
 
 
 def _problems(parts: Iterable[JobRequest], text: str) -> list[str]:
     parts = list(parts)
     try:
         limits = {**json.loads(text)}
-        given = {key: limits[key] for key in _KEYS.values() if key in limits}
-        return [problem for key, most in given.items() for problem in _COUNTS[key](parts, most)]
+        known_limits = {key: limits[key] for key in _KEYS.values() if key in limits}
+        return [problem for key, most in known_limits.items() for problem in _COUNTS[key](parts, most)]
     except (ValueError, TypeError, AttributeError):
         return [f"annotation {names.JOB_LIMITS}: {text[:80]!r} cannot be read; allowed: as admission writes it"]
 
 
 def _gres(parts: list[JobRequest], most: Mapping[str, int]) -> Iterable[str]:
     for part in parts:
-        given = [gres_text.read(one) for expression in part.gres for one in gres_text.listed(expression)]
-        for kind, count in gres.beyond(given, most).items():
-            what = f"{kind}:{count} on a node, with the resource claims, is not allowed"
-            yield _text(what, gres.limits_text(most), "gres")
+        gres_of_pod = [gres_text.read(text) for expression in part.gres for text in gres_text.listed(expression)]
+        for kind, count in gres.beyond(gres_of_pod, most).items():
+            excess = f"{kind}:{count} on a node, with the resource claims, is not allowed"
+            yield _message(excess, gres.limits_text(most), "gres")
 
 
 def _cpus(parts: list[JobRequest], most: int) -> Iterable[str]:
     if (count := max(part.cpus for part in parts)) > most:
-        yield _text(f"{count} CPUs, with the resource claims, are not allowed", most, "cpuPerTask")
+        yield _message(f"{count} CPUs, with the resource claims, are not allowed", most, "cpuPerTask")
 
 
 def _min_nodes(parts: list[JobRequest], most: int) -> Iterable[str]:
     if (count := sum(part.min_nodes for part in parts)) > most:
-        yield _text(f"a minimum of {count} nodes for the pods of the group is not allowed", most, "minNodes")
+        yield _message(f"a minimum of {count} nodes for the pods of the group is not allowed", most, "minNodes")
 
 
 def _max_nodes(parts: list[JobRequest], most: int) -> Iterable[str]:
     if (count := sum(part.max_nodes or part.min_nodes for part in parts)) > most:
-        yield _text(f"{count} nodes for the pods of the group are not allowed", most, "maxNodes")
+        yield _message(f"{count} nodes for the pods of the group are not allowed", most, "maxNodes")
 
 
-def _text(what: str, most: object, key: str) -> str:
-    return f"{what}; allowed: at most {most} (max.{key} of the namespace's policy)"
+def _message(excess: str, most: object, key: str) -> str:
+    return f"{excess}; allowed: at most {most} (max.{key} of the namespace's policy)"
 
 
 _COUNTS: Mapping[str, Callable[[list[JobRequest], Any], Iterable[str]]]

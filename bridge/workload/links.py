@@ -18,8 +18,8 @@ from bridge.workload.groups import InvalidGroupError, Membership
 
 def membership(pod: Mapping[str, Any]) -> Membership | None:
     """Return the place of a pod in its group; ``None`` for a pod that has a job alone."""
-    found = group_of(pod)
-    return None if found is None or found.alone else found
+    member = group_of(pod)
+    return None if member is None or member.alone else member
 
 
 def group_of(pod: Mapping[str, Any]) -> Membership | None:
@@ -42,8 +42,8 @@ def size_and_minimum(members: Iterable[tuple[Mapping[str, Any], Membership]]) ->
     If the pods that have not ended differ in them, the most frequent values count; of equally frequent ones, those of
     the oldest pod. Any user of the namespace may label a pod as a member and state a size.
     """
-    found = list(members)
-    present = [entry for entry in found if not pods.is_finished(entry[0])] or found
+    entries = list(members)
+    present = [entry for entry in entries if not pods.is_finished(entry[0])] or entries
     present.sort(key=lambda entry: (entry[0]["metadata"].get("creationTimestamp") or "", entry[0]["metadata"]["name"]))
     return Counter((member.size, member.minimum) for _, member in present).most_common(1)[0][0]
 
@@ -63,12 +63,14 @@ def link(pod: Mapping[str, Any], cluster: str) -> JobLink:
     return JobLink(cluster, (), member.key, member.size)
 
 
-def on_pods(found: Iterable[Mapping[str, Any]], cluster: str, wanted: Callable[[int], bool]) -> dict[int, JobLink]:
-    """Return the jobs on pods by id, as far as their ids are ``wanted`` and the pods still need them."""
+def on_pods(
+    candidates: Iterable[Mapping[str, Any]], cluster: str, is_requested: Callable[[int], bool]
+) -> dict[int, JobLink]:
+    """Return the jobs that the ``candidates`` name and still need, by id; only those whose id ``is_requested``."""
     jobs: dict[int, JobLink] = {}
-    for pod in found:
+    for pod in candidates:
         job_id = pods.job_id(pod)
-        if job_id is not None and wanted(job_id) and (pods.is_held(pod) or not pods.is_finished(pod)):
+        if job_id is not None and is_requested(job_id) and (pods.is_held(pod) or not pods.is_finished(pod)):
             jobs[job_id] = link(pod, cluster)
     return jobs
 
@@ -109,25 +111,25 @@ def placed_shape(pod: Mapping[str, Any]) -> str:
     return f"{shape(pod)}.{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def shape_for(known: Iterable[str]) -> Callable[[Mapping[str, Any]], str]:
-    """Return the function that makes shapes like the known ones: :func:`shape` or :func:`placed_shape`."""
-    return placed_shape if any("." in one for one in known) else shape
+def shape_for(shapes: Iterable[str]) -> Callable[[Mapping[str, Any]], str]:
+    """Return the function that makes shapes like these: :func:`shape` or :func:`placed_shape`."""
+    return placed_shape if any("." in text for text in shapes) else shape
 
 
 def by_shape(
     members: Iterable[Mapping[str, Any]], shape_of: Callable[[Mapping[str, Any]], str] = shape
 ) -> dict[str, list[Mapping[str, Any]]]:
     """Return the pods of each shape; the shapes in the order in which they appear."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    pods_by_shape: dict[str, list[Mapping[str, Any]]] = {}
     for pod in members:
-        found.setdefault(shape_of(pod), []).append(pod)
-    return found
+        pods_by_shape.setdefault(shape_of(pod), []).append(pod)
+    return pods_by_shape
 
 
 @lru_cache(maxsize=32768)  # the text differs between members: a decision needs the keys of all pods
 def _group_key(text: str, namespace: str) -> str:
     try:
-        found = groups.decode(text, namespace)
-        return "" if found.alone else found.key.key
+        member = groups.decode(text, namespace)
+        return "" if member.alone else member.key.key
     except InvalidGroupError:
         return ""

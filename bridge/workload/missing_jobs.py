@@ -15,8 +15,11 @@ Pod = Mapping[str, Any]
 
 def is_suspected(snapshot: Snapshot) -> bool:
     """Whether a job of podbridge that had not ended is missing; if none is, :func:`jobs` need not be called."""
-    found = (snapshot.jobs[job_id] for job_id in snapshot.absent)
-    return any(known.missing and known.is_confirmed and states.end_of(known.job.states) is None for known in found)
+    absent_jobs = (snapshot.jobs[job_id] for job_id in snapshot.absent)
+    return any(
+        observed_job.missing and observed_job.is_confirmed and states.end_of(observed_job.job.states) is None
+        for observed_job in absent_jobs
+    )
 
 
 def jobs(everyone: Iterable[Pod], snapshot: Snapshot, max_grace: float) -> tuple[int, dict[str, Pod]]:
@@ -28,8 +31,8 @@ def jobs(everyone: Iterable[Pod], snapshot: Snapshot, max_grace: float) -> tuple
     thousands must show at once. But no job counts before slurmctld itself has reported twice that one of them does not
     exist, or shows another pod's job with its id. Jobs that are listed and whose details are to be read do not count.
     """
-    count, sure = 0, False
-    found: dict[str, Pod] = {}
+    count, is_certain = 0, False
+    pods_by_uid: dict[str, Pod] = {}
     for pod in everyone:
         try:
             labelled = pods.job_id(pod)
@@ -39,16 +42,18 @@ def jobs(everyone: Iterable[Pod], snapshot: Snapshot, max_grace: float) -> tuple
                 continue
             count += 1
             uid = pods.uid(pod)
-            known = snapshot.jobs.get(labelled)
-            if known is None:
+            observed_job = snapshot.jobs.get(labelled)
+            if observed_job is None:
                 if labelled not in snapshot.unread:
-                    found[uid] = pod
-            elif known.job.link is not None and links.key(pod) not in known.job.link.keys:
-                found[uid] = pod
-                sure = True
-            elif known.missing or (labelled in snapshot.absent and states.end_of(known.job.states) is None):
-                found[uid] = pod
-                sure = sure or (known.missing and known.is_confirmed)
+                    pods_by_uid[uid] = pod
+            elif observed_job.job.link is not None and links.key(pod) not in observed_job.job.link.keys:
+                pods_by_uid[uid] = pod
+                is_certain = True
+            elif observed_job.missing or (
+                labelled in snapshot.absent and states.end_of(observed_job.job.states) is None
+            ):
+                pods_by_uid[uid] = pod
+                is_certain = is_certain or (observed_job.missing and observed_job.is_confirmed)
         except Exception as error:
             isolation.report("workload", pods.key(pod), error)
-    return count, found if sure else {}
+    return count, pods_by_uid if is_certain else {}

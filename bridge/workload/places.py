@@ -34,11 +34,11 @@ def open_pools(pod: Pod) -> tuple[str, ...]:
     if not wants_race(pod) or not may_return(pod):
         return ()
     selector, tolerations = pool_selection.of(pod), pod["spec"].get("tolerations") or ()
-    found = [place for place in recorded(pod) if place not in (names.LOCAL_POOL, names.ANY_POOL)]
+    pools = [place for place in recorded(pod) if place not in (names.LOCAL_POOL, names.ANY_POOL)]
     return tuple(
         place
-        for place in found
-        if place in selector.ordered(found)
+        for place in pools
+        if place in selector.ordered(pools)
         and eligibility.tolerates(tolerations, {"key": names.POOL_TAINT, "value": place, "effect": "NoSchedule"})
     )
 

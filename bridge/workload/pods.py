@@ -49,8 +49,8 @@ def bound_before(bound: Iterable[Pod], waiting: Iterable[Pod]) -> bool:
     Both times are those of the API server, in whole seconds (RFC 3339, UTC).
     """
     conditions = (condition(pod, names.POD_SCHEDULED) for pod in bound)
-    found = (entry.get("lastTransitionTime") for entry in conditions if entry.get("status") == "True")
-    times = [time for time in found if time]  # another writer of the status may leave it out
+    transitions = (entry.get("lastTransitionTime") for entry in conditions if entry.get("status") == "True")
+    times = [time for time in transitions if time]  # another writer of the status may leave it out
     return bool(times) and all(pod["metadata"]["creationTimestamp"] > min(times) for pod in waiting)
 
 
@@ -79,10 +79,10 @@ def grace(pod: Pod) -> int:
 
     The API server treats a negative value as 1.
     """
-    own = pod["metadata"].get("deletionGracePeriodSeconds")
-    if own is None:
-        own = pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE)
-    return 1 if int(own) < 0 else int(own)
+    seconds = pod["metadata"].get("deletionGracePeriodSeconds")
+    if seconds is None:
+        seconds = pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE)
+    return 1 if int(seconds) < 0 else int(seconds)
 
 
 def urgency(pod: Pod) -> tuple[int, str, str]:
@@ -121,7 +121,7 @@ def has_intent(pod: Pod) -> bool:
 
 
 def intent(pod: Pod) -> tuple[str, str]:
-    """Return the recorded intent: the pool, and what the user had stated about the job; both empty: none."""
+    """Return the recorded intent: the pool, and the user's statement about the job; both empty without an intent."""
     pool, _, stated = str((pod["metadata"].get("annotations") or {}).get(names.JOB_INTENT) or "").partition("/")
     return pool, stated
 
@@ -146,8 +146,8 @@ def condition(pod: Pod, kind: str) -> Mapping[str, Any]:
     """Return one condition of the pod's status, empty if it has none of this type."""
     for entry in (pod.get("status") or {}).get("conditions") or ():
         if entry.get("type") == kind:
-            found: Mapping[str, Any] = entry
-            return found
+            result: Mapping[str, Any] = entry
+            return result
     return {}
 
 
@@ -190,7 +190,7 @@ def unhold_patch(pod: Pod) -> dict[str, Any]:
 
 
 def withdraw_patch(pod: Pod) -> dict[str, Any]:
-    """Return the strategic patch that removes finalizer and job id from a pod that is bound to a pool instead."""
+    """Return the strategic patch that removes finalizer and job id from a pod that is bound to a pool."""
     metadata = {"labels": {names.JOB_ID_LABEL: None}, "$deleteFromPrimitiveList/finalizers": [names.FINALIZER]}
     return {"metadata": {"uid": uid(pod), **metadata}}
 

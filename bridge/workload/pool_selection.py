@@ -47,12 +47,12 @@ class PoolSelector:
     def ordered(self, pools: Iterable[str]) -> list[str]:
         """Return the selected ones of ``pools``, and ``local`` if selected, in the order of preference."""
         others = sorted(set(pools) - set(self.named))
-        known = {*pools, names.LOCAL_POOL}
+        available = {*pools, names.LOCAL_POOL}
         result: list[str] = []
         for name in self.named:
             if name == names.ANY_POOL:
                 result += others
-            elif name in known:
+            elif name in available:
                 result.append(name)
         return result
 
@@ -98,8 +98,8 @@ def tolerations(named: Iterable[str]) -> list[dict[str, str]]:
         return []
     if names.ANY_POOL in pools:
         return [VIRTUAL_TOLERATION, {"key": names.POOL_TAINT, "operator": "Exists", "effect": _EFFECT}]
-    each = ({"key": names.POOL_TAINT, "operator": "Equal", "value": pool, "effect": _EFFECT} for pool in pools)
-    return [VIRTUAL_TOLERATION, *each]
+    by_name = ({"key": names.POOL_TAINT, "operator": "Equal", "value": pool, "effect": _EFFECT} for pool in pools)
+    return [VIRTUAL_TOLERATION, *by_name]
 
 
 def is_virtual(node: Mapping[str, Any]) -> bool:
@@ -109,14 +109,14 @@ def is_virtual(node: Mapping[str, Any]) -> bool:
 
 def tolerated_by_name(entries: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the pools that tolerations of the pool taint name; ``*`` for a toleration without a value."""
-    found = [
+    pools = [
         names.ANY_POOL if entry.get("operator") == "Exists" else str(entry.get("value") or "")
         for entry in entries
         if entry.get("key") == names.POOL_TAINT
         and entry.get("effect") in (None, "", _EFFECT)
         and entry.get("operator") in (None, "", "Equal", "Exists")  # the others compare numbers
     ]
-    return list(dict.fromkeys(name for name in found if name))
+    return list(dict.fromkeys(name for name in pools if name))
 
 
 def _tolerates_one(entries: Sequence[Mapping[str, Any]], named: Iterable[str]) -> bool:

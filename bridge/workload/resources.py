@@ -32,13 +32,13 @@ def pod_requests(spec: Mapping[str, Any]) -> Resources:
     sidecars: Resources = {}
     peak: Resources = {}
     for container in spec.get("initContainers") or ():
-        own = _requests(container)
+        requests = _requests(container)
         if container.get("restartPolicy") == "Always":
-            _add(sidecars, own)
+            _add(sidecars, requests)
             _raise(peak, sidecars)
         else:
             moment = dict(sidecars)
-            _add(moment, own)
+            _add(moment, requests)
             _raise(peak, moment)
     _add(together, sidecars)
     _raise(together, peak)
@@ -71,9 +71,9 @@ def allocatable(node: Mapping[str, Any]) -> Resources:
 
 def _requests(holder: Mapping[str, Any]) -> Resources:
     resources = holder.get("resources") or {}
-    asked = _quantities(resources.get("limits") or {})
-    asked.update(_quantities(resources.get("requests") or {}))
-    return asked
+    requests = _quantities(resources.get("limits") or {})
+    requests.update(_quantities(resources.get("requests") or {}))
+    return requests
 
 
 def _quantities(pairs: Mapping[str, Any]) -> Resources:

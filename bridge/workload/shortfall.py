@@ -20,23 +20,25 @@ from bridge.workload.resources import Resources
 _ZERO = Decimal(0)
 
 
-def problems(settings: JobSettings, asked: Resources, table: Mapping[str, str]) -> list[str]:
-    """Return the problems of annotations below the requests ``asked``; ``table`` maps extended resources to gres."""
-    found = []
-    cpus = quantity.whole(asked.get("cpu", _ZERO))
+def problems(settings: JobSettings, requests: Resources, table: Mapping[str, str]) -> list[str]:
+    """Return the problems of annotations below the pod's ``requests``; ``table`` maps extended resources to gres."""
+    messages = []
+    cpus = quantity.whole(requests.get("cpu", _ZERO))
     if 0 < settings.get(names.CPU_PER_TASK, 0) < cpus:
-        found.append(_below(names.CPU_PER_TASK, settings[names.CPU_PER_TASK], f"{cpus}, the pod's request for cpu"))
-    memory = quantity.mebibytes(asked.get("memory", _ZERO))
+        messages.append(_below(names.CPU_PER_TASK, settings[names.CPU_PER_TASK], f"{cpus}, the pod's request for cpu"))
+    memory = quantity.mebibytes(requests.get("memory", _ZERO))
     if 0 < settings.get(names.MEM_PER_NODE, 0) < memory:
         least = f"{memory}Mi, the pod's request for memory"
-        found.append(_below(names.MEM_PER_NODE, f"{settings[names.MEM_PER_NODE]}Mi", least))
-    given = settings.get(names.GRES, ())
-    if given:
-        short = gres.missing(gres.of_parts(given), gres.of_requests(asked, table))
+        messages.append(_below(names.MEM_PER_NODE, f"{settings[names.MEM_PER_NODE]}Mi", least))
+    annotated_gres = settings.get(names.GRES, ())
+    if annotated_gres:
+        short = gres.missing(gres.of_parts(annotated_gres), gres.of_requests(requests, table))
         if short:
             least = ",".join(str(Gres(name, kind, count)) for (name, kind), count in sorted(short.items()))
-            found.append(_below(names.GRES, ",".join(given), f"{least}, the pod's requests for extended resources"))
-    return found
+            messages.append(
+                _below(names.GRES, ",".join(annotated_gres), f"{least}, the pod's requests for extended resources")
+            )
+    return messages
 
 
 def _below(name: str, value: object, least: str) -> str:

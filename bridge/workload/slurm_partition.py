@@ -48,7 +48,7 @@ def label_changes(labels: Mapping[str, str], partitions: Iterable[str]) -> dict[
 
     A partition whose name cannot be part of a label has none.
     """
-    wanted = {key: value for name in partitions if _LABEL.fullmatch(name) for key, value in label(name).items()}
-    stale = (key for key in labels if key.startswith(names.PARTITION_LABEL_PREFIX) and key not in wanted)
-    missing = {key: value for key, value in wanted.items() if labels.get(key) != value}
+    desired = {key: value for name in partitions if _LABEL.fullmatch(name) for key, value in label(name).items()}
+    stale = (key for key in labels if key.startswith(names.PARTITION_LABEL_PREFIX) and key not in desired)
+    missing = {key: value for key, value in desired.items() if labels.get(key) != value}
     return {**missing, **dict.fromkeys(stale)}

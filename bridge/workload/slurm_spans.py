@@ -1,8 +1,7 @@
 """Spans of a pod on the colocated Slurm.
 
-The scheduler sends the spans up to the binding, the controllers those after it, each when its end is known. What a
-process does not know because another one did it, is read from the job and the pod. Callers test ``tracing.tracer``
-first.
+The scheduler sends the spans up to the binding, the controllers those after it, each when its end is known. Times that
+another process has observed are read from the job and the pod. Callers test ``tracing.tracer`` first.
 """
 
 from __future__ import annotations
@@ -127,8 +126,8 @@ def _job(job_id: int) -> dict[str, str]:
 
 def _transition(pod: Pod, kind: str) -> float | None:
     """Return when a condition became true."""
-    found = pods.condition(pod, kind)
-    return _time(found.get("lastTransitionTime")) if found.get("status") == "True" else None
+    condition = pods.condition(pod, kind)
+    return _time(condition.get("lastTransitionTime")) if condition.get("status") == "True" else None
 
 
 def _time(text: object) -> float | None:

@@ -46,8 +46,8 @@ def request(
     Raises :class:`~bridge.workload.annotations.InvalidAnnotationsError` or :class:`UntranslatableError`.
     """
     settings = job_annotations.read(pod["metadata"].get("annotations") or {})
-    asked = resources.pod_requests(pod["spec"])
-    if problems := shortfall.problems(settings, asked, config.gres):
+    requests = resources.pod_requests(pod["spec"])
+    if problems := shortfall.problems(settings, requests, config.gres):
         raise job_annotations.InvalidAnnotationsError("; ".join(problems), hint="raise the annotation, or leave it out")
     exclusive = bool(settings.get(names.EXCLUSIVE, config.exclusive))
     external = _external(config, version)
@@ -77,9 +77,9 @@ def request(
         user_id=settings.get(names.USER_ID, ""),
         group_id=settings.get(names.GROUP_ID, ""),
         priority=settings.get(names.PRIORITY),
-        cpus=settings.get(names.CPU_PER_TASK) or quantity.whole(asked.get("cpu", quantity.parse(0))),
-        memory_mib=settings.get(names.MEM_PER_NODE) or quantity.mebibytes(asked.get("memory", quantity.parse(0))),
-        gres=requested_gres(asked, settings.get(names.GRES, ()), config.gres, exclusive),
+        cpus=settings.get(names.CPU_PER_TASK) or quantity.whole(requests.get("cpu", quantity.parse(0))),
+        memory_mib=settings.get(names.MEM_PER_NODE) or quantity.mebibytes(requests.get("memory", quantity.parse(0))),
+        gres=requested_gres(requests, settings.get(names.GRES, ()), config.gres, exclusive),
         min_nodes=fewest,
         max_nodes=settings.get(names.MAX_NODES, max(1, fewest)),
         # Slurm 26.05 refuses fewer tasks than nodes; each node gets the resources that the pod needs on one of them
@@ -163,32 +163,37 @@ def heterogeneous(requests: Sequence[JobRequest], config: Config, version: ApiVe
     first = requests[0]
     if not version.heterogeneous:
         named = [field.name for field in fields(first) if field.name not in _SIZES]
-        differing = [name for name in named if any(getattr(one, name) != getattr(first, name) for one in requests)]
-        what = ", ".join(differing).replace("excluded_nodes", "the nodes that they select") or "their settings"
+        differing = [
+            name for name in named if any(getattr(component, name) != getattr(first, name) for component in requests)
+        ]
+        differences = ", ".join(differing).replace("excluded_nodes", "the nodes that they select") or "their settings"
         raise UntranslatableError(
-            f"the pods of one group differ in {what}: they need a heterogeneous "
+            f"the pods of one group differ in {differences}: they need a heterogeneous "
             f"job, which Slurm's API {version.name} can't make; allowed: the same requests and settings"
         )
     if len(requests) > components.MOST:
         raise UntranslatableError(
             f"the pods of one group have {len(requests)} different requests or settings; allowed: {components.MOST}"
         )
-    if len({(one.user_id, one.group_id) for one in requests}) > 1:
+    if len({(component.user_id, component.group_id) for component in requests}) > 1:
         raise UntranslatableError(f"{names.USER_ID} and {names.GROUP_ID} differ between the pods of one group")
     external = first.external and version.external_components
     if config.placeholder == "external" and not external:
         raise UntranslatableError(
             "placeholder: external is configured, but external jobs of pods that differ need Slurm 26.05.3 or later"
         )
-    longest, size = max(one.time_limit for one in requests), sum(one.link.size for one in requests)
+    longest, size = (
+        max(component.time_limit for component in requests),
+        sum(component.link.size for component in requests),
+    )
     parts = [
         replace(
-            one,
+            component,
             external=external,
-            time_limit=longest if one.time_limit else 0,
-            link=replace(one.link, size=size, part=number, parts=len(requests), members=one.link.size),
+            time_limit=longest if component.time_limit else 0,
+            link=replace(component.link, size=size, part=number, parts=len(requests), members=component.link.size),
         )
-        for number, one in enumerate(requests)
+        for number, component in enumerate(requests)
     ]
     return replace(parts[0], components=tuple(parts[1:]))
 
@@ -214,33 +219,33 @@ def _external(config: Config, version: ApiVersion) -> bool:
 def deadline_minutes(spec: Mapping[str, Any], of_job: int | None, longest: int) -> int:
     """Return the minutes until the deadline and the end of the pod's grace period; 0 without a deadline.
 
-    The deadline is the shorter one of that of the pod and ``of_job``, that of its Job in seconds. At the deadline, the
-    kubelet ends the containers with the grace period, and the job must not end before. The grace period alone does not
-    make the result exceed ``longest`` minutes (0: no limit).
+    The deadline is the shorter of the pod's own and ``of_job``, the deadline of its Job, both in seconds. At the
+    deadline, the kubelet ends the containers with the grace period; the job must not end before. The grace period alone
+    does not make the result exceed ``longest`` minutes (0: no limit).
     """
-    given = [int(seconds) for seconds in (spec.get("activeDeadlineSeconds"), of_job) if seconds]
-    if not given:
+    deadlines = [int(seconds) for seconds in (spec.get("activeDeadlineSeconds"), of_job) if seconds]
+    if not deadlines:
         return 0
-    least = math.ceil(min(given) / 60)
+    least = math.ceil(min(deadlines) / 60)
     grace = int(spec.get("terminationGracePeriodSeconds", pods.DEFAULT_GRACE))
-    wanted = math.ceil((min(given) + grace) / 60)
-    return max(least, min(wanted, longest)) if longest else wanted
+    with_grace = math.ceil((min(deadlines) + grace) / 60)
+    return max(least, min(with_grace, longest)) if longest else with_grace
 
 
 def requested_gres(
-    asked: Resources, given: tuple[str, ...], table: Mapping[str, str], exclusive: bool
+    requests: Resources, annotated: tuple[str, ...], table: Mapping[str, str], exclusive: bool
 ) -> tuple[str, ...]:
     """Convert extended resources to gres. For a gres in the annotation, the annotation takes precedence.
 
     Slurm could allocate a resource that is not in the table twice, so it is refused unless the pod takes whole nodes.
     """
-    unknown = [resource for resource in resources.extended(asked) if resource not in table]
+    unknown = [resource for resource in resources.extended(requests) if resource not in table]
     if unknown and not exclusive:
         raise UntranslatableError(
             f"resource {unknown[0]} is not known to Slurm: map it to a gres in the configuration (gres: "
             f'{{{unknown[0]}: NAME}}), or let the pod take whole nodes ({names.EXCLUSIVE}: "true")'
         )
-    named = {expression.split(":")[0] for expression in given}
-    counted = gres.of_requests(asked, table)
-    own = (Gres(name, kind, count) for (name, kind), count in sorted(counted.items()) if name not in named)
-    return (*given, *map(str, own))
+    named = {expression.split(":")[0] for expression in annotated}
+    counted = gres.of_requests(requests, table)
+    from_resources = (Gres(name, kind, count) for (name, kind), count in sorted(counted.items()) if name not in named)
+    return (*annotated, *map(str, from_resources))

@@ -187,7 +187,7 @@ class Hub:
         slurm = SlurmClient(self.config, jwt_source(self.config))
         leads = lambda: any(elector is None or elector.held for elector in electors.values())  # noqa: E731
         known = lambda wanted: links.on_pods(_listed(pods), cluster, wanted)  # noqa: E731
-        poller = Poller(slurm, cluster, self.config, clock=self.clock, leads=leads, known=known)
+        poller = Poller(slurm, cluster, self.config, clock=self.clock, leads=leads, jobs_on_pods=known)
         poller.subscribe(_FirstAnswerLog(slurm))
         return Dependencies(self.config, kube, slurm, poller, pods, self.nodes, self.events, cluster, self.clock)
 

@@ -55,7 +55,7 @@ class MissingJobs:
             missing = pool.missing() & jobs.keys()
             before = self._brakes.get(name, brake.Brake())
             known = sum(status.phase != "ended" for status in jobs.values())
-            after = brake.step(before, known, missing, self._clock.monotonic(), self._limits, told=missing)
+            after = brake.step(before, known, missing, self._clock.monotonic(), self._limits, reported=missing)
             if after.engaged and not before.engaged:
                 log.error(
                     "many jobs are missing at once; none is cancelled yet", extra=kv(pool=name, jobs=len(missing))

@@ -90,10 +90,10 @@ class _Domain:
         key = f"{self.name}/{name}"
 
         def value(device: Described) -> Any:
-            found = self.of(device)
-            if key not in found:
+            values = self.of(device)
+            if key not in values:
                 raise EvaluationError
-            return found[key]
+            return values[key]
 
         return value
 
@@ -164,11 +164,11 @@ class _Parser:
             raise self._refused()
         if self._take("!"):
             inner = self._unary()
-            found: Term = lambda device: not boolean(inner(device))  # noqa: E731
+            term: Term = lambda device: not boolean(inner(device))  # noqa: E731
         else:
-            found = self._methods(self._primary())
+            term = self._methods(self._primary())
         self._depth -= 1
-        return found
+        return term
 
     def _primary(self) -> Term:
         if self._take("("):
@@ -261,7 +261,7 @@ class _Parser:
                     raise UnsupportedExpressionError(
                         f"CEL expression: {pattern!r} is not a regular expression"
                     ) from None
-                term = call(METHODS[name], term, lambda _, found=compiled: found)  # type: ignore[misc]
+                term = call(METHODS[name], term, lambda _, compiled=compiled: compiled)  # type: ignore[misc]
             else:
                 term = call(METHODS[name], term, self._or())
             self._need(")")

@@ -72,7 +72,7 @@ def member(value: Any, listed: Sequence[Value]) -> bool:
     """Whether a list of constants contains a value. cel-go looks them up by hash, and a version has none."""
     if isinstance(value, Semver):
         raise AbortedError
-    return not all(unequal(value, one) for one in listed)
+    return not all(unequal(value, element) for element in listed)
 
 
 def unequal(left: Any, right: Any) -> bool:

@@ -67,7 +67,7 @@ class DeviceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the claims of a pod need in Slurm: a number of CPUs, and counts of gres (``name[:type]``)."""
+    """The resources that the claims of a pod need in Slurm: a number of CPUs, and counts of gres (``name[:type]``)."""
 
     cpus: int
     gres: Mapping[str, int]
@@ -95,15 +95,15 @@ class Device:
 
 
 def requests(claim: Object) -> tuple[DeviceRequest, ...]:
-    """Return the requests of a claim; raises :class:`UnsupportedClaimError` for what Slurm cannot consider."""
-    where, spec = f"ResourceClaim {_name(claim)}", (claim.get("spec") or {}).get("devices") or {}
+    """Return the requests of a claim; raises :class:`UnsupportedClaimError` for a field that Slurm cannot consider."""
+    subject, spec = f"ResourceClaim {_name(claim)}", (claim.get("spec") or {}).get("devices") or {}
     if spec.get("constraints"):
         raise UnsupportedClaimError(
-            f"{where}: spec.devices.constraints are not supported: Slurm selects the devices; allowed: none"
+            f"{subject}: spec.devices.constraints are not supported: Slurm selects the devices; allowed: none"
         )
-    found = []
+    device_requests = []
     for index, entry in enumerate(spec.get("requests") or ()):
-        path, exact = f"{where}: spec.devices.requests[{index}]", entry.get("exactly")
+        path, exact = f"{subject}: spec.devices.requests[{index}]", entry.get("exactly")
         if not exact:
             raise UnsupportedClaimError(f"{path}: firstAvailable is not supported; allowed: exactly")
         mode = exact.get("allocationMode") or "ExactCount"
@@ -115,19 +115,19 @@ def requests(claim: Object) -> tuple[DeviceRequest, ...]:
                     f"{path}: {name} is not supported: Slurm selects the devices and does not know it; allowed: a "
                     f"device class that is mapped to a gres of Slurm (configuration: deviceClasses)"
                 )
-        found.append(DeviceRequest(entry["name"], exact["deviceClassName"], int(exact.get("count") or 1)))
-    return tuple(found)
+        device_requests.append(DeviceRequest(entry["name"], exact["deviceClassName"], int(exact.get("count") or 1)))
+    return tuple(device_requests)
 
 
-def demand(asked: Iterable[DeviceRequest], table: Mapping[str, str]) -> Demand:
+def demand(device_requests: Iterable[DeviceRequest], table: Mapping[str, str]) -> Demand:
     """Return the CPUs and gres of requests; raises :class:`UnsupportedClaimError` for a class without a mapping."""
     cpus, gres = 0, dict[str, int]()
-    for request in asked:
+    for request in device_requests:
         kind = table.get(request.device_class)
         if kind is None:
-            known = ", ".join(sorted(table)) or "none"
+            mapped_classes = ", ".join(sorted(table)) or "none"
             raise UnsupportedClaimError(
-                f"device class {request.device_class} is not mapped to a gres of Slurm; allowed: {known} (key "
+                f"device class {request.device_class} is not mapped to a gres of Slurm; allowed: {mapped_classes} (key "
                 f"deviceClasses of podbridge's configuration)"
             )
         if kind == CPU:
@@ -146,10 +146,13 @@ def class_selector(device_class: Object) -> Selector:
     if not selectors:
         raise UnsupportedClaimError(f"DeviceClass {name}: spec.selectors is empty; allowed: a selector of the driver")
     try:
-        parsed = [device_selectors.parse(((one or {}).get("cel") or {}).get("expression") or "") for one in selectors]
+        parsed = [
+            device_selectors.parse(((selector or {}).get("cel") or {}).get("expression") or "")
+            for selector in selectors
+        ]
     except cel.UnsupportedExpressionError as error:
         raise UnsupportedClaimError(f"DeviceClass {name}: spec.selectors: {error}") from error
-    return lambda device: all(one(device) for one in parsed)
+    return lambda device: all(is_match(device) for is_match in parsed)
 
 
 def of_node(slices: Iterable[Object], node: str) -> list[Device]:
@@ -162,17 +165,18 @@ def of_node(slices: Iterable[Object], node: str) -> list[Device]:
         spec = entry["spec"]
         if spec.get("nodeName") == node:
             pools.setdefault((spec["driver"], spec["pool"]["name"]), []).append(spec)
-    found = []
+    devices = []
     for (driver, pool), specs in sorted(pools.items()):
         newest = max(int(spec["pool"].get("generation") or 0) for spec in specs)
         specs = [spec for spec in specs if int(spec["pool"].get("generation") or 0) == newest]
-        wanted = int(specs[0]["pool"].get("resourceSliceCount") or 1)
-        if len(specs) != wanted:
+        slice_count = int(specs[0]["pool"].get("resourceSliceCount") or 1)
+        if len(specs) != slice_count:
             raise DevicesNotReadyError(
-                f"node {node}: {len(specs)} of {wanted} ResourceSlices of pool {pool} of driver {driver} are published"
+                f"node {node}: {len(specs)} of {slice_count} ResourceSlices of pool {pool} of driver {driver} "
+                f"are published"
             )
         for spec in specs:
-            found += [
+            devices += [
                 Device(
                     driver,
                     pool,
@@ -183,33 +187,33 @@ def of_node(slices: Iterable[Object], node: str) -> list[Device]:
                 )
                 for entry in spec.get("devices") or ()
             ]
-    return found
+    return devices
 
 
-def chosen(devices: Sequence[Device], kind: str, given: NodeResources) -> list[Device]:
+def chosen(devices: Sequence[Device], kind: str, resources: NodeResources) -> list[Device]:
     """Return the devices that Slurm has allocated, in Slurm's order.
 
     ``devices`` are the node's devices of one class and ``kind`` is that class's entry in the configuration. Raises
     :class:`WrongDevicesError` if a device cannot be identified.
     """
     if kind == CPU:
-        return _cpus(devices, given)
+        return _allocated_cpus(devices, resources)
     name, _, type_ = kind.partition(":")
-    wanted = sorted(
-        {index for one in given.gres if one.name == name and type_ in ("", one.type) for index in one.indices}
+    indices = sorted(
+        {index for gres in resources.gres if gres.name == name and type_ in ("", gres.type) for index in gres.indices}
     )
     by_number: dict[int, Device] = {}
     for device in devices:
-        own = number(device)
-        if own is None:
+        device_number = number(device)
+        if device_number is None:
             continue
-        if own in by_number:
+        if device_number in by_number:
             raise WrongDevicesError(
-                f"the devices {by_number[own].name} and {device.name} have the number {own}: Slurm's index does not "
-                f"identify one"
+                f"the devices {by_number[device_number].name} and {device.name} have the number {device_number}: "
+                f"Slurm's index does not identify one"
             )
-        by_number[own] = device
-    return [by_number[one] for one in wanted if one in by_number]
+        by_number[device_number] = device
+    return [by_number[index] for index in indices if index in by_number]
 
 
 def pick(
@@ -242,9 +246,11 @@ def pick(
 
 def results(claim: Object) -> list[tuple[str, str, str]]:
     """Return the keys of the devices that are allocated to a claim, except for administrative access."""
-    found = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
     return [
-        (one["driver"], one["pool"], one["device"]) for one in found.get("results") or () if not one.get("adminAccess")
+        (result["driver"], result["pool"], result["device"])
+        for result in devices.get("results") or ()
+        if not result.get("adminAccess")
     ]
 
 
@@ -256,12 +262,12 @@ def allocation(
     ``picked`` holds the devices by request name, ``classes`` the DeviceClass by request name. ``now`` is a Kubernetes
     Time.
     """
-    own = ((claim.get("spec") or {}).get("devices") or {}).get("config") or ()
+    claim_config = ((claim.get("spec") or {}).get("devices") or {}).get("config") or ()
     config = [
         {"source": "FromClass", "requests": [name], **entry}
         for name, device_class in classes.items()
         for entry in (device_class.get("spec") or {}).get("config") or ()
-    ] + [{"source": "FromClaim", **entry} for entry in own]
+    ] + [{"source": "FromClaim", **entry} for entry in claim_config]
     listed = [
         {"request": name, "driver": device.driver, "pool": device.pool, "device": device.name}
         for name, devices in picked.items()
@@ -275,7 +281,7 @@ def allocation(
     }
 
 
-def _cpus(devices: Sequence[Device], given: NodeResources) -> list[Device]:
+def _allocated_cpus(devices: Sequence[Device], resources: NodeResources) -> list[Device]:
     """Return the CPUs of the allocated cores. Slurm numbers sockets and cores by rank, Linux by id."""
     sockets: dict[int, dict[int, list[tuple[int, Device]]]] = {}
     for device in devices:
@@ -287,14 +293,16 @@ def _cpus(devices: Sequence[Device], given: NodeResources) -> list[Device]:
             )
         sockets.setdefault(socket, {}).setdefault(core, []).append((cpu, device))
     ranked = [[cores[core] for core in sorted(cores)] for _, cores in sorted(sockets.items())]
-    if len(ranked) != given.sockets or any(len(cores) != given.cores_per_socket for cores in ranked):
+    if len(ranked) != resources.sockets or any(len(cores) != resources.cores_per_socket for cores in ranked):
         shape = f"{len(ranked)} sockets with {sorted({len(cores) for cores in ranked})} cores"
         raise WrongDevicesError(
-            f"Slurm counts {given.sockets} sockets with {given.cores_per_socket} cores, the ResourceSlices {shape}: "
-            f"Slurm's cores do not identify CPUs (reserved CPUs, or CPUs= without Sockets= in slurm.conf)"
+            f"Slurm counts {resources.sockets} sockets with {resources.cores_per_socket} cores, the ResourceSlices "
+            f"{shape}: Slurm's cores do not identify CPUs (reserved CPUs, or CPUs= without Sockets= in slurm.conf)"
         )
     return [
-        device for socket, core in given.cores for _, device in sorted(ranked[socket][core], key=lambda pair: pair[0])
+        device
+        for socket, core in resources.cores
+        for _, device in sorted(ranked[socket][core], key=lambda pair: pair[0])
     ]
 
 

@@ -26,29 +26,29 @@ def attributes(driver: str, device: Mapping[str, Any]) -> dict[str, Value]:
 
     A version that is none is left out.
     """
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for name, value in (device.get("attributes") or {}).items():
         key = _full(driver, name)
         for kind in ("string", "int", "bool"):
             if kind in (value or {}):
-                found[key] = value[kind]
+                values[key] = value[kind]
         if "version" in (value or {}):
             try:
-                found[key] = Semver.parse(str(value["version"]))
+                values[key] = Semver.parse(str(value["version"]))
             except ValueError:
                 continue
-    return found
+    return values
 
 
 def capacity(driver: str, device: Mapping[str, Any]) -> dict[str, Decimal]:
     """Return the capacities of a device in a ResourceSlice, by their full names; one that is none is left out."""
-    found = {}
+    amounts = {}
     for name, value in (device.get("capacity") or {}).items():
         try:
-            found[_full(driver, name)] = quantity.parse((value or {}).get("value") or "")
+            amounts[_full(driver, name)] = quantity.parse((value or {}).get("value") or "")
         except ValueError:
             continue
-    return found
+    return amounts
 
 
 def _full(driver: str, name: str) -> str:

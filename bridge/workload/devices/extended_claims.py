@@ -31,23 +31,23 @@ def names(classes: Iterable[_Object], gres: Mapping[str, str], table: Mapping[st
     Both must be mapped to gres, the resource by ``gres`` and the class by ``table``. Of several classes with one
     resource, it is the newest, and of equally old ones the alphabetically first, as in kube-scheduler.
     """
-    found: dict[str, str] = {}
+    class_by_resource: dict[str, str] = {}
     # the last one stays: sorted by age, then against the alphabet
     by_name = sorted(classes, key=lambda entry: str(entry["metadata"]["name"]), reverse=True)
     for entry in sorted(by_name, key=lambda entry: str(entry["metadata"].get("creationTimestamp") or "")):
         resource = (entry.get("spec") or {}).get("extendedResourceName")
         if resource:
-            found[resource] = str(entry["metadata"]["name"])
+            class_by_resource[resource] = str(entry["metadata"]["name"])
     return {
         resource: name
-        for resource, name in found.items()
+        for resource, name in class_by_resource.items()
         if resource in gres and _provides(table.get(name, ""), gres[resource])
     }
 
 
-def _provides(kind: str, wanted: str) -> bool:
-    """Whether devices of the gres ``kind`` are devices of the gres ``wanted``, as ``gpu:a100`` is ``gpu``."""
-    return bool(kind) and (kind == wanted or (":" not in kind and kind == wanted.partition(":")[0]))
+def _provides(kind: str, requested: str) -> bool:
+    """Whether devices of the gres ``kind`` are devices of the gres ``requested``, as ``gpu:a100`` is ``gpu``."""
+    return bool(kind) and (kind == requested or (":" not in kind and kind == requested.partition(":")[0]))
 
 
 def wants_devices(pod: _Pod, classes: Collection[str] = ()) -> bool:
@@ -98,7 +98,7 @@ def claim(pod: _Pod, classes: Mapping[str, str] = _NONE) -> dict[str, Any] | Non
     ``ValueError`` for a quantity that is not a whole number, and for such a resource in an init container that is not a
     sidecar; for the name of a class there, admission refuses the pod.
     """
-    wanted = [
+    device_requests = [
         {
             "name": request,
             "exactly": {
@@ -109,7 +109,7 @@ def claim(pod: _Pod, classes: Mapping[str, str] = _NONE) -> dict[str, Any] | Non
         }
         for _, resource, request, count in _entries(pod, classes)
     ]
-    if not wanted:
+    if not device_requests:
         return None
     metadata = pod["metadata"]
     return {
@@ -129,7 +129,7 @@ def claim(pod: _Pod, classes: Mapping[str, str] = _NONE) -> dict[str, Any] | Non
                 }
             ],
         },
-        "spec": {"devices": {"requests": sorted(wanted, key=lambda entry: str(entry["name"]))}},
+        "spec": {"devices": {"requests": sorted(device_requests, key=lambda entry: str(entry["name"]))}},
     }
 
 
@@ -145,13 +145,13 @@ def status(pod: _Pod, classes: Mapping[str, str] = _NONE) -> dict[str, Any]:
 def device_classes(container: _Object, classes: Collection[str] = ()) -> dict[str, Any]:
     """Return the requests of a container for devices by DRA: resource name -> quantity."""
     holder = container.get("resources") or {}
-    both = {**(holder.get("limits") or {}), **(holder.get("requests") or {})}
-    return {key: value for key, value in sorted(both.items()) if key.startswith(PREFIX) or key in classes}
+    requests = {**(holder.get("limits") or {}), **(holder.get("requests") or {})}
+    return {key: value for key, value in sorted(requests.items()) if key.startswith(PREFIX) or key in classes}
 
 
 def _entries(pod: _Pod, classes: Mapping[str, str]) -> list[tuple[str, str, str, int]]:
     """Return container, resource, name of the request and count, as kube-scheduler numbers the requests."""
-    spec, found = pod["spec"], []
+    spec, entries = pod["spec"], []
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
     first = len(containers) - len(spec.get("containers") or ())
     for index, container in enumerate(containers):
@@ -169,5 +169,5 @@ def _entries(pod: _Pod, classes: Mapping[str, str]) -> list[tuple[str, str, str,
                 raise ValueError(f"{resource}: {text!r} is not a whole number")
             if count:
                 request = f"container-{index}-request-{order.index(resource)}"
-                found.append((container["name"], resource, request, int(count)))
-    return found
+                entries.append((container["name"], resource, request, int(count)))
+    return entries

@@ -18,7 +18,7 @@ class NodeGres:
     problem: str = ""
 
 
-def count(found: Iterable[Device], selectors: Mapping[str, Selector], table: Mapping[str, str]) -> NodeGres:
+def count(devices: Iterable[Device], selectors: Mapping[str, Selector], table: Mapping[str, str]) -> NodeGres:
     """Count the devices of a node by the gres of their class.
 
     ``selectors`` and ``table`` (the configuration) have the selector and the gres of each DeviceClass. A device of
@@ -29,7 +29,7 @@ def count(found: Iterable[Device], selectors: Mapping[str, Selector], table: Map
     Slurm numbers the devices of a gres from 0, those of the first type first.
     """
     by_gres: dict[str, list[tuple[int, str]]] = {}
-    for device in found:
+    for device in devices:
         if device.unusable and device.unusable != claimed_devices.TAINTED:
             continue
         kinds = {table[name] for name, matches in selectors.items() if matches(device)}
@@ -48,9 +48,9 @@ def count(found: Iterable[Device], selectors: Mapping[str, Selector], table: Map
         kinds_of = sorted(kind for kind in by_gres if kind.partition(":")[0] == name)
         numbers = [number for kind in kinds_of for number, _ in sorted(by_gres[kind])]
         if numbers != list(range(len(numbers))):
-            told = ", ".join(map(str, numbers[:16]))
+            shown = ", ".join(map(str, numbers[:16]))
             return NodeGres(
-                problem=f"the devices of gres {', '.join(kinds_of)} have the numbers {told}; allowed: 0 to "
+                problem=f"the devices of gres {', '.join(kinds_of)} have the numbers {shown}; allowed: 0 to "
                 f"{len(numbers) - 1} in this order, by which Slurm identifies them"
             )
-    return NodeGres({kind: len(found) for kind, found in sorted(by_gres.items())})
+    return NodeGres({kind: len(numbered) for kind, numbered in sorted(by_gres.items())})

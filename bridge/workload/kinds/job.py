@@ -34,8 +34,8 @@ def completed(owner: Owner) -> int:
 
 def completion_index(pod: Pod, spec: Mapping[str, Any], size: int) -> int | None:
     """Return the completion index of the pod in a Job of ``size`` pods; ``None`` if it has none below ``size``."""
-    found = number(annotation(pod, COMPLETION_INDEX)) if spec.get("completionMode") == "Indexed" else None
-    return found if found is not None and found < size else None
+    index = number(annotation(pod, COMPLETION_INDEX)) if spec.get("completionMode") == "Indexed" else None
+    return index if index is not None and index < size else None
 
 
 def _owner_name(pod: Pod) -> str | None:

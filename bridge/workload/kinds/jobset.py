@@ -26,15 +26,15 @@ def pods_of(owner: Owner) -> int:
 
 def completed(owner: Owner, index: str) -> int:
     """Return the number of pods of the complete Jobs of one replicated job, or of all if ``index`` is empty."""
-    found = (owner.get("status") or {}).get("replicatedJobsStatus") or ()
-    jobs = {entry["name"]: number(entry.get("succeeded")) or 0 for entry in found}
+    statuses = (owner.get("status") or {}).get("replicatedJobsStatus") or ()
+    jobs = {entry["name"]: number(entry.get("succeeded")) or 0 for entry in statuses}
     entries = [entry for entry in _replicated_jobs(owner) if index in ("", entry["name"])]
     return sum(jobs.get(entry["name"], 0) * (job.pods_of(_job_spec(entry)) or 0) for entry in entries)
 
 
 def _replicated_jobs(owner: Owner) -> list[ReplicatedJob]:
-    found: list[ReplicatedJob] = owner["spec"].get("replicatedJobs") or []
-    return found
+    replicated_jobs: list[ReplicatedJob] = owner["spec"].get("replicatedJobs") or []
+    return replicated_jobs
 
 
 def _job_spec(entry: ReplicatedJob) -> Mapping[str, Any]:
@@ -49,8 +49,8 @@ def _size(entry: ReplicatedJob) -> int | None:
 
 
 def _replicas(entry: ReplicatedJob) -> int:
-    found = number(entry.get("replicas", 1))
-    return 1 if found is None else found
+    replicas = number(entry.get("replicas", 1))
+    return 1 if replicas is None else replicas
 
 
 def _place(pod: Pod, owner: Owner, whole: bool, replicas: int) -> Place | None:
@@ -60,33 +60,33 @@ def _place(pod: Pod, owner: Owner, whole: bool, replicas: int) -> Place | None:
             f"metadata.labels[{UID}]: {uid!r} is not allowed: JobSet {name} was created again; allowed: "
             f"{owner['metadata']['uid']!r}"
         )
-    entries, own = _replicated_jobs(owner), required_label(pod, REPLICATED_JOB, _WRITER)
-    entry = next((entry for entry in entries if entry["name"] == own), None)
+    entries, job_name = _replicated_jobs(owner), required_label(pod, REPLICATED_JOB, _WRITER)
+    entry = next((entry for entry in entries if entry["name"] == job_name), None)
     if entry is None:
-        known = ", ".join(entry["name"] for entry in entries)
-        raise InvalidGroupError(f"metadata.labels[{REPLICATED_JOB}]: {own!r} is not allowed; allowed: {known}")
+        allowed = ", ".join(entry["name"] for entry in entries)
+        raise InvalidGroupError(f"metadata.labels[{REPLICATED_JOB}]: {job_name!r} is not allowed; allowed: {allowed}")
     if whole:
         _check_whole(owner)
         members, index = entries, ""
     elif _size(entry) is None:
         return None
     else:
-        members, index = [entry], own
+        members, index = [entry], job_name
     size = limited(sum(_size(member) or 0 for member in members), f"JobSet {name}: spec.replicatedJobs")
     return Place(index, max(size, 1), max(size, 1), _slot(pod, members, entry, size))
 
 
-def _slot(pod: Pod, members: list[ReplicatedJob], own: ReplicatedJob, size: int) -> int | None:
+def _slot(pod: Pod, members: list[ReplicatedJob], replicated_job: ReplicatedJob, size: int) -> int | None:
     """Return the index of the pod among all pods of ``members``, in the order of the JobSet."""
     if any(_job_spec(member)["completionMode"] != "Indexed" for member in members):
         return None
-    spec = _job_spec(own)
-    each = job.pods_of(spec) or 0
-    index = job.completion_index(pod, spec, each)
+    spec = _job_spec(replicated_job)
+    pods_per_job = job.pods_of(spec) or 0
+    index = job.completion_index(pod, spec, pods_per_job)
     if index is None:
         return None
-    before = sum(_size(member) or 0 for member in members[: members.index(own)])
-    slot = before + required_number(pod, JOB_INDEX, _WRITER) * each + index
+    before = sum(_size(member) or 0 for member in members[: members.index(replicated_job)])
+    slot = before + required_number(pod, JOB_INDEX, _WRITER) * pods_per_job + index
     return slot if slot < size else None
 
 

@@ -1,4 +1,4 @@
-"""What the modules of the kinds have in common."""
+"""The interface of a kind of group, and helpers that the modules of the kinds share."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ def required_label(pod: Pod, name: str, writer: str) -> str:
 def required_number(pod: Pod, name: str, writer: str) -> int:
     """Return the whole number in a required label; raises :class:`InvalidGroupError`."""
     text = required_label(pod, name, writer)
-    found = number(text)
-    if found is None:
+    value = number(text)
+    if value is None:
         raise InvalidGroupError(f"metadata.labels[{name}]: {text!r} is not allowed; allowed: a whole number")
-    return found
+    return value
 
 
-def limited(size: int, where: str) -> int:
+def limited(size: int, field: str) -> int:
     """Return the size if podbridge supports it; raises :class:`InvalidGroupError`."""
     if size > MAX_SIZE:
-        raise InvalidGroupError(f"{where}: {size} is not allowed; allowed: at most {MAX_SIZE} pods in a group")
+        raise InvalidGroupError(f"{field}: {size} is not allowed; allowed: at most {MAX_SIZE} pods in a group")
     return size

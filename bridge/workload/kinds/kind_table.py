@@ -34,9 +34,9 @@ def claimed(pod: Pod) -> tuple[Kind, str] | None:
     return None
 
 
-def check_gang(value: str, where: str) -> None:
-    """Raise :class:`InvalidGroupError` if the annotation ``bridge.vk.io/gang`` of ``where`` is invalid."""
+def check_gang(value: str, subject: str) -> None:
+    """Raise :class:`InvalidGroupError` if the annotation ``bridge.vk.io/gang`` of ``subject`` is invalid."""
     if value not in GANG_VALUES:
         raise InvalidGroupError(
-            f"annotation {names.GANG} of {where}: {value[:120]!r} is not allowed; allowed: {', '.join(GANG_VALUES)}"
+            f"annotation {names.GANG} of {subject}: {value[:120]!r} is not allowed; allowed: {', '.join(GANG_VALUES)}"
         )

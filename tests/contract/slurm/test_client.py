@@ -461,7 +461,7 @@ def test_an_expensive_list_is_read_beside_the_polls_the_newest_jobs_first(
     request = ask(client, link=link_of("here"))
     ours = client.submit(request).job_id
     try:
-        poller = Poller(client, "here", Config(), known=lambda _: {})
+        poller = Poller(client, "here", Config(), jobs_on_pods=lambda _: {})
         standby = poller.refresh()
         assert (standby.sequence, dict(standby.jobs), standby.requested_at) == (1, {}, -math.inf)
         poller.list_all()

@@ -35,13 +35,13 @@ def test_jobs_that_are_reported_one_by_one_are_counted_together_before_any_may_e
 def test_many_that_vanish_are_held_for_a_minute_each_and_only_if_told():
     state = step(Brake(), 12, keys(10), 0, LIMITS)
     assert (state.engaged, state.held) == (True, keys(10))
-    state = step(state, 12, keys(12), 30, LIMITS, told=keys(12))
+    state = step(state, 12, keys(12), 30, LIMITS, reported=keys(12))
     assert state.held == keys(12)
     assert step(state, 12, keys(12), 60, LIMITS).held == keys(12)
-    state = step(state, 12, keys(12), 60, LIMITS, told=keys(12))
+    state = step(state, 12, keys(12), 60, LIMITS, reported=keys(12))
     assert state.allowed == keys(10)
     assert state.engaged
-    state = step(state, 12, keys(12), 90, LIMITS, told=keys(12))
+    state = step(state, 12, keys(12), 90, LIMITS, reported=keys(12))
     assert (state.engaged, state.allowed) == (False, keys(12))
 
 
@@ -49,14 +49,14 @@ def test_jobs_that_are_there_again_release_the_brake_and_their_time_begins_anew(
     state = step(Brake(), 12, keys(12), 0, LIMITS)
     state = step(state, 12, keys(0), 59, LIMITS)
     assert (state.engaged, state.missing) == (False, {})
-    state = step(state, 12, keys(12), 61, LIMITS, told=keys(12))
+    state = step(state, 12, keys(12), 61, LIMITS, reported=keys(12))
     assert state.held == keys(12)
-    assert step(state, 12, keys(12), 120, LIMITS, told=keys(12)).held == keys(12)
+    assert step(state, 12, keys(12), 120, LIMITS, reported=keys(12)).held == keys(12)
 
 
 def test_an_administrators_word():
     state = step(Brake(), 12, keys(12), 0, LIMITS)
-    held = step(state, 12, keys(12), 10_000, LIMITS, BrakeAnswer.HOLD, told=keys(12))
+    held = step(state, 12, keys(12), 10_000, LIMITS, BrakeAnswer.HOLD, reported=keys(12))
     assert held.held == keys(12)
     ended = step(held, 12, keys(12), 10_001, LIMITS, BrakeAnswer.CONFIRM)
     assert (ended.engaged, ended.allowed) == (False, keys(12))
@@ -75,7 +75,7 @@ def test_jobs_that_vanish_a_few_at_a_time_engage_it_as_well():
 
 def test_the_brake_stays_engaged_while_fewer_jobs_than_its_limit_are_missing():
     state = step(Brake(), 12, keys(12), 0, LIMITS)
-    state = step(state, 12, keys(9), 1, LIMITS, told=keys(12))
+    state = step(state, 12, keys(9), 1, LIMITS, reported=keys(12))
     assert (state.engaged, state.held, state.allowed) == (True, keys(9), set())
 
 
@@ -99,7 +99,7 @@ def test_never_more_than_the_share_is_believed_within_the_hold(steps):
         missing = {str(number) for number in numbers}
         since = {key: since.get(key, now) for key in missing}
         before = state
-        state = step(state, 40, missing, now, LIMITS, BrakeAnswer(word), told=missing)
+        state = step(state, 40, missing, now, LIMITS, BrakeAnswer(word), reported=missing)
         assert state.missing == since
         assert state.allowed <= missing
         assert before.allowed & missing <= state.allowed

@@ -101,7 +101,7 @@ def test_a_held_pod_says_so_and_is_not_ended_until_it_is_allowed():
     assert decided(everyone, gone, brake) == [workload_actions.Mark(each, missing=True) for each in everyone]
     marked = [pod(number, marked=True) for number in range(1, 13)]
     assert decided(marked, gone, brake) == []
-    after = step(brake, 12, brake.held, 60, limits, told=brake.held)
+    after = step(brake, 12, brake.held, 60, limits, reported=brake.held)
     assert [type(action) for action in decided(marked, gone, after)] == [workload_actions.End] * 12
 
 

@@ -57,15 +57,15 @@ def old_entry(node, cores, memory=100):
 def test_the_nodes_of_a_job_in_the_answer_of_22_05():
     listed = {"allocated_nodes": [old_entry("n1", 7), old_entry("n2", 1, 50)]}
     texts = ["gpu:2(IDX:0-1),fpga:x:1(IDX:0)", "gpu:0(IDX:N/A)"]
-    assert allotments.of_each(listed, texts, 8) == (
+    assert allotments.of_job_nodes(listed, texts, 8) == (
         ("n1", Allotment(7, 100, (("fpga:x", 1), ("gpu", 2)))),
         ("n2", Allotment(1, 50, (("gpu", 0),))),
     )
-    assert allotments.of_each(listed, texts[:1], 16) == (
+    assert allotments.of_job_nodes(listed, texts[:1], 16) == (
         ("n1", Allotment(14, 100, None)),
         ("n2", Allotment(2, 50, None)),
     ), "two threads a core; a list with another number of nodes shows no gres"
-    assert allotments.of_each({"allocated_nodes": [old_entry("n1", 7)]}, texts[:1], 7) == ()
+    assert allotments.of_job_nodes({"allocated_nodes": [old_entry("n1", 7)]}, texts[:1], 7) == ()
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,6 @@ def test_the_nodes_of_a_job_in_the_answer_of_22_05():
     ],
 )
 def test_nodes_that_cannot_be_read_are_not_compared(listed):
-    assert allotments.of_each(listed, [], 8) == ()
+    assert allotments.of_job_nodes(listed, [], 8) == ()
     wrong = {"allocated_nodes": [old_entry("n1", 1), old_entry("n2", 1, "much")]}
-    assert allotments.of_each(wrong, [], 8) == ()
+    assert allotments.of_job_nodes(wrong, [], 8) == ()

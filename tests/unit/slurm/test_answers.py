@@ -15,7 +15,7 @@ from bridge.errors import (
     SlurmUnavailableError,
     SlurmUnknownOutcomeError,
 )
-from bridge.slurm.slurm_answers import judge, own, release, warning
+from bridge.slurm.slurm_answers import judge, read_answer, release, warning
 from bridge.slurm.versions import VERSIONS
 
 META = {"plugin": {"type": "openapi/x"}, "slurm": {"release": "26.05.5"}}
@@ -151,7 +151,7 @@ def test_warnings_are_told_once() -> None:
 
 
 def test_the_bulk_of_a_job_is_dropped_while_it_is_read() -> None:
-    data = own(slurms(jobs=[{"job_id": 1, "job_state": ["RUNNING"], "job_resources": {"nodes": [1] * 1000}}]))
+    data = read_answer(slurms(jobs=[{"job_id": 1, "job_state": ["RUNNING"], "job_resources": {"nodes": [1] * 1000}}]))
     assert data is not None
     assert data["jobs"] == [{"job_id": 1, "job_state": ["RUNNING"]}]
 

@@ -80,5 +80,5 @@ def test_after_a_failed_poll_and_on_request_the_nodes_are_read(polls: Polls) -> 
     polls.slurm.down = False
     assert polls.poll() == {"IDLE"}
     assert polls.poll() is None
-    polls.reader.want()
+    polls.reader.require_read()
     assert polls.poll() == {"IDLE"}

@@ -137,7 +137,7 @@ def test_a_changed_node_ends_the_pause_between_two_polls(scene: Scene) -> None:
     scene.poll()
     stop = threading.Event()
     scene.poller._clock = scene.poller._node_reader._clock = SystemClock()
-    scene.poller._node_reader._asked_at = scene.poller._node_reader._due_at = 0
+    scene.poller._node_reader._requested_at = scene.poller._node_reader._due_at = 0
     thread = threading.Thread(target=scene.poller._wait, args=(stop, 60.0, 0.0))
     scene.slurm.nodes["node-1"].states.add("DRAIN")  # first: else the answer may be older, and ends the pause too
     thread.start()

@@ -61,7 +61,9 @@ class Scene:
         self.on_pods: dict[int, JobLink] = {}
         self.returned: list[int] = []
         self.started: list[Callable[[], None]] = []
-        self.poller = Poller(client, "here", config, clock=self.clock, known=self.known, start=self.started.append)
+        self.poller = Poller(
+            client, "here", config, clock=self.clock, jobs_on_pods=self.known, start=self.started.append
+        )
         for _ in range(5):
             slurm.add(user="alice")
 
