@@ -92,9 +92,9 @@ def step(
     fresh = missing - allowed
     since = before.since
     if since is None:
-        lately = fresh | recently_allowed.keys()
+        recent = fresh | recently_allowed.keys()
         total = expected_count + len(recently_allowed.keys() - missing)
-        if fresh and len(lately) >= limits.least and len(lately) > limits.share * total:
+        if fresh and len(recent) >= limits.least and len(recent) > limits.share * total:
             since = now
         else:
             settled = {key for key in fresh if now >= since_when[key] + limits.settle}

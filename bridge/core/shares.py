@@ -14,7 +14,7 @@ _Key = TypeVar("_Key")
 
 
 class Shares:
-    """Counts the places in use. Each group may have half of what the others leave. For any thread.
+    """Counts the places in use. Each group may use half of the places that the others leave free. For any thread.
 
     So a group alone has half of the places, and there is always one for the first member of one more group.
 
@@ -36,7 +36,7 @@ class Shares:
         self._members: Counter[tuple[str, str]] = Counter()
 
     def enter(self, group: str, member: str) -> Callable[[], None]:
-        """Take a place; return the function that gives it back, once. Raises :class:`ShareExceededError`."""
+        """Take a place; return the function that releases it. Raises :class:`ShareExceededError`."""
         key = group, member
         with self._lock:
             in_use = self._groups[group]

@@ -98,6 +98,7 @@ class Supervisor:
 
         ``writes``: the thread sends writes that only the leader may send; the lease is released after it has ended.
         """
+        # a daemon: the interpreter joins other threads at exit, and a hanging slurmrestd would delay the end
         thread = threading.Thread(target=self._guard, args=(name, target, ends), name=name, daemon=True)
         with self._lock:
             # without an ident, a thread is about to be started

@@ -44,45 +44,53 @@ class Allotment:
 
 
 def of_job(
-    cpus: float, nodes: float, tasks: float, texts: Mapping[str, str], by_node: tuple[tuple[str, Allotment], ...] = ()
+    cpus: float,
+    nodes: float,
+    tasks: float,
+    tres_texts: Mapping[str, str],
+    by_node: tuple[tuple[str, Allotment], ...] = (),
 ) -> Allotment:
-    """Return the allotment of an allocated job; ``texts`` are the fields of the job that begin with ``tres_``.
+    """Return the allotment of an allocated job; ``tres_texts`` are the fields of the job that begin with ``tres_``.
 
     The devices are those that the job requests: without GPUs in AccountingStorageTRES, no field shows the allocated
     ones. Slurm gives all of them or none. ``by_node`` is what it has on each of several nodes (:func:`of_job_nodes`).
     """
-    memory = _MEMORY.search(texts.get("tres_alloc_str", ""))
-    shown = "tres_per_node" in texts
+    memory = _MEMORY.search(tres_texts.get("tres_alloc_str", ""))
+    is_shown = "tres_per_node" in tres_texts
     counts: Counter[str] = Counter()
     for field, times in (("tres_per_node", nodes), ("tres_per_job", 1), ("tres_per_task", tasks)):
-        for part in gres_text.listed(texts.get(field, "")):
+        for part in gres_text.listed(tres_texts.get(field, "")):
             try:
                 gres = gres_text.read(part)
             except ValueError:
-                shown = False  # an unknown form: the gres are not compared
+                is_shown = False  # an unknown form: the gres are not compared
             else:
                 counts[gres.kind] += gres.count * max(1, int(times))
     return Allotment(
         int(cpus),
         float(memory[1]) * _UNITS[memory[2] or "M"] if memory is not None else 0,
-        tuple(sorted(counts.items())) if shown else None,
+        tuple(sorted(counts.items())) if is_shown else None,
         by_node,
     )
 
 
 def of_job_nodes(resources: object, details: object, cpus: float) -> tuple[tuple[str, Allotment], ...]:
-    """Return what a job has on each of its nodes, from its ``job_resources`` and ``gres_detail`` in Slurm 22.05.
+    """Return the resources of a job on each of its nodes, from ``job_resources`` and ``gres_detail`` in Slurm 22.05.
 
     The answer shows cores; ``cpus`` are the CPUs of the job, to count the threads of a core. Empty for one node, and if
     the answer cannot be read.
     """
     by_node: dict[str, Allotment] = {}
     try:
-        listed = resources["allocated_nodes"]  # type: ignore[index]
-        cores = {node["nodename"]: sum(len(socket["cores"]) for socket in node["sockets"].values()) for node in listed}
+        node_entries = resources["allocated_nodes"]  # type: ignore[index]
+        cores = {
+            node["nodename"]: sum(len(socket["cores"]) for socket in node["sockets"].values()) for node in node_entries
+        }
         threads = math.ceil(cpus / sum(cores.values())) or 1
-        texts = details if isinstance(details, list) and len(details) == len(listed) else [None] * len(listed)
-        for node, text in zip(listed, texts, strict=True):
+        texts = (
+            details if isinstance(details, list) and len(details) == len(node_entries) else [None] * len(node_entries)
+        )
+        for node, text in zip(node_entries, texts, strict=True):
             gres = None if text is None else _counts(map(gres_text.read, gres_text.listed(text)))
             by_node[node["nodename"]] = Allotment(
                 cores[node["nodename"]] * threads, job_resources.count(node["memory_allocated"]), gres
@@ -101,13 +109,13 @@ def of_nodes(entries: Iterable[Mapping[str, object]], cpus: Mapping[str, int], t
     by_node: dict[str, Allotment] = {}
     try:
         read = [(str(entry.get("node")), job_resources.read(entry), entry) for entry in entries]
-        others = math.ceil(total / max(1, sum(len(node.cores) for _, node, _ in read)))
+        threads_elsewhere = math.ceil(total / max(1, sum(len(node.cores) for _, node, _ in read)))
         for name, node, entry in read:
-            threads = cpus[name] // max(1, node.sockets * node.cores_per_socket) if name in cpus else others
-            listed = entry.get("gres")
+            threads = cpus[name] // max(1, node.sockets * node.cores_per_socket) if name in cpus else threads_elsewhere
+            gres_entries = entry.get("gres")
             node_gres = [
                 Gres(item.get("name") or "", item.get("type") or "", job_resources.count(item.get("count")))
-                for item in (listed if isinstance(listed, list) else ())
+                for item in (gres_entries if isinstance(gres_entries, list) else ())
             ]
             memory = job_resources.count(entry.get("mem_alloc"))
             by_node[name] = Allotment(len(node.cores) * max(1, threads), memory, _counts(node_gres))

@@ -21,6 +21,7 @@ from dataclasses import astuple, dataclass
 from bridge.gres_text import KIND
 from bridge.slurm.models import Node
 
+# slurmctld never connects to it, but blocks for 10 s for each node whose address it cannot resolve
 ADDRESS = "127.0.0.1"
 _UID = 36
 """Characters of a UID; the name of the installation follows it (:func:`bridge.kube.cluster.owner`)."""
@@ -49,7 +50,7 @@ class ExternalNode:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        wrong = [
+        problems = [
             *([] if NAME.fullmatch(self.name) else [f"name {self.name!r}"]),
             *([] if self.cpus > 0 else [f"CPUs {self.cpus}"]),
             *([] if self.memory_mib > 0 else [f"memory {self.memory_mib} MiB"]),
@@ -57,8 +58,8 @@ class ExternalNode:
             *(f"feature {item!r}" for item in self.features if not FEATURE.fullmatch(item)),
             *([f"topology {self.topology!r}"] if self.topology and not TOPOLOGY.fullmatch(self.topology) else []),
         ]
-        if wrong:
-            raise ValueError("not possible in Slurm: " + ", ".join(wrong))
+        if problems:
+            raise ValueError("not possible in Slurm: " + ", ".join(problems))
 
 
 def conf_line(node: ExternalNode, cluster: str) -> str:

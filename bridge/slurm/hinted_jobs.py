@@ -42,16 +42,16 @@ def merge_one(state: PollState, expected: Mapping[int, Expected], job: Job, bega
     """
     before, job_id = state.snapshot, job.job_id
     observed_job = before.jobs.get(job_id)
-    same = (
+    is_same_job = (
         observed_job is not None
         and observed_job.job.link == job.link
         and is_same(identity(observed_job.job), identity(job))
     )
     if not before.sequence or job.link is None or job.link != link_of(state, expected, job_id):
         return None
-    if (not same and job_id not in expected) or (is_allocated(job.states) and not job.nodes):
+    if (not is_same_job and job_id not in expected) or (is_allocated(job.states) and not job.nodes):
         return None
-    return _with_jobs(state, {job_id: observed(observed_job if same else None, job, began)})
+    return _with_jobs(state, {job_id: observed(observed_job if is_same_job else None, job, began)})
 
 
 def merge_some(
@@ -94,31 +94,31 @@ def carried(polled: PollState, current: PollState, job_ids: Iterable[int]) -> Po
 
     It is unknown whether the answers of the poll about these jobs are older. The next poll finds later changes.
     """
-    alone = {
+    read_jobs = {
         job_id: observed_job for job_id in job_ids if (observed_job := current.snapshot.jobs.get(job_id)) is not None
     }
-    if not alone:
+    if not read_jobs:
         return polled
-    foreign = {job_id: job_identity for job_id, job_identity in polled.foreign.items() if job_id not in alone}
-    return replace(_with_jobs(polled, alone), foreign=foreign)
+    foreign = {job_id: job_identity for job_id, job_identity in polled.foreign.items() if job_id not in read_jobs}
+    return replace(_with_jobs(polled, read_jobs), foreign=foreign)
 
 
-def _with_jobs(state: PollState, alone: Mapping[int, ObservedJob]) -> PollState:
-    """Return a state with these jobs in place of what it has about them."""
+def _with_jobs(state: PollState, new_jobs: Mapping[int, ObservedJob]) -> PollState:
+    """Return a state in which these jobs replace the earlier ones."""
     before = state.snapshot
-    jobs = {**before.jobs, **alone}
-    same = all(
-        i in before.jobs and before.jobs[i].job.link == observed_job.job.link for i, observed_job in alone.items()
+    jobs = {**before.jobs, **new_jobs}
+    has_same_links = all(
+        i in before.jobs and before.jobs[i].job.link == observed_job.job.link for i, observed_job in new_jobs.items()
     )
     return replace(
         state,
         snapshot=replace(
             before,
             jobs=jobs,
-            by_uid=before.by_uid if same else by_uid(jobs),
-            absent=before.absent - alone.keys(),
+            by_uid=before.by_uid if has_same_links else by_uid(jobs),
+            absent=before.absent - new_jobs.keys(),
         ),
-        listed={**state.listed, **{job_id: observed_job.job.states for job_id, observed_job in alone.items()}},
-        detailed={**state.detailed, **dict.fromkeys(alone, before.sequence)},
-        unread={job_id: now for job_id, now in state.unread.items() if job_id not in alone},
+        listed={**state.listed, **{job_id: observed_job.job.states for job_id, observed_job in new_jobs.items()}},
+        detailed={**state.detailed, **dict.fromkeys(new_jobs, before.sequence)},
+        unread={job_id: now for job_id, now in state.unread.items() if job_id not in new_jobs},
     )

@@ -1,4 +1,4 @@
-"""Reads from slurmrestd what one poll needs about jobs."""
+"""Reads the data about jobs that one poll needs, from slurmrestd."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class JobReader:
         self._backlog = False
         self._ended = 0.0  # when the last poll had read jobs alone
 
-    def ask(
+    def read(
         self,
         last: PollState,
         expected: Mapping[int, Expected],
@@ -101,13 +101,13 @@ class JobReader:
         ``alone``: if the only news is that some of podbridge's jobs have started, read these alone, without a witness.
         At least one poll in ``CHECK_PERIOD`` has a witness.
         """
-        answers = self._ask(last, expected, began, leads=leads, alone=alone)
+        answers = self._read(last, expected, began, leads=leads, alone=alone)
         if answers.reused is not None:
             return answers
         details = self.with_node_allotments(last, answers.answers.details)
         return replace(answers, answers=replace(answers.answers, details=details))
 
-    def _ask(
+    def _read(
         self, last: PollState, expected: Mapping[int, Expected], began: float, *, leads: bool, alone: bool
     ) -> JobAnswers:
         if not self._client.version.job_states:
@@ -151,22 +151,24 @@ class JobReader:
         log.debug("reading jobs", extra=kv(listed=len(states), wanted=len(plan.jobs), started=len(plan.started)))
         starts = [job_id for job_id in plan.started if job_id not in witness_jobs]
         first_nodes = self._read_started(last, states, expected, tuple(starts[:limit]))
-        room = max(0, limit - len(plan.started))
+        remaining = max(0, limit - len(plan.started))
         details: dict[int, Job] = {}
-        to_read, others = plan.jobs, 0
+        to_read, others_read = plan.jobs, 0
         if state_list.complete and plan.in_bulk(len(states), self._client.job_bytes):
             needed_ids = set(plan.jobs)
             details = {job.job_id: job for job in self._client.jobs() if job.job_id in needed_ids}
             to_read = ()
         elif last.snapshot.sequence and not (leads and began < self._hurried_until):
-            to_read, others = self._select_paced(to_read, last.snapshot.jobs.keys() | expected.keys(), began, leads)
-        singles = to_read[:room]
+            to_read, others_read = self._select_paced(
+                to_read, last.snapshot.jobs.keys() | expected.keys(), began, leads
+            )
+        singles = to_read[:remaining]
         self._backlog = len(plan.started) > limit or 0 < len(singles) < len(to_read)
         answers = Answers(
             began, states, details, started=first_nodes, complete=state_list.complete, list_began=state_list.list_began
         )
         answers = self._read_singly(answers, plan, singles)
-        self.spend(others if budget else len(first_nodes) + len(singles) + len(witness_jobs))
+        self.spend(others_read if budget else len(first_nodes) + len(singles) + len(witness_jobs))
         # last: an unchanged witness confirms all earlier answers
         for job_id, witness in witness_jobs.items():
             job = self._read_job(job_id)
@@ -187,12 +189,12 @@ class JobReader:
         if len(others) <= FEW_JOBS:
             return jobs, 0
         since = max(self._paced_at, now - LONGEST_PAUSE)
-        allowed = int((now - since) * OTHERS_RATE) if leads else 0
-        if allowed < LEAST_OTHERS:
-            allowed = 0
-        self._paced_at = since + allowed / OTHERS_RATE
-        postponed = {*others[allowed:]}
-        return tuple(job_id for job_id in jobs if job_id not in postponed), allowed
+        allowed_count = int((now - since) * OTHERS_RATE) if leads else 0
+        if allowed_count < LEAST_OTHERS:
+            allowed_count = 0
+        self._paced_at = since + allowed_count / OTHERS_RATE
+        postponed = {*others[allowed_count:]}
+        return tuple(job_id for job_id in jobs if job_id not in postponed), allowed_count
 
     def _budget_now(self, began: float) -> int:
         if began - self._checked_at < CHECK_PERIOD:
@@ -246,9 +248,9 @@ class JobReader:
         return jobs
 
     def with_node_allotments(self, last: PollState, details: Mapping[int, Job]) -> Mapping[int, Job]:
-        """Return jobs by id that show what they have on each of several nodes: their details do not.
+        """Return the jobs by id, with their resources on each of several nodes, which their details lack.
 
-        Slurm changes what a running job has only with its nodes, so it is read once. For any thread.
+        The resources of a running job change only with its nodes, so they are read once. For any thread.
         """
         if not self._client.version.allocations:
             return details
@@ -257,11 +259,8 @@ class JobReader:
         for job_id, job in details.items():
             for part in _parts_without_node_allotments(job):
                 earlier = last.snapshot.jobs.get(job_id)
-                same = earlier is not None and (earlier.job.link, earlier.job.restarts) == (
-                    job.link,
-                    job.restarts,
-                )
-                earlier_allotment = earlier.job.allotment_on(part.nodes) if earlier is not None and same else None
+                is_same = earlier is not None and (earlier.job.link, earlier.job.restarts) == (job.link, job.restarts)
+                earlier_allotment = earlier.job.allotment_on(part.nodes) if earlier is not None and is_same else None
                 if earlier_allotment is not None:
                     allotment_by_id[part.job_id] = earlier_allotment
                 elif is_allocated(part.states):
@@ -269,9 +268,9 @@ class JobReader:
                     missing_parts[part.job_id] = runs_long, part.allotment.cpus if part.allotment is not None else 0
         if not allotment_by_id and not missing_parts:
             return details
-        first = sorted(missing_parts, key=lambda part_id: missing_parts[part_id][0])[:MOST_SINGLES]
+        part_ids = sorted(missing_parts, key=lambda part_id: missing_parts[part_id][0])[:MOST_SINGLES]
         cpus = {name: node.cpus for name, node in last.snapshot.nodes.items()}
-        entries_by_id = at_once(ASKERS, self._read_allocation, tuple(first))
+        entries_by_id = at_once(ASKERS, self._read_allocation, tuple(part_ids))
         for part_id, entries in entries_by_id.items():
             if entries and (allotment := allotments.of_nodes(entries, cpus, missing_parts[part_id][1])) is not None:
                 allotment_by_id[part_id] = allotment
@@ -291,7 +290,7 @@ class JobReader:
 
 
 def _parts_without_node_allotments(job: Job) -> list[Job | JobPart]:
-    """Return the job, or its components, that have several nodes and do not show what they have on each."""
+    """Return the job, or those of its components, that have several nodes but no allotment for each of them."""
     if job.link is None or len(job.nodes) < 2:
         return []
     return [

@@ -44,8 +44,8 @@ def read(entry: Mapping[str, object]) -> NodeResources:
     numbers = bits(str(entry.get("core_bitmap") or "0"))
     if numbers and not (per_socket and numbers[-1] < sockets * per_socket):
         raise ValueError(f"core {numbers[-1]} is not one of {sockets} sockets of {per_socket} cores")
-    listed = entry.get("gres") or ()
-    if not isinstance(listed, list | tuple):
+    gres_entries = entry.get("gres") or ()
+    if not isinstance(gres_entries, list | tuple):
         raise TypeError("gres is not a list")
     return NodeResources(
         sockets,
@@ -53,7 +53,7 @@ def read(entry: Mapping[str, object]) -> NodeResources:
         tuple(divmod(number, per_socket) for number in numbers),
         tuple(
             GresIndices(str(item.get("name") or ""), str(item.get("type") or ""), indices(str(item.get("index") or "")))
-            for item in listed
+            for item in gres_entries
             if isinstance(item, dict)
         ),
     )

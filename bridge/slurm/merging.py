@@ -53,13 +53,13 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
         list_began = answers.began if answers.list_began is None else answers.list_began
     earlier = before.listed_at if last.list_began else -math.inf
     listed_at = list_began if list_began and not unheard else earlier
-    fresh = answered | expected.keys()
-    jobs = _unchanged_jobs(before.jobs, states, fresh | unread)
-    detailed = {job_id: read for job_id, read in last.detailed.items() if job_id in jobs}
+    new_ids = answered | expected.keys()
+    jobs = _unchanged_jobs(before.jobs, states, new_ids | unread)
+    detailed = {job_id: sequence_read for job_id, sequence_read in last.detailed.items() if job_id in jobs}
     foreign = {
         job_id: job_identity for job_id, job_identity in last.foreign.items() if job_id in states and job_id not in jobs
     }
-    for job_id in (before.jobs.keys() | fresh) - jobs.keys():
+    for job_id in (before.jobs.keys() | new_ids) - jobs.keys():
         if job_id not in states:
             continue
         observed_job, expectation, detail = before.jobs.get(job_id), expected.get(job_id), answers.details.get(job_id)
@@ -78,12 +78,12 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
         foreign.pop(job_id, None)
         if job.states != states[job_id] and detail is None:  # CONFIGURING has ended (query_plan)
             job = replace(job, states=states[job_id])
-        same = observed_job is not None and _is_same(observed_job.job, job)
+        is_same_job = observed_job is not None and _is_same(observed_job.job, job)
         if detail is not None:
             detailed[job_id] = sequence
-        elif same and job_id in last.detailed:
+        elif is_same_job and job_id in last.detailed:
             detailed[job_id] = last.detailed[job_id]
-        jobs[job_id] = observed(observed_job if same else None, job, answers.began)
+        jobs[job_id] = observed(observed_job if is_same_job else None, job, answers.began)
     for job_id in [job_id for job_id in before.jobs.keys() | expected.keys() if job_id not in states]:
         if unlisted_job := _unlisted_job(job_id, before.jobs.get(job_id), expected.get(job_id), answers, cluster):
             jobs[job_id] = unlisted_job
@@ -243,10 +243,10 @@ def _unlisted_job(
     observed_job = assumed(job_id, observed_job, expectation)
     detail = answers.details.get(job_id)
     if detail is not None and detail.link is not None and detail.link.cluster == cluster:  # newer than the list
-        same = observed_job is not None and _is_same(observed_job.job, detail)
-        return observed(observed_job if same else None, detail, answers.began)
-    confirmed = observed_job is not None and observed_job.missing and observed_job.is_confirmed
-    if job_id in answers.unknown or detail is not None or confirmed:
+        is_same_job = observed_job is not None and _is_same(observed_job.job, detail)
+        return observed(observed_job if is_same_job else None, detail, answers.began)
+    is_confirmed = observed_job is not None and observed_job.missing and observed_job.is_confirmed
+    if job_id in answers.unknown or detail is not None or is_confirmed:
         return _missing_job(observed_job, expectation, job_id, answers.began)
     return observed_job
 

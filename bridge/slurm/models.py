@@ -191,7 +191,7 @@ class Job:
         return _names(self.excluded)
 
     def allotment_on(self, nodes: tuple[str, ...]) -> Allotment | None:
-        """Return what the job, or its component with these nodes, has on each of them; ``None`` if not known."""
+        """Return the allotment by node of the job, or of its component with these nodes; ``None`` if not known."""
         allotments = (part.allotment for part in self.parts or (self,) if part.nodes == nodes)
         return next((allotment for allotment in allotments if allotment is not None and allotment.nodes), None)
 
@@ -358,7 +358,7 @@ class ApiVersion:
     """Whether these may be external jobs; depends on the release too (:func:`bridge.slurm.versions.of_release`)."""
 
     def missing(self) -> list[str]:
-        """Return, as texts, what podbridge cannot do with this version."""
+        """Return descriptions of the features that this version lacks."""
         support: dict[str, bool] = {
             "external placeholder jobs (batch ones are used)": self.external_jobs,
             "external nodes (labelled nodes are not registered)": self.external_nodes,

@@ -42,8 +42,8 @@ def job_body(request: JobRequest, version: ApiVersion) -> JsonObject:
                 f"API version {version.name} of slurmrestd can't make a heterogeneous job of "
                 f"{len(request.components) + 1} components"
             )
-        every = (replace(request, components=()), *request.components)
-        return {"jobs": [job_body(component, version)["job"] for component in every]}
+        all_components = (replace(request, components=()), *request.components)
+        return {"jobs": [job_body(component, version)["job"] for component in all_components]}
     _require_supported(request, version)
     job: JsonObject = {
         "name": request.name,

@@ -63,6 +63,9 @@ are ``UNKNOWN`` after a restart of slurmctld until they register."""
 
 def count_nodes(nodes: Iterable[Node]) -> None:
     """Set the metric of Slurm's nodes."""
-    counts = Counter(next((k for k, v in COUNTED_STATES.items() if v & node.states), "other") for node in nodes)
+    counts = Counter(
+        next((label for label, label_states in COUNTED_STATES.items() if label_states & node.states), "other")
+        for node in nodes
+    )
     for name in (*COUNTED_STATES, "other"):
         SLURM_NODES.labels(name).set(counts[name])

@@ -110,13 +110,13 @@ def plan_queries(
     waiting = [job_id for job_id in pending if job_id not in witnessed]
     room = min(budget, max(1, budget - len(started) - (len(pending) - len(waiting))))
     unread = [job_id for job_id in unchanged if job_id not in last.detailed and not is_pending(states[job_id])]
-    proofs = [] if changed else unread[: min(room, max(1, room - len(waiting)))]
+    checks = [] if changed else unread[: min(room, max(1, room - len(waiting)))]
     reread = [job_id for job_id in unchanged if _may_lose_nodes(last, job_id)][: 0 if waiting and room == 1 else 1]
     absent = [job_id for job_id in (*own_jobs, *(expected.keys() - own_jobs.keys())) if job_id not in states]
     doubtful = [job_id for job_id in absent if _needs_confirmation(own_jobs.get(job_id), expected.get(job_id), began)]
     # first the jobs that slurmctld has reported as missing before: a second answer confirms their end
     doubtful.sort(key=lambda job_id: (job_id not in own_jobs or not own_jobs[job_id].missing, job_id))
-    jobs = tuple(dict.fromkeys((*detail_ids, *reread, *waiting[: max(0, room - len(proofs) - len(reread))], *proofs)))
+    jobs = tuple(dict.fromkeys((*detail_ids, *reread, *waiting[: max(0, room - len(checks) - len(reread))], *checks)))
     return QueryPlan(jobs, tuple(doubtful[:MOST_CONFIRMED]), tuple(started))
 
 
@@ -154,16 +154,18 @@ def _in_reading_order(job_ids: Collection[int], own_ids: Collection[int], states
     podbridge does not know was submitted a short time ago. The lowest id is read before the newest ones: it is newer if
     slurmctld has begun again with low ids (``MaxJobId``). Every third job is a pending one of podbridge.
     """
-    first = [job_id for job_id in job_ids if job_id in own_ids and not is_pending(states[job_id])]
+    running_or_ended = [job_id for job_id in job_ids if job_id in own_ids and not is_pending(states[job_id])]
     pending_own = {job_id for job_id in job_ids if job_id in own_ids and is_pending(states[job_id])}
-    first_ids = {*first}
-    newest = sorted((job_id for job_id in job_ids if job_id not in first_ids), reverse=True)
+    in_front = {*running_or_ended}
+    newest = sorted((job_id for job_id in job_ids if job_id not in in_front), reverse=True)
     pending = sorted(pending_own, reverse=True)
     newest = [*newest[-1:], *newest[:-1]]
     if not pending:  # tens of thousands of jobs of others may be unread
-        return [*first, *newest]
+        return [*running_or_ended, *newest]
     turns = zip_longest(newest[::2], newest[1::2], pending)
-    return list(dict.fromkeys([*first, *(job_id for turn in turns for job_id in turn if job_id is not None)]))
+    return list(
+        dict.fromkeys([*running_or_ended, *(job_id for turn in turns for job_id in turn if job_id is not None)])
+    )
 
 
 def _unchanged_jobs(last: PollState, states: States, expected: Mapping[int, Expected], changed: set[int]) -> list[int]:
@@ -193,8 +195,10 @@ def changed_jobs(last: PollState, states: States, expected: Mapping[int, Expecte
         is_new = earlier is None and job_id not in expected
         if is_new or (earlier != now and _needs_details(last, job_id, now, expected.get(job_id))):
             changed.append(job_id)
-    again = (i for i, expectation in expected.items() if expectation.sure and i in foreign)
-    changed += [i for i in again if before.get(i) == states.get(i) and _needs_details(last, i, states[i], expected[i])]
+    reused_ids = (i for i, expectation in expected.items() if expectation.sure and i in foreign)
+    changed += [
+        i for i in reused_ids if before.get(i) == states.get(i) and _needs_details(last, i, states[i], expected[i])
+    ]
     return changed
 
 

@@ -118,10 +118,17 @@ def json_object(body: bytes) -> JsonObject | None:
 def warning(data: JsonObject) -> str:
     """Return the messages that slurmctld returned with a job id, in one line."""
     entries = [*_objects(data.get("errors")), *_objects(data.get("warnings"))]
-    notes = [data.get("job_submit_user_msg"), *(entry.get("error") or entry.get("description") for entry in entries)]
-    texts = dict.fromkeys(note.strip() for note in notes if isinstance(note, str) and note.strip())
+    raw_messages = [
+        data.get("job_submit_user_msg"),
+        *(entry.get("error") or entry.get("description") for entry in entries),
+    ]
+    messages = dict.fromkeys(note.strip() for note in raw_messages if isinstance(note, str) and note.strip())
     # 26.05 returns the same message twice, once with a prefix
-    return "; ".join(t for t in texts if not any(t != other and t.endswith(other) for other in texts))[:500]
+    return "; ".join(
+        message
+        for message in messages
+        if not any(message != shorter and message.endswith(shorter) for shorter in messages)
+    )[:500]
 
 
 def release(data: JsonObject) -> str:

@@ -333,13 +333,13 @@ class Poller:
             last = forgotten(last)
         with self._expected_lock:
             expected = dict(self._expected)
-        job_answers = self._job_reader.ask(last, expected, began, leads=self._leads(), alone=not forget)
+        job_answers = self._job_reader.read(last, expected, began, leads=self._leads(), alone=not forget)
         if job_answers.alone:
-            different = self._merge_alone(self._node_reader.add(job_answers.answers))
-            if different is None:
+            reused_id = self._merge_alone(self._node_reader.add(job_answers.answers))
+            if reused_id is None:
                 self._backlog, self._list_seconds = False, job_answers.list_seconds
                 return self.snapshot
-            job_answers = replace(job_answers, reused=different)
+            job_answers = replace(job_answers, reused=reused_id)
         if job_answers.reused is not None:
             log.warning("Slurm assigned a job id again: all jobs are read again", extra=kv(job=job_answers.reused))
             SLURM_ID_RESETS.inc()
@@ -347,7 +347,7 @@ class Poller:
             with self._expected_lock:
                 self._read_alone.clear()
             began = self._clock.monotonic()
-            job_answers = self._job_reader.ask(last, expected, began, leads=self._leads())
+            job_answers = self._job_reader.read(last, expected, began, leads=self._leads())
             if job_answers.reused is not None:
                 raise SlurmUnavailableError(f"job {job_answers.reused} became another job twice within one poll")
         self._backlog, self._list_seconds = job_answers.backlog, job_answers.list_seconds

@@ -118,13 +118,13 @@ class StateLists:
         jobs = last.snapshot.jobs.items()
         live_jobs = [job_id for job_id, job in jobs if not job.is_confirmed or not is_over(job.job)]
         ids = {*live_jobs, *expected}
-        at = self._clock.monotonic()
+        requested_at = self._clock.monotonic()
         if ids:
             listed = self._client.job_states(sorted(ids))
         else:
             listed = {}
             self._client.ping()  # a poll succeeds only if slurmctld answers
-        seconds = self._clock.monotonic() - at
+        seconds = self._clock.monotonic() - requested_at
         full_list, self._full_list = self._full_list, None
         self._delivered = full_list is not None
         earlier = (
@@ -135,8 +135,8 @@ class StateLists:
         states = {**earlier, **listed}
         for job_id in ids - listed.keys():
             states.pop(job_id, None)
-        if full_list is None and self._is_due(last, at):
-            self._running, self._requested, self._began = True, False, at
+        if full_list is None and self._is_due(last, requested_at):
+            self._running, self._requested, self._began = True, False, requested_at
             self._start(self._read_in_background)
         if full_list is not None:
             return StateList(states, states, complete=True, list_began=full_list[0], seconds=seconds)
@@ -172,10 +172,10 @@ class StateLists:
             self._running = False
 
     def _read_all_states(self) -> States:
-        at = self._clock.monotonic()
+        began = self._clock.monotonic()
         listed = self._client.job_states()
         self._ended = self._clock.monotonic()
-        self._seconds = self._ended - at if len(listed) > ALWAYS_CHEAP else 0.0
+        self._seconds = self._ended - began if len(listed) > ALWAYS_CHEAP else 0.0
         return listed
 
 

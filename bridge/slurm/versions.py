@@ -77,7 +77,10 @@ def newest_common(served: Iterable[str], pinned: str | None) -> ApiVersion:
 
 
 def of_release(version: ApiVersion, release: str) -> ApiVersion:
-    """Return the version with what depends on the release of slurmrestd, e.g. ``26.05.5``; an unknown one is old."""
+    """Return the version with the features that depend on the release of slurmrestd, e.g. ``26.05.5``.
+
+    A release that cannot be read counts as an old one.
+    """
     match = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", release, re.ASCII)
     is_new_enough = match is not None and tuple(map(int, match.groups())) >= EXTERNAL_COMPONENTS
     return replace(version, external_components=version.external_jobs and version.heterogeneous and is_new_enough)

@@ -210,10 +210,11 @@ def check(annotations: Mapping[str, str]) -> list[str]:
         if len(value) > LONGEST:
             text = f"a value of {len(value)} characters is not allowed; allowed: at most {LONGEST}"
             problems.append(f"annotation {name}: {text}")
-    most, fewest = settings.get(names.MAX_NODES), settings.get(names.MIN_NODES)
-    if most is not None and fewest is not None and most < fewest:
+    max_nodes, min_nodes = settings.get(names.MAX_NODES), settings.get(names.MIN_NODES)
+    if max_nodes is not None and min_nodes is not None and max_nodes < min_nodes:
         problems.append(
-            f"annotation {names.MAX_NODES}: {most} is not allowed; allowed: at least {names.MIN_NODES} ({fewest})"
+            f"annotation {names.MAX_NODES}: {max_nodes} is not allowed; allowed: at least {names.MIN_NODES} "
+            f"({min_nodes})"
         )
     return problems
 
@@ -269,8 +270,8 @@ def with_sources(problems: Iterable[str], annotations: Mapping[str, str], layers
 
 def is_inherited(name: str) -> bool:
     """Whether a pod without this annotation gets that of its owners."""
-    more = (names.GANG, names.MEMBERS_PER_NODE, names.JOB_DEADLINE)
-    return name.startswith(names.JOB_ANNOTATION_PREFIX) or name in more
+    group_annotations = (names.GANG, names.MEMBERS_PER_NODE, names.JOB_DEADLINE)
+    return name.startswith(names.JOB_ANNOTATION_PREFIX) or name in group_annotations
 
 
 def _unknown_message(name: str) -> str:

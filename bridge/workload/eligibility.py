@@ -107,8 +107,8 @@ def with_rivals(nodes: Sequence[NodeView]) -> list[NodeView]:
 
 def with_devices(node: NodeView, extended: Iterable[str]) -> NodeView:
     """Return the node with the extended resources of DeviceClasses that its Allocatable does not have."""
-    more = {name: UNCOUNTED for name in extended if not (node.offered or {}).get(name)}
-    return replace(node, offered={**node.offered, **more}) if more and node.offered is not None else node
+    missing = {name: UNCOUNTED for name in extended if not (node.offered or {}).get(name)}
+    return replace(node, offered={**node.offered, **missing}) if missing and node.offered is not None else node
 
 
 def rivals(nodes: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
@@ -132,6 +132,7 @@ def rivalry(slurm_node: str, others: Iterable[str]) -> str:
 
 def once_up(node: NodeView) -> NodeView:
     """Return the node as it will be after its start."""
+    # labels, other taints, cordon and Allocatable outlive a start, so they still count
     taints = tuple(taint for taint in node.taints if taint.get("key") not in LIFECYCLE_TAINTS)
     return replace(node, taints=taints, ready=True)
 

@@ -43,9 +43,11 @@ def size_and_minimum(members: Iterable[tuple[Mapping[str, Any], Membership]]) ->
     the oldest pod. Any user of the namespace may label a pod as a member and state a size.
     """
     entries = list(members)
-    present = [entry for entry in entries if not pods.is_finished(entry[0])] or entries
-    present.sort(key=lambda entry: (entry[0]["metadata"].get("creationTimestamp") or "", entry[0]["metadata"]["name"]))
-    return Counter((member.size, member.minimum) for _, member in present).most_common(1)[0][0]
+    unfinished = [entry for entry in entries if not pods.is_finished(entry[0])] or entries
+    unfinished.sort(
+        key=lambda entry: (entry[0]["metadata"].get("creationTimestamp") or "", entry[0]["metadata"]["name"])
+    )
+    return Counter((member.size, member.minimum) for _, member in unfinished).most_common(1)[0][0]
 
 
 def key(pod: Mapping[str, Any]) -> str:

@@ -37,9 +37,9 @@ def pod_requests(spec: Mapping[str, Any]) -> Resources:
             _add(sidecars, requests)
             _raise(peak, sidecars)
         else:
-            moment = dict(sidecars)
-            _add(moment, requests)
-            _raise(peak, moment)
+            at_start = dict(sidecars)
+            _add(at_start, requests)
+            _raise(peak, at_start)
     _add(together, sidecars)
     _raise(together, peak)
     _raise(together, _requests(spec))

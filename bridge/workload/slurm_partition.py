@@ -44,7 +44,7 @@ def label(partition: str) -> dict[str, str]:
 
 
 def label_changes(labels: Mapping[str, str], partitions: Iterable[str]) -> dict[str, str | None]:
-    """Return the labels that a node of these partitions lacks, and with ``None`` those that it has to lose.
+    """Return the labels that a node of these partitions lacks, and with ``None`` the labels to remove.
 
     A partition whose name cannot be part of a label has none.
     """

@@ -64,6 +64,7 @@ def request(
     fewest = settings.get(names.MIN_NODES, 1)
     return JobRequest(
         name=settings.get(names.JOB_NAME, pod["metadata"]["name"]),
+        # a pod that changes before its binding has another shape than its job, and is submitted again
         link=JobLink(cluster, (pod_ref(pod),), shape=links.shape(pod)),
         external=external,
         partition=partition,

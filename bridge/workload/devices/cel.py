@@ -185,9 +185,9 @@ class _Parser:
             self._next()
             self._need("(")
             domain = self._domain()
-            found = domain.contains(self._member())
+            is_contained = domain.contains(self._member())
             self._need(")")
-            return found
+            return is_contained
         if word in ("quantity", "semver"):
             self._next()
             self._need("(")

@@ -268,14 +268,14 @@ def allocation(
         for name, device_class in classes.items()
         for entry in (device_class.get("spec") or {}).get("config") or ()
     ] + [{"source": "FromClaim", **entry} for entry in claim_config]
-    listed = [
+    device_results = [
         {"request": name, "driver": device.driver, "pool": device.pool, "device": device.name}
         for name, devices in picked.items()
         for device in devices
     ]
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     return {
-        "devices": {"results": listed, **({"config": config} if config else {})},
+        "devices": {"results": device_results, **({"config": config} if config else {})},
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
         "allocationTimestamp": now,
     }

@@ -1,4 +1,4 @@
-"""The selectors of DeviceClasses, and what they read of a device in a ResourceSlice. Pure."""
+"""The selectors of DeviceClasses, and the values of a device in a ResourceSlice that they compare. Pure."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def wants_devices(pod: _Pod, classes: Collection[str] = ()) -> bool:
 
 
 def by_class(spec: _Object, table: Mapping[str, str]) -> dict[str, int]:
-    """Return what containers request by the name of a device class: the entry of the class in ``table`` -> count.
+    """Return the containers' requests for device classes by name: the entry of the class in ``table`` -> count.
 
     Classes that are not in the table are left out: admission refuses the pod.
     """

@@ -1,1 +1,1 @@
-"""The kinds of groups, one module each: which object a pod names as its group, and what that object says. Pure."""
+"""The kinds of groups, one module each: the object that a pod names, and the group that it defines. Pure."""
