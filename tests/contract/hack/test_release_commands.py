@@ -28,7 +28,7 @@ def test_the_command_of_a_page_installs_the_wheel(wheel, tmp_path, page):
 
 @pytest.fixture
 def releasable(tmp_path, long):
-    """A clone whose changelog has the version with a date, as after the steps of docs/admins/releases.md."""
+    """A clone whose changelog has the version with a date, as after the steps of docs/developers/releasing.md."""
     if not long:
         pytest.skip("needs --long: it builds a release twice")
     checkout = tmp_path / "clone"
