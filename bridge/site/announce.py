@@ -132,7 +132,7 @@ class Announcer:
         counts = self._watcher.index.counts()
         living = counts.get("queued", 0) + counts.get("running", 0) + counts.get("unknown", 0)
         resources = self._printed or config.resources
-        total, free = _told(capacity.total, resources), _told(capacity.free, resources, free=True)
+        total, free = _quantities(capacity.total, resources), _quantities(capacity.free, resources, free=True)
         total["pods"] = str(resources.pods)
         free["pods"] = str(max(0, resources.pods - living))
         built = config.buildconfig()
@@ -161,7 +161,7 @@ class Announcer:
         )
 
     def _job_user(self, config: SiteConfig) -> JobUser | None:
-        """Return the user of the jobs, measured with the resources and for each configuration: LDAP may be asked."""
+        """Return the user of the jobs, measured with the resources and for each configuration: it may query LDAP."""
         if self._user_of is not config:
             self._user, self._user_of = job_users.measure(config, one_machine=self._batch.one_machine), config
         return self._user
@@ -185,15 +185,15 @@ class Announcer:
             self._problem = ""
 
 
-def _told(amount: Amount, resources: Resources, *, free: bool = False) -> dict[str, str]:
+def _quantities(amount: Amount, resources: Resources, *, free: bool = False) -> dict[str, str]:
     """Return an amount as Kubernetes quantities; configured values replace measured ones."""
-    told = {"cpu": str(amount.cpus), "memory": f"{amount.memory // 2**20}Mi"}
-    told |= {name: str(count) for name, count in amount.extended.items()}
-    said = {"cpu": resources.cpu, "memory": resources.memory, **resources.extended}
-    for name, value in said.items():
+    quantities = {"cpu": str(amount.cpus), "memory": f"{amount.memory // 2**20}Mi"}
+    quantities |= {name: str(count) for name, count in amount.extended.items()}
+    configured = {"cpu": resources.cpu, "memory": resources.memory, **resources.extended}
+    for name, value in configured.items():
         if value is not None:
-            told[name] = _least(told.get(name), value) if free else value
-    return told
+            quantities[name] = _least(quantities.get(name), value) if free else value
+    return quantities
 
 
 def _least(measured: str | None, configured: str) -> str:
@@ -219,10 +219,10 @@ def runtime_version(config: SiteConfig) -> str:
         return kind
     try:
         with all_given():
-            found = subprocess.run(
+            result = subprocess.run(
                 words, capture_output=True, text=True, timeout=RUNTIME_TIMEOUT, stdin=subprocess.DEVNULL, check=False
             )
     except (OSError, subprocess.TimeoutExpired):
         return kind
-    text = (found.stdout or found.stderr).strip().splitlines()
-    return f"{kind} {text[0].split()[-1]}"[:100] if found.returncode == 0 and text else kind
+    text = (result.stdout or result.stderr).strip().splitlines()
+    return f"{kind} {text[0].split()[-1]}"[:100] if result.returncode == 0 and text else kind

@@ -24,23 +24,23 @@ class BatchList:
         self._batch, self._clock = batch, clock
         self._longest = max(LEAST, PERIODS * period)
         self._lock = threading.Lock()
-        self._asked_at = float("-inf")
+        self._requested_at = float("-inf")
         self._living: dict[str, list[str]] = {}
         self._failed: tuple[float, BatchError] | None = None
 
     def fetch(self) -> dict[str, BatchJob]:
         """Query the batch system; raises :class:`BatchError`."""
-        asked_at = self._clock.monotonic()
-        found = self._batch.jobs()
-        living: dict[str, list[str]] = {}
-        for job in found.values():
+        requested_at = self._clock.monotonic()
+        jobs = self._batch.jobs()
+        living_ids: dict[str, list[str]] = {}
+        for job in jobs.values():
             if job.phase != "ended":
-                living.setdefault(job.uid, []).append(job.id)
-        self._asked_at, self._living = asked_at, living
-        return found
+                living_ids.setdefault(job.uid, []).append(job.id)
+        self._requested_at, self._living = requested_at, living_ids
+        return jobs
 
-    def refuse_foreign(self, uid: str, folder: Folder, known: Collection[str] = ()) -> None:
-        """Raise SiteRefusedError if the batch system has a job that this directory does not know; ``known``: ids.
+    def refuse_foreign(self, uid: str, folder: Folder, known_ids: Collection[str] = ()) -> None:
+        """Raise SiteRefusedError if the batch system has a job that this directory does not know; ``known_ids``: ids.
 
         The leader queries a list every period. Only if the last list is too old, one thread queries another for all
         submissions; this may raise :class:`BatchError`.
@@ -48,8 +48,8 @@ class BatchList:
         if not self._is_fresh():
             with self._lock:
                 if not self._is_fresh():
-                    self._take_again()
-        if batch_id := next((found for found in self._living.get(uid, ()) if found not in known), ""):
+                    self._fetch_again()
+        if batch_id := next((listed_id for listed_id in self._living.get(uid, ()) if listed_id not in known_ids), ""):
             raise SiteRefusedError(
                 f"the batch system already has job {batch_id} of this pod, but folder {folder.path} ({folder.id}) has "
                 "no record of it",
@@ -59,7 +59,7 @@ class BatchList:
                 f" submitted once batch job {batch_id} has ended.",
             )
 
-    def _take_again(self) -> None:
+    def _fetch_again(self) -> None:
         if self._failed is not None and self._clock.monotonic() - self._failed[0] < REST:
             raise self._failed[1]
         try:
@@ -69,4 +69,4 @@ class BatchList:
             raise
 
     def _is_fresh(self) -> bool:
-        return self._clock.monotonic() - self._asked_at <= self._longest
+        return self._clock.monotonic() - self._requested_at <= self._longest

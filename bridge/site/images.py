@@ -76,8 +76,12 @@ class ImageCache:
         """Create what is missing; raises :class:`ConfigError` if other users own or can access the directory."""
         try:
             self.path.mkdir(mode=0o700, exist_ok=True)
-            found = self.path.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            folder_stat = self.path.lstat()
+            if (
+                not stat.S_ISDIR(folder_stat.st_mode)
+                or folder_stat.st_uid != os.geteuid()
+                or stat.S_IMODE(folder_stat.st_mode) & 0o077
+            ):
                 raise ConfigError(
                     f"{self.path} is no folder that user {os.geteuid()} alone can read and write",
                     hint=f"chmod 700 {self.path}, or remove it: pulled images are kept there",
@@ -114,24 +118,25 @@ class ImageCache:
         for key in os.listdir(self.path):
             if not _KEY.fullmatch(key):
                 continue
-            found = self._look(key)
-            if found is not None:
-                yield found
-            if found is None or any(name.startswith("new.") for name in os.listdir(self.path / key)):
+            image = self._read_image(key)
+            if image is not None:
+                yield image
+            if image is None or any(name.startswith("new.") for name in os.listdir(self.path / key)):
                 self._clear(key)
 
-    def _look(self, key: str) -> CachedImage | None:
+    def _read_image(self, key: str) -> CachedImage | None:
         try:
-            found = os.lstat(self.path / key / "image")
+            image_stat = os.lstat(self.path / key / "image")
         except FileNotFoundError:
             return None
-        return CachedImage(key, found.st_size, found.st_mtime, found.st_nlink > 1)
+        # each job that uses the image has a hard link to it: the number of links is right also after a kill
+        return CachedImage(key, image_stat.st_size, image_stat.st_mtime, image_stat.st_nlink > 1)
 
     def _clear(self, key: str) -> None:
         with self._locked(key) as locked:
             if not locked:
                 return  # a pull is in progress
-            if self._look(key) is None:
+            if self._read_image(key) is None:
                 remove_tree(self.path / key)
                 return
             for left in (self.path / key).glob("new.*"):
@@ -139,13 +144,13 @@ class ImageCache:
 
     def _evict(self, key: str) -> None:
         with self._locked(key) as locked:
-            found = self._look(key) if locked else None
-            if found is None or found.in_use:
+            image = self._read_image(key) if locked else None
+            if image is None or image.in_use:
                 return
             name = self._name(key)
             # a job that creates its link at this moment keeps the file; the next job pulls
             remove_tree(self.path / key)
-            log.info("image removed from the cache", extra=kv(image=name, bytes=found.size))
+            log.info("image removed from the cache", extra=kv(image=name, bytes=image.size))
 
     def _name(self, key: str) -> str:
         with contextlib.suppress(OSError):

@@ -27,11 +27,13 @@ def measure(config: SiteConfig, *, one_machine: bool, etc: Path = ETC) -> JobUse
     uid, gid = os.geteuid(), os.getegid()
     if config.limits.rules != "podbridge" or (uid == 0 and not one_machine) or not _has_own_numbers():
         return None
-    name, usual = _account(uid)
-    known = gid if one_machine or gid == usual else None
+    name, usual_gid = _account(uid)
+    certain_gid = gid if one_machine or gid == usual_gid else None
     if not one_machine or runtimes.of(config).kind != "podman":
-        return JobUser(uid=uid, gid=known)
-    return JobUser(uid=uid, gid=known, most_uid=_most(etc, "uid", uid, name), most_gid=_most(etc, "gid", uid, name))
+        return JobUser(uid=uid, gid=certain_gid)
+    return JobUser(
+        uid=uid, gid=certain_gid, most_uid=_most(etc, "uid", uid, name), most_gid=_most(etc, "gid", uid, name)
+    )
 
 
 def _has_own_numbers() -> bool:
@@ -45,8 +47,8 @@ def _has_own_numbers() -> bool:
 def _account(uid: int) -> tuple[str, int | None]:
     """Return the name and the usual group of a user."""
     with contextlib.suppress(KeyError):
-        found = pwd.getpwuid(uid)
-        return found.pw_name, found.pw_gid
+        account = pwd.getpwuid(uid)
+        return account.pw_name, account.pw_gid
     return "", None
 
 

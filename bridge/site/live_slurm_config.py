@@ -28,8 +28,8 @@ class Opened:
 
 def open_config(path: Path) -> Opened:
     """Read a file; raises :class:`ConfigError`."""
-    found = _read(path)
-    return Opened(LiveConfig(path, None, _load), found.listen, found.warnings)
+    opened = _read(path)
+    return Opened(LiveConfig(path, None, _load), opened.listen, opened.warnings)
 
 
 def report(opened: Opened) -> None:

@@ -64,10 +64,10 @@ class LiveConfig:
 
     def _now(self) -> tuple[int, int] | None:
         try:
-            found = self._path.stat()
+            file_stat = self._path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ino
+        return file_stat.st_mtime_ns, file_stat.st_ino
 
     def refresh(self) -> bool:
         """Read the file again if it changed; return whether the configuration changed."""
@@ -225,7 +225,7 @@ class Service:
                 self.watcher.poll_batch_system()
                 stopping.wait(pause_after(time.thread_time() - began))
             elif woken:
-                self.watcher.actions.run_wanted()
+                self.watcher.actions.run_cancellations()
 
     def _watch_images(self) -> None:
         due = 0.0

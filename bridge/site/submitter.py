@@ -69,90 +69,90 @@ class Submitter:
     # --- submit -------------------------------------------------------------------------------------------------------
     def submit(self, owner: str, job: str, body: messages.SubmitMessage) -> messages.SubmittedMessage:
         """Run a job, once."""
-        where, aside = self._folder.job(job), self._folder.set_aside(job)
-        fresh: JobRecord | None = None
+        job_folder, aside_folder = self._folder.job(job), self._folder.set_aside(job)
+        new_record: JobRecord | None = None
         with self._folder.locked(job):
-            existed = where.exists()
-            record = where.read() if existed else None
+            existed = job_folder.exists()
+            record = job_folder.read() if existed else None
             if record is not None:
-                record = adopted(where, record, owner)
-            unused = None
+                record = adopted(job_folder, record, owner)
+            unused_record = None
             if record is not None and job_status.is_replaceable(record, body.grant_wait, self._clock.time(), self._lag):
-                unused, record = record, None
+                unused_record, record = record, None
             if record is None or not (record.job_id or record.started):
                 self._refuse_forgotten(job, owner)
             if record is not None:
                 self._find_or_submit(record)
             else:
                 script = job_script.whole(body.script, self._config())
-                replaced = self._replaced_ids(unused or aside.read())
+                replaced = self._replaced_ids(unused_record or aside_folder.read())
                 meta = replace(
                     request_limits.admitted(owner, body, self._config(), self._clock.time()), replaced=replaced
                 )
-                if existed and unused is None:
-                    where.raise_if_unreadable()
-                    where.remove()
+                if existed and unused_record is None:
+                    job_folder.raise_if_unreadable()
+                    job_folder.remove()
                 self._batch_list.refuse_foreign(job, self._folder, replaced)
-                if unused is not None:
-                    where.set_aside(aside)
-                where.create(script, meta)
-                fresh = self._first_submit(job, meta)
-                aside.remove()
-        status = self._answer(job, fresh)
+                if unused_record is not None:
+                    job_folder.set_aside(aside_folder)
+                job_folder.create(script, meta)
+                new_record = self._first_submit(job, meta)
+                aside_folder.remove()
+        status = self._current_status(job, new_record)
         if status is None:
             raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
         return messages.SubmittedMessage(status=status, existed=record is not None)
 
-    def _replaced_ids(self, unused: JobRecord | None) -> tuple[str, ...]:
+    def _replaced_ids(self, unused_record: JobRecord | None) -> tuple[str, ...]:
         """Return the ids of the batch jobs that a new one replaces; raises :class:`BatchError`."""
-        if unused is None:
+        if unused_record is None:
             return ()
-        last = unused.job_id or unused.started_job or self._batch.find(unused.uid)
-        return (*unused.meta.replaced, last) if last else unused.meta.replaced
+        last_id = unused_record.job_id or unused_record.started_job or self._batch.find(unused_record.uid)
+        return (*unused_record.meta.replaced, last_id) if last_id else unused_record.meta.replaced
 
     def _first_submit(self, job: str, meta: Meta) -> JobRecord | None:
         """Submit a job whose directory was just created; remove the directory if the batch system refuses the job.
 
         Return its record; ``None`` if the script has started, so that the directory must be read.
         """
-        where = self._folder.job(job)
+        job_folder = self._folder.job(job)
         try:
             self._refuse_forgotten(job, meta.owner)  # a cancellation that found no directory a moment ago
             start = self._clock.time()
             job_id = self._batch.submit(self._request(job, meta))
-            where.write_id(job_id)
+            job_folder.write_id(job_id)
             if tracing.tracer is not None:
                 self._trace(job, meta, job_id, start)
         except BatchUnknownOutcomeError:
-            self._tell(job)
+            self._notify_leader(job)
             raise
         except (BatchError, SiteRefusedError):
-            cancel = record.cancel if (record := where.read()) is not None else None
+            cancel = record.cancel if (record := job_folder.read()) is not None else None
             if cancel is not None and not cancel.withdrawn:
                 self._folder.mark_forgotten(job, meta.owner)
-            where.remove()
-            self._tell(job)
+            job_folder.remove()
+            self._notify_leader(job)
             raise
-        return None if where.begun() else JobRecord(job, meta, job_id, found_at=self._folder.since)
+        return None if job_folder.begun() else JobRecord(job, meta, job_id, found_at=self._folder.since)
 
     def _trace(self, job: str, meta: Meta, job_id: str, start: float) -> None:
         identity = (meta.namespace, meta.name, job)
         tracing.submitted_at_site(tracing.current(), self._config().pool, identity, job_id, start, self._clock.time())
 
-    def _tell(self, job: str, fresh: JobRecord | None = None) -> JobStatus | None:
-        """Notify the leader of a change and return the status of the job; ``fresh``: the record of a new one."""
+    def _notify_leader(self, job: str, new_record: JobRecord | None = None) -> JobStatus | None:
+        """Notify the leader of a change and return the status of the job; ``new_record``: the record of a new one."""
         if not self._watcher.is_leader:
             self._folder.touch(job)
-            record = fresh or self._folder.job(job).read()
+            record = new_record or self._folder.job(job).read()
             return None if record is None else self._status(record)
-        entry = self._watcher.index.refresh(job, fresh)
-        if self._batch.eager or self._watcher.index.wanted:
+        entry = self._watcher.index.refresh(job, new_record)
+        if self._batch.eager or self._watcher.index.pending_cancellations:
             self._wake()
         return None if entry is None else entry.status
 
-    def _answer(self, job: str, fresh: JobRecord | None = None) -> JobStatus | None:
-        """Do the same; ``None`` only if there is no directory of the job."""
-        status = self._tell(job, fresh)
+    def _current_status(self, job: str, new_record: JobRecord | None = None) -> JobStatus | None:
+        """Notify the leader and return the status of the job; ``None`` only if there is no directory of the job."""
+        status = self._notify_leader(job, new_record)
         if status is None:
             self._folder.job(job).raise_if_unreadable()
         return status
@@ -169,35 +169,36 @@ class Submitter:
             return
         if record.meta.adopted:
             return
-        where = self._folder.job(record.uid)
-        found = self._batch.find(record.uid)
-        if found is None or found in record.meta.replaced:
+        job_folder = self._folder.job(record.uid)
+        # the last submission got no answer: the job may exist, and its name contains the UID
+        batch_id = self._batch.find(record.uid)
+        if batch_id is None or batch_id in record.meta.replaced:
             now = self._clock.time()
             if now - record.meta.attempted_at < self._settle:
                 return  # it may still appear; the leader submits it again later
             meta = replace(record.meta, attempted_at=now, attempts=record.meta.attempts + 1)
-            where.write_meta(meta)
+            job_folder.write_meta(meta)
             log.info("submitting again", extra=kv(job=record.uid))
-            found = self._batch.submit(self._request(record.uid, meta))
-        where.write_id(found)
+            batch_id = self._batch.submit(self._request(record.uid, meta))
+        job_folder.write_id(batch_id)
 
     def _refuse_forgotten(self, job: str, owner: str) -> None:
         if self._folder.is_forgotten(job, owner):
             raise SiteRefusedError("the job was cancelled, or has ended and was forgotten", reason="Forgotten")
 
-    def _owned(self, where: JobFolder, owner: str) -> JobRecord | None:
-        """Read a job of an owner; ``None``: there is none, or it can't be read. Raises if it is another owner's."""
-        record = where.read()
+    def _read_owned(self, job_folder: JobFolder, owner: str) -> JobRecord | None:
+        """Read a job; ``None``: there is none, or it cannot be read. Raise SiteRefusedError for another owner's job."""
+        record = job_folder.read()
         if record is None:
-            known = self._watcher.index.entries.get(where.uid)
-            if known is not None and known.record.meta.owner not in ("", owner):
-                raise not_owned(known.record, owner)
+            entry = self._watcher.index.entries.get(job_folder.uid)
+            if entry is not None and entry.record.meta.owner not in ("", owner):
+                raise not_owned(entry.record, owner)
             return None
         if record.meta.owner == owner:
             return record
-        with self._folder.locked(where.uid):
-            record = where.read()
-            return None if record is None else adopted(where, record, owner)
+        with self._folder.locked(job_folder.uid):
+            record = job_folder.read()
+            return None if record is None else adopted(job_folder, record, owner)
 
     def _request(self, job: str, meta: Meta) -> BatchJobRequest:
         config = self._config()
@@ -221,58 +222,60 @@ class Submitter:
     # --- cancel and status --------------------------------------------------------------------------------------------
     def cancel(self, owner: str, job: str, body: messages.CancelMessage) -> messages.Status:
         """Cancel a job: notify its script at once; the leader does the rest."""
-        where = self._folder.job(job)
-        record = self._owned(where, owner)
+        job_folder = self._folder.job(job)
+        record = self._read_owned(job_folder, owner)
         if body.withdrawn:
-            return self._withdraw(where, record, body)
+            return self._withdraw(job_folder, record, body)
         if record is None:
             self._folder.mark_forgotten(job, owner)
-            record = self._owned(where, owner)
+            record = self._read_owned(job_folder, owner)
         if record is not None:
             with contextlib.suppress(FileNotFoundError):  # the leader is removing it
-                self._request_end(where, record, body)
-        return messages.Status(status=self._answer(job))
+                self._request_end(job_folder, record, body)
+        return messages.Status(status=self._current_status(job))
 
-    def _withdraw(self, where: JobFolder, record: JobRecord | None, body: messages.CancelMessage) -> messages.Status:
+    def _withdraw(
+        self, job_folder: JobFolder, record: JobRecord | None, body: messages.CancelMessage
+    ) -> messages.Status:
         """Cancel a job that has no grant. The lock keeps a grant from being written meanwhile."""
         if record is not None:
-            with self._folder.locked(where.uid), contextlib.suppress(FileNotFoundError):
-                record = where.read()
+            with self._folder.locked(job_folder.uid), contextlib.suppress(FileNotFoundError):
+                record = job_folder.read()
                 if record is not None and job_status.has_no_grant(record):
-                    self._request_end(where, record, body)
-        return messages.Status(status=self._answer(where.uid))
+                    self._request_end(job_folder, record, body)
+        return messages.Status(status=self._current_status(job_folder.uid))
 
-    def _request_end(self, where: JobFolder, record: JobRecord, body: messages.CancelMessage) -> None:
+    def _request_end(self, job_folder: JobFolder, record: JobRecord, body: messages.CancelMessage) -> None:
         now = self._clock.time()
-        wanted = Cancellation(now, body.grace, body.forget, body.withdrawn)
-        if (old := record.cancel) is not None:
-            wanted = old.merged(wanted)
-        if wanted != record.cancel:
-            where.write_cancel(wanted)
+        cancellation = Cancellation(now, body.grace, body.forget, body.withdrawn)
+        if (earlier := record.cancel) is not None:
+            cancellation = earlier.merged(cancellation)
+        if cancellation != record.cancel:
+            job_folder.write_cancel(cancellation)
         if record.started and not record.final:
-            where.ask_to_stop(body.grace, "Deleted")
+            job_folder.ask_to_stop(body.grace, "Deleted")
 
     def grant(self, owner: str, job: str, body: messages.Grant) -> messages.Status:
-        """Let the script with this ticket begin, if it still asks.
+        """Let the script with this ticket begin, if it still waits for its grant.
 
         Its pod fails if it is killed with a grant on disk, and gets another job if it is killed without one.
         """
-        where = self._folder.job(job)
-        record = self._owned(where, owner)
+        job_folder = self._folder.job(job)
+        record = self._read_owned(job_folder, owner)
         if record is not None:
             with self._folder.locked(job), contextlib.suppress(FileNotFoundError):
-                record = where.read()
+                record = job_folder.read()
                 if record is not None and job_status.asks(record) == body.ticket:
-                    where.write_grant(body.ticket)
-        return messages.Status(status=self._answer(job))
+                    job_folder.write_grant(body.ticket)
+        return messages.Status(status=self._current_status(job))
 
     def status(self, owner: str, job: str) -> messages.Status:
         """Return the status of one job.
 
         The leader reads the job again: the submitter that accepted it may have died before it notified the leader.
         """
-        self._owned(self._folder.job(job), owner)
-        return messages.Status(status=self._answer(job))
+        self._read_owned(self._folder.job(job), owner)
+        return messages.Status(status=self._current_status(job))
 
     def _status(self, record: JobRecord) -> JobStatus:
         return job_status.status(record, self._clock.time(), self._lag)
@@ -282,15 +285,15 @@ class Submitter:
         if self._watcher.is_leader:
             sequence, jobs, more = self._watcher.index.page(owner, body.after, body.limit)
             return messages.SnapshotPage(submitter=self._watcher.name, sequence=sequence, jobs=jobs, more=more)
-        known = self._folder.noted(SEQUENCE)  # read first: what is read later is newer
-        if known is None:
+        noted = self._folder.noted(SEQUENCE)  # read first: what is read later is newer
+        if noted is None:
             raise SiteRefusedError("no submitter is the leader yet", reason="NotReady", retryable=True)
-        found = (self._folder.job(uid).read() for uid in self._folder.uids() if uid > body.after)
-        own = (record for record in found if record is not None and record.meta.owner == owner)
-        jobs = [self._status(record) for record in itertools.islice(own, body.limit + 1)]
+        records = (self._folder.job(uid).read() for uid in self._folder.uids() if uid > body.after)
+        owned_records = (record for record in records if record is not None and record.meta.owner == owner)
+        jobs = [self._status(record) for record in itertools.islice(owned_records, body.limit + 1)]
         return messages.SnapshotPage(
-            submitter=str(known.get("submitter", "")),
-            sequence=int((known.get("sequences") or {}).get(owner, 0)),
+            submitter=str(noted.get("submitter", "")),
+            sequence=int((noted.get("sequences") or {}).get(owner, 0)),
             jobs=jobs[: body.limit],
             more=len(jobs) > body.limit,
         )
@@ -300,34 +303,34 @@ class Submitter:
         announce, config = self._folder.noted(ANNOUNCE), self._folder.noted(BUILDCONFIG)
         if announce is None or config is None:
             raise SiteRefusedError("no submitter is the leader yet", reason="NotReady", retryable=True)
-        known = self._folder.noted(SEQUENCE) or {}
+        noted = self._folder.noted(SEQUENCE) or {}
         if self._watcher.is_leader:
-            known = {"submitter": self._watcher.name, "sequences": self._watcher.index.sequences}
+            noted = {"submitter": self._watcher.name, "sequences": self._watcher.index.sequences}
         return messages.Description(
-            announce=messages.Announce.model_validate({**announce, **known}),
+            announce=messages.Announce.model_validate({**announce, **noted}),
             buildconfig=messages.BuildConfigMessage.model_validate(config),
         )
 
     # --- files and logs -----------------------------------------------------------------------------------------------
     def files(self, owner: str, job: str, body: messages.Files) -> None:
         """Replace and remove files of a job's volumes; checks all of them before it writes the first."""
-        where = self._folder.job(job)
-        record = self._owned(where, owner)
+        job_folder = self._folder.job(job)
+        record = self._read_owned(job_folder, owner)
         if record is None:
-            where.raise_if_unreadable()
+            job_folder.raise_if_unreadable()
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
         if record.final or job_actions.confirmed(record):
             return  # the job no longer reads them, and its secrets were removed
-        todo = [
-            (sent_files.parts_of(where.path, file.path), sent_files.decoded(file), file.mode & 0o777)
+        contents = [
+            (sent_files.parts_of(job_folder.path, file.path), sent_files.decoded(file), file.mode & 0o777)
             for file in body.files
         ]
         for volume, paths in body.volumes.items():
             sent_files.check_list(volume, paths)
-        for parts, content, mode in todo:
-            sent_files.put(where.path, parts, content, mode)
+        for parts, content, mode in contents:
+            sent_files.put(job_folder.path, parts, content, mode)
         for volume, paths in body.volumes.items():
-            sent_files.keep(where.path, volume, paths)
+            sent_files.keep(job_folder.path, volume, paths)
 
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
         """Write a log in pieces: see :func:`bridge.site.logs.log_reader.read_log`."""
@@ -340,14 +343,14 @@ class Submitter:
         self, owner: str, job: str, options: LogOptions, wait: Callable[[float], bool]
     ) -> Generator[bytes, None, None]:
         """Return the pieces of a log. ``wait`` waits for some seconds and returns whether to stop."""
-        where = self._folder.job(job)
-        record = self._owned(where, owner)
+        job_folder = self._folder.job(job)
+        record = self._read_owned(job_folder, owner)
         if record is None:
-            where.raise_if_unreadable()
+            job_folder.raise_if_unreadable()
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
 
-        def over() -> bool:
-            now = where.read()
-            return now is None or job_status.is_over(now, self._clock.time(), self._lag)
+        def has_ended() -> bool:
+            current_record = job_folder.read()
+            return current_record is None or job_status.is_over(current_record, self._clock.time(), self._lag)
 
-        return read_log(where.path, options, record, over, wait, self._clock)
+        return read_log(job_folder.path, options, record, has_ended, wait, self._clock)

@@ -80,7 +80,7 @@ class Watcher:
         self.actions = ActionRunner(folder, batch, self.index, delays.settle, clock, resubmit)
         self._leadership: int | None = None
         self._swept_at = 0.0
-        self._noted: dict[str, int] | None = None
+        self._noted_sequences: dict[str, int] | None = None
 
     # --- leadership ---------------------------------------------------------------------------------------------------
     @property
@@ -120,9 +120,9 @@ class Watcher:
     def _note(self) -> None:
         """Write the numbers of the last events for the other submitters."""
         with self.index.lock, self._folder_needed("store the numbers of events"):
-            if self._noted != self.index.sequences:
+            if self._noted_sequences != self.index.sequences:
                 self._folder.note(SEQUENCE, {"submitter": self.name, "sequences": self.index.sequences})
-                self._noted = dict(self.index.sequences)
+                self._noted_sequences = dict(self.index.sequences)
 
     @property
     def folder_problem(self) -> str:
@@ -148,13 +148,13 @@ class Watcher:
 
     def _adopt_or_remove(self, uids: Iterable[str]) -> None:
         """Index jobs of submitters that died before they notified the leader; remove incomplete directories."""
-        gone: set[str] | None = None
+        forgotten_uids: set[str] | None = None
         for uid in uids:
-            gone = self._folder.all_forgotten() if gone is None else gone
+            forgotten_uids = self._folder.all_forgotten() if forgotten_uids is None else forgotten_uids
             # a lock that is held: another process creates the job
             with contextlib.suppress(BlockingIOError), self._folder.locked(uid, wait=False):
                 job = self._folder.job(uid)
-                if job.exists() and (job.unfinished() or (uid in gone and job.read() is None)):
+                if job.exists() and (job.unfinished() or (uid in forgotten_uids and job.read() is None)):
                     job.remove()
                     log.warning("removed a directory without a job", extra=kv(job=uid))
                 else:
@@ -164,6 +164,7 @@ class Watcher:
     def read_changes(self) -> int:
         """Read the directories of jobs with a notification of a change; return their number."""
         changed: list[str] = []
+        # scripts touch a file in one directory: a poll costs as much as the number of changes, not of jobs
         with self._folder_needed("read changes"):
             changed = self._folder.take_changed()
         now = self._clock.time()
@@ -179,27 +180,27 @@ class Watcher:
     # --- the batch system ---------------------------------------------------------------------------------------------
     def poll_batch_system(self) -> None:
         """Query the batch system's list of jobs once, record it, and run the actions that are due."""
-        asked_at = self._clock.time()
+        requested_at = self._clock.time()
         try:
-            found = self._batch_list.fetch()
+            listed_jobs = self._batch_list.fetch()
         except BatchError as error:
             self._set_problem(str(error))
         else:
             self._set_problem("")
             with self._folder_needed("compare the lists of jobs"):
-                self._compare(found, asked_at)
+                self._compare(listed_jobs, requested_at)
         with self._folder_needed("run actions"):
             self._reread()
             self.actions.run()
         with self._folder_needed("remove what is not needed"):
-            self._tidy(asked_at)
+            self._tidy(requested_at)
 
-    def _tidy(self, asked_at: float) -> None:
-        self._drop_secrets(asked_at)
-        if asked_at - self._swept_at >= SWEEP_PERIOD:
+    def _tidy(self, now: float) -> None:
+        self._drop_secrets(now)
+        if now - self._swept_at >= SWEEP_PERIOD:
             self._adopt_or_remove(uid for uid in self._folder.uids() if uid not in self.index.entries)
-            self._folder.sweep(asked_at)
-            self._swept_at = asked_at
+            self._folder.sweep(now)
+            self._swept_at = now
 
     def _drop_secrets(self, now: float) -> None:
         """Remove the secrets of jobs whose script was killed, or never started."""
@@ -213,10 +214,10 @@ class Watcher:
             and now - entry.record.batch_at >= (SECRETS_KEPT if entry.record.started else 0)
         ]
         for entry in ended[:SECRETS_LOOKS]:
-            where = self._folder.job(entry.record.uid)
-            with self._folder.locked(where.uid):
-                if where.meta() == entry.record.meta:  # else the directory has a new job by now
-                    where.drop_secrets()
+            job_folder = self._folder.job(entry.record.uid)
+            with self._folder.locked(job_folder.uid):
+                if job_folder.meta() == entry.record.meta:  # else the directory has a new job by now
+                    job_folder.drop_secrets()
                     entry.without_secrets = True
 
     def _set_problem(self, problem: str) -> None:
@@ -227,40 +228,40 @@ class Watcher:
                 log.info("the batch system answers again")
             self.problem = problem
 
-    def _compare(self, found: dict[str, BatchJob], asked_at: float) -> None:
-        self.actions.owners = {job.id: job.uid for job in found.values()}
-        by_uid: dict[str, list[BatchJob]] = {}
-        for job in found.values():
-            by_uid.setdefault(job.uid, []).append(job)
+    def _compare(self, listed_jobs: dict[str, BatchJob], requested_at: float) -> None:
+        self.actions.owners = {job.id: job.uid for job in listed_jobs.values()}
+        jobs_by_uid: dict[str, list[BatchJob]] = {}
+        for job in listed_jobs.values():
+            jobs_by_uid.setdefault(job.uid, []).append(job)
         surplus: list[str] = []
         vanished: dict[str, Entry] = {}
         for uid in tuple(self.index.open):
             entry = self.index.entries.get(uid)
             if entry is None or confirmed(entry.record):
                 continue
-            listed = by_uid.get(uid, ())
+            jobs_of_uid = jobs_by_uid.get(uid, ())
             ids = {entry.record.job_id, *entry.record.meta.replaced}
-            if any(job.id not in ids for job in listed) or (entry.record.started_job and not entry.record.job_id):
-                known, others = self._identify(uid, listed)
-                if known is None:
+            if any(job.id not in ids for job in jobs_of_uid) or (entry.record.started_job and not entry.record.job_id):
+                identified, other_ids = self._identify(uid, jobs_of_uid)
+                if identified is None:
                     continue
-                entry, surplus = known, surplus + others
+                entry, surplus = identified, surplus + other_ids
             job_id = entry.record.job_id
-            if job_id in found and found[job_id].uid == uid:
+            if job_id in listed_jobs and listed_jobs[job_id].uid == uid:
                 entry.missing_since, entry.missing_looks = None, 0
-                self.index.observe(uid, found[job_id])
-            elif job_id and entry.id_at < asked_at:
+                self.index.observe(uid, listed_jobs[job_id])
+            elif job_id and entry.id_at < requested_at:
                 vanished[job_id] = entry
-        unknown = {job.uid for job in found.values() if job.phase != "ended"} - self.index.entries.keys()
-        gone = self._folder.all_forgotten() if unknown else set()
+        unknown_uids = {job.uid for job in listed_jobs.values() if job.phase != "ended"} - self.index.entries.keys()
+        forgotten_uids = self._folder.all_forgotten() if unknown_uids else set()
         surplus += [
             job.id
-            for uid in unknown & gone
+            for uid in unknown_uids & forgotten_uids
             if self._folder.job(uid).read() is None  # else the job of another owner, which has not released it
-            for job in by_uid[uid]
+            for job in jobs_by_uid[uid]
             if job.phase != "ended"
         ]
-        self._find_ends(vanished, asked_at)
+        self._find_ends(vanished, requested_at)
         if surplus:
             log.warning("surplus batch jobs cancelled", extra=kv(ids=",".join(surplus)))
             self.actions.cancel(surplus)
@@ -276,15 +277,15 @@ class Watcher:
                 entry = self.index.refresh(uid)
                 if entry is None:
                     return None, []
-                mine = [job for job in listed if job.id not in entry.record.meta.replaced]
+                candidates = [job for job in listed if job.id not in entry.record.meta.replaced]
                 job_id = entry.record.job_id or entry.record.started_job
-                if not job_id and mine:
+                if not job_id and candidates:
                     # the submission got no answer; of several jobs, the oldest is kept
-                    job_id = min(mine, key=lambda job: _number(job.id)).id
+                    job_id = min(candidates, key=lambda job: _number(job.id)).id
                 if job_id and not entry.record.job_id:
                     self._folder.job(uid).write_id(job_id)
                     entry = self.index.refresh(uid)
-                return entry, [job.id for job in mine if job.id != job_id and job.phase != "ended"]
+                return entry, [job.id for job in candidates if job.id != job_id and job.phase != "ended"]
         except BlockingIOError:
             return None, []
         except OSError as error:
@@ -293,37 +294,37 @@ class Watcher:
 
     def _find_ends(self, vanished: dict[str, Entry], now: float) -> None:
         """Find out how jobs ended that the batch system no longer lists."""
-        asked = [
+        ids_to_query = [
             job_id
             for job_id, entry in vanished.items()
             if not entry.record.final or job_status.awaits_reason(entry.record, now)
         ]
-        past: dict[str, BatchJob] = {}
+        past_jobs: dict[str, BatchJob] = {}
         lost_after = self._delays.lost_after
-        if asked:
+        if ids_to_query:
             try:
-                past = self._batch.past(asked)
+                past_jobs = self._batch.past(ids_to_query)
             except BatchError as error:
                 lost_after *= UNHEARD
                 log.warning("no records of ended jobs", extra=kv(why=error))
         for job_id, entry in vanished.items():
             uid = entry.record.uid
-            told = past.get(job_id)
-            if told is not None and told.uid == uid:  # else the id was assigned again
-                self.index.observe(uid, told)
+            past_job = past_jobs.get(job_id)
+            if past_job is not None and past_job.uid == uid:  # else the id was assigned again
+                self.index.observe(uid, past_job)
                 continue
             entry.missing_since = now if entry.missing_since is None else entry.missing_since
             entry.missing_looks += 1
-            fresh = self.index.refresh(uid)
-            if fresh is None or job_id in fresh.record.meta.replaced:
+            current = self.index.refresh(uid)
+            if current is None or job_id in current.record.meta.replaced:
                 continue
-            gone = BatchJob(id=job_id, uid=uid, phase="ended", reason=job_status.LOST)
-            if fresh.record.final:
-                self.index.observe(uid, replace(gone, reason="", by_itself=True))
-            elif is_missing(fresh.record) or (entry.missing_looks >= 2 and now - entry.missing_since >= lost_after):
-                self._handle_lost(fresh, gone)
+            lost_job = BatchJob(id=job_id, uid=uid, phase="ended", reason=job_status.LOST)
+            if current.record.final:
+                self.index.observe(uid, replace(lost_job, reason="", by_itself=True))
+            elif is_missing(current.record) or (entry.missing_looks >= 2 and now - entry.missing_since >= lost_after):
+                self._handle_lost(current, lost_job)
 
-    def _handle_lost(self, entry: Entry, gone: BatchJob) -> None:
+    def _handle_lost(self, entry: Entry, lost_job: BatchJob) -> None:
         """Submit a job again that the batch system lost before it started; report a started one as missing.
 
         A missing job is ended once the hub has cancelled it: if many jobs are missing, the batch system may have lost
@@ -333,22 +334,22 @@ class Watcher:
         that, it treats the job as pending when it restarts ("Registered PENDING JobId" in its log), and has the node
         end the processes of the job.
         """
-        record, where = entry.record, self._folder.job(entry.record.uid)
-        again = record.meta.attempts < ATTEMPTS and not record.meta.adopted
-        if not record.started and record.cancel is None and again:
-            log.warning("the batch system lost a job that had not begun", extra=kv(job=record.uid, id=gone.id))
-            where.drop_id()
+        record, job_folder = entry.record, self._folder.job(entry.record.uid)
+        may_resubmit = record.meta.attempts < ATTEMPTS and not record.meta.adopted
+        if not record.started and record.cancel is None and may_resubmit:
+            log.warning("the batch system lost a job that had not begun", extra=kv(job=record.uid, id=lost_job.id))
+            job_folder.drop_id()
             entry.missing_since, entry.missing_looks = None, 0
             self.index.refresh(record.uid)
             return
         if record.started and record.cancel is None:
-            known = record.batch if record.batch is not None else gone
-            self.index.observe(record.uid, replace(known, phase="missing"))
+            last_seen = record.batch if record.batch is not None else lost_job
+            self.index.observe(record.uid, replace(last_seen, phase="missing"))
             return
         if record.started:  # in case its script still runs
             self.actions.stop(record.uid, 0, job_status.LOST)
         message = "the batch system no longer knows the job, and its script recorded no end"
-        self.index.observe(record.uid, replace(gone, message=message))
+        self.index.observe(record.uid, replace(lost_job, message=message))
 
     def _reread(self) -> None:
         running = [self.index.entries[uid] for uid in tuple(self.index.open) if uid in self.index.entries]

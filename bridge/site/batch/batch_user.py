@@ -20,10 +20,10 @@ def users(site: Path) -> set[int]:
     """Return the other users whose jobs are in the directories of a site and among its adopted jobs."""
     if os.geteuid() != 0:
         return set()
-    found = {job.user for job in adopted.read(site).values() if job.user is not None}
+    uids = {job.user for job in adopted.read(site).values() if job.user is not None}
     with contextlib.suppress(FileNotFoundError):
-        found |= {entry.stat(follow_symlinks=False).st_uid for entry in os.scandir(site / "jobs")}
-    return found - {0}
+        uids |= {entry.stat(follow_symlinks=False).st_uid for entry in os.scandir(site / "jobs")}
+    return uids - {0}
 
 
 def hand_over(folder: Path, words: Sequence[str]) -> int | None:

@@ -95,10 +95,10 @@ class Commands:
 
     def ask(self, *words: str, extra: Mapping[str, str] | None = None) -> CommandResult:
         """Run a query; raises :class:`BatchError`, retryable, for any exit status but 0."""
-        said = self.run(*words, extra=extra)
-        if said.code != 0:
-            raise BatchError(f"{words[0]}: {said.words}", retryable=True)
-        return said
+        result = self.run(*words, extra=extra)
+        if result.code != 0:
+            raise BatchError(f"{words[0]}: {result.words}", retryable=True)
+        return result
 
     def submit(
         self,
@@ -129,36 +129,36 @@ class Commands:
             The job does not exist; retryable after an error of ``later``.
         """
         try:
-            said = self.run(*words, input=input, cwd=cwd)
+            result = self.run(*words, input=input, cwd=cwd)
         except CommandTimeoutError as error:
             raise BatchUnknownOutcomeError(str(error), retryable=True) from error
-        found = job_id.search(said.out)
-        if said.code == 0 and found:
-            if said.err.strip():
-                log.info("the submission printed a warning", extra=kv(job=uid, command=words[0], words=said.words))
-            return found[1]
-        if said.code == 0 or unknown.search(said.err):
-            raise BatchUnknownOutcomeError(f"{words[0]}: {said.words}", retryable=True)
-        raise BatchError(said.words, retryable=bool(later.search(said.err)))
+        match = job_id.search(result.out)
+        if result.code == 0 and match:
+            if result.err.strip():
+                log.info("the submission printed a warning", extra=kv(job=uid, command=words[0], words=result.words))
+            return match[1]
+        if result.code == 0 or unknown.search(result.err):
+            raise BatchUnknownOutcomeError(f"{words[0]}: {result.words}", retryable=True)
+        raise BatchError(result.words, retryable=bool(later.search(result.err)))
 
     def _find(self, name: str) -> list[str]:
-        first, *more = self._programs.get(name) or [name]
-        if "/" in first:
-            return [first, *more]
+        program, *more = self._programs.get(name) or [name]
+        if "/" in program:
+            return [program, *more]
         if self._bin_dir is not None:
-            return [str(Path(self._bin_dir) / first), *more]
-        found = shutil.which(first)
-        if found is None:
+            return [str(Path(self._bin_dir) / program), *more]
+        program_path = shutil.which(program)
+        if program_path is None:
             raise CommandNotFoundError(
-                f"{first} is not on PATH", retryable=True, hint="set bin_dir, or start the submitter where it is"
+                f"{program} is not on PATH", retryable=True, hint="set bin_dir, or start the submitter where it is"
             )
-        return [found, *more]
+        return [program_path, *more]
 
 
 def portions(ids: Collection[str]) -> Iterator[list[str]]:
     """Return ids in order, in lists that fit on a command line."""
-    wanted = sorted(ids)
-    return (wanted[start : start + MOST_IDS] for start in range(0, len(wanted), MOST_IDS))
+    sorted_ids = sorted(ids)
+    return (sorted_ids[start : start + MOST_IDS] for start in range(0, len(sorted_ids), MOST_IDS))
 
 
 def command_environment(job: Mapping[str, str], kept: Sequence[str]) -> dict[str, str]:

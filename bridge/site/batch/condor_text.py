@@ -70,10 +70,10 @@ def _ads(output: str) -> list[dict[str, Any]]:
     if not output.strip():
         return []
     try:
-        found = json.loads(output)
+        answer = json.loads(output)
     except ValueError as error:
         raise BatchError(f"HTCondor's answer is no JSON: {output[:200]!r}", retryable=True) from error
-    return [ad for ad in found if isinstance(ad, dict)] if isinstance(found, list) else []
+    return [ad for ad in answer if isinstance(ad, dict)] if isinstance(answer, list) else []
 
 
 def _job(ad: Mapping[str, Any], held_ends: bool) -> BatchJob | None:
@@ -126,13 +126,13 @@ def _why_held(ad: Mapping[str, Any]) -> str:
 
 
 def _integer(ad: Mapping[str, Any], name: str) -> int | None:
-    found = ad.get(name)
-    return found if isinstance(found, int) else None
+    value = ad.get(name)
+    return value if isinstance(value, int) else None
 
 
 def _moment(ad: Mapping[str, Any], name: str) -> float | None:
-    found = ad.get(name)
-    return float(found) if isinstance(found, int | float) and found > 0 else None
+    value = ad.get(name)
+    return float(value) if isinstance(value, int | float) and value > 0 else None
 
 
 def _machine(slot: object) -> str:

@@ -79,8 +79,8 @@ class CondorBatch(BatchSystem):
 
     def version(self) -> str:
         """Return the version of the commands."""
-        found = re.search(r"CondorVersion: (\S+)", self._commands.ask("condor_version").out)
-        return f"htcondor {found[1] if found else ''}".strip()
+        match = re.search(r"CondorVersion: (\S+)", self._commands.ask("condor_version").out)
+        return f"htcondor {match[1] if match else ''}".strip()
 
     # --- one job ------------------------------------------------------------------------------------------------------
     def submit(self, request: BatchJobRequest) -> str:
@@ -90,17 +90,17 @@ class CondorBatch(BatchSystem):
         folder = request.folder
         write(Below(str(folder), "wrapper.sh"), text.WRAPPER, mode=0o700)
         write(Below(str(folder), "job.sub"), self.submit_file(request).encode())
-        command = ("condor_submit", *self._where(), "-terse", "job.sub")
+        command = ("condor_submit", *self._address_options(), "-terse", "job.sub")
         return self._commands.submit(request.uid, *command, cwd=folder, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER)
 
     def submit_file(self, request: BatchJobRequest) -> str:
         """Return the submit file of a job."""
         folder = text.value(str(request.folder))
         # a job that started and lost its machine must not start again; one that runs too long ends
-        remove = ["(JobStatus == 1 && NumJobStarts > 0)"]
+        remove_conditions = ["(JobStatus == 1 && NumJobStarts > 0)"]
         if request.time_limit is not None:
             limit = math.ceil(request.time_limit)
-            remove.append(f"(JobStatus == 2 && time() - EnteredCurrentStatus > {limit})")
+            remove_conditions.append(f"(JobStatus == 2 && time() - EnteredCurrentStatus > {limit})")
         lines = {
             "universe": "vanilla",
             "executable": f"{folder}/wrapper.sh",
@@ -115,92 +115,100 @@ class CondorBatch(BatchSystem):
             "request_memory": str(max(1, math.ceil(request.memory / MIB))),
             "notification": "Never",
             "on_exit_remove": "True",
-            "periodic_remove": " || ".join(remove),
+            "periodic_remove": " || ".join(remove_conditions),
             "leave_in_queue": f"JobStatus == 4 && time() - EnteredCurrentStatus < {LEAVE}",
         }
         if request.gpus:
             lines["request_gpus"] = str(request.gpus)
-        more = [*self._config.submit_lines, *(request.flavor.flags if request.flavor else ())]
-        return "\n".join([*(f"{key} = {value}" for key, value in lines.items()), *more, "queue 1", ""])
+        extra_lines = [*self._config.submit_lines, *(request.flavor.flags if request.flavor else ())]
+        return "\n".join([*(f"{key} = {value}" for key, value in lines.items()), *extra_lines, "queue 1", ""])
 
     def find(self, uid: str) -> str | None:
         """Search in the queue, then in the history."""
-        wanted = f"{text.UID} == {text.string(uid)}"
-        jobs = text.jobs(self._query(wanted)) or text.jobs(self._history(wanted, "-limit", "1"))
+        constraint = f"{text.UID} == {text.string(uid)}"
+        jobs = text.jobs(self._query(constraint)) or text.jobs(self._history(constraint, "-limit", "1"))
         return min((job.id for job in jobs), default=None)
 
     def cancel(self, ids: Collection[str]) -> None:
         """Run condor_rm."""
         self._remove(ids, "podbridge cancelled the job")
 
-    def _remove(self, ids: Collection[str], why: str) -> None:
-        for some in portions(ids):
-            said = self._commands.run("condor_rm", *self._where(), "-reason", why, *some)
-            gone = re.search(r"not found|couldn't find|already|no jobs matched|no result", said.err + said.out, re.I)
-            if said.code != 0 and not gone:
-                raise BatchError(f"condor_rm: {said.words}", retryable=True)
+    def _remove(self, ids: Collection[str], reason: str) -> None:
+        for portion in portions(ids):
+            result = self._commands.run("condor_rm", *self._address_options(), "-reason", reason, *portion)
+            is_gone = re.search(
+                r"not found|couldn't find|already|no jobs matched|no result", result.err + result.out, re.I
+            )
+            if result.code != 0 and not is_gone:
+                raise BatchError(f"condor_rm: {result.words}", retryable=True)
 
     # --- all jobs -----------------------------------------------------------------------------------------------------
     def jobs(self) -> dict[str, BatchJob]:
         """Run condor_q, once for all jobs; remove held jobs if ``remove_held`` is set."""
-        found = text.jobs(self._query(f"{text.UID} =!= undefined"), held_ends=self._config.remove_held)
-        held = [job.id for job in found if job.reason in text.HELD_REASONS and job.phase == "ended"]
-        if held:
+        listed_jobs = text.jobs(self._query(f"{text.UID} =!= undefined"), held_ends=self._config.remove_held)
+        held_ids = [job.id for job in listed_jobs if job.reason in text.HELD_REASONS and job.phase == "ended"]
+        if held_ids:
             try:
-                self._remove(held, "held: podbridge ends it")
+                self._remove(held_ids, "held: podbridge ends it")
             except BatchError as error:
                 log.warning("held jobs not removed yet", extra=kv(why=error))
-        return {job.id: job for job in found}
+        return {job.id: job for job in listed_jobs}
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
         """Run condor_history. It prints the newest first: an older job with the same id is from before a reset."""
-        result: dict[str, BatchJob] = {}
-        wanted = sorted(ids)
-        for start in range(0, len(wanted), 100):
-            self._read_past(wanted[start : start + 100], result)
-        return {job.id: job for job in result.values() if job.phase == "ended"}
+        jobs_by_id: dict[str, BatchJob] = {}
+        sorted_ids = sorted(ids)
+        for start in range(0, len(sorted_ids), 100):
+            self._read_past(sorted_ids[start : start + 100], jobs_by_id)
+        return {job.id: job for job in jobs_by_id.values() if job.phase == "ended"}
 
-    def _read_past(self, ids: list[str], result: dict[str, BatchJob]) -> None:
-        """Add the newest record of each job to ``result``.
+    def _read_past(self, ids: list[str], jobs_by_id: dict[str, BatchJob]) -> None:
+        """Add the newest record of each job to ``jobs_by_id``.
 
         With ``-limit``, condor_history ends at the last of the records instead of reading the whole history. If an id
         has several, they can take the places of other jobs, which are then searched again.
         """
-        left = ids
-        while left:
-            test = " || ".join(f"(ClusterId == {c} && ProcId == {p})" for c, _, p in (i.partition(".") for i in left))
-            found = text.jobs(self._history(f"{text.UID} =!= undefined && ({test})", "-limit", str(len(left))))
-            for job in found:
-                result.setdefault(job.id, job)
-            asked, left = left, [job_id for job_id in left if job_id not in result]
-            if len(found) < len(asked) or len(left) == len(asked):  # it has read the whole history
+        ids_left = ids
+        while ids_left:
+            test = " || ".join(
+                f"(ClusterId == {cluster} && ProcId == {process})"
+                for cluster, _, process in (job_id.partition(".") for job_id in ids_left)
+            )
+            records = text.jobs(self._history(f"{text.UID} =!= undefined && ({test})", "-limit", str(len(ids_left))))
+            for job in records:
+                jobs_by_id.setdefault(job.id, job)
+            requested_ids, ids_left = ids_left, [job_id for job_id in ids_left if job_id not in jobs_by_id]
+            # condor_history has read the whole history
+            if len(records) < len(requested_ids) or len(ids_left) == len(requested_ids):
                 return
 
     def _query(self, constraint: str) -> str:
         attributes = ",".join(text.ATTRIBUTES)
         return self._commands.ask(
-            "condor_q", *self._where(), "-json", "-attributes", attributes, "-constraint", constraint
+            "condor_q", *self._address_options(), "-json", "-attributes", attributes, "-constraint", constraint
         ).out
 
     def _history(self, constraint: str, *options: str) -> str:
         attributes = ",".join(text.ATTRIBUTES)
-        where = ["-name", self._config.schedd] if self._config.schedd else []
+        schedd_options = ["-name", self._config.schedd] if self._config.schedd else []
         return self._commands.ask(
-            "condor_history", *where, "-json", "-attributes", attributes, *options, "-constraint", constraint
+            "condor_history", *schedd_options, "-json", "-attributes", attributes, *options, "-constraint", constraint
         ).out
 
     def capacity(self) -> Capacity:
         """Run condor_status and add up the slots."""
-        pool = ["-pool", self._config.pool] if self._config.pool else []
-        said = self._commands.ask("condor_status", *pool, "-json", "-attributes", ",".join(text.SLOT_ATTRIBUTES))
-        total, free = text.slots(said.out)
+        pool_options = ["-pool", self._config.pool] if self._config.pool else []
+        result = self._commands.ask(
+            "condor_status", *pool_options, "-json", "-attributes", ",".join(text.SLOT_ATTRIBUTES)
+        )
+        total, free = text.slots(result.out)
         return Capacity(_amount(total), _amount(free))
 
-    def _where(self) -> list[str]:
+    def _address_options(self) -> list[str]:
         config = self._config
         return [*(["-pool", config.pool] if config.pool else []), *(["-name", config.schedd] if config.schedd else [])]
 
 
-def _amount(found: Mapping[str, int]) -> Amount:
-    gpus = {GPU_RESOURCE: found["GPUs"]} if found["TotalGPUs"] else {}
-    return Amount(found["Cpus"], found["Memory"] * MIB, gpus)
+def _amount(counts: Mapping[str, int]) -> Amount:
+    gpus = {GPU_RESOURCE: counts["GPUs"]} if counts["TotalGPUs"] else {}
+    return Amount(counts["Cpus"], counts["Memory"] * MIB, gpus)

@@ -309,7 +309,7 @@ class LocalBatch(BatchSystem):
         self._note_ending(replace(job, ending_at=now, reason=reason, message=message))
 
     def _note_ending(self, job: Record) -> None:
-        """Store that a job was asked to end: in memory also if the disk is full, which this job may have filled."""
+        """Store that a job was requested to end: in memory also if the disk is full, which this job may have filled."""
         self._records.jobs[job.id] = job
         self._waits_since[job.id] = self._clock.monotonic()
         self._records.write(job)
@@ -326,8 +326,8 @@ class LocalBatch(BatchSystem):
                 sessions[claim[0]] = job
         if not sessions:
             return
-        for pid, found in processes.members(processes.read_all(), sessions).items():
-            job, used = sessions[pid], sum(process.rss for process in found)
+        for pid, session_processes in processes.members(processes.read_all(), sessions).items():
+            job, used = sessions[pid], sum(process.rss for process in session_processes)
             if used > job.memory * 1.1 + MEMORY_SLACK:
                 message = f"the job was terminated because it used {used} bytes of memory and requested {job.memory}"
                 self._kill_sessions([claims[pid]])
@@ -341,10 +341,12 @@ class LocalBatch(BatchSystem):
         """Kill the remaining processes of jobs. The list of all processes is read for this call, and only once."""
         if not claims:
             return
-        found = processes.read_all()
+        processes_by_pid = processes.read_all()
         # if another process has the pid now, the job's session is gone
-        pids = {pid for pid, started, _ in claims if pid not in found or found[pid].started == started}
-        for session in processes.members(found, pids).values():
+        pids = {
+            pid for pid, started, _ in claims if pid not in processes_by_pid or processes_by_pid[pid].started == started
+        }
+        for session in processes.members(processes_by_pid, pids).values():
             for process in session:
                 if processes.is_running(process.pid, process.started):  # else the pid may be another process's by now
                     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -109,7 +109,7 @@ class Records:
     def may_start(self, job: Record) -> bool:
         """Return whether the earlier jobs of the pod have ended."""
         earlier = (self.jobs.get(job_id(job.uid, number)) for number in range(1, job.number))
-        return all(found is None or found.phase == "ended" for found in earlier)
+        return all(record is None or record.phase == "ended" for record in earlier)
 
     def write(self, job: Record) -> None:
         """Write a job for the leader to find."""
@@ -136,9 +136,9 @@ class Records:
             content = read_some(self.path / name, _LARGEST)
             if content is None:  # not now
                 continue
-            found = validated(_RECORD, content)
-            if found is not None:
-                self.jobs[job] = found
+            record = validated(_RECORD, content)
+            if record is not None:
+                self.jobs[job] = record
             elif not content.strip(b"\0"):  # after a power failure; the job's directory still exists
                 (self.path / name).unlink(missing_ok=True)
             else:

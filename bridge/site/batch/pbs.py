@@ -104,6 +104,7 @@ class PbsBatch(batch_interface.BatchSystem):
         folder = shlex.quote(str(request.folder))
         lines = ["#!/bin/bash"]
         # not with -v: qstat of some versions writes invalid JSON for values with quotes, commas or digits alone
+        # (OpenPBS issues 1255 and 2049)
         lines += [f"export {name}={shlex.quote(text)}" for name, text in self._variables.items()]
         lines += [f"exec bash {folder}/job.sh </dev/null >>{folder}/script.log 2>&1", ""]
         command, script = ("qsub", *self.words(request)), "\n".join(lines)
@@ -134,15 +135,15 @@ class PbsBatch(batch_interface.BatchSystem):
 
     def find(self, uid: str) -> str | None:
         """Search by name, in the history too where the server has one."""
-        found = self._select("-x", "-N", batch_interface.NAME_PREFIX + uid)
-        return min(found, key=lambda job_id: int(job_id.partition(".")[0]), default=None)
+        ids = self._select("-x", "-N", batch_interface.NAME_PREFIX + uid)
+        return min(ids, key=lambda job_id: int(job_id.partition(".")[0]), default=None)
 
     def cancel(self, ids: Collection[str]) -> None:
         """Run qdel: SIGTERM, and SIGKILL after the queue's ``kill_delay``."""
-        for some in portions(ids):
-            said = self._commands.run("qdel", *some)
-            if bad := _complaints(said):
-                raise BatchError("; ".join(bad), retryable=True)
+        for portion in portions(ids):
+            result = self._commands.run("qdel", *portion)
+            if complaints := _complaints(result):
+                raise BatchError("; ".join(complaints), retryable=True)
 
     def jobs(self) -> dict[str, batch_interface.BatchJob]:
         """Run qselect for the ids of this user's jobs that have not ended, and qstat for these."""
@@ -153,65 +154,66 @@ class PbsBatch(batch_interface.BatchSystem):
         return self._stat(ids, "-x")
 
     def _select(self, *words: str) -> list[str]:
-        said = self._commands.run("qselect", "-u", self._user, *words)
-        if said.code != 0 and words[:1] == ("-x",) and _NO_HISTORY.search(said.err):
+        result = self._commands.run("qselect", "-u", self._user, *words)
+        if result.code != 0 and words[:1] == ("-x",) and _NO_HISTORY.search(result.err):
             return self._select(*words[1:])
-        if said.code != 0:
-            raise BatchError(f"qselect: {said.words}", retryable=True)
-        return [line.strip() for line in said.out.splitlines() if line.strip()[:1].isdigit()]
+        if result.code != 0:
+            raise BatchError(f"qselect: {result.words}", retryable=True)
+        return [line.strip() for line in result.out.splitlines() if line.strip()[:1].isdigit()]
 
-    def _stat(self, ids: Collection[str], *more: str) -> dict[str, batch_interface.BatchJob]:
-        found: dict[str, batch_interface.BatchJob] = {}
-        for some in portions(ids):
-            said = self._commands.run("qstat", *more, "-f", "-F", "json", *some)
-            if said.code != 0 and _NO_HISTORY.search(said.err):
+    def _stat(self, ids: Collection[str], *options: str) -> dict[str, batch_interface.BatchJob]:
+        jobs: dict[str, batch_interface.BatchJob] = {}
+        for portion in portions(ids):
+            result = self._commands.run("qstat", *options, "-f", "-F", "json", *portion)
+            if result.code != 0 and _NO_HISTORY.search(result.err):
                 return {}
-            answer = dict(_objects(said.out, "Jobs"))
-            if _complaints(said) or any(job_id not in answer and job_id not in said.err for job_id in some):
-                raise BatchError(f"qstat {' '.join(more)}: {said.words}: not all jobs answered", retryable=True)
-            found.update((job.id, job) for job in parse_jobs(answer))
-        return found
+            answer = dict(_objects(result.out, "Jobs"))
+            # some versions of OpenPBS answer for one of several ids (issue 2672): an incomplete answer counts as none
+            if _complaints(result) or any(job_id not in answer and job_id not in result.err for job_id in portion):
+                raise BatchError(f"qstat {' '.join(options)}: {result.words}: not all jobs answered", retryable=True)
+            jobs.update((job.id, job) for job in parse_jobs(answer))
+        return jobs
 
     def capacity(self) -> batch_interface.Capacity:
         """Run pbsnodes and add up the nodes that work."""
         return parse_nodes(self._commands.ask("pbsnodes", "-a", "-F", "json").out, self._config.gpus)
 
 
-def _complaints(said: CommandResult) -> list[str]:
+def _complaints(result: CommandResult) -> list[str]:
     """Return what a command that failed complained about, but for jobs that have ended."""
-    return [line for line in said.err.splitlines() if said.code and line.strip() and not _GONE.search(line)]
+    return [line for line in result.err.splitlines() if result.code and line.strip() and not _GONE.search(line)]
 
 
 def parse_jobs(answer: Mapping[str, Mapping[str, Any]]) -> Iterator[batch_interface.BatchJob]:
     """Read ``Jobs`` of qstat; jobs that are not podbridge's are left out."""
-    for job_id, found in answer.items():
-        first, prefix, uid = str(found.get("Job_Name")).partition(batch_interface.NAME_PREFIX)
-        if first or not prefix or not _UID.fullmatch(uid):
+    for job_id, attributes in answer.items():
+        before_prefix, prefix, uid = str(attributes.get("Job_Name")).partition(batch_interface.NAME_PREFIX)
+        if before_prefix or not prefix or not _UID.fullmatch(uid):
             continue
-        phase, reason = _PHASES.get(str(found.get("job_state")), ("running", ""))
-        comment = str(found.get("comment") or "")
-        code, number, by_itself, message = (
+        phase, reason = _PHASES.get(str(attributes.get("job_state")), ("running", ""))
+        comment = str(attributes.get("comment") or "")
+        exit_code, signal_number, by_itself, message = (
             None,
             0,
             False,
             f"PBS job {job_id} is queued: {comment}" if phase == "queued" else "",
         )
         if phase == "ended":
-            status = found.get("Exit_status")
-            if found.get("substate") == DELETED or not isinstance(status, int):
+            status = attributes.get("Exit_status")
+            if attributes.get("substate") == DELETED or not isinstance(status, int):
                 reason, message = job_ends.CANCELLED.site_reason, f"PBS job {job_id} was deleted"
             elif status in _ENDS:
                 end, text = _ENDS[status]
                 reason, message = end.site_reason, f"PBS job {job_id} {text}"
             else:
-                by_itself, code = True, status if 0 <= status < SIGNAL else None
-                number = status - SIGNAL if status > SIGNAL else 0
-                message = f"PBS job {job_id} ended with Exit_status {status}: {comment}" if code is None else ""
-        started = _moment(found.get("stime"))
-        ended = _moment(found.get("obittime")) or _moment(found.get("history_timestamp"))
-        host = str(found.get("exec_host") or "").partition("/")[0]
+                by_itself, exit_code = True, status if 0 <= status < SIGNAL else None
+                signal_number = status - SIGNAL if status > SIGNAL else 0
+                message = f"PBS job {job_id} ended with Exit_status {status}: {comment}" if exit_code is None else ""
+        started_at = _moment(attributes.get("stime"))
+        ended_at = _moment(attributes.get("obittime")) or _moment(attributes.get("history_timestamp"))
+        host = str(attributes.get("exec_host") or "").partition("/")[0]
         yield batch_interface.BatchJob(
-            job_id, uid, phase, reason, message, code, number, host, started, ended, by_itself
+            job_id, uid, phase, reason, message, exit_code, signal_number, host, started_at, ended_at, by_itself
         )
 
 
@@ -220,26 +222,26 @@ def parse_nodes(output: str, gpus: Mapping[str, str]) -> batch_interface.Capacit
     resources = {kind: name for name, kind in reversed(tuple(gpus.items()))}
     total, free = (dict.fromkeys(("ncpus", "mem", *resources), 0) for _ in range(2))
     for _, node in _objects(output, "nodes"):
-        there, used = (node.get(f"resources_{part}") for part in ("available", "assigned"))
-        if isinstance(there, dict) and not _BAD_STATES.search(str(node.get("state"))):
+        available, assigned = (node.get(f"resources_{part}") for part in ("available", "assigned"))
+        if isinstance(available, dict) and not _BAD_STATES.search(str(node.get("state"))):
             for name in total:
-                total[name] += (count := _amount(there.get(name)))
-                free[name] += max(0, count - _amount(used.get(name) if isinstance(used, dict) else 0))
-    whole, rest = (
+                total[name] += (count := _amount(available.get(name)))
+                free[name] += max(0, count - _amount(assigned.get(name) if isinstance(assigned, dict) else 0))
+    total_amount, free_amount = (
         batch_interface.Amount(
             counts["ncpus"], counts["mem"], {name: counts[k] for k, name in resources.items() if total[k]}
         )
         for counts in (total, free)
     )
-    return batch_interface.Capacity(whole, rest)
+    return batch_interface.Capacity(total_amount, free_amount)
 
 
 def _objects(output: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
-        found = json.loads(output, strict=False) if output.strip() else {}
+        answer = json.loads(output, strict=False) if output.strip() else {}
     except ValueError as error:
         raise BatchError(f"the answer of PBS is not JSON: {error}", retryable=True) from error
-    items = found.get(key) if isinstance(found, dict) else None
+    items = answer.get(key) if isinstance(answer, dict) else None
     return ((name, item) for name, item in (items or {}).items() if isinstance(item, dict))
 
 

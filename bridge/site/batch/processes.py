@@ -69,8 +69,8 @@ def read(pid: int) -> Process | None:
 
 def is_running(pid: int, started: int) -> bool:
     """Return whether the process with this pid and start runs; ``False`` for a zombie."""
-    found = read(pid)
-    return found is not None and found.started == started and not found.zombie
+    process = read(pid)
+    return process is not None and process.started == started and not process.zombie
 
 
 def age(started: int) -> float:
@@ -80,8 +80,8 @@ def age(started: int) -> float:
 
 def read_all() -> dict[int, Process]:
     """Read all processes."""
-    found = (read(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return {process.pid: process for process in found if process is not None}
+    processes = (read(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in processes if process is not None}
 
 
 def members(processes: dict[int, Process], sessions: Collection[int]) -> dict[int, list[Process]]:
@@ -89,19 +89,21 @@ def members(processes: dict[int, Process], sessions: Collection[int]) -> dict[in
     children: dict[int, list[Process]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process)
-    wanted = set(sessions)
-    result: dict[int, list[Process]] = {session: [] for session in wanted}
-    owner: dict[int, int] = {p.pid: p.session for p in processes.values() if p.session in wanted}
-    todo = list(owner)
-    while todo:
-        pid = todo.pop()
+    session_ids = set(sessions)
+    processes_by_session: dict[int, list[Process]] = {session: [] for session in session_ids}
+    owner: dict[int, int] = {
+        process.pid: process.session for process in processes.values() if process.session in session_ids
+    }
+    unvisited = list(owner)
+    while unvisited:
+        pid = unvisited.pop()
         for child in children.get(pid, ()):
             if child.pid not in owner:
                 owner[child.pid] = owner[pid]
-                todo.append(child.pid)
+                unvisited.append(child.pid)
     for pid, session in owner.items():
-        result[session].append(processes[pid])
-    return result
+        processes_by_session[session].append(processes[pid])
+    return processes_by_session
 
 
 def boot_id() -> str:

@@ -102,7 +102,7 @@ class SlurmBatch(BatchSystem):
 
     def __init__(self, slurm: Slurm, site: Site) -> None:
         self._config = slurm
-        self._partitions = [f.partition for f in site.flavors if f.partition]
+        self._partitions = [flavor.partition for flavor in site.flavors if flavor.partition]
         if slurm.partition:
             self._partitions.append(slurm.partition)
         # sbatch passes its environment to the job (--export=ALL): no login shell, and no variable of this process
@@ -119,8 +119,8 @@ class SlurmBatch(BatchSystem):
 
     def version(self) -> str:
         """Return the version of the commands."""
-        said = self._commands.ask("sbatch", "--version", extra=_EPOCH)
-        return f"slurm {said.out.split()[-1]}" if said.out.split() else "slurm"
+        result = self._commands.ask("sbatch", "--version", extra=_EPOCH)
+        return f"slurm {result.out.split()[-1]}" if result.out.split() else "slurm"
 
     # --- one job ------------------------------------------------------------------------------------------------------
     def submit(self, request: BatchJobRequest) -> str:
@@ -145,43 +145,45 @@ class SlurmBatch(BatchSystem):
         then the options on which the submitter relies, and last the options of the site.
         """
         flavor, slurm = request.flavor, self._config
-        asked = [
+        requested_options = [
             "--nodes=1",
             "--ntasks=1",
             f"--cpus-per-task={request.cpus}",
             f"--mem={math.ceil(request.memory / MIB)}M",
         ]
         if request.time_limit is not None:
-            asked.append(f"--time={max(1, math.ceil(request.time_limit / 60))}")
+            requested_options.append(f"--time={max(1, math.ceil(request.time_limit / 60))}")
         if request.traceparent:  # a comment of the user or of the site replaces it
-            asked.append(f"--comment=traceparent={request.traceparent}")
+            requested_options.append(f"--comment=traceparent={request.traceparent}")
         gres = self._gres(request)
         if gres:
-            asked.append(f"--gres={','.join(gres)}")
-        site = []
+            requested_options.append(f"--gres={','.join(gres)}")
+        site_options = []
         for option in ("account", "partition", "qos"):
             value = (flavor and getattr(flavor, option)) or getattr(slurm, option)
             if value:
-                site.append(f"--{option}={value}")
+                site_options.append(f"--{option}={value}")
         if flavor and flavor.reservation:
-            site.append(f"--reservation={flavor.reservation}")
+            site_options.append(f"--reservation={flavor.reservation}")
         if flavor and flavor.nodelist:
-            site.append(f"--nodelist={flavor.nodelist}")
-        site += [*slurm.options, *(flavor.flags if flavor else ())]
+            site_options.append(f"--nodelist={flavor.nodelist}")
+        site_options += [*slurm.options, *(flavor.flags if flavor else ())]
         if request.flags_win:
             flags, left_out = without_own(request.flags)
             if left_out:
                 log.warning("flags that podbridge sets itself", extra=kv(job=request.uid, ignored=",".join(left_out)))
-            mine = f"--uid={os.geteuid()}"  # sbatch allows --uid to root only
-            wanted = [flag for flag in merged(asked, without_own(site)[0], flags) if flag != mine]
-            return [*wanted, *self._relied_on(request)]
+            uid_option = f"--uid={os.geteuid()}"  # sbatch allows --uid to root only
+            options = [
+                flag for flag in merged(requested_options, without_own(site_options)[0], flags) if flag != uid_option
+            ]
+            return [*options, *self._required_options(request)]
         flags = allowed_flags(request.flags)
-        capped = flavor.name if flavor and flavor.max_resources else ""
-        check_caps(flags, held_options(site), request.most_seconds, capped)
-        return [*asked, *flags, *self._relied_on(request), *site]
+        capped_flavor = flavor.name if flavor and flavor.max_resources else ""
+        check_caps(flags, held_options(site_options), request.most_seconds, capped_flavor)
+        return [*requested_options, *flags, *self._required_options(request), *site_options]
 
     @staticmethod
-    def _relied_on(request: BatchJobRequest) -> list[str]:
+    def _required_options(request: BatchJobRequest) -> list[str]:
         return [
             "--parsable",
             f"--job-name={request.name}",
@@ -195,13 +197,13 @@ class SlurmBatch(BatchSystem):
 
     def _gres(self, request: BatchJobRequest) -> list[str]:
         """Return the generic resources of the flavor, and the pod's GPUs, of the flavor's kind if it names one."""
-        listed = list(request.flavor.generic_resources) if request.flavor else []
+        flavor_gres = list(request.flavor.generic_resources) if request.flavor else []
         if not request.gpus:
-            return listed
-        kinds = [re.sub(r":\d+$", "", item) for item in listed if item.split(":")[0] == "gpu"]
-        others = [item for item in listed if item.split(":")[0] != "gpu"]
+            return flavor_gres
+        kinds = [re.sub(r":\d+$", "", item) for item in flavor_gres if item.split(":")[0] == "gpu"]
+        other_gres = [item for item in flavor_gres if item.split(":")[0] != "gpu"]
         kind = kinds[0] if kinds else self._config.gres.get(request.gpu_resource, "gpu")
-        return [*others, f"{kind}:{request.gpus}"]
+        return [*other_gres, f"{kind}:{request.gpus}"]
 
     def find(self, uid: str) -> str | None:
         """Run squeue for the name."""
@@ -210,22 +212,22 @@ class SlurmBatch(BatchSystem):
 
     def cancel(self, ids: Collection[str]) -> None:
         """Run scancel: SIGTERM, and SIGKILL after KillWait."""
-        for some in portions(ids):
-            said = self._commands.run("scancel", *some)
-            bad = [
+        for portion in portions(ids):
+            result = self._commands.run("scancel", *portion)
+            complaints = [
                 line
-                for line in said.err.splitlines()
+                for line in result.err.splitlines()
                 if line.strip() and not re.search(r"invalid job id|already complet", line, re.IGNORECASE)
             ]
-            if said.code != 0 and bad:
-                raise BatchError(f"scancel: {'; '.join(bad)}", retryable=True)
+            if result.code != 0 and complaints:
+                raise BatchError(f"scancel: {'; '.join(complaints)}", retryable=True)
 
     # --- all jobs -----------------------------------------------------------------------------------------------------
     def jobs(self) -> dict[str, BatchJob]:
         """Run squeue, once for all jobs."""
         return {job.id: job for job in text.jobs(self._squeue(), self._adopted)}
 
-    def _whose(self) -> str:
+    def _user_option(self) -> str:
         """Return the option of squeue for this user's jobs, and for those of other users that were submitted here."""
         if not self._users:
             return "--me"
@@ -233,7 +235,15 @@ class SlurmBatch(BatchSystem):
 
     def _squeue(self, *more: str) -> str:
         return self._commands.ask(
-            "squeue", self._whose(), "--noheader", "--all", "--states=all", "--format", text.FORMAT, *more, extra=_EPOCH
+            "squeue",
+            self._user_option(),
+            "--noheader",
+            "--all",
+            "--states=all",
+            "--format",
+            text.FORMAT,
+            *more,
+            extra=_EPOCH,
         ).out
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
@@ -243,23 +253,23 @@ class SlurmBatch(BatchSystem):
             return {}
         if now < self._accounting_rests_until:
             raise BatchError("sacct did not answer a moment ago", retryable=True)
-        found: dict[str, BatchJob] = {}
-        for some in portions(ids):
+        jobs: dict[str, BatchJob] = {}
+        for portion in portions(ids):
             try:
-                said = self._sacct(some)
+                result = self._sacct(portion)
             except CommandNotFoundError:
                 self._no_accounting_until = now + ACCOUNTING_RETRY
                 return {}
             except CommandTimeoutError:
                 self._accounting_rests_until = time.monotonic() + ACCOUNTING_REST
                 raise
-            if said.code != 0 and "accounting storage is disabled" in said.err + said.out:
+            if result.code != 0 and "accounting storage is disabled" in result.err + result.out:
                 self._no_accounting_until = now + ACCOUNTING_RETRY
                 return {}
-            if said.code != 0:
-                raise BatchError(f"sacct: {said.words}", retryable=True)
-            found.update((job.id, job) for job in text.past_jobs(said.out, _user_name, self._adopted))
-        return found
+            if result.code != 0:
+                raise BatchError(f"sacct: {result.words}", retryable=True)
+            jobs.update((job.id, job) for job in text.past_jobs(result.out, _user_name, self._adopted))
+        return jobs
 
     def _sacct(self, ids: Collection[str]) -> CommandResult:
         options = ("--noheader", "--parsable2", "--allocations", f"--format={text.SACCT_FORMAT}")
@@ -267,8 +277,8 @@ class SlurmBatch(BatchSystem):
 
     def capacity(self) -> Capacity:
         """Run sinfo and add up the working nodes of this site's partitions."""
-        said = self._commands.ask("sinfo", "--noheader", "--Node", "--Format", text.SINFO_FORMAT, extra=_EPOCH)
-        nodes = text.nodes(said.out, set(self._partitions))
+        result = self._commands.ask("sinfo", "--noheader", "--Node", "--Format", text.SINFO_FORMAT, extra=_EPOCH)
+        nodes = text.nodes(result.out, set(self._partitions))
         total, free = Amount(), Amount()
         for node in nodes:
             total, free = _plus(total, node.total, self._resources), _plus(free, node.free, self._resources)
@@ -276,8 +286,8 @@ class SlurmBatch(BatchSystem):
 
     def _resources(self, gres: str) -> str | None:
         """Return the extended resource of a gres (``gpu`` or ``gpu:a100``)."""
-        wanted = {kind: name for name, kind in reversed(self._config.gres.items())}
-        return wanted.get(gres) or wanted.get(gres.split(":")[0])
+        resource_by_gres = {kind: name for name, kind in reversed(self._config.gres.items())}
+        return resource_by_gres.get(gres) or resource_by_gres.get(gres.split(":")[0])
 
 
 def _user_name(uid: int) -> str:

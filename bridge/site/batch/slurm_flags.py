@@ -50,7 +50,7 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 def held_options(words: Sequence[str]) -> dict[str, str]:
     """Return the options of the list that the site's own words set: option -> value."""
-    found = {}
+    values = {}
     for index, word in enumerate(words):
         if word.startswith("--"):
             option, sign, value = word[2:].partition("=")
@@ -62,8 +62,8 @@ def held_options(words: Sequence[str]) -> dict[str, str]:
         if not sign and option in _WITH_VALUE and index + 1 < len(words):
             value = words[index + 1]
         if option in _WITH_VALUE or option in _EITHER or option in _BARE:
-            found[option] = value
-    return found
+            values[option] = value
+    return values
 
 
 def check_caps(flags: Sequence[str], held: Mapping[str, str], most_seconds: float | None, capped: str) -> None:
@@ -128,13 +128,13 @@ def merged(*groups: Sequence[str]) -> list[str]:
     ``--mem`` gives way to ``--mem-per-cpu`` and ``--mem-per-gpu``, beside which sbatch refuses it. Any option is
     allowed; raises :class:`BatchError` for a word that is none, which would become the script.
     """
-    found: dict[str, str] = {}
+    flags_by_option: dict[str, str] = {}
     for words in groups:
         for flag in _read(list(words), free=True):
-            found[flag.partition("=")[0]] = flag
-    if any(f"--{option}" in found for option in _SIZES_OF_MEMORY):
-        found.pop("--mem", None)
-    return list(found.values())
+            flags_by_option[flag.partition("=")[0]] = flag
+    if any(f"--{option}" in flags_by_option for option in _SIZES_OF_MEMORY):
+        flags_by_option.pop("--mem", None)
+    return list(flags_by_option.values())
 
 
 def _read(words: list[str], *, free: bool = False) -> Iterator[str]:

@@ -99,8 +99,8 @@ def jobs(output: str, adopted: Names = _NONE) -> Iterator[BatchJob]:
 
 def _own_name(job_id: str, name: str, adopted: Names) -> str:
     """Return the name that podbridge would have given to an adopted job, and every other name unchanged."""
-    uid, known = adopted.get(job_id, ("", ""))
-    return NAME_PREFIX + uid if uid and name == known else name
+    uid, plugin_name = adopted.get(job_id, ("", ""))
+    return NAME_PREFIX + uid if uid and name == plugin_name else name
 
 
 def past_jobs(output: str, user_name: Callable[[int], str] = str, adopted: Names = _NONE) -> Iterator[BatchJob]:
@@ -166,8 +166,8 @@ def _job(
 
 def _camel(reason: str) -> str:
     """Return the first word of Slurm's reason for a pending job."""
-    found = re.match(r"[A-Za-z][A-Za-z0-9_]*", reason)
-    word = found[0] if found else ""
+    match = re.match(r"[A-Za-z][A-Za-z0-9_]*", reason)
+    word = match[0] if match else ""
     return "" if word in ("None", "null") else word
 
 
@@ -199,22 +199,26 @@ _BAD = ("down", "drain", "drng", "fail", "err", "futur", "unk", "inval", "blocke
 
 def nodes(output: str, partitions: Set[str]) -> list[NodeInfo]:
     """Read the output of sinfo: each working node of the partitions once (no partition: the default one)."""
-    found: dict[str, NodeInfo] = {}
+    nodes_by_name: dict[str, NodeInfo] = {}
     for line in output.splitlines():
         fields = [word.strip() for word in line.split("|")]
         if len(fields) < 8:
             continue
         name, cpus, memory, allocated, gres, used, word, partition = fields[:8]
-        wanted = partition.rstrip("*") in partitions if partitions else partition.endswith("*")
+        is_selected = partition.rstrip("*") in partitions if partitions else partition.endswith("*")
         counts = [int(part) if part.isdigit() else 0 for part in cpus.split("/")]
-        if not wanted or name in found or len(counts) != 4 or _is_bad(word):
+        if not is_selected or name in nodes_by_name or len(counts) != 4 or _is_bad(word):
             continue
         busy, idle, _, _ = counts
-        size, taken = _integer(memory) * MIB, _integer(allocated) * MIB
-        there, gone = gres_counts(gres), gres_counts(used)
-        left = {kind: max(0, count - gone.get(kind, 0)) for kind, count in there.items()}
-        found[name] = NodeInfo(name, NodeAmount(busy + idle, size, there), NodeAmount(idle, max(0, size - taken), left))
-    return list(found.values())
+        size, allocated_memory = _integer(memory) * MIB, _integer(allocated) * MIB
+        total_gres, used_gres = gres_counts(gres), gres_counts(used)
+        free_gres = {kind: max(0, count - used_gres.get(kind, 0)) for kind, count in total_gres.items()}
+        nodes_by_name[name] = NodeInfo(
+            name,
+            NodeAmount(busy + idle, size, total_gres),
+            NodeAmount(idle, max(0, size - allocated_memory), free_gres),
+        )
+    return list(nodes_by_name.values())
 
 
 def _is_bad(word: str) -> bool:

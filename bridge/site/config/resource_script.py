@@ -23,17 +23,17 @@ def measured(resources: Resources) -> Resources:
     script = str(resources.script)
     try:
         with all_given():
-            found = subprocess.run(
+            result = subprocess.run(
                 [script], capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL, check=False,
                 cwd="/", env={name: os.environ[name] for name in ("PATH", "HOME", "USER") if name in os.environ},
             )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
         raise BatchError(f"resources.script {script}: {error}", retryable=True) from error
-    if found.returncode != 0:
-        words = " ".join(found.stderr.split())[:300]
-        raise BatchError(f"resources.script {script}: exit status {found.returncode}: {words}", retryable=True)
+    if result.returncode != 0:
+        words = " ".join(result.stderr.split())[:300]
+        raise BatchError(f"resources.script {script}: exit status {result.returncode}: {words}", retryable=True)
     try:
-        return resources.model_copy(update=parse(found.stdout))
+        return resources.model_copy(update=parse(result.stdout))
     except ValueError as error:
         raise BatchError(f"resources.script {script}: {error}", retryable=True) from error
 
@@ -45,20 +45,20 @@ def parse(text: str) -> dict[str, Any]:
         data = data["resources"]
     if not isinstance(data, dict):
         raise ValueError("no JSON object was printed")  # noqa: TRY004 (a value of the program, not of a caller)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name in ("cpu", "memory"):
         if data.get(name) is not None:
             quantity.parse(data[name])
-            found[name] = str(data[name])
+            values[name] = str(data[name])
     if data.get("pods") is not None:
-        found["pods"] = _count("pods", data["pods"])
+        values["pods"] = _count("pods", data["pods"])
     listed = data.get("accelerators") or []
     if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
         raise ValueError("accelerators: a list of objects is expected")
     extended = {str(item["resourceType"]): item.get("available") for item in listed if item.get("resourceType")}
     if extended:
-        found["extended"] = {name: str(_count(name, value)) for name, value in extended.items()}
-    return found
+        values["extended"] = {name: str(_count(name, value)) for name, value in extended.items()}
+    return values
 
 
 def _count(name: str, value: object) -> int:

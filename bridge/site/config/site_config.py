@@ -208,12 +208,12 @@ class _SiteConfig(BuildConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> _SiteConfig:
-        known = [flavor.name for flavor in self.flavors]
-        twice = {name for name in known if known.count(name) > 1}
-        if twice:
-            raise ValueError(f"flavors: {', '.join(sorted(twice))} twice")
-        if self.default_flavor and self.default_flavor not in known:
-            raise ValueError(f"default_flavor: {self.default_flavor!r} is none of the flavors ({', '.join(known)})")
+        names = [flavor.name for flavor in self.flavors]
+        repeated_names = {name for name in names if names.count(name) > 1}
+        if repeated_names:
+            raise ValueError(f"flavors: {', '.join(sorted(repeated_names))} twice")
+        if self.default_flavor and self.default_flavor not in names:
+            raise ValueError(f"default_flavor: {self.default_flavor!r} is none of the flavors ({', '.join(names)})")
         for key, value in self._quantities():
             try:
                 quantity.parse(value)

@@ -42,10 +42,10 @@ class _Converter:
         self.warnings: list[str] = []
 
     def section(self, name: str) -> dict[str, Any]:
-        found = self._data.get(name) or {}
-        if not isinstance(found, dict):
-            raise ConfigError(f"{name}: {found!r} is not allowed; allowed: a section [{name}]")
-        return {key: value for key, value in found.items() if value is not None}
+        section = self._data.get(name) or {}
+        if not isinstance(section, dict):
+            raise ConfigError(f"{name}: {section!r} is not allowed; allowed: a section [{name}]")
+        return {key: value for key, value in section.items() if value is not None}
 
     def put(self, section: str, key: str, value: Any) -> None:
         self.values.setdefault(section, {})[key] = value
@@ -82,10 +82,10 @@ class _Converter:
                 )
 
     def slurm(self) -> None:
-        given = self.section("slurm")
+        keys = self.section("slurm")
         options: list[str] = []
         programs = {}
-        for key, value in given.items():
+        for key, value in keys.items():
             if key in _PROGRAMS:
                 programs[_PROGRAMS[key]] = str(value)
             elif key in ("partition", "account", "qos"):
@@ -100,8 +100,8 @@ class _Converter:
                 options += [value] if isinstance(value, str) else map(str, value)
             elif key in ("time", "max_time_seconds"):
                 seconds = int(value) * (3600 if key == "time" else 1)
-                known = self.values.get("limits", {}).get("max_time_seconds", seconds)
-                self.put("limits", "max_time_seconds", min(seconds, known))
+                present_limit = self.values.get("limits", {}).get("max_time_seconds", seconds)
+                self.put("limits", "max_time_seconds", min(seconds, present_limit))
             elif key == "memory":
                 self.put("limits", "default_memory", self._memory("slurm.memory", value))
             elif key == "cpu":
@@ -132,37 +132,37 @@ class _Converter:
         elif programs:
             self.put("slurm", "programs", {name: [path] for name, path in programs.items()})
 
-    def _memory(self, where: str, value: object) -> str:
+    def _memory(self, key: str, value: object) -> str:
         try:
             text = str(value)
             return quantity_of(memory(text + "M" if text.isdecimal() else text))
         except ValueError as error:
-            raise ConfigError(f"{where}: {error}") from error
+            raise ConfigError(f"{key}: {error}") from error
 
     def _flavors(self, listed: object) -> None:
         if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
             raise ConfigError("slurm.flavors: not a list of tables; allowed: [[slurm.flavors]]")
-        made = []
+        flavors = []
         for number, flavor in enumerate(listed, start=1):
-            found: dict[str, Any] = {"name": str(flavor.get("name") or f"flavor-{number}")}
+            converted: dict[str, Any] = {"name": str(flavor.get("name") or f"flavor-{number}")}
             flags = []
             for key, value in flavor.items():
                 if value is None or key == "name":
                     continue
                 if key in _SAME["flavors"]:
-                    found[key] = value
+                    converted[key] = value
                 elif key == "max_resources" and isinstance(value, dict):
-                    found[key] = {name: str(amount) for name, amount in value.items()}
+                    converted[key] = {name: str(amount) for name, amount in value.items()}
                 elif key == "memory":
-                    found[key] = self._memory(f"slurm.flavors[{number - 1}].memory", value)
+                    converted[key] = self._memory(f"slurm.flavors[{number - 1}].memory", value)
                 elif key == "cpu":
-                    found[key] = value
+                    converted[key] = value
                 elif key == "ntasks":
                     flags += [f"--ntasks={value}"] if value != 1 else []
                 else:
                     self.drop(f"slurm.flavors[{number - 1}].{key}", "unknown key")
-            made.append({**found, **({"flags": flags} if flags else {})})
-        self.values["flavors"] = made
+            flavors.append({**converted, **({"flags": flags} if flags else {})})
+        self.values["flavors"] = flavors
 
     def resources(self) -> None:
         for key, value in self.section("resources").items():

@@ -30,11 +30,11 @@ def convert(text: str, source: str, environ: Mapping[str, str], cwd: str, pool: 
         origin = f"Converted from {source}, a BuildConfig of the interLink NATS plugin."
         notes = [origin, "Set [nats] servers and its seed_file or user: the plugin reads them from NATS_SERVER."]
     else:
-        found = conversion.convert(text, source, environ, cwd, pool)
-        values, warnings = found.values, list(found.warnings)
+        converted = conversion.convert(text, source, environ, cwd, pool)
+        values, warnings = converted.values, list(converted.warnings)
         notes = [
             f"Converted from {source}, a configuration of the interLink Slurm plugin.",
-            f"podbridge plugin --slurm-config uses that file as it is, and listens on {found.listen}.",
+            f"podbridge plugin --slurm-config uses that file as it is, and listens on {converted.listen}.",
             f"{', '.join(conversion.OPENED)}, host_paths and image_paths are open, as the plugin's are.",
         ]
     validated(values, source)

@@ -23,8 +23,8 @@ _FOR_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 def open_plain(path: Where) -> int | None:
     """Open a plain file for reading and return its descriptor; ``None``: it is not there, or is something else."""
-    found = _plain(path)
-    return None if found is None else found[0]
+    opened = _plain(path)
+    return None if opened is None else opened[0]
 
 
 def _plain(path: Where) -> tuple[int, int] | None:
@@ -34,9 +34,9 @@ def _plain(path: Where) -> tuple[int, int] | None:
     except OSError:
         return None
     try:
-        found = os.fstat(descriptor)
-        if stat.S_ISREG(found.st_mode):
-            return descriptor, found.st_size
+        file_stat = os.fstat(descriptor)
+        if stat.S_ISREG(file_stat.st_mode):
+            return descriptor, file_stat.st_size
     except OSError:  # a stale handle of a shared file system
         pass
     os.close(descriptor)
@@ -45,10 +45,10 @@ def _plain(path: Where) -> tuple[int, int] | None:
 
 def read_some(path: Where, most: int) -> bytes | None:
     """Read the first bytes of a plain file; ``None``: it is not there, or is something else."""
-    found = _plain(path)
-    if found is None:
+    opened = _plain(path)
+    if opened is None:
         return None
-    descriptor, size = found
+    descriptor, size = opened
     try:
         content = os.read(descriptor, min(most, size + 1))
         while 0 < len(content) < min(most, size) and (more := os.read(descriptor, most - len(content))):
@@ -78,10 +78,10 @@ def read_json(path: Where, most: int) -> dict[str, Any] | None:
     if not content:
         return None
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def read_valid(kind: TypeAdapter[T], path: Where, most: int) -> T | None:

@@ -99,8 +99,8 @@ def _entries(folder: int) -> list[tuple[str, bool]]:
     """Return the names in an open directory, and whether each is a directory."""
     listed = open_folder(Below(folder, "."))
     try:
-        with os.scandir(listed) as found:
-            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+        with os.scandir(listed) as entries:
+            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     finally:
         os.close(listed)
 

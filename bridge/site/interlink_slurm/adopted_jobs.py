@@ -80,8 +80,8 @@ def find(root: Path) -> tuple[list[OldJob], list[str]]:
 
     Raises :class:`ConfigError` if ``DataRootFolder`` exists and can't be read.
     """
-    found: list[OldJob] = []
-    bad: list[str] = []
+    jobs: list[OldJob] = []
+    invalid_names: list[str] = []
     try:
         names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False))
     except FileNotFoundError:
@@ -90,15 +90,15 @@ def find(root: Path) -> tuple[list[OldJob], list[str]]:
         raise ConfigError(f"adopt_from: {root} can't be read: {error.strerror}") from error
     for name in names:
         try:
-            at = (root / name / "JobID.jid").stat().st_mtime
+            submitted_at = (root / name / "JobID.jid").stat().st_mtime
         except OSError:
             continue
-        job = _identified(root / name, at)
+        job = _identified(root / name, submitted_at)
         if job is None:
-            bad.append(name)
+            invalid_names.append(name)
         else:
-            found.append(job)
-    return found, bad
+            jobs.append(job)
+    return jobs, invalid_names
 
 
 def _identified(path: Path, at: float) -> OldJob | None:
@@ -131,8 +131,8 @@ def look(job: OldJob, listed: Sequence[tuple[str, bool]]) -> OldState:
 
 def containers_of(script: str) -> list[tuple[str, bool]]:
     """Return the containers of ``job.sh`` in order, each with whether it is an init container."""
-    found = dict.fromkeys((match[2], bool(match[1])) for match in _CONTAINER.finditer(script))
-    return list(found)
+    init_by_name = dict.fromkeys((match[2], bool(match[1])) for match in _CONTAINER.finditer(script))
+    return list(init_by_name)
 
 
 def state(
@@ -142,22 +142,22 @@ def state(
     started_at: float | None,
 ) -> OldState:
     """Return the state of a job. ``files``: name -> last write; ``codes``: text of the files with exit codes. Pure."""
-    by_builder = not listed
-    if by_builder:
+    is_without_script = not listed
+    if is_without_script:
         listed = sorted({(match[2], match[1] == "init") for name in files if (match := _FILE.fullmatch(name))})
-    found = []
+    containers = []
     for name, init in listed:
         stem = f"{'init' if init else 'run'}-{name}"
         text = codes.get(f"{stem}.status", "")
         code = int(text) if _CODE.fullmatch(text) else None
         ended_at = files.get(f"{stem}.status") if code is not None else None
-        found.append(OldContainer(name, init, code, ended_at, files.get(f"{stem}.out")))
-    started = "job.out" in files or any(container.seen_at is not None for container in found)
-    failed = any(container.init and container.code for container in found)
-    mains = [container for container in found if not container.init]
-    over = bool(mains) and all(container.code is not None for container in mains)
-    ended = JOB_SCRIPT in codes and bool(codes[JOB_SCRIPT]) if by_builder else failed or over
-    return OldState(started or ended, tuple(found), started_at, ended)
+        containers.append(OldContainer(name, init, code, ended_at, files.get(f"{stem}.out")))
+    started = "job.out" in files or any(container.seen_at is not None for container in containers)
+    failed = any(container.init and container.code for container in containers)
+    mains = [container for container in containers if not container.init]
+    mains_ended = bool(mains) and all(container.code is not None for container in mains)
+    ended = JOB_SCRIPT in codes and bool(codes[JOB_SCRIPT]) if is_without_script else failed or mains_ended
+    return OldState(started or ended, tuple(containers), started_at, ended)
 
 
 def moment(text: str) -> float | None:

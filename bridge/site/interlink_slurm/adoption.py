@@ -43,32 +43,34 @@ class Adoption:
 
     def begin(self) -> int:
         """Adopt every job that is new; return the number of adopted jobs."""
-        known = adopted.read(self._folder.path)
-        forgotten = self._folder.all_forgotten()
-        found, bad = adopted_jobs.find(self._root)
-        for name in bad:
+        adopted_by_uid = adopted.read(self._folder.path)
+        forgotten_uids = self._folder.all_forgotten()
+        plugin_jobs, invalid_names = adopted_jobs.find(self._root)
+        for name in invalid_names:
             log.warning("no job of the interLink Slurm plugin", extra=kv(folder=self._root / name))
-        new = 0
-        for job in found:
-            if job.uid in known:
+        new_jobs = 0
+        for job in plugin_jobs:
+            if job.uid in adopted_by_uid:
                 self._jobs[job.uid] = job
                 continue
             with self._folder.locked(job.uid):
-                where = self._folder.job(job.uid)
-                meta = where.meta() if where.exists() else None
-                if job.uid in forgotten or (meta is not None and not meta.adopted):
+                job_folder = self._folder.job(job.uid)
+                meta = job_folder.meta() if job_folder.exists() else None
+                if job.uid in forgotten_uids or (meta is not None and not meta.adopted):
                     continue
-                if meta is None or not (where.path / "job.id").exists():
-                    where.remove()
-                    where.create(NO_SCRIPT, _meta(job))
-                    where.write_id(job.id)
-            known[job.uid] = AdoptedJob(job.uid, job.id, job.name, job.path.name, job.user)
+                if meta is None or not (job_folder.path / "job.id").exists():
+                    job_folder.remove()
+                    job_folder.create(NO_SCRIPT, _meta(job))
+                    job_folder.write_id(job.id)
+            adopted_by_uid[job.uid] = AdoptedJob(job.uid, job.id, job.name, job.path.name, job.user)
             self._jobs[job.uid] = job
-            new += 1
-        if new:
-            adopted.put(self._folder.path, known)
+            new_jobs += 1
+        if new_jobs:
+            adopted.put(self._folder.path, adopted_by_uid)
         if self._jobs:
-            log.info("jobs of the interLink Slurm plugin", extra=kv(jobs=len(self._jobs), new=new, folder=self._root))
+            log.info(
+                "jobs of the interLink Slurm plugin", extra=kv(jobs=len(self._jobs), new=new_jobs, folder=self._root)
+            )
         return len(self._jobs)
 
     @property
@@ -78,42 +80,46 @@ class Adoption:
 
     def refresh(self) -> None:
         """Write the state of each job that has changed; remove the plugin's directory of each that was forgotten."""
-        gone = []
+        forgotten_uids = []
         for uid, job in self._jobs.items():
-            where = self._folder.job(uid)
-            if not where.exists():
-                gone.append(uid)
+            job_folder = self._folder.job(uid)
+            if not job_folder.exists():
+                forgotten_uids.append(uid)
             elif uid not in self._done:
                 with contextlib.suppress(FileNotFoundError):  # it is being forgotten
-                    self._translate(job, where)
-        for uid in gone:
+                    self._translate(job, job_folder)
+        for uid in forgotten_uids:
             remove_tree(self._jobs.pop(uid).path)
-        if gone:
-            left = {uid: job for uid, job in adopted.read(self._folder.path).items() if uid not in gone}
-            adopted.put(self._folder.path, left)
+        if forgotten_uids:
+            remaining_jobs = {
+                uid: job for uid, job in adopted.read(self._folder.path).items() if uid not in forgotten_uids
+            }
+            adopted.put(self._folder.path, remaining_jobs)
 
-    def _translate(self, job: OldJob, where: JobFolder) -> None:
+    def _translate(self, job: OldJob, job_folder: JobFolder) -> None:
         containers = self._containers.get(job.uid) or adopted_jobs.containers(job)
         self._containers[job.uid] = containers
-        seen = adopted_jobs.look(job, containers)
-        if not seen.started:
+        state = adopted_jobs.look(job, containers)
+        if not state.started:
             return
         for name in ("state", "logs", "started"):
-            (where.path / name).mkdir(mode=0o700, exist_ok=True)
-        changed = not (where.path / "started/job").exists()
+            (job_folder.path / name).mkdir(mode=0o700, exist_ok=True)
+        changed = not (job_folder.path / "started/job").exists()
         if changed:
-            put(where.path / "started/job", job.id.encode() + b"\n")
-        for container in seen.containers:
-            self._link(job.path / container.log, where.path / "logs" / f"{container.name}.log", seen)
-            changed |= _replace(where.path / "state" / f"{container.name}.json", adopted_jobs.records(seen, container))
+            put(job_folder.path / "started/job", job.id.encode() + b"\n")
+        for container in state.containers:
+            self._link(job.path / container.log, job_folder.path / "logs" / f"{container.name}.log", state)
+            changed |= _replace(
+                job_folder.path / "state" / f"{container.name}.json", adopted_jobs.records(state, container)
+            )
         # last: it says that all others are complete
-        changed |= _replace(where.path / "state/pod.json", adopted_jobs.records(seen))
+        changed |= _replace(job_folder.path / "state/pod.json", adopted_jobs.records(state))
         if changed:
             self._folder.touch(job.uid)
-        if seen.ended:
+        if state.ended:
             self._done.add(job.uid)
 
-    def _link(self, source: Path, target: Path, seen: OldState) -> None:
+    def _link(self, source: Path, target: Path, state: OldState) -> None:
         """Link the output of a container; copy it at the end where no link is possible."""
         if target.exists() or target in self._copied:
             return
@@ -122,7 +128,7 @@ class Adoption:
         except FileNotFoundError:
             pass  # it has not started
         except OSError as error:
-            if seen.ended:
+            if state.ended:
                 self._copied.add(target)
                 with contextlib.suppress(OSError):
                     _copy(source, target)
@@ -139,10 +145,10 @@ def _copy(source: Path, target: Path) -> None:
 
 def _replace(path: Path, content: dict[str, object]) -> bool:
     """Replace a file if its content differs; return whether it did."""
-    known = read_json(path, LARGEST_STATE)
-    if known is not None and known.get("state") == content.get("state") == "running":
-        content = {**content, "startedAt": known.get("startedAt")}
-    if known == content:
+    old_content = read_json(path, LARGEST_STATE)
+    if old_content is not None and old_content.get("state") == content.get("state") == "running":
+        content = {**content, "startedAt": old_content.get("startedAt")}
+    if old_content == content:
         return False
     put(path, json.dumps(content).encode())
     return True

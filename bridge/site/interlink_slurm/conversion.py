@@ -127,27 +127,33 @@ def _level(config: SlurmConfig) -> str:
 
 
 def _slurm(config: SlurmConfig, environ: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    words = {name: _command(getattr(config, key), environ) for name, key in _PROGRAMS.items()}
-    beside = posixpath.dirname((words["sbatch"] or [""])[0])
-    folders = {posixpath.dirname(said[0]) for said in words.values() if said}
-    plain = all(len(said) == 1 and posixpath.basename(said[0]) == name for name, said in words.items() if said)
-    if plain and folders == {beside} and beside.startswith("/"):
-        found["bin_dir"] = beside
-    elif plain and folders <= {""}:
+    values: dict[str, Any] = {}
+    command_words = {name: _command(getattr(config, key), environ) for name, key in _PROGRAMS.items()}
+    sbatch_folder = posixpath.dirname((command_words["sbatch"] or [""])[0])
+    folders = {posixpath.dirname(command[0]) for command in command_words.values() if command}
+    are_plain = all(
+        len(command) == 1 and posixpath.basename(command[0]) == name
+        for name, command in command_words.items()
+        if command
+    )
+    if are_plain and folders == {sbatch_folder} and sbatch_folder.startswith("/"):
+        values["bin_dir"] = sbatch_folder
+    elif are_plain and folders <= {""}:
         pass  # all on PATH
     else:
-        found["programs"] = {name: said for name, said in words.items() if said}
-        if beside.startswith("/"):
-            found["bin_dir"] = beside
+        values["programs"] = {name: command for name, command in command_words.items() if command}
+        if sbatch_folder.startswith("/"):
+            values["bin_dir"] = sbatch_folder
     if config.BashPath.startswith("/") and config.BashPath != "/bin/bash":
-        found["bash"] = config.BashPath
-    named = set(re.findall(r"\$\{?(\w+)", config.CommandPrefix + config.TsocksPath * config.Tsocks))
-    passed = {name: value for name, value in environ.items() if PASSED.fullmatch(name) or name in named}
-    if passed.keys() - set(_BASIC):
-        basic = {name: environ[name] for name in _BASIC if name in environ}
-        found["environment"] = {"PATH": os.path.defpath, **basic, **passed}
-    return found
+        values["bash"] = config.BashPath
+    named_variables = set(re.findall(r"\$\{?(\w+)", config.CommandPrefix + config.TsocksPath * config.Tsocks))
+    passed_variables = {
+        name: value for name, value in environ.items() if PASSED.fullmatch(name) or name in named_variables
+    }
+    if passed_variables.keys() - set(_BASIC):
+        basic_variables = {name: environ[name] for name in _BASIC if name in environ}
+        values["environment"] = {"PATH": os.path.defpath, **basic_variables, **passed_variables}
+    return values
 
 
 def _command(text: str, environ: Mapping[str, str]) -> list[str]:
@@ -176,11 +182,11 @@ def _runtime(config: SlurmConfig, source: str) -> dict[str, Any]:
 def _options(config: SlurmConfig) -> dict[str, Any]:
     """Return switches of ``[apptainer]`` for the options that the file names; all others are off, as upstream's."""
     words = [word for text in config.SingularityDefaultOptions or DEFAULT_OPTIONS for word in shlex.split(text)]
-    found: dict[str, Any] = dict.fromkeys(("containall", "cleanenv", "no_home", "no_privs", "writable_tmpfs"), False)
-    found |= {_SWITCHES[word]: True for word in words if word in _SWITCHES}
-    found["nvidia_support"] = "always" if "--nv" in words else "never"
-    found["options"] = [word for word in words if word not in _SWITCHES and word not in ("--nv", *_ALWAYS)]
-    return found
+    switches: dict[str, Any] = dict.fromkeys(("containall", "cleanenv", "no_home", "no_privs", "writable_tmpfs"), False)
+    switches |= {_SWITCHES[word]: True for word in words if word in _SWITCHES}
+    switches["nvidia_support"] = "always" if "--nv" in words else "never"
+    switches["options"] = [word for word in words if word not in _SWITCHES and word not in ("--nv", *_ALWAYS)]
+    return switches
 
 
 def _flavor(name: str, flavor: FlavorPart) -> dict[str, Any]:
@@ -188,34 +194,34 @@ def _flavor(name: str, flavor: FlavorPart) -> dict[str, Any]:
     words = [word for flag in flavor.SlurmFlags for word in shlex.split(flag)]
     cpus, words = taken(words, "cpus-per-task", "c")
     memory_flag, words = taken(words, "mem", "")
-    cpu = flavor.CPUDefault or (int(cpus) if cpus.isdecimal() else 0)
+    default_cpus = flavor.CPUDefault or (int(cpus) if cpus.isdecimal() else 0)
     size = memory(flavor.MemoryDefault) or _mebibytes(memory_flag)
-    found: dict[str, Any] = {"name": name}
+    values: dict[str, Any] = {"name": name}
     if flavor.Description:
-        found["description"] = flavor.Description
-    if cpu:
-        found["cpu"] = cpu
+        values["description"] = flavor.Description
+    if default_cpus:
+        values["cpu"] = default_cpus
     if size:
-        found["memory"] = quantity_of(size)
+        values["memory"] = quantity_of(size)
     if flavor.UID is not None:
-        found["uid"] = flavor.UID
-    return {**found, "flags": words}
+        values["uid"] = flavor.UID
+    return {**values, "flags": words}
 
 
 def taken(words: list[str], long: str, short: str) -> tuple[str, list[str]]:
     """Return the last value of an option, and the words without it."""
-    value, rest, left = "", list(words), []
-    while rest:
-        word = rest.pop(0)
+    value, remaining_words, other_words = "", list(words), []
+    while remaining_words:
+        word = remaining_words.pop(0)
         if word.startswith(f"--{long}="):
             value = word.partition("=")[2]
-        elif word in (f"--{long}", f"-{short}") and rest:
-            value = rest.pop(0)
+        elif word in (f"--{long}", f"-{short}") and remaining_words:
+            value = remaining_words.pop(0)
         elif short and re.fullmatch(rf"-{short}=?\d+", word):
             value = word[2:].removeprefix("=")
         else:
-            left.append(word)
-    return value, left
+            other_words.append(word)
+    return value, other_words
 
 
 def _mebibytes(text: str) -> int:
@@ -236,17 +242,17 @@ def quantity_of(size: int) -> str:
 
 
 def _taints(parts: list[TaintPart], warnings: list[str]) -> list[str]:
-    found = []
-    for part in parts:
-        effect = part.Effect if part.Effect in _EFFECTS else "NoSchedule"
-        if part.Effect not in (*_EFFECTS, ""):
-            warnings.append(f"Taints: effect {part.Effect!r} of {part.Key!r} is not allowed; NoSchedule is used")
-        text = f"{part.Key}={part.Value}:{effect}" if part.Value else f"{part.Key}:{effect}"
+    taints = []
+    for taint in parts:
+        effect = taint.Effect if taint.Effect in _EFFECTS else "NoSchedule"
+        if taint.Effect not in (*_EFFECTS, ""):
+            warnings.append(f"Taints: effect {taint.Effect!r} of {taint.Key!r} is not allowed; NoSchedule is used")
+        text = f"{taint.Key}={taint.Value}:{effect}" if taint.Value else f"{taint.Key}:{effect}"
         if re.fullmatch(r"[A-Za-z0-9._/-]+(=[A-Za-z0-9._-]*)?:\w+", text):
-            found.append(text)
+            taints.append(text)
         else:
-            warnings.append(f"Taints: {part.Key!r}={part.Value!r} is no taint; it is ignored")
-    return found
+            warnings.append(f"Taints: {taint.Key!r}={taint.Value!r} is no taint; it is ignored")
+    return taints
 
 
 def _surroundings(config: SlurmConfig, source: str, warnings: list[str]) -> tuple[str, str]:

@@ -126,15 +126,15 @@ def read(text: str, source: str, environ: Mapping[str, str]) -> tuple[SlurmConfi
         else:
             data[key] = value
     try:
-        found = SlurmConfig.model_validate(data)
+        config = SlurmConfig.model_validate(data)
     except ValidationError as error:
         problems = (
             f"{'.'.join(map(str, problem['loc']))}: {problem['msg']} (value: {problem.get('input')!r})"
             for problem in error.errors()
         )
         raise ConfigError(f"{source}: {'; '.join(problems)}") from error
-    _check_flavors(found, source)
-    return found, [*_unknown(found, "")]
+    _check_flavors(config, source)
+    return config, [*_unknown(config, "")]
 
 
 def _check_flavors(config: SlurmConfig, source: str) -> None:
@@ -173,12 +173,14 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _unknown(part: BaseModel, where: str) -> list[str]:
-    found = []
-    known = list(type(part).model_fields)
+def _unknown(part: BaseModel, prefix: str) -> list[str]:
+    problems = []
+    known_keys = list(type(part).model_fields)
     for key in part.model_extra or {}:
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
-        found.append(f"{where}{key}: unknown key, ignored" + (f" (did you mean {near[0]}?)" if near else ""))
+        similar_keys = difflib.get_close_matches(key, known_keys, n=1, cutoff=0.7)
+        problems.append(
+            f"{prefix}{key}: unknown key, ignored" + (f" (did you mean {similar_keys[0]}?)" if similar_keys else "")
+        )
     for name, value in part:
         if isinstance(value, dict):
             items = [(f"{name}.{key}", item) for key, item in value.items()]
@@ -186,5 +188,5 @@ def _unknown(part: BaseModel, where: str) -> list[str]:
             items = [(f"{name}[{index}]", item) for index, item in enumerate(value)] if isinstance(value, list) else []
         for path, item in items:
             if isinstance(item, BaseModel):
-                found += _unknown(item, f"{path}.")
-    return found
+                problems += _unknown(item, f"{path}.")
+    return problems

@@ -37,38 +37,38 @@ class ActionRunner:
         self._folder, self._batch, self._index, self._clock = folder, batch, index, clock
         self._settle, self._resubmit = settle, resubmit
 
-    def run_wanted(self) -> None:
+    def run_cancellations(self) -> None:
         """Run what is due for jobs whose cancellation was requested since the last call."""
-        wanted, self._index.wanted = self._index.wanted, set()
-        self.run(wanted)
+        uids, self._index.pending_cancellations = self._index.pending_cancellations, set()
+        self.run(uids)
 
     def run(self, uids: Collection[str] | None = None) -> None:
         """Run what is due now for these jobs; ``None``: for all that are open."""
         if uids is None:
-            self._index.wanted = set()
+            self._index.pending_cancellations = set()
         now = self._clock.time()
-        kill: list[str] = []
+        ids_to_cancel: list[str] = []
         for uid in tuple(self._index.open if uids is None else uids):
             entry = self._index.entries.get(uid)
             if entry is None:
                 continue
-            over = entry.status.phase == "ended"
-            todo = due_actions(
+            has_ended = entry.status.phase == "ended"
+            actions = due_actions(
                 entry.record,
                 now,
-                over=over,
+                over=has_ended,
                 settle=self._settle,
                 killed_at=entry.killed_at,
                 grace_over=self._clock.monotonic() >= entry.kill_at,
             )
-            for action in todo:
+            for action in actions:
                 match action:
                     case Kill():
                         entry.killed_at = now
                         job_id = entry.record.job_id or entry.record.started_job
                         # a batch system that lost its records assigns the same ids again
                         if self.owners.get(job_id, uid) == uid:
-                            kill.append(job_id)
+                            ids_to_cancel.append(job_id)
                     case Stop(grace, reason):
                         self.stop(uid, grace, reason)
                     case SubmitToBatch():
@@ -79,8 +79,8 @@ class ActionRunner:
                         )
                     case ForgetJob():
                         self._forget(uid)
-        if kill:
-            self.cancel(kill)
+        if ids_to_cancel:
+            self.cancel(ids_to_cancel)
 
     def stop(self, uid: str, grace: float, reason: str) -> None:
         """Request that a job's script ends within ``grace`` seconds."""
@@ -91,12 +91,12 @@ class ActionRunner:
 
     def cancel(self, ids: Iterable[str]) -> None:
         """End jobs in the batch system; if it does not answer, the next list of jobs repeats the cancellation."""
-        wanted = list(ids)
+        job_ids = list(ids)
         try:
-            self._batch.cancel(wanted)
+            self._batch.cancel(job_ids)
         except BatchError as error:
-            log.warning("batch jobs not cancelled yet", extra=kv(ids=len(wanted), why=error))
-            failed = set(wanted)
+            log.warning("batch jobs not cancelled yet", extra=kv(ids=len(job_ids), why=error))
+            failed = set(job_ids)
             with self._index.lock:
                 for entry in self._index.entries.values():
                     if entry.record.job_id in failed:

@@ -35,10 +35,10 @@ def of(folder: Path) -> str:
 def check_pool(folder: Path, pool: str) -> None:
     """Raise :class:`ConfigError` if the directory contains the jobs of another pool. The first submitter sets it."""
     path = folder / POOL
-    found = _created_once(path, pool).decode(errors="replace")
-    if found != pool:
+    recorded_pool = _created_once(path, pool).decode(errors="replace")
+    if recorded_pool != pool:
         raise ConfigError(
-            f'pool = "{pool}" and folder = "{folder}": this folder belongs to pool {found!r}, see {path}',
+            f'pool = "{pool}" and folder = "{folder}": this folder belongs to pool {recorded_pool!r}, see {path}',
             hint="Set another folder in site.toml. To rename the pool, end its pods, stop its submitters, and remove"
             f" {path}.",
         )

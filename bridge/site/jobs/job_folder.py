@@ -207,7 +207,7 @@ class JobFolder:
                 log.warning("the script is not asked to end", extra=kv(job=self.uid, why=error.strerror))
 
     def write_grant(self, ticket: str) -> None:
-        """Let the script with this ticket begin, with fsync: the hub is told afterwards."""
+        """Let the script with this ticket begin, with fsync: the answer to the hub follows it."""
         make_folder(self._below("control"), owner := other_owner(self._at))
         write(self._below("control/grant"), f"{ticket}\n".encode(), sync=self.site.sync, owner=owner)
 
@@ -240,12 +240,12 @@ class JobFolder:
             if self.site.sync:
                 with contextlib.suppress(FileNotFoundError):
                     force(Below(at, "job.sh"))
-        heard = read_valid(_OBSERVATION, Below(at, "batch.json"), LARGEST_STATE)
-        if heard is not None and heard.job.id in meta.replaced:
-            heard = None  # the watcher wrote it while the directory was replaced
+        observation = read_valid(_OBSERVATION, Below(at, "batch.json"), LARGEST_STATE)
+        if observation is not None and observation.job.id in meta.replaced:
+            observation = None  # the watcher wrote it while the directory was replaced
         pod, containers = _states(at) if started else (None, ())
-        told = [name for name, state in containers if state.get("ended")]
-        told += [f"{name}.previous" for name, state in containers if state.get("last")]
+        ended_runs = [name for name, state in containers if state.get("ended")]
+        ended_runs += [f"{name}.previous" for name, state in containers if state.get("last")]
         return JobRecord(
             uid=self.uid,
             meta=meta,
@@ -254,9 +254,9 @@ class JobFolder:
             started_job=started_job or "",
             pod=pod,
             containers=containers,
-            messages=_messages(at, told) if told else (),
-            batch=heard.job if heard else None,
-            batch_at=heard.at if heard else 0.0,
+            messages=_messages(at, ended_runs) if ended_runs else (),
+            batch=observation.job if observation else None,
+            batch_at=observation.at if observation else 0.0,
             cancel=read_valid(_CANCELLATION, Below(at, "cancel.json"), LARGEST_STATE),
             grant=read_line(Below(at, "control/grant")) if meta.grant_wait is not None else "",
             found_at=self.site.since,
@@ -280,10 +280,10 @@ class JobFolder:
 
 
 def _meta(at: str | int) -> Meta | None:
-    found = read_valid(_META, Below(at, "job.json"), LARGEST_STATE)
-    if found is None and (request := job_request.read(Below(at, "job.sh"), LARGEST_STATE)) is not None:
+    meta = read_valid(_META, Below(at, "job.json"), LARGEST_STATE)
+    if meta is None and (request := job_request.read(Below(at, "job.sh"), LARGEST_STATE)) is not None:
         return validated(_META, request)
-    return found
+    return meta
 
 
 def _states(at: int) -> tuple[dict[str, Any] | None, tuple[tuple[str, dict[str, Any]], ...]]:
@@ -327,7 +327,7 @@ def _messages(at: int, ended: list[str]) -> tuple[tuple[str, str], ...]:
     except OSError:
         return ()
     try:
-        found = ((name, read_some(Below(folder, name), LARGEST_MESSAGE)) for name in ended)
-        return tuple((name, content.decode(errors="replace")) for name, content in found if content)
+        contents = ((name, read_some(Below(folder, name), LARGEST_MESSAGE)) for name in ended)
+        return tuple((name, content.decode(errors="replace")) for name, content in contents if content)
     finally:
         os.close(folder)

@@ -61,7 +61,7 @@ class JobIndex:
         """Jobs that may change without a notification: not ended, not confirmed, or to be removed."""
         self.pending: set[str] = set()
         """Jobs that ended in the batch system less than ``lag`` seconds ago."""
-        self.wanted: set[str] = set()
+        self.pending_cancellations: set[str] = set()
         """Cancelled jobs that have changed since their actions were run."""
         self.lock = threading.RLock()
         self._order: dict[str, list[str]] = {}
@@ -99,29 +99,29 @@ class JobIndex:
         with self.lock:
             return dict(Counter(entry.status.phase for entry in self.entries.values()))
 
-    def refresh(self, uid: str, fresh: JobRecord | None = None) -> Entry | None:
+    def refresh(self, uid: str, new_record: JobRecord | None = None) -> Entry | None:
         """Read one job's directory and publish its status if it changed; keep the old record if it can't be read now.
 
-        ``fresh`` is the record of a job that this process just submitted: it saves the first read.
+        ``new_record`` is the record of a job that this process just submitted: it saves the first read.
         """
         with self.lock:
-            record = fresh
+            record = new_record
             if record is None or uid in self.entries or self._folder.is_forgotten(uid, record.meta.owner):
                 record = self._folder.job(uid).read()
-            known = self.entries.get(uid)
-            if record is None and known and not self._is_over(uid, known):
-                record = known.record
+            entry = self.entries.get(uid)
+            if record is None and entry and not self._has_no_job(uid, entry):
+                record = entry.record
             if record is not None:
                 return self.store(uid, record)
             if (entry := self.entries.pop(uid, None)) is not None:
                 self._drop_from(entry.record.meta.owner, uid)
                 self.open.discard(uid)
                 self.pending.discard(uid)
-                self.wanted.discard(uid)
+                self.pending_cancellations.discard(uid)
             return None
 
-    def _is_over(self, uid: str, known: Entry) -> bool:
-        return self._folder.job(uid).unfinished() or self._folder.is_forgotten(uid, known.record.meta.owner)
+    def _has_no_job(self, uid: str, entry: Entry) -> bool:
+        return self._folder.job(uid).unfinished() or self._folder.is_forgotten(uid, entry.record.meta.owner)
 
     def _drop_from(self, owner: str, uid: str) -> None:
         order = self._order[owner]
@@ -160,33 +160,33 @@ class JobIndex:
             entry = self.entries.get(uid)
             if entry is None or entry.record.batch == job:
                 return
-            known = entry.record.batch
-            again = known is not None and known.phase == job.phase
-            at = entry.record.batch_at if again else self._clock.time()
-            said = job.phase == "running" and entry.record.started and not confirmed(entry.record)
-            said = said and not is_missing(entry.record)
-            if not said:  # else the script's own record says more, and is on disk
+            last_seen = entry.record.batch
+            is_same_phase = last_seen is not None and last_seen.phase == job.phase
+            batch_at = entry.record.batch_at if is_same_phase else self._clock.time()
+            is_reported_by_script = job.phase == "running" and entry.record.started and not confirmed(entry.record)
+            is_reported_by_script = is_reported_by_script and not is_missing(entry.record)
+            if not is_reported_by_script:  # else the script's own record says more, and is on disk
                 try:
-                    self._folder.job(uid).write_batch(job, at)
+                    self._folder.job(uid).write_batch(job, batch_at)
                 except FileNotFoundError:
                     pass
                 except OSError as error:  # the next list of the batch system's jobs repeats it
                     log.warning("the status of a job is not stored yet", extra=kv(job=uid, why=error.strerror))
                     return
             # the last record of the script may be unread, or can't be read now
-            fresh = self.refresh(uid) if job.phase == "ended" else entry
-            if fresh is not None and fresh.record.batch != job and job.id not in fresh.record.meta.replaced:
-                self.store(uid, replace(fresh.record, batch=job, batch_at=at))
+            current = self.refresh(uid) if job.phase == "ended" else entry
+            if current is not None and current.record.batch != job and job.id not in current.record.meta.replaced:
+                self.store(uid, replace(current.record, batch=job, batch_at=batch_at))
 
     def _classify(self, uid: str) -> None:
         entry = self.entries[uid]
-        sure = confirmed(entry.record)
-        ended = entry.status.phase == "ended"
-        (self.pending.add if sure and not ended else self.pending.discard)(uid)
-        forget = entry.record.cancel is not None and entry.record.cancel.forget
+        is_confirmed = confirmed(entry.record)
+        has_ended = entry.status.phase == "ended"
+        (self.pending.add if is_confirmed and not has_ended else self.pending.discard)(uid)
+        is_to_be_forgotten = entry.record.cancel is not None and entry.record.cancel.forget
         if entry.record.cancel is not None:
-            self.wanted.add(uid)
-        (self.open.discard if ended and sure and not forget else self.open.add)(uid)
+            self.pending_cancellations.add(uid)
+        (self.open.discard if has_ended and is_confirmed and not is_to_be_forgotten else self.open.add)(uid)
 
 
 def is_missing(record: JobRecord) -> bool:

@@ -169,9 +169,9 @@ def asks(record: JobRecord) -> str:
 def awaits_reason(record: JobRecord, now: float) -> bool:
     """Return whether a signal from outside ended the script, and the batch system has not reported the cause yet."""
     pod, batch = record.pod or {}, record.batch
-    told = batch is not None and batch.phase == "ended"
+    has_reported_end = batch is not None and batch.phase == "ended"
     return (
-        not told
+        not has_reported_end
         and pod.get("reason") == SIGNALLED
         and now < max(_number(pod, "finishedAt") or 0, record.found_at) + AWAIT_REASON
     )
@@ -238,7 +238,7 @@ def _container(name: str, content: Mapping[str, Any], messages: Mapping[str, str
     )
 
 
-def _occurrences(found: object, most: int) -> tuple[Occurrence, ...]:
+def _occurrences(entries: object, most: int) -> tuple[Occurrence, ...]:
     number = MOST_OCCURRENCES if most >= 512 else 1
     most //= number
     return tuple(
@@ -248,7 +248,7 @@ def _occurrences(found: object, most: int) -> tuple[Occurrence, ...]:
             count=max(1, _integer(entry, "count", 1)),
             at=_number(entry, "at"),
         )
-        for entry in (found[:number] if isinstance(found, list) else ())
+        for entry in (entries[:number] if isinstance(entries, list) else ())
         if isinstance(entry, dict)
     )
 

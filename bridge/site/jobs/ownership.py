@@ -13,7 +13,7 @@ from bridge.site.jobs.job_record import JobRecord
 log = logging.getLogger(__name__)
 
 
-def adopted(where: JobFolder, record: JobRecord, owner: str) -> JobRecord:
+def adopted(job_folder: JobFolder, record: JobRecord, owner: str) -> JobRecord:
     """Return the record of an owner's job; set the owner if the job has none. The caller holds the job's lock.
 
     Raises :class:`SiteRefusedError` if the job belongs to another owner.
@@ -23,8 +23,8 @@ def adopted(where: JobFolder, record: JobRecord, owner: str) -> JobRecord:
     if record.meta.owner:
         raise not_owned(record, owner)
     meta = replace(record.meta, owner=owner)
-    where.write_meta(meta)
-    log.info("set the owner of a job without one", extra=kv(job=where.uid, owner=owner))
+    job_folder.write_meta(meta)
+    log.info("set the owner of a job without one", extra=kv(job=job_folder.uid, owner=owner))
     return replace(record, meta=meta)
 
 

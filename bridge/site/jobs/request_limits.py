@@ -14,7 +14,7 @@ def admitted(owner: str, body: SubmitMessage, config: SiteConfig, now: float) ->
     """Check a request and add the site's defaults; raises :class:`SiteRefusedError`. ``now``: seconds since 1970."""
     flavor = config.flavor(body.flavor or config.default_flavor)
     if flavor is None and body.flavor:
-        names = ", ".join(known.name for known in config.flavors) or "none"
+        names = ", ".join(known_flavor.name for known_flavor in config.flavors) or "none"
         raise SiteRefusedError(f"no flavor {body.flavor!r} (there are: {names})", reason="UnknownFlavor")
     by_plugin = config.limits.rules == "interlink-slurm"  # which sends the user of a job as a flag
     users = [flag for flag in body.flags if not (by_plugin and flag.startswith("--uid="))]
@@ -53,12 +53,12 @@ def check(body: SubmitMessage, flavor: Flavor | None, default_flavor: str) -> No
     """
     if flavor is None or not flavor.max_resources:
         return
-    asked = {"cpu": body.cpus, "memory": body.memory} if flavor.name != default_flavor else {}
+    requested = {"cpu": body.cpus, "memory": body.memory} if flavor.name != default_flavor else {}
     if body.gpus:
-        asked[body.gpu_resource] = body.gpus
+        requested[body.gpu_resource] = body.gpus
         if body.gpu_resource not in flavor.max_resources:
             raise _no(flavor, body.gpu_resource, body.gpus, "none")
-    for name, value in asked.items():
+    for name, value in requested.items():
         most = flavor.max_resources.get(name)
         if most is not None and value > quantity.parse(most):
             raise _no(flavor, name, value, f"at most {most}")

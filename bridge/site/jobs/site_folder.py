@@ -54,15 +54,17 @@ class Folder:
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = self.path.stat()
-            if found.st_uid != os.geteuid():
+            folder_stat = self.path.stat()
+            if folder_stat.st_uid != os.geteuid():
                 raise ConfigError(
-                    f"folder {self.path} belongs to user {found.st_uid}, not to {os.geteuid()} who runs this",
+                    f"folder {self.path} belongs to user {folder_stat.st_uid}, not to {os.geteuid()} who runs this",
                     hint="name a folder of your own in site.toml",
                 )
-            if stat.S_IMODE(found.st_mode) & 0o066:  # jobs of other users pass through (bridge.site.batch.batch_user)
+            # jobs of other users pass through (bridge.site.batch.batch_user)
+            if stat.S_IMODE(folder_stat.st_mode) & 0o066:
                 raise ConfigError(
-                    f"folder {self.path} is open to others (mode {stat.S_IMODE(found.st_mode):04o}): it holds secrets",
+                    f"folder {self.path} is open to others (mode {stat.S_IMODE(folder_stat.st_mode):04o}): it holds "
+                    "secrets",
                     hint=f"chmod 700 {self.path}",
                 )
             for part in (self.jobs, self.changed, self.gone, self._staging, self._locks):
@@ -145,7 +147,7 @@ class Folder:
         write(self.path / name, json.dumps(content).encode())
 
     def noted(self, name: str) -> dict[str, Any] | None:
-        """Read such a file."""
+        """Read a small file that the leader wrote with :meth:`note`."""
         return read_json(f"{self.path}/{name}", LARGEST_STATE)
 
     # --- used by JobFolder --------------------------------------------------------------------------------------------

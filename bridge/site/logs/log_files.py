@@ -82,10 +82,10 @@ class LogFiles:
                 if not piece and self._is_idle():
                     return offset, b""
             self._refresh_bounds()
-            now = self.bounds
-            if now != bounds:
-                by_hole = not (now.moving or now.base)
-                if piece and by_hole and offset >= now.first:
+            new_bounds = self.bounds
+            if new_bounds != bounds:
+                is_hole_only = not (new_bounds.moving or new_bounds.base)
+                if piece and is_hole_only and offset >= new_bounds.first:
                     return offset, piece
             elif piece or bounds.moving or not in_kept:
                 return offset, piece
@@ -94,30 +94,30 @@ class LogFiles:
 
     def block(self, begin: int, end: int) -> tuple[int, bytes]:
         """Return the bytes that are kept from ``begin`` to ``end``, and their offset."""
-        start = at = begin
+        start = position = begin
         pieces: list[bytes] = []
-        while at < end:
-            found, piece = self.read(at, end - at)
-            if found != at:
-                start = found
+        while position < end:
+            offset, piece = self.read(position, end - position)
+            if offset != position:
+                start = offset
                 pieces.clear()
-                piece = piece[: max(0, end - found)]
+                piece = piece[: max(0, end - offset)]
             if not piece:
                 break
             pieces.append(piece)
-            at = found + len(piece)
+            position = offset + len(piece)
         return start, b"".join(pieces)
 
     def goes_on(self, offset: int) -> bool:
         """Open the log again; return ``False`` if it is another one, shorter, or gone: the followed run has ended."""
-        fresh = open_plain(self._folder / f"{self._stems[0]}.log")
-        if fresh is None:
+        new_log = open_plain(self._folder / f"{self._stems[0]}.log")
+        if new_log is None:
             return False
-        if not os.path.sameopenfile(fresh, self._log):
-            os.close(fresh)
+        if not os.path.sameopenfile(new_log, self._log):
+            os.close(new_log)
             return False
         os.close(self._log)
-        self._log = fresh
+        self._log = new_log
         while True:
             length, bounds = self.end, self.bounds
             self._refresh_bounds()
@@ -126,19 +126,23 @@ class LogFiles:
 
     def _is_idle(self) -> bool:
         """Return whether the log is unchanged since the last call: its bounds need not be read again."""
-        before, now = self._idle, os.fstat(self._log)
-        self._idle = now.st_size, now.st_mtime_ns
-        return self._idle == before
+        last_state, file_stat = self._idle, os.fstat(self._log)
+        self._idle = file_stat.st_size, file_stat.st_mtime_ns
+        return self._idle == last_state
 
     def _refresh_bounds(self) -> None:
         """Read the bounds again. The script removes no bytes of a log that was removed."""
         for stem in self._stems:
             if self._is_named(stem):
-                found = self._possible(_bounds(self._folder / f"{stem}.first"))
+                new_bounds = self._possible(_bounds(self._folder / f"{stem}.first"))
                 if self._is_named(stem):
                     # a shared file system may show a file that was removed
-                    if found.first >= self.bounds.first and found.base >= self.bounds.base and found != self.bounds:
-                        self._take(stem, found)
+                    if (
+                        new_bounds.first >= self.bounds.first
+                        and new_bounds.base >= self.bounds.base
+                        and new_bounds != self.bounds
+                    ):
+                        self._use_bounds(stem, new_bounds)
                     return
 
     def _possible(self, bounds: Bounds) -> Bounds:
@@ -147,7 +151,7 @@ class LogFiles:
             return bounds
         return Bounds(bounds.base, bounds.base)
 
-    def _take(self, stem: str, bounds: Bounds) -> None:
+    def _use_bounds(self, stem: str, bounds: Bounds) -> None:
         self.bounds = bounds
         if (bounds.moving or bounds.first < bounds.base) and (
             kept := open_plain(self._folder / f"{stem}.kept")
@@ -165,10 +169,10 @@ def open_log(folder: Path | Below, container: str, *, previous: bool, wait: Call
 
     ``wait`` waits for some seconds and returns whether to stop.
     """
-    before = f"{container}.previous"
-    stems = (before,) if previous else (container, before)
+    previous_stem = f"{container}.previous"
+    stems = (previous_stem,) if previous else (container, previous_stem)
     path = folder / f"{stems[0]}.log"
-    for left in reversed(range(OPEN_TRIES)):
+    for tries_left in reversed(range(OPEN_TRIES)):
         kept = open_plain(folder / f"{stems[0]}.kept")
         log = open_plain(path)
         if log is None:
@@ -177,8 +181,8 @@ def open_log(folder: Path | Below, container: str, *, previous: bool, wait: Call
             return None
         bounds = _bounds(folder / f"{stems[0]}.first")
         files = LogFiles(folder, stems, log, kept, bounds)
-        whole = kept is not None or not (bounds.moving or bounds.first < bounds.base)
-        if not left or (whole and _leads_to(path, log)) or wait(OPEN_PERIOD):
+        is_complete = kept is not None or not (bounds.moving or bounds.first < bounds.base)
+        if not tries_left or (is_complete and _leads_to(path, log)) or wait(OPEN_PERIOD):
             return files
         files.close()
     return None
@@ -200,13 +204,13 @@ class Index:
         if file is None:
             return
         try:
-            found = os.fstat(file)
-            if self._file != (found.st_dev, found.st_ino) or found.st_size < self._read:
-                self._file = found.st_dev, found.st_ino
+            file_stat = os.fstat(file)
+            if self._file != (file_stat.st_dev, file_stat.st_ino) or file_stat.st_size < self._read:
+                self._file = file_stat.st_dev, file_stat.st_ino
                 self._read = 0
                 self._offsets.clear()
                 self._times.clear()
-            content = os.pread(file, found.st_size - self._read, self._read)
+            content = os.pread(file, file_stat.st_size - self._read, self._read)
         finally:
             os.close(file)
         *lines, unfinished = content.split(b"\n")
@@ -223,13 +227,13 @@ class Index:
 
     def written_before(self, moment: float) -> int | None:
         """Return how many bytes are older than a time; ``None``: unknown."""
-        found = bisect.bisect_left(self._times, moment)
-        return (self._offsets[found - 1] if found else 0) if self._times else None
+        position = bisect.bisect_left(self._times, moment)
+        return (self._offsets[position - 1] if position else 0) if self._times else None
 
     def time_of(self, end: int) -> float | None:
         """Return when the byte before ``end`` was written; ``None``: the index does not cover it yet."""
-        found = bisect.bisect_left(self._offsets, end)
-        return self._times[found] if found < len(self._offsets) else None
+        position = bisect.bisect_left(self._offsets, end)
+        return self._times[position] if position < len(self._offsets) else None
 
 
 def _leads_to(path: Where, file: int) -> bool:

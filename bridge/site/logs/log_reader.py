@@ -51,17 +51,17 @@ def read_log(
     pieces = _pieces(log, index, ask, lambda: previous or _has_ended(state), over, wait, clock)
     if ask.timestamps:
         pieces = _stamped(pieces, log, index, clock)
-    started = _limited((piece for _, piece in pieces), ask.limit_bytes)
-    next(started)  # the files of a generator that has not started would stay open when it is closed
-    return started
+    limited_pieces = _limited((piece for _, piece in pieces), ask.limit_bytes)
+    next(limited_pieces)  # the files of a generator that has not started would stay open when it is closed
+    return limited_pieces
 
 
 def _explain_absence(ask: LogOptions, record: JobRecord, over: Callable[[], bool]) -> None:
     if ask.previous:
         raise SiteRefusedError(f"previous terminated container {ask.container!r} not found", reason="NotFound")
-    known = dict(record.containers)
-    if record.started and known and ask.container not in known:
-        names = ", ".join(known)
+    containers = dict(record.containers)
+    if record.started and containers and ask.container not in containers:
+        names = ", ".join(containers)
         raise SiteRefusedError(f"no container {ask.container!r} (there are: {names})", reason="ContainerNotFound")
     if not over():
         raise SiteRefusedError(f"container {ask.container!r} is waiting to start", reason="ContainerWaiting")
@@ -86,9 +86,9 @@ def _line_start(log: LogFiles, position: int) -> int:
     while position > log.bounds.first:
         begin = max(log.bounds.first, position - PIECE)
         at, block = log.block(begin, position)
-        found = block.rfind(b"\n")
-        if found >= 0:
-            return at + found + 1
+        newline = block.rfind(b"\n")
+        if newline >= 0:
+            return at + newline + 1
         if at > begin:
             return at
         position = begin
@@ -99,20 +99,20 @@ def _tail(log: LogFiles, size: int, lines: int) -> int:
     """Return the start of the last lines; an incomplete last line counts."""
     if lines == 0:
         return size
-    wanted = lines + (1 if log.block(size - 1, size)[1] == b"\n" else 0)
+    newlines_left = lines + (1 if log.block(size - 1, size)[1] == b"\n" else 0)
     position = size
     while position > log.bounds.first:
         begin = max(log.bounds.first, position - PIECE)
         at, block = log.block(begin, position)
         count = block.count(b"\n")
-        if count >= wanted:
+        if count >= newlines_left:
             end = len(block)
-            for _ in range(wanted):
+            for _ in range(newlines_left):
                 end = block.rfind(b"\n", 0, end)
             return at + end + 1
         if at > begin:
             return at
-        wanted -= count
+        newlines_left -= count
         position = begin
     return log.bounds.first
 
@@ -133,7 +133,7 @@ def _pieces(
     try:
         yield 0, b""  # taken by read_log
         position, in_line = _start(log, index, ask), False
-        looked = over_at = clock.monotonic()
+        looked_at = over_at = clock.monotonic()
         last_round = not ask.follow or ended()
         while True:
             offset, piece = log.read(position, PIECE)
@@ -151,8 +151,8 @@ def _pieces(
             if wait(POLL):
                 return
             now = clock.monotonic()
-            if now - looked >= LOOK_PERIOD:
-                looked = now
+            if now - looked_at >= LOOK_PERIOD:
+                looked_at = now
                 last_round = ended() or not log.goes_on(position)
                 if not last_round and now - over_at >= OVER_PERIOD:
                     over_at = now
@@ -165,7 +165,7 @@ def _stamped(
     pieces: Iterator[tuple[int, bytes]], log: LogFiles, index: Index, clock: Clock
 ) -> Iterator[tuple[int, bytes]]:
     """Insert the time before each line, as kubelets do; incomplete lines wait for their end."""
-    rest, position, latest = b"", 0, 0.0
+    unfinished, position, latest = b"", 0, 0.0
 
     def stamp(line: bytes, end: int) -> bytes:
         moment = index.time_of(end)
@@ -174,31 +174,31 @@ def _stamped(
     for offset, piece in pieces:
         index.grow()
         latest = min(clock.time(), log.written_at)  # for lines that the index does not cover yet
-        if not rest:
+        if not unfinished:
             position = offset
-        out = []
-        *lines, rest = (rest + piece).split(b"\n")
+        stamped_lines = []
+        *lines, unfinished = (unfinished + piece).split(b"\n")
         for line in lines:
             position += len(line) + 1
-            out.append(stamp(line + b"\n", position))
-        if len(rest) > LONGEST_LINE:
-            position += len(rest)
-            out.append(stamp(rest, position))
-            rest = b""
-        yield offset, b"".join(out)
-    if rest:
-        yield position, stamp(rest, position + len(rest))
+            stamped_lines.append(stamp(line + b"\n", position))
+        if len(unfinished) > LONGEST_LINE:
+            position += len(unfinished)
+            stamped_lines.append(stamp(unfinished, position))
+            unfinished = b""
+        yield offset, b"".join(stamped_lines)
+    if unfinished:
+        yield position, stamp(unfinished, position + len(unfinished))
 
 
 def _limited(pieces: Iterator[bytes], limit: int | None) -> Generator[bytes, None, None]:
-    left = limit
+    bytes_left = limit
     for piece in pieces:
-        if left is None:
+        if bytes_left is None:
             yield piece
             continue
-        yield piece[:left]
-        left -= len(piece)
-        if left <= 0:
+        yield piece[:bytes_left]
+        bytes_left -= len(piece)
+        if bytes_left <= 0:
             return
 
 
@@ -207,17 +207,19 @@ def _is_previous(state: Where, ask: LogOptions) -> bool:
 
     With ``previous``, it sends that of the last run that has ended; without, also until the next one runs.
     """
-    found = read_json(state, LARGEST_STATE) or {}
-    ended, last = found.get("ended"), found.get("last")
+    state_record = read_json(state, LARGEST_STATE) or {}
+    ended, last_end = state_record.get("ended"), state_record.get("last")
     if ask.previous:
-        return not ended or ended != last
-    return found.get("state") == "waiting" and bool(last) and not ended
+        return not ended or ended != last_end
+    return state_record.get("state") == "waiting" and bool(last_end) and not ended
 
 
 def _has_ended(state: Where) -> bool:
     """Return whether the container's current run, which writes the log, has ended."""
-    found = read_json(state, LARGEST_STATE) or {}
-    return found.get("state") == "terminated" or (found.get("state") == "waiting" and bool(found.get("ended")))
+    state_record = read_json(state, LARGEST_STATE) or {}
+    return state_record.get("state") == "terminated" or (
+        state_record.get("state") == "waiting" and bool(state_record.get("ended"))
+    )
 
 
 def _nanoseconds(moment: float) -> str:

@@ -20,7 +20,7 @@ WHERE = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0))
 
 @pytest.fixture(autouse=True)
 def _apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(cpus, "_given", set())
+    monkeypatch.setattr(cpus, "_own_cpus", set())
     yield
     assert os.sched_getaffinity(0) == ALL
 

@@ -48,13 +48,13 @@ def test_no_job_that_is_gone_is_still_listed_as_cancelled(world: Any, eager: boo
     world.batch.end("1", code=0)
     world.look()
     world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
-    assert world.watcher.index.wanted == {UID}
+    assert world.watcher.index.pending_cancellations == {UID}
     if eager:  # the leader runs all actions after each list of jobs, and only those
         world.look()
     else:
-        world.watcher.actions.run_wanted()
+        world.watcher.actions.run_cancellations()
     assert world.status() is None
-    assert world.watcher.index.wanted == set()
+    assert world.watcher.index.pending_cancellations == set()
 
 
 def test_the_library_is_put_into_a_script_that_comes_without_it(world: Any) -> None:
