@@ -16,7 +16,7 @@ REMEMBER_YES = 300.0
 REMEMBER_NO = 30.0
 """Seconds for which a refusal is cached: the default of the kubelet."""
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_ONE = {"stats": "stats", "metrics": "metrics", "logs": "log", "spec": "spec", "checkpoint": "checkpoint"}
+_SUBRESOURCES = {"stats": "stats", "metrics": "metrics", "logs": "log", "spec": "spec", "checkpoint": "checkpoint"}
 _OR_PROXY = {"pods": "pods", "runningpods": "pods", "healthz": "healthz", "configz": "configz"}
 
 Ask = Callable[[User, str, str, str], bool]
@@ -26,8 +26,8 @@ Ask = Callable[[User, str, str, str], bool]
 def subresources(path: str) -> tuple[str, ...]:
     """Return the sub-resources of ``nodes`` for a request to ``path``. Permission for one of them is sufficient."""
     first = path.strip("/").split("/", 1)[0]
-    if first in _ONE:
-        return (_ONE[first],)
+    if first in _SUBRESOURCES:
+        return (_SUBRESOURCES[first],)
     return (_OR_PROXY[first], "proxy") if first in _OR_PROXY else ("proxy",)
 
 

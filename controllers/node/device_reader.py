@@ -73,7 +73,7 @@ class DeviceReader:
                 except DevicesNotReadyError:  # the driver is publishing them
                     if name in previous:
                         gres_by_node[name] = previous[name]
-        except KubeForbiddenError as error:  # may be temporary: what is known stays, else nodes would lose their gres
+        except KubeForbiddenError as error:  # may be temporary: keep the counts, else nodes would lose their gres
             if not self._refused:
                 log.warning("devices of external nodes cannot be read", extra=kv(error=error))
             elif not self.gres_by_node:

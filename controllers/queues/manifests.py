@@ -98,7 +98,7 @@ def text(resource: str, amount: Fraction) -> str:
 
 
 def is_applied(desired: Object, observed: Object) -> bool:
-    """Whether the observed object has all that is wanted; the API server and Kueue add defaults."""
+    """Whether the observed object has all desired values; the API server and Kueue add defaults."""
     annotations = observed["metadata"].get("annotations") or {}
     same = annotations.get(names.QUEUE_APPLIED) == desired["metadata"]["annotations"][names.QUEUE_APPLIED]
     return same and _contains(observed.get("spec") or {}, desired["spec"])

@@ -234,11 +234,11 @@ class PodReconciler:
             except LostLeadershipError as error:
                 log.warning("not sent: this process is not the leader any more", extra=kv(key=key, error=error))
             except Exception as error:
-                self._failed(*key, error)
+                self._report_unexpected(*key, error)
             finally:
                 self._queue.done(key)
 
-    def _failed(self, name: str, uid: str, error: Exception) -> None:
+    def _report_unexpected(self, name: str, uid: str, error: Exception) -> None:
         """Report an unexpected error about a pod, in its condition too, and decide again later."""
         unexpected = isolation.report("virtual-pods", f"{name}/{uid}", error)
         self._queue.add_after((name, uid), FAILED_AGAIN)
@@ -289,7 +289,7 @@ class PodReconciler:
         if isinstance(action, virtual_pod_actions.Wait):
             self._queue.add_after((name, uid), max(0.01, action.seconds))
         elif type(action) in _URGENCY:
-            self._hand_over(uid, record, action, entry)
+            self._submit_to_pool(uid, record, action, entry)
         else:
             self._act(uid, record, action, entry)
             if changed_at is not None and isinstance(action, virtual_pod_actions.Write) and not entry.failures:
@@ -327,7 +327,7 @@ class PodReconciler:
             entry.sent(self._clock.monotonic() + self._submit_timeout + late_seconds)
         return entry
 
-    def _hand_over(self, uid: str, record: PoolState, action: virtual_pod_actions.Action, entry: Entry) -> None:
+    def _submit_to_pool(self, uid: str, record: PoolState, action: virtual_pod_actions.Action, entry: Entry) -> None:
         """Run a request to the site on the pool's workers, and queue the pod again afterwards."""
         with self._lock:
             record.calls.add(uid)

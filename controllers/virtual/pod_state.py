@@ -115,7 +115,7 @@ class Entry:
     offers, offered_at
         Of a place of a pod that races: number of accepted offers, and the time of the last one.
     asked_at, granted_at
-        Time at which the place first asked, ``None`` before; time of the last grant that was sent to the site.
+        Time of the first claim for a grant, ``None`` before; time of the last grant that was sent to the site.
     reread_at
         Of a withdrawn place: time at which its pod is read again, which may be gone or bound elsewhere.
     claimed

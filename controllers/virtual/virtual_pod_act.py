@@ -51,8 +51,8 @@ REFUSED_AGAIN = 60.0
 """Seconds until a status that the API server has refused as invalid is written again."""
 FORGOTTEN = 5.0
 """Seconds for which the view may show a deleted job, or the cache may lack an existing pod."""
-TOLD_BEFORE = 300.0
-"""Seconds before the first sight of a job: earlier occurrences in its containers were told by an earlier process."""
+REPORTED_BEFORE = 300.0
+"""Seconds before the first sight of a job: an earlier process has reported earlier occurrences in its containers."""
 
 
 class PodActor:
@@ -248,7 +248,7 @@ class PodActor:
 
     def tell_occurrences(self, pod: Pod, job: JobStatus, entry: Entry) -> None:
         """Write an Event for each failed probe or hook, and for each container that was killed, as a kubelet does."""
-        for container, occurrence in entry.new_occurrences(job, self._clock.time() - TOLD_BEFORE):
+        for container, occurrence in entry.new_occurrences(job, self._clock.time() - REPORTED_BEFORE):
             if not re.fullmatch(r"[A-Z][A-Za-z]{0,62}", occurrence.reason):
                 continue  # a job can write anything into its state
             kinds = ("initContainers", "containers")

@@ -70,7 +70,7 @@ def _decide(view: PodView) -> Action | None:
         return _running(view, pod, job)
     if remote_job(pod):
         return _missing(view, pod)
-    return _new(view, pod)
+    return _unsubmitted(view, pod)
 
 
 def _answer(view: PodView) -> JobStatus | None:
@@ -87,7 +87,7 @@ def remote_job(pod: Pod) -> str:
 
 def _without_pod(view: PodView) -> Action | None:
     if view.racer is not None:
-        return _place(view, view.racer, view.job or _answer(view))
+        return _racing(view, view.racer, view.job or _answer(view))
     if view.job is None or not view.pool.synced:
         return None
     if view.now < view.entry.reread_at:
@@ -95,10 +95,10 @@ def _without_pod(view: PodView) -> Action | None:
     return Wait(CANCEL_AGAIN) if view.job.phase != "ended" and _just_cancelled(view) else Orphan(view.job)
 
 
-def _place(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
+def _racing(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
     """Decide for a place of a pod without a node."""
     if job is None:
-        action = _new(view, pod)
+        action = _unsubmitted(view, pod)
         return race_decide.Offer(pod) if isinstance(action, Submit) else action
     if job.missing:
         return Wait(CANCEL_AGAIN) if _just_cancelled(view) else race_decide.Withdraw(pod)
@@ -240,7 +240,7 @@ def _missing(view: PodView, pod: Pod) -> Action | None:
     return Look(pod)
 
 
-def _new(view: PodView, pod: Pod) -> Action | None:
+def _unsubmitted(view: PodView, pod: Pod) -> Action | None:
     entry, pool = view.entry, view.pool
     if pool.complete_at is None or not pool.ready or not pool.synced:
         return None

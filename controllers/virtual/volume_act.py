@@ -40,7 +40,7 @@ SKEW = 5.0
 
 
 def unknown_until(pod: Pod, now: float) -> float | None:
-    """Return the time of the first refresh if it is not known which files the site has; ``None``: it has none."""
+    """Return the time of the first refresh if this process does not know which files the site has; ``None``: none."""
     if volume_files.shown_fields(pod):
         return now + SHOWN_WITHIN * random.random()  # noqa: S311
     refs = references.of_volumes(pod)
@@ -88,7 +88,7 @@ class VolumeActor:
         entry.refresh_at = None if refresh_in is None else now + refresh_in
 
     def refresh(self, pod: Pod, pool: Pool, entry: Entry) -> None:
-        """Send the files that have changed. Objects are read again only if it is known that they have changed."""
+        """Send the files that have changed. Objects are read again only for volumes with a changed one."""
         now, sent = self._clock.monotonic(), entry.files
         entry.refresh_after = now + LEAST_GAP
         if not pool.refreshes:
@@ -155,7 +155,7 @@ class VolumeActor:
 
 
 def _keys_to_read(pod: Pod, sent: SentFiles | None, stale: frozenset[ObjectKey]) -> frozenset[ObjectKey]:
-    """Return the objects of the volumes with a changed one; all objects if it is not known what the site has."""
+    """Return the objects of the volumes with a changed one; all objects if ``sent`` is ``None``."""
     if sent is None:
         return frozenset(keys_of(pod))
     if not stale:

@@ -96,7 +96,7 @@ class StrandedPods:
             is_gone = pod is None or pods.uid(pod) != uid or self._cached(uid) is not None
             if pod is None or is_gone or not (pods.is_held(pod) or snapshot.by_uid.get(links.key(pod))):
                 del self._held[uid]
-            elif self._judge(pod, path, snapshot):
+            elif self._release_or_report(pod, path, snapshot):
                 own_keys.add(links.key(pod))
         self._own_keys, self._has_inspected = own_keys, True
         STRANDED_PODS.set(len(own_keys))
@@ -114,7 +114,7 @@ class StrandedPods:
                 return
             params["continue"] = token
 
-    def _judge(self, pod: Pod, path: str, snapshot: Snapshot) -> bool:
+    def _release_or_report(self, pod: Pod, path: str, snapshot: Snapshot) -> bool:
         """Release the pod if it has ended; return whether it is this installation's and stays."""
         key = links.key(pod)
         job_ids = snapshot.by_uid.get(key, ())
