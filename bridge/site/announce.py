@@ -91,16 +91,16 @@ class Announcer:
 
     def run(self, supervisor: Supervisor) -> None:
         """Announce until the process stops; at once if ``wake`` is set."""
-        last: Announce | None = None
+        last_announced: Announce | None = None
         due = 0.0
         while not supervisor.stopping.is_set():
             if self._watcher.is_leader:
                 now = self._clock.monotonic()
                 announce = self.make()
-                if self.wake.is_set() or now >= due or last is None or _changed(last, announce):
+                if self.wake.is_set() or now >= due or last_announced is None or _changed(last_announced, announce):
                     self.wake.clear()
                     self.publish(announce)
-                    last, due = announce, now + announce.period
+                    last_announced, due = announce, now + announce.period
             supervisor.wait(min(1.0, self._config().announce.period))
 
     def publish(self, announce: Announce) -> None:

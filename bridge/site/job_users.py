@@ -65,9 +65,9 @@ def _most(etc: Path, kind: str, uid: int, name: str) -> int | None:
     count = 0
     try:
         for line in (etc / f"sub{kind}").read_text().splitlines():
-            owner, _, rest = line.partition(":")
+            owner, _, id_range = line.partition(":")
             if owner in (str(uid), name):
-                count += int(rest.partition(":")[2])
+                count += int(id_range.partition(":")[2])
     except FileNotFoundError:
         return 0
     except (OSError, ValueError):

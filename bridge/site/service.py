@@ -315,8 +315,8 @@ def run(path: Path, pool: str | None) -> int:
         log.error("ending", extra=kv(why=supervisor.failure))
     service.stop()
     tracing.stop()
-    left = supervisor.join(5)
-    if left:
-        log.warning("threads still busy at the end", extra=kv(threads=",".join(left)))
+    busy_threads = supervisor.join(5)
+    if busy_threads:
+        log.warning("threads still busy at the end", extra=kv(threads=",".join(busy_threads)))
     log.info("ended", extra=kv(status=1 if supervisor.failure else 0))
     return 1 if supervisor.failure else 0

@@ -210,8 +210,8 @@ class LocalBatch(BatchSystem):
 
     def _record_ends(self, now: float) -> None:
         """Record the ends of running jobs. All sessions of a poll that are over are killed at once."""
-        over: list[tuple[Record, Claim]] = []
-        kill: list[Claim] = []
+        ended_jobs: list[tuple[Record, Claim]] = []
+        claims_to_kill: list[Claim] = []
         for job in [job for job in self._records.jobs.values() if job.phase == "running"]:
             with self._one_job():
                 child = self._children.get(job.id)
@@ -225,14 +225,14 @@ class LocalBatch(BatchSystem):
                 pid, started, boot = claim
                 if boot == self._boot and processes.is_running(pid, started):
                     if self._end_in_time(job, claim, now):
-                        kill.append(claim)
+                        claims_to_kill.append(claim)
                     continue
-                over.append((job, claim))
+                ended_jobs.append((job, claim))
                 if boot == self._boot:
-                    kill.append(claim)
+                    claims_to_kill.append(claim)
         with self._one_job():
-            self._kill_sessions(kill)  # if this fails, the next poll repeats it
-            for job, claim in over:
+            self._kill_sessions(claims_to_kill)  # if this fails, the next poll repeats it
+            for job, claim in ended_jobs:
                 with self._one_job():
                     self._record_end(job, claim[2])
 

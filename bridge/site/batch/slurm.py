@@ -297,10 +297,10 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
-def _plus(left: Amount, right: text.NodeAmount, resource: text.Naming) -> Amount:
-    extended = dict(left.extended)
-    for gres, count in right.gres.items():
+def _plus(amount: Amount, node_amount: text.NodeAmount, resource: text.Naming) -> Amount:
+    extended = dict(amount.extended)
+    for gres, count in node_amount.gres.items():
         name = resource(gres)
         if name is not None:
             extended[name] = extended.get(name, 0) + count
-    return Amount(left.cpus + right.cpus, left.memory + right.memory, extended)
+    return Amount(amount.cpus + node_amount.cpus, amount.memory + node_amount.memory, extended)

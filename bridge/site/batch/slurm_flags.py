@@ -105,21 +105,21 @@ def allowed_flags(words: Sequence[str]) -> list[str]:
 
 def without_own(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words without the options that podbridge sets itself, and the names of those left out."""
-    kept: list[str] = []
+    other_words: list[str] = []
     left_out: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    words_left = list(words)
+    while words_left:
+        word = words_left.pop(0)
         option, sign, _ = word.removeprefix("--").partition("=")
         if not word.startswith("--"):
             option, sign = _RELIED_ON_SHORT.get(word[1:2], "") if word.startswith("-") else "", word[2:]
         if option not in _RELIED_ON:
-            kept.append(word)
+            other_words.append(word)
             continue
         left_out.append(option)
-        if not sign and option not in _VALUELESS and rest and not rest[0].startswith("-"):
-            rest.pop(0)
-    return kept, left_out
+        if not sign and option not in _VALUELESS and words_left and not words_left[0].startswith("-"):
+            words_left.pop(0)
+    return other_words, left_out
 
 
 def merged(*groups: Sequence[str]) -> list[str]:

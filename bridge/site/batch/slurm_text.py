@@ -235,6 +235,6 @@ def gres_counts(written: str) -> dict[str, int]:
     counts: dict[str, int] = {}
     for part in gres_text.listed(written):
         with suppress(ValueError):
-            one = gres_text.read(part)
-            counts[one.kind] = counts.get(one.kind, 0) + one.count
+            gres = gres_text.read(part)
+            counts[gres.kind] = counts.get(gres.kind, 0) + gres.count
     return counts

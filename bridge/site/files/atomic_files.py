@@ -154,9 +154,9 @@ def _create(folder: int | None, name: str, content: bytes, *, mode: int, sync: b
             os.fchmod(descriptor, mode)
         if owner is not None:
             os.fchown(descriptor, owner, -1)
-        rest = memoryview(content)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        unwritten = memoryview(content)
+        while unwritten:
+            unwritten = unwritten[os.write(descriptor, unwritten) :]
         if sync:
             os.fsync(descriptor)
     finally:

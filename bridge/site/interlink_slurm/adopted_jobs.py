@@ -166,10 +166,10 @@ def moment(text: str) -> float | None:
     if match is None:
         return None
     try:
-        whole = datetime.strptime(f"{match[1]} {match[3]}", "%Y-%m-%d %H:%M:%S %z").timestamp()
+        whole_seconds = datetime.strptime(f"{match[1]} {match[3]}", "%Y-%m-%d %H:%M:%S %z").timestamp()
     except (ValueError, OverflowError):
         return None
-    return whole + int((match[2] or "0").ljust(9, "0")) / 1e9
+    return whole_seconds + int((match[2] or "0").ljust(9, "0")) / 1e9
 
 
 def records(seen: OldState, name: OldContainer | None = None) -> dict[str, Any]:

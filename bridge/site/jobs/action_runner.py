@@ -56,10 +56,10 @@ class ActionRunner:
             actions = due_actions(
                 entry.record,
                 now,
-                over=has_ended,
+                has_ended=has_ended,
                 settle=self._settle,
                 killed_at=entry.killed_at,
-                grace_over=self._clock.monotonic() >= entry.kill_at,
+                is_grace_over=self._clock.monotonic() >= entry.kill_at,
             )
             for action in actions:
                 match action:

@@ -49,26 +49,31 @@ def confirmed(record: JobRecord) -> bool:
 
 
 def due_actions(
-    record: JobRecord, now: float, *, over: bool, settle: float, killed_at: float | None, grace_over: bool
+    record: JobRecord, now: float, *, has_ended: bool, settle: float, killed_at: float | None, is_grace_over: bool
 ) -> list[JobAction]:
     """Return the actions that are due, in order.
 
-    ``over``: the status of the job is ended. ``killed_at``: when this process last cancelled it, in seconds since 1970.
-    ``grace_over``: the grace period and :data:`KILL_ALLOWANCE` have passed, by the clock of this process.
+    ``has_ended``: the status of the job is ended. ``killed_at``: when this process last cancelled it, in seconds since
+    1970.
+    ``is_grace_over``: the grace period and :data:`KILL_ALLOWANCE` have passed, by the clock of this process.
     """
     cancel = record.cancel
-    unknown = not record.job_id and not record.started and not confirmed(record)
-    settled = now - record.meta.attempted_at >= settle
+    is_outcome_unknown = not record.job_id and not record.started and not confirmed(record)
+    has_settled = now - record.meta.attempted_at >= settle
     if cancel is None:
-        return [SubmitToBatch()] if unknown and settled and not record.meta.adopted else []
-    if over and confirmed(record):
+        return [SubmitToBatch()] if is_outcome_unknown and has_settled and not record.meta.adopted else []
+    if has_ended and confirmed(record):
         return [ForgetJob()] if cancel.forget else []
-    if unknown:
-        return [GiveUp()] if settled else [Stop(0)]
+    if is_outcome_unknown:
+        return [GiveUp()] if has_settled else [Stop(0)]
     if confirmed(record):  # the shared file system may not show the job's own end yet
         return []
-    due = not record.started or record.meta.adopted or cancel.grace <= 0 or grace_over
-    todo: list[JobAction] = [] if record.final else [Stop(cancel.grace if record.started else 0)]
-    if due and (record.job_id or record.started_job) and (killed_at is None or now - killed_at >= CANCEL_PERIOD):
-        todo.append(Kill())
-    return todo
+    is_kill_due = not record.started or record.meta.adopted or cancel.grace <= 0 or is_grace_over
+    actions: list[JobAction] = [] if record.final else [Stop(cancel.grace if record.started else 0)]
+    if (
+        is_kill_due
+        and (record.job_id or record.started_job)
+        and (killed_at is None or now - killed_at >= CANCEL_PERIOD)
+    ):
+        actions.append(Kill())
+    return actions

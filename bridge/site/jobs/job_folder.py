@@ -161,9 +161,9 @@ class JobFolder:
             if name.endswith((".env", ".env.more", ".rc")):
                 remove_tree(self._below(f"run/{name}"))
         with contextlib.suppress(OSError):
-            left = job_request.alone(read_all(self._below("job.sh"), LARGEST_FILE))
-            if left is not None:
-                write(self._below("job.sh"), left, sync=self.site.sync)
+            script_without_secrets = job_request.alone(read_all(self._below("job.sh"), LARGEST_FILE))
+            if script_without_secrets is not None:
+                write(self._below("job.sh"), script_without_secrets, sync=self.site.sync)
 
     def write_meta(self, meta: Meta) -> None:
         """Replace ``job.json``."""

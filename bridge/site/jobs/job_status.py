@@ -46,13 +46,13 @@ CONTAINER_REASONS = frozenset({job_ends.OUT_OF_MEMORY.site_reason, job_ends.TIME
 def status(record: JobRecord, now: float, lag: float) -> JobStatus:
     """Return the status of a job; ``lag``: seconds for which a shared file system may hide what the job wrote last."""
     pod, batch, meta = record.pod or {}, record.batch, record.meta
-    over = is_over(record, now, lag)
-    phase, outcome, reason, message = _progress(record, now, over)
+    has_ended = is_over(record, now, lag)
+    phase, outcome, reason, message = _progress(record, now, has_ended)
     messages = dict(record.messages)
     shown = record.containers[:MOST_CONTAINERS]
     most = MOST_TEXT // max(1, len(shown))
     containers = [_container(name, content, messages, most) for name, content in shown]
-    if over and not record.final:
+    if has_ended and not record.final:
         containers = [_as_killed(state, reason, _ended_at(record)) for state in containers]
     return JobStatus(
         job=record.uid,
@@ -77,12 +77,12 @@ def status(record: JobRecord, now: float, lag: float) -> JobStatus:
     )
 
 
-def _progress(record: JobRecord, now: float, over: bool) -> tuple[Phase, Outcome, str, str]:
+def _progress(record: JobRecord, now: float, has_ended: bool) -> tuple[Phase, Outcome, str, str]:
     """Return phase, outcome, reason and message. The script's record overrides that of the batch system."""
     batch = record.batch
     if record.final:
         return ("running", "", "", "") if awaits_reason(record, now) else ("ended", *_result(record))
-    if over:
+    if has_ended:
         return ("ended", "Failed", *_why(record))
     if waits_for_grant(record):
         return "queued", "", "Cancelling" if record.cancel else GRANTED if record.grant else "AwaitingGrant", ""

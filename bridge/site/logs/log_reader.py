@@ -32,52 +32,57 @@ LONGEST_LINE = 256 * 1024
 
 
 def read_log(
-    job: Path, ask: LogOptions, record: JobRecord, over: Callable[[], bool], wait: Callable[[float], bool], clock: Clock
+    job: Path,
+    options: LogOptions,
+    record: JobRecord,
+    job_has_ended: Callable[[], bool],
+    wait: Callable[[float], bool],
+    clock: Clock,
 ) -> Generator[bytes, None, None]:
     """Return the pieces of a container's log; raises SiteRefusedError before the first one if there is no log.
 
-    ``over`` returns whether the job has ended; ``wait`` waits for some seconds and returns whether to stop. While a
-    followed log does not grow, empty pieces let the writer detect a closed connection.
+    ``wait`` waits for some seconds and returns whether to stop. While a followed log does not grow, empty pieces let
+    the writer detect a closed connection.
     """
-    if not _NAME.fullmatch(ask.container):
-        raise SiteRefusedError(f"{ask.container!r} is no name of a container", reason="ContainerNotFound")
-    state, logs = Below(str(job), f"state/{ask.container}.json"), Below(str(job), "logs")
-    previous = _is_previous(state, ask)
-    log = open_log(logs, ask.container, previous=previous, wait=wait)
+    if not _NAME.fullmatch(options.container):
+        raise SiteRefusedError(f"{options.container!r} is no name of a container", reason="ContainerNotFound")
+    state, logs = Below(str(job), f"state/{options.container}.json"), Below(str(job), "logs")
+    previous = _is_previous(state, options)
+    log = open_log(logs, options.container, previous=previous, wait=wait)
     if log is None:
-        _explain_absence(ask, record, over)
+        _explain_absence(options, record, job_has_ended)
         return _limited(iter(()), None)
-    index = Index(logs / f"{ask.container}{'.previous' if previous else ''}.index")
-    pieces = _pieces(log, index, ask, lambda: previous or _has_ended(state), over, wait, clock)
-    if ask.timestamps:
+    index = Index(logs / f"{options.container}{'.previous' if previous else ''}.index")
+    pieces = _pieces(log, index, options, lambda: previous or _has_ended(state), job_has_ended, wait, clock)
+    if options.timestamps:
         pieces = _stamped(pieces, log, index, clock)
-    limited_pieces = _limited((piece for _, piece in pieces), ask.limit_bytes)
+    limited_pieces = _limited((piece for _, piece in pieces), options.limit_bytes)
     next(limited_pieces)  # the files of a generator that has not started would stay open when it is closed
     return limited_pieces
 
 
-def _explain_absence(ask: LogOptions, record: JobRecord, over: Callable[[], bool]) -> None:
-    if ask.previous:
-        raise SiteRefusedError(f"previous terminated container {ask.container!r} not found", reason="NotFound")
+def _explain_absence(options: LogOptions, record: JobRecord, job_has_ended: Callable[[], bool]) -> None:
+    if options.previous:
+        raise SiteRefusedError(f"previous terminated container {options.container!r} not found", reason="NotFound")
     containers = dict(record.containers)
-    if record.started and containers and ask.container not in containers:
+    if record.started and containers and options.container not in containers:
         names = ", ".join(containers)
-        raise SiteRefusedError(f"no container {ask.container!r} (there are: {names})", reason="ContainerNotFound")
-    if not over():
-        raise SiteRefusedError(f"container {ask.container!r} is waiting to start", reason="ContainerWaiting")
+        raise SiteRefusedError(f"no container {options.container!r} (there are: {names})", reason="ContainerNotFound")
+    if not job_has_ended():
+        raise SiteRefusedError(f"container {options.container!r} is waiting to start", reason="ContainerWaiting")
 
 
-def _start(log: LogFiles, index: Index, ask: LogOptions) -> int:
+def _start(log: LogFiles, index: Index, options: LogOptions) -> int:
     """Return the offset of the first byte to send."""
     first, size = log.bounds.first, log.end
-    if ask.since is not None:
+    if options.since is not None:
         index.grow()
-        older = index.written_before(ask.since)
+        older = index.written_before(options.since)
         if older is None:
-            older = size if log.written_at < ask.since else 0
+            older = size if log.written_at < options.since else 0
         first = _line_start(log, min(older, size))
-    if ask.tail is not None:
-        first = max(first, _tail(log, size, ask.tail))
+    if options.tail is not None:
+        first = max(first, _tail(log, size, options.tail))
     return first
 
 
@@ -120,9 +125,9 @@ def _tail(log: LogFiles, size: int, lines: int) -> int:
 def _pieces(
     log: LogFiles,
     index: Index,
-    ask: LogOptions,
-    ended: Callable[[], bool],
-    over: Callable[[], bool],
+    options: LogOptions,
+    container_has_ended: Callable[[], bool],
+    job_has_ended: Callable[[], bool],
     wait: Callable[[float], bool],
     clock: Clock,
 ) -> Iterator[tuple[int, bytes]]:
@@ -132,9 +137,9 @@ def _pieces(
     """
     try:
         yield 0, b""  # taken by read_log
-        position, in_line = _start(log, index, ask), False
+        position, in_line = _start(log, index, options), False
         looked_at = over_at = clock.monotonic()
-        last_round = not ask.follow or ended()
+        last_round = not options.follow or container_has_ended()
         while True:
             offset, piece = log.read(position, PIECE)
             if offset > position and in_line:
@@ -153,10 +158,10 @@ def _pieces(
             now = clock.monotonic()
             if now - looked_at >= LOOK_PERIOD:
                 looked_at = now
-                last_round = ended() or not log.goes_on(position)
+                last_round = container_has_ended() or not log.goes_on(position)
                 if not last_round and now - over_at >= OVER_PERIOD:
                     over_at = now
-                    last_round = over()
+                    last_round = job_has_ended()
     finally:
         log.close()
 
@@ -202,14 +207,14 @@ def _limited(pieces: Iterator[bytes], limit: int | None) -> Generator[bytes, Non
             return
 
 
-def _is_previous(state: Where, ask: LogOptions) -> bool:
+def _is_previous(state: Where, options: LogOptions) -> bool:
     """Return whether a kubelet would send the log of the run before the one that the script started last.
 
     With ``previous``, it sends that of the last run that has ended; without, also until the next one runs.
     """
     state_record = read_json(state, LARGEST_STATE) or {}
     ended, last_end = state_record.get("ended"), state_record.get("last")
-    if ask.previous:
+    if options.previous:
         return not ended or ended != last_end
     return state_record.get("state") == "waiting" and bool(last_end) and not ended
 
@@ -223,6 +228,6 @@ def _has_ended(state: Where) -> bool:
 
 
 def _nanoseconds(moment: float) -> str:
-    whole = int(moment)
-    text = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{text}.{int((moment - whole) * 1e9):09d}Z"
+    whole_seconds = int(moment)
+    text = datetime.fromtimestamp(whole_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{int((moment - whole_seconds) * 1e9):09d}Z"
