@@ -648,7 +648,7 @@ def test_a_ping_of_hop_b_and_its_recorded_answer(wire):
     found = client().ping()
     assert body_of(wire.calls[0]) == []
     assert found.degraded == ""
-    assert found.told.resources is not None
+    assert found.response.resources is not None
 
 
 @pytest.mark.parametrize("answer", ["[]", "null", "", "pong", "7", '{"status": "ok"}'])
@@ -673,8 +673,8 @@ def test_an_invalid_value_in_a_ping_leaves_out_nothing_else(wire):
     taints = [None, {"key": "k", "value": "v"}, {"key": "l", "value": 7}]
     wire.get(f"{URL}/status", json={"resources": {"cpu": "128", "memory": [], "accelerators": gpus}, "taints": taints})
     found = client().ping()
-    assert ping.capacity(found.told) == {"cpu": "128", "a.com/gpu": "8", "c.com/gpu": "2"}
-    assert ping.taints(found.told) == ["k=v:NoSchedule"]
+    assert ping.capacity(found.response) == {"cpu": "128", "a.com/gpu": "8", "c.com/gpu": "2"}
+    assert ping.taints(found.response) == ["k=v:NoSchedule"]
     assert found.degraded.startswith("invalid values: resources.memory")
 
 
@@ -683,7 +683,7 @@ def test_a_part_of_a_ping_of_the_wrong_type_is_left_out(wire, part):
     wire.get(f"{URL}/status", json={"resources": {"cpu": "4"}, "taints": [], "status": "ok", part: 7})
     found = client().ping()
     assert found.degraded.startswith(f"invalid values: {part}")
-    assert ping.capacity(found.told) == ({} if part == "resources" else {"cpu": "4"})
+    assert ping.capacity(found.response) == ({} if part == "resources" else {"cpu": "4"})
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
