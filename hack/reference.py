@@ -23,28 +23,26 @@ from reference_reasons import REASONS
 TARGET = Path(__file__).parents[1] / "docs/reference/keys.md"
 
 POOL_ANNOTATIONS = (
-    (names.POOLS, "pod or namespace", f"the pools, in order: {pool_selection.ALLOWED}"),
+    (names.POOLS, f"of a pod or namespace: the pools, in order: {pool_selection.ALLOWED}"),
     (
         names.PLACEMENT,
-        "pod",
         f"`{names.RACE}`: the pod waits at several of them at once, see [late binding](../users/late-binding.md)",
     ),
-    (names.FLAGS, "pod", "options of the submit command, if `limits.allow_user_flags` is true at the site"),
-    (names.FLAVOR, "pod", "one of the site's flavors"),
-    (names.PRE_EXEC, "pod", "a script that runs before the containers, if `limits.allow_pre_exec` is true"),
-    (names.MPI_FLAGS, "pod", "mpiexec and its options before the command, if `limits.allow_runtime_options` is true"),
+    (names.FLAGS, "options of the submit command"),
+    (names.FLAVOR, "one of the site's flavors"),
+    (names.PRE_EXEC, "a script that runs before the containers"),
+    (names.MPI_FLAGS, "mpiexec and its options before the command"),
     (
         names.SINGULARITY_MOUNTS,
-        "pod",
-        "values of `--bind` for apptainer, if `limits.allow_runtime_options` is true",
+        "values of `--bind` for apptainer",
     ),
-    (names.SINGULARITY_OPTIONS, "pod", "other options of apptainer, under the same condition"),
-    (names.ENROOT_MOUNTS, "pod", "mounts for enroot, under the same condition"),
-    (names.ENROOT_OPTIONS, "pod", "other options of enroot, under the same condition"),
-    (names.FUSE_PREFIX + "<volume>", "pod", "a script that mounts the volume, if `limits.allow_fuse` is true"),
-    (names.CVMFS_PREFIX + "<volume>", "pod", "the volume is the site's CernVM-FS, if `volumes.cvmfs_path` is set"),
-    (names.IMAGE_ROOT, "pod", "prefix of image names that are neither a path nor a URL"),
-    (names.JOB_WORKDIR, "pod", "directory of emptyDir volumes, below one of `volumes.host_paths`"),
+    (names.SINGULARITY_OPTIONS, "other options of apptainer"),
+    (names.ENROOT_MOUNTS, "mounts for enroot"),
+    (names.ENROOT_OPTIONS, "other options of enroot"),
+    (names.FUSE_PREFIX + "<volume>", "a script that mounts the volume"),
+    (names.CVMFS_PREFIX + "<volume>", "the volume is the site's CernVM-FS"),
+    (names.IMAGE_ROOT, "prefix of image names that are neither a path nor a URL"),
+    (names.JOB_WORKDIR, "directory of emptyDir volumes"),
 )
 
 
@@ -62,20 +60,20 @@ GROUP_ANNOTATIONS = (
 )
 
 OWN_NAMES = (
-    (names.JOB_ID_LABEL, "pod label", "its Slurm job; set by the binding, or after some seconds"),
+    (names.JOB_ID_LABEL, "pod label", "its Slurm job"),
     (names.NODE_ANNOTATION, "pod annotation", "the Kubernetes node that Slurm allocated"),
     (names.SLURM_NODE_ANNOTATION, "pod annotation", "Slurm's name of that node"),
-    (names.JOB_ID_ANNOTATION, "pod annotation", "its Slurm job, from the binding on"),
+    (names.JOB_ID_ANNOTATION, "pod annotation", "its Slurm job, once bound"),
     (names.JOB_START_ANNOTATION, "pod annotation", "when Slurm allocated that job"),
     (
         names.GROUP,
         "pod annotation",
-        "its [group](../users/groups.md): kind, name, UID and index; size, minimum and slot",
+        "its [group](../users/groups.md), as JSON",
     ),
     (
         names.JOB_LIMITS,
         "pod annotation",
-        "limits of the namespace's [policy](admission.md#policies) that the scheduler checks, as JSON",
+        "limits of the [policy](admission.md#policies) that the scheduler checks",
     ),
     (names.FINALIZER, "pod finalizer", "of a pod for Slurm, until its job is released"),
     (names.MANAGED_TAINT, "node taint", "value: the scheduler's name; effect NoExecute"),
@@ -83,33 +81,33 @@ OWN_NAMES = (
     (
         names.PARTITION_LABEL_PREFIX + "NAME",
         "node label",
-        "with `nodes.partitionLabels`: a Slurm partition of the node, which pods [select](../admins/kueue.md)",
+        "a [Slurm partition](../admins/kueue.md#slurm-partitions) of the node",
     ),
-    (names.EXTERNAL_NODE_LABEL, "node label", "any value: podbridge registers it as an external node in Slurm"),
+    (names.EXTERNAL_NODE_LABEL, "node label", "any value: register it as an external node"),
     (names.EXTERNAL_NODE_PARTITIONS, "node annotation", "partitions of an external node, comma separated"),
     (names.EXTERNAL_NODE_FEATURES, "node annotation", "further features of an external node, comma separated"),
     (names.TOPOLOGY_SPEC, "node annotation", "topology of an external node, as `Topology` in slurm.conf"),
     (names.EXTERNAL_NODE_PROBLEM, "node annotation", "why the node is not registered as described"),
-    (names.SLURM_REASON, "node annotation", "Slurm's state and reason, on a node that podbridge has cordoned"),
+    (names.SLURM_REASON, "node annotation", "Slurm's state and reason, if podbridge cordoned it"),
     (
         names.SLURM_ASLEEP,
         "node annotation",
-        "Slurm's power saving has stopped the node; [queues](../admins/kueue.md) count it",
+        "Slurm's power saving has stopped the node",
     ),
     (
         names.INSTALLATION,
         "webhook configuration annotation",
-        "scheduler, namespaces and partitions, by which others detect [collisions](../admins/several-schedulers.md)",
+        "data to detect [collisions](../admins/several-schedulers.md)",
     ),
     (
         names.SLURM_NAME_CONFLICT,
         "node annotation",
-        "the other nodes with the same Slurm name; podbridge uses none",
+        "other nodes with its Slurm name; none is used",
     ),
     (
         names.TRACEPARENT,
         "pod annotation",
-        "its W3C trace context, see [traces](../admins/tracing.md)",
+        "its W3C [trace context](../admins/tracing.md)",
     ),
     (
         names.POOL_SECRETS,
@@ -117,8 +115,8 @@ OWN_NAMES = (
         "the pools that may get its [Secrets and tokens](../admins/pools.md#secrets-and-tokens); `*`: any",
     ),
     (names.REMOTE_JOB, "pod annotation", "`<pool>/<job>`: the job at the site"),
-    (names.PLACES, "pod annotation", "the places of a pod that races: pools, `local`"),
-    (names.GRANT, "pod annotation", "`<pool>/<ticket>`: the place that won, from the binding on"),
+    (names.PLACES, "pod annotation", "places of a pod that races"),
+    (names.GRANT, "pod annotation", "`<pool>/<ticket>`: the place that won"),
     (names.RACE_ALLOWED, "virtual node annotation", "`true` if its site lets pods race"),
     (
         names.JOB_INTENT,
@@ -128,24 +126,24 @@ OWN_NAMES = (
     (
         names.POOL_FINALIZER,
         "pod finalizer",
-        "set with this annotation, until the pool has no job of the pod",
+        "set with this annotation, until the job is gone",
     ),
     (
         names.DEFAULT_SCHEDULER_REASON,
         "pod annotation",
-        "why admission has left the pod to the default scheduler",
+        "why admission left it to the default scheduler",
     ),
-    (names.POOL_TAINT, "virtual node taint", "value: the pool; effect NoSchedule; Kueue tolerates it for a pod"),
+    (names.POOL_TAINT, "virtual node taint", "value: the pool; effect NoSchedule"),
     (names.VIRTUAL_TAINT, "virtual node taint", "value `true`; effect NoSchedule"),
     (names.POOL_LABEL, "virtual node label", "its pool"),
     (
         names.QUEUE_APPLIED,
         "Kueue object annotation",
-        "digest of what podbridge has applied for its [MasterQueue](../admins/kueue.md)",
+        "digest of what its [MasterQueue](../admins/kueue.md) requires",
     ),
     (names.VIRTUAL_TYPE_LABEL, "virtual node label", f"`{names.VIRTUAL_TYPE}`"),
-    (names.SITE_ANNOUNCED, "virtual node annotation", "the labels and taints that the site has announced"),
-    (names.SITE_FOLDER, "virtual node annotation", "id of the directory at the site that contains its jobs"),
+    (names.SITE_ANNOUNCED, "virtual node annotation", "labels and taints from the site"),
+    (names.SITE_FOLDER, "virtual node annotation", "id of the site's folder"),
 )
 
 
@@ -163,7 +161,7 @@ def in_code(rows: Iterable[tuple[str, ...]]) -> list[list[str]]:
 
 def permission(key: Key) -> str:
     """Return when an annotation needs a permission."""
-    return "yes" if key.permission else "beyond the policy" if key.name in {**FIELDS, **SIZES} else ""
+    return "yes" if key.permission else "beyond policy" if key.name in {**FIELDS, **SIZES} else ""
 
 
 def annotations() -> str:
@@ -222,29 +220,34 @@ def text() -> str:
         "# Reference",
         "<!-- written by hack/reference.py from the code; a test compares -->",
         "## Annotations of pods and their owners",
-        "A pod's own annotation overrides that of its Job, JobSet and other owners. [Admission](admission.md#policies) "
-        "describes policies and permissions.",
+        (
+            "A pod's own annotation overrides those of its owners. [Admission](admission.md#policies) "
+            "describes policies and permissions."
+        ),
         annotations(),
         "## Annotations for groups",
-        "The annotation of the pod has precedence, then those of its owners, of the owner of its "
-        "[group](../users/groups.md), and of the namespace.",
+        "Precedence: the pod, its owners, the owner of its [group](../users/groups.md), the namespace.",
         table(["annotation", "where", "meaning"], in_code(GROUP_ANNOTATIONS)),
         "## Annotations for pools",
-        "[Scripts](scripts.md) describes their effect, [sites](../sites/sites.md) what a site allows.",
-        table(["annotation", "where", "meaning"], in_code(POOL_ANNOTATIONS)),
+        ("[Scripts](scripts.md#annotations) describes their effect, and the setting of the site that allows each."),
+        table(["annotation", "meaning"], in_code(POOL_ANNOTATIONS)),
         "## Names that podbridge writes or reads",
         table(["name", "where", "what"], in_code(OWN_NAMES)),
         "## Configuration",
-        "The option `--config` names a YAML file. Durations are seconds. `podbridge config check FILE` prints the "
-        "errors of a file; `podbridge config schema` prints a JSON schema.",
+        (
+            "The option `--config` names a YAML file. Durations are seconds. `podbridge config check "
+            "FILE` checks a file; `podbridge config schema` prints a JSON schema."
+        ),
         table(["key", "default", "meaning"], configuration()),
         "## Reasons on pods and nodes",
         "The message has the cause.",
         *reasons(),
         "## Ends of jobs",
-        "When its job ends, a pod gets the reason in its status, in an Event and, on colocated nodes, in the condition "
-        "`DisruptionTarget`. The condition is `True` for a *disruption*, whose cause is not the pod: a Job can exclude "
-        "it from its back-off limit (`podFailurePolicy`).",
+        (
+            "When its job ends, a pod gets the reason in its status, in an Event and, on colocated "
+            "nodes, in the condition `DisruptionTarget`. The condition is `True` for a *disruption*, "
+            "which a Job can exclude from its back-off limit (`podFailurePolicy`)."
+        ),
         table(["reason", "at a site, if it differs", "the job", "disruption", "reported by"], end_rows()),
         "## Metrics",
         "The port is `serving.metricsPort`, the path is `/metrics`.",

@@ -27,13 +27,11 @@ class AdmissionSection(Section):
 
     host: str = Field("0.0.0.0", description="Address to listen on.")  # noqa: S104  (the API server is another host)
     port: Annotated[int, Field(ge=0, le=65535)] = Field(
-        names.WEBHOOK_PORT, description="Port of the webhook; 0 selects a free port."
+        names.WEBHOOK_PORT, description="Port of the webhook; 0: a free port."
     )
     url: str | None = Field(None, description="URL of the webhook for the API server, instead of a Service.")
     service_name: str = Field("podbridge-admission", description="Service of the webhook, if url is unset.")
-    service_namespace: str = Field(
-        names.SYSTEM_NAMESPACE, description="Namespace of podbridge: of the Service and of the Secret."
-    )
+    service_namespace: str = Field(names.SYSTEM_NAMESPACE, description="Namespace of the Service and the Secret.")
     register_webhooks: bool = Field(
         True, alias="register", description="Create and update the webhook configurations at start."
     )
@@ -45,31 +43,25 @@ class AdmissionSection(Section):
         90 * 86400, description="Validity of the certificates that podbridge creates."
     )
     threads: Annotated[int, Field(ge=1, le=256)] = Field(16, description="Concurrent reviews.")
-    timeout_seconds: Annotated[int, Field(ge=1, le=30)] = Field(
-        5, description="Time after which the API server gives up a review (timeoutSeconds of the webhooks)."
-    )
-    webhook_name: DnsName = Field(names.COMPONENT, description="Prefix of the names of the two webhook configurations.")
+    timeout_seconds: Annotated[int, Field(ge=1, le=30)] = Field(5, description="timeoutSeconds of the webhooks.")
+    webhook_name: DnsName = Field(names.COMPONENT, description="Prefix of the names of the webhook configurations.")
     trusted_users: list[str] = Field(
         [],
-        description="Further users that may set podbridge's own label, annotations and finalizer, beside the accounts "
-        "of config/rbac.yaml and config/rbac-run.yaml.",
+        description=(
+            "Users that may set podbridge's label, annotations and finalizer, beside the accounts of "
+            "config/rbac.yaml and config/rbac-run.yaml."
+        ),
     )
 
 
 class LeaderElectionSection(Section):
     """Leader election: one replica acts at a time."""
 
-    enabled: bool = Field(
-        True, alias="leaderElect", description="Whether replicas elect a leader; false: for one replica only."
-    )
+    enabled: bool = Field(True, alias="leaderElect", description="Elect a leader; false: for one replica only.")
     namespace: str = Field(names.SYSTEM_NAMESPACE, description="Namespace of the Leases.")
-    lease_duration: Seconds = Field(
-        15, description="Time after the last renewal until another replica acquires a Lease."
-    )
-    renew_deadline: Seconds = Field(
-        10, description="Time after the last renewal until a leader that cannot renew stops."
-    )
-    retry_period: Seconds = Field(2, description="Time between two attempts to acquire or renew a Lease.")
+    lease_duration: Seconds = Field(15, description="Time after a renewal until another replica acquires a Lease.")
+    renew_deadline: Seconds = Field(10, description="Time after a renewal until a leader that cannot renew stops.")
+    retry_period: Seconds = Field(2, description="Period of attempts to acquire or renew a Lease.")
 
     @model_validator(mode="after")
     def _ordered(self) -> LeaderElectionSection:
@@ -82,7 +74,7 @@ class KubernetesSection(Section):
     """Requests to the API server."""
 
     qps: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
-        None, description="Maximum requests per second of scheduler and controllers; null: no limit."
+        None, description="Requests per second of scheduler and controllers; null: no limit."
     )
     burst: Annotated[int, Field(ge=1, le=100_000)] = Field(100, description="Requests at once, if qps is set.")
 
@@ -92,19 +84,19 @@ class SlurmSection(Section):
 
     user_name: str | None = Field(None, description="Header X-SLURM-USER-NAME; default: the user in the token.")
     jwt_file: Path | None = Field(
-        None, description="File with the token; default: $SLURM_JWT_FILE, then the token in $SLURM_JWT."
+        None, description="File with the token; default: $SLURM_JWT_FILE, then $SLURM_JWT itself."
     )
     ca_file: Path | None = Field(None, description="CA certificates; default: those of certifi.")
     cert_file: Path | None = Field(None, description="Client certificate.")
     key_file: Path | None = Field(None, description="Private key of the client certificate.")
     connect_timeout: Seconds = Field(3, description="Time-out of a connection.")
     read_timeout: Seconds = Field(
-        15, description="Time-out between two parts of an answer; a whole answer may take twice this time."
+        15, description="Time-out between two parts of an answer; of a whole answer, twice this time."
     )
     poll_busy: Seconds = Field(0.33, description="Poll period while a job is pending.")
     poll_idle: Seconds = Field(2, description="Poll period while no job is pending.")
     detail_budget: Annotated[int, Field(ge=1, le=100)] = Field(
-        4, description="Pending jobs whose reason podbridge reads per second."
+        4, description="Reasons of pending jobs read per second."
     )
 
 
@@ -113,21 +105,21 @@ class HintsSection(Section):
 
     directory: Path | None = Field(
         None,
-        description="Directory of a named pipe for each process that takes hints; unset: none.",
+        description="Directory of named pipes for hints; unset: none.",
     )
     host: str = Field(
         "0.0.0.0",  # noqa: S104  (slurmctld connects from another host)
-        description="Address to listen on for hints over HTTPS.",
+        description="Address to listen on.",
     )
     port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
-        None, description="Port for hints over HTTPS; 0 selects a free port, null disables it."
+        None, description="Port for hints over HTTPS; 0: a free port, null: none."
     )
-    token_file: Path | None = Field(None, description="File with the bearer token of hints over HTTPS. Read on change.")
-    cert_file: Path | None = Field(None, description="Certificate chain of the HTTPS port. Read on change.")
-    key_file: Path | None = Field(None, description="Private key of the certificate. Read on change.")
+    token_file: Path | None = Field(None, description="File with the bearer token of hints over HTTPS.")
+    cert_file: Path | None = Field(None, description="Certificate chain of the HTTPS port.")
+    key_file: Path | None = Field(None, description="Its private key.")
     max_poll_rate: Annotated[float, Field(gt=0, le=20)] = Field(
         3,
-        description="Polls per second that hints may cause. To read one job counts as a quarter of a poll.",
+        description="Polls per second that hints may cause; reading one job counts as a quarter.",
     )
 
     @model_validator(mode="after")
@@ -145,12 +137,10 @@ class BrakeSection(Section):
     """The mass-termination guard: if many jobs disappear at once, no pod is terminated for a while."""
 
     share: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.2, description="The guard engages if more than this share of the known jobs disappears."
+        0.2, description="Share of the known jobs that must disappear to engage the guard."
     )
-    least: Annotated[int, Field(ge=1)] = Field(
-        10, description="The guard engages only if at least this number of jobs disappears."
-    )
-    hold: Seconds = Field(60, description="Time that a job must be missing before its pod is terminated.")
+    least: Annotated[int, Field(ge=1)] = Field(10, description="Number of jobs that must disappear too.")
+    hold: Seconds = Field(60, description="Time that a job must be missing until its pod is terminated.")
 
 
 class ServingSection(Section):
@@ -158,10 +148,10 @@ class ServingSection(Section):
 
     host: str = Field("0.0.0.0", description="Address to listen on.")  # noqa: S104
     health_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
-        names.HEALTH_PORT, description="Port of /livez, /readyz and /healthz; 0 selects a free port, null disables it."
+        names.HEALTH_PORT, description="Port of /livez, /readyz and /healthz; 0: a free port, null: none."
     )
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
-        names.METRICS_PORT, description="Port of /metrics; 0 selects a free port, null disables it."
+        names.METRICS_PORT, description="Port of /metrics; 0: a free port, null: none."
     )
 
 
@@ -169,9 +159,7 @@ class LoggingSection(Section):
     """Logs, written to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
-    format: Literal["auto", "json", "text"] = Field(
-        "auto", description="Format of a record; auto: text on a terminal, else json."
-    )
+    format: Literal["auto", "json", "text"] = Field("auto", description="auto: text on a terminal, else json.")
 
 
 class Config(Section):
@@ -179,12 +167,13 @@ class Config(Section):
 
     installation: Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,25}[a-z0-9])?$")] = Field(
         names.COMPONENT,
-        description="Name of this podbridge in the Kubernetes cluster: prefix of its objects, and default of the "
-        "keys for namespaces and names.",
+        description=(
+            "Name of this installation: prefix of its objects, and default of the keys for namespaces and names."
+        ),
     )
     scheduler_name: DnsName = Field(
         names.DEFAULT_SCHEDULER_NAME,
-        description="Name of the scheduler in `spec.schedulerName` of pods, and value of the managed-node taint.",
+        description="`spec.schedulerName` of pods, and value of the managed-node taint.",
     )
     slurm_rest_api: str = Field(
         "http://slurm-restapi.slurm:6820",
@@ -196,47 +185,45 @@ class Config(Section):
     managed_namespace_selector: LabelSelector | None = Field(None, description="If set, managedNamespaces is ignored.")
     namespace_policies: list[NamespacePolicy] = Field(
         [],
-        description="Slurm settings that pods may use, by namespace; the first match applies.",
+        description="Slurm settings of pods; the first match applies.",
     )
     default_scheduler_nodes: dict[LabelKey, str] = Field(
         {},
-        description="Labels of nodes of the default scheduler: a new pod that selects one of them stays with that "
-        "scheduler.",
+        description="Labels of nodes of the default scheduler, which gets new pods that select one of them.",
     )
     mcs_label: str = Field("", description="MCS label of placeholder jobs.")
-    partition: str = Field("", description="Slurm partition of pods that name none; empty: Slurm's default partition.")
+    partition: str = Field("", description="Partition of pods that name none; empty: Slurm's default.")
     partitions: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", max_length=1024)]] = Field(
         [],
-        description="Partitions of this installation: all that its pods can use, and those whose nodes it manages. "
-        "Empty: all.",
+        description="Partitions that pods can use and whose nodes this installation manages; empty: all.",
     )
 
     slurm_api_version: Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+$")] | None = Field(
         None,
-        description="Version of slurmrestd's API, for example v0.0.42; unset: the newest that both know.",
+        description="Version of slurmrestd's API, for example v0.0.42; unset: the newest.",
     )
     placeholder: Literal["auto", "external", "batch"] = Field(
-        "auto", description="Kind of placeholder job; auto: external where Slurm has external jobs, else batch."
+        "auto", description="Kind of placeholder job; auto: external if Slurm has such jobs, else batch."
     )
-    exclusive: bool = Field(
-        False, description="Whether pods without the annotation get whole nodes (slurm-bridge: true)."
-    )
+    exclusive: bool = Field(False, description="Pods without the annotation get whole nodes (slurm-bridge: true).")
     gres: dict[str, str] = Field(
         {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"},
-        description="The gres of each extended resource, for example gpu:a100.",
+        description="Gres of extended resources, for example gpu:a100.",
     )
     device_classes: dict[str, str] = Field(
         {"gpu.nvidia.com": "gpu", "gpu.example.com": "gpu", "dra.cpu": "cpu"},
-        description="The gres of each DeviceClass, for example gpu:a100; cpu: its devices are CPUs.",
+        description="Gres of DeviceClasses; cpu: the devices are CPUs.",
     )
     busy_node_timeout: Seconds = Field(
         120,
-        description="Maximum time that a bind waits for free capacity on the allocated node, after the last grace "
-        "period there, or for volumes. Then the job is cancelled.",
+        description=(
+            "Time that a bind waits for free capacity on the node, after the last grace period there, "
+            "or for volumes. Then the job is cancelled."
+        ),
     )
     max_grace_period: Annotated[int, Field(ge=1, le=86400)] = Field(
         300,
-        description="Maximum grace period of a pod whose Slurm job is over, and of other pods for which a bind waits.",
+        description="Maximum grace period of pods whose job is over, and of pods for which a bind waits.",
     )
     workers: Annotated[int, Field(ge=1, le=64)] = Field(
         8, description="Concurrent calls to the API server and to Slurm."

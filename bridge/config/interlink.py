@@ -21,15 +21,15 @@ class InterlinkSection(Section):
     url: str = Field(description=f"Address: {URL_FORMS}. A path after the port is kept, for a proxy.")
     api: Literal["plugin", "server"] = Field(
         "plugin",
-        description="Whether the address is that of a `plugin` (sidecar) or of an interLink API `server`.",
+        description="What the address is: a `plugin` (sidecar) or an interLink API `server`.",
     )
     ca_file: Path | None = Field(None, description="CA certificates; default: the system's.")
     cert_file: Path | None = Field(None, description="Client certificate.")
     key_file: Path | None = Field(None, description="Its key; default: in certFile.")
-    token_file: Path | None = Field(None, description="File with a bearer token; read again for each request.")
+    token_file: Path | None = Field(None, description="File with a bearer token.")
     capacity: dict[str, str | int] = Field(
         {},
-        description="Resources of the virtual node, as quantities; the answer to a ping replaces them.",
+        description="Resources of the virtual node; the answer to a ping replaces them.",
     )
     labels: dict[str, str] = Field({}, description="Labels of the virtual node.")
     taints: list[str] = Field(
@@ -38,38 +38,39 @@ class InterlinkSection(Section):
     service_account_tokens: bool = Field(False, description="Send pods with the token of their service account.")
     build_config_file: Path | None = Field(
         None,
-        description="TOML file with the script settings of [sites](../sites/sites.md): podbridge sends its script "
-        "as `jobScript`. Only with api `plugin`.",
+        description=(
+            "TOML file with script settings of [sites](../sites/sites.md): podbridge sends its script "
+            "as `jobScript`. Only with api `plugin`."
+        ),
     )
-    poll_period: Seconds = Field(5, description="Time between two requests for the states of all jobs.")
-    ping_period: Seconds = Field(10, description="Time between two pings.")
+    poll_period: Seconds = Field(5, description="Period of requests for the states of all jobs.")
+    ping_period: Seconds = Field(10, description="Period of pings.")
     ping_failures: Annotated[int, Field(ge=1, le=100)] = Field(
-        3, description="Failed pings in a row until the virtual node is NotReady."
+        3, description="Failed pings until the virtual node is NotReady."
     )
     batch: Annotated[int, Field(ge=1, le=1000)] = Field(
-        100, description="Pods in one `/status` request. 1: the plugin answers only for the first pod."
+        100, description="Pods in one `/status` request; 1 for plugins that answer only for the first."
     )
     threads: Annotated[int, Field(ge=1, le=32)] = Field(4, description="Concurrent `/status` requests of one poll.")
     connect_timeout: Seconds = Field(5, description="Time-out of a connection.")
-    timeout: Seconds = Field(
-        30, description="Time-out of a request, except `/create`, which has `pools.submitTimeout`."
-    )
+    timeout: Seconds = Field(30, description="Time-out of a request, except `/create`.")
     late_create: Seconds = Field(
         60,
-        description="Time after `pools.submitTimeout` until a `/create` without an answer is sent again, if the "
-        "plugin does not know the pod.",
+        description=(
+            "Time after `pools.submitTimeout` until an unanswered `/create` is repeated, if the plugin "
+            "does not know the pod."
+        ),
     )
     method: Literal["auto", "GET", "POST"] = Field(
-        "auto", description="HTTP method of `/status` and `/getLogs`. `auto`: GET; POST if the plugin refuses GET."
+        "auto", description="HTTP method of `/status` and `/getLogs`. `auto`: GET, else POST."
     )
     create_body: Literal["auto", "object", "list"] = Field(
         "auto",
-        description="Body of `/create` with api `plugin`. `auto`: an object; a list, as in interLink 0.1, if the "
-        "plugin refuses that.",
+        description="Body of `/create` with api `plugin`. `auto`: an object, else a list as in interLink 0.1.",
     )
     create_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
         3,
-        description="Requests to `/create` that may end with HTTP status 5xx until the pod fails.",
+        description="Answers 5xx to `/create` until the pod fails.",
     )
 
     @field_validator("url")

@@ -20,7 +20,7 @@ class NunetGroupSection(Section):
 
     name: NodeName = Field(description="Name of the pool and of its virtual node.")
     gpu_types: list[str] = Field(
-        [], description="Types of GPU, for example `nvidia.rtx.*`; `none`: peers without a GPU. Empty: all peers."
+        [], description="Types of GPU, for example `nvidia.rtx.*`; `none`: no GPU; empty: all peers."
     )
     peers: list[str] = Field([], description="Ids of peers; empty: all.")
     localities: list[str] = Field([], description="Places; empty: all.")
@@ -32,60 +32,52 @@ class NunetSection(Section):
     """A NuNet DMS. See [NuNet](../admins/nunet.md)."""
 
     name: NodeName = Field(description="Name of the pool and of its virtual node; not used with `groups`.")
-    url: str = Field(description="Address of the DMS: http://host:port or https://host:port, with or without a path.")
+    url: str = Field(description="http://host:port[/path] or https://host:port[/path] of the DMS.")
     ca_file: Path | None = Field(None, description="CA certificates; default: those of certifi.")
     cert_file: Path | None = Field(None, description="Client certificate.")
     key_file: Path | None = Field(None, description="Its key; default: in certFile.")
-    token_file: Path | None = Field(None, description="File with a bearer token; read again for each request.")
-    groups: list[NunetGroupSection] = Field(
-        [], description="Virtual nodes; empty: one with all peers. A peer that no group selects is not used."
-    )
+    token_file: Path | None = Field(None, description="File with a bearer token.")
+    groups: list[NunetGroupSection] = Field([], description="Virtual nodes; empty: one with all peers.")
     labels: dict[str, str] = Field({}, description="Labels of the virtual nodes.")
     taints: list[str] = Field([], description="Taints of the virtual nodes, `key=value:Effect`.")
     services: Literal["refuse", "allow"] = Field(
-        "refuse", description="Pods that never end: restartPolicy Always without a time limit."
+        "refuse", description="Pods with restartPolicy Always and no time limit."
     )
-    send_secrets: bool = Field(
-        False, description="Send values of Secrets and registry credentials. The peer can read them."
-    )
-    max_time: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="Time limit of jobs whose pods have none, in seconds; unset: none is sent."
-    )
+    send_secrets: bool = Field(False, description="Send Secrets and registry credentials, which the peer can read.")
+    max_time: Annotated[int, Field(ge=1)] | None = Field(None, description="Time limit of jobs whose pods have none.")
     defaults: dict[str, str] = Field(
-        {}, description="Values of annotations `nunet.bridge.vk.io/<key>` for pods without them, by key."
+        {}, description="Default values of annotations `nunet.bridge.vk.io/<key>`, by key."
     )
     min_free_vram: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.9, description="A GPU counts if at least this share of its VRAM is free."
+        0.9, description="Share of VRAM that must be free for a GPU to count."
     )
     statuses: dict[str, Literal["queued", "running", "succeeded", "failed", "cancelled"]] = Field(
-        {}, description="Meaning of words that the DMS uses for the state of a job."
+        {}, description="Meanings of the DMS's words for states of jobs."
     )
     lookup: Literal["services", "status"] = Field(
         "services",
-        description="How a lost job is found: in the peers' `services`, or by its `status` under the pod's UID.",
+        description="Find a lost job in the peers' `services`, or by its `status` under the pod's UID.",
     )
-    cancel_path: str = Field(
-        "", description="Path that cancels a job, with `{job}` for its id. Empty: jobs cannot be cancelled."
-    )
+    cancel_path: str = Field("", description="Path that cancels a job, with `{job}` for its id; empty: none.")
     cancel_method: Literal["DELETE", "POST", "PUT", "GET"] = Field("DELETE", description="HTTP method of cancelPath.")
-    peer_field: FieldName = Field("peer_id", description="Field of the request with the chosen peer; empty: not sent.")
+    peer_field: FieldName = Field("peer_id", description="Field of the request for the peer; empty: none.")
     gpu_count_field: FieldName = Field(
-        "", description="Field of the request's `gpu` with their number; empty: pods with several are refused."
+        "", description="Field of `gpu` for their number; empty: pods with several are refused."
     )
     log_hosts: list[str] = Field(
         [],
-        description="Hosts whose log URLs are read: `host:port`, `host` or `*.domain`. Default: that of `url`.",
+        description="Hosts of log URLs: `host:port`, `host` or `*.domain`; default: that of `url`.",
     )
-    insecure_logs: bool = Field(False, description="Also read logs over http; with an http `url` always true.")
-    log_limit: Annotated[int, Field(ge=1024)] = Field(16 * 2**20, description="Bytes of a log that are read at most.")
-    poll_period: Seconds = Field(10, description="Time between two requests for the state of a job.")
-    ping_period: Seconds = Field(15, description="Time between two requests for the list of peers.")
+    insecure_logs: bool = Field(False, description="Read logs over http, as with an http `url`.")
+    log_limit: Annotated[int, Field(ge=1024)] = Field(16 * 2**20, description="Bytes read of a log.")
+    poll_period: Seconds = Field(10, description="Period of requests for the state of a job.")
+    ping_period: Seconds = Field(15, description="Period of requests for the list of peers.")
     ping_failures: Annotated[int, Field(ge=1, le=100)] = Field(
-        3, description="Failed requests in a row until the virtual node is NotReady."
+        3, description="Failed requests until the virtual node is NotReady."
     )
     threads: Annotated[int, Field(ge=1, le=32)] = Field(4, description="Concurrent requests for states of jobs.")
     connect_timeout: Seconds = Field(5, description="Time-out of a connection.")
-    timeout: Seconds = Field(30, description="Time-out of a request except a submission: see `pools.submitTimeout`.")
+    timeout: Seconds = Field(30, description="Time-out of a request, except a submission.")
 
     @property
     def pool_names(self) -> list[str]:

@@ -52,9 +52,7 @@ SIZES: dict[str, str] = {
 class AllowedValues(Section):
     """Lists of allowed values; ``*`` allows all values."""
 
-    partition: Values = Field(
-        None, description="Slurm partitions; without a default either, the configured partition is allowed."
-    )
+    partition: Values = Field(None, description="Partitions; without a default either, the configured partition.")
     account: Values = Field(None, description="Slurm accounts.")
     qos: Values = Field(None, description="QOS.")
     licenses: list[Annotated[str, Field(pattern=rf"^({_LICENSE}|\*)$", max_length=1024)]] | None = Field(
@@ -70,7 +68,7 @@ class DefaultValues(Section):
     """Values of the annotations that a pod without them gets."""
 
     partition: Annotated[str, Field(pattern=rf"^{_WORD}(,{_WORD})*$", max_length=1024)] | None = Field(
-        None, description="Slurm partition, or several separated by commas."
+        None, description="Slurm partitions, comma separated."
     )
     account: Default = Field(None, description="Slurm account.")
     qos: Default = Field(None, description="QOS.")
@@ -79,11 +77,11 @@ class DefaultValues(Section):
         | None
     ) = Field(None, description="Licenses, with counts.")
     reservation: Annotated[str, Field(pattern=rf"^{_WORD}(,{_WORD})*$", max_length=1024)] | None = Field(
-        None, description="Reservation, or several separated by commas."
+        None, description="Reservations, comma separated."
     )
     wckey: Default = Field(None, description="Workload characterization key.")
     user_id: Annotated[str, Field(pattern=rf"^{_ID}$", max_length=1024)] | None = Field(
-        None, description="User of the Slurm job, by number or name, with the limits of this user."
+        None, description="User of the Slurm job, by number or name."
     )
     group_id: Annotated[str, Field(pattern=rf"^{_ID}$", max_length=1024)] | None = Field(
         None, description="Group of the Slurm job, by number or name."
@@ -97,24 +95,22 @@ class MaxValues(Section):
     """
 
     min_nodes: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
-        None, description="Largest `min-nodes`, and minimum of nodes of a group; unset: as `maxNodes`."
+        None, description="Largest `min-nodes`, and minimum of a group; unset: as `maxNodes`."
     )
     max_nodes: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
         None,
-        description="Largest `max-nodes`, and nodes of a group; unset: 1 for the annotations, no maximum for groups.",
+        description="Largest `max-nodes`, and nodes of a group; unset: 1, for groups no limit.",
     )
-    exclusive: bool | None = Field(
-        None, description="Whether a pod may take whole nodes; unset: only if all pods do (`exclusive`)."
-    )
+    exclusive: bool | None = Field(None, description="Pods may take whole nodes; unset: only if all do (`exclusive`).")
     cpu_per_task: Annotated[int, Field(ge=1, le=65535)] | None = Field(None, description="CPUs of a pod.")
     mem_per_node: Annotated[str, Field(pattern=r"^[1-9]\d{0,15}([kMGTP]|[KMGTP]i)?$")] | None = Field(
-        None, description="Memory on a node, for example 64Gi. A pod without a request for memory is refused."
+        None, description="Memory on a node, for example 64Gi. A pod must request memory."
     )
     gres: dict[Annotated[str, Field(pattern=rf"^{KIND}$")], Annotated[int, Field(ge=0)]] | None = Field(
-        None, description="Count on a node by gres, for example `gpu: 4` or `gpu:a100: 2`; others are refused."
+        None, description="Count on a node, for example `gpu: 4` or `gpu:a100: 2`; others are refused."
     )
     timelimit: Annotated[int, Field(ge=1, le=5_256_000)] | None = Field(
-        None, description="Time limit in minutes. A pod without time limit and deadline gets this one."
+        None, description="Minutes. A pod without time limit and deadline gets this one."
     )
 
     @model_validator(mode="after")
@@ -138,10 +134,10 @@ class NamespacePolicy(Section):
     namespace_selector: LabelSelector | None = Field(None, description="Label selector, instead of names.")
     groups: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(
         [],
-        description="Kubernetes groups: only for pods that their members create. Empty: all users.",
+        description="Kubernetes groups whose members create the pods; empty: all users.",
     )
     may_name_scheduler: bool = Field(
-        False, description="Whether pods may name podbridge's scheduler in namespaces that are not managed."
+        False, description="Pods may name podbridge's scheduler in namespaces that are not managed."
     )
     default: DefaultValues = DefaultValues()
     allowed: AllowedValues = AllowedValues()

@@ -27,14 +27,14 @@ class NatsSection(Section):
     user: str | None = Field(None, description="User name, instead of a seed; requires passwordFile.")
     password_file: Path | None = Field(None, description="File with the password of the user.")
     ca_file: Path | None = Field(
-        None, description="CA certificates of the servers, which must have tls:// or wss://; default: the system's."
+        None, description="CA certificates of tls:// or wss:// servers; default: the system's."
     )
     prefix: Annotated[str, Field(pattern=SUBJECT)] = Field(
-        names.SUBJECT_PREFIX, description="Prefix of all subjects; the sites must have the same one."
+        names.SUBJECT_PREFIX, description="Prefix of all subjects, as at the sites."
     )
     inbox_prefix: Annotated[str, Field(pattern=SUBJECT)] = Field(
         "_INBOX.hub",
-        description="Prefix of the subjects of answers; the server must allow this user to subscribe to it.",
+        description="Prefix of the subjects of answers.",
     )
 
 
@@ -44,8 +44,8 @@ class RedisStoreSection(Section):
     url: str | None = Field(
         None, description="`redis://host:port/database`, `rediss://...` (TLS) or `unix:///socket`, without a password."
     )
-    user: str | None = Field(None, description="ACL user; default: the user `default` of redis.")
-    password_file: Path | None = Field(None, description="File with the password; read at each connect.")
+    user: str | None = Field(None, description="ACL user; default: redis's `default`.")
+    password_file: Path | None = Field(None, description="File with the password.")
     ca_file: Path | None = Field(None, description="CA certificate of a rediss:// server; default: the system's.")
     prefix: Annotated[str, Field(pattern=r"^[0-9A-Za-z_.:-]{1,64}$")] = Field(
         "podbridge", description="Prefix of the keys `<prefix>:<cluster>:pools` and `<prefix>:<cluster>:jobs`."
@@ -74,15 +74,15 @@ class NatsStoreSection(Section):
     """A key-value bucket of the pools' NATS server, used over the hub's connection."""
 
     bucket: Annotated[str, Field(pattern=r"^[0-9A-Za-z_-]{1,64}$")] = Field(
-        "podbridge", description="Name of the bucket; podbridge creates it if it does not exist."
+        "podbridge", description="Bucket, which podbridge creates."
     )
-    replicas: Annotated[int, Field(ge=1, le=5)] = Field(1, description="Replicas of a bucket that podbridge creates.")
+    replicas: Annotated[int, Field(ge=1, le=5)] = Field(1, description="Replicas of a new bucket.")
 
 
 class StoreSection(Section):
     """The store of pools, which survives a restart of the hub."""
 
-    kind: Literal["none", "redis", "nats"] = Field("none", description="`redis`, `nats`, or `none` for no store.")
+    kind: Literal["none", "redis", "nats"] = Field("none", description="`redis`, `nats` or `none`.")
     redis: RedisStoreSection = RedisStoreSection()
     nats: NatsStoreSection = NatsStoreSection()
 
@@ -98,12 +98,10 @@ class RaceSection(Section):
 
     enabled: bool = Field(
         False,
-        description="Whether pods with `bridge.vk.io/placement: race` get several places; needs config/rbac-race.yaml.",
+        description="Pods may [race](../users/late-binding.md); needs config/rbac-race.yaml.",
     )
     places: Annotated[int, Field(ge=2, le=16)] = Field(3, description="Places for one pod, at most.")
-    wait: Annotated[float, Field(ge=5, le=3600)] = Field(
-        60, description="Seconds for which a started job waits for its grant before it ends unused."
-    )
+    wait: Annotated[float, Field(ge=5, le=3600)] = Field(60, description="Time that a started job waits for its grant.")
 
 
 class PoolsSection(Section):
@@ -112,48 +110,45 @@ class PoolsSection(Section):
     nats: NatsSection = NatsSection()
     interlink: list[InterlinkSection] = Field(
         [],
-        description="interLink plugins and API servers as pools: see [interLink pools](../admins/interlink-pools.md).",
+        description="[interLink pools](../admins/interlink-pools.md).",
     )
-    nunet: list[NunetSection] = Field([], description="NuNet DMS instances as pools: see [NuNet](../admins/nunet.md).")
+    nunet: list[NunetSection] = Field([], description="[NuNet DMS instances](../admins/nunet.md).")
     store: StoreSection = StoreSection()
-    silent_after: Seconds = Field(
-        30, description="Time without a message of the site until the virtual node is NotReady."
-    )
+    silent_after: Seconds = Field(30, description="Silence of the site until the virtual node is NotReady.")
     remove_after: Annotated[float, Field(gt=0)] = Field(
-        86400, description="Time without a message of the site until a virtual node without pods is deleted."
+        86400, description="Silence of the site until a virtual node without pods is deleted."
     )
     policy: Literal["order", "least-loaded", "weight"] = Field(
-        "order", description="How a pool is selected among those with free capacity."
+        "order", description="How a pool with free capacity is selected."
     )
     other_pods: Literal["wait", "default-scheduler"] = Field(
         "wait",
-        description="Without a colocated Slurm: whether pods that request no pool stay pending, or go to the "
-        "default scheduler.",
+        description=(
+            "Without a colocated Slurm: pods that request no pool stay pending, or go to the default scheduler."
+        ),
     )
     weights: dict[str, Annotated[int, Field(ge=1)]] = Field(
         {},
-        description="Weight of each pool (default 1), for policy weight and the flavors of a MasterQueue.",
+        description="Weights of pools (default 1), for policy weight and MasterQueues.",
     )
     race: RaceSection = RaceSection()
     volume_period: Seconds = Field(
         60,
-        description="Time between two reads of a ConfigMap or Secret in a volume at a site.",
+        description="Period of reads of a ConfigMap or Secret in a volume at a site.",
     )
     volume_reads: Annotated[float, Field(gt=0, le=1000)] = Field(
         20,
-        description="Such reads per second, at most; with more objects, each is read less often.",
+        description="Maximum of such reads per second.",
     )
     submit_timeout: Seconds = Field(60, description="Time-out of a submission to a site.")
     workers: Annotated[int, Field(ge=1, le=64)] = Field(32, description="Concurrent calls to one pool.")
     kubelet_port: Annotated[int, Field(ge=0, le=65535)] = Field(
-        names.KUBELET_PORT, description="Port of the kubelet API of all virtual nodes; 0 selects a free port."
+        names.KUBELET_PORT, description="Port of the kubelet API; 0: a free port."
     )
     kubelet_cert_dir: Path | None = Field(
-        None, description="Directory with tls.crt and tls.key; default: podbridge creates a certificate."
+        None, description="Directory with tls.crt and tls.key; default: a certificate of podbridge."
     )
-    node_address: str | None = Field(
-        None, description="IP address of the kubelet port for the API server; default: $POD_IP."
-    )
+    node_address: str | None = Field(None, description="IP address of the kubelet API; default: $POD_IP.")
 
     @property
     def enabled(self) -> bool:

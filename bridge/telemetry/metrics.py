@@ -37,11 +37,11 @@ class CounterFunction(Collector):
 
 KUBE_REQUESTS = Counter(
     "podbridge_kube_requests_total",
-    "Requests to the Kubernetes API, by HTTP status; error: no answer.",
+    "Requests to the Kubernetes API, by HTTP status or error.",
     ["method", "code"],
 )
 SLURM_REQUESTS = Counter(
-    "podbridge_slurm_requests_total", "Requests to slurmrestd, by HTTP status; error: no answer.", ["endpoint", "code"]
+    "podbridge_slurm_requests_total", "Requests to slurmrestd, by HTTP status or error.", ["endpoint", "code"]
 )
 SLURM_REQUEST_SECONDS = Histogram(
     "podbridge_slurm_request_duration_seconds",
@@ -54,40 +54,37 @@ WATCH_RESTARTS = Counter("podbridge_watch_restarts_total", "Restarts of watches.
 CACHE_OBJECTS = Gauge("podbridge_cache_objects", "Objects in a cache.", ["kind"])
 ISOLATED_ERRORS = Counter(
     "podbridge_isolated_errors_total",
-    "Unexpected errors about one object, by the part of podbridge; all other objects were handled.",
+    "Unexpected errors about one object, by part of podbridge.",
     ["part"],
 )
 QUEUE_DEPTH = Gauge("podbridge_workqueue_depth", "Keys in a work queue.", ["name"])
 QUEUE_RETRIES = Counter("podbridge_workqueue_retries_total", "Keys queued again after a failure.", ["name"])
-LEADER = Gauge("podbridge_leader", "1 while this process holds the lease, or needs none.", ["name"])
+LEADER = Gauge("podbridge_leader", "1 while this process is the leader.", ["name"])
 EVENTS_DROPPED = Counter(
-    "podbridge_events_dropped_total", "Events dropped: too many were queued, or the API server refused them."
+    "podbridge_events_dropped_total", "Events dropped: too many queued, or refused by the API server."
 )
 SNAPSHOT_AGE = Gauge("podbridge_slurm_snapshot_age_seconds", "Age of the newest complete snapshot of Slurm.")
 SNAPSHOT_JOBS = Gauge(
     "podbridge_slurm_jobs",
-    "Placeholder jobs known to podbridge, by state: pending, allocated, ended, between (for example suspended), "
-    "missing.",
+    "Placeholder jobs: pending, allocated, ended, between (for example suspended), missing.",
     ["state"],
 )
 SLURM_NODES = Gauge(
     "podbridge_slurm_nodes",
-    "Nodes of Slurm, by state: idle, allocated (also in part), drained (also draining), down, powered_down, other.",
+    "Nodes of Slurm: idle, allocated, drained (also draining), down, powered_down, other.",
     ["state"],
 )
-SLURM_ID_RESETS = Counter(
-    "podbridge_slurm_id_resets_total", "Detected reuses of job ids by slurmctld, for example after a loss of its state."
-)
+SLURM_ID_RESETS = Counter("podbridge_slurm_id_resets_total", "Detected reuses of job ids by slurmctld.")
 SLURM_HINTS = Counter(
     "podbridge_slurm_hints_total",
-    "Hints from Slurm, by result: accepted, standby (no lease), refused (wrong or no token), invalid (no job id).",
+    "Hints from Slurm: accepted, standby (no lease), refused (no valid token), invalid (no job id).",
     ["result"],
 )
 SLURM_HINTED_POLLS = Counter("podbridge_slurm_hinted_polls_total", "Polls of Slurm that served hints.")
 SLURM_HINTED_READS = Counter("podbridge_slurm_hinted_reads_total", "Jobs that were read alone because of hints.")
 SLURM_CANCELS_REFUSED = Counter(
     "podbridge_slurm_cancels_refused_total",
-    "Cancellations and updates not sent, because the comment of the job did not name the pod.",
+    "Cancellations and updates not sent: the job is not the pod's.",
 )
 ADMISSION_REVIEWS = Counter("podbridge_admission_reviews_total", "Admission reviews.", ["path", "result"])
 ADMISSION_SECONDS = Histogram(
@@ -98,15 +95,17 @@ ADMISSION_SECONDS = Histogram(
 )
 CONNECTIONS_CLOSED = Counter(
     "podbridge_http_connections_closed_total",
-    "Closed connections of clients, by reason: too slow (deadline), too many (number), too much memory (memory).",
+    "Closed connections of clients: too slow (deadline), too many (number), too much memory (memory).",
     ["reason"],
 )
 CERTIFICATE_EXPIRY = Gauge("podbridge_certificate_expiry_timestamp_seconds", "Expiry time of the serving certificate.")
 SCHEDULER_PODS = Gauge(
     "podbridge_scheduler_pods",
-    "Waiting pods of the colocated Slurm, by what they wait for: a scheduling gate (gate), the submission (submit) or "
-    "the next one (retry), Slurm (slurm), the start of the node (node_start), room or a volume there (node), the "
-    "binding (bind), the release after their deletion (release).",
+    (
+        "Waiting pods of the colocated Slurm, by what they wait for: a scheduling gate (gate), the "
+        "submission (submit) or the next one (retry), Slurm (slurm), the start of the node "
+        "(node_start), room or a volume there (node), the binding (bind), the release (release)."
+    ),
     ["waiting_for"],
 )
 SCHEDULER_ACTIONS = Counter(
@@ -128,14 +127,12 @@ STRANDED_PODS = Gauge(
 )
 GUARDED_NODES = Gauge(
     "podbridge_guarded_nodes",
-    "Guarded nodes in the list of the admission policy; 0 while it cannot be written.",
+    "Nodes in the list of the admission policy; 0 while it cannot be written.",
 )
-NODES_TAKEN = Gauge(
-    "podbridge_nodes_taken_by_others", "Nodes that this installation is to manage, but another scheduler has taken."
-)
+NODES_TAKEN = Gauge("podbridge_nodes_taken_by_others", "Nodes that another scheduler has taken.")
 EXTERNAL_NODES = Gauge(
     "podbridge_external_nodes",
-    "External nodes: registered, leaving (to be deleted or replaced), absent (not yet registered), refused.",
+    "External nodes: registered, leaving, absent (not yet registered), refused.",
     ["state"],
 )
 BRAKE_ENGAGED = Gauge(
@@ -146,21 +143,19 @@ POOL_UP = Gauge("podbridge_pool_up", "1 while the site of a pool sends messages 
 POOL_JOBS = Gauge("podbridge_pool_jobs", "Jobs of a pool, as reported by its site.", ["pool", "phase"])
 QUEUE_FLAVORS = Gauge(
     "podbridge_queue_flavors",
-    "Flavors of MasterQueues, by state: offered, held, missing, conflict, leaving, excess.",
+    "Flavors of MasterQueues, by state.",
     ["state"],
 )
 QUEUE_WRITES = Counter(
-    "podbridge_queue_writes_total", "Writes of ResourceFlavors, ClusterQueues and MasterQueues.", ["kind", "result"]
+    "podbridge_queue_writes_total", "Writes of objects of Kueue and MasterQueues.", ["kind", "result"]
 )
 POOL_ACTIONS = Counter("podbridge_pool_actions_total", "Actions for pods on pools.", ["action", "result"])
 POOL_EVENT_SECONDS = Histogram(
     "podbridge_pool_event_to_pod_seconds",
-    "Time from the arrival of a site's event to the update of the pod's status.",
+    "Time from a site's event to the update of the pod's status.",
     buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 2, 5, 10),
 )
-POOL_FOLLOWED = Gauge(
-    "podbridge_pool_followed_pods", "Pods whose jobs podbridge polls, at a pool that cannot list its jobs.", ["pool"]
-)
+POOL_FOLLOWED = Gauge("podbridge_pool_followed_pods", "Polled pods of a pool that cannot list its jobs.", ["pool"])
 POOL_REQUESTS = Counter(
     "podbridge_pool_requests_total", "Requests to pools that cannot list their jobs.", ["pool", "request", "result"]
 )
@@ -177,12 +172,12 @@ RACE_PLACES = Counter(
 )
 RACE_GRANT_SECONDS = Histogram(
     "podbridge_race_grant_seconds",
-    "Time from the first question of a place to the accepted Binding.",
+    "Time from the first question of a place to the Binding.",
     buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60),
 )
 POOL_REMEMBERED = Gauge(
     "podbridge_pool_remembered_jobs",
-    "Jobs in the store whose site has not listed its jobs since the start.",
+    "Jobs in the store that the site has not listed since the start.",
     ["pool"],
 )
 POOL_MESSAGES_UNUSABLE = Counter(
@@ -190,17 +185,17 @@ POOL_MESSAGES_UNUSABLE = Counter(
 )
 POOL_MESSAGES_DROPPED = Counter(
     "podbridge_pool_messages_dropped_total",
-    "Messages of a pool dropped above the rate limit; a snapshot of the pool replaces them.",
+    "Messages of a pool dropped above the rate limit; a snapshot replaces them.",
     ["pool"],
 )
 POOL_FLOODS = Counter(
     "podbridge_pool_floods_total",
-    "Times that a pool was muted because it exceeded the rate limit of messages.",
+    "Times that a pool was muted: it exceeded the rate limit.",
     ["pool"],
 )
 NATS_MESSAGES_DROPPED = CounterFunction(
     "podbridge_nats_messages_dropped_total",
-    "Messages from NATS dropped, because too many were queued in this process.",
+    "Messages from NATS dropped: too many queued.",
 )
 STORE_UP = Gauge("podbridge_store_up", "1 while the store of pools answers.", ["kind"])
 STORE_WAITING = Gauge("podbridge_store_waiting", "Records to be written to the store of pools.", ["kind"])
@@ -209,7 +204,7 @@ PLUGIN_REQUESTS = Counter(
 )
 PLUGIN_SECONDS = Histogram(
     "podbridge_plugin_request_duration_seconds",
-    "Duration of requests to interLink's REST API; of a log, until its first piece.",
+    "Duration of requests to interLink's REST API (logs: first piece).",
     ["route"],
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 15, 60),
 )
