@@ -28,23 +28,12 @@ POOL_ANNOTATIONS = (
         names.PLACEMENT,
         f"`{names.RACE}`: the pod waits at several of them at once, see [late binding](../users/late-binding.md)",
     ),
-    (names.FLAGS, "options of the submit command"),
-    (names.FLAVOR, "one of the site's flavors"),
-    (names.PRE_EXEC, "a script that runs before the containers"),
-    (names.MPI_FLAGS, "mpiexec and its options before the command"),
-    (
-        names.SINGULARITY_MOUNTS,
-        "values of `--bind` for apptainer",
-    ),
-    (names.SINGULARITY_OPTIONS, "other options of apptainer"),
-    (names.ENROOT_MOUNTS, "mounts for enroot"),
-    (names.ENROOT_OPTIONS, "other options of enroot"),
-    (names.FUSE_PREFIX + "<volume>", "a script that mounts the volume"),
-    (names.CVMFS_PREFIX + "<volume>", "the volume is the site's CernVM-FS"),
-    (names.IMAGE_ROOT, "prefix of image names that are neither a path nor a URL"),
-    (names.JOB_WORKDIR, "directory of emptyDir volumes"),
 )
-
+SITE_ANNOTATIONS = (
+    *(names.FLAGS, names.FLAVOR, names.PRE_EXEC, names.MPI_FLAGS, names.SINGULARITY_MOUNTS, names.SINGULARITY_OPTIONS),
+    *(names.ENROOT_MOUNTS, names.ENROOT_OPTIONS, names.IMAGE_ROOT, names.JOB_WORKDIR),
+    *(names.FUSE_PREFIX + "<volume>", names.CVMFS_PREFIX + "<volume>"),
+)
 
 GROUP_ANNOTATIONS = (
     (
@@ -229,8 +218,10 @@ def text() -> str:
         "Precedence: the pod, its owners, the owner of its [group](../users/groups.md), the namespace.",
         table(["annotation", "where", "meaning"], in_code(GROUP_ANNOTATIONS)),
         "## Annotations for pools",
-        ("[Scripts](scripts.md#annotations) describes their effect, and the setting of the site that allows each."),
         table(["annotation", "meaning"], in_code(POOL_ANNOTATIONS)),
+        "Sites honour these, if they [allow them](scripts.md#annotations): "
+        + ", ".join(f"`{name}`" for name in SITE_ANNOTATIONS)
+        + ".",
         "## Names that podbridge writes or reads",
         table(["name", "where", "what"], in_code(OWN_NAMES)),
         "## Configuration",
