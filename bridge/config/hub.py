@@ -114,7 +114,9 @@ class HintsSection(Section):
     port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
         None, description="Port for hints over HTTPS; 0: a free port, null: none."
     )
-    token_file: Path | None = Field(None, description="File with the bearer token of hints over HTTPS.")
+    token_file: Path | None = Field(
+        None, description="File with the bearer token of hints over HTTPS. Read on change, like the certificate."
+    )
     cert_file: Path | None = Field(None, description="Certificate chain of the HTTPS port.")
     key_file: Path | None = Field(None, description="Its private key.")
     max_poll_rate: Annotated[float, Field(gt=0, le=20)] = Field(

@@ -45,7 +45,7 @@ class RedisStoreSection(Section):
         None, description="`redis://host:port/database`, `rediss://...` (TLS) or `unix:///socket`, without a password."
     )
     user: str | None = Field(None, description="ACL user; default: redis's `default`.")
-    password_file: Path | None = Field(None, description="File with the password.")
+    password_file: Path | None = Field(None, description="File with the password; read at each connect.")
     ca_file: Path | None = Field(None, description="CA certificate of a rediss:// server; default: the system's.")
     prefix: Annotated[str, Field(pattern=r"^[0-9A-Za-z_.:-]{1,64}$")] = Field(
         "podbridge", description="Prefix of the keys `<prefix>:<cluster>:pools` and `<prefix>:<cluster>:jobs`."
