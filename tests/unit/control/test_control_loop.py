@@ -156,7 +156,7 @@ def test_touched_objects_do_not_keep_a_whole_reconciliation_from_its_turn() -> N
 def test_the_pause_after_a_whole_reconciliation(took: float, whole_after: float, resync_after: float) -> None:
     loop = Recorder()
     loop.clock = FakeClock()
-    loop._pause(whole=True, took=took)
+    loop._pause(whole=True, cpu_seconds=took)
     now = loop.clock.monotonic()
     assert loop._resync_at - now == pytest.approx(resync_after)
     loop.wake()
