@@ -35,7 +35,7 @@ pytestmark = pytest.mark.real
 
 LAB, POOL = "lab", "slurm-site"
 SITES = {"site-a": POOL, "site-b": "local-site"}
-INPUTS = Path(__file__).parents[1] / "unit" / "conversion" / "inputs"
+INPUTS = Path(__file__).parents[1] / "unit/apps/conversion/inputs"
 CONF = [
     # docs/admins/billing.md
     ACCOUNTING,

@@ -14,7 +14,7 @@ from cluster import install, tools
 
 pytestmark = pytest.mark.real
 
-INPUTS = Path(__file__).parents[2] / "unit" / "conversion" / "inputs"
+INPUTS = Path(__file__).parents[2] / "unit/apps/conversion/inputs"
 SETS = Path(__file__).parent / "chart"
 
 

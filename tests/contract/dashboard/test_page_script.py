@@ -11,7 +11,7 @@ from cluster.places import CHECKOUT
 
 pytestmark = pytest.mark.real
 
-SCRIPT = CHECKOUT / "bridge" / "dashboard" / "static" / "page.js"
+SCRIPT = CHECKOUT / "bridge/apps/dashboard/static/page.js"
 PAGE = '<body data-number="0"><script src="/page.js"></script><p id="live"></p><main data-live="a">{}</main></body>'
 
 
