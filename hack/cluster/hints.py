@@ -20,7 +20,11 @@ from cluster.views import SEEN_AS
 FOLDER = "hints"
 SEEN = f"{SEEN_AS}/{FOLDER}"
 """The folder as slurmctld sees it."""
-PROGRAM = ("__init__.py", "cli/__init__.py", "cli/entry.py", "cli/process_end.py", "cli/slurm_hint.py")
+PROGRAM = (
+    "__init__.py",
+    "apps/__init__.py",
+    *(f"apps/cli/{name}.py" for name in ("__init__", "entry", "process_end", "slurm_hint")),
+)
 """What ``podbridge slurm-hint`` imports; slurmctld's root folder has Python, but none of podbridge's dependencies."""
 
 
