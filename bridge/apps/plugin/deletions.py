@@ -59,9 +59,15 @@ class Deletions:
             return dict(self._undelivered)
 
     def repeat(self, uid: str, pod: Pod) -> None:
-        """Repeat the cancellation later, after the others."""
+        """Repeat the cancellation later. One that is repeated already keeps its place."""
         with self._lock:
-            if self._undelivered.pop(uid, None) is not None or len(self._undelivered) < MOST_DELETED:
+            if uid in self._undelivered or len(self._undelivered) < MOST_DELETED:
+                self._undelivered[uid] = pod
+
+    def postpone(self, uid: str) -> None:
+        """Repeat the cancellation after the others, unless it was delivered meanwhile."""
+        with self._lock:
+            if (pod := self._undelivered.pop(uid, None)) is not None:
                 self._undelivered[uid] = pod
 
     def delivered(self, uid: str) -> None:

@@ -183,7 +183,7 @@ class Pods:
                 if not isinstance(error, SiteError) or not error.retryable:
                     self._give_up(uid, error)
                     continue
-                self._deletions.repeat(uid, pod)
+                self._deletions.postpone(uid)
                 if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
                     return
             else:

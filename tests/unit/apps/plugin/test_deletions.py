@@ -1,0 +1,33 @@
+from bridge.apps.plugin import deletions
+from bridge.apps.plugin.deletions import Deletions
+
+
+def pending(*uids):
+    found = Deletions()
+    for uid in uids:
+        found.repeat(uid, {"uid": uid})
+    return found
+
+
+def test_a_client_that_deletes_again_does_not_change_the_order():
+    found = pending("a", "b", "a")
+    assert list(found.undelivered()) == ["a", "b"]
+
+
+def test_a_cancellation_that_failed_again_comes_after_the_others():
+    found = pending("a", "b")
+    found.postpone("a")
+    assert list(found.undelivered()) == ["b", "a"]
+
+
+def test_a_cancellation_that_was_delivered_meanwhile_is_not_repeated():
+    found = pending("a", "b")
+    found.delivered("a")
+    found.postpone("a")
+    assert list(found.undelivered()) == ["b"]
+
+
+def test_beyond_the_limit_only_known_cancellations_are_repeated(monkeypatch):
+    monkeypatch.setattr(deletions, "MOST_DELETED", 2)
+    found = pending("a", "b", "c", "a")
+    assert list(found.undelivered()) == ["a", "b"]
