@@ -191,28 +191,28 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section("reports")
         for line in lines:
             terminalreporter.write_line(line)
+    kinds = ("", "passed", "failed", "error", "skipped")  # "": set-up and tear-down
+    phases = [item for kind in kinds for item in terminalreporter.getreports(kind)]
+    phases = [item for item in phases if hasattr(item, "duration")]  # an error of the collection has none
     took = Counter()
-    for kind in ("", "passed", "failed", "error", "skipped"):  # "": set-up and tear-down
-        for item in terminalreporter.getreports(kind):
-            took[_cluster_of(item.nodeid)] += getattr(item, "duration", 0)  # an error of the collection has none
+    for item in phases:
+        took[_cluster_of(item.nodeid)] += item.duration
     slow = [f"{seconds:.0f} s {name}" for name, seconds in took.most_common(12) if seconds > 60]
     if slow:
         terminalreporter.section("slowest clusters")
         terminalreporter.write_line("\n".join(slow))
     if folder := os.environ.get("PODBRIDGE_TEST_TIMES"):
-        _write_times(Path(folder), terminalreporter)
+        _write_times(Path(folder), phases)
 
 
-def _write_times(folder, terminalreporter):
+def _write_times(folder, phases):
     """Write a table: seconds, CPU seconds without those of daemons, tests and name of each file."""
     seconds, cpu, tests = Counter(), Counter(), Counter()
-    for kind in ("", "passed", "failed", "error", "skipped"):
-        for item in terminalreporter.getreports(kind):
-            if hasattr(item, "duration"):
-                file = item.nodeid.split("::")[0]
-                seconds[file] += item.duration
-                cpu[file] += sum(value for name, value in item.user_properties if name == CPU)
-                tests[file] += item.when == "call"
+    for item in phases:
+        file = item.nodeid.split("::")[0]
+        seconds[file] += item.duration
+        cpu[file] += sum(value for name, value in item.user_properties if name == CPU)
+        tests[file] += item.when == "call"
     if seconds:
         suite = os.path.commonpath(seconds) if len(seconds) > 1 else next(iter(seconds))
         folder.mkdir(parents=True, exist_ok=True)

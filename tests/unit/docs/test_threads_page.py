@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -36,8 +37,13 @@ def name_of(node):
     return None
 
 
+@functools.cache
 def started():
-    """Yield file and name of each call that starts a thread or a pool of threads."""
+    """Return file and name of each call that starts a thread or a pool of threads."""
+    return list(_started())
+
+
+def _started():
     for path, source in SOURCES.items():
         for call in ast.walk(ast.parse(source)):
             if not isinstance(call, ast.Call):
@@ -54,7 +60,7 @@ def started():
 
 
 def test_the_table_has_each_thread():
-    assert len(list(started())) > 50
+    assert len(started()) > 50
     table = [(set(quoted(row[0])), set(quoted(row[1]))) for row in rows()]
     for path, name in started():
         if name is None or PASS_ON.get(path) == name:
