@@ -128,10 +128,9 @@ def _decide_with_job(
         f"the pod requests other resources or settings than the members for which Slurm job {job.job_id} was submitted"
     )
     stranger_actions = set_conditions(view, strangers, "GangDiffers", text)
-    if strangers:
-        has_started = state.started_job == job.job_id or gang.has_started(job.job_id, strangers)
-        if has_started and gang_apart.others_run(gang, job):
-            stranger_actions = [SetApart(pod, text) for pod in strangers]
+    # The first bind follows the decision to bind the minimum. Its time tells less: the pod may be created in its second.
+    if strangers and gang_apart.others_run(gang, job):
+        stranger_actions = [SetApart(pod, text) for pod in strangers]
     if not gang.waiting:
         return (
             (stranger_actions, state)

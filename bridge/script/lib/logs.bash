@@ -70,7 +70,8 @@ look_at_log() {
         end_cut "$i"
     fi
     ((NOW >= LOG_AT[i])) || has_leapt "$i" || return 0
-    [[ $log.log -nt $log.index ]] || return 0
+    # of the same tick of the kernel's clock (4 ms): the log may have grown after the index
+    [[ $log.log -ot $log.index ]] && return
     index_log "$i"
     LOG_AT[i]=$NOW
     (((LOG_SIZE[i] - known) * 200 > LOG_STEP * (NOW - LOG_LOOKED[i]))) || LOG_AT[i]=$((NOW + 100))

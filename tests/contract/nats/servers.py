@@ -284,15 +284,20 @@ class PlainMessages:
 
     def __init__(self, world: World, server: NatsServer) -> None:
         self._link, other = world.link(server.url, "plain"), world.link(server.url, "other")
-        self._seen: queue.SimpleQueue[float] = queue.SimpleQueue()
-        other.subscribe("plain.message", lambda _subject, _data, _respond: self._seen.put(time.monotonic()))
-        self.delay()
+        self._seen: queue.SimpleQueue[tuple[bytes, float]] = queue.SimpleQueue()
+        other.subscribe("plain.message", lambda _subject, data, _respond: self._seen.put((data, time.monotonic())))
+        self._number = 0
+        # messages of one connection may overtake the subscription of another
+        eventually(lambda: self._link.publish("plain.message", b"0") or not self._seen.empty())
 
     def delay(self) -> float:
         """Send a message; return after how many seconds it has arrived."""
-        begun = time.monotonic()
-        self._link.publish("plain.message", b"x")
-        return self._seen.get(timeout=PATIENCE) - begun
+        self._number += 1
+        text, begun = str(self._number).encode(), time.monotonic()
+        self._link.publish("plain.message", text)
+        while (seen := self._seen.get(timeout=PATIENCE))[0] != text:
+            pass
+        return seen[1] - begun
 
 
 class World:

@@ -281,8 +281,14 @@ def gang_of(size):
     return gang_states.make(found)
 
 
-def test_a_pod_with_another_request_gets_a_job_of_its_own_though_a_member_is_gone(world):
+@pytest.mark.parametrize("seconds", [0, 60], ids=["in one second", "later"])
+def test_a_pod_with_another_request_gets_a_job_of_its_own_though_a_member_is_gone(world, seconds, monkeypatch):
+    """Time stamps are in whole seconds: a pod that is created in the second of a bind is not known to be younger."""
+    if not seconds:
+        stamp = world.hub.kube.stamp()
+        monkeypatch.setattr(world.hub.kube, "stamp", lambda later=0: stamp)
     trio(world)
+    world.hub.clock.advance(seconds)
     end(world, "ring-2")
     make(world, "ring-3", cpu="7")
     settle(world)

@@ -82,11 +82,13 @@ def test_a_pod_that_joins_later_and_requests_something_else_gets_no_place(more):
     stranger = member(2, cpu=more.get("cpu", "1"))
     stranger["metadata"]["annotations"] |= more.get("annotations", {})
     job = snapshot(submitted(5, NODES[:3], running[0]))
-    (told,) = look([*running, stranger], job)
-    assert (told.pod, told.reason) == (stranger, "GangDiffers")
+    (apart,) = look([*running, stranger], job)
+    assert (type(apart), apart.pod) == (pod_actions.SetApart, stranger)
     assert kinds(look([*running, member(2)], job)) == ["Hold"]
     held = {**stranger["metadata"], "labels": {names.JOB_ID_LABEL: "5"}, "finalizers": [names.FINALIZER]}
-    assert kinds(look([*running, {**stranger, "metadata": held}], job)) == ["SetCondition"]
+    assert kinds(look([*running, {**stranger, "metadata": held}], job)) == ["SetApart"]
+    deleted = [{**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "now"}} for pod in running]
+    assert kinds(look([*deleted, stranger], job)) == ["SetCondition"], "no member stays in the job"
 
 
 def test_a_job_for_other_members_than_those_that_wait_is_given_back():
