@@ -128,7 +128,7 @@ def _decide_with_job(
         f"the pod requests other resources or settings than the members for which Slurm job {job.job_id} was submitted"
     )
     stranger_actions = set_conditions(view, strangers, "GangDiffers", text)
-    # The first bind follows the decision to bind the minimum. Its time tells less: the pod may be created in its second.
+    # The first bind follows the decision to bind the minimum. Its time tells less: the pod may be of the same second.
     if strangers and gang_apart.others_run(gang, job):
         stranger_actions = [SetApart(pod, text) for pod in strangers]
     if not gang.waiting:
