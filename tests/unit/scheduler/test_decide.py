@@ -6,11 +6,9 @@ from dataclasses import replace
 import pytest
 
 from bridge import clock, names
-from bridge.config.hub import Config
-from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
+from bridge.slurm.models import ApiVersion, Node
 from bridge.workload import eligibility, links
 from scheduler import pod_actions, pod_decide, rules
-from scheduler.nodes.occupancy import Occupancy
 from scheduler.nodes.placement import Placements
 from scheduler.pod_states import (
     NEW,
@@ -23,57 +21,17 @@ from scheduler.pod_states import (
     ReportedCondition,
     Submitted,
 )
-
-VERSION = ApiVersion("v0.0.45", external_jobs=True)
-
-
-def pod(uid="u1", *, job=None, held=None, deleted=False, node=None, phase="Pending", conditions=(), **spec):
-    held = held if held is not None else job is not None
-    metadata = {
-        "namespace": "ns",
-        "name": f"pod-{uid}",
-        "uid": uid,
-        "labels": {names.JOB_ID_LABEL: str(job)} if job else {},
-        "finalizers": [names.FINALIZER] if held else [],
-        "creationTimestamp": "2026-01-01T00:00:00Z",
-    }
-    if deleted:
-        metadata["deletionTimestamp"] = "2026-01-01T00:00:01Z"
-    if node:
-        spec["nodeName"] = node
-    return {"metadata": metadata, "spec": spec, "status": {"phase": phase, "conditions": list(conditions)}}
-
-
-def known(job_id, state, uid="u1", *, confirmations=0, missing=False, nodes=(), **more):
-    link = JobLink("c", (PodRef("ns", f"pod-{uid}", uid),))
-    return ObservedJob(Job(job_id, frozenset(state.split("+")), link, tuple(nodes), **more), confirmations, missing)
-
-
-def snapshot(*entries, began=1000.0, settled_since=0.0, error="", sequence=7):
-    by_uid = {}
-    for entry in entries:
-        by_uid.setdefault(entry.job.link.pods[0].uid, []).append(entry.job.job_id)
-    return Snapshot(
-        sequence=sequence,
-        began=began,
-        settled_since=settled_since,
-        jobs={entry.job.job_id: entry for entry in entries},
-        by_uid={uid: tuple(sorted(ids)) for uid, ids in by_uid.items()},
-        error=error,
-    )
+from tests.builders import node_view, observed, pod, snapshot
+from tests.unit.scheduler import decisions
 
 
 def kube_node(name, **spec):
-    raw = {"metadata": {"name": name, "labels": {names.SLURM_NODENAME_LABEL: f"s-{name}"}}, "spec": spec}
-    return eligibility.view(raw | {"status": {"allocatable": {"cpu": "8"}}})
+    return node_view(name, labels={names.SLURM_NODENAME_LABEL: f"s-{name}"}, **spec)
 
 
-def view(pods, snap, states=None, now=1000.0, nodes=None, version=VERSION, occupancy=None, **more):
+def view(pods, snap, states=None, nodes=None, **more):
     nodes = nodes if nodes is not None else [kube_node("n1"), kube_node("n2")]
-    placements = Placements(nodes, {n.slurm_name: Node(n.slurm_name, frozenset({"IDLE"})) for n in nodes}, {})
-    states = states if states is not None else PodStates()
-    more |= {"now": now, "time": now, "occupancy": occupancy or Occupancy("ours")}
-    return pod_decide.SchedulerView(pods, snap, placements, states.by_uid, version, Config(), **more)
+    return decisions.view(pods, snap, decisions.placements(nodes), states=states, **more)
 
 
 def look(pods, snap, states=None, **more):
@@ -107,7 +65,7 @@ def test_nothing_on_a_view_older_than_the_leadership():
 
 
 def test_nothing_is_submitted_before_all_jobs_are_listed_under_this_leadership():
-    known_job, the_pod = known(5, "RUNNING", nodes=["s-n1"]), pod()
+    known_job, the_pod = observed(5, "RUNNING", nodes=["s-n1"]), pod()
     partial = replace(snapshot(known_job), list_age=901.0)
     assert look([pod("u2")], partial, leading_since=100.0) == []
     assert look([pod("u2", deleted=True)], partial, leading_since=100.0) == []
@@ -137,8 +95,8 @@ def test_a_pod_is_submitted_when_the_jobs_as_new_as_it_have_been_read():
     assert waits([pod()], early, leading_since=100.0)
     assert not waits([pod()], late, leading_since=100.0)
     assert not waits([pod()], early, leading_since=100.0, new={"u1"})
-    assert not waits([pod("u5")], partly_read(math.inf, known(5, "PENDING", uid="u5")), leading_since=100.0)
-    ended = partly_read(math.inf, known(5, "NODE_FAIL", confirmations=2))
+    assert not waits([pod("u5")], partly_read(math.inf, observed(5, "PENDING", uid="u5")), leading_since=100.0)
+    ended = partly_read(math.inf, observed(5, "NODE_FAIL", confirmations=2))
     assert waits([pod()], ended, leading_since=100.0)
     gated = pod(schedulingGates=[{"name": "hold"}])
     assert not waits([gated], early, leading_since=100.0)
@@ -155,7 +113,7 @@ def test_a_pod_is_submitted_when_the_jobs_as_new_as_it_have_been_read():
 def test_a_pod_with_an_unread_job_is_not_submitted():
     late = partly_read(CREATED - rules.CLOCKS - 1)
     assert look([pod(job=5)], late, leading_since=100.0) == []
-    gone = known(5, "PENDING", missing=True, confirmations=2)
+    gone = observed(5, "PENDING", missing=True, confirmations=2)
     again = partly_read(CREATED - rules.CLOCKS - 1, gone)
     assert isinstance(one([pod(job=5)], again, leading_since=100.0), pod_actions.Submit)
 
@@ -191,36 +149,36 @@ def test_bound_finished_and_gated_pods_are_left_alone():
 
 def test_a_job_found_by_uid_is_put_on_the_pod_instead_of_a_second_one():
     the_pod = pod()
-    assert one([the_pod], snapshot(known(5, "PENDING"))) == pod_actions.Hold(the_pod, 5)
+    assert one([the_pod], snapshot(observed(5, "PENDING"))) == pod_actions.Hold(the_pod, 5)
 
 
 def test_an_allocated_job_binds_to_the_node_by_its_kubernetes_name():
     the_pod = pod(job=5)
-    action = one([the_pod], snapshot(known(5, "RUNNING", nodes=["s-n2"], start_time=77)))
+    action = one([the_pod], snapshot(observed(5, "RUNNING", nodes=["s-n2"], start_time=77)))
     assert action == pod_actions.Bind(the_pod, 5, "n2", 77, "s-n2")
 
 
 @pytest.mark.parametrize("state", ["PENDING", "COMPLETING", "SUSPENDED", "REQUEUED+PENDING", "SOMETHING_NEW"])
 def test_no_bind_without_an_allocation(state):
-    entry = known(5, state, nodes=["s-n1"])
+    entry = observed(5, state, nodes=["s-n1"])
     assert not any(isinstance(a, pod_actions.Bind | pod_actions.Submit) for a in look([pod(job=5)], snapshot(entry)))
 
 
 def test_running_without_nodes_yet_waits():
-    assert look([pod(job=5)], snapshot(known(5, "RUNNING"))) == []
+    assert look([pod(job=5)], snapshot(observed(5, "RUNNING"))) == []
 
 
 def test_a_node_that_kubernetes_refuses_is_given_back():
     nodes = [kube_node("n1", unschedulable=True)]
-    action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["s-n1"])), nodes=nodes)
+    action = one([pod(job=5)], snapshot(observed(5, "RUNNING", nodes=["s-n1"])), nodes=nodes)
     assert isinstance(action, pod_actions.CancelAndResubmit)
     assert "cordoned" in action.why
-    action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["bare"])))
+    action = one([pod(job=5)], snapshot(observed(5, "RUNNING", nodes=["bare"])))
     assert "not a Kubernetes node" in action.why
 
 
 def test_two_jobs_of_one_pod_the_one_on_the_pod_stays():
-    entries = [known(5, "RUNNING", nodes=["s-n1"]), known(9, "RUNNING", nodes=["s-n2"])]
+    entries = [observed(5, "RUNNING", nodes=["s-n1"]), observed(9, "RUNNING", nodes=["s-n2"])]
     assert one([pod(job=9)], snapshot(*entries)).job_id == 5
     assert one([pod()], snapshot(*entries)) == pod_actions.Cancel(pod(), 9)
 
@@ -259,7 +217,7 @@ def test_a_successor_asks_for_nothing_that_its_predecessor_may_have_asked_for():
     assert look([the_pod], snapshot(began=106, settled_since=102), leading_since=100.0, inherited_at=100.0) == []
     assert one([the_pod], snapshot(began=105.0), leading_since=100.0, inherited_at=100.0) == pod_actions.Submit(the_pod)
     assert one([the_pod], snapshot(began=100.0), leading_since=100.0) == pod_actions.Submit(the_pod)
-    late = snapshot(known(5, "PENDING"), began=101.0)
+    late = snapshot(observed(5, "PENDING"), began=101.0)
     assert one([the_pod], late, leading_since=100.0, inherited_at=100.0) == pod_actions.Hold(the_pod, 5)
     going = pod(deleted=True)
     assert look([going], snapshot(began=101.0), inherited_at=100.0) == []
@@ -270,18 +228,18 @@ def test_nothing_is_submitted_while_many_jobs_are_missing():
     told = one([pod()], snapshot(), braked=True)
     assert (type(told), told.reason) == (pod_actions.SetCondition, "SlurmJobsMissing")
     started = pod(job=5)
-    assert isinstance(one([started], snapshot(known(5, "RUNNING", nodes=["s-n1"])), braked=True), pod_actions.Bind)
+    assert isinstance(one([started], snapshot(observed(5, "RUNNING", nodes=["s-n1"])), braked=True), pod_actions.Bind)
 
 
 def test_an_unknown_outcome_that_turns_up_is_taken():
     states = in_state(unknown(999.0))
-    assert one([pod()], snapshot(known(5, "PENDING"), began=999.5), states) == pod_actions.Hold(pod(), 5)
+    assert one([pod()], snapshot(observed(5, "PENDING"), began=999.5), states) == pod_actions.Hold(pod(), 5)
 
 
 def test_a_deleted_pod_is_released_at_once():
     the_pod = pod(job=5, deleted=True)
-    assert one([the_pod], snapshot(known(5, "PENDING"))) == pod_actions.Release(the_pod, (5,))
-    assert one([the_pod], snapshot(known(5, "CANCELLED", confirmations=1))) == pod_actions.Release(the_pod, ())
+    assert one([the_pod], snapshot(observed(5, "PENDING"))) == pod_actions.Release(the_pod, (5,))
+    assert one([the_pod], snapshot(observed(5, "CANCELLED", confirmations=1))) == pod_actions.Release(the_pod, ())
 
 
 def test_a_deleted_pod_waits_for_a_submit_whose_outcome_is_unknown():
@@ -297,11 +255,11 @@ def test_a_deleted_pod_releases_a_job_the_view_does_not_show_yet():
 
 
 def test_an_ended_job_is_asked_for_again_only_after_slurm_said_so_twice():
-    assert look([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=1))) == []
-    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=2))), pod_actions.Submit)
-    assert look([pod(job=5)], snapshot(known(5, "RUNNING", confirmations=1, missing=True))) == []
+    assert look([pod(job=5)], snapshot(observed(5, "NODE_FAIL", confirmations=1))) == []
+    assert isinstance(one([pod(job=5)], snapshot(observed(5, "NODE_FAIL", confirmations=2))), pod_actions.Submit)
+    assert look([pod(job=5)], snapshot(observed(5, "RUNNING", confirmations=1, missing=True))) == []
     assert isinstance(
-        one([pod(job=5)], snapshot(known(5, "RUNNING", confirmations=2, missing=True))), pod_actions.Submit
+        one([pod(job=5)], snapshot(observed(5, "RUNNING", confirmations=2, missing=True))), pod_actions.Submit
     )
 
 
@@ -320,7 +278,7 @@ def test_an_ended_job_is_asked_for_again_only_after_slurm_said_so_twice():
 def test_jobs_that_end_before_the_bind_are_replaced_after_a_pause_except_the_first(state, reason, phase):
     if state == "CANCELLED" and isinstance(phase, Submitted):
         return  # a user has cancelled it: the pod is terminated
-    ended, states = snapshot(known(5, state, confirmations=2)), in_state(phase)
+    ended, states = snapshot(observed(5, state, confirmations=2)), in_state(phase)
     assert one([pod()], ended, states) == pod_actions.Submit(pod())
     assert states.of("u1").unused_jobs == 1
     states = in_state(phase, unused_jobs=2)
@@ -334,30 +292,30 @@ def test_jobs_that_end_before_the_bind_are_replaced_after_a_pause_except_the_fir
 
 def test_jobs_that_podbridge_has_cancelled_or_slurm_has_lost_count_as_no_end():
     states = in_state(Allocated(), unused_jobs=2, cancelled=frozenset({5}))
-    assert one([pod()], snapshot(known(5, "CANCELLED", confirmations=2)), states) == pod_actions.Submit(pod())
-    lost = known(6, "RUNNING", confirmations=2, missing=True)
+    assert one([pod()], snapshot(observed(5, "CANCELLED", confirmations=2)), states) == pod_actions.Submit(pod())
+    lost = observed(6, "RUNNING", confirmations=2, missing=True)
     states = in_state(Allocated(), unused_jobs=2)
-    assert one([pod()], snapshot(known(5, "FAILED", confirmations=2), lost), states) == pod_actions.Submit(pod())
+    assert one([pod()], snapshot(observed(5, "FAILED", confirmations=2), lost), states) == pod_actions.Submit(pod())
     states = in_state(Submitted(6, 990.0), unused_jobs=2)
-    assert one([pod()], snapshot(known(5, "FAILED", confirmations=2)), states) == pod_actions.Submit(pod())
+    assert one([pod()], snapshot(observed(5, "FAILED", confirmations=2)), states) == pod_actions.Submit(pod())
     assert states.of("u1").unused_jobs == 2
 
 
 def test_a_job_cancelled_by_somebody_is_not_asked_for_again():
-    assert look([pod(job=5)], snapshot(known(5, "CANCELLED", confirmations=9))) == []
+    assert look([pod(job=5)], snapshot(observed(5, "CANCELLED", confirmations=9))) == []
 
 
 def test_an_admitted_pod_needs_no_patch_before_its_binding():
     the_pod = pod(held=True)
-    assert look([the_pod], snapshot(known(5, "PENDING"))) == []
+    assert look([the_pod], snapshot(observed(5, "PENDING"))) == []
     bind = pod_actions.Bind(the_pod, 5, "n1", 0.0, "s-n1")
-    assert one([the_pod], snapshot(known(5, "RUNNING", nodes=["s-n1"]))) == bind
+    assert one([the_pod], snapshot(observed(5, "RUNNING", nodes=["s-n1"]))) == bind
     earlier = pod(job=4)
-    assert one([earlier], snapshot(known(5, "RUNNING", nodes=["s-n1"]))) == replace(bind, pod=earlier)
+    assert one([earlier], snapshot(observed(5, "RUNNING", nodes=["s-n1"]))) == replace(bind, pod=earlier)
 
 
 def test_a_pod_that_waits_for_longer_gets_the_id_of_its_job_before_the_reason():
-    states, snap = in_state(), snapshot(known(5, "PENDING", reason="Resources"))
+    states, snap = in_state(), snapshot(observed(5, "PENDING", reason="Resources"))
     the_pod = pod(held=True)
     assert look([the_pod], snap, states, now=1000) == []
     assert one([the_pod], snap, states, now=1004) == pod_actions.Hold(the_pod, 5)
@@ -370,9 +328,9 @@ def test_a_pod_that_waits_for_longer_gets_the_id_of_its_job_before_the_reason():
 def test_a_job_cancelled_by_somebody_before_its_id_is_on_the_pod_is_put_on_the_pod():
     states = in_state()
     the_pod = pod(held=True)
-    assert look([the_pod], snapshot(known(5, "PENDING")), states) == []
-    assert look([the_pod], snapshot(known(5, "CANCELLED")), states) == []
-    cancelled = snapshot(known(4, "NODE_FAIL", confirmations=2), known(5, "CANCELLED", confirmations=2))
+    assert look([the_pod], snapshot(observed(5, "PENDING")), states) == []
+    assert look([the_pod], snapshot(observed(5, "CANCELLED")), states) == []
+    cancelled = snapshot(observed(4, "NODE_FAIL", confirmations=2), observed(5, "CANCELLED", confirmations=2))
     assert one([the_pod], cancelled, states) == pod_actions.Hold(the_pod, 5)
     assert look([pod(job=5)], cancelled, states) == []
     # a successor cannot know whether podbridge itself has cancelled the job
@@ -387,7 +345,7 @@ def test_a_pod_that_has_changed_since_its_submission_gets_no_node(field):
         found["metadata"]["annotations"] = {names.PARTITION: partition}
         return found
 
-    entry = known(5, "RUNNING", nodes=["s-n1"])
+    entry = observed(5, "RUNNING", nodes=["s-n1"])
     entry = replace(entry, job=replace(entry.job, link=links.link(changed(), "c")))
     assert isinstance(one([changed()], snapshot(entry)), pod_actions.Bind)
     given_back = one([changed(**field)], snapshot(entry))
@@ -397,7 +355,7 @@ def test_a_pod_that_has_changed_since_its_submission_gets_no_node(field):
 
 def test_a_job_that_we_cancelled_counts_as_gone_at_once():
     states = in_state(cancelled=frozenset({5}))
-    assert one([pod(held=True)], snapshot(known(5, "RUNNING", nodes=["s-n1"])), states) == pod_actions.Submit(
+    assert one([pod(held=True)], snapshot(observed(5, "RUNNING", nodes=["s-n1"])), states) == pod_actions.Submit(
         pod(held=True)
     )
 
@@ -419,7 +377,7 @@ def test_back_off_after_a_refusal_and_the_words_on_the_pod():
 
 def test_a_waiting_pod_is_told_slurms_reason_once():
     states = PodStates()
-    entry = known(5, "PENDING", reason="Resources", partition="main", start_time=3600 * 24.0, excluded="")
+    entry = observed(5, "PENDING", reason="Resources", partition="main", start_time=3600 * 24.0, excluded="")
     assert look([pod(job=5)], snapshot(entry), states, now=1000) == []
     tell = one([pod(job=5)], snapshot(entry), states, now=1004)
     assert tell.message == "Slurm job 5 is pending in partition main: Resources, estimated start 1970-01-02T00:00:00Z"
@@ -429,11 +387,13 @@ def test_a_waiting_pod_is_told_slurms_reason_once():
 
 def test_excluded_nodes_that_slurm_did_not_take_keep_no_pod_from_a_new_job():
     states = in_state(exclude_retry_at=1000.0)
-    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=2)), states), pod_actions.Submit)
+    assert isinstance(
+        one([pod(job=5)], snapshot(observed(5, "NODE_FAIL", confirmations=2)), states), pod_actions.Submit
+    )
 
 
 def test_nodes_that_change_while_a_job_waits_are_told_to_slurm():
-    entry = known(5, "PENDING", reason="Resources", excluded="s-n1")
+    entry = observed(5, "PENDING", reason="Resources", excluded="s-n1")
     nodes = [kube_node("n1"), kube_node("n2", unschedulable=True)]
     wanted = pod_actions.Exclude(pod(job=5), 5, ("s-n2",), before=("s-n1",))
     assert one([pod(job=5)], snapshot(entry), nodes=nodes) == wanted
@@ -457,10 +417,10 @@ def raw_node(name, slurm_node):
 def test_a_slurm_node_that_two_kubernetes_nodes_claim_is_not_used(order):
     raw = [raw_node("n1", "s-n1"), raw_node("rogue", "s-n1"), raw_node("n2", "s-n2")]
     nodes = eligibility.views(raw[::order])
-    action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["s-n1"])), nodes=nodes)
+    action = one([pod(job=5)], snapshot(observed(5, "RUNNING", nodes=["s-n1"])), nodes=nodes)
     assert isinstance(action, pod_actions.CancelAndResubmit)
     assert "Slurm node s-n1 is claimed by" in action.why
-    action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["s-n2"])), nodes=nodes)
+    action = one([pod(job=5)], snapshot(observed(5, "RUNNING", nodes=["s-n2"])), nodes=nodes)
     assert isinstance(action, pod_actions.Bind)
     placement = Placements(nodes, {n: Node(n, frozenset({"IDLE"})) for n in ("s-n1", "s-n2")}, {}).of(pod(), "")
     assert placement.eligible == ("s-n2",)
@@ -470,7 +430,7 @@ def test_a_slurm_node_that_two_kubernetes_nodes_claim_is_not_used(order):
 def test_pods_with_the_same_placement_share_the_names_of_excluded_nodes():
     nodes = [kube_node("n1"), kube_node("n2", unschedulable=True)]
     pods, states = [pod(f"u{number}", job=number) for number in (1, 2)], PodStates()
-    entries = [known(number, "PENDING", f"u{number}", excluded="s-n2") for number in (1, 2)]
+    entries = [observed(number, "PENDING", f"u{number}", excluded="s-n2") for number in (1, 2)]
     assert look(pods, snapshot(*entries), states, nodes=nodes) == []
     first, second = (states.of(f"u{number}").excluded for number in (1, 2))
     assert first == ("s-n2",)

@@ -7,68 +7,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from bridge.config.hub import Config
-from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
-from bridge.workload import eligibility
-from scheduler import pod_actions, pod_decide, queue_head
-from scheduler.nodes.occupancy import Occupancy
+from scheduler import pod_actions, queue_head
 from scheduler.nodes.placement import Placements
 from scheduler.pod_states import PodState, PodStates
 from scheduler.queue_head import QueueHead
-from scheduler.rules import SchedulerView
 from scheduler.update_pace import BURST, FASTEST, SHARE, SLOWEST, UpdatePace
+from tests import builders
+from tests.builders import node_view, slurm_nodes, snapshot
 from tests.fakes.clock import FakeClock
-
-VERSION = ApiVersion("v0.0.45", external_jobs=True)
+from tests.unit.scheduler import decisions
 
 
 def node(name, *, mirrored=False, **spec):
-    annotations = {names.SLURM_REASON: "DRAIN: disk"} if mirrored else {}
-    return eligibility.view(
-        {"metadata": {"name": name, "annotations": annotations}, "spec": spec, "status": {"allocatable": {"cpu": "8"}}}
-    )
-
-
-def pod(uid, job):
-    metadata = {
-        "namespace": "ns",
-        "name": f"pod-{uid}",
-        "uid": uid,
-        "labels": {names.JOB_ID_LABEL: str(job)},
-        "finalizers": [names.FINALIZER],
-        "creationTimestamp": "2026-01-01T00:00:00Z",
-    }
-    spec = {"containers": [{"resources": {"requests": {"cpu": "1"}}}]}
-    return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending", "conditions": []}}
+    return node_view(name, annotations={names.SLURM_REASON: "DRAIN: disk"} if mirrored else {}, **spec)
 
 
 def observed(job_id, state="PENDING", **more):
-    link = JobLink("c", (PodRef("ns", f"pod-u{job_id}", f"u{job_id}"),))
-    return ObservedJob(Job(job_id, frozenset({state}), link, reason="Resources", **more))
+    return builders.observed(job_id, state, f"u{job_id}", reason="Resources", **more)
 
 
-def look(entries, nodes, drained=(), states=None, **more):
-    slurm = {
-        n.slurm_name: Node(n.slurm_name, frozenset({"IDLE", *(["DRAIN"] if n.name in drained else [])})) for n in nodes
-    }
-    jobs = {entry.job.job_id: entry for entry in entries}
-    snapshot = Snapshot(7, 1000.0, jobs=jobs, by_uid={f"u{job_id}": (job_id,) for job_id in jobs})
-    states = states or PodStates()
-    view = SchedulerView(
-        [pod(f"u{job_id}", job_id) for job_id in jobs],
-        snapshot,
-        Placements(nodes, slurm, {}),
-        states.by_uid,
-        VERSION,
-        Config(),
-        now=1000.0,
-        time=1000.0,
-        occupancy=Occupancy("ours"),
-        **more,
-    )
-    decision = pod_decide.decide(view)
-    states.merge(decision.states)
-    return decision.actions
+def look(entries, nodes, drained=(), **more):
+    slurm = {}
+    for one in nodes:
+        slurm |= slurm_nodes(one.slurm_name, states="IDLE+DRAIN" if one.name in drained else "IDLE")
+    ids = [entry.job.job_id for entry in entries]
+    pods = [builders.pod(f"u{job_id}", job=job_id, requests={"cpu": "1"}) for job_id in ids]
+    return decisions.look(pods, snapshot(*entries), Placements(nodes, slurm, {}), **more)
 
 
 def excluded(found):

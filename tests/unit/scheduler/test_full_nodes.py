@@ -8,31 +8,22 @@ from __future__ import annotations
 import pytest
 
 from bridge import names
-from bridge.config.hub import Config
 from bridge.kube.prune import prune_pod
-from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility, host_ports
 from scheduler import pod_actions, pod_decide
 from scheduler.nodes.occupancy import Occupancy, reduce
-from scheduler.nodes.placement import Placements
+from tests import builders
+from tests.unit.scheduler import decisions
 
 OURS = "ours"
 NODES = ("n1", "n2", "n3", "n4")
-VERSION = ApiVersion("v0.0.45", external_jobs=True)
 
 
 def pod(uid, node=None, *, scheduler=OURS, ports=(), host_network=False, **requests):
-    metadata = {"namespace": "ns", "name": uid, "uid": uid, "labels": {}, "finalizers": [names.FINALIZER]}
-    metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
     asked = {name.replace("_", "-"): value for name, value in (requests or {"cpu": "1"}).items()}
-    container = {"name": "main", "resources": {"requests": asked}}
-    container |= {"ports": list(ports)} if ports else {}
-    spec = {"schedulerName": scheduler, "containers": [container]} | ({"nodeName": node} if node else {})
-    return {
-        "metadata": metadata,
-        "spec": spec | ({"hostNetwork": True} if host_network else {}),
-        "status": {"phase": "Running" if node else "Pending"},
-    }
+    containers = [builders.container(requests=asked, ports=list(ports))]
+    spec = {"schedulerName": scheduler, "containers": containers, "hostNetwork": host_network}
+    return builders.pod(uid, node=node, held=True, phase="Running" if node else "Pending", **spec)
 
 
 class PackingSlurm:
@@ -52,9 +43,8 @@ class PackingSlurm:
 
     def placements(self):
         taken = self.occupancy.lasting(0)
-        raw = [{"metadata": {"name": n}, "spec": {}, "status": {"allocatable": self.offered}} for n in NODES]
-        views = [eligibility.view(node, taken.get(node["metadata"]["name"])) for node in raw]
-        return Placements(views, {n: Node(n, frozenset({"IDLE"})) for n in NODES}, {})
+        raw = [builders.node(name, allocatable=self.offered) for name in NODES]
+        return decisions.placements(eligibility.views(raw, taken))
 
     def step(self):
         """Submit a job for each pod without one for which a node fits, and carry out one decision."""
@@ -63,19 +53,10 @@ class PackingSlurm:
             if uid not in self.jobs and (fitting := placements.of(waiting, "").eligible):
                 self.submitted += 1
                 waiting["metadata"]["labels"] = {names.JOB_ID_LABEL: str(self.submitted)}
-                link = JobLink("c", (PodRef("ns", uid, uid),))
-                self.jobs[uid] = Job(self.submitted, frozenset({"RUNNING"}), link, fitting[:1])
-        snapshot = Snapshot(
-            sequence=1,
-            began=1000.0,
-            jobs={job.job_id: ObservedJob(job) for job in self.jobs.values()},
-            by_uid={uid: (job.job_id,) for uid, job in self.jobs.items()},
-        )
+                self.jobs[uid] = builders.observed(self.submitted, "RUNNING", uid, nodes=fitting[:1])
         waits = [waiting for uid, waiting in self.waiting.items() if uid in self.jobs]
-        view = pod_decide.SchedulerView(
-            waits, snapshot, placements, {}, VERSION, Config(), now=1000.0, time=1000.0, occupancy=self.occupancy
-        )
-        decision = pod_decide.decide(view)
+        snapshot = builders.snapshot(*self.jobs.values())
+        decision = pod_decide.decide(decisions.view(waits, snapshot, placements, occupancy=self.occupancy))
         for occupant in decision.planned:
             self.occupancy.assume(occupant)
         for node, taken in decision.refused:
@@ -123,7 +104,7 @@ def test_a_full_node_does_not_attract_every_pod(kind):
     slurm.step()
     if "late" in slurm.jobs:  # the last node has not refused a pod yet: the job waits there
         slurm.ends("p00")
-        slurm.jobs["late"] = Job(99, frozenset({"RUNNING"}), slurm.jobs["late"].link, ("n1",))
+        slurm.jobs["late"] = builders.observed(99, "RUNNING", "late", nodes=["n1"])
         slurm.waiting["late"]["metadata"]["labels"] = {names.JOB_ID_LABEL: "99"}
         slurm.step()
     assert "late" in slurm.bound

@@ -1,6 +1,5 @@
 """The scheduler's decisions for gangs, and a machine that kills the scheduler between any two writes of a gang."""
 
-import json
 import math
 from dataclasses import replace
 from functools import partial
@@ -11,12 +10,11 @@ from hypothesis import strategies as st
 
 from bridge import names
 from bridge.config.hub import Config
-from bridge.slurm.models import ApiVersion, GroupRef, Job, JobLink, Node, ObservedJob, Snapshot
-from bridge.workload import eligibility, links
+from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob
+from bridge.workload import links
 from scheduler import gang_states, pod_actions, pod_decide, rules
 from scheduler.gang_index import GangIndex
 from scheduler.nodes.occupancy import Occupancy
-from scheduler.nodes.placement import Placements
 from scheduler.pod_states import (
     Allocated,
     BackingOff,
@@ -28,31 +26,26 @@ from scheduler.pod_states import (
     ReportedCondition,
     Submitted,
 )
+from tests.builders import group, node_view, observed, pod, snapshot
 from tests.fakes.clock import FakeClock
+from tests.unit.scheduler import decisions
 
 REF = GroupRef("jobset", "ns", "train", "o1", "workers")
-VERSION = ApiVersion("v0.0.45", external_jobs=True)
 NODES = ("n0", "n1", "n2", "n3")
 
 
-def member(
-    slot, *, job=None, deleted=False, node=None, phase="Pending", cpu="1", size=3, minimum=None, completed=0, **metadata
-):
-    group = {"kind": "jobset", "name": "train", "uid": "o1", "index": "workers", "size": size, "completed": completed}
-    group |= {"minimum": size if minimum is None else minimum, "slot": slot}
-    meta = {
-        "namespace": "ns",
-        "name": f"train-{slot}",
-        "uid": f"u{slot}",
-        "labels": {names.JOB_ID_LABEL: str(job)} if job else {},
-        "annotations": {names.GROUP: json.dumps(group)} | ({names.SLURM_NODE_ANNOTATION: node} if node else {}),
-        "finalizers": [names.FINALIZER] if job else [],
-        "creationTimestamp": "2026-01-01T00:00:00Z",
-    } | metadata
-    if deleted:
-        meta["deletionTimestamp"] = "2026-01-01T00:00:01Z"
-    spec = {"containers": [{"resources": {"requests": {"cpu": cpu}}}]} | ({"nodeName": node} if node else {})
-    return {"metadata": meta, "spec": spec, "status": {"phase": phase}}
+def member(slot, *, node=None, cpu="1", size=3, minimum=None, completed=0, uid="", annotations=None, **more):
+    fields = {key: more.pop(key) for key in ("name", "finalizers", "creationTimestamp") if key in more}
+    own = group(size, minimum, index="workers", completed=completed, slot=slot)
+    own |= {names.SLURM_NODE_ANNOTATION: node} if node else {}
+    return pod(
+        uid or f"u{slot}",
+        node=node,
+        requests={"cpu": cpu},
+        annotations=own if annotations is None else annotations,
+        metadata={"name": f"train-{slot}"} | fields,
+        **more,
+    )
 
 
 def sharing_nodes(pod, together):
@@ -64,43 +57,22 @@ def gang_of(*pods):
     return gang_states.make((pod, links.membership(pod)) for pod in pods)
 
 
-def known(job_id, state, *, nodes=(), **more):
-    return ObservedJob(Job(job_id, frozenset(state.split("+")), JobLink("c", (), REF, 3), tuple(nodes), **more))
+def known(job_id, state, **more):
+    return observed(job_id, state, comment=JobLink("c", (), REF, 3), **more)
 
 
-def snapshot(*entries, **more):
-    jobs = {entry.job.job_id: entry for entry in entries}
-    found = Snapshot(sequence=7, began=1000.0, jobs=jobs, by_uid={REF.key: tuple(sorted(jobs))} if jobs else {})
-    return replace(found, **more)
-
-
-def view_of(pods, snap, states=None, now=1000.0, refused=(), occupancy=None, silent=(), **more):
-    raw = [
-        {
-            "metadata": {"name": name, "labels": {names.SLURM_NODENAME_LABEL: name}},
-            "spec": {"unschedulable": True} if name in refused else {},
-            "status": {
-                "allocatable": {"cpu": "8", "pods": "10"},
-                "conditions": [{"type": "Ready", "status": "Unknown" if name in silent else "True"}],
-            },
-        }
+def view_of(pods, snap, states=None, now=1000.0, refused=(), silent=(), **more):
+    nodes = [
+        node_view(
+            name,
+            labels={names.SLURM_NODENAME_LABEL: name},
+            allocatable={"cpu": "8", "pods": "10"},
+            ready="Unknown" if name in silent else "True",
+            unschedulable=name in refused,
+        )
         for name in NODES
     ]
-    nodes = [eligibility.view(node) for node in raw]
-    states = states if states is not None else PodStates()
-    return rules.SchedulerView(
-        pods=[],
-        snapshot=snap,
-        placements=Placements(nodes, {name: Node(name, frozenset({"IDLE"})) for name in NODES}, {}),
-        states=states.by_uid,
-        version=VERSION,
-        config=Config(),
-        now=now,
-        time=now,
-        occupancy=occupancy or Occupancy("ours"),
-        gangs=[gang_of(*pods)],
-        **more,
-    )
+    return decisions.view([], snap, decisions.placements(nodes), states=states, now=now, gangs=[gang_of(*pods)], **more)
 
 
 def look(pods, snap, states=None, *args, **more):
@@ -439,8 +411,8 @@ def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
 
 def test_an_index_follows_the_cache():
     index, first, second = GangIndex(FakeClock()), member(0), member(1)
-    for pod in (first, second):
-        index.changed("add", None, pod)
+    for one in (first, second):
+        index.changed("add", None, one)
     index.changed("update", first, first)
     assert index.keys() == {REF.key}
     assert index.uids == {"u0": REF.key, "u1": REF.key}

@@ -14,6 +14,7 @@ from bridge.workload import eligibility, host_ports
 from scheduler.nodes import node_fit
 from scheduler.nodes.node_fit import BoundedCache, NodeFit
 from scheduler.nodes.placement import Placements
+from tests import builders
 
 LABELS = st.dictionaries(st.sampled_from("ab"), st.sampled_from("12"))
 AMOUNTS = st.sampled_from(["1", "2", "4"])
@@ -75,13 +76,12 @@ def placements(count):
 
 
 def pod(number, kind):
-    memory = f"{1000 + number}Mi" if kind == "requests" else "1Gi"
-    spec = {"containers": [{"resources": {"requests": {"memory": memory}}}]}
-    if kind == "selectors":
-        spec["nodeSelector"] = {"a": str(number)}
-    elif kind == "ports":
-        spec["containers"][0]["ports"] = [{"containerPort": 1, "hostPort": 1 + number}]
-    return {"metadata": {"uid": f"u{number}", "namespace": "ns", "name": f"p{number}"}, "spec": spec}
+    requests = {"memory": f"{1000 + number}Mi" if kind == "requests" else "1Gi"}
+    container = builders.container(requests=requests)
+    if kind == "ports":
+        container["ports"] = [{"containerPort": 1, "hostPort": 1 + number}]
+    selector = {"nodeSelector": {"a": str(number)}} if kind == "selectors" else {}
+    return builders.pod(f"u{number}", containers=[container], **selector)
 
 
 @pytest.mark.parametrize("kind", ["requests", "selectors", "ports"])

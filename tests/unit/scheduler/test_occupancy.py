@@ -4,14 +4,22 @@ from decimal import Decimal
 
 import pytest
 
-from bridge import clock, names
+from bridge import clock
 from bridge.config.hub import Config
-from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
+from bridge.slurm.models import Node
 from bridge.workload import eligibility
-from scheduler import pod_actions, pod_decide
+from scheduler import pod_actions
 from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy, reduce
 from scheduler.nodes.placement import Placements
 from scheduler.pod_states import Allocated, NodeBusy, PodStates
+from tests import builders
+from tests.builders import observed, snapshot
+from tests.unit.scheduler import decisions
+
+
+def running(job_id, uid):
+    return observed(job_id, "RUNNING", uid, nodes=["n1"], confirmations=2)
+
 
 OURS = "ours"
 OFFERED = {"cpu": "2", "memory": "8Gi", "pods": "3", "ephemeral-storage": "10Gi", "hugepages-2Mi": "4Mi"}
@@ -20,22 +28,14 @@ TIMEOUT = Config().busy_node_timeout
 
 
 def pod(uid, node=None, *, scheduler=OURS, phase="Running", until=None, job=None, **requests):
-    requests = {name.replace("_", "-"): value for name, value in (requests or {"cpu": "1"}).items()}
-    metadata = {"namespace": "ns", "name": uid, "uid": uid, "labels": {}, "creationTimestamp": "2026-01-01T00:00:00Z"}
-    if job:
-        metadata |= {"labels": {names.JOB_ID_LABEL: str(job)}, "finalizers": [names.FINALIZER]}
-    if until is not None:
-        metadata["deletionTimestamp"] = clock.rfc3339(until)
-    spec = {"schedulerName": scheduler, "containers": [{"name": "main", "resources": {"requests": requests}}]}
-    if node:
-        spec["nodeName"] = node
-    return {"metadata": metadata, "spec": spec, "status": {"phase": phase if node else "Pending"}}
+    asked = {name.replace("_", "-"): value for name, value in (requests or {"cpu": "1"}).items()}
+    deleted = False if until is None else clock.rfc3339(until)
+    more = {"phase": phase if node else "Pending", "job": job, "deleted": deleted, "requests": asked}
+    return builders.pod(uid, node=node, schedulerName=scheduler, metadata={"name": uid}, **more)
 
 
 def kube_node(taken=None):
-    return eligibility.view(
-        {"metadata": {"name": "n1"}, "spec": {}, "status": {"allocatable": OFFERED}}, taken=taken or {}
-    )
+    return eligibility.view(builders.node(allocatable=OFFERED), taken=taken or {})
 
 
 def occupancy(*there):
@@ -50,38 +50,11 @@ def lacking(the_occupancy, the_pod):
     return list(planned.lacking(planned.occupant(the_pod, "n1"), kube_node().offered))
 
 
-def known(job_id, uid, state="RUNNING", nodes=("n1",)):
-    return ObservedJob(Job(job_id, frozenset({state}), JobLink("c", (PodRef("ns", uid, uid),)), tuple(nodes)), 2, False)
-
-
 def look(pods, jobs, the_occupancy, *, states=None, now=NOW, time=None):
-    by_uid = {}
-    for entry in jobs:
-        by_uid.setdefault(entry.job.link.pods[0].uid, []).append(entry.job.job_id)
-    snapshot = Snapshot(
-        sequence=7,
-        began=now,
-        jobs={entry.job.job_id: entry for entry in jobs},
-        by_uid={uid: tuple(ids) for uid, ids in by_uid.items()},
-    )
     time = time if time is not None else now
-    taken = the_occupancy.lasting(time - TIMEOUT).get("n1")
-    placements = Placements([kube_node(taken)], {"n1": Node("n1", frozenset({"IDLE"}))}, {})
-    view = pod_decide.SchedulerView(
-        pods=pods,
-        snapshot=snapshot,
-        placements=placements,
-        states=(states or PodStates()).by_uid,
-        version=ApiVersion("v0.0.45", external_jobs=True),
-        config=Config(),
-        now=now,
-        time=time,
-        occupancy=the_occupancy,
-    )
-    decision = pod_decide.decide(view)
-    if states is not None:
-        states.merge(decision.states)
-    return decision.actions
+    place = decisions.placements([kube_node(the_occupancy.lasting(time - TIMEOUT).get("n1"))])
+    snap = snapshot(*jobs, began=now)
+    return decisions.look(pods, snap, place, states=states, now=now, time=time, occupancy=the_occupancy)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +146,7 @@ def test_a_change_is_announced_once():
 def test_no_bind_while_a_pod_whose_job_is_over_still_runs_there():
     there = occupancy(pod("old", "n1", cpu="2"))
     new = pod("new", job=5, cpu="2")
-    jobs = [known(4, "old", "CANCELLED", ()), known(5, "new")]
+    jobs = [observed(4, "CANCELLED", "old", confirmations=2), running(5, "new")]
     states = PodStates()
     (tell,) = look([new], jobs, there, states=states)
     assert tell.reason == "NodeBusy"
@@ -188,13 +161,13 @@ def test_no_bind_while_a_pod_whose_job_is_over_still_runs_there():
 def test_the_job_is_on_the_pod_before_it_waits():
     there = occupancy(pod("old", "n1", cpu="2", until=NOW + 20))
     new = pod("new", cpu="2")
-    assert look([new], [known(5, "new")], there) == [pod_actions.Hold(new, 5)]
+    assert look([new], [running(5, "new")], there) == [pod_actions.Hold(new, 5)]
 
 
 def test_two_pods_of_one_look_do_not_share_the_last_room():
     there = occupancy(pod("agent", "n1", scheduler="default-scheduler", cpu="500m"))
     first, second = pod("a", job=5), pod("b", job=6)
-    bind, tell = look([first, second], [known(5, "a"), known(6, "b")], there)
+    bind, tell = look([first, second], [running(5, "a"), running(6, "b")], there)
     assert isinstance(bind, pod_actions.Bind)
     assert bind.pod is first
     assert tell.reason == "NodeBusy"
@@ -204,7 +177,7 @@ def test_two_pods_of_one_look_do_not_share_the_last_room():
 
 def test_a_wait_for_room_ends_after_its_time():
     there = occupancy(pod("old", "n1", cpu="2"))
-    new, jobs, states = pod("new", job=5, cpu="2"), [known(4, "old"), known(5, "new")], PodStates()
+    new, jobs, states = pod("new", job=5, cpu="2"), [running(4, "old"), running(5, "new")], PodStates()
     assert isinstance(look([new], jobs, there, states=states)[0], pod_actions.SetCondition)
     assert look([new], jobs, there, states=states, now=NOW + TIMEOUT - 1)[0].reason == "NodeBusy"
     (back,) = look([new], jobs, there, states=states, now=NOW + TIMEOUT)
@@ -220,7 +193,7 @@ def test_a_grace_period_of_a_year_is_not_waited_for(scheduler):
     old = pod("old", "n1", cpu="2", scheduler=scheduler, until=NOW + YEAR)
     old["metadata"]["deletionGracePeriodSeconds"] = YEAR
     there = occupancy(old)
-    new, jobs, states = pod("new", job=5, cpu="2"), [known(5, "new")], PodStates()
+    new, jobs, states = pod("new", job=5, cpu="2"), [running(5, "new")], PodStates()
     for now in (NOW, NOW + longest, NOW + longest + TIMEOUT - 1):
         assert not any(
             isinstance(a, pod_actions.CancelAndResubmit) for a in look([new], jobs, there, states=states, now=now)
@@ -243,7 +216,7 @@ def test_the_grace_period_of_a_pod_of_another_scheduler_survives_the_reduction()
 def test_a_grace_period_is_waited_for_and_no_longer():
     until = NOW + Config().max_grace_period
     there = occupancy(pod("old", "n1", cpu="2", until=until))
-    new, jobs, states = pod("new", job=5, cpu="2"), [known(5, "new")], PodStates()
+    new, jobs, states = pod("new", job=5, cpu="2"), [running(5, "new")], PodStates()
     for now in (NOW, NOW + TIMEOUT + 1, until + TIMEOUT - 1):
         assert not any(
             isinstance(a, pod_actions.CancelAndResubmit) for a in look([new], jobs, there, states=states, now=now)

@@ -8,60 +8,36 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge import names
-from bridge.config.hub import Config
-from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
-from bridge.workload import eligibility, pods
+from bridge.slurm.models import ObservedJob, Snapshot
+from bridge.workload import pods
 from scheduler import pod_decide
 from scheduler.nodes.occupancy import Occupancy
-from scheduler.nodes.placement import Placements
 from scheduler.pod_states import PodStates
 from scheduler.rules import SchedulerView
 from scheduler.scheduler_loop import changed_keys
+from tests import builders
+from tests.builders import node_view
+from tests.unit.scheduler import decisions
 
-VERSION = ApiVersion("v0.0.45", external_jobs=True)
 NODES = ("n1", "n2")
-PLACEMENTS = Placements(
-    [
-        eligibility.view({"metadata": {"name": name}, "spec": {}, "status": {"allocatable": {"cpu": "4"}}})
-        for name in NODES
-    ],
-    {name: Node(name, frozenset({"IDLE"})) for name in NODES},
-    {},
-)
+PLACEMENTS = decisions.placements(node_view(name, allocatable={"cpu": "4"}) for name in NODES)
 
 
 def pod(number: int, cpu: int, priority: int) -> dict[str, Any]:
-    return {
-        "metadata": {
-            "namespace": "ns",
-            "name": f"pod-{number}",
-            "uid": f"u{number}",
-            "labels": {names.JOB_ID_LABEL: str(number)},
-            "finalizers": [names.FINALIZER],
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-        },
-        "spec": {
-            "schedulerName": "ours",
-            "priority": priority,
-            "containers": [{"name": "main", "resources": {"requests": {"cpu": str(cpu)}}}],
-        },
-        "status": {"phase": "Pending"},
-    }
+    requests = {"cpu": str(cpu)}
+    return builders.pod(f"u{number}", job=number, requests=requests, schedulerName="ours", priority=priority)
 
 
 def observed(number: int, state: str, node: str) -> ObservedJob:
-    link = JobLink("c", (PodRef("ns", f"pod-{number}", f"u{number}"),))
-    return ObservedJob(Job(number, frozenset({state}), link, (node,) if state == "RUNNING" else ()))
+    return builders.observed(number, state, f"u{number}", nodes=(node,) if state == "RUNNING" else ())
 
 
 def snapshot(sequence: int, jobs: dict[int, ObservedJob]) -> Snapshot:
-    by_uid = {f"u{number}": (number,) for number in jobs}
-    return Snapshot(sequence=sequence, began=1000.0 + sequence, jobs=jobs, by_uid=by_uid)
+    return builders.snapshot(*jobs.values(), sequence=sequence, began=1000.0 + sequence)
 
 
 def view(some: list[dict[str, Any]], snap: Snapshot, states: PodStates, occupancy: Occupancy) -> SchedulerView:
-    return SchedulerView(some, snap, PLACEMENTS, states.by_uid, VERSION, Config(), 1000.0, 1000.0, occupancy)
+    return decisions.view(some, snap, PLACEMENTS, states=states, occupancy=occupancy)
 
 
 _STATES = st.sampled_from(["PENDING", "RUNNING", "CANCELLED"])

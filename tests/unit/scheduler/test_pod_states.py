@@ -10,60 +10,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from bridge import names
-from bridge.config.hub import Config
-from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
-from bridge.workload import eligibility
 from scheduler import pod_actions, pod_decide
 from scheduler.nodes.occupancy import Occupancy
 from scheduler.nodes.placement import Placements
 from scheduler.pod_states import NEW, REFUSED, Allocated, BackingOff, Bound, Phase, PodState, PodStates, WithJob
+from tests.builders import node_view, observed, pod, slurm_nodes, snapshot
+from tests.unit.scheduler import decisions
 
 PAGE = Path(__file__).parents[3] / "docs/developers/architecture.md"
 NODES = {"fits": {}, "cordoned": {"unschedulable": True}, "full": {}}
-VIEWS = [
-    eligibility.view({"metadata": {"name": name}, "spec": spec, "status": {"allocatable": {"cpu": "8"}}})
-    for name, spec in NODES.items()
-]
-SLURM_NODES = {name: Node(name, frozenset({"IDLE"})) for name in NODES} | {
-    "starting": Node("starting", frozenset({"ALLOCATED", "CLOUD", "POWERING_UP"}))
-}
+VIEWS = [node_view(name, **spec) for name, spec in NODES.items()]
+SLURM_NODES = slurm_nodes(*NODES) | slurm_nodes("starting", states="ALLOCATED+CLOUD+POWERING_UP")
 JOBS = ["PENDING", "NODE_FAIL", *SLURM_NODES]
-
-
-def pod(uid: str, node: str = "", cpu: str = "1", job: int = 0):
-    metadata = {"namespace": "ns", "name": uid, "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z"}
-    if job:
-        metadata |= {"labels": {names.JOB_ID_LABEL: str(job)}, "finalizers": [names.FINALIZER]}
-    spec = {"nodeName": node, "containers": [{"resources": {"requests": {"cpu": cpu}}}]}
-    return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
 
 
 def view(state: PodState, job: str | None, job_id: int, now: float):
     """Return a view of one pod; ``job`` is the state of its job, or the node on which it runs."""
-    entries = {}
+    entries = []
     if job is not None:
         runs = job in SLURM_NODES
-        found = Job(job_id, frozenset({"RUNNING" if runs else job}), LINK, (job,) if runs else ())
-        entries = {job_id: ObservedJob(found, confirmations=2 if job == "NODE_FAIL" else 0)}
+        confirmations = 2 if job == "NODE_FAIL" else 0
+        found = observed(job_id, "RUNNING" if runs else job, nodes=[job] if runs else (), confirmations=confirmations)
+        entries = [found]
     occupancy = Occupancy("ours")
-    old = pod("old", "full", "8")
-    old["metadata"]["deletionTimestamp"] = "1970-01-01T00:00:01Z"
-    occupancy.changed("add", None, old)
-    return pod_decide.SchedulerView(
-        pods=[pod("u1", job=job_id)],
-        snapshot=Snapshot(sequence=1, began=now, jobs=entries, by_uid={"u1": tuple(entries)}),
-        placements=Placements(VIEWS, SLURM_NODES, {}),
-        states={"u1": state},
-        version=ApiVersion("v0.0.45", external_jobs=True),
-        config=Config(),
-        now=now,
-        time=now,
-        occupancy=occupancy,
+    occupancy.changed("add", None, pod("old", node="full", requests={"cpu": "8"}, deleted="1970-01-01T00:00:01Z"))
+    states = PodStates()
+    states.by_uid["u1"] = state
+    waiting, snap = [pod(job=job_id, requests={"cpu": "1"})], snapshot(*entries, sequence=1, began=now)
+    return decisions.view(
+        waiting, snap, Placements(VIEWS, SLURM_NODES, {}), states=states, now=now, occupancy=occupancy
     )
-
-
-LINK = JobLink("c", (PodRef("ns", "u1", "u1"),))
 
 
 def carried_out(action: pod_actions.Action | None, answer: str, state: PodState, now: float, job_id: int) -> PodState:

@@ -13,6 +13,7 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.workload import eligibility, pods
 from scheduler.pools.pool_scheduler_loop import PoolScheduler
+from tests import builders
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_hub import Queue, _Events
 from tests.fakes.memory_kube import MemoryCache, MemoryKube, Writes
@@ -27,27 +28,26 @@ VIRTUAL = [
 
 def node(name: str, cpu: str, *, virtual: bool) -> dict[str, Any]:
     labels = {names.POOL_LABEL: name} if virtual else {names.SLURM_NODENAME_LABEL: name}
-    metadata = {"name": name, "uid": name, "labels": labels, "resourceVersion": "1"}
-    metadata["annotations"] = {names.RACE_ALLOWED: "true"}
-    status = {"allocatable": {"cpu": cpu, "pods": "10"}, "conditions": [{"type": "Ready", "status": "True"}]}
-    return {
-        "kind": "Node",
-        "metadata": metadata,
-        "spec": {"taints": VIRTUAL if virtual else [MANAGED]},
-        "status": status,
-    }
+    made = builders.node(
+        name,
+        labels=labels,
+        annotations={names.RACE_ALLOWED: "true"},
+        allocatable={"cpu": cpu, "pods": "10"},
+        ready="True",
+        taints=VIRTUAL if virtual else [MANAGED],
+    )
+    made["metadata"] |= {"uid": name, "resourceVersion": "1"}
+    return made
 
 
 def pod(race: bool) -> dict[str, Any]:
     annotations = {names.POOLS: "site,local"}
     if race:
         annotations |= {names.PLACEMENT: names.RACE, names.PLACES: "site,local"}
-    metadata = {"namespace": "team", "name": "u1", "uid": "u1", "annotations": annotations, "resourceVersion": "1"}
-    metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
     tolerations = [{**taint, "operator": "Equal"} for taint in (*VIRTUAL, MANAGED)]
-    containers = [{"name": "c", "resources": {"requests": {"cpu": "4"}}}]
-    spec = {"schedulerName": OURS, "tolerations": tolerations, "containers": containers}
-    return {"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
+    spec = {"schedulerName": OURS, "tolerations": tolerations}
+    identity = {"name": "u1", "resourceVersion": "1"}
+    return builders.pod(annotations=annotations, requests={"cpu": "4"}, metadata=identity, **spec)
 
 
 class World:

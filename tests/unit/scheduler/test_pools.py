@@ -14,18 +14,20 @@ from bridge import names
 from bridge.errors import KubeError, KubeForbiddenError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.workload import eligibility
+from bridge.workload.eligibility import NodeView
 from scheduler.pod_states import Bound, PodState
 from scheduler.pools import pool_decide
 from scheduler.pools.pool_scheduler_loop import namespace_views
 from scheduler.pools.usage import Usage, requests
+from tests import builders
 from tests.fakes.clock import FakeClock
+
+TOLERATIONS = [{"key": key, "operator": "Exists"} for key in (names.VIRTUAL_TAINT, names.POOL_TAINT)]
 
 
 def pod(uid: str = "u1", pools: str = "*", cpu: str = "1", **more: Any) -> dict[str, Any]:
-    tolerations = [{"key": names.VIRTUAL_TAINT, "operator": "Exists"}, {"key": names.POOL_TAINT, "operator": "Exists"}]
-    spec = {"tolerations": tolerations, "containers": [{"name": "m", "resources": {"requests": {"cpu": cpu}}}], **more}
-    metadata = {"namespace": "ns", "name": f"pod-{uid}", "uid": uid, "annotations": {names.POOLS: pools}}
-    return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
+    spec = {"requests": {"cpu": cpu}, "tolerations": TOLERATIONS, **more}
+    return builders.pod(uid, annotations={names.POOLS: pools}, **spec)
 
 
 def pool(name: str, cpu: str = "8", problem: str = "", pods: str = "100") -> pool_decide.PoolView:
@@ -36,9 +38,8 @@ def pool(name: str, cpu: str = "8", problem: str = "", pods: str = "100") -> poo
     return pool_decide.PoolView(node(name, cpu, pods, taints), problem)
 
 
-def node(name: str, cpu: str = "8", pods: str = "100", taints: Any = ()) -> eligibility.NodeView:
-    raw = {"metadata": {"name": name}, "spec": {"taints": list(taints)}}
-    return eligibility.view(raw | {"status": {"allocatable": {"cpu": cpu, "pods": pods}}})
+def node(name: str, cpu: str = "8", pods: str = "100", taints: Any = ()) -> NodeView:
+    return builders.node_view(name, allocatable={"cpu": cpu, "pods": pods}, taints=taints)
 
 
 def look(pods: list[Any], *pools: pool_decide.PoolView, **more: Any) -> list[pool_decide.Action]:

@@ -2,14 +2,12 @@
 
 import pytest
 
-from bridge import names
-from bridge.config.hub import Config
-from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
-from bridge.workload import eligibility
-from scheduler import pod_actions, pod_decide, rules
-from scheduler.nodes.occupancy import Occupancy
+from scheduler import pod_actions, rules
 from scheduler.nodes.placement import Placements
 from scheduler.pod_states import PodStates
+from tests import builders
+from tests.builders import node_view, observed, slurm_nodes, snapshot
+from tests.unit.scheduler import decisions
 
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 GPU_TAINT = {"key": "gpu", "effect": "NoSchedule"}
@@ -17,27 +15,16 @@ CLOUD_OFF = "IDLE+CLOUD+POWERED_DOWN"
 
 
 def kube_node(name="n1", *, ready=True, taints=(), **spec):
-    conditions = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
     taints = [*taints, *([] if ready else [NOT_READY])]
-    return eligibility.view(
-        {
-            "metadata": {"name": name, "labels": {"zone": "a"}},
-            "spec": {"taints": taints, **spec},
-            "status": {"allocatable": {"cpu": "8"}, "conditions": conditions},
-        }
-    )
+    return node_view(name, labels={"zone": "a"}, ready="True" if ready else "Unknown", taints=taints, **spec)
 
 
 def pod(job=None, cpu="1", **spec):
-    metadata = {"namespace": "ns", "name": "p", "uid": "u1", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    if job:
-        metadata |= {"labels": {names.JOB_ID_LABEL: str(job)}, "finalizers": [names.FINALIZER]}
-    spec["containers"] = [{"resources": {"requests": {"cpu": cpu}}}]
-    return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
+    return builders.pod(job=job, requests={"cpu": cpu}, **spec)
 
 
 def placements(nodes, slurm_states, remembered=None):
-    return Placements(nodes, {"n1": Node("n1", frozenset(slurm_states.split("+")))}, {}, remembered)
+    return Placements(nodes, slurm_nodes("n1", states=slurm_states), {}, remembered)
 
 
 @pytest.mark.parametrize("state", ["IDLE+POWERED_DOWN", "IDLE+POWERING_DOWN", "IDLE+POWERING_UP", CLOUD_OFF])
@@ -74,16 +61,8 @@ def test_a_node_that_is_not_of_kubernetes_is_not_waited_for():
 
 
 def look(nodes, slurm_states, states, now=1000.0):
-    job = Job(7, frozenset({"RUNNING"}), JobLink("c", (PodRef("ns", "p", "u1"),)), ("n1",))
-    snapshot = Snapshot(sequence=7, began=1000.0, jobs={7: ObservedJob(job)}, by_uid={"u1": (7,)})
-    version = ApiVersion("v0.0.45", external_jobs=True)
-    more = {"now": now, "time": now, "occupancy": Occupancy("ours")}
-    view = pod_decide.SchedulerView(
-        [pod(7)], snapshot, placements(nodes, slurm_states), states.by_uid, version, Config(), **more
-    )
-    decision = pod_decide.decide(view)
-    states.merge(decision.states)
-    (action,) = decision.actions
+    snap = snapshot(observed(7, "RUNNING", nodes=["n1"]))
+    (action,) = decisions.look([pod(7)], snap, placements(nodes, slurm_states), states=states, now=now)
     return action
 
 

@@ -14,38 +14,22 @@ from bridge.workload import eligibility, places
 from scheduler.pools import pool_decide, race_places
 from scheduler.pools.race_places import Candidate
 from scheduler.pools.usage import Usage
+from tests import builders
 
-TOLERATIONS = [
-    {"key": names.VIRTUAL_TAINT, "operator": "Exists"},
-    {"key": names.POOL_TAINT, "operator": "Exists"},
-]
+TOLERATIONS = [{"key": key, "operator": "Exists"} for key in (names.VIRTUAL_TAINT, names.POOL_TAINT)]
 
 
 def pod(pools: str = "*", recorded: str | None = None, placement: str | None = "race", **spec: Any) -> dict[str, Any]:
-    annotations = {names.POOLS: pools, names.PLACES: recorded, names.PLACEMENT: placement}
-    container = {"name": "m", "resources": {"requests": {"cpu": "1"}}}
-    return {
-        "metadata": {
-            "namespace": "ns",
-            "name": "p",
-            "uid": "u1",
-            "resourceVersion": "7",
-            "annotations": {key: value for key, value in annotations.items() if value is not None},
-        },
-        "spec": {"tolerations": TOLERATIONS, "containers": [container], **spec},
-        "status": {"phase": "Pending"},
-    }
+    given = {names.POOLS: pools, names.PLACES: recorded, names.PLACEMENT: placement}
+    annotations = {key: value for key, value in given.items() if value is not None}
+    identity = {"name": "p", "resourceVersion": "7"}
+    spec = {"requests": {"cpu": "1"}, "tolerations": TOLERATIONS, **spec}
+    return builders.pod(annotations=annotations, metadata=identity, **spec)
 
 
 def node(name: str, taint: str = "") -> eligibility.NodeView:
     taints = [{"key": names.POOL_TAINT, "value": taint, "effect": "NoSchedule"}] if taint else []
-    return eligibility.view(
-        {
-            "metadata": {"name": name},
-            "spec": {"taints": taints},
-            "status": {"allocatable": {"cpu": "8", "pods": "100"}},
-        }
-    )
+    return builders.node_view(name, allocatable={"cpu": "8", "pods": "100"}, taints=taints)
 
 
 def pool(name: str, problem: str = "", races: bool = True) -> pool_decide.PoolView:

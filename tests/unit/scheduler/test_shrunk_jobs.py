@@ -10,6 +10,7 @@ from bridge.config.hub import Config
 from bridge.slurm.allotments import Allotment
 from bridge.workload import allotted
 from scheduler import pod_actions
+from tests import builders
 from tests.fakes.memory_hub import MemoryHub
 
 GPU = "nvidia.com/gpu"
@@ -18,23 +19,10 @@ REQUESTS = {"cpu": "2", "memory": "1Gi"}
 
 
 def pod(uid="u1", requests=None, **annotations):
-    return {
-        "kind": "Pod",
-        "metadata": {
-            "namespace": "team",
-            "name": uid,
-            "uid": uid,
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            "finalizers": [names.FINALIZER],
-            "annotations": annotations,
-            "labels": {},
-        },
-        "spec": {
-            "schedulerName": Config().scheduler_name,
-            "containers": [{"name": "c", "resources": {"requests": requests or REQUESTS}}],
-        },
-        "status": {"phase": "Pending"},
-    }
+    place = {"namespace": "team", "name": uid}
+    scheduler = Config().scheduler_name
+    more = {"annotations": annotations, "requests": requests or REQUESTS, "metadata": place, "schedulerName": scheduler}
+    return builders.pod(uid, held=True, **more)
 
 
 @pytest.mark.parametrize(

@@ -4,19 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge import names
 from bridge.config.hub import Config
 from bridge.kube.prune import prune_claim, prune_pod, prune_volume
-from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
-from bridge.workload import eligibility
-from scheduler import pod_actions, pod_decide, rules
+from scheduler import pod_actions, pod_decide
 from scheduler.nodes import occupancy
 from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy
-from scheduler.nodes.placement import Placements
 from scheduler.pod_states import PodStates
 from scheduler.volumes import pod_volumes
 from scheduler.volumes.storage import Storage
 from scheduler.volumes.volume_nodes import ClaimVolume, NodeFilter, SelectNode
+from tests import builders
+from tests.builders import snapshot
+from tests.unit.scheduler import decisions
 
 HOST = "kubernetes.io/hostname"
 ZONES = {"n1": "a", "n2": "a", "n3": "b"}
@@ -74,23 +73,18 @@ CLASSES = (
 def pod(*claims, uid="u1", ephemeral=(), job=None, node=None):
     mounted = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
     mounted += [{"name": name, "ephemeral": {}} for name in ephemeral]
-    metadata = {"namespace": "ns", "name": f"pod-{uid}", "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z"}
-    metadata |= {"labels": {names.JOB_ID_LABEL: str(job)}, "finalizers": [names.FINALIZER]} if job else {}
-    spec = {"volumes": mounted, "containers": []} | ({"nodeName": node} if node else {})
-    return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
+    return builders.pod(uid, job=job, node=node, volumes=mounted, containers=[])
 
 
 def kube_node(name):
-    labels = {HOST: name, "zone": ZONES.get(name, "c")}
-    return eligibility.view({"metadata": {"name": name, "labels": labels}, "status": {"allocatable": {"cpu": "8"}}})
+    return builders.node_view(name, labels={HOST: name, "zone": ZONES.get(name, "c")})
 
 
 NODES = [kube_node(name) for name in ZONES]
 
 
 def placements(*objects):
-    found = Storage([*CLASSES, *objects])
-    return Placements(NODES, {n: Node(n, frozenset({"IDLE"})) for n in ZONES}, {}, storage=found)
+    return decisions.placements(NODES, storage=Storage([*CLASSES, *objects]))
 
 
 def eligible(the_pod, *objects):
@@ -188,7 +182,7 @@ class TestNodes:
 
     def test_a_change_of_a_volume_changes_the_placement(self):
         found = Storage([*CLASSES, claim()])
-        place = Placements(NODES, {n: Node(n, frozenset({"IDLE"})) for n in ZONES}, {}, storage=found)
+        place = decisions.placements(NODES, storage=found)
         the_pod = pod("data")
         assert place.of(the_pod, "").eligible == ()
         found.changed("add", None, volume("v", "n2"))
@@ -252,22 +246,12 @@ class TestProblems:
         assert problem(claim("pod-u1-tmp", metadata=owner), the_pod=the_pod) == ""
 
 
-def view(pods, place, *jobs, states=None, now=1000.0, there=None):
-    by_uid = {}
-    for entry in jobs:
-        by_uid.setdefault(entry.job.link.pods[0].uid, []).append(entry.job.job_id)
-    snapshot = Snapshot(
-        7, 1000.0, jobs={e.job.job_id: e for e in jobs}, by_uid={k: tuple(v) for k, v in by_uid.items()}
-    )
-    states = states if states is not None else PodStates()
-    more = {"now": now, "time": now, "occupancy": there or Occupancy("ours")}
-    version = ApiVersion("v0.0.45", external_jobs=True)
-    return rules.SchedulerView(pods, snapshot, place, states.by_uid, version, Config(), **more)
+def view(pods, place, *jobs, there=None, **more):
+    return decisions.view(pods, snapshot(*jobs), place, occupancy=there or Occupancy("ours"), **more)
 
 
 def job(job_id, node="", uid="u1"):
-    link = JobLink("c", (PodRef("ns", f"pod-{uid}", uid),))
-    return ObservedJob(Job(job_id, frozenset({"RUNNING" if node else "PENDING"}), link, (node,) if node else ()))
+    return builders.observed(job_id, "RUNNING" if node else "PENDING", uid, nodes=[node] if node else ())
 
 
 def look(*args, states=None, **kwargs):
@@ -300,7 +284,7 @@ class TestDecisions:
 
     def test_a_free_volume_gets_the_claim_then_the_pod_waits_then_it_is_bound(self):
         found = Storage([*CLASSES, claim(), volume("v", "n1"), volume("w", "n1", size="6Gi")])
-        place = Placements(NODES, {n: Node(n, frozenset({"IDLE"})) for n in ZONES}, {}, storage=found)
+        place = decisions.placements(NODES, storage=found)
         args, states = ([pod("data", job=5)], place, job(5, "n1")), PodStates()
         (act,) = look(*args, states=states)
         (write,) = act.writes
@@ -320,7 +304,7 @@ class TestDecisions:
 
     def test_a_provisioner_gets_the_node_once(self):
         found = Storage([*CLASSES, claim(storage_class="made")])
-        place = Placements(NODES, {n: Node(n, frozenset({"IDLE"})) for n in ZONES}, {}, storage=found)
+        place = decisions.placements(NODES, storage=found)
         (act,) = look([pod("data", job=5)], place, job(5, "n2"))
         (write,) = act.writes
         assert isinstance(write, SelectNode)

@@ -1,0 +1,47 @@
+"""Decisions of the scheduler about pods, a snapshot of Slurm and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from bridge.config.hub import Config
+from bridge.slurm.models import Snapshot
+from bridge.workload.eligibility import NodeView
+from scheduler import pod_decide
+from scheduler.nodes.occupancy import Occupancy
+from scheduler.nodes.placement import Placements
+from scheduler.pod_actions import Action
+from scheduler.pod_states import PodStates
+from scheduler.rules import SchedulerView
+from tests.builders import VERSION, Object, slurm_nodes
+
+
+def placements(nodes: Iterable[NodeView], **more: Any) -> Placements:
+    """Return the placements on nodes that are idle in Slurm."""
+    views = list(nodes)
+    return Placements(views, slurm_nodes(*(one.slurm_name for one in views)), {}, **more)
+
+
+def view(
+    pods: list[Object],
+    snapshot: Snapshot,
+    place: Placements,
+    *,
+    states: PodStates | None = None,
+    now: float = 1000.0,
+    **more: Any,
+) -> SchedulerView:
+    """Return what the scheduler decides on; the monotonic time and the time of day are both ``now``."""
+    fields = {"version": VERSION, "config": Config(), "now": now, "time": now, "occupancy": Occupancy("ours")}
+    return SchedulerView(pods, snapshot, place, {} if states is None else states.by_uid, **fields | more)
+
+
+def look(
+    pods: list[Object], snapshot: Snapshot, place: Placements, *, states: PodStates | None = None, **more: Any
+) -> list[Action]:
+    """Decide once, store the next states of the pods in ``states``, and return the actions."""
+    decision = pod_decide.decide(view(pods, snapshot, place, states=states, **more))
+    if states is not None:
+        states.merge(decision.states)
+    return decision.actions
