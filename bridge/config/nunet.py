@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from bridge.config.base import Seconds, Section
 
 NodeName = Annotated[str, Field(pattern=f"^{names.DNS_LABEL}$")]
 FieldName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$|^$")]
+_CANCEL = re.compile(r"((DELETE|POST|PUT|GET) )?/\S*\{job\}\S*")
 
 
 class NunetGroupSection(Section):
@@ -23,8 +25,6 @@ class NunetGroupSection(Section):
         [], description="Types of GPU, for example `nvidia.rtx.*`; `none`: no GPU; empty: all peers."
     )
     peers: list[str] = Field([], description="Ids of peers; empty: all.")
-    localities: list[str] = Field([], description="Places; empty: all.")
-    channels: list[str] = Field([], description="Channels; empty: all.")
     labels: dict[str, str] = Field({}, description="Further labels of the virtual node.")
 
 
@@ -44,22 +44,17 @@ class NunetSection(Section):
         "refuse", description="Pods with restartPolicy Always and no time limit."
     )
     send_secrets: bool = Field(False, description="Send Secrets and registry credentials, which the peer can read.")
-    max_time: Annotated[int, Field(ge=1)] | None = Field(None, description="Time limit of jobs whose pods have none.")
     defaults: dict[str, str] = Field(
         {}, description="Default values of annotations `nunet.bridge.vk.io/<key>`, by key."
-    )
-    min_free_vram: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.9, description="Share of VRAM that must be free for a GPU to count."
     )
     statuses: dict[str, Literal["queued", "running", "succeeded", "failed", "cancelled"]] = Field(
         {}, description="Meanings of the DMS's words for states of jobs."
     )
-    lookup: Literal["services", "status"] = Field(
-        "services",
-        description="Find a lost job in the peers' `services`, or by its `status` under the pod's UID.",
+    cancel_path: str = Field(
+        "",
+        description="Path that cancels a job, with `{job}` for its id; before it an HTTP method, if it is not DELETE; "
+        "empty: jobs cannot be cancelled.",
     )
-    cancel_path: str = Field("", description="Path that cancels a job, with `{job}` for its id; empty: none.")
-    cancel_method: Literal["DELETE", "POST", "PUT", "GET"] = Field("DELETE", description="HTTP method of cancelPath.")
     peer_field: FieldName = Field("peer_id", description="Field of the request for the peer; empty: none.")
     gpu_count_field: FieldName = Field(
         "", description="Field of `gpu` for their number; empty: pods with several are refused."
@@ -69,20 +64,18 @@ class NunetSection(Section):
         description="Hosts of log URLs: `host:port`, `host` or `*.domain`; default: that of `url`.",
     )
     insecure_logs: bool = Field(False, description="Read logs over http, as with an http `url`.")
-    log_limit: Annotated[int, Field(ge=1024)] = Field(16 * 2**20, description="Bytes read of a log.")
     poll_period: Seconds = Field(10, description="Period of requests for the state of a job.")
     ping_period: Seconds = Field(15, description="Period of requests for the list of peers.")
-    ping_failures: Annotated[int, Field(ge=1, le=100)] = Field(
-        3, description="Failed requests until the virtual node is NotReady."
-    )
-    threads: Annotated[int, Field(ge=1, le=32)] = Field(4, description="Concurrent requests for states of jobs.")
-    connect_timeout: Seconds = Field(5, description="Time-out of a connection.")
-    timeout: Seconds = Field(30, description="Time-out of a request, except a submission.")
+
+    @property
+    def virtual_nodes(self) -> list[NunetGroupSection]:
+        """The groups; without any, one with all peers."""
+        return self.groups or [NunetGroupSection(name=self.name)]
 
     @property
     def pool_names(self) -> list[str]:
         """Names of the pools."""
-        return [group.name for group in self.groups] or [self.name]
+        return [group.name for group in self.virtual_nodes]
 
     @field_validator("url")
     @classmethod
@@ -104,6 +97,6 @@ class NunetSection(Section):
         for key, path in (("caFile", self.ca_file), ("certFile", self.cert_file)):
             if path is not None and not self.url.startswith("https://"):
                 raise ValueError(f"{key} requires a url that begins with https://")
-        if self.cancel_path and not (self.cancel_path.startswith("/") and "{job}" in self.cancel_path):
+        if self.cancel_path and not _CANCEL.fullmatch(self.cancel_path):
             raise ValueError("cancelPath must begin with / and contain {job}, for example /api/v1/job/{job}")
         return self

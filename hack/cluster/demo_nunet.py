@@ -21,7 +21,7 @@ metadata:
   annotations:
     bridge.vk.io/pools: nunet-rtx
     nunet.bridge.vk.io/max-price-per-hour: "500"
-    nunet.bridge.vk.io/libraries: pytorch@1.0.0
+    nunet.bridge.vk.io/request: '{"requiredCapability": {"libraries": ["pytorch@1.0.0"]}}'
 spec:
   restartPolicy: Never
   activeDeadlineSeconds: 6300
@@ -69,12 +69,12 @@ class NunetStory(Story):
 
     def refused(self) -> None:
         """Show what the DMS cannot run."""
-        self.say("A pod with a volume, a service, and a pod for a place in which no peer is.")
+        self.say("A pod with a volume, a service, and a pod for a peer that is not in the pool.")
         volume = [{"name": "data", "emptyDir": {}}]
         pods = [
             self.world.put(RTX, "with-volume", volumes=volume),
             self.world.put(RTX, "service", restartPolicy="Always"),
-            self.world.put(RTX, "far-away", annotations={"nunet.bridge.vk.io/locality": "antarctica"}),
+            self.world.put(RTX, "far-away", annotations={"nunet.bridge.vk.io/peers": "QmPeer1"}),
         ]
         for pod in pods:
             self._expect(self.world.ended(pod)["status"]["phase"] == "Failed", "it was not refused")

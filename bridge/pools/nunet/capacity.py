@@ -7,56 +7,33 @@ are sums. A pod runs on one peer, so the largest amounts of a single peer are la
 from __future__ import annotations
 
 import fnmatch
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from bridge.config.nunet import NunetGroupSection
 from bridge.pools.nunet import gpus
 from bridge.pools.nunet.peer import CPU, MEMORY, MHZ, Peer, Resources, mebibytes
 from bridge.workload import quantity
 
-GPU_TYPE = "gpu-type"
-TYPE, VIRTUAL = "type", "virtual-kubelet"
 _LARGEST = "nunet.io/largest-peer-"
 _PUBLISHED = {CPU: ("nunet.cpu.cores", 1), MHZ: ("nunet.cpu.mhz", 1), MEMORY: ("nunet.ram.gb", 2**30)}
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The peers of one virtual node. An empty field selects all peers.
-
-    ``gpu_types``: patterns such as ``nvidia.rtx.*``; ``none`` selects peers without a GPU.
-    """
-
-    gpu_types: tuple[str, ...] = ()
-    peers: frozenset[str] = frozenset()
-    localities: frozenset[str] = frozenset()
-    channels: frozenset[str] = frozenset()
-
-    def selects(self, peer: Peer) -> bool:
-        """Whether the peer is in the group."""
-        kinds = {str(gpu.kind) for gpu in peer.gpus} or {"none"}
-        return (
-            (not self.gpu_types or any(fnmatch.fnmatchcase(kind, text) for kind in kinds for text in self.gpu_types))
-            and (not self.peers or peer.id in self.peers)
-            and (not self.localities or bool(self.localities & peer.localities))
-            and (not self.channels or bool(self.channels & peer.channels))
-        )
-
-
-def members(peers: Iterable[Peer], groups: Sequence[Group], index: int) -> list[Peer]:
+def members(peers: Iterable[Peer], groups: Sequence[NunetGroupSection], name: str) -> list[Peer]:
     """Return the peers of a group: a peer is in the first group that selects it."""
-    group_peers = []
-    for peer in peers:
-        first_group = next((number for number, group in enumerate(groups) if group.selects(peer)), None)
-        if first_group == index:
-            group_peers.append(peer)
-    return group_peers
+    return [peer for peer in peers if next((each.name for each in groups if _selects(each, peer)), None) == name]
+
+
+def _selects(group: NunetGroupSection, peer: Peer) -> bool:
+    kinds = peer.gpu_kinds or {"none"}
+    return (not group.peers or peer.id in group.peers) and (
+        not group.gpu_types
+        or any(fnmatch.fnmatchcase(kind, text.lower()) for kind in kinds for text in group.gpu_types)
+    )
 
 
 def total(amounts: Iterable[Resources]) -> Resources:
     """Return the sum."""
-    return sum(amounts, Resources(disk=0))
+    return sum(amounts, Resources())
 
 
 def labels(amounts: Mapping[str, Resources]) -> dict[str, str]:
@@ -64,17 +41,14 @@ def labels(amounts: Mapping[str, Resources]) -> dict[str, str]:
 
     A label has one value: ``gpu-type`` is the type with the most GPUs.
     """
-    node_labels = {TYPE: VIRTUAL, f"{_LARGEST}cpu": "0", f"{_LARGEST}memory": "0Mi", f"{_LARGEST}gpus": "0"}
-    if amounts:
-        node_labels[f"{_LARGEST}cpu"] = str(int(max(resources.cpus for resources in amounts.values())))
-        node_labels[f"{_LARGEST}memory"] = mebibytes(max(resources.memory for resources in amounts.values()))
-        node_labels[f"{_LARGEST}gpus"] = str(max(sum(resources.gpus.values()) for resources in amounts.values()))
-    counts: Counter[str] = Counter()
-    for resources in amounts.values():
-        counts.update(resources.gpus)
-    if counts:
-        node_labels[GPU_TYPE] = max(sorted(counts), key=lambda kind: counts[kind])
-    return node_labels
+    peers, counts = amounts.values(), total(amounts.values()).gpus
+    node_labels = {
+        "type": "virtual-kubelet",
+        f"{_LARGEST}cpu": str(int(max((each.cpus for each in peers), default=0))),
+        f"{_LARGEST}memory": mebibytes(max((each.memory for each in peers), default=0)),
+        f"{_LARGEST}gpus": str(max((sum(each.gpus.values()) for each in peers), default=0)),
+    }
+    return node_labels | ({"gpu-type": max(sorted(counts), key=lambda kind: counts[kind])} if counts else {})
 
 
 def flat(quantities: Mapping[str, str]) -> dict[str, int]:

@@ -1,46 +1,44 @@
-"""The REST API of the NuNet DMS: paths, the list of peers, the body of ``postJob``, the state of a job. Pure.
+"""The REST API of the NuNet DMS: paths, and what its answers mean. Pure. The body of ``postJob``: see pod_request.
 
 Source: NuNet's text on interLink of 2024-03-22, whose parts are all "proposed". Its examples contradict one another,
 and no specification of a current DMS is public. So the readers accept every known form, and no other module names a
-path or a key of the DMS.
+path or a key of an answer.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
 from bridge.clock import parse_rfc3339
 from bridge.errors import SiteError
-from bridge.pools.nunet.gpus import Kind, kind_of
-from bridge.pools.nunet.peer import Gpu, Peer, Resources, Service
+from bridge.pools.nunet import gpus
+from bridge.pools.nunet.peer import Peer, Resources, Service
 
 PEER_PATHS = ("/api/v1/peers/dht/dump", "/api/v1/network/peers/list/resources")
 """The list of peers: the current path, and that of earlier versions."""
 SUBMIT_PATH = "/orchestrator/postJob"
-_STATUS_PATH = "/api/v1/job/status/{job}"
+STATUS_PATH = "/api/v1/job/status/{job}"
+LEAST_FREE_VRAM = 0.9
+"""Share of the VRAM of a GPU that must be free for it to count: a driver and a desktop use some of an idle GPU."""
 MOST_PEERS = 10_000
 _MOST_GPUS = 64
 _MOST_SERVICES = 1000
 _LONGEST = 1024
 _MEBI = 2**20
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|h|m|s)")
+_DURATION = re.compile(r"(?:([0-9.]+)h)?(?:([0-9.]+)m)?(?:([0-9.]+)s)?")
 _BARE_ID = re.compile(r"(?=.*[0-9])[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", re.ASCII)
 """A text that may be the id of a job: one word with a digit."""
 _JOB_KEYS = ("job_id", "jobid", "jobId", "JobID", "nunetjobid", "id", "ID")
 
 
-def status_path(job: str) -> str:
-    """Return the path of the state of a job."""
-    return _STATUS_PATH.format(job=quote(job, safe=""))
-
-
-def cancel_path(template: str, job: str) -> str:
-    """Return a configured path with the id of a job."""
+def job_path(template: str, job: str) -> str:
+    """Return a path with the id of a job."""
     return template.replace("{job}", quote(job, safe=""))
 
 
@@ -71,29 +69,27 @@ def _peer(entry: Mapping[str, Any]) -> Peer | None:
         return None
     amounts = entry.get("available_resources")
     amounts = amounts if isinstance(amounts, dict) else {}
-    cards = entry.get("gpu_info")
-    jobs = entry.get("services")
-    disk = _amount(amounts.get("disk"))
+    cards = [_gpu(card) for card in _dicts(entry.get("gpu_info"))[:_MOST_GPUS]]
     return Peer(
         id=peer_id,
         available=entry.get("is_available") is True,
-        cpus=Decimal(int(_amount(amounts.get("vcpu")))),
-        mhz=Decimal(int(_amount(amounts.get("tot_cpu_hz")))),
-        memory=int(_amount(amounts.get("ram"))) * _MEBI,
-        disk=int(disk) * _MEBI or None,
-        gpus=tuple(_gpu(card) for card in _dicts(cards)[:_MOST_GPUS]),
+        free=Resources(
+            cpus=Decimal(int(_amount(amounts.get("vcpu")))),
+            memory=int(_amount(amounts.get("ram"))) * _MEBI,
+            mhz=Decimal(int(_amount(amounts.get("tot_cpu_hz")))),
+            gpus=dict(Counter(kind for kind, is_free in cards if is_free)),
+        ),
+        gpu_kinds=frozenset(kind for kind, _ in cards),
         price=_amount(amounts.get("ntx_price")) or None,
-        localities=_words(entry.get("locality") or entry.get("location")),
-        channels=_words(entry.get("channels") or entry.get("channel")),
-        latency=None if entry.get("latency_ms") is None else _amount(entry.get("latency_ms")),
-        services=tuple(_service(job) for job in _dicts(jobs)[:_MOST_SERVICES]),
+        services=tuple(_service(job) for job in _dicts(entry.get("services"))[:_MOST_SERVICES]),
     )
 
 
-def _gpu(card: Mapping[str, Any]) -> Gpu:
+def _gpu(card: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the kind of a GPU, and whether it is free."""
     total = int(_amount(card.get("tot_vram")))
     free = total if card.get("free_vram") is None else int(_amount(card.get("free_vram")))
-    return Gpu(kind_of(_text(card.get("name")), total), total, min(free, total))
+    return str(gpus.kind_of(_text(card.get("name")), total)), free >= LEAST_FREE_VRAM * total
 
 
 def _service(entry: Mapping[str, Any]) -> Service:
@@ -119,99 +115,6 @@ def services_of(peers: Iterable[Peer], *, job: str = "", uid: str = "") -> list[
 
 
 # --- a job ------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class DmsJobRequest:
-    """A job as the DMS gets it.
-
-    Parameters
-    ----------
-    uid
-        UID of the pod; the ``job_id`` of the request.
-    command, args
-        As in the container: the entry point of the image and its arguments; empty: those of the image.
-    env, secrets
-        Variables. Those of ``secrets`` come from a Secret.
-    registry
-        Server, user name and password for the image.
-    max_time
-        Seconds; ``None``: no limit.
-    fields
-        Values of annotations by path in the body, for example ``("requiredCapability", "kyc")``.
-    """
-
-    uid: str
-    image: str
-    resources: Resources
-    command: tuple[str, ...] = ()
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    registry: Mapping[str, str] | None = field(default=None, repr=False)
-    kind: Kind | None = None
-    ports: tuple[int, ...] = ()
-    max_time: int | None = None
-    fields: Mapping[tuple[str, ...], object] = field(default_factory=dict)
-
-
-def body(request: DmsJobRequest, peer: str, *, peer_field: str, gpu_count_field: str) -> dict[str, Any]:
-    """Return the body of ``postJob``. The two names of fields are not published; without one, it is not sent."""
-    requested = request.resources
-    job: dict[str, Any] = {"image": request.image}
-    if request.command:
-        job["entrypoint"] = list(request.command)
-    if request.registry is not None:
-        job["registry"] = dict(request.registry)
-    resources: dict[str, Any] = {"cpu": {"cores": int(requested.cpus)}, "ram": _size(requested.memory)}
-    if requested.disk:
-        resources["disk"] = _size(requested.disk)
-    if request.kind is not None:
-        gpu: dict[str, Any] = {
-            "brand": request.kind.brand,
-            "model": request.kind.model,
-            "vram": f"{request.kind.vram}Gi",
-        }
-        if gpu_count_field:
-            gpu[gpu_count_field] = requested.gpus[str(request.kind)]
-        resources["gpu"] = gpu
-    capability: dict[str, Any] = {
-        "executor": "docker",
-        "type": {"description": "batch"},
-        "resources": resources,
-        "libraries": [],
-        "locality": [],
-        "storage": [],
-        "network": {"open_ports": list(request.ports)},
-        "price": {},
-        "time": {"units": "seconds"},
-        "kyc": [],
-    }
-    if request.max_time is not None:
-        capability["time"]["max_time"] = request.max_time
-    content: dict[str, Any] = {
-        "job_id": request.uid,
-        "job": job,
-        "jobparams": list(request.args),
-        "jobenv": dict(request.env),
-        "secrets": dict(request.secrets),
-        "network": {},
-        "requiredCapability": capability,
-    }
-    for path, value in request.fields.items():
-        target: dict[str, Any] = content
-        for step in path[:-1]:
-            target = target.setdefault(step, {})
-        target[path[-1]] = value
-    if peer_field:
-        content[peer_field] = peer
-    return content
-
-
-def _size(amount: int) -> str:
-    """Return bytes in the form of the published body, ``1024Gi``, or in MiB, rounded up."""
-    mebi = -(-amount // _MEBI)
-    return f"{mebi // 1024}Gi" if mebi and mebi % 1024 == 0 else f"{mebi}Mi"
-
-
 def submitted_job(answer: object) -> str:
     """Return the DMS's id of a job from the answer to ``postJob``; empty if it has none."""
     if isinstance(answer, list) and len(answer) == 1:
@@ -274,12 +177,6 @@ def _text(value: object) -> str:
     return str(value).strip()[:_LONGEST] if isinstance(value, str) or abs(value) < 2**63 else ""
 
 
-def _words(value: object) -> frozenset[str]:
-    """Return the words of a list, or of a text with commas, in lower case."""
-    parts = value if isinstance(value, list) else value.split(",") if isinstance(value, str) else []
-    return frozenset(text.lower() for part in parts[:100] if (text := _text(part)))
-
-
 def _amount(value: object) -> float:
     """Return a number that is not negative; 0 for everything else. Numbers in texts are accepted."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -295,12 +192,9 @@ def seconds(value: object) -> float | None:
     """Return a duration: a number of seconds, such a text, or Go's form ``1h2m3.5s``; ``None`` if it is none."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    if isinstance(value, str):
-        text = value.strip().lower()
-        parts = _DURATION.findall(text)
-        if parts and "".join(number + unit for number, unit in parts) == text:
-            value = sum(float(number) * {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}[unit] for number, unit in parts)
     try:
+        if isinstance(value, str) and value[-1:] in ("h", "m", "s") and (match := _DURATION.fullmatch(value)):
+            value = sum(float(part or 0) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True))
         duration = float(value)
     except (ValueError, OverflowError):
         return None

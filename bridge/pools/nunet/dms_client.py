@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
 from bridge.clock import Clock
+from bridge.config.nunet import NunetSection
 from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.http.curl_client import Address, CallError, CurlClient, HttpLimits
@@ -18,24 +18,13 @@ from bridge.pools.nunet import dialect
 from bridge.pools.nunet.dialect import JobAnswer
 from bridge.pools.nunet.peer import Peer
 
+CONNECT_TIMEOUT, TIMEOUT = 5.0, 30.0
+"""Seconds for a connection, and for the whole answer to any request but a submission: a DMS answers from memory."""
 MOST_BYTES = 32 * 2**20
 """Bytes of one answer, at most."""
 _SHOWN = 300
 _CONNECTIONS = 40
 _TOKEN_BYTES = 16384
-
-
-@dataclass(frozen=True, slots=True)
-class DmsAccess:
-    """How to reach a DMS. Times in seconds."""
-
-    url: str
-    token_file: Path | None = None
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
-    connect_timeout: float = 5.0
-    timeout: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +44,12 @@ class NotFoundError(SiteError):
 class DmsClient:
     """One DMS. Thread-safe. All methods raise :class:`SiteError`."""
 
-    def __init__(self, access: DmsAccess, clock: Clock) -> None:
-        self._access = access
+    def __init__(self, section: NunetSection, clock: Clock) -> None:
+        self._section = section
         self._clock = clock
+        ca_file = section.ca_file or DEFAULT_CA_BUNDLE_PATH
         # no proxy and no .netrc of the environment
-        self._address = Address(
-            access.url, access.ca_file or DEFAULT_CA_BUNDLE_PATH, cert_file=access.cert_file, key_file=access.key_file
-        )
+        self._address = Address(section.url, ca_file, cert_file=section.cert_file, key_file=section.key_file)
         self._reads = CurlClient(self._address, pool_size=_CONNECTIONS)
         self._peer_path = ""
         self._peer_list: PeerList | None = None
@@ -108,37 +96,33 @@ class DmsClient:
     def status(self, job: str) -> JobAnswer | None:
         """Request the state of a job; ``None`` if the DMS does not know it."""
         try:
-            return dialect.job_answer(self._call("GET", dialect.status_path(job)))
+            return dialect.job_answer(self._call("GET", dialect.job_path(dialect.STATUS_PATH, job)))
         except NotFoundError:
             return None
 
-    def cancel(self, method: str, template: str, job: str) -> None:
+    def cancel(self, job: str) -> None:
         """Request the cancellation of a job. A job that the DMS does not know is no error."""
-        try:
-            self._call(method, dialect.cancel_path(template, job), writes=True)
-        except NotFoundError:
-            return
+        method, _, path = self._section.cancel_path.rpartition(" ")
+        with contextlib.suppress(NotFoundError):
+            self._call(method or "DELETE", dialect.job_path(path, job), writes=True)
 
     # --- HTTP ---------------------------------------------------------------------------------------------------------
     def _call(
         self, method: str, path: str, body: object = None, timeout: float | None = None, *, writes: bool = False
     ) -> object:
         """Send a request; return the JSON of the answer, or its text. ``timeout``: seconds for the whole answer."""
-        access = self._access
-        request_name = f"{method} {access.url}{path}"
-        for file in (access.ca_file, access.cert_file, access.key_file):
+        section, seconds = self._section, timeout or TIMEOUT
+        request_name = f"{method} {section.url}{path}"
+        for file in (section.ca_file, section.cert_file, section.key_file):
             if file is not None and not file.is_file():
                 raise SiteDownError(f"{request_name}: {file} does not exist")
         kind = "" if body is None else "application/json"
         headers = {"Accept": "application/json", "Content-Type": kind, **self._authorization()}
         data = json.dumps(body).encode() if body is not None else b"" if writes else None
-        seconds = timeout or access.timeout
         # a write has a connection of its own: if the DMS closed an idle one, the outcome would be unknown
         client = CurlClient(self._address, pool_size=0) if writes else self._reads
         try:
-            answer = client.call(
-                method, path, headers, data, HttpLimits(access.connect_timeout, seconds, seconds, MOST_BYTES)
-            )
+            answer = client.call(method, path, headers, data, HttpLimits(CONNECT_TIMEOUT, seconds, seconds, MOST_BYTES))
         except ValueError as error:
             raise SiteDownError(f"{request_name}: the request cannot be built: {error}") from error
         except CallError as error:
@@ -174,7 +158,7 @@ class DmsClient:
 
     def _authorization(self) -> dict[str, str]:
         """Return the header with the token; its file is read for each request."""
-        path = self._access.token_file
+        path = self._section.token_file
         if path is None:
             return {}
         try:

@@ -9,54 +9,36 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 import requests
 from urllib3.exceptions import HTTPError
 
+from bridge.config.nunet import NunetSection
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError
+from bridge.pools.nunet.dms_client import CONNECT_TIMEOUT
 from bridge.protocol.model.requests import LogOptions
 
 FOLLOW_PERIOD = 2.0
 """Seconds between two reads of a log that is followed."""
+MOST_BYTES = 16 * 2**20
+"""Bytes of one log, at most: the whole log is read again for each new part of it."""
+TIMEOUT = 30.0
+"""Seconds without a byte of a log after which it breaks off."""
 _PIECE = 65536
 
 
-@dataclass(frozen=True, slots=True)
-class LogAccess:
-    """Which logs are read.
-
-    Parameters
-    ----------
-    hosts
-        Allowed hosts, ``name`` or ``name:port``; ``*.example.org``: every host in that domain. Without a port, every
-        port of the host.
-    insecure
-        Whether ``http`` is allowed besides ``https``.
-    most
-        Bytes of one log, at most.
-    connect_timeout, timeout
-        Seconds.
-    """
-
-    hosts: tuple[str, ...]
-    insecure: bool = False
-    most: int = 16 * 2**20
-    connect_timeout: float = 5.0
-    timeout: float = 30.0
-
-
 def own_host(url: str) -> str:
-    """Return the host and the port of a URL, as one of :attr:`LogAccess.hosts`."""
+    """Return the host and the port of a URL, as an entry of ``logHosts``."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return f"{f'[{host}]' if ':' in host else host}:{_port(parts)}"
 
 
-def check_url(url: str, access: LogAccess) -> str:
+def check_url(url: str, section: NunetSection) -> str:
     """Return the URL if it may be read; raises SiteRefusedError."""
-    schemes = ("https", "http") if access.insecure else ("https",)
+    schemes = ("https", "http") if section.insecure_logs or section.url.startswith("http://") else ("https",)
+    hosts = section.log_hosts or [own_host(section.url)]
     try:
         parts = urlsplit(url)
         host, port = (parts.hostname or "").lower(), _port(parts)
@@ -66,9 +48,9 @@ def check_url(url: str, access: LogAccess) -> str:
         raise SiteRefusedError(
             f"the log URL {url[:200]!r} of the peer is not allowed; allowed: {', '.join(schemes)} without a user"
         )
-    if not any(_matches(host, port, allowed.lower()) for allowed in access.hosts):
+    if not any(_matches(host, port, allowed.lower()) for allowed in hosts):
         raise SiteRefusedError(
-            f"the host of the log URL {url[:200]!r} is not allowed; allowed: {', '.join(access.hosts) or 'none'}",
+            f"the host of the log URL {url[:200]!r} is not allowed; allowed: {', '.join(hosts)}",
             hint="logHosts of the pool",
         )
     return url
@@ -88,20 +70,19 @@ def _matches(host: str, port: int, allowed: str) -> bool:
     return host == name or (name.startswith("*.") and host.endswith(name[1:]))
 
 
-def read(url: str, access: LogAccess, skip: int = 0) -> Iterator[bytes]:
-    """Iterate over the log after its first ``skip`` bytes, up to ``access.most`` bytes in all. Raises SiteError."""
-    check_url(url, access)
+def read(url: str, section: NunetSection, skip: int = 0) -> Iterator[bytes]:
+    """Iterate over the log after its first ``skip`` bytes, up to MOST_BYTES bytes in all. Raises SiteError."""
+    check_url(url, section)
     bytes_read = 0
     try:
         with requests.Session() as session:
             session.trust_env = False
-            timeouts = (access.connect_timeout, access.timeout)
             # a session does not close the connection of an answer that is not read to its end
-            with session.get(url, timeout=timeouts, allow_redirects=False, stream=True) as answer:
+            with session.get(url, timeout=(CONNECT_TIMEOUT, TIMEOUT), allow_redirects=False, stream=True) as answer:
                 if answer.status_code != 200:
                     raise SiteRefusedError(f"GET {url}: HTTP {answer.status_code}", retryable=True)
                 # the available bytes: iter_content would wait for a whole piece, also after the log was closed
-                while piece := answer.raw.read1(_PIECE, decode_content=True)[: max(0, access.most - bytes_read)]:
+                while piece := answer.raw.read1(_PIECE, decode_content=True)[: max(0, MOST_BYTES - bytes_read)]:
                     new_bytes = piece[max(0, skip - bytes_read) :]
                     bytes_read += len(piece)
                     yield new_bytes
@@ -117,10 +98,9 @@ class Log:
     """
 
     def __init__(self, fetch: Callable[[int], Iterator[bytes]], ended: Callable[[], bool], options: LogOptions) -> None:
-        self._ended = ended
+        self._fetch, self._ended, self._options = fetch, ended, options
         self._closed = threading.Event()
-        self._fetch = fetch
-        self._pieces = self._limited_pieces(options)
+        self._pieces = self._limited_pieces()
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -134,21 +114,15 @@ class Log:
         """End the log."""
         self._closed.set()
 
-    def _limited_pieces(self, options: LogOptions) -> Iterator[bytes]:
-        bytes_left = options.limit_bytes
-        for piece in self._lines(options.tail, follow=options.follow):
+    def _limited_pieces(self) -> Iterator[bytes]:
+        bytes_left = self._options.limit_bytes
+        for piece in self._lines():
             yield piece if bytes_left is None else piece[:bytes_left]
-            if bytes_left is not None:
-                bytes_left -= len(piece)
-                if bytes_left <= 0:
-                    return
+            if bytes_left is not None and (bytes_left := bytes_left - len(piece)) <= 0:
+                return
 
-    def _pieces_after(self, skip: int) -> Iterator[bytes]:
-        return itertools.takewhile(lambda _: not self._closed.is_set(), self._fetch(skip))
-
-    def _lines(self, tail: int | None, *, follow: bool) -> Iterator[bytes]:
-        """Iterate over the log, from its last ``tail`` lines."""
-        bytes_sent, is_last_read = 0, not follow or self._ended()
+    def _lines(self) -> Iterator[bytes]:
+        bytes_sent, is_last_read, tail = 0, not self._options.follow or self._ended(), self._options.tail
         if tail is not None:
             content = b"".join(self._pieces_after(0))
             bytes_sent = len(content)
@@ -167,6 +141,9 @@ class Log:
                 if is_last_read:
                     raise
             yield b""  # the server notices here that its client is gone
+
+    def _pieces_after(self, skip: int) -> Iterator[bytes]:
+        return itertools.takewhile(lambda _: not self._closed.is_set(), self._fetch(skip))
 
 
 def refuse_options(options: LogOptions) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import Clock
+from bridge.config.nunet import NunetGroupSection, NunetSection
 from bridge.errors import (
     ScriptError,
     SiteDownError,
@@ -20,14 +21,13 @@ from bridge.errors import (
     UntracedJobError,
 )
 from bridge.logs import kv
-from bridge.pools.nunet import capacity, choice, dialect, dms_logs, pod_annotations, pod_request, statuses
+from bridge.pools.nunet import capacity, dialect, dms_logs, pod_annotations, pod_request, statuses
 from bridge.pools.nunet.dialect import JobAnswer
 from bridge.pools.nunet.dms_client import DmsClient
-from bridge.pools.nunet.dms_settings import NunetSettings
 from bridge.pools.nunet.peer import Peer, Service
 from bridge.pools.nunet.placement import Placed, Placement
 from bridge.pools.nunet.submissions import Submissions, retryable
-from bridge.pools.polled.polled_pool import PolledPool
+from bridge.pools.polled.polled_pool import PolledPool, PollSettings
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import READY, Readiness
@@ -47,17 +47,35 @@ _SHOWN, _MOST_NAMED = 100, 5
 
 
 class NunetPool(PolledPool):
-    """One virtual node of a DMS; implements :class:`bridge.pools.pool_interface.Pool`."""
+    """One virtual node of a DMS, ``group``; implements :class:`bridge.pools.pool_interface.Pool`.
 
-    def __init__(self, name: str, dms: DmsClient, settings: NunetSettings, clock: Clock) -> None:
-        super().__init__(name, settings.polls, clock)
-        self._dms = dms
-        self._nunet_settings = settings
-        self._states_by_word = settings.words or {}
+    ``defaults``: values of annotations. ``submit_timeout``: seconds. ``interlink``: pods come from an interLink client,
+    not from a hub.
+    """
+
+    def __init__(
+        self,
+        group: NunetGroupSection,
+        section: NunetSection,
+        dms: DmsClient,
+        defaults: Mapping[str, Any],
+        submit_timeout: float,
+        clock: Clock,
+        *,
+        interlink: bool,
+    ) -> None:
+        # the DMS answers about one job
+        super().__init__(
+            group.name, PollSettings(poll_period=section.poll_period, ping_period=section.ping_period, batch=1), clock
+        )
+        self._dms, self._section, self._defaults = dms, section, defaults
+        self._labels = {**section.labels, **group.labels}
+        self._submit_timeout, self._interlink = submit_timeout, interlink
+        self._states_by_word = {statuses.normal(word): state for word, state in section.statuses.items()}
         self._jobs_lock = threading.Lock()
         self._ids: dict[str, str] = {}
-        self._placement = Placement(settings.least_free, clock)
-        self._submissions = Submissions(settings.submit_timeout + self.late, clock)
+        self._placement = Placement(clock)
+        self._submissions = Submissions()
         self._unknown_words: set[str] = set()
         self._peers: tuple[Peer, ...] | None = None
         self._all_peers: tuple[Peer, ...] = ()
@@ -73,7 +91,7 @@ class NunetPool(PolledPool):
         return READY
 
     def _ping(self) -> Announcement:
-        self._update_peers(self._nunet_settings.polls.ping_period / 2)
+        self._update_peers(self._section.ping_period / 2)
         return self._announcement("")
 
     def _unheard(self, problem: str) -> Announcement:
@@ -88,20 +106,20 @@ class NunetPool(PolledPool):
             pool=self.name,
             submitter="dms",
             time=self._clock.time(),
-            period=self._nunet_settings.polls.ping_period,
+            period=self._section.ping_period,
             version="",
             batch=f"{BATCH}, {len(free)} of {len(self._peers or ())} peers available",
             capacity=total_resources.quantities(),
             free=capacity.total(free.values()).quantities(),
             jobs={"running": len(held_resources)},
-            labels={**capacity.labels(free), **(self._nunet_settings.labels or {})},
-            taints=list(self._nunet_settings.taints),
+            labels={**capacity.labels(free), **self._labels},
+            taints=self._section.taints,
             problem=problem,
         )
 
     def _update_peers(self, at_most: float) -> None:
         peer_list = self._dms.peers(at_most)
-        group_peers = capacity.members(peer_list.peers, self._nunet_settings.groups, self._nunet_settings.index)
+        group_peers = capacity.members(peer_list.peers, self._section.virtual_nodes, self.name)
         self._placement.update(group_peers, peer_list.requested_at)
         self._peers, self._all_peers = tuple(group_peers), peer_list.peers
 
@@ -115,61 +133,49 @@ class NunetPool(PolledPool):
                 held_resources[uid] = placed
             elif (pod := self.followed.get(uid)) is not None and "spec" in pod:  # another process has submitted it
                 with contextlib.suppress(ScriptError):
-                    held_resources[uid] = Placed(
-                        status.host, pod_request.resources(pod, self._nunet_settings.request)[0], -1.0
-                    )
+                    held_resources[uid] = Placed(status.host, pod_request.resources(pod), -1.0)
         return held_resources
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def prepare(self, pod: Pod) -> Pod:
         """Return the pod without the automatic token; raises ScriptError for one that the DMS cannot run."""
-        site_pod = (
-            pod_request.without_automatic(pod)
-            if self._nunet_settings.interlink
-            else references.at_site(pod, api_server=False)
-        )
-        pod_request.check(site_pod, self._nunet_settings.request)
+        site_pod = pod_request.without_automatic(pod) if self._interlink else references.at_site(pod, api_server=False)
+        pod_request.check(site_pod, self._section, self._values(pod))
         return site_pod
+
+    def _values(self, pod: Pod) -> dict[str, Any]:
+        return {**self._defaults, **pod_annotations.read(pod)}
 
     def submit(self, pod: Pod, objects: Objects) -> JobStatus:
         """Submit the job of a prepared pod to the peer that suits it."""
         with self._submissions.only_caller(uid_of(pod)):
-            return self._submit(pod, objects)
+            return self._submit(uid_of(pod), pod, objects)
 
-    def _submit(self, pod: Pod, objects: Objects) -> JobStatus:
-        uid = uid_of(pod)
+    def _submit(self, uid: str, pod: Pod, objects: Objects) -> JobStatus:
         # the DMS cannot search for a job_id, and a second job would be paid too:
-        # after a lost answer, no caller may submit again, unless the DMS or the user says that there is no job; an
-        # earlier process of a plugin may have submitted the pod, and only a DMS that knows UIDs can say so
-        may_exist = (
-            self._submissions.sent(uid) is not None
-            or self._job_id(pod) is not None
-            or self._nunet_settings.lookup == "status"
-        )
+        # after a lost answer, no caller may submit again, unless the user says that there is no job
         with retryable():
+            may_exist = self._submissions.word(uid) is not None or self._job_id(pod) is not None
             if may_exist and (known_status := self.status(pod)) is not None:
                 return known_status
-        request = pod_request.make(pod, objects, self.name, self._nunet_settings.request)
+        values = self._values(pod)
+        body = pod_request.body(pod, objects, self.name, self._section, values)
         with retryable():
-            self._update_peers(self._nunet_settings.polls.ping_period)
+            self._update_peers(self._section.ping_period)
         if not (readiness := self.ready()).ok:
             raise SiteDownError(readiness.message)
         if (shown_job := self._shown_job(uid)) is not None:
             return self._status_of_shown(pod, *shown_job)
-        if dialect.services_of(self._all_peers, uid=uid) and not pod_annotations.no_job(pod):
+        if dialect.services_of(self._all_peers, uid=uid) and "no-job" not in values:
             raise UnknownJobError("a peer that is not in the pool shows a job of the pod", hint=_HINT)
-        requirements = pod_request.requirements(pod, self._nunet_settings.request)
-        peer = self._placement.place(uid, request.resources, requirements, self._held_resources())
-        body = dialect.body(
-            request,
-            peer.id,
-            peer_field=self._nunet_settings.peer_field,
-            gpu_count_field=self._nunet_settings.gpu_count_field,
-        )
+        requested = pod_request.resources(pod)
+        peer = self._placement.place(uid, requested, values, self._held_resources().values())
+        if self._section.peer_field:
+            body[self._section.peer_field] = peer.id
         requested_at = self._clock.monotonic()
         try:
             with self._submissions.sending(uid, pod_annotations.no_job(pod)):
-                job = self._dms.submit(body, self._nunet_settings.submit_timeout)
+                job = self._dms.submit(body, self._submit_timeout)
                 with self._jobs_lock:
                     self._ids[uid] = job
         except SiteUnknownOutcomeError:
@@ -177,7 +183,7 @@ class NunetPool(PolledPool):
         except SiteError:
             self._placement.release(uid)
             raise
-        answer = JobAnswer(job=job, status="queued", message=f"submitted for {choice.short(peer.id)}")
+        answer = JobAnswer(job=job, status="queued", message=f"submitted for {peer.short_name}")
         status = statuses.job_status(pod, answer, job, {}, peer=peer.id, now=self._clock.time())
         self.followed.record(status, requested_at)
         log.info("job submitted to the DMS", extra=kv(pool=self.name, job=job, peer=peer.id))
@@ -198,14 +204,14 @@ class NunetPool(PolledPool):
             return None
         if status is None or status.phase == "ended":
             return status
-        if status.job_id == uid and self._nunet_settings.lookup != "status":
+        if status.job_id == uid:
             raise SiteRefusedError(
                 "the job cannot be cancelled: a peer shows it without the id that the DMS needs; the pod stays until "
                 "the job has ended",
                 reason="NoJobId",
                 retryable=True,
             )
-        if not self._nunet_settings.cancel_path:
+        if not self._section.cancel_path:
             limit = f": {status.message}" if status.message else ""
             raise SiteRefusedError(
                 f"job {status.job_id} cannot be cancelled: no cancelPath is configured; the pod stays until the "
@@ -213,7 +219,7 @@ class NunetPool(PolledPool):
                 reason="NoCancelPath",
                 retryable=True,
             )
-        self._dms.cancel(self._nunet_settings.cancel_method, self._nunet_settings.cancel_path, status.job_id)
+        self._dms.cancel(status.job_id)
         return self.status(pod)
 
     def status(self, pod: Pod) -> JobStatus | None:
@@ -241,19 +247,13 @@ class NunetPool(PolledPool):
         if job is not None:
             answer = self._dms.status(job)
             return None if answer is None else self._status(pod, answer, job)
-        if self._nunet_settings.lookup == "status":
-            may_arrive = self._submissions.may_arrive(uid)  # before the request: the answer is about this time
-            answer = self._dms.status(uid)
-            if answer is None and may_arrive:
-                raise UnknownJobError("the DMS does not know the job yet, and may still carry out a submission of it")
-            return None if answer is None else self._claim_job(pod, answer, answer.job or uid)
-        self._update_peers(self._nunet_settings.polls.ping_period / 2)
+        self._update_peers(self._section.ping_period / 2)
         if (shown_job := self._shown_job(uid)) is not None:
             return self._status_of_shown(pod, *shown_job)
-        submission, word = self._submissions.sent(uid), pod_annotations.no_job(pod)
-        if word and (submission is None or word != submission.word) and intent(pod) != (self.name, word):
+        word, earlier_word = pod_annotations.no_job(pod), self._submissions.word(uid)
+        if word and word != earlier_word and intent(pod) != (self.name, word):
             return None
-        raise (UntracedJobError if submission is None else UnknownJobError)(
+        raise (UntracedJobError if earlier_word is None else UnknownJobError)(
             "the pod may have been submitted, and the DMS cannot say whether it has a job of it: no peer shows one",
             hint=_HINT,
         )
@@ -267,7 +267,7 @@ class NunetPool(PolledPool):
         placement, last_status = self._placement.of(uid), self.job(uid)
         peer_id = placement.peer if placement is not None else last_status.host if last_status is not None else ""
         peers: Iterable[Peer] = self._peers or ()
-        if peer_id and self._nunet_settings.peer_field:
+        if peer_id and self._section.peer_field:
             peers = (peer for peer in self._all_peers if peer.id == peer_id)
         return _single(dialect.services_of(peers, job=job, uid="" if job else uid))
 
@@ -309,7 +309,7 @@ class NunetPool(PolledPool):
     def _job_id(self, pod: Pod) -> str | None:
         """Return the DMS's id of the pod's job: from this process, the view, or the pod's annotation.
 
-        The UID stands for the id of a job that only a peer shows; the DMS knows it with the lookup ``status`` alone.
+        The UID stands for the id of a job that only a peer shows, and is not returned: the DMS does not know it.
         """
         uid, last_status = uid_of(pod), self.job(uid_of(pod))
         recorded = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB, "")
@@ -319,7 +319,7 @@ class NunetPool(PolledPool):
             last_status.job_id if last_status is not None else "",
             recorded_job if pool == self.name else "",
         ):
-            if job and (job != uid or self._nunet_settings.lookup == "status"):
+            if job and job != uid:
                 return job
         return None
 
@@ -327,20 +327,20 @@ class NunetPool(PolledPool):
         """Return the log of the job, from the URL that the DMS or the peer publishes."""
         dms_logs.refuse_options(options)
         url = self._log_url(pod)
-        dms_logs.check_url(url, self._nunet_settings.logs)
+        dms_logs.check_url(url, self._section)
 
         def ended() -> bool:
             status = self.job(uid_of(pod))
             return status is None or status.phase == "ended"
 
-        return dms_logs.Log(lambda skip: dms_logs.read(url, self._nunet_settings.logs, skip), ended, options)
+        return dms_logs.Log(lambda skip: dms_logs.read(url, self._section, skip), ended, options)
 
     def _log_url(self, pod: Pod) -> str:
         job = self._job_id(pod)
         answer = self._dms.status(job) if job else None
         if answer is not None and answer.log_url:
             return answer.log_url
-        self._update_peers(self._nunet_settings.polls.ping_period)
+        self._update_peers(self._section.ping_period)
         shown_job = self._shown_job(uid_of(pod), job or "") or self._shown_job(uid_of(pod))
         if shown_job is None or not shown_job[1].log_url:
             raise SiteRefusedError("the DMS shows no log of the job yet", retryable=True)
@@ -361,6 +361,6 @@ class NunetPool(PolledPool):
 def _single(shown: Sequence[tuple[Peer, Service]]) -> tuple[Peer, Service] | None:
     """Return the only peer that shows a job; raises UnknownJobError if there are several."""
     if len(shown) > 1:
-        peers = ", ".join(choice.short(peer.id) for peer, _ in shown[:_MOST_NAMED])
+        peers = ", ".join(peer.short_name for peer, _ in shown[:_MOST_NAMED])
         raise UnknownJobError(f"several peers show the job of the pod, and one at most has it: {peers}")
     return shown[0] if shown else None

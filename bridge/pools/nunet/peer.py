@@ -1,25 +1,13 @@
-"""A peer of the NuNet network, as the DMS reports it, and the resources of a job on it."""
+"""A peer of the NuNet network, as the DMS reports it, and amounts of resources."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from bridge.pools.nunet.gpus import Kind
-
 CPU, MEMORY, MHZ = "cpu", "memory", "nunet.io/cpu.mhz"
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU. ``total`` and ``free``: VRAM in MiB."""
-
-    kind: Kind
-    total: int
-    free: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,48 +26,13 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
-    """One peer.
-
-    Parameters
-    ----------
-    cpus, mhz
-        Free CPUs, and the sum of their clock rates.
-    memory, disk
-        Free bytes; ``disk`` ``None``: the peer does not state it.
-    price
-        NTX for an hour; ``None``: the peer does not state it.
-    localities, channels, latency
-        Places and groups of the peer, and its latency in ms. The published peer list does not have them.
-    """
-
-    id: str
-    available: bool
-    cpus: Decimal = Decimal(0)
-    mhz: Decimal = Decimal(0)
-    memory: int = 0
-    disk: int | None = None
-    gpus: tuple[Gpu, ...] = ()
-    price: float | None = None
-    localities: frozenset[str] = frozenset()
-    channels: frozenset[str] = frozenset()
-    latency: float | None = None
-    services: tuple[Service, ...] = ()
-
-    def resources(self, least_free: float) -> Resources:
-        """Return the free resources. A GPU counts if at least the share ``least_free`` of its VRAM is free."""
-        kinds = Counter(str(gpu.kind) for gpu in self.gpus if gpu.free >= least_free * gpu.total)
-        return Resources(self.cpus, self.memory, self.mhz, self.disk, dict(kinds))
-
-
-@dataclass(frozen=True, slots=True)
 class Resources:
-    """Amounts: CPUs, bytes, MHz, bytes of disk (``None``: not stated), GPUs by kind."""
+    """Amounts: CPUs, bytes, MHz, bytes of disk, GPUs by kind. Peers do not state their disk: 0 in the example."""
 
     cpus: Decimal = Decimal(0)
     memory: int = 0
     mhz: Decimal = Decimal(0)
-    disk: int | None = None
+    disk: int = 0
     gpus: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Resources) -> Resources:
@@ -94,8 +47,7 @@ class Resources:
             self.cpus + sign * other.cpus,
             self.memory + sign * other.memory,
             self.mhz + sign * other.mhz,
-            None if self.disk is None else self.disk + sign * (other.disk or 0),
-            {kind: count for kind, count in sorted(gpus.items()) if count},
+            gpus={kind: count for kind, count in sorted(gpus.items()) if count},
         )
 
     def lacks(self, requested: Resources) -> str:
@@ -106,12 +58,8 @@ class Resources:
             return f"memory {mebibytes(requested.memory)}"
         if requested.mhz > self.mhz:
             return f"{MHZ} {requested.mhz}"
-        if requested.disk and self.disk is not None and requested.disk > self.disk:
-            return f"disk {mebibytes(requested.disk)}"
-        for kind, count in requested.gpus.items():
-            if count > self.gpus.get(kind, 0):
-                return f"{count} GPU {kind}"
-        return ""
+        gpus = (f"{count} GPU {kind}" for kind, count in requested.gpus.items() if count > self.gpus.get(kind, 0))
+        return next(gpus, "")
 
     def words(self) -> str:
         """Return the amounts as text, for messages."""
@@ -123,6 +71,33 @@ class Resources:
         amounts = {CPU: str(max(int(self.cpus), 0)), MEMORY: mebibytes(max(self.memory, 0))}
         amounts[MHZ] = str(max(int(self.mhz), 0))
         return amounts | {f"nunet.io/gpu.{kind}": str(max(count, 0)) for kind, count in self.gpus.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One peer.
+
+    Parameters
+    ----------
+    free
+        Free resources.
+    gpu_kinds
+        Kinds of all GPUs, also of those that are not free.
+    price
+        NTX for an hour; ``None``: the peer does not state it.
+    """
+
+    id: str
+    available: bool
+    free: Resources = Resources()
+    gpu_kinds: frozenset[str] = frozenset()
+    price: float | None = None
+    services: tuple[Service, ...] = ()
+
+    @property
+    def short_name(self) -> str:
+        """The id, cut for messages."""
+        return f"peer {self.id if len(self.id) <= 20 else f'{self.id[:8]}..{self.id[-6:]}'}"
 
 
 def mebibytes(amount: int) -> str:

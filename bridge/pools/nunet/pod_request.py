@@ -1,4 +1,4 @@
-"""The job of a pod: what the DMS gets, and the refusal of what it cannot get. Pure.
+"""The body of ``postJob`` for a pod, and the refusal of what the DMS cannot get. Pure.
 
 Every field of the pod is sent, has no effect on a batch job, or is refused by its name.
 """
@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 from bridge import names
+from bridge.config.nunet import NunetSection
 from bridge.errors import ScriptError
 from bridge.pools.nunet import gpus, pod_annotations
-from bridge.pools.nunet.choice import PeerRequirements
-from bridge.pools.nunet.dialect import DmsJobRequest
 from bridge.pools.nunet.peer import MHZ, Resources
 from bridge.script import environment, site_annotations
 from bridge.script.quoting import ADDRESS
@@ -36,38 +34,26 @@ _NO_EFFECT = {
 """``resources`` counts in the sum of the requests. A grace period cannot be sent: a cancelled job has the DMS's own."""
 _CONTAINER_SENT = {"name", "image", "command", "args", "env", "envFrom", "resources", "ports"}
 _CONTAINER_NO_EFFECT = {"imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"}
-
-
+_RESOURCES = "spec.containers[0].resources"
 _IDS = {"runAsUser", "runAsGroup", "fsGroup"}
+_DEFAULTS: Mapping[str, Any] = {
+    "network": {},
+    "requiredCapability": {
+        "executor": "docker",
+        "type": {"description": "batch"},
+        "libraries": [],
+        "locality": [],
+        "storage": [],
+        "price": {"currency": "ntx"},
+        "time": {"units": "seconds"},
+        "kyc": [],
+    },
+}
+"""Fields that the user's replace."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSettings:
-    """Values of the configuration.
-
-    Parameters
-    ----------
-    services
-        Whether pods without an end are allowed.
-    secrets
-        Whether values of Secrets are sent.
-    gpu_count
-        Whether the body can have a number of GPUs.
-    max_time
-        Seconds; the time limit of pods without one.
-    defaults
-        Values of annotations by short name, for pods without them.
-    """
-
-    services: bool = False
-    secrets: bool = False
-    gpu_count: bool = False
-    max_time: int | None = None
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-
-def check(pod: Pod, settings: RequestSettings) -> None:
-    """Raise ``ScriptError`` if the DMS cannot run the pod. It names the field."""
+def check(pod: Pod, section: NunetSection, values: Mapping[str, Any]) -> None:
+    """Raise ``ScriptError`` if the DMS cannot run the pod. It names the field. ``values``: those of annotations."""
     spec = pod["spec"]
     _refuse_unknown(spec, "spec", _SENT | _NO_EFFECT)
     containers = spec.get("containers") or []
@@ -77,36 +63,31 @@ def check(pod: Pod, settings: RequestSettings) -> None:
     _refuse_unknown(container, "spec.containers[0]", _CONTAINER_SENT | _CONTAINER_NO_EFFECT)
     for index, port in enumerate(container.get("ports") or ()):
         _refuse_unknown(port, f"spec.containers[0].ports[{index}]", {"containerPort", "name", "protocol"})
-    values = {**settings.defaults, **pod_annotations.read(pod)}
-    if not settings.services and spec.get("restartPolicy", "Always") == "Always" and _time_limit(spec, values) is None:
+    endless = spec.get("restartPolicy", "Always") == "Always" and _time_limit(spec, values) is None
+    if section.services == "refuse" and endless:
         raise ScriptError(
             f"spec.restartPolicy: 'Always' without a time limit is not allowed in this pool; allowed: Never, "
             f"OnFailure, or a limit in spec.activeDeadlineSeconds or the annotation {pod_annotations.PREFIX}max-time"
         )
-    resources(pod, settings)
+    if sum(resources(pod).gpus.values()) > 1 and not section.gpu_count_field:
+        raise ScriptError(
+            f"{_RESOURCES}: {sum(resources(pod).gpus.values())} GPUs are not allowed; allowed: 1: the published "
+            f"request has no number of GPUs (gpuCountField of the pool)"
+        )
 
 
 def without_automatic(pod: Pod) -> Pod:
     """Return a pod of an interLink client without the token of its service account, which has become a Secret there."""
-    spec = pod["spec"]
-    dropped = {
-        str(volume.get("name"))
-        for volume in spec.get("volumes") or ()
-        if str(volume.get("name")).startswith(names.AUTOMATIC_VOLUME_PREFIX)
-    }
-    changed = {**spec, "volumes": [each for each in spec.get("volumes") or () if each.get("name") not in dropped]}
-    for kind in ("initContainers", "containers"):
-        if spec.get(kind):
-            changed[kind] = [
-                {
-                    **each,
-                    "volumeMounts": [
-                        mount for mount in each.get("volumeMounts") or () if mount.get("name") not in dropped
-                    ],
-                }
-                for each in spec[kind]
-            ]
-    return {**pod, "spec": changed}
+    spec = dict(pod["spec"])
+    automatic = names.AUTOMATIC_VOLUME_PREFIX
+    for key in ("initContainers", "containers"):
+        if spec.get(key):
+            spec[key] = [{**each, "volumeMounts": _without(each.get("volumeMounts"), automatic)} for each in spec[key]]
+    return {**pod, "spec": {**spec, "volumes": _without(spec.get("volumes"), automatic)}}
+
+
+def _without(entries: Sequence[Mapping[str, Any]] | None, prefix: str) -> list[Mapping[str, Any]]:
+    return [each for each in entries or () if not str(each.get("name")).startswith(prefix)]
 
 
 def _refuse_unknown(fields: Mapping[str, Any], field_path: str, allowed: set[str]) -> None:
@@ -127,102 +108,113 @@ def _time_limit(spec: Mapping[str, Any], values: Mapping[str, Any]) -> int | Non
     return min(limits) if limits else None
 
 
-def resources(pod: Pod, settings: RequestSettings) -> tuple[Resources, gpus.Kind | None]:
-    """Return the resources of the pod's job, and its kind of GPU; raises ``ScriptError``."""
-    field_path = "spec.containers[0].resources"
+def resources(pod: Pod) -> Resources:
+    """Return the resources of the pod's job; raises ``ScriptError``."""
+    kinds: dict[str, int] = {}
     try:
         requests = pod_requests(pod["spec"])
+        for name, amount in requests.items():
+            if (kind := gpus.kind_in(name)) is not None:
+                kinds[str(kind)] = kinds.get(str(kind), 0) + quantity.whole(amount)
+            elif name not in ("cpu", "memory", "ephemeral-storage", MHZ, "nunet.cpu.mhz"):
+                raise ValueError(f"{name!r} is not allowed; allowed: cpu, memory, {MHZ}, nunet.io/gpu.<kind>")
+        if len(kinds) > 1:
+            raise ValueError(f"{', '.join(kinds)}: one kind of GPU is allowed in a NuNet job")
     except ValueError as error:
-        raise ScriptError(f"{field_path}: {error}") from error
-    kinds: dict[gpus.Kind, int] = {}
-    for name, amount in requests.items():
-        try:
-            kind = gpus.kind_in(name)
-        except ValueError as error:
-            raise ScriptError(f"{field_path}: {error}") from error
-        if kind is not None:
-            kinds[kind] = kinds.get(kind, 0) + quantity.whole(amount)
-        elif name not in ("cpu", "memory", "ephemeral-storage", MHZ, "nunet.cpu.mhz"):
-            raise ScriptError(
-                f"{field_path}: {name!r} is not allowed; allowed: cpu, memory, {MHZ}, nunet.io/gpu.<kind>"
-            )
-    if len(kinds) > 1:
-        raise ScriptError(f"{field_path}: {', '.join(map(str, kinds))}: one kind of GPU is allowed in a NuNet job")
-    kind, count = next(iter(kinds.items()), (None, 0))
-    if count > 1 and not settings.gpu_count:
+        raise ScriptError(f"{_RESOURCES}: {error}") from error
+    return Resources(
+        cpus=Decimal(max(1, quantity.whole(requests.get("cpu", Decimal(0))))),
+        memory=quantity.whole(requests.get("memory", Decimal(0))),
+        mhz=requests.get(MHZ, requests.get("nunet.cpu.mhz", Decimal(0))),
+        disk=quantity.whole(requests.get("ephemeral-storage", Decimal(0))),
+        gpus=kinds,
+    )
+
+
+def body(pod: Pod, objects: Objects, node: str, section: NunetSection, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of ``postJob`` for a checked pod, without the peer.
+
+    ``values``: those of annotations. The names ``job.entrypoint`` and ``job.registry`` are not published. Raises
+    ``ScriptError`` and ``MissingReferenceError``.
+    """
+    container, image = pod["spec"]["containers"][0], str(pod["spec"]["containers"][0].get("image") or "")
+    requested = resources(pod)
+    plain, secret = _variables(pod, container, objects, node, requested)
+    if secret and not section.send_secrets:
         raise ScriptError(
-            f"{field_path}: {count} GPUs are not allowed; allowed: 1: the published request has no number of GPUs "
-            f"(gpuCountField of the pool)"
+            f"spec.containers[0].env: {', '.join(sorted(secret))}: values of Secrets are not allowed in this pool "
+            f"(sendSecrets)"
         )
-    disk = pod_annotations.read(pod).get("disk")
-    return (
-        Resources(
-            cpus=Decimal(max(1, quantity.whole(requests.get("cpu", Decimal(0))))),
-            memory=quantity.whole(requests.get("memory", Decimal(0))),
-            mhz=requests.get(MHZ, requests.get("nunet.cpu.mhz", Decimal(0))),
-            disk=disk if disk is not None else quantity.whole(requests.get("ephemeral-storage", Decimal(0))),
-            gpus={str(kind): count} if kind is not None else {},
-        ),
-        kind,
-    )
 
-
-def requirements(pod: Pod, settings: RequestSettings) -> PeerRequirements:
-    """Return what the pod requires of its peer beyond resources."""
-    values = {**settings.defaults, **pod_annotations.read(pod)}
-    return PeerRequirements(
-        frequency=values.get("cpu-frequency", 0),
-        max_price=values.get("max-price-per-hour"),
-        localities=frozenset(text.lower() for text in values.get("locality", ())),
-        channels=frozenset(text.lower() for text in values.get("channels", ())),
-        max_latency=values.get("max-latency"),
-        peers=frozenset(values.get("peers", ())),
-    )
-
-
-def make(pod: Pod, objects: Objects, node: str, settings: RequestSettings) -> DmsJobRequest:
-    """Return the job of a checked pod. Raises ``ScriptError`` and ``MissingReferenceError``."""
-    spec, container = pod["spec"], pod["spec"]["containers"][0]
-    requested, kind = resources(pod, settings)
-    plain_variables, secret_variables = _variables(pod, container, objects, node, requested, settings)
-    values = {"currency": "ntx", **settings.defaults, **pod_annotations.read(pod)}
-    all_variables = {**plain_variables, **secret_variables}
-
-    def words(key: str) -> tuple[str, ...]:
-        expanded = [environment.expand(str(text), all_variables) for text in container.get(key) or ()]
-        expanded_without_secrets = [environment.expand(str(text), plain_variables) for text in container.get(key) or ()]
-        for index, (argument, argument_without_secrets) in enumerate(
-            zip(expanded, expanded_without_secrets, strict=True)
-        ):
-            if argument != argument_without_secrets:
+    def words(key: str) -> list[str]:
+        texts = [str(text) for text in container.get(key) or ()]
+        for index, text in enumerate(texts):
+            if environment.expand(text, {**plain, **secret}) != environment.expand(text, plain):
                 raise ScriptError(
                     f"spec.containers[0].{key}[{index}]: the value of a Secret is not allowed here; allowed: in env"
                 )
-        return tuple(expanded)
+        return [environment.expand(text, plain) for text in texts]
 
-    return DmsJobRequest(
-        uid=str(pod["metadata"]["uid"]),
-        image=str(container.get("image") or ""),
-        resources=requested,
-        command=words("command"),
-        args=words("args"),
-        env=plain_variables,
-        secrets=secret_variables,
-        registry=_registry(pod, str(container.get("image") or ""), objects, settings),
-        kind=kind,
-        ports=tuple(int(port["containerPort"]) for port in container.get("ports") or ()),
-        max_time=_time_limit(spec, values) or settings.max_time,
-        fields=pod_annotations.fields(values),
-    )
+    job: dict[str, Any] = {"image": image}
+    if command := words("command"):
+        job["entrypoint"] = command
+    if registry := _registry(pod, image, objects, section):
+        job["registry"] = registry
+    capability: dict[str, Any] = {
+        "resources": _resource_fields(requested, section.gpu_count_field),
+        "network": {"open_ports": [int(port["containerPort"]) for port in container.get("ports") or ()]},
+    }
+    if "max-price-per-hour" in values:
+        capability["price"] = {"max_per_hour": values["max-price-per-hour"]}
+    if (max_time := _time_limit(pod["spec"], values)) is not None:
+        capability["time"] = {"max_time": max_time}
+    content = {
+        "job_id": str(pod["metadata"]["uid"]),
+        "job": job,
+        "jobparams": words("args"),
+        "jobenv": plain,
+        "secrets": secret,
+        "requiredCapability": capability,
+    }
+    return _merged(_merged(_DEFAULTS, values.get("request", {}), replace=True), content, replace=False)
+
+
+def _resource_fields(requested: Resources, gpu_count_field: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {"cpu": {"cores": int(requested.cpus)}, "ram": _size(requested.memory)}
+    if requested.disk:
+        fields["disk"] = _size(requested.disk)
+    for name, count in requested.gpus.items():
+        brand, _, rest = name.partition(".")
+        model, _, vram = rest.rpartition(".")
+        fields["gpu"] = {"brand": brand, "model": model, "vram": f"{vram.removesuffix('gb')}Gi"}
+        if gpu_count_field:
+            fields["gpu"][gpu_count_field] = count
+    return fields
+
+
+def _size(amount: int) -> str:
+    """Return bytes in the form of the published body, ``1024Gi``, or in MiB, rounded up."""
+    mebi = -(-amount // 2**20)
+    return f"{mebi // 1024}Gi" if mebi and mebi % 1024 == 0 else f"{mebi}Mi"
+
+
+def _merged(fields: Mapping[str, Any], others: Mapping[str, Any], *, replace: bool, path: str = "") -> dict[str, Any]:
+    """Return both; ``replace``: whether the others may replace a value, else raise ScriptError."""
+    result = dict(fields)
+    for key, value in others.items():
+        if isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = _merged(result[key], value, replace=replace, path=f"{path}{key}.")
+        elif key in result and not replace:
+            raise ScriptError(
+                f"annotation nunet.bridge.vk.io/request: {path}{key} is not allowed; podbridge derives it from the pod"
+            )
+        else:
+            result[key] = value
+    return result
 
 
 def _variables(
-    pod: Pod,
-    container: Mapping[str, Any],
-    objects: Objects,
-    node: str,
-    requested: Resources,
-    settings: RequestSettings,
+    pod: Pod, container: Mapping[str, Any], objects: Objects, node: str, requested: Resources
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the variables without values of Secrets, and those with."""
     machine = {"cpu": requested.cpus, "memory": Decimal(requested.memory)}
@@ -230,19 +222,14 @@ def _variables(
     def values_with(with_objects: Objects) -> dict[str, str]:
         return environment.make(pod, container, "spec.containers[0]", with_objects, node, machine).values
 
-    values = values_with(objects)
-    for name, value in values.items():
+    variables = values_with(objects)
+    for name, value in variables.items():
         if ADDRESS in value:
             raise ScriptError(f"spec.containers[0].env: {name}: the IP address is not known before the job runs")
     # a variable contains the value of a Secret if it changes with it; it may do so through $(NAME)
-    other_values = values_with(Objects(objects.configmaps, _changed(objects.secrets), objects.tokens))
-    secret_variables = {name: value for name, value in values.items() if other_values.get(name) != value}
-    if secret_variables and not settings.secrets:
-        raise ScriptError(
-            f"spec.containers[0].env: {', '.join(sorted(secret_variables))}: values of Secrets are not allowed in this "
-            f"pool (sendSecrets)"
-        )
-    return {name: value for name, value in values.items() if name not in secret_variables}, secret_variables
+    others = values_with(Objects(objects.configmaps, _changed(objects.secrets), objects.tokens))
+    secret = {name: value for name, value in variables.items() if others.get(name) != value}
+    return {name: value for name, value in variables.items() if name not in secret}, secret
 
 
 def _changed(secrets: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -264,16 +251,13 @@ def _changed(secrets: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str,
     }
 
 
-def _registry(pod: Pod, image: str, objects: Objects, settings: RequestSettings) -> dict[str, str] | None:
+def _registry(pod: Pod, image: str, objects: Objects, section: NunetSection) -> dict[str, str] | None:
     """Return the credentials for the registry of the image; ``None``: the pod has none for it."""
-    auth_config = site_annotations.pull_secret(pod, objects)
-    if not auth_config:
-        return None
-    server = registry_of(image)
-    for name, entry in json.loads(auth_config)["auths"].items():
+    auth_config, server = site_annotations.pull_secret(pod, objects), registry_of(image)
+    for name, entry in (json.loads(auth_config)["auths"] if auth_config else {}).items():
         if _host(name) != server:
             continue
-        if not settings.secrets:
+        if not section.send_secrets:
             raise ScriptError(
                 f"spec.imagePullSecrets: credentials for {server} are not allowed in this pool (sendSecrets)"
             )

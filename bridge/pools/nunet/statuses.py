@@ -50,7 +50,6 @@ def job_status(
     configured: Mapping[str, State],
     *,
     peer: str = "",
-    owner: str = "",
     last_status: JobStatus | None = None,
     now: float,
 ) -> JobStatus:
@@ -62,10 +61,11 @@ def job_status(
     metadata = pod["metadata"]
     state = state_of(answer.status, configured)
     container = _container_name(pod, last_status)
-    identity = {"job": metadata["uid"], "namespace": metadata["namespace"], "name": metadata["name"]}
     common_fields: dict[str, Any] = {
-        **identity,
-        "owner": owner,
+        "job": metadata["uid"],
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "owner": "",
         "job_id": job,
         "host": peer or (last_status.host if last_status else ""),
     }
@@ -79,9 +79,8 @@ def job_status(
     if state == "running":
         started_at = started_at or now
         running = ContainerState(name=container, state="running", started_at=started_at, started=True, ready=True)
-        text = _remaining(
-            answer.remaining, last_status.message if last_status and last_status.phase == "running" else "", now
-        )
+        last_message = last_status.message if last_status and last_status.phase == "running" else ""
+        text = _remaining(answer.remaining, last_message, now)
         return JobStatus(**common_fields, phase="running", started_at=started_at, message=text, containers=[running])
     if last_status is not None and last_status.phase == "ended":
         return last_status
@@ -110,16 +109,10 @@ def _remaining(seconds: float | None, last_message: str, now: float) -> str:
     """Return when the DMS ends the job at the latest. The text changes only if this time moves by a minute."""
     if seconds is None:
         return last_message
-    end = now + seconds
-    text = f"the DMS ends it at {rfc3339(end)} at the latest"
-    if last_message and abs(end - _end_in(last_message)) <= NOTICE:
+    match = re.search(r"at (\S+Z) at the latest", last_message)
+    if match and abs(now + seconds - parse_rfc3339(match[1])) <= NOTICE:
         return last_message
-    return text
-
-
-def _end_in(text: str) -> float:
-    match = re.search(r"at (\S+Z) at the latest", text)
-    return parse_rfc3339(match[1]) if match else 0.0
+    return f"the DMS ends it at {rfc3339(now + seconds)} at the latest"
 
 
 def _container_name(pod: Mapping[str, Any], last_status: JobStatus | None) -> str:

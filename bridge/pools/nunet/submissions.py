@@ -5,34 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from bridge.clock import Clock
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError, UnknownJobError
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A submission that has got no answer.
-
-    ``until``: monotonic time until which the DMS may carry it out. ``word``: what the user had stated before it.
-    """
-
-    until: float
-    word: str
-
-
 class Submissions:
-    """The submissions of one pool by the pod's UID. Thread-safe.
+    """The submissions of one pool by the pod's UID. Thread-safe."""
 
-    ``lasts``: seconds after its start for which a submission may be carried out.
-    """
-
-    def __init__(self, lifetime: float, clock: Clock) -> None:
-        self._lifetime, self._clock = lifetime, clock
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._callers: set[str] = set()
-        self._sent: dict[str, Sent] = {}
+        self._words: dict[str, str] = {}
 
     @contextmanager
     def only_caller(self, uid: str) -> Iterator[None]:
@@ -49,31 +32,29 @@ class Submissions:
 
     @contextmanager
     def sending(self, uid: str, word: str) -> Iterator[None]:
-        """Record a submission while it is in progress, and after it unless its outcome is known."""
-        earlier_submission = self._sent.get(uid)
-        self._sent[uid] = Sent(self._clock.monotonic() + self._lifetime, word)
+        """Record a submission while it is in progress, and after it unless its outcome is known.
+
+        ``word``: what the user had stated before it.
+        """
+        earlier_word = self._words.get(uid)
+        self._words[uid] = word
         try:
             yield
         except SiteError as error:
             if not isinstance(error, SiteUnknownOutcomeError):
                 self.forget(uid)
-                if earlier_submission is not None:  # this one was not carried out, but an earlier one may have been
-                    self._sent[uid] = earlier_submission
+                if earlier_word is not None:  # this one was not carried out, but an earlier one may have been
+                    self._words[uid] = earlier_word
             raise
         self.forget(uid)
 
-    def sent(self, uid: str) -> Sent | None:
-        """Return the last submission without an answer; ``None``: there is none."""
-        return self._sent.get(uid)
-
-    def may_arrive(self, uid: str) -> bool:
-        """Return whether the DMS may still carry out a submission. Until then, an answer without a job is no proof."""
-        submission = self._sent.get(uid)
-        return submission is not None and self._clock.monotonic() <= submission.until
+    def word(self, uid: str) -> str | None:
+        """Return what the user had stated before the submission without an answer; ``None``: there is none."""
+        return self._words.get(uid)
 
     def forget(self, uid: str) -> None:
         """Remove what is recorded of a pod."""
-        self._sent.pop(uid, None)
+        self._words.pop(uid, None)
 
 
 @contextmanager

@@ -72,8 +72,8 @@ def test_pods_run_fail_and_are_deleted_and_none_twice(world):
         world.delete(pod, 1)
         world.gone(pod)
         assert world.jobs(pod) == ["cancelled"]
-    elsewhere = world.put(RTX, "elsewhere", annotations={"nunet.bridge.vk.io/locality": "antarctica"})
-    assert "locality not stated" in world.ended(elsewhere)["status"]["message"]
+    elsewhere = world.put(RTX, "elsewhere", annotations={"nunet.bridge.vk.io/peers": "QmPeer1"})
+    assert "peer QmPeer3: not among the allowed peers" in world.ended(elsewhere)["status"]["message"]
     for pod in (elsewhere, refused, good):
         world.delete(pod)
         world.gone(pod)

@@ -22,7 +22,7 @@ from bridge.errors import (
 )
 from bridge.http.curl_client import CallError
 from bridge.pools.nunet import dms_client, dms_logs, nunet_source
-from bridge.pools.nunet.dms_client import DmsAccess, DmsClient
+from bridge.pools.nunet.dms_client import DmsClient
 from bridge.protocol.model.jobs import pod_of
 from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects
@@ -43,6 +43,10 @@ def pools(site, **more):
         {"name": "nunet", "url": site.url, "pollPeriod": 0.2, "pingPeriod": 0.2, **more}
     )
     return nunet_source.pools_of(section, 5.0, SystemClock(), "pools.nunet[0]")
+
+
+def client(url, **more):
+    return DmsClient(NunetSection(name="nunet", url=url, **more), SystemClock())
 
 
 def only(site, **more):
@@ -398,13 +402,6 @@ def test_without_a_field_for_the_peer_the_dms_chooses_it(site):
     assert pool.status(found).job_id == "nunet-1"
 
 
-def test_a_dms_that_keeps_the_id_of_the_request(site):
-    pool = only(site, lookup="status")
-    assert pool.status(pod()) is None
-    site.jobs["u-1"] = dms.Job("u-1", {"job_id": "u-1"}, site.peers[0], time.monotonic())
-    assert pool.status(pod()).job_id == "u-1"
-
-
 @pytest.mark.parametrize(
     ("fault", "error"), [({"fail": 1}, SiteUnknownOutcomeError), ({"token": "x"}, SiteRefusedError)]
 )
@@ -498,9 +495,9 @@ def answers(*script):
 )
 def test_no_answer_of_another_program_means_that_a_job_is_gone(answer):
     with answers(answer) as url, pytest.raises(SiteError):
-        DmsClient(DmsAccess(url), SystemClock()).status("n-1")
+        client(url).status("n-1")
     with answers((404, "application/json", b'{"error": "no such job"}')) as url:
-        assert DmsClient(DmsAccess(url), SystemClock()).status("n-1") is None
+        assert client(url).status("n-1") is None
 
 
 def test_an_answer_has_a_limit(monkeypatch):
@@ -509,12 +506,12 @@ def test_an_answer_has_a_limit(monkeypatch):
         answers((200, "application/json", b"[" + b" " * 5000 + b"]")) as url,
         pytest.raises(SiteError, match="1000 bytes"),
     ):
-        DmsClient(DmsAccess(url), SystemClock()).peers(0)
+        client(url).peers(0)
 
 
 def test_an_accepted_job_without_an_id_has_an_unknown_outcome():
     with answers((200, "application/json", b"{}")) as url, pytest.raises(SiteUnknownOutcomeError):
-        DmsClient(DmsAccess(url), SystemClock()).submit({}, 5)
+        client(url).submit({}, 5)
 
 
 # --- logs -------------------------------------------------------------------------------------------------------------
@@ -560,8 +557,9 @@ def test_a_followed_log_ends_when_it_is_closed(site):
     assert time.monotonic() - began < 1.5
 
 
-def test_a_log_has_a_limit(site):
-    pool, found = only(site, logLimit=1024), pod()
+def test_a_log_has_a_limit(site, monkeypatch):
+    monkeypatch.setattr(dms_logs, "MOST_BYTES", 1024)
+    pool, found = only(site), pod()
     submit(pool, found)
     site.jobs["nunet-1"].log = lambda: b"x" * 5000
     pool._dms._peer_list = None
@@ -614,12 +612,12 @@ def test_log_urls_of_other_hosts_are_refused(site, url, monkeypatch):
     ],
 )
 def test_allowed_hosts(url, hosts, good):
-    access = dms_logs.LogAccess(hosts=hosts)
+    section = NunetSection(name="nunet", url="https://dms", log_hosts=hosts)
     if good:
-        assert dms_logs.check_url(url, access) == url
+        assert dms_logs.check_url(url, section) == url
     else:
         with pytest.raises(SiteRefusedError):
-            dms_logs.check_url(url, access)
+            dms_logs.check_url(url, section)
 
 
 @pytest.mark.parametrize(
@@ -633,26 +631,34 @@ def test_allowed_hosts(url, hosts, good):
 )
 def test_by_default_a_peer_reaches_one_port_of_the_dms(url, expected):
     assert dms_logs.own_host(url) == expected
-    access = dms_logs.LogAccess(hosts=(expected,), insecure=True)
+    section = NunetSection(name="nunet", url=url, insecure_logs=True)
     scheme, _, host = url.partition("://")
     name = host.partition("/")[0].removesuffix(":9999")
-    assert dms_logs.check_url(f"{scheme}://{host}/log", access)
+    assert dms_logs.check_url(f"{scheme}://{host}/log", section)
     for port in (1, 22, 443 if scheme == "http" else 80, 6443, 65535):
         with pytest.raises(SiteRefusedError, match="is not allowed"):
-            dms_logs.check_url(f"{scheme}://{name}:{port}/log", access)
+            dms_logs.check_url(f"{scheme}://{name}:{port}/log", section)
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ({"defaults": {"colour": "red"}}, "unknown key colour"),
+        ({"defaults": {"colour": "red"}}, "defaults.colour: unknown"),
         ({"defaults": {"max-time": "x"}}, "defaults.max-time: 'x'"),
+        ({"defaults": {"no-job": "true"}}, "defaults.no-job: only a pod"),
     ],
 )
 def test_defaults_of_annotations_are_checked_at_the_start(site, more, text):
     with pytest.raises(ConfigError, match=text):
         pools(site, **more)
+
+
+def test_a_pod_has_the_defaults_and_its_own_values_first(site):
+    pool = only(site, defaults={"max-price-per-hour": "5", "max-time": "60"})
+    submit(pool, pod(annotations={"nunet.bridge.vk.io/max-price-per-hour": "7"}))
+    capability = site.jobs["nunet-1"].body["requiredCapability"]
+    assert (capability["price"]["max_per_hour"], capability["time"]["max_time"]) == (7, 60)
 
 
 @pytest.mark.parametrize(
@@ -669,7 +675,7 @@ def test_an_answer_about_peers_that_cannot_be_used_refuses_no_pod(site, peers):
     pool = only(site, pingPeriod=60)
     pool.ping()
     with answers(peers) as url:
-        pool._dms = DmsClient(DmsAccess(url), SystemClock())
+        pool._dms = client(url)
         with pytest.raises(SiteError) as caught:
             submit(pool, pod())
     assert caught.value.retryable
@@ -683,10 +689,9 @@ def test_an_error_of_tls_says_whether_the_request_was_sent(monkeypatch, sent, er
 
     monkeypatch.setattr(dms_client.CurlClient, "call", fail)
     with pytest.raises(error):
-        DmsClient(DmsAccess("https://127.0.0.1:1"), SystemClock()).submit({}, 1)
+        client("https://127.0.0.1:1").submit({}, 1)
 
 
 def test_a_missing_file_of_tls_sends_nothing(tmp_path):
-    access = DmsAccess("https://127.0.0.1:1", ca_file=tmp_path / "ca.crt")
     with pytest.raises(SiteDownError, match="does not exist"):
-        DmsClient(access, SystemClock()).submit({}, 1)
+        client("https://127.0.0.1:1", ca_file=tmp_path / "ca.crt").submit({}, 1)

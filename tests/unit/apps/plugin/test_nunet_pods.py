@@ -14,8 +14,7 @@ from bridge.errors import ScriptError, SiteError, SiteRefusedError, UnknownJobEr
 from bridge.pools.nunet import nunet_source
 from bridge.script.references import Objects
 from bridge.serving.http_error import AnswerError
-from cluster.dms import SECONDS, FakeDms, Job
-from tests.fakes.clock import FakeClock
+from cluster.dms import SECONDS, FakeDms
 
 
 class SlowDms(FakeDms):
@@ -33,21 +32,6 @@ class SlowDms(FakeDms):
             super().cancel(job)
 
 
-class LateDms(SlowDms):
-    """A DMS that knows a job by the pod's UID, and carries out submissions only when the test says so."""
-
-    def __init__(self):
-        super().__init__()
-        self.posts = []
-
-    def submit(self, body):
-        self.posts.append(Job(body["job_id"], body, self.peers[2], time.monotonic()))
-        return self.posts[-1]
-
-    def carry_out(self):
-        self.jobs.update({job.id: job for job in self.posts})
-
-
 @pytest.fixture
 def dms():
     with SlowDms() as running:
@@ -55,25 +39,12 @@ def dms():
 
 
 @pytest.fixture
-def late():
-    with LateDms() as running:
-        yield running
-
-
-def pool_of(dms, clock, lookup):
+def pool(dms):
     entry = {"name": "nunet", "url": dms.url, "pollPeriod": 0.1, "pingPeriod": 0.1, "cancelPath": "/api/v1/job/{job}"}
-    config = Config.model_validate({"slurmRestApi": "", "pools": {"nunet": [{**entry, "lookup": lookup}]}})
-    made = nunet_source.make(config, clock, interlink=True).pools()["nunet"]
+    config = Config.model_validate({"slurmRestApi": "", "pools": {"nunet": [entry]}})
+    made = nunet_source.make(config, SystemClock(), interlink=True).pools()["nunet"]
     made.ping()
     return made
-
-
-@pytest.fixture
-def pool(dms, request):
-    return pool_of(dms, SystemClock(), getattr(request, "param", "services"))
-
-
-EACH_LOOKUP = pytest.mark.parametrize("pool", ["services", "status"], indirect=True)
 
 
 @pytest.fixture
@@ -166,7 +137,6 @@ def test_a_pod_with_a_lost_answer_is_deleted_when_a_peer_shows_its_job(dms, pods
     assert pods._deletions.undelivered() == {}
 
 
-@EACH_LOOKUP
 def test_a_pod_that_is_deleted_during_its_creation_is_cancelled_after_it(dms, pods, posting):
     creation = threading.Thread(target=create, args=(pods, pod()))
     creation.start()
@@ -213,7 +183,6 @@ def test_a_deletion_under_a_wrong_name_does_not_forget_that_the_pod_was_deleted(
         create(pods, pod())
 
 
-@EACH_LOOKUP
 def test_a_creation_that_is_repeated_while_it_is_in_progress_gets_the_same_job(dms, pool, posting):
     def wait(seconds):
         posting.go_on.set()  # the second creation waits for the first
@@ -231,7 +200,6 @@ def test_a_creation_that_is_repeated_while_it_is_in_progress_gets_the_same_job(d
     assert (posting.posts, len(dms.jobs)) == (1, 1)
 
 
-@EACH_LOOKUP
 def test_the_end_of_a_repeated_creation_does_not_end_the_first(dms, pool, posting):
     pods = Pods(OnePool(pool), lambda seconds: False, 0.0)
     creation = threading.Thread(target=create, args=(pods, pod()))
@@ -248,57 +216,20 @@ def test_the_end_of_a_repeated_creation_does_not_end_the_first(dms, pool, postin
     assert len(dms.cancelled) == 1
 
 
-def test_a_job_that_the_dms_makes_after_a_lost_answer_is_found(late):
-    pods = Pods(OnePool(pool_of(late, FakeClock(), "status")), lambda seconds: False, 1.0)
-    late.drop = 1
-    for _ in range(2):
-        with pytest.raises(UnknownJobError, match="may still carry out"):
-            create(pods, pod())
-        with pytest.raises(UnknownJobError):
-            pods.statuses([pod()])
-    late.carry_out()
-    uid = pod()["metadata"]["uid"]
-    assert create(pods, pod()) == (uid, uid)
-    assert len(late.posts) == 1
-
-
-def test_a_pod_is_submitted_again_when_a_lost_submission_can_no_longer_become_a_job(late):
-    clock = FakeClock()
-    pods = Pods(OnePool(pool_of(late, clock, "status")), lambda seconds: False, 0.0)
-    late.drop = 1
-    with pytest.raises(SiteError):
-        create(pods, pod())
-    clock.advance(60 + 60)
-    with pytest.raises(UnknownJobError):
-        create(pods, pod())
-    assert len(late.posts) == 1
-    clock.advance(1)
-    create(pods, pod())
-    assert len(late.posts) == 2
-
-
-def test_a_job_of_an_earlier_process_that_no_peer_shows_is_found_by_its_uid(late):
-    for _ in range(2):
-        pods = Pods(OnePool(pool_of(late, FakeClock(), "status")), lambda seconds: False, 1.0)
-        create(pods, pod())
-        late.jobs.update({job.id: job for job in late.posts})
-        late.shows = False
-    assert len(late.posts) == 1
-
-
-def test_a_creation_ends_when_its_pod_is_deleted(late):
+def test_a_creation_ends_when_its_pod_is_deleted(dms, pool):
     def delete(seconds):
         with pytest.raises(UnknownJobError):
             pods.delete(pod())
         return False
 
-    pods = Pods(OnePool(pool_of(late, SystemClock(), "status")), delete, 10.0)
-    late.drop = 1
+    pods = Pods(OnePool(pool), delete, 10.0)
+    dms.shows, dms.drop = False, 1
     with pytest.raises(SiteRefusedError, match="deleted"):
         create(pods, pod())
     pods.repeat_cancellations()
     assert list(pods._deletions.undelivered()) == [pod()["metadata"]["uid"]]
-    late.carry_out()
+    dms.shows = True
+    time.sleep(0.1)  # the list of peers is not newer
     pods.repeat_cancellations()
-    assert late.cancelled == late.posts
-    assert (len(late.posts), pods._deletions.undelivered()) == (1, {})
+    assert dms.cancelled == list(dms.jobs.values())
+    assert (len(dms.jobs), pods._deletions.undelivered()) == (1, {})

@@ -9,8 +9,10 @@ import time
 import pytest
 
 from bridge.clock import SystemClock
+from bridge.config.nunet import NunetSection
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
-from bridge.pools.nunet.dms_client import DmsAccess, DmsClient
+from bridge.pools.nunet import dms_client
+from bridge.pools.nunet.dms_client import DmsClient
 from cluster.polling import eventually
 
 
@@ -44,12 +46,14 @@ class Server:
 
 
 @pytest.fixture
-def serve():
+def serve(monkeypatch):
     servers = []
 
-    def start(answer, **limits):
+    def start(answer, timeout=30.0, cancel_path="/job/{job}"):
         servers.append(Server(answer))
-        return DmsClient(DmsAccess(servers[-1].url, **limits), SystemClock()), servers[-1]
+        monkeypatch.setattr(dms_client, "TIMEOUT", timeout)
+        section = NunetSection(name="n", url=servers[-1].url, cancel_path=cancel_path)
+        return DmsClient(section, SystemClock()), servers[-1]
 
     yield start
     for server in servers:
@@ -82,7 +86,7 @@ def test_an_answer_to_a_write_that_may_have_been_carried_out_has_an_unknown_outc
     with pytest.raises(SiteUnknownOutcomeError, match=f"HTTP {status}"):
         client.submit({}, 5.0)
     with pytest.raises(SiteUnknownOutcomeError):
-        client.cancel("DELETE", "/job/{job}", "j")
+        client.cancel("j")
     with pytest.raises(SiteError) as caught:
         client.status("j")
     assert not isinstance(caught.value, SiteUnknownOutcomeError)
@@ -145,11 +149,12 @@ def test_a_list_of_peers_that_is_new_enough_waits_for_no_request(serve):
 
 
 def test_a_write_has_a_connection_of_its_own_and_a_body_or_an_empty_one(serve):
-    client, server = serve(json_answer(200, {"job_id": "j-1"}))
+    client, server = serve(json_answer(200, {"job_id": "j-1"}), cancel_path="POST /job/{job}/stop")
     assert client.submit({"a": 1}, 5.0) == "j-1"
-    client.cancel("POST", "/job/{job}", "j-1")
+    client.cancel("j-1")
     submitted, cancelled = (request.lower() for request in server.requests)
     assert "content-type: application/json" in submitted
     assert submitted.endswith('{"a": 1}')
+    assert cancelled.startswith("post /job/j-1/stop http")
     assert "content-length: 0" in cancelled
     assert "content-type" not in cancelled

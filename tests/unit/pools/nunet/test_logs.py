@@ -8,17 +8,19 @@ import time
 
 import pytest
 
+from bridge.config.nunet import NunetSection
 from bridge.errors import SiteRefusedError
 from bridge.pools.nunet import dms_logs
-from bridge.pools.nunet.dms_logs import Log, LogAccess
+from bridge.pools.nunet.dms_logs import Log
 from bridge.protocol.model.requests import LogOptions
 
-ACCESS = LogAccess(hosts=("127.0.0.1",), insecure=True, timeout=5.0)
+SECTION = NunetSection(name="n", url="http://127.0.0.1:1", log_hosts=["127.0.0.1"])
 
 
 @pytest.fixture
-def peer():
+def peer(monkeypatch):
     """Return a function that starts a server with the beginning of an answer; the rest of it never comes."""
+    monkeypatch.setattr(dms_logs, "TIMEOUT", 5.0)
     listeners, connections = [], []
 
     def start(begin):
@@ -48,7 +50,7 @@ def peer():
 def test_the_beginning_of_a_log_does_not_wait_for_its_end(peer):
     url = peer(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\none\n")
     began = time.monotonic()
-    assert next(dms_logs.read(url, ACCESS)) == b"one\n"
+    assert next(dms_logs.read(url, SECTION)) == b"one\n"
     assert time.monotonic() - began < 2
 
 
@@ -75,7 +77,7 @@ def test_an_answer_that_is_not_read_to_its_end_leaves_no_connection(peer, begin)
 
     def read():
         try:
-            kept.append(next(dms_logs.read(url, ACCESS)))
+            kept.append(next(dms_logs.read(url, SECTION)))
         except SiteRefusedError as error:
             kept.append(error)
 

@@ -34,6 +34,7 @@ def test_the_pools_of_a_section():
         ("{name: n, url: 'http://d', caFile: /x}", "caFile requires a url"),
         ("{name: n, url: 'https://d', keyFile: /x}", "keyFile requires certFile"),
         ("{name: n, url: 'http://d', cancelPath: /stop}", "must begin with / and contain {job}"),
+        ("{name: n, url: 'http://d', cancelPath: 'HEAD /stop/{job}'}", "must begin with / and contain {job}"),
         ("{name: n, url: 'http://d', statuses: {x: dead}}", "pools.nunet.0.statuses.x"),
         ("{name: n, url: 'http://d', peerField: 'a b'}", "pools.nunet.0.peerField"),
         ("{name: n, url: 'http://d', servcies: allow}", "did you mean services?"),
