@@ -6,7 +6,7 @@
 cd "$checkout"
 skipped=77
 export MYPY_CACHE_DIR="$cache/mypy" # a fresh checkout has none of its own
-linters=(ruff-check ruff-format mypy mypy-hack import-linter shellcheck docs)
+linters=(ruff-check ruff-format mypy mypy-hack import-linter shellcheck generated docs)
 
 lint() {
     local bin=$venv/bin
@@ -14,8 +14,9 @@ lint() {
     ruff-check) "$bin/ruff" check . ;;
     ruff-format) "$bin/ruff" format --check . ;;
     mypy) "$bin/mypy" ;;
-    mypy-hack) MYPYPATH=hack:. "$bin/mypy" -p cluster ;;
+    mypy-hack) MYPYPATH=hack:. "$bin/mypy" -p cluster -p generate ;;
     import-linter) "$bin/lint-imports" ;;
+    generated) ./hack/generate.sh --check ;;
     docs) ./hack/docs.sh --check ;;
     shellcheck)
         if ! command -v shellcheck >/dev/null; then

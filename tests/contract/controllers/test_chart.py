@@ -17,10 +17,11 @@ import pytest
 import yaml
 
 import bridge.config.hub
-import chart
 from bridge.apps.cli.plugin_command import plugin
 from cluster import crds, install, tools
 from cluster.polling import eventually
+from generate import chart, manifests
+from generate.manifests import template
 
 pytestmark = pytest.mark.real
 
@@ -49,7 +50,7 @@ def helm() -> str:
 
 def rendered(name: str) -> str:
     """Render the chart with the values of one set, without what is the same in each: roles and policies."""
-    text = chart.template("--skip-tests", f"--values={SETS / f'{name}.values.yaml'}")
+    text = template("--skip-tests", f"--values={SETS / f'{name}.values.yaml'}")
     documents = [each for each in re.split(r"(?m)^---\n", text) if each.strip()]
     return "---\n".join(each for each in documents if not SAME.search(each))
 
@@ -65,9 +66,9 @@ def run(*command: str, fails: bool = False) -> str:
 
 
 def test_config_has_the_objects_of_the_chart(helm: str) -> None:
-    wanted = chart.manifests()
-    found = {file.name: file.read_text() for file in chart.MANIFESTS.iterdir()}
-    assert found == wanted, "run: PYTHONPATH=hack:. python hack/chart.py"
+    wanted = {file.name: text for file, text in manifests.files().items()}
+    found = {file.name: file.read_text() for file in manifests.FOLDER.iterdir()}
+    assert found == wanted, "run: ./hack/generate.sh"
     listed = yaml.safe_load(wanted["kustomization.yaml"])["resources"]
     assert {
         *listed,
@@ -80,7 +81,7 @@ def test_config_has_the_objects_of_the_chart(helm: str) -> None:
 
 
 def test_kustomize_reads_config(kubernetes: Any) -> None:
-    checked = kubernetes.kubectl("apply", "--dry-run=server", "-k", str(chart.MANIFESTS))
+    checked = kubernetes.kubectl("apply", "--dry-run=server", "-k", str(manifests.FOLDER))
     assert "deployment.apps/podbridge-scheduler created" in checked
     assert "clusterrole.rbac.authorization.k8s.io/podbridge-scheduler unchanged" in checked
 
@@ -107,7 +108,7 @@ def test_the_configuration_of_a_value_set_is_valid(helm: str, name: str) -> None
 
 
 def test_nats_server_accepts_what_its_init_container_writes(helm: str, tmp_path: Path) -> None:
-    found = objects(chart.template("--set=nats.enabled=true", "--set=nats.pools={alpha,beta}", *JETSTREAM))
+    found = objects(template("--set=nats.enabled=true", "--set=nats.pools={alpha,beta}", *JETSTREAM))
     (server,) = (each for each in found if each["kind"] == "StatefulSet")
     pod = server["spec"]["template"]["spec"]
     secrets = {each["metadata"]["name"]: each["data"] for each in found if each["kind"] == "Secret" and "data" in each}
@@ -135,7 +136,7 @@ def test_nats_server_accepts_what_its_init_container_writes(helm: str, tmp_path:
 
 def test_the_plugin_understands_its_arguments(helm: str) -> None:
     for settings in (["plugin"], ["nats-client", "--set=plugin.enabled=true", "--set=plugin.existingSecret=x"]):
-        found = objects(chart.template(f"--values={SETS / settings[0]}.values.yaml", *settings[1:]))
+        found = objects(template(f"--values={SETS / settings[0]}.values.yaml", *settings[1:]))
         (pod,) = (
             each["spec"]["template"]["spec"]
             for each in found
@@ -151,7 +152,7 @@ def test_the_plugin_understands_its_arguments(helm: str) -> None:
 
 def test_the_alerts_and_the_dashboards_are_those_of_the_files(helm: str) -> None:
     switches = ("--set=monitoring.prometheusRule.enabled=true", "--set=monitoring.dashboards.enabled=true")
-    found = {each["kind"]: each for each in objects(chart.template(*switches, "--show-only=templates/monitoring.yaml"))}
+    found = {each["kind"]: each for each in objects(template(*switches, "--show-only=templates/monitoring.yaml"))}
     files = chart.CHART / "files"
     assert found["PrometheusRule"]["spec"] == yaml.safe_load((files / "alerts.yaml").read_text())
     boards = {file.name: json.loads(file.read_text()) for file in (files / "dashboards").glob("*.json")}
@@ -163,7 +164,7 @@ def alerts(*settings: str) -> dict[str, str]:
     """Return the expression of each alert that the chart renders with these values."""
     switches = ("monitoring.prometheusRule.enabled=true", *settings)
     where = "--show-only=templates/monitoring.yaml"
-    found = {each["kind"]: each for each in objects(chart.template(where, *(f"--set={each}" for each in switches)))}
+    found = {each["kind"]: each for each in objects(template(where, *(f"--set={each}" for each in switches)))}
     rules = [rule for group in found["PrometheusRule"]["spec"]["groups"] for rule in group["rules"]]
     return {rule["alert"]: rule["expr"] for rule in rules}
 
@@ -189,7 +190,7 @@ def test_alerts_read_the_metrics_of_their_installation_alone(helm: str) -> None:
 def test_each_alert_names_its_page_of_the_documentation_that_an_administrator_serves(helm: str) -> None:
     site = "https://docs.example.org/pod$1bridge"
     where = ("--set=monitoring.prometheusRule.enabled=true", "--show-only=templates/monitoring.yaml")
-    (rule,) = objects(chart.template(*where, f"--set=monitoring.prometheusRule.docsUrl={site}/"))
+    (rule,) = objects(template(*where, f"--set=monitoring.prometheusRule.docsUrl={site}/"))
     alerts = [each for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each]
     assert alerts
     for alert in alerts:
@@ -200,7 +201,7 @@ def test_each_alert_names_its_page_of_the_documentation_that_an_administrator_se
 def test_policies_let_the_hub_reach_the_servers_of_its_release(helm: str) -> None:
     cidr = "192.0.2.0/24"
     found = objects(
-        chart.template(
+        template(
             "--set=nats.enabled=true",
             "--set=nats.pools={alpha}",
             "--set=redis.enabled=true",
@@ -228,13 +229,13 @@ def test_kind_sh_sets_values_that_the_chart_accepts(helm: str) -> None:
     script = (chart.ROOT / "hack" / "kind.sh").read_text()
     found = dict(re.findall(r"^\[\[ -z \$(\w+) \]\] \|\| arguments\+=\((.*)\)$", script, re.MULTILINE))
     assert found.keys() == {"pools", "kueue"}
-    assert "kind: StatefulSet" in chart.template(*shlex.split(found["pools"]))
-    assert "name: podbridge-queues" in chart.template(*shlex.split(found["kueue"]))
+    assert "kind: StatefulSet" in template(*shlex.split(found["pools"]))
+    assert "name: podbridge-queues" in template(*shlex.split(found["kueue"]))
 
 
 def test_the_web_page_gets_nothing_of_the_hub(helm: str) -> None:
     secret = '--set-json=extraVolumes=[{"name":"x","secret":{"secretName":"hub-secret"}}]'
-    text = chart.template(
+    text = template(
         "--set=dashboard.enabled=true",
         "--set=extraEnv[0].name=SLURM_JWT",
         "--set=extraArgs[0]=--hub",
@@ -249,16 +250,16 @@ def test_the_first_ip_family_decides_where_everything_listens(helm: str) -> None
     for family, hosts in (("IPv6", {"[::]", "::"}), ("IPv4", {"0.0.0.0"})):  # noqa: S104
         found = set()
         for name in values:
-            text = chart.template(f"--values={SETS / f'{name}.values.yaml'}", f"--set=ipFamilies={{{family}}}")
+            text = template(f"--values={SETS / f'{name}.values.yaml'}", f"--set=ipFamilies={{{family}}}")
             found |= set(re.findall(r"--(?:host|listen|health|metrics|websocket-host)=(\[::\]|::|0\.0\.0\.0)", text))
         assert found == hosts
 
 
 def test_the_image_of_a_part_has_the_keys_of_the_image_of_all(helm: str) -> None:
-    text = chart.template("--set=admission.image.pullPolicy=Always", "--show-only=templates/admission.yaml")
+    text = template("--set=admission.image.pullPolicy=Always", "--show-only=templates/admission.yaml")
     assert "imagePullPolicy: Always" in text
     plugin_values = f"--values={SETS / 'plugin.values.yaml'}"
-    found = objects(chart.template(plugin_values, "--set=plugin.image.pullPolicy=Never"))
+    found = objects(template(plugin_values, "--set=plugin.image.pullPolicy=Never"))
     (pod,) = (
         each["spec"]["template"]["spec"]
         for each in found
@@ -266,13 +267,13 @@ def test_the_image_of_a_part_has_the_keys_of_the_image_of_all(helm: str) -> None
     )
     assert pod["containers"][0]["imagePullPolicy"] == "Never"
     with pytest.raises(subprocess.CalledProcessError):
-        chart.template("--set=admission.image.tga=x")
+        template("--set=admission.image.tga=x")
 
 
 def test_replicas_in_the_network_of_their_node_make_room_for_their_successor(helm: str) -> None:
     (found,) = (
         each
-        for each in objects(chart.template("--set=scheduler.hostNetwork=true", "--show-only=templates/scheduler.yaml"))
+        for each in objects(template("--set=scheduler.hostNetwork=true", "--show-only=templates/scheduler.yaml"))
         if each["kind"] == "Deployment"
     )
     assert found["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
@@ -281,7 +282,7 @@ def test_replicas_in_the_network_of_their_node_make_room_for_their_successor(hel
 @pytest.mark.parametrize("race", [False, True])
 def test_the_policy_lets_the_controllers_grant_only_for_late_binding(helm: str, race: bool) -> None:
     switch = f"--set=config.pools.race.enabled={str(race).lower()}"
-    found = objects(chart.template(switch, "--show-only=templates/policies.yaml"))
+    found = objects(template(switch, "--show-only=templates/policies.yaml"))
     (policy,) = (
         each["spec"]
         for each in found
@@ -389,7 +390,7 @@ def test_install_upgrade_rollback_and_uninstall(helm: str, kubernetes: Any, name
 
 
 def test_an_empty_list_of_pools_is_allowed(helm: str) -> None:
-    assert objects(chart.template("--set=nats.pools=null"))
+    assert objects(template("--set=nats.pools=null"))
 
 
 @pytest.mark.parametrize(
@@ -405,7 +406,7 @@ def test_an_empty_list_of_pools_is_allowed(helm: str) -> None:
 def test_the_secret_of_the_token_has_the_names_of_each_chart_of_slurm_bridge(
     helm: str, settings: list[str], secret: str, key: str
 ) -> None:
-    found = objects(chart.template("--show-only=templates/scheduler.yaml", *(f"--set={each}" for each in settings)))
+    found = objects(template("--show-only=templates/scheduler.yaml", *(f"--set={each}" for each in settings)))
     (pod,) = (each["spec"]["template"]["spec"] for each in found if each["kind"] == "Deployment")
     (volume,) = (each["secret"] for each in pod["volumes"] if each["name"] == "slurm-jwt")
     assert (volume["secretName"], volume["items"][0]["key"]) == (secret, key)
@@ -464,7 +465,7 @@ def test_the_strategy_recreate_has_no_parameters_of_another(helm: str, network: 
     (deployment,) = [
         each
         for each in objects(
-            chart.template(
+            template(
                 "--set=scheduler.strategy.type=Recreate",
                 f"--set=scheduler.hostNetwork={network}",
                 "--show-only=templates/scheduler.yaml",
@@ -480,7 +481,7 @@ def test_the_strategy_recreate_has_no_parameters_of_another(helm: str, network: 
 )
 def test_the_ports_of_the_logs_of_nunet_are_open(helm: str, hosts: list[str], opened: set[int]) -> None:
     pools = json.dumps([{"name": "n", "url": "https://dms:9999", "logHosts": hosts}])
-    text = chart.template("--set=networkPolicy.enabled=true", f"--set-json=config.pools.nunet={pools}")
+    text = template("--set=networkPolicy.enabled=true", f"--set-json=config.pools.nunet={pools}")
     (policy,) = [
         each
         for each in objects(text)
@@ -491,7 +492,7 @@ def test_the_ports_of_the_logs_of_nunet_are_open(helm: str, hosts: list[str], op
 
 
 def test_a_secret_of_the_hub_can_be_mounted_in_the_plugin(helm: str) -> None:
-    text = chart.template(
+    text = template(
         f"--values={SETS / 'plugin.values.yaml'}",
         '--set-json=secretMounts=[{"name":"hub","existingSecret":"seed","parts":["plugin"]}]',
         "--show-only=templates/plugin/deployment.yaml",
@@ -502,7 +503,7 @@ def test_a_secret_of_the_hub_can_be_mounted_in_the_plugin(helm: str) -> None:
 def test_redis_gets_the_signals_of_its_container(helm: str, tmp_path: Path) -> None:
     (container,) = [
         each["spec"]["template"]["spec"]["containers"][0]
-        for each in objects(chart.template("--set=redis.enabled=true", "--show-only=templates/redis.yaml"))
+        for each in objects(template("--set=redis.enabled=true", "--show-only=templates/redis.yaml"))
         if each["kind"] == "StatefulSet"
     ]
     (tmp_path / "redis-server").write_text('#!/bin/sh\necho "$$ $*"\ncat\n')

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-import chart
 from cluster import install
 from cluster.pki import Authority
 from cluster.polling import eventually
 from cluster.ports import free_block, listening
+from generate.manifests import template
 
 pytestmark = pytest.mark.real
 
@@ -31,7 +31,7 @@ SETTINGS = (
 
 def test_the_api_server_requires_a_client_certificate_and_calls_the_plugin(tmp_path: Path) -> None:
     install.ensure(modules=[install.HELM, install.INTERLINK])
-    text = chart.template("--show-only=templates/plugin/service.yaml", *(f"--set={each}" for each in SETTINGS))
+    text = template("--show-only=templates/plugin/service.yaml", *(f"--set={each}" for each in SETTINGS))
     (found,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "ConfigMap")
     first = free_block(2)
     replaced = {"/etc/podbridge/plugin-tls": str(tmp_path), "/tmp/interlink": str(tmp_path / "data")}

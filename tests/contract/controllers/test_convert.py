@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import chart
 from cluster import install, tools
+from generate.manifests import template
 
 pytestmark = pytest.mark.real
 
@@ -39,7 +39,7 @@ def test_the_chart_accepts_the_values(words: list[str], tmp_path: Path) -> None:
     install.ensure(modules=[install.HELM])
     values = tmp_path / "values.yaml"
     values.write_text(convert(*words))
-    text = chart.template("--skip-tests", f"--values={values}")
+    text = template("--skip-tests", f"--values={values}")
     settings = json.loads(convert(*words, "-o", "json"))["config"]
     for key in ("partition", "mcsLabel", "slurmRestApi"):
         if settings.get(key):

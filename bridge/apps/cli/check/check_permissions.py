@@ -32,7 +32,7 @@ Rule = Mapping[str, Any]
 
 
 def roles() -> dict[str, list[dict[str, Any]]]:
-    """Return the rules of each part, as hack/roles.py has written them from the shipped roles."""
+    """Return the rules of each part, as hack/generate.sh has written them from the shipped roles."""
     found: dict[str, list[dict[str, Any]]] = json.loads(
         resources.files("bridge.apps.cli").joinpath("roles.json").read_text()
     )

@@ -16,12 +16,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-import commands
 import krew
 from bridge import __version__
 from bridge.apps.cli import completing, kubectl, output, reports, top, watching
 from bridge.apps.cli.main import cli
 from bridge.errors import KubeUnavailableError
+from generate import commands
 
 ALL = [pytest.param(command, id=name) for name, command in commands.commands(cli)]
 

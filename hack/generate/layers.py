@@ -1,15 +1,14 @@
-"""Write the picture of the layers into CONTRIBUTING.md. ``--check`` only compares."""
+"""The picture of the layers in CONTRIBUTING.md."""
 
 from __future__ import annotations
 
 import ast
-import sys
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "CONTRIBUTING.md"
-BEGIN, END = "<!-- begin: hack/house.py -->\n", "<!-- end: hack/house.py -->\n"
+BEGIN, END = "<!-- begin: hack/generate.sh -->\n", "<!-- end: hack/generate.sh -->\n"
 
 
 def layers() -> list[list[str]]:
@@ -37,13 +36,7 @@ def picture() -> str:
     return "\n".join([*parts, rule, "```", ""])
 
 
-def text() -> str:
+def files() -> dict[Path, str]:
     """Return CONTRIBUTING.md with the current picture."""
     before, _, rest = TARGET.read_text().partition(BEGIN)
-    return before + BEGIN + picture() + END + rest.partition(END)[2]
-
-
-if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(0 if TARGET.read_text() == text() else "CONTRIBUTING.md is out of date: run hack/house.py")
-    TARGET.write_text(text())
+    return {TARGET: before + BEGIN + picture() + END + rest.partition(END)[2]}

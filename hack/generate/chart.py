@@ -1,16 +1,12 @@
-"""Generate what follows from the Helm chart and from the code. ``--check`` only compares.
+"""What follows from the values of the Helm chart.
 
-- ``config`` in ``helm/podbridge/values.schema.json``: the schema of podbridge's configuration;
-- the table of values in ``helm/podbridge/README.md``: the comments of ``values.yaml``;
-- ``config/``: the objects of the chart for ``kubectl apply`` and kustomize, by ``helm template``.
+- ``helm/podbridge/values.schema.json``: types from the defaults, and the schema of podbridge's configuration;
+- the table of values in ``helm/podbridge/README.md``: the comments of ``values.yaml``.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,40 +15,12 @@ from typing import Any
 import yaml
 
 from bridge.config.hub import Config
-from cluster import install
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "podbridge"
 SCHEMA = CHART / "values.schema.json"
 README = CHART / "README.md"
-MANIFESTS = ROOT / "config"
-BEGIN, END = "<!-- begin: hack/chart.py -->\n", "<!-- end: hack/chart.py -->\n"
-FILES = {
-    "rbac/admission.yaml": "rbac.yaml",
-    "rbac/scheduler.yaml": "rbac.yaml",
-    "rbac/controllers.yaml": "rbac.yaml",
-    "rbac/run.yaml": "rbac-run.yaml",
-    "rbac/pools.yaml": "rbac-pools.yaml",
-    "rbac/queues.yaml": "rbac-queues.yaml",
-    "rbac/race.yaml": "rbac-race.yaml",
-    "rbac/dashboard.yaml": "rbac-dashboard.yaml",
-    "policies.yaml": "policies.yaml",
-    "crds.yaml": "crds.yaml",
-}
-"""The file of ``config/`` for each template; the others are in :data:`REST`."""
-REST = "podbridge.yaml"
-SETTINGS = ("rbac.run=true", "rbac.queues=true", "rbac.race=true", "rbac.dashboard=true")
-NOTE = "# Written by hack/chart.py from the Helm chart helm/podbridge.\n"
-NAMESPACE = "apiVersion: v1\nkind: Namespace\nmetadata: {name: podbridge}\n"
-KUSTOMIZATION = (
-    NOTE
-    + "# rbac-run.yaml adds the account of `podbridge run`, rbac-queues.yaml the permissions for MasterQueues,\n"
-    + "# rbac-race.yaml those for late binding, rbac-dashboard.yaml the account of the web page.\n"
-    + "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
-    + "".join(f"  - {name}\n" for name in ("rbac.yaml", "rbac-pools.yaml", "policies.yaml"))
-    + "".join(f"  - {name}\n" for name in ("crds.yaml", REST))
-)
-
+BEGIN, END = "<!-- begin: hack/generate.sh -->\n", "<!-- end: hack/generate.sh -->\n"
 
 _AMOUNT = {"type": ["integer", "string", "null"], "pattern": "^[0-9]+%?$", "minimum": 0}
 _PULL = ["Always", "IfNotPresent", "Never"]
@@ -108,6 +76,11 @@ OPEN = (
 
 
 # --- the schema -------------------------------------------------------------------------------------------------------
+def files() -> dict[Path, str]:
+    """Return the schema of the values and the README."""
+    return {SCHEMA: schema(), README: readme(README.read_text())}
+
+
 def schema() -> str:
     """Return the schema of the values: types from the defaults, and ``config`` from the code.
 
@@ -137,7 +110,7 @@ def _inferred(value: Any, path: str, described: Mapping[str, str]) -> dict[str, 
         below = {key: _inferred(each, f"{path}.{key}" if path else key, described) for key, each in value.items()}
         return text | {"type": "object", "additionalProperties": False, "properties": below}
     if value is None:
-        raise ValueError(f"values.yaml: {path}: null says no type; add a rule to hack/chart.py")
+        raise ValueError(f"values.yaml: {path}: null says no type; add a rule to hack/generate/chart.py")
     kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
     return text | {"type": kinds[type(value)]}
 
@@ -202,53 +175,3 @@ def readme(before: str) -> str:
     table = ["| value | default | description |", "| --- | --- | --- |"]
     table += [f"| `{path}` | {default} | {text.replace('|', chr(92) + '|')} |" for path, default, text in values()]
     return top + BEGIN + "\n".join(table) + "\n" + END + rest.partition(END)[2]
-
-
-# --- config/ ----------------------------------------------------------------------------------------------------------
-def template(*args: str) -> str:
-    """Return what ``helm template`` prints for the release podbridge in the namespace podbridge."""
-    command = [str(install.binaries(install.HELM.packages)["helm"]), "template", "podbridge", str(CHART)]
-    return subprocess.run(
-        [*command, "--namespace=podbridge", *args], check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
-
-
-def manifests() -> dict[str, str]:
-    """Return the text of each file of ``config/``, by its name."""
-    files = {"rbac.yaml": NOTE + NAMESPACE, "kustomization.yaml": KUSTOMIZATION}
-    for document in re.split(r"(?m)^---\n", template("--skip-tests", *(f"--set={setting}" for setting in SETTINGS))):
-        if not document.strip():
-            continue
-        found = re.search(r"(?m)^# Source: podbridge/templates/(.*)\n", document)
-        if found is None:
-            raise ValueError(f"no source: {document[:200]}")
-        name = FILES.get(found[1], REST)
-        text = document.replace(found[0], "")
-        text = re.sub(r"(?m)^ *(app\.kubernetes\.io/managed-by|helm\.sh/chart): .*\n|[ \t]+$", "", text).strip() + "\n"
-        files[name] = files[name] + "---\n" + text if name in files else NOTE + text
-    return files
-
-
-def main() -> int:
-    """Write the files, or with ``--check`` print those that differ."""
-    check = "--check" in sys.argv
-    install.ensure(modules=[install.HELM])
-    different = _compare({SCHEMA: schema(), README: readme(README.read_text())}, check)
-    # Helm reads the new schema
-    different += _compare({MANIFESTS / name: text for name, text in manifests().items()}, check)
-    return 1 if different and check else 0
-
-
-def _compare(wanted: Mapping[Path, str], check: bool) -> list[Path]:
-    """Print the files that differ, and write them unless ``check``."""
-    different = [file for file, text in wanted.items() if not file.exists() or file.read_text() != text]
-    for file in different:
-        print(f"{'differs' if check else 'written'}: {file.relative_to(ROOT)}")
-        if not check:
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(wanted[file])
-    return different
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,8 +1,7 @@
-"""Write docs/reference/keys.md from the code. ``--check`` only compares."""
+"""docs/reference/keys.md, from the code."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -18,9 +17,9 @@ from bridge.workload import pool_selection
 from bridge.workload.annotations import KEYS, Key
 from bridge.workload.groups import MAX_TOGETHER
 from bridge.workload.kinds.kind_table import GANG_VALUES
-from reference_reasons import REASONS
+from generate.reasons import REASONS
 
-TARGET = Path(__file__).parents[1] / "docs/reference/keys.md"
+TARGET = Path(__file__).parents[2] / "docs/reference/keys.md"
 
 POOL_ANNOTATIONS = (
     (names.POOLS, f"of a pod or namespace: the pools, in order: {pool_selection.ALLOWED}"),
@@ -153,7 +152,7 @@ def permission(key: Key) -> str:
     return "yes" if key.permission else "beyond policy" if key.name in {**FIELDS, **SIZES} else ""
 
 
-def annotations() -> str:
+def slurm_annotations() -> str:
     """Return the table of the annotations for Slurm."""
     rows = [[f"`{key.name}`", key.meaning, key.allowed, f"`{key.example}`", permission(key)] for key in KEYS.values()]
     return table(["annotation", "meaning", "allowed", "example", "needs a permission"], rows)
@@ -207,13 +206,13 @@ def text() -> str:
     """Return the whole page."""
     parts = [
         "# Reference",
-        "<!-- written by hack/reference.py from the code; a test compares -->",
+        "<!-- written by hack/generate.sh from the code; a test compares -->",
         "## Annotations of pods and their owners",
         (
             "A pod's own annotation overrides those of its owners. [Admission](admission.md#policies) "
             "describes policies and permissions."
         ),
-        annotations(),
+        slurm_annotations(),
         "## Annotations for groups",
         "Precedence: the pod, its owners, the owner of its [group](../users/groups.md), the namespace.",
         table(["annotation", "where", "meaning"], in_code(GROUP_ANNOTATIONS)),
@@ -247,7 +246,6 @@ def text() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(0 if TARGET.read_text() == text() else "docs/reference/keys.md is out of date: run hack/reference.py")
-    TARGET.write_text(text())
+def files() -> dict[Path, str]:
+    """Return the page."""
+    return {TARGET: text()}

@@ -1,4 +1,4 @@
-"""Write the Grafana dashboards in helm/podbridge/files/dashboards from hack/panels. ``--check`` only compares.
+"""The Grafana dashboards in helm/podbridge/files/dashboards, from hack/panels.
 
 A file of hack/panels is one dashboard: rows of panels, which share the width. A panel has a title, a description,
 queries, and optionally a unit and a type of Grafana. ``job: false`` omits the variable that selects podbridge's
@@ -8,14 +8,13 @@ processes. docs/admins/monitoring.md describes the dashboards.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-SOURCES = Path(__file__).parent / "panels"
-TARGET = Path(__file__).parents[1] / "helm" / "podbridge" / "files" / "dashboards"
+SOURCES = Path(__file__).parents[1] / "panels"
+TARGET = Path(__file__).parents[2] / "helm" / "podbridge" / "files" / "dashboards"
 WIDTH, HEIGHT = 24, 8
 """Size of a dashboard and of a panel, in units of Grafana's grid; a row of single values has half of this height."""
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -109,11 +108,3 @@ def files() -> dict[Path, str]:
     return {
         TARGET / f"{name}.json": json.dumps(document(name, source), indent=1) + "\n" for name, source in sources.items()
     }
-
-
-if __name__ == "__main__":
-    if "--check" in sys.argv:
-        stale = [path.name for path, content in files().items() if not path.exists() or path.read_text() != content]
-        sys.exit(f"out of date: {', '.join(stale)}: run hack/dashboards.py" if stale else 0)
-    for target, content in files().items():
-        target.write_text(content)

@@ -1,22 +1,21 @@
-"""Write bridge/apps/cli/roles.json, the permissions that ``podbridge check`` tests, from config/rbac*.yaml.
+"""bridge/apps/cli/roles.json, the permissions that ``podbridge check`` tests, from config/rbac*.yaml.
 
 The file has the rules of each part: ``admission``, ``scheduler`` and ``controllers``, and four that the controllers
 have too: ``queues`` and ``race`` if MasterQueues or late binding are enabled, ``policies`` beside the admission
 policies, and ``pools`` in each namespace where the role is bound. A rule is one API group, resource and name with its
-verbs; without a namespace it applies to all. ``--check`` only compares.
+verbs; without a namespace it applies to all.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "bridge/apps/cli/roles.json"
 SOURCES = {
     "rbac.yaml": "",
@@ -73,16 +72,10 @@ def _single(rule: dict[str, Any], namespace: str) -> Iterator[dict[str, Any]]:
                 yield {key: value for key, value in entry.items() if value} | {"verbs": rule["verbs"]}
 
 
-def text() -> str:
-    """Return the content of the file: one rule a line."""
+def files() -> dict[Path, str]:
+    """Return the file: one rule a line."""
     parts = []
     for part, found in rules().items():
         lines = ",\n".join(f"  {json.dumps(rule)}" for rule in found)
         parts.append(f' "{part}": [\n{lines}\n ]')
-    return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(0 if TARGET.read_text() == text() else "bridge/apps/cli/roles.json is out of date: run hack/roles.py")
-    TARGET.write_text(text())
+    return {TARGET: "{\n" + ",\n".join(parts) + "\n}\n"}

@@ -1,9 +1,8 @@
-"""Write docs/reference/commands.md from the help texts of the command line. ``--check`` only compares."""
+"""docs/reference/commands.md, from the help texts of the command line."""
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,14 +10,14 @@ import click
 
 from bridge.apps.cli.main import cli
 
-TARGET = Path(__file__).parents[1] / "docs/reference/commands.md"
+TARGET = Path(__file__).parents[2] / "docs/reference/commands.md"
 INTRODUCTION = """\
 # Commands
 
 After reading this page you can list and explain pods and jobs, check an installation, and use podbridge as a plugin of
 kubectl.
 
-<!-- written by hack/commands.py from the code; a test compares -->
+<!-- written by hack/generate.sh from the code; a test compares -->
 
 ## Find the right command
 | question | command |
@@ -103,15 +102,7 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-def text() -> str:
-    """Return the whole page."""
+def files() -> dict[Path, str]:
+    """Return the page."""
     sections = [section(name, command) for name, command in commands(cli)]
-    return INTRODUCTION + "## Reference\n" + "\n\n".join(sections) + "\n"
-
-
-if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(
-            0 if TARGET.read_text() == text() else "docs/reference/commands.md is out of date: run hack/commands.py"
-        )
-    TARGET.write_text(text())
+    return {TARGET: INTRODUCTION + "## Reference\n" + "\n\n".join(sections) + "\n"}
