@@ -9,11 +9,20 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from generate import chart, commands, dashboards, layers, manifests, reference, roles
+from generate import chart, commands, dashboards, layers, manifests, reference, roles, site_keys, slurm_config
+from generate.marked import ROOT
 
 Generator = Callable[[], Mapping[Path, str]]
 """Returns the content of each file that it generates."""
-WITHOUT_HELM: Sequence[Generator] = (layers.files, reference.files, commands.files, dashboards.files, chart.files)
+WITHOUT_HELM: Sequence[Generator] = (
+    layers.files,
+    reference.files,
+    commands.files,
+    site_keys.files,
+    slurm_config.files,
+    dashboards.files,
+    chart.files,
+)
 ALL: Sequence[Generator] = (*WITHOUT_HELM, manifests.files, roles.files)
 """In the order in which one reads what another writes."""
 
@@ -32,10 +41,10 @@ def main(arguments: Sequence[str]) -> int:
     for generator in (*WITHOUT_HELM, roles.files) if arguments else ALL:
         for file, text in stale(generator).items():
             if arguments:
-                print(f"out of date: {file.relative_to(layers.ROOT)}: run ./hack/generate.sh")
+                print(f"out of date: {file.relative_to(ROOT)}: run ./hack/generate.sh")
                 failed = True
                 continue
-            print(f"written: {file.relative_to(layers.ROOT)}")
+            print(f"written: {file.relative_to(ROOT)}")
             file.parent.mkdir(exist_ok=True)
             file.write_text(text)
     return int(failed)

@@ -15,12 +15,11 @@ from typing import Any
 import yaml
 
 from bridge.config.hub import Config
+from generate.marked import ROOT, between
 
-ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "podbridge"
 SCHEMA = CHART / "values.schema.json"
 README = CHART / "README.md"
-BEGIN, END = "<!-- begin: hack/generate.sh -->\n", "<!-- end: hack/generate.sh -->\n"
 
 _AMOUNT = {"type": ["integer", "string", "null"], "pattern": "^[0-9]+%?$", "minimum": 0}
 _PULL = ["Always", "IfNotPresent", "Never"]
@@ -78,7 +77,7 @@ OPEN = (
 # --- the schema -------------------------------------------------------------------------------------------------------
 def files() -> dict[Path, str]:
     """Return the schema of the values and the README."""
-    return {SCHEMA: schema(), README: readme(README.read_text())}
+    return {SCHEMA: schema(), README: between(README, table())}
 
 
 def schema() -> str:
@@ -169,9 +168,8 @@ def values() -> list[tuple[str, str, str]]:
     return rows
 
 
-def readme(before: str) -> str:
-    """Return the README with the current table of values."""
-    top, _, rest = before.partition(BEGIN)
-    table = ["| value | default | description |", "| --- | --- | --- |"]
-    table += [f"| `{path}` | {default} | {text.replace('|', chr(92) + '|')} |" for path, default, text in values()]
-    return top + BEGIN + "\n".join(table) + "\n" + END + rest.partition(END)[2]
+def table() -> str:
+    """Return the table of values."""
+    lines = ["| value | default | description |", "| --- | --- | --- |"]
+    lines += [f"| `{path}` | {default} | {text.replace('|', chr(92) + '|')} |" for path, default, text in values()]
+    return "\n".join(lines) + "\n"

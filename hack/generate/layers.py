@@ -6,9 +6,9 @@ import ast
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from generate.marked import ROOT, between
+
 TARGET = ROOT / "CONTRIBUTING.md"
-BEGIN, END = "<!-- begin: hack/generate.sh -->\n", "<!-- end: hack/generate.sh -->\n"
 
 
 def layers() -> list[list[str]]:
@@ -38,5 +38,4 @@ def picture() -> str:
 
 def files() -> dict[Path, str]:
     """Return CONTRIBUTING.md with the current picture."""
-    before, _, rest = TARGET.read_text().partition(BEGIN)
-    return {TARGET: before + BEGIN + picture() + END + rest.partition(END)[2]}
+    return {TARGET: between(TARGET, picture())}

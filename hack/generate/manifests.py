@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 from cluster import install
-from generate.chart import CHART, ROOT
+from generate.chart import CHART
+from generate.marked import ROOT
 
 FOLDER = ROOT / "config"
 FILES = {

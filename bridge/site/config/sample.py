@@ -1,4 +1,4 @@
-"""Documentation of ``site.toml``, generated from its model: a sample of the file, and the table of its keys."""
+"""A documented ``site.toml``, from its model: with all keys, or with those of a converted configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pydantic.fields import FieldInfo
 from bridge.config.base import section_in
 from bridge.site.config.site_config import SiteConfig
 
-_FIRST = ("pool", "folder", "adopt_from", "sync", "one_cpu", "default_flavor", "header", "footer")
+FIRST = ("pool", "folder", "adopt_from", "sync", "one_cpu", "default_flavor", "header", "footer")
+"""The keys that are outside of a section."""
 _FLAVOR = """\
 # Kinds of jobs, chosen by the annotation slurm-job.vk.io/flavor, or the first that covers the pod.
 # [[flavors]]
@@ -35,11 +36,12 @@ _FLAVOR = """\
 """
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
+    """Return a value as TOML."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }" if value else "{}"
+        return "{ " + ", ".join(f"{json.dumps(k)} = {toml(v)}" for k, v in value.items()) + " }" if value else "{}"
     if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(toml(item) for item in value) + "]"
     text = str(value) if isinstance(value, Path) else value
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -48,11 +50,11 @@ def _lines(value: Any) -> str:
     """Return a value, with a text of several lines as lines."""
     if isinstance(value, str) and "\n" in value and "'''" not in value and value.replace("\n", "").isprintable():
         return f"'''\n{value}'''"
-    return _toml(value)
+    return toml(value)
 
 
 def _line(key: str, field: FieldInfo, value: Any) -> str:
-    return f"# {key} = {_toml((field.examples or [''])[0])}" if value is None else f"{key} = {_toml(value)}"
+    return f"# {key} = {toml((field.examples or [''])[0])}" if value is None else f"{key} = {toml(value)}"
 
 
 def _words(field: FieldInfo) -> str:
@@ -64,36 +66,38 @@ def _words(field: FieldInfo) -> str:
     return ""
 
 
-def _described(field: FieldInfo) -> str:
+def described(field: FieldInfo) -> str:
+    """Return the description of a key and its allowed values."""
     return " ".join(text for text in (field.description or "", _words(field)) if text)
 
 
-def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, Any]]:
+def fields_of(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, Any]]:
+    """Yield name, field and default of each key of a section."""
     for name, field in model.model_fields.items():
         yield name, field, field.get_default(call_default_factory=True)
 
 
 def sample() -> str:
     """Return a documented ``site.toml`` that is valid: every key with its default; keys without one as comments."""
-    fields = {name: (field, default) for name, field, default in _fields(SiteConfig)}
+    fields = {name: (field, default) for name, field, default in fields_of(SiteConfig)}
     lines = [
         "# Configuration of a podbridge submitter. Every key is shown; all but pool may be left out.",
         "",
     ]
-    for name in _FIRST:
+    for name in FIRST:
         field, default = fields[name]
-        if text := _described(field):
+        if text := described(field):
             lines.append(f"# {text}")
         lines += [_line(name, field, default), ""]
     for name, (field, default) in fields.items():
         model = section_in(field.annotation)
-        if name in _FIRST or model is None or name == "flavors":
+        if name in FIRST or model is None or name == "flavors":
             continue
         about = (model.__doc__ or "").replace("``", "").partition(": ")[2].strip()
         lines += [f"# {about[0].upper()}{about[1:]}"] if about else []
         lines.append(f"[{name}]")
-        for key, inner, _ in _fields(model):
-            if text := _described(inner):
+        for key, inner, _ in fields_of(model):
+            if text := described(inner):
                 lines.append(f"# {text}")
             value = getattr(default, key)
             lines.append(_line(key, inner, value))
@@ -106,7 +110,7 @@ def documented(values: Mapping[str, Any], notes: Sequence[str]) -> str:
     plain = ["".join(letter if letter.isprintable() else " " for letter in note) for note in notes]
     lines = [f"# {line}" for note in plain for line in textwrap.wrap(note, 118, subsequent_indent="  ")]
     sections: list[str] = []
-    for name, field, _ in _fields(SiteConfig):
+    for name, field, _ in fields_of(SiteConfig):
         if name not in values:
             continue
         model = section_in(field.annotation)
@@ -116,34 +120,13 @@ def documented(values: Mapping[str, Any], notes: Sequence[str]) -> str:
         listed = values[name] if isinstance(values[name], list) else [values[name]]
         head = f"[[{name}]]" if isinstance(values[name], list) else f"[{name}]"
         for index, part in enumerate(listed):
-            inner = {key: (inner_field, part[key]) for key, inner_field, _ in _fields(model) if key in part}
+            inner = {key: (inner_field, part[key]) for key, inner_field, _ in fields_of(model) if key in part}
             sections += ["", head] if inner else []
             for key, (inner_field, value) in inner.items():
-                sections += [*(_comment(inner_field) if not index else ()), f"{key} = {_toml(value)}"]
+                sections += [*(_comment(inner_field) if not index else ()), f"{key} = {toml(value)}"]
     return "\n".join([*lines, *sections]) + "\n"
 
 
 def _comment(field: FieldInfo) -> list[str]:
-    text = _described(field)
+    text = described(field)
     return [f"# {line}" for line in textwrap.wrap(text, 118)] if text else []
-
-
-def reference() -> str:
-    """Return the table of all keys, as in ``docs/sites/sites.md``."""
-    rows = ["| key | default | meaning |", "|---|---|---|"]
-
-    def row(key: str, field: FieldInfo, default: Any) -> None:
-        shown = "required" if field.is_required() else "" if default is None else f"`{_toml(default)}`"
-        rows.append(f"| `{key}` | {shown} | {_described(field)} |".replace("  |", " |"))
-
-    fields = {name: (field, default) for name, field, default in _fields(SiteConfig)}
-    for name in (*_FIRST, *(name for name in fields if name not in _FIRST)):
-        field, default = fields[name]
-        model = section_in(field.annotation)
-        if model is None:
-            row(name, field, default)
-            continue
-        prefix = f"{name}[]" if isinstance(default, list) else name
-        for key, inner, value in _fields(model):
-            row(f"{prefix}.{key}", inner, value)
-    return "\n".join(rows) + "\n"

@@ -1,6 +1,6 @@
 """``site.toml``: strict TOML, one pydantic model. It has the sections of BuildConfig and of the batch systems.
 
-:mod:`bridge.site.config.sample` makes its documentation from the model.
+:mod:`bridge.site.config.sample` makes a documented file from the model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """From ``SlurmConfig.yaml`` to ``site.toml``: each key has its documented meaning, or a warning by name. Pure.
 
-``docs/sites/interlink-slurm.md`` has a row for each key and variable, from
-:mod:`bridge.site.interlink_slurm.conversion_table`.
+``docs/sites/interlink-slurm.md`` has a row for each key and variable, from ``hack/generate/slurm_config.py``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 import pytest
 
 from generate import __main__ as generate
-from generate import layers
 
 GENERATORS = (*generate.WITHOUT_HELM, generate.roles.files)
 
@@ -16,7 +15,7 @@ def test_the_generated_files_are_up_to_date(generator):
 def test_a_stale_file_is_named_then_written(tmp_path, monkeypatch, capsys):
     file, right = tmp_path / "folder" / "page.md", tmp_path / "right.md"
     right.write_text("as generated")
-    monkeypatch.setattr(layers, "ROOT", tmp_path)
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
     monkeypatch.setattr(generate, "ALL", (lambda: {file: "new", right: "as generated"},))
     monkeypatch.setattr(generate, "WITHOUT_HELM", generate.ALL)
     monkeypatch.setattr(generate.roles, "files", dict)

@@ -16,8 +16,6 @@ from bridge.script.buildconfig import BuildConfig
 from bridge.site.config import sample, site_config
 from bridge.site.service import LiveConfig, link_settings
 
-DOCS = Path(__file__).resolve().parents[3] / "docs/sites/sites.md"
-
 
 def test_section_2_the_sample_is_valid_and_says_only_defaults() -> None:
     assert site_config.parse(sample.sample()) == site_config.parse('pool = "my-pool"')
@@ -36,10 +34,6 @@ def test_what_stands_in_comments_of_the_sample_is_valid_too() -> None:
     loaded = site_config.parse(re.sub(r"(?m)^# (?=[a-z_]+ = |\[\[)", "", without))
     assert loaded.flavors[0].name == "gpu"
     assert loaded.slurm.partition == "batch"
-
-
-def test_the_documentation_has_the_table_of_keys() -> None:
-    assert sample.reference() in DOCS.read_text()
 
 
 def test_every_section_of_a_buildconfig_is_there() -> None:

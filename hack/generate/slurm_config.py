@@ -1,9 +1,15 @@
-"""Each key, variable, option and annotation of the interLink Slurm plugin, with what it does here.
+"""Tables in docs/sites/interlink-slurm.md: each name of the interLink Slurm plugin, and what it does here.
 
-``docs/sites/interlink-slurm.md`` contains :func:`text`; a test compares the names with the code.
+A test compares the keys, variables and annotations with the code.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
+
+from generate.marked import ROOT, between
+
+PAGE = ROOT / "docs/sites/interlink-slurm.md"
 
 KEYS = {
     "SidecarPort": "port on 127.0.0.1, default 4000; requires a token, or `--allow-local-users`",
@@ -92,8 +98,8 @@ ANNOTATIONS = {
 }
 
 
-def text() -> str:
-    """Return the tables of the page."""
+def files() -> dict[Path, str]:
+    """Return the page with the current tables."""
     parts = []
     for title, first, rows in (
         ("Keys", "key", KEYS),
@@ -106,4 +112,4 @@ def text() -> str:
         lines = [f"### {title}", f"| {first} | here |", "| --- | --- |"]
         lines += [f"| `{name}` | {meaning} |" for name, meaning in rows.items()]
         parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
+    return {PAGE: between(PAGE, "\n\n".join(parts) + "\n")}
