@@ -13,6 +13,8 @@ from bridge.core import isolation
 from cluster import Cluster, orphans, places
 from cluster.gangs import WORKLOAD_API
 from cluster.world import World
+from tests import parts
+from tests.parts import SLURMS
 
 # how long a machine takes to make up an example, or to try it, says nothing about the code
 settings.register_profile("podbridge", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,8 +22,6 @@ settings.load_profile("podbridge")
 REPORT = "report"
 CPU = "cpu"
 """Property of a report: CPU seconds of this process and of its ended children, during one phase of a test."""
-SLURMS = ("26.05", "24.11", "22.05")
-VERSIONS = (*SLURMS, *places.KUBERNETES)
 HALVES = (f"{SLURMS[0]}, a to f", f"{SLURMS[0]}, g to z")
 """Two clusters of the main version share the end-to-end tests, by the names of their files."""
 FIRST = (
@@ -43,7 +43,7 @@ FIRST = (
 
 def pytest_addoption(parser):
     """Add the options that ``./hack/test.sh --help`` describes."""
-    parser.addoption("--long", action="store_true", default=False, help="full length: fuzzing and chaos, too")
+    parser.addoption("--long", metavar="PART", default="", choices=["", *parts.PARTS], help="a part of a long run")
     parser.addoption("--kills", type=int, default=0, help="number of kills of tests/chaos/test_storm.py")
     parser.addoption("--update-golden", action="store_true", default=False, help="write golden files")
     parser.addoption("--keep", action="store_true", default=False, help="keep clusters running for the next run")
@@ -83,10 +83,10 @@ def isolates(monkeypatch):
     return reported
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def long(request):
-    """Whether the run is a long one (``--long``)."""
-    return request.config.getoption("--long")
+    """Whether a test has its longer form: the run is that part of a long run to which such tests belong."""
+    return request.config.getoption("--long") not in ("", *parts.VERSIONS, "kubernetes")
 
 
 @pytest.fixture
@@ -102,10 +102,10 @@ def report(record_property):
 
 
 def pytest_report_header(config):
-    """Print what a short run leaves out."""
-    if config.getoption("--long"):
-        return None
-    return f"short run: some tests run on Slurm {SLURMS[0]} alone, chaos and fuzzing are short; --long runs everything"
+    """Print what the run leaves out."""
+    if name := config.getoption("--long"):
+        return f"part {name} of a long run: {parts.PARTS[name].about}"
+    return f"short run: Slurm {SLURMS[0]} and Kubernetes {places.DEFAULT_KUBERNETES}, fuzzing and chaos are short"
 
 
 def pytest_sessionstart(session):
@@ -115,27 +115,38 @@ def pytest_sessionstart(session):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Sort the tests for several processes; leave out versions by the markers ``main_version`` and ``not_on``."""
+    """Sort the tests for several processes; leave out those of other parts, and what a version lacks (``not_on``)."""
     if hasattr(config, "workerinput"):
         sizes = Counter(map(_cluster_of, (item.nodeid for item in items)))
         items.sort(key=lambda item: _rank(_cluster_of(item.nodeid), sizes))
-    main = ("", SLURMS[0], places.DEFAULT_KUBERNETES)
-    short = not config.getoption("--long")
+    name = config.getoption("--long")
     left_out = [
         item
         for item in items
-        if any(_version(item) in marker.args for marker in item.iter_markers("not_on"))
-        or (short and item.get_closest_marker("main_version") and _version(item) not in main)
+        if any(parts.version(_parameters(item)) in marker.args for marker in item.iter_markers("not_on"))
+        or not _belongs(item, name)
     ]
     if left_out:
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=list(left_out))
 
 
-def _version(item):
-    """Return the version of Slurm or of Kubernetes in a test's parameters; empty if there is none."""
-    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return next((value for value in values if isinstance(value, str) and value in VERSIONS), "")
+def _belongs(item, name):
+    """Whether a test belongs to the part with this name, or without a name to a short run."""
+    part = parts.of(item.nodeid, _parameters(item), "long" in item.fixturenames or _is_long_only(item))
+    if name:
+        return part == name
+    return not _is_long_only(item) and (
+        part not in (*SLURMS[1:], "kubernetes") or item.get_closest_marker("each_version") is not None
+    )
+
+
+def _is_long_only(item):
+    return item.get_closest_marker("long_only") is not None
+
+
+def _parameters(item):
+    return item.callspec.params.values() if hasattr(item, "callspec") else ()
 
 
 def _cluster_of(nodeid):

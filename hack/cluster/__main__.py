@@ -89,9 +89,9 @@ def down(options: argparse.Namespace) -> None:
 
 
 def get_all(options: argparse.Namespace) -> None:
-    """Download and build what the clusters of a run need, except the versions of Kubernetes of a long run."""
+    """Download and build what the clusters of a run need; of Kubernetes, the chosen versions alone."""
     accounting = [version for version in options.slurm if version == "24.11"]
-    wanted = {*places.KUBERNETES} - {*places.LONG_KUBERNETES} | {places.kubernetes()}
+    wanted = {*options.kubernetes, places.kubernetes()}
     install.ensure(
         options.slurm,
         kube=True,
@@ -224,6 +224,13 @@ def _parser() -> argparse.ArgumentParser:
     stop.set_defaults(act=down)
     fetch = commands.add_parser("install", help="fetch and build what clusters need, and start none")
     fetch.add_argument("--slurm", nargs="+", choices=versions, default=versions, help="versions of Slurm (all)")
+    fetch.add_argument(
+        "--kubernetes",
+        nargs="+",
+        choices=list(places.KUBERNETES),
+        default=(),
+        help=f"versions of Kubernetes beside {places.kubernetes()}",
+    )
     fetch.set_defaults(act=get_all)
     return parser
 

@@ -23,9 +23,6 @@ KUBERNETES = {
 }
 """Kubernetes version -> the release that a go.mod of ``hack/tools`` pins."""
 
-LONG_KUBERNETES = ("1.33", "1.35")
-"""The versions that only a long run needs (``./hack/test.sh --long``): to build one takes minutes."""
-
 DEFAULT_KUBERNETES = "1.36"
 
 KUEUE = {"0.15": "v0.15.2", "0.16": "v0.16.1"}

@@ -4,12 +4,7 @@ import pytest
 
 from cluster import Cluster
 from cluster.world import World
-from tests.conftest import SLURMS
-
-
-def pytest_itemcollected(item):
-    """Run the tests on one version of Slurm in a short run."""
-    item.add_marker(pytest.mark.main_version)
+from tests.parts import SLURMS
 
 
 @pytest.fixture(scope="session", params=SLURMS)

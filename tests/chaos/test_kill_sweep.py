@@ -1,8 +1,7 @@
 """podbridge is killed (SIGKILL) after its N-th call: one job per pod and per gang, all bound, nothing left behind.
 
 The pod has a claim for a local volume and one for a provisioner, which the test plays. On Slurm 26.05, the members of
-the gang have a claim for devices each. A short run tries every twelfth N. A long run (``./hack/test.sh --long``) tries
-each, on each version of Slurm.
+the gang have a claim for devices each. A short run tries every twelfth N, ``./hack/test.sh --long kills`` each.
 """
 
 import pytest
@@ -149,7 +148,7 @@ def test_kill_after_every_call(bare_world, devices, run, long, report):
     assert killed * stride >= 25, f"only {killed} calls were tried"
     # kube-controller-manager deletes the claim of an ended pod at once
     assert not devices or seen >= killed * MEMBERS / 2, f"only {seen} members were seen with devices"
-    which = "each call" if long else f"one call in {stride} (--long: each)"
+    which = "each call" if long else f"one call in {stride} (--long kills: each)"
     counts = f"{killed * (1 + MEMBERS)} pods, {killed} gangs, {seen} members seen with devices"
     report(f"killed {killed} times, after {which}, {counts}: 0 lost, 0 doubled, 0 half bound")
 

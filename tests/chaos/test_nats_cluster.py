@@ -1,7 +1,7 @@
 """Three NATS servers, killed and cut off while pods run on two sites: no pod is lost, run twice or left behind.
 
 Each server has a network namespace of its own, so that a partition drops packets. A short run kills and cuts off the
-server that hub and sites use first; a long run (``./hack/test.sh --long``) does so to each server in turn.
+server that hub and sites use first; a long run (``./hack/test.sh --long sites``) does so to each server in turn.
 """
 
 from __future__ import annotations

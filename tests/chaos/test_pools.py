@@ -1,7 +1,7 @@
 """All daemons are killed or stopped at random while pods run on two sites: no pod is lost, run twice or left behind.
 
 The hub, the submitters and nats-server are killed by SIGKILL, the site's slurmctld is ended by SIGTERM, and each of
-them is stopped (SIGSTOP) for some seconds. A short run has 80 pods, a long run (``./hack/test.sh --long``) 600.
+them is stopped (SIGSTOP) for some seconds. A short run has 80 pods, a long run (``./hack/test.sh --long sites``) 600.
 """
 
 from __future__ import annotations

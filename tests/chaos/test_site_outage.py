@@ -1,7 +1,7 @@
 """Sites that are out of reach for longer than all time-outs: afterwards each pod has the outcome of its job.
 
-The sites reach nats-server through a proxy that can drop all traffic silently. A long run (``./hack/test.sh --long``)
-has a longer outage.
+The sites reach nats-server through a proxy that can drop all traffic silently. A long run
+(``./hack/test.sh --long sites``) has a longer outage.
 """
 
 from __future__ import annotations

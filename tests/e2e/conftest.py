@@ -4,7 +4,7 @@ import pytest
 
 from cluster import Cluster, places
 from cluster.world import World
-from tests.conftest import SLURMS
+from tests.parts import SLURMS
 
 FAST = {"slurm": {"pollIdle": 0.5}, "nodes": {"externalNotReady": 2, "notReady": 2, "externalDevices": 1}}
 """Tests wait for polls and for the drain of a silent node; the default periods are 2 s and 60 s."""

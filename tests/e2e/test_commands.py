@@ -9,7 +9,7 @@ import pytest
 
 from cluster.polling import eventually
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 
 
 def podbridge(world, *args, check=True):

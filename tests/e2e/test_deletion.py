@@ -14,7 +14,7 @@ from tests.e2e.test_dra import CLAIMS, claim
 from tests.e2e.test_volumes import CLASSES, claim_spec
 from tests.fakes.device_drivers import GPU, GPUS, publish
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 
 
 def waits(world, pod, reason, words=""):

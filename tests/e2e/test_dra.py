@@ -157,7 +157,6 @@ class TestClaims:
         refused(dra, templated(dra, (GPU, 1)), "v0.0.44", "serves v0.0.")
         assert not dra.queue()
 
-    @pytest.mark.main_version
     def test_gpus_and_cpus_of_templates_are_those_of_slurm(self, dra):
         pods = [templated(dra, (GPU, 3), (CPU, 4), cpu="1", run="600") for _ in range(3)]
         seen = set()
@@ -184,7 +183,6 @@ class TestClaims:
             dra.delete(pod, grace=1)
         eventually(lambda: not dra.api("GET", CLAIMS)["items"], "the claims of the templates deleted")
 
-    @pytest.mark.main_version
     def test_gpus_of_nvidias_driver_are_those_of_slurm(self, dra, nvidia):
         """Slurm's index is the number of the file, ``/dev/nvidia<minor>``."""
         for node in (BY_MINOR, BY_INDEX):
@@ -195,7 +193,6 @@ class TestClaims:
             files = {f"card-{7 - n}": n for n in range(GPUS)}
             assert devices(found, NVIDIA) == {nvidia_name(node, files[card]) for card in cards}
 
-    @pytest.mark.main_version
     def test_extended_resources_by_class_get_a_claim(self, dra):
         pod = dra.running(with_class(dra, gpu_example_com=2))
         (found,) = owned(dra, pod)
@@ -209,7 +206,6 @@ class TestClaims:
         dra.delete(pod, grace=1)
         eventually(lambda: not dra.api("GET", CLAIMS)["items"], "the claim deleted")
 
-    @pytest.mark.main_version
     def test_a_whole_node_has_the_first_of_its_devices_and_the_claim_serves_the_next_pod(self, dra):
         claim(dra, "mine", (GPU, 2))
         pod = dra.running(with_claim(dra, "mine", job={"exclusive": "true"}))
@@ -223,7 +219,6 @@ class TestClaims:
         second = dra.running(second, 60)
         assert devices(owned(dra, second)[0], GPU) == chosen(dra, second)[0]
 
-    @pytest.mark.main_version
     def test_a_device_of_another_claim_is_waited_for(self, dra):
         holder = claim(dra, "holder", (GPU, 8))
         holder["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
@@ -239,7 +234,6 @@ class TestClaims:
         pod = dra.running(pod, 40)
         assert devices(owned(dra, pod)[0], GPU) == chosen(dra, pod)[0]
 
-    @pytest.mark.main_version
     def test_what_slurm_does_not_know_is_refused(self, dra):
         body = requests((GPU, 1))
         body["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": "true"}}]
@@ -250,7 +244,6 @@ class TestClaims:
         claim(dra, "later", (GPU, 1))
         dra.running(pod)
 
-    @pytest.mark.main_version
     def test_a_claim_that_an_earlier_job_left_is_allocated_again(self, dra):
         """The process died between the write of the claim and the bind, and the job is gone."""
         pod = with_claim(
@@ -270,7 +263,6 @@ class TestClaims:
         assert devices(found, GPU) == chosen(dra, pod)[0]
         assert found["status"]["allocation"]["devices"]["results"][0]["pool"] == "node-1"
 
-    @pytest.mark.main_version
     def test_a_job_on_a_node_without_devices_is_cancelled_and_the_pod_runs_later(self, dra):
         path = f"{DRA}/resourceslices/node-2-{GPU}"
         body = dra.api("GET", path)
@@ -286,7 +278,6 @@ class TestClaims:
         pod = dra.running(pod, 60)
         assert devices(owned(dra, pod)[0], GPU) == chosen(dra, pod)[0]
 
-    @pytest.mark.main_version
     def test_members_of_a_gang_get_the_devices_of_their_node_and_none_is_given_twice(self, dra):
         source = {"name": "d", "resourceClaimTemplateName": template(dra, (GPU, 2), (CPU, 2))}
         two = {"bridge.vk.io/members-per-node": "2"}
@@ -328,7 +319,6 @@ class TestClaims:
         finally:
             dra.delete_gang(gang)
 
-    @pytest.mark.main_version
     def test_members_of_a_mixed_gang_get_the_devices_of_their_component(self, dra):
         """A driver without devices, and two workers on one node, in one heterogeneous job."""
         name, made = "mixed-devices", []
@@ -351,7 +341,6 @@ class TestClaims:
         assert set.union(*(devices(found, CPU) for found in claims)) <= cpus
         assert not owned(dra, driver)
 
-    @pytest.mark.main_version
     def test_members_of_a_gang_on_one_node_share_a_claim(self, dra):
         claim(dra, "shared", (GPU, 3))
         source = {"name": "d", "resourceClaimName": "shared"}
@@ -373,7 +362,6 @@ class TestClaims:
         finally:
             dra.delete_gang(gang)
 
-    @pytest.mark.main_version
     def test_a_gang_whose_devices_are_not_there_is_given_back_as_a_whole(self, dra):
         path = f"{DRA}/resourceslices/node-2-{GPU}"
         body = dra.api("GET", path)
@@ -392,7 +380,6 @@ class TestClaims:
         finally:
             dra.delete_gang(gang)
 
-    @pytest.mark.main_version
     def test_pods_that_replace_each_other_never_share_a_device(self, dra):
         """Slurm gives the GPUs of an ended job to the next one at once; its claim is released a moment later."""
         where = {"kubernetes.io/hostname": "node-3"}
@@ -413,7 +400,6 @@ class TestClaims:
 
         eventually(no_device_twice, "all pods succeeded", 90)
 
-    @pytest.mark.main_version
     def test_an_extended_resource_that_a_class_provides_gets_a_claim(self, dra):
         pod = dra.running(with_resource(dra, EXTENDED, 3), 60)
         (found,) = owned(dra, pod)

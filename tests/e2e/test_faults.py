@@ -8,7 +8,7 @@ from cluster.polling import eventually
 from tests.fakes.faulty_proxy import FaultyProxy
 
 # tests/contract/slurm/test_client.py shows on each version what slurmrestd answers without slurmctld
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 
 ANSWERS, HANGS = 4, 3
 """Requests for each fault; podbridge terminates a pod after three answers. Of requests that hang, each waits longer."""

@@ -150,7 +150,6 @@ class TestGangs:
         ended = [pod for pod in world.members(running) if pod["metadata"]["uid"]]
         eventually(lambda: all(world.get(pod) is None for pod in ended), "every member ended with the job", 60)
 
-    @pytest.mark.main_version
     def test_03_members_share_nodes_where_the_job_says_so(self, clean, gang):
         world = clean
         packed = gang("packed", 5, run="600", annotations={"bridge.vk.io/members-per-node": "2"})
@@ -160,7 +159,6 @@ class TestGangs:
         assert len(given) == 3
         assert nodes(world, packed) == {slot: given[slot // 2] for slot in range(5)}
 
-    @pytest.mark.main_version
     def test_04_a_gang_that_needs_more_nodes_than_fit_says_so_on_each_member(self, clean, gang):
         world = clean
         large = gang("large", 5)
@@ -169,7 +167,6 @@ class TestGangs:
         assert messages == {"the group needs 5 nodes, but only 4 fit"}
         assert not world.queue()
 
-    @pytest.mark.main_version
     def test_05_a_deleted_gang_leaves_the_queue(self, clean, gang):
         world = clean
         blocker = world.running(world.create(cpu="120"))
@@ -179,7 +176,6 @@ class TestGangs:
         eventually(lambda: not world.members(waiting), "no member left")
         eventually(lambda: world.queue().keys() == {world.job_of(blocker)}, "its job gone")
 
-    @pytest.mark.main_version
     def test_06_a_stranger_that_is_there_first_does_not_keep_the_members_from_their_job(self, clean):
         world = clean
         labels, annotations = {"kueue.x-k8s.io/pod-group-name": "pair"}, {"kueue.x-k8s.io/pod-group-total-count": "2"}
@@ -195,7 +191,6 @@ class TestGangs:
         (event,) = eventually(lambda: world.events(alone, "OwnJob"), "the Event")
         assert "the pod requests other resources" in event["note"]
 
-    @pytest.mark.main_version
     def test_07_members_that_are_made_again_do_not_wait_for_one_that_has_succeeded(self, clean, gang):
         world = clean
         group = gang("once", 3, run="600")
@@ -243,7 +238,6 @@ class TestGangs:
             finish(world, world.running(pod))
         eventually(lambda: not world.queue(), "each job ends with its last member")
 
-    @pytest.mark.main_version
     def test_09_the_successor_of_a_member_that_is_deleted_before_the_bind_starts_in_the_same_job(self, clean):
         world = clean
 
@@ -306,7 +300,6 @@ class TestGangs:
         again = at_slot(world, group, 1)
         assert (again["spec"]["nodeName"], world.job_of(again)) == (heir["spec"]["nodeName"], job)
 
-    @pytest.mark.main_version
     def test_11_waiting_pods_join_a_pod_group_that_is_created_again(self, clean, pod_group):
         """Their ReplicaSet keeps them, and the UID of the old one is on them: kubernetes/kubernetes#139914."""
         world = clean

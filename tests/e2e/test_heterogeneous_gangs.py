@@ -92,7 +92,6 @@ class TestHeterogeneousGangs:
         eventually(lambda: not any(map(world.get, found)), "every member ended", 40)
         eventually(lambda: not {job, last} & world.queue().keys(), "the rest of the job cancelled")
 
-    @pytest.mark.main_version
     def test_04_each_component_follows_the_nodes_and_a_deleted_group_leaves_the_queue(self, clean, group):
         world = clean
         if clean.cluster.options.slurm == "22.05":

@@ -11,7 +11,7 @@ from cluster.slurm import SLURM_UID
 from cluster.world import LABEL
 from tests.fakes.server_certificate import certificates
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 
 RARE_POLLS = {"slurm": {"pollIdle": 60}}
 """While no job is pending, only a hint makes podbridge poll in time."""

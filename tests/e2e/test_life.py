@@ -42,7 +42,6 @@ def test_a_suspended_job_keeps_its_pod_which_says_so(clean):
     eventually(lambda: job not in world.queue(), "the suspended job released", 20)
 
 
-@pytest.mark.main_version
 def test_another_time_limit_of_a_running_job_leaves_its_pod_alone(clean):
     world = clean
     pod = world.running(world.create(activeDeadlineSeconds=3500, terminationGracePeriodSeconds=60))
@@ -54,7 +53,6 @@ def test_another_time_limit_of_a_running_job_leaves_its_pod_alone(clean):
         assert world.job(job)["TimeLimit"] == {"120": "02:00:00", "30": "00:30:00"}[limit]
 
 
-@pytest.mark.main_version
 def test_the_deadline_of_a_job_limits_the_jobs_of_its_pods(clean):
     world = clean
     template = world.manifest(terminationGracePeriodSeconds=60, restartPolicy="Never")
@@ -67,14 +65,12 @@ def test_the_deadline_of_a_job_limits_the_jobs_of_its_pods(clean):
     world.api("DELETE", f"{path}/limited", {"propagationPolicy": "Background"})
 
 
-@pytest.mark.main_version
 def test_the_grace_period_does_not_make_a_job_too_long_for_its_partition(clean):
     world = clean
     pod = world.running(world.create(activeDeadlineSeconds=3600, job={"partition": "short"}))
     assert world.job(world.labelled(pod))["TimeLimit"] == "01:00:00", "MaxTime of the partition"
 
 
-@pytest.mark.main_version
 def test_a_pod_waits_while_its_job_is_held_or_depends_on_another(clean):
     world = clean
     blockers = [world.running(world.create(cpu="120")) for _ in range(4)]
@@ -101,7 +97,6 @@ def test_a_pod_waits_while_its_job_is_held_or_depends_on_another(clean):
     assert world.labelled(waiting) == job
 
 
-@pytest.mark.main_version
 @pytest.mark.parametrize(
     ("size", "changes", "lacks"),
     [
@@ -128,7 +123,6 @@ def test_no_pod_is_bound_to_a_job_that_its_owner_has_made_smaller(clean, size, c
         world.delete_gang(gang)
 
 
-@pytest.mark.main_version
 def test_nodes_that_take_few_pods_do_not_get_all_pods(clean):
     """Slurm packs jobs and counts no pods: kubernetes/kubernetes#63190 and the default of 110 pods a node."""
     world = clean
@@ -148,7 +142,6 @@ def test_nodes_that_take_few_pods_do_not_get_all_pods(clean):
     assert len({pod["spec"]["nodeName"] for pod in found}) >= 3
 
 
-@pytest.mark.main_version
 def test_pods_with_the_same_host_port_run_on_different_nodes(clean):
     """As the rendezvous port of torchrun with the host network: kubernetes/kubernetes#60726."""
     world = clean

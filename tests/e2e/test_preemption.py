@@ -5,9 +5,9 @@ import pytest
 from cluster import Cluster
 from cluster.polling import eventually
 from cluster.world import World
-from tests.conftest import SLURMS
+from tests.parts import SLURMS
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 
 SUSPENDED = "bridge.vk.io/JobSuspended"
 CONF = (

@@ -17,7 +17,7 @@ from cluster.polling import eventually
 from cluster.tools import merged
 from cluster.world import World
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 
 PARTITIONS = (
     "PartitionName=left Nodes=node-[0-1] MaxTime=INFINITE State=UP",

@@ -56,7 +56,6 @@ class TestStory:
         )
         world.api("DELETE", f"{path}/eight?propagationPolicy=Background")
 
-    @pytest.mark.main_version
     def test_02_a_pod_in_another_namespace_is_untouched(self, world):
         pod = world.create(namespace="default")
         try:
@@ -112,7 +111,6 @@ class TestStory:
         eventually(lambda: [e for e in world.events(pod, "Cancelled") if e["type"] == "Warning"], "an Event")
         world.gone(pod)
 
-    @pytest.mark.main_version
     def test_05_delete_releases_at_the_right_moment_without_the_garbage_collector(self, world):
         blockers = [world.create(cpu="120") for _ in range(4)]
         for pod in blockers:
@@ -233,7 +231,6 @@ class TestStory:
         world.delete(pod)
         world.gone(pod)
 
-    @pytest.mark.main_version
     def test_10_a_job_without_a_pod_is_found_and_released(self, world):
         pod = world.create()
         world.running(pod)

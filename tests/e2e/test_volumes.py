@@ -8,7 +8,7 @@ from cluster.polling import eventually
 from cluster.world import NAMESPACE
 from tests.e2e.test_commands import podbridge
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 
 CLAIMS = f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"

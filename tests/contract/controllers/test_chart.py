@@ -27,6 +27,12 @@ pytestmark = pytest.mark.real
 
 SETS = Path(__file__).parent / "chart"
 NAMES = sorted(file.name.partition(".")[0] for file in SETS.glob("*.values.yaml"))
+GOLDEN = {
+    "colocated": ("colocated", "rest-site", "dashboard"),
+    "nats-server": ("nats-server",),
+    "plugin": ("nats-client", "plugin", "kueue"),
+}
+"""Golden file -> the sets of values of its release: together, they render each template."""
 SAME = re.compile(r"(?m)^# Source: podbridge/templates/(rbac/(admission|scheduler|controllers)|policies|crds)\.yaml$")
 RELEASE = f"hpc-{os.getpid()}"
 PREFIX = f"{RELEASE}-podbridge"
@@ -48,9 +54,9 @@ def helm() -> str:
     return str(install.binaries(install.HELM.packages)["helm"])
 
 
-def rendered(name: str) -> str:
-    """Render the chart with the values of one set, without what is the same in each: roles and policies."""
-    text = template("--skip-tests", f"--values={SETS / f'{name}.values.yaml'}")
+def rendered(*names: str) -> str:
+    """Render the chart with sets of values, without what is the same in each: roles and policies."""
+    text = template("--skip-tests", *(f"--values={SETS / f'{name}.values.yaml'}" for name in names))
     documents = [each for each in re.split(r"(?m)^---\n", text) if each.strip()]
     return "---\n".join(each for each in documents if not SAME.search(each))
 
@@ -86,17 +92,17 @@ def test_kustomize_reads_config(kubernetes: Any) -> None:
     assert "clusterrole.rbac.authorization.k8s.io/podbridge-scheduler unchanged" in checked
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_value_set_is_rendered_as_before(helm: str, name: str, request: pytest.FixtureRequest) -> None:
-    run(helm, "lint", "--strict", "--quiet", str(chart.CHART), f"--values={SETS / f'{name}.values.yaml'}")
-    text, golden = rendered(name), SETS / f"{name}.golden.yaml"
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_release_is_rendered_as_before(helm: str, name: str, request: pytest.FixtureRequest) -> None:
+    text, golden = rendered(*GOLDEN[name]), SETS / f"{name}.golden.yaml"
     if request.config.getoption("--update-golden"):
         golden.write_text(text)
     assert text == golden.read_text(), "if this is meant: --update-golden"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_configuration_of_a_value_set_is_valid(helm: str, name: str) -> None:
+def test_a_set_of_values_and_its_configuration_are_valid(helm: str, name: str) -> None:
+    run(helm, "lint", "--strict", "--quiet", str(chart.CHART), f"--values={SETS / f'{name}.values.yaml'}")
     found = {(each["kind"], each["metadata"]["name"]): each for each in objects(rendered(name))}
     text = found["ConfigMap", "podbridge-config"]["data"]["config.yaml"]
     config = bridge.config.hub.parse(text)

@@ -39,10 +39,9 @@ def served(folder):
             server.shutdown()
 
 
+@pytest.mark.long_only  # the site is built with mermaid, which npm fetches
 @pytest.mark.timeout(900)
-def test_each_diagram_is_drawn_and_no_page_has_an_error(long, tmp_path):
-    if not long:
-        pytest.skip("runs with --long: the site is built with mermaid, which npm fetches")
+def test_each_diagram_is_drawn_and_no_page_has_an_error(tmp_path):
     site = tmp_path / "site"
     subprocess.run([places.CHECKOUT / "hack" / "docs.sh", site], check=True, capture_output=True)
     pages = {page.relative_to(site): page.read_text().count(DIAGRAM) for page in sorted(site.rglob("*.html"))}

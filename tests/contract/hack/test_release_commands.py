@@ -27,10 +27,8 @@ def test_the_command_of_a_page_installs_the_wheel(wheel, tmp_path, page):
 
 
 @pytest.fixture
-def releasable(tmp_path, long):
+def releasable(tmp_path):
     """A clone whose changelog has the version with a date, as after the steps of docs/developers/releasing.md."""
-    if not long:
-        pytest.skip("needs --long: it builds a release twice")
     checkout = tmp_path / "clone"
     git = ("git", "-C", checkout, "-c", "user.name=release", "-c", "user.email=release@podbridge")
     successful("git", "clone", "--quiet", "--no-local", places.CHECKOUT, checkout)
@@ -41,6 +39,7 @@ def releasable(tmp_path, long):
     return checkout
 
 
+@pytest.mark.long_only
 @pytest.mark.timeout(900)  # it builds the release twice
 def test_a_signed_release_is_verified_by_the_commands_of_its_page(releasable, tmp_path):
     key = tmp_path / "key"

@@ -103,9 +103,9 @@ def expression(chance: random.Random) -> str:
     return f"{text} || device.driver == 'other'"
 
 
-def test_the_devices_that_kubernetes_selects_are_selected(request: pytest.FixtureRequest) -> None:
+def test_the_devices_that_kubernetes_selects_are_selected(long: bool) -> None:
     chance = random.Random(41)
-    count = LONG if request.config.getoption("--long") else SHORT
+    count = LONG if long else SHORT
     texts = [*FAMOUS, *(expression(chance) for _ in range(count))]
     texts = [
         text.replace("ATTR", f"device.attributes['{DRIVER}']").replace("CAP", f"device.capacity['{DRIVER}']")

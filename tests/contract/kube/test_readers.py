@@ -59,9 +59,9 @@ def bounded(value: Decimal | None) -> Decimal | None:
     return value and max(-quantity.LARGEST, min(quantity.LARGEST, value))
 
 
-def test_every_quantity_has_the_value_that_the_api_server_gives_it(request: pytest.FixtureRequest) -> None:
+def test_every_quantity_has_the_value_that_the_api_server_gives_it(long: bool) -> None:
     chance = random.Random(41)
-    texts = [*NAMED, *(a_quantity(chance) for _ in range(LONG if request.config.getoption("--long") else SHORT))]
+    texts = [*NAMED, *(a_quantity(chance) for _ in range(LONG if long else SHORT))]
     answers = oracle.ask({"quantity": text} for text in texts)
     wrong = [
         (text[:80], expected, found)

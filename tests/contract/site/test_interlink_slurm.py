@@ -21,7 +21,7 @@ from tests.contract.interlink.plugin_process import CHECKOUT, Client, free_addre
 from tests.contract.site.jobs import submit, uid
 from tests.fakes import slurm_plugin_job
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture

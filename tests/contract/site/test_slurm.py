@@ -239,7 +239,6 @@ def test_one_query_a_period_whatever_the_number_of_jobs(site: Any) -> None:
     assert 2 <= asked <= took + 1
 
 
-@pytest.mark.main_version
 @pytest.mark.parametrize("later", [0, 3])
 def test_a_job_that_ended_unused_is_replaced_while_its_batch_job_still_ends_too(site: Any, later: float) -> None:
     check_replaced_after_unused(site, later)

@@ -58,6 +58,7 @@ def client(site: RealSite) -> SlurmClient:
     return SlurmClient(Config(slurm_rest_api=site.url), site.token)
 
 
+@pytest.mark.each_version
 class TestReal(SlurmSuite, ComponentSuite):
     """What the fake promises is true."""
 

@@ -4,7 +4,7 @@ import pytest
 
 from cluster.world import NAMESPACE
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 
 
 def test_a_jobset_that_its_webhook_refuses_is_not_created(world):

@@ -7,7 +7,7 @@ import pytest
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 CORES = f"/api/v1/namespaces/{NAMESPACE}"
 
 

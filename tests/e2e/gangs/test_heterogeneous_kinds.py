@@ -6,7 +6,7 @@ from cluster.polling import eventually
 from cluster.world import NAMESPACE
 from tests.e2e.gangs.test_gang_kinds import CORES, bound, create, labelled, template
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 
 SMALL, LARGE = "1", "64"
 

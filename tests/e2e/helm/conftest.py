@@ -8,12 +8,12 @@ from cluster.world import NAMESPACE, World
 
 
 @pytest.fixture(scope="package")
-def installed(state_folder, request):
+def installed(state_folder, long):
     """A cluster with a real node and the release of the chart: (world, release, image, seconds of the installation)."""
     with Cluster(state_folder / "helm", nodes=1, real_node=True, helm=True) as cluster:
         built = helm.prepare(cluster)
         # each replica takes seconds of both CPUs to start
-        replicas = 2 if request.config.getoption("--long") else 1
+        replicas = 2 if long else 1
         settings = {part: {"replicas": replicas} for part in helm.PARTS}
         release = helm.Release(cluster, settings={**settings, "dashboard": {"enabled": True}})
         seconds = release.install()

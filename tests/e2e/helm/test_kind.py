@@ -22,10 +22,9 @@ from tests.fakes.relay import Relay
 pytestmark = pytest.mark.real
 
 
+@pytest.mark.long_only
 @pytest.mark.timeout(900)  # the build of both images can be a part of it
-def test_kind_sh_on_an_existing_cluster(state_folder, long):
-    if not long:
-        pytest.skip("runs with --long")
+def test_kind_sh_on_an_existing_cluster(state_folder):
     with Cluster(state_folder / "kind", nodes=1, real_node=True, helm=True) as cluster:
         archives = [
             f"--image-archive={image.build().archive}",

@@ -63,10 +63,9 @@ REMOTE = {
 }
 
 
+@pytest.mark.long_only
 @pytest.mark.timeout(2400)  # the builds of the node image and of its programs can be a part of it
-def test_kind_sh_with_kind(state_folder, long):
-    if not long:
-        pytest.skip("runs with --long")
+def test_kind_sh_with_kind(state_folder):
     node_image = kind.node_image()
     install.ensure(modules=(install.kueue_module(),))
     images = {"--image-archive": image.build(), "--slurm-archive": image.build(recipe=image.SLURM)}

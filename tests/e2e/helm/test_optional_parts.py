@@ -29,7 +29,7 @@ from cluster.world import NAMESPACE
 from tests.contract.nats.servers import certificate
 from tests.fakes.relay import Relay
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.long_only]  # a cluster, a build of OAuth2-proxy and nine pods
 
 POOL = "local-site"
 AUDIENCE = "podbridge-plugin"
@@ -39,10 +39,8 @@ KUBERNETES_ISSUER = "https://kubernetes.default.svc"
 
 
 @pytest.fixture(scope="module")
-def cluster(state_folder, request):
+def cluster(state_folder):
     """A cluster with a real node, a site, and interLink's virtual kubelet."""
-    if not request.config.getoption("--long"):
-        pytest.skip("runs with --long: a cluster, a build of OAuth2-proxy and nine pods")
     state = state_folder / "parts"
     with Cluster(state, nodes=1, real_node=True, helm=True, pools=[POOL], interlink=True) as running:
         role = {

@@ -77,11 +77,10 @@ def test_the_commands_of_the_quick_start_and_of_an_upgrade(installed, bare, shel
     upgrade(installed[1], shell, tmp_path / "values.yaml")
 
 
+@pytest.mark.long_only  # a cluster of its own
 @pytest.mark.timeout(600)  # the build of the image can be a part of it
-def test_the_commands_for_one_debian_machine(state_folder, long, report):
+def test_the_commands_for_one_debian_machine(state_folder, report):
     """The last section of the page alone, from the start of its own cluster to its end."""
-    if not long:
-        pytest.skip("runs with --long: a cluster of its own")
     state = state_folder / "quick"
     env = {**os.environ, "PODBRIDGE_STATE": str(state)}
     shell = Shell(env, places.CHECKOUT, {"~/.cache/podbridge/state/default": str(state)}, timeout=400)

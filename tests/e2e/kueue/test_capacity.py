@@ -8,7 +8,7 @@ from cluster import kueue, pools
 from cluster.polling import eventually
 from tests.e2e.kueue.capacity import CapacityWatch
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 SITES = [{"name": "sites", "poolFlavor": {"poolRegExp": "-site$"}}]
 JOBS, FEW = 40, 16
 """Jobs of a long run, and of a short one."""

@@ -6,7 +6,7 @@ from cluster import kueue, pools
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 SLURM = kueue.QUEUE
 SETS = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{NAMESPACE}/leaderworkersets"
 WORKLOADS = f"{kueue.API}/namespaces/{NAMESPACE}/workloads"

@@ -9,7 +9,7 @@ from cluster import kueue, pools
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 SLURM = kueue.QUEUE
 GROUP, TOTAL = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
 SCRIPT = "until [ -e /srv/home/kueue-go ]; do sleep 0.1; done"

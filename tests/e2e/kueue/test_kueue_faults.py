@@ -10,7 +10,7 @@ from cluster.errors import ClusterError
 from cluster.polling import eventually
 from tests.e2e.kueue.capacity import CapacityWatch
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 ROUNDS, FEW, JOBS = 6, 2, 6
 """Rounds of a long and of a short run; in each, one process is killed while this number of Jobs is created."""
 QUOTA = 2
@@ -69,9 +69,8 @@ def test_each_job_runs_once_while_podbridge_and_kueue_are_killed(world, long, re
     eventually(lambda: not world.offered(name), "its queue is garbage", 60)
 
 
-def test_a_change_of_capacity_while_podbridge_is_down_is_seen_after_the_start(world, long):
-    if not long:
-        pytest.skip("--long")
+@pytest.mark.long_only
+def test_a_change_of_capacity_while_podbridge_is_down_is_seen_after_the_start(world):
     name = f"down-{next(world.counts)}"
     path = world.master_queue(name, [{"name": "p", "poolFlavor": {"pools": ["local-site"]}}])
     flavor = f"{name}-p-local-site"

@@ -9,7 +9,7 @@ from cluster.polling import eventually
 from cluster.world import NAMESPACE
 from tests.e2e.kueue.capacity import CapacityWatch
 
-pytestmark = [pytest.mark.real, pytest.mark.main_version]
+pytestmark = pytest.mark.real
 LOCAL = {"name": "local", "localFlavor": {"nodeLabels": {"kubernetes.io/hostname": kueue.LOCAL_NODE}}}
 SITES = {"name": "sites", "poolFlavor": {"poolRegExp": "-site$"}}
 JOBS, FEW = 500, 24

@@ -9,16 +9,14 @@ from cluster.jaeger import Jaeger
 from cluster.pods import PoolWorld
 from cluster.polling import eventually
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.long_only]  # the build of Jaeger takes 3 minutes, once
 
 POOL = "slurm-site"
 
 
 @pytest.fixture
-def collector(long, tmp_path):
+def collector(tmp_path):
     """A running Jaeger."""
-    if not long:
-        pytest.skip("runs with --long: the build of Jaeger takes 3 minutes, once")
     install.ensure(modules=[install.JAEGER])
     running = Jaeger(tmp_path / "jaeger")
     running.start()

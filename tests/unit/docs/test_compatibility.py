@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from cluster import debian, places, pythons
-from tests.conftest import SLURMS
+from tests.parts import SLURMS
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/reference/compatibility.md").read_text()
@@ -84,11 +84,6 @@ def test_versions_with_several_releases_are_those_of_the_local_cluster(system, r
         assert pinned(folder, module) == version
 
 
-def test_versions_of_kubernetes_that_only_a_long_run_needs_are_those_of_the_script():
-    looped = re.findall(r"^    for version in (1\..*); do$", read("hack", "test.sh"), re.M)
-    assert [tuple(words.split()) for words in looped] == [places.LONG_KUBERNETES]
-
-
 def test_versions_of_kueue_that_only_a_long_run_needs_are_those_of_the_script():
     run = re.findall(r"PODBRIDGE_KUEUE=(\S+) \./hack/test\.sh tests/e2e/kueue$", read("hack", "test.sh"), re.M)
     assert run == [version for version in places.KUEUE if version != places.DEFAULT_KUEUE]
@@ -122,7 +117,7 @@ def test_versions_of_python_are_those_of_the_tests_and_of_the_image():
         assert f"Debian {suite}" in versions_of("Python")[version]
     classifiers = tomllib.loads(read("pyproject.toml"))["project"]["classifiers"]
     assert classifiers == [f"Programming Language :: Python :: {version}" for version in pythons.VERSIONS]
-    looped = re.findall(r"^    for version in (3.*); do$", read("hack", "test.sh"), re.M)
+    looped = re.findall(r"^ +for version in (3.*); do$", read("hack", "test.sh"), re.M)
     assert [words.split() for words in looped] == [[version for version in pythons.VERSIONS if version in others]]
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,16 +11,19 @@ from pathlib import Path
 import pytest
 
 from cluster.polling import eventually
+from tests import parts
 
 HACK = Path(__file__).parents[3] / "hack"
 PYTHON = """#!/bin/sh
 case " $* " in
 *" pytest "*) ;;
+*" tests.parts "*) exec cat "$CHECKOUT/turn" ;;
 *) exit 0 ;;
 esac
 for suite; do :; done
 again=first
 case " $* " in *" --last-failed "*) again=again ;; esac
+case " $* " in *" --long "*) again=long ;; esac
 run="${suite#tests/} $again"
 echo "$run" >>"$CHECKOUT/runs"
 action=$(sed -n "s/^$run: //p" "$CHECKOUT/actions")
@@ -48,23 +52,25 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def start(checkout, **actions):
+def start(checkout, *options, **actions):
     lines = [f"{run.replace('_', ' ')}: {action}\n" for run, action in actions.items()]
     (checkout / "actions").write_text("".join(lines))
     env = {**os.environ, "PODBRIDGE_CACHE": str(checkout / "cache"), "CHECKOUT": str(checkout)}
     # no shell can trap a signal that is ignored when it starts, as SIGINT is where the tests run in the background
-    words = ["env", "--default-signal=INT", checkout / "hack" / "test.sh"]
+    words = ["env", "--default-signal=INT", checkout / "hack" / "test.sh", *options]
     return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env)
 
 
-def run(checkout, **actions):
+def run(checkout, *options, **actions):
     """Run it; return its exit status, the last line of its output and the runs of pytest."""
-    process = start(checkout, **actions)
+    process = start(checkout, *options, **actions)
     output = process.communicate(timeout=60)[1]
-    return process.returncode, output.splitlines()[-1], (checkout / "runs").read_text().splitlines()
+    runs = checkout / "runs"
+    return process.returncode, output.splitlines()[-1], runs.read_text().splitlines() if runs.exists() else []
 
 
 FIRST = ["unit first", "contract first", "e2e first", "chaos first"]
+LONG = [run.replace("first", "long") for run in FIRST]
 
 
 def test_a_run_without_failures(checkout):
@@ -89,6 +95,51 @@ def test_unit_and_chaos_tests_run_once(checkout, suite):
 @pytest.mark.parametrize("action", ["exit 2", "exit 3", "exit 4", "exit 5", "kill -KILL $$"])
 def test_a_run_that_did_not_finish_has_failed(checkout, action):
     assert run(checkout, contract_first=action) == (1, "FAILED: contract tests", FIRST)
+
+
+def test_a_part_of_a_long_run_consists_of_its_tests_alone(checkout):
+    status, line, runs = run(checkout, "--long", "24.11", unit_long="exit 5")
+    assert (status, line.split(" in ")[0], runs) == (0, "all passed", LONG)
+    status, line, runs = run(checkout, "--long", "25.05")
+    assert (status, runs) == (1, LONG)
+    assert line == f"--long 25.05: must be one of {' '.join(parts.PARTS)}"
+
+
+def test_a_long_run_consists_of_everything(checkout):
+    runs = run(checkout, "--long")[2]
+    assert runs[: len(FIRST)] == FIRST
+    assert [run for run in runs if run.endswith(" long")] == len(parts.PARTS) * LONG
+
+
+@pytest.mark.parametrize(("minutes", "runs"), [(30, [*FIRST, *LONG]), (29, FIRST)])
+def test_a_part_runs_after_a_short_run_if_it_fits(checkout, minutes, runs):
+    (checkout / "turn").write_text("24.11 30\n")
+    for command in (("init", "-q"), ("commit", "-q", "--allow-empty", "-m", "first")):
+        subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=n@n", *command], cwd=checkout, check=True)
+    assert run(checkout, "--within", str(minutes))[2] == runs
+    (checkout / "runs").unlink()
+    assert run(checkout, "--within", str(minutes), unit_first="exit 1") == (1, "FAILED: unit tests", FIRST)
+
+
+def test_each_part_is_in_the_help():
+    text = (HACK / "test.sh").read_text()
+    (known,) = re.findall(r"^known_parts=\((.*)\)$", text, re.M)
+    assert known.split() == list(parts.PARTS)
+    for name, part in parts.PARTS.items():
+        assert f"\n  {name:<11} {part.about}\n" in text
+        assert part.minutes <= 40
+
+
+def test_each_part_has_its_turn():
+    assert {parts.of_commit(f"{number:040x}") for number in range(8)} == {*parts.PARTS}
+
+
+def test_each_test_with_a_longer_form_has_a_part():
+    assert parts.of("tests/chaos/test_storm.py", ["26.05"], True) == "kills"
+    assert parts.of("tests/chaos/test_storm.py", ["22.05"], True) == "22.05"
+    assert parts.of("tests/e2e/gangs/test_x.py", ["1.37"], False) == "kubernetes"
+    assert parts.of("tests/e2e/test_story.py", ["26.05"], False) == ""
+    assert parts.of("tests/unit/slurm/test_answers.py", ["22.05"], False) == ""
 
 
 def test_an_interrupted_run_ends(checkout):

@@ -1,0 +1,75 @@
+"""The parts of a long run: which tests belong to each, and how long it takes.
+
+A short run consists of all tests on the main versions of Slurm and Kubernetes; those with a longer form (they use the
+fixture ``long``) have the short one. A part consists of the tests of one other version, or of tests in their
+longer form. ``./hack/test.sh --long PART`` runs one, ``python -m tests.parts COMMIT`` names that of a commit.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from cluster import places
+
+SLURMS = ("26.05", "24.11", "22.05")
+"""Versions of Slurm of the tests; the first one is the main version."""
+VERSIONS = frozenset((*SLURMS, *places.KUBERNETES))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a long run: minutes on 2 cores, and what it is about."""
+
+    minutes: int
+    about: str
+
+
+PARTS: Mapping[str, Part] = {
+    "24.11": Part(30, "all tests on Slurm 24.11"),
+    "22.05": Part(30, "all tests on Slurm 22.05"),
+    "kubernetes": Part(30, "end-to-end tests on the other versions of Kubernetes"),
+    "kueue": Part(20, "Kueue with more jobs and kills, and its other version"),
+    "kills": Part(40, "a kill after every call, and 100 kills of a storm"),
+    "sites": Part(40, "kills and outages of submitters, NATS servers and plugins"),
+    "install": Part(35, "chart, kind, quick start, release, docs site"),
+    "fuzz": Part(30, "fuzzing at full length, and unit tests on other versions of Python"),
+}
+_LONGER = {
+    "tests/chaos/test_kill_sweep.py": "kills",
+    "tests/chaos/test_storm.py": "kills",
+    "tests/chaos/": "sites",
+    "tests/contract/hack/": "install",
+    "tests/e2e/helm/": "install",
+    "tests/e2e/tracing/": "install",
+    "tests/e2e/kueue/": "kueue",
+    "tests/": "fuzz",
+}
+"""Beginning of the path of a test with a longer form -> its part; the first one that matches counts."""
+
+
+def version(parameters: Collection[object]) -> str:
+    """Return the version of Slurm or of Kubernetes among the parameters of a test; empty if there is none."""
+    return next((value for value in parameters if isinstance(value, str) and value in VERSIONS), "")
+
+
+def of(path: str, parameters: Collection[object], has_longer_form: bool) -> str:
+    """Return the part that has the test; empty if only the short run has it."""
+    if path.startswith("tests/unit/"):
+        return "fuzz" if has_longer_form else ""
+    if (other := version(parameters)) in SLURMS[1:]:
+        return other
+    if other in places.KUBERNETES and other != places.DEFAULT_KUBERNETES:
+        return "kubernetes"
+    return next(part for folder, part in _LONGER.items() if path.startswith(folder)) if has_longer_form else ""
+
+
+def of_commit(commit: str) -> str:
+    """Return the part whose turn it is, by the hash of a commit."""
+    return list(PARTS)[int(commit, 16) % len(PARTS)]
+
+
+if __name__ == "__main__":
+    name = of_commit(sys.argv[1])
+    print(name, PARTS[name].minutes)
