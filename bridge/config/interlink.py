@@ -45,14 +45,9 @@ class InterlinkSection(Section):
     )
     poll_period: Seconds = Field(5, description="Period of requests for the states of all jobs.")
     ping_period: Seconds = Field(10, description="Period of pings.")
-    ping_failures: Annotated[int, Field(ge=1, le=100)] = Field(
-        3, description="Failed pings until the virtual node is NotReady."
-    )
     batch: Annotated[int, Field(ge=1, le=1000)] = Field(
         100, description="Pods in one `/status` request; 1 for plugins that answer only for the first."
     )
-    threads: Annotated[int, Field(ge=1, le=32)] = Field(4, description="Concurrent `/status` requests of one poll.")
-    connect_timeout: Seconds = Field(5, description="Time-out of a connection.")
     timeout: Seconds = Field(30, description="Time-out of a request, except `/create`.")
     late_create: Seconds = Field(
         60,
@@ -63,10 +58,6 @@ class InterlinkSection(Section):
     )
     method: Literal["auto", "GET", "POST"] = Field(
         "auto", description="HTTP method of `/status` and `/getLogs`. `auto`: GET, else POST."
-    )
-    create_body: Literal["auto", "object", "list"] = Field(
-        "auto",
-        description="Body of `/create` with api `plugin`. `auto`: an object, else a list as in interLink 0.1.",
     )
     create_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
         3,
@@ -103,6 +94,4 @@ class InterlinkSection(Section):
             raise ValueError("keyFile requires certFile")
         if self.build_config_file is not None and self.api != "plugin":
             raise ValueError("buildConfigFile requires api plugin: an API server accepts no jobScript")
-        if self.create_body != "auto" and self.api != "plugin":
-            raise ValueError("createBody requires api plugin: an API server has only one form of the body")
         return self

@@ -76,7 +76,6 @@ def world(state_folder, plugin):
             "pollPeriod": 0.5,
             "pingPeriod": 1,
             "timeout": 2,
-            "connectTimeout": 1,
             "createAttempts": 100,
             "lateCreate": 3,
         }

@@ -104,8 +104,8 @@ class PluginClient:
         self._methods: dict[str, str] = {}
         if section.method != "auto":
             self._methods = dict.fromkeys(("/status", "/getLogs"), str(section.method))
-        create_body = "object" if section.api == "server" else section.create_body
-        self._forms = ("object", "list") if create_body == "auto" else (create_body,)
+        # an API server has only one form of the body
+        self._forms: tuple[str, ...] = ("object",) if section.api == "server" else ("object", "list")
 
     # --- ping ---------------------------------------------------------------------------------------------------------
     def ping(self) -> Ping:

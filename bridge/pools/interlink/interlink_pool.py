@@ -17,7 +17,7 @@ from bridge.pools.interlink import references
 from bridge.pools.interlink.interlink_client import PluginClient
 from bridge.pools.interlink.interlink_logs import LogPieces
 from bridge.pools.interlink.interlink_transport import ServerError
-from bridge.pools.polled.polled_pool import PolledPool, PollSettings
+from bridge.pools.polled.polled_pool import PolledPool
 from bridge.pools.pool_interface import Pod
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import JobStatus
@@ -51,15 +51,14 @@ class InterlinkPool(PolledPool):
         submit_timeout: float,
         config: BuildConfig | None = None,
     ) -> None:
-        settings = PollSettings(
+        super().__init__(
+            section.name,
+            clock,
             poll_period=section.poll_period,
             ping_period=section.ping_period,
             batch=section.batch,
-            threads=section.threads,
-            failures=section.ping_failures,
             late=section.late_create,
         )
-        super().__init__(section.name, settings, clock)
         self._section, self._client, self._config = section, client, config
         self._submit_timeout = submit_timeout
         self._unknown: dict[str, int] = {}

@@ -23,6 +23,8 @@ from bridge.telemetry import tracing
 MIB = 1 << 20
 SHOWN = 500
 """Characters of an answer in a message."""
+CONNECT_TIMEOUT = 5.0
+"""Seconds for a connection: TCP repeats a lost first packet after 1 s and after 3 s."""
 _CHUNK = 1 << 16
 _CONNECTIONS = 64
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -178,7 +180,7 @@ class PluginTransport:
         self, method: str, path: str, body: Any, exchange: Exchange, *, operation: str, writes: bool = False
     ) -> requests.Response:
         """Send one request; return its answer without the body."""
-        limits: Any = (self._section.connect_timeout, None)  # the exchange limits the answer
+        limits: Any = (CONNECT_TIMEOUT, None)  # the exchange limits the answer
         try:
             request = requests.PreparedRequest()
             request.prepare_method(method)

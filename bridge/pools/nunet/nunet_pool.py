@@ -27,7 +27,7 @@ from bridge.pools.nunet.dms_client import DmsClient
 from bridge.pools.nunet.peer import Peer, Service
 from bridge.pools.nunet.placement import Placed, Placement
 from bridge.pools.nunet.submissions import Submissions, retryable
-from bridge.pools.polled.polled_pool import PolledPool, PollSettings
+from bridge.pools.polled.polled_pool import PolledPool
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import READY, Readiness
@@ -65,9 +65,7 @@ class NunetPool(PolledPool):
         interlink: bool,
     ) -> None:
         # the DMS answers about one job
-        super().__init__(
-            group.name, PollSettings(poll_period=section.poll_period, ping_period=section.ping_period, batch=1), clock
-        )
+        super().__init__(group.name, clock, poll_period=section.poll_period, ping_period=section.ping_period, batch=1)
         self._dms, self._section, self._defaults = dms, section, defaults
         self._labels = {**section.labels, **group.labels}
         self._submit_timeout, self._interlink = submit_timeout, interlink

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from bridge.clock import Clock
 from bridge.core.backoff import Backoff
@@ -35,9 +34,16 @@ Changed = Callable[[str], None]
 _BACKOFF = Backoff(first=1.0, limit=30.0, jitter=0.1)
 
 
-@dataclass(frozen=True, slots=True)
-class PollSettings:
-    """How often the hub sends requests to a site, and how many at once.
+FAILED_PINGS = 3
+"""Number of failed pings in a row after which the pool accepts no pods. A site that is started again misses one."""
+THREADS = 4
+"""Concurrent requests of one poll: many sites answer one request at a time."""
+
+
+class PolledPool(abc.ABC):
+    """The parts of :class:`bridge.pools.pool_interface.Pool` that need no transport. Thread-safe.
+
+    A subclass implements the abstract methods. It applies each other answer about a job to :attr:`followed`.
 
     Parameters
     ----------
@@ -45,37 +51,21 @@ class PollSettings:
         Seconds between two polls of all jobs, and between two pings.
     batch
         Pods in one request for states, at most.
-    threads
-        Concurrent requests of one poll.
-    failures
-        Number of failed pings in a row after which the pool accepts no pods.
     late
         Seconds after its time-out for which the site may still carry out a submission that got no answer: the API has
         no deadlines, and a batch system can take long to accept a job.
     """
 
-    poll_period: float = 5.0
-    ping_period: float = 10.0
-    batch: int = 100
-    threads: int = 4
-    failures: int = 3
-    late: float = 60.0
-
-
-class PolledPool(abc.ABC):
-    """The parts of :class:`bridge.pools.pool_interface.Pool` that need no transport. Thread-safe.
-
-    A subclass implements the abstract methods. It applies each other answer about a job to :attr:`followed`.
-    """
-
     lists = refreshes = False
 
-    def __init__(self, name: str, settings: PollSettings, clock: Clock) -> None:
+    def __init__(
+        self, name: str, clock: Clock, *, poll_period: float, ping_period: float, batch: int, late: float = 60.0
+    ) -> None:
         self.name = name
-        self.late = settings.late
-        self.settings = settings
-        self._clock = clock
-        self.followed = FollowedJobs(name, settings.poll_period, self._notify)
+        self.late = late
+        self._clock, self._batch = clock, batch
+        self._poll_period, self._ping_period = poll_period, ping_period
+        self.followed = FollowedJobs(name, poll_period, self._notify)
         self._announced: tuple[Announcement, float] | None = None
         self._subscribers: list[Changed] = []
         self._problem = ""
@@ -84,7 +74,7 @@ class PolledPool(abc.ABC):
     # --- requests of a subclass ---------------------------------------------------------------------------------------
     @abc.abstractmethod
     def _fetch(self, pods: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
-        """Request the states of up to ``settings.batch`` jobs by UID; ``None``: the site does not know the job.
+        """Request the states of up to ``batch`` jobs by UID; ``None``: the site does not know the job.
 
         A job without a usable answer is absent from the result. Raises :class:`SiteError`.
         """
@@ -204,8 +194,8 @@ class PolledPool(abc.ABC):
     # --- the loops ----------------------------------------------------------------------------------------------------
     def start(self, supervisor: Supervisor) -> None:
         """Start to ping and to poll the site."""
-        supervisor.spawn(f"ping-{self.name}", lambda: self._run(supervisor, self.ping, self.settings.ping_period))
-        supervisor.spawn(f"poll-{self.name}", lambda: self._run(supervisor, self.poll, self.settings.poll_period))
+        supervisor.spawn(f"ping-{self.name}", lambda: self._run(supervisor, self.ping, self._ping_period))
+        supervisor.spawn(f"poll-{self.name}", lambda: self._run(supervisor, self.poll, self._poll_period))
 
     def _run(self, supervisor: Supervisor, call: Callable[[], int], period: float) -> None:
         """Repeat ``call``, which returns its number of failures in a row, every ``period`` seconds."""
@@ -229,7 +219,7 @@ class PolledPool(abc.ABC):
             last_announced = self._announced
             if last_announced is None:
                 self._announced = self._unheard(self._problem), requested_at
-            elif self._failed_pings >= self.settings.failures:
+            elif self._failed_pings >= FAILED_PINGS:
                 # the time of the last answer stays: the virtual node is NotReady at once, and silent later
                 self._announced = last_announced[0].model_copy(update={"problem": self._problem}), last_announced[1]
         else:
@@ -244,10 +234,9 @@ class PolledPool(abc.ABC):
         """Request the states of the followed jobs once; return the number of failed polls in a row."""
         began = self._clock.monotonic()
         due = self.followed.due(began)
-        size = max(1, self.settings.batch)
-        batches = [due[index : index + size] for index in range(0, len(due), size)]
+        batches = [due[index : index + self._batch] for index in range(0, len(due), self._batch)]
         try:
-            failed = at_once(self.settings.threads, lambda index: self._poll_batch(batches[index]), range(len(batches)))
+            failed = at_once(THREADS, lambda index: self._poll_batch(batches[index]), range(len(batches)))
         except (SiteDownError, SiteUnknownOutcomeError) as error:  # the site does not answer: do not send the others
             return self._count_poll(error)
         if batches:

@@ -19,9 +19,7 @@ from tests.fakes.server_certificate import certificates
 
 
 def pool_of(plugin: FakePlugin, **fields) -> InterlinkPool:
-    section = InterlinkSection.model_validate(
-        {"name": "far", "url": plugin.url, "timeout": 5, "connectTimeout": 1, **fields}
-    )
+    section = InterlinkSection.model_validate({"name": "far", "url": plugin.url, "timeout": 5, **fields})
     return make_pool(section, fields.get("submit", 5), SystemClock())
 
 
@@ -86,7 +84,7 @@ def test_a_token_that_is_replaced(plugin, tmp_path):
 
 def test_a_plugin_behind_an_oauth2_proxy(plugin):
     plugin.refuse = (302, "", {"Location": "https://sso.test/oauth2/start"})
-    pool = pool_of(plugin, pingFailures=1)
+    pool = pool_of(plugin)
     pool.ping()
     assert "tokenFile" in pool.ready().message
 

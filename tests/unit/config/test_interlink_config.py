@@ -54,7 +54,6 @@ def test_other_addresses_are_refused(url):
         ("name: far, certFile: /x", "certFile requires a url that begins with https://"),
         ("name: far, keyFile: /x", "keyFile requires certFile"),
         ("name: far, api: server, buildConfigFile: /x", "buildConfigFile requires api plugin"),
-        ("name: far, api: server, createBody: list", "createBody requires api plugin"),
         ("name: far, batch: 0", r"pools\.interlink\.0\.batch.*\(value: 0\)"),
         ("name: far, method: PUT", r"pools\.interlink\.0\.method.*'PUT'"),
     ],

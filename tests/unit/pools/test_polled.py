@@ -7,8 +7,9 @@ import pytest
 
 from bridge.core.threads import Supervisor
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError
+from bridge.pools.polled import polled_pool
 from bridge.pools.polled.followed_jobs import ABSENT_AGAIN
-from bridge.pools.polled.polled_pool import PolledPool, PolledPools, PollSettings
+from bridge.pools.polled.polled_pool import PolledPool, PolledPools
 from bridge.pools.pool_interface import Pod
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import JobStatus
@@ -29,8 +30,8 @@ def state(job: str, phase: str = "running", **fields: str) -> JobStatus:
 class Site(PolledPool):
     """A site whose answers a test sets. ``during`` runs between a request and its answer."""
 
-    def __init__(self, clock: FakeClock, **settings: float) -> None:
-        super().__init__("far", PollSettings(threads=1, **settings), clock)
+    def __init__(self, clock: FakeClock, period: float = 5.0) -> None:
+        super().__init__("far", clock, poll_period=period, ping_period=period, batch=2)
         self.jobs_there: dict[str, JobStatus | None] = {}
         self.requests: list[list[str]] = []
         self.error: Exception | None = None
@@ -79,8 +80,9 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def site(clock: FakeClock) -> Site:
-    return Site(clock, batch=2)
+def site(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(polled_pool, "THREADS", 1)  # the requests of a poll have an order
+    return Site(clock)
 
 
 def follow(site: Site, *jobs: str) -> None:
@@ -266,7 +268,7 @@ def test_the_source_names_the_pool_of_a_change(site):
 
 
 def test_the_loops_ping_and_poll(clock):
-    site = Site(clock, poll_period=0.01, ping_period=0.01)
+    site = Site(clock, period=0.01)
     follow(site, "a")
     site.jobs_there = {"a": state("a")}
     supervisor = Supervisor()

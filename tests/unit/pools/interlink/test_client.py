@@ -198,14 +198,6 @@ def test_who_has_answered_an_error(wire, api, status, body, answered):
     assert raised.value.answered == answered
 
 
-@pytest.mark.parametrize("form", ["object", "list"])
-def test_the_form_of_the_body_can_be_set(wire, form):
-    wire.post(f"{URL}/create", status=400)
-    with pytest.raises(SiteRefusedError):
-        client(createBody=form).create(data(), "a", 5)
-    assert [isinstance(body_of(call), list) for call in wire.calls] == [form == "list"]
-
-
 @pytest.mark.parametrize(
     "answer",
     [
