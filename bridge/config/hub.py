@@ -70,15 +70,6 @@ class LeaderElectionSection(Section):
         return self
 
 
-class KubernetesSection(Section):
-    """Requests to the API server."""
-
-    qps: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
-        None, description="Requests per second of scheduler and controllers; null: no limit."
-    )
-    burst: Annotated[int, Field(ge=1, le=100_000)] = Field(100, description="Requests at once, if qps is set.")
-
-
 class SlurmSection(Section):
     """Requests to slurmrestd."""
 
@@ -231,7 +222,6 @@ class Config(Section):
         8, description="Concurrent calls to the API server and to Slurm."
     )
 
-    kubernetes: KubernetesSection = KubernetesSection()
     slurm: SlurmSection = SlurmSection()
     hints: HintsSection = HintsSection()
     nodes: NodesSection = NodesSection()

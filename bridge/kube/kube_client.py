@@ -28,7 +28,6 @@ from bridge.http.curl_client import Answer, CallError, HttpLimits
 from bridge.http.fencing import fence
 from bridge.kube import watch_stream
 from bridge.kube.kube_access import KubeAccess, configuration
-from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import is_collection
 from bridge.kube.responses import error_of, no_answer, parsed, short, unavailable
 from bridge.kube.text_stream import BROKEN, TextStream, interrupt
@@ -76,7 +75,6 @@ class KubeClient:
         self._agent = user_agent
         self._connect_timeout = connect_timeout
         self._read_timeout = read_timeout
-        self._limit: TokenBucket | None = None
         self._sleep = sleep
         self._clock = clock
         self._tries = TRIES
@@ -115,12 +113,6 @@ class KubeClient:
         """
         client = copy.copy(self)
         client._check = check
-        return client
-
-    def limited(self, bucket: TokenBucket) -> KubeClient:
-        """Return a client on the same connections that waits for a token before each request."""
-        client = copy.copy(self)
-        client._limit = bucket
         return client
 
     def hurried(self, read_timeout: float) -> KubeClient:
@@ -288,8 +280,6 @@ class KubeClient:
 
     def _authorized(self, headers: dict[str, str], send: Callable[[], R]) -> R:
         """Set the ``Authorization`` header and send; after 401 and a change of the credentials, send once more."""
-        if self._limit is not None and (wait := self._limit.take()):
-            self._sleep(wait)
         authorization = self._authorize(headers)
         answer = send()
         if answer.status != 401 or not self._access.renew(authorization):

@@ -22,8 +22,6 @@ _CONFIG: dict[str, tuple[str, Kind]] = {
     "schedulerConfig.schedulerName": ("config.schedulerName", "text"),
     "schedulerConfig.mcsLabel": ("config.mcsLabel", "text"),
     "schedulerConfig.partition": ("config.partition", "text"),
-    "schedulerConfig.clientQPS": ("config.kubernetes.qps", "number"),
-    "schedulerConfig.clientBurst": ("config.kubernetes.burst", "count"),
     "admission.managedNamespaces": ("config.managedNamespaces", "list"),
     "admission.managedNamespaceSelector": ("config.managedNamespaceSelector", "mapping"),
     "sharedConfig.slurmJwtSecret.name": ("slurm.jwt.existingSecret", "text"),
@@ -68,6 +66,8 @@ _WHY = {
     "featureGates": "podbridge's scheduler is not a kube-scheduler",
     "podWorkers": "config.workers is the number of workers of a component, by default 8",
     "deviceProfiles": "config.deviceClasses names the gres of each device class",
+    "clientQPS": "a FlowSchema of API Priority and Fairness limits podbridge's requests",
+    "clientBurst": "a FlowSchema of API Priority and Fairness limits podbridge's requests",
     "caBundle": "podbridge reads ca.crt of admission.tls.existingSecret",
 }
 _MODES = ("partition", "account", "qos", "licenses", "reservation", "wckey")

@@ -12,11 +12,10 @@ import yaml
 from bridge.errors import ConfigError
 
 Object = dict[str, Any]
-Kind = Literal["text", "count", "yes or no", "mapping", "list", "amount", "number"]
+Kind = Literal["text", "count", "yes or no", "mapping", "list", "amount"]
 _ALLOWED: dict[Kind, tuple[tuple[type, ...], str]] = {
     "text": ((str,), "a string"),
     "count": ((int,), "a whole number from 0"),
-    "number": ((int, float), "a number from 0"),
     "yes or no": ((bool,), "true or false"),
     "mapping": ((dict,), "a mapping"),
     "list": ((list,), "a list"),

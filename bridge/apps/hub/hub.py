@@ -28,7 +28,6 @@ from bridge.kube.kube_client import KubeClient
 from bridge.kube.lease import Elector
 from bridge.kube.object_store import Object
 from bridge.kube.prune import prune_claim, prune_node, prune_pod, prune_storage_class, prune_volume
-from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import (
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -144,27 +143,27 @@ class Hub:
         Raises retryable :class:`KubeError` before anything has started: the caller tries again.
         """
         cluster, version = cluster_id(self.kube, self.config.installation), node_version(self.kube)
-        limits = self.config.kubernetes
-        kube = self.kube.limited(TokenBucket(limits.qps, limits.burst)) if limits.qps else self.kube
         pods = self._pod_cache()
         electors = {part: self._elector(part) for part in self.parts if part != "admission"}
         loops: list[Loop] = []
         local: set[str] = set()
         has_job: Callable[[str], bool] | None = None
         if self.config.slurm_rest_api:
-            dependencies = self._slurm_dependencies(kube, pods, cluster, electors)
+            dependencies = self._slurm_dependencies(pods, cluster, electors)
             loops += self._slurm_loops(dependencies, electors, local)
             has_job = lambda uid: uid in dependencies.poller.snapshot.by_uid  # noqa: E731
         if "scheduler" in electors:  # also without pools: it sets the condition of pods that wait for a pool
             caches, elector = (pods, self.nodes), electors["scheduler"]
-            loops.append(PoolScheduler(self.config, kube, caches, self.events, elector, self.clock, local, has_job))
+            loops.append(
+                PoolScheduler(self.config, self.kube, caches, self.events, elector, self.clock, local, has_job)
+            )
         if "controllers" in electors:
             elector = electors["controllers"]
             if self.config.pools.enabled:
-                loops.append(self._pool_loop(kube, elector, version, cluster))
-            loops.append(GuardedNodes(self.config, kube, self.nodes, elector, self.clock))
+                loops.append(self._pool_loop(elector, version, cluster))
+            loops.append(GuardedNodes(self.config, self.kube, self.nodes, elector, self.clock))
             if self.config.queues.enabled:
-                HubQueues(self.config, kube, self.nodes, self.events, elector, self.clock).start(
+                HubQueues(self.config, self.kube, self.nodes, self.events, elector, self.clock).start(
                     self.supervisor, self.health
                 )
         for loop in loops:
@@ -180,16 +179,14 @@ class Hub:
         self.health.ready(f"cache-{cache.name}", lambda: _cache_problem(cache))
         self.supervisor.spawn(f"cache-{cache.name}", lambda: cache.run(self.supervisor.stopping))
 
-    def _slurm_dependencies(
-        self, kube: KubeClient, pods: Cache, cluster: str, electors: Mapping[str, Elector | None]
-    ) -> Dependencies:
+    def _slurm_dependencies(self, pods: Cache, cluster: str, electors: Mapping[str, Elector | None]) -> Dependencies:
         """Create the Slurm client and its poller, which polls at the idle period while no lease is held."""
         slurm = SlurmClient(self.config, jwt_source(self.config))
         leads = lambda: any(elector is None or elector.held for elector in electors.values())  # noqa: E731
         known = lambda wanted: links.on_pods(_listed(pods), cluster, wanted)  # noqa: E731
         poller = Poller(slurm, cluster, self.config, clock=self.clock, leads=leads, jobs_on_pods=known)
         poller.subscribe(_FirstAnswerLog(slurm))
-        return Dependencies(self.config, kube, slurm, poller, pods, self.nodes, self.events, cluster, self.clock)
+        return Dependencies(self.config, self.kube, slurm, poller, pods, self.nodes, self.events, cluster, self.clock)
 
     def _slurm_loops(
         self, dependencies: Dependencies, electors: Mapping[str, Elector | None], local: set[str]
@@ -212,13 +209,13 @@ class Hub:
         spawn("slurm-hints", lambda: dependencies.poller.run_hints(stopping))
         return loops
 
-    def _pool_loop(self, kube: KubeClient, elector: Elector | None, version: str, cluster: str) -> Loop:
+    def _pool_loop(self, elector: Elector | None, version: str, cluster: str) -> Loop:
         """Create the loop of the virtual nodes, and start the NATS connection and the kubelet API."""
         # here, since it imports the clients of all kinds of pools: 16 MiB and a quarter of the time of a start
         from bridge.apps.hub.hub_pools import HubPools
 
         pools = HubPools(
-            self.config, kube, self.nodes, self.events, elector, self.clock, self.identity, version, cluster
+            self.config, self.kube, self.nodes, self.events, elector, self.clock, self.identity, version, cluster
         )
         pools.start(self.supervisor, self.health)
         return pools.loop

@@ -18,7 +18,6 @@ import urllib3
 from bridge import errors
 from bridge.kube import kube_access
 from bridge.kube.kube_client import KubeClient
-from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import PODS, SECRETS
 from cluster.polling import eventually
 from tests.fakes.clock import FakeClock
@@ -57,17 +56,6 @@ def test_content_type_of_patches(api: FakeApi, client: KubeClient, kind: Any, co
     assert api.requests[-1].headers["Content-Type"] == content_type
     assert api.requests[-1].query == {"fieldManager": "me", "force": "true"}
     assert api.requests[-1].headers["User-Agent"] == "podbridge"
-
-
-def test_a_limited_client_waits_for_its_tokens(api: FakeApi, client: KubeClient) -> None:
-    waits: list[float] = []
-    client._sleep = waits.append
-    limited = client.limited(TokenBucket(2, 1, FakeClock(0)))
-    for _ in range(3):
-        limited.get(PODS.path("ns"))
-    client.get(PODS.path("ns"))
-    assert waits == [0.5, 1.0]
-    assert len(api.requests) == 4
 
 
 def test_metadata_only(api: FakeApi, client: KubeClient) -> None:

@@ -191,7 +191,7 @@ def test_a_file_that_is_not_utf_8_is_named(tmp_path):
 
 def test_an_anchor_of_the_configuration_is_no_duplicate_key(tmp_path):
     file = tmp_path / "config.yaml"
-    file.write_text("slurm: &slow {readTimeout: 30}\nkubernetes: {qps: 5}\n")
+    file.write_text("slurm: &slow {readTimeout: 30}\nbrake: {least: 5}\n")
     assert yaml.safe_load(run("config", "check", str(file)).output)["slurm"]["readTimeout"] == 30
 
 
