@@ -108,9 +108,9 @@ def slurm_nodes(*nodes: str, states: str = "IDLE") -> dict[str, Node]:
     return {name: Node(name, frozenset(states.split("+"))) for name in nodes}
 
 
-def link(*uids: str) -> JobLink:
+def link(*uids: str, cluster: str = "here") -> JobLink:
     """Return the comment of the job for pods of :func:`pod`."""
-    return JobLink("c", tuple(PodRef("ns", f"pod-{uid}", uid) for uid in uids))
+    return JobLink(cluster, tuple(PodRef("ns", f"pod-{uid}", uid) for uid in uids))
 
 
 def observed(

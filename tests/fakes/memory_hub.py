@@ -18,6 +18,7 @@ from bridge.control.control_loop import Dependencies
 from bridge.core import isolation
 from bridge.errors import BridgeError, LostLeadershipError
 from bridge.kube.object_store import Object
+from bridge.kube.resources import NODES, PODS
 from bridge.workload import pods
 from controllers.slurm_controllers_loop import Controllers
 from scheduler import pod_decide
@@ -27,6 +28,7 @@ from scheduler.unchanged_pods import UnchangedPods
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_kube import Killed, MemoryCache, MemoryKube, Writes
 from tests.fakes.memory_slurm import CLUSTER, MemoryClient, MemoryPoller, MemorySlurm
+from tests.fakes.recorders import RecordedEvents
 
 CPUS = "8"
 """CPUs of a node."""
@@ -69,11 +71,6 @@ class _Elector:
     def check(self) -> None:
         if not self.held:
             raise LostLeadershipError("the lease has expired")
-
-
-class _Events:
-    def event(self, *args: object, **more: object) -> None:
-        """Drop the Event."""
 
 
 class _CheckedUnchangedPods(UnchangedPods):
@@ -152,7 +149,7 @@ class MemoryHub:
     def _dependencies(self) -> tuple[Dependencies, MemoryPoller]:
         """Return the dependencies of a process, and its poller."""
         client, poller = MemoryClient(self.slurm, self.clock), MemoryPoller(self.slurm, self.clock)
-        parts: Any = (self.config, self.kube, client, poller, self.pods, self.nodes, _Events(), CLUSTER)
+        parts: Any = (self.config, self.kube, client, poller, self.pods, self.nodes, RecordedEvents(), CLUSTER)
         return Dependencies(*parts, self.clock), poller
 
     def poll(self) -> None:
@@ -185,6 +182,34 @@ class MemoryHub:
             }
             self.blockers[node] = pod
         self.others.deliver(copy.deepcopy(pod), gone=gone)
+
+    def create(self, pod: Object) -> str:
+        """Store a pod that names this scheduler, and return its path."""
+        pod["spec"].setdefault("schedulerName", self.config.scheduler_name)
+        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"])
+        self.kube.put(path, pod)
+        return path
+
+    def cordon(self, node: str, cordoned: bool = True) -> None:
+        path = NODES.path(name=node)
+        found = self.kube.get(path)
+        found["spec"]["unschedulable"] = cordoned
+        self.kube.put(path, found)
+
+    def decide(self, seconds: float = 1) -> None:
+        """Let time pass, poll Slurm, deliver what has changed, and let the scheduler decide."""
+        self.clock.advance(seconds)
+        self.poll()
+        self.deliver()
+        self.scheduler.reconcile()
+
+    def work(self, steps: int = 1, seconds: float = 1, *, controllers: bool = False) -> None:
+        """Decide, and run all queued calls, so many times; the controllers take part if they are asked for."""
+        for _ in range(steps):
+            self.decide(seconds)
+            if controllers:
+                self.controllers.reconcile()
+            self.run_all()
 
     def deliver(self) -> None:
         """Deliver the changes of the API server to the caches."""

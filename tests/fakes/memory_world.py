@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from bridge import names
 from bridge.workload import links, pods
+from tests import builders
 from tests.fakes.memory_checks import WriteChecks
 from tests.fakes.memory_hub import MemoryHub
 
@@ -57,21 +56,14 @@ class MemoryWorld:
         self.made += 1
         annotations = {}
         if unit["size"] > 1:
-            group = {key: unit[key] for key in ("kind", "index", "size", "minimum") if key in unit}
-            slots = {"slot": slot} if unit["slots"] else {}
-            annotations[names.GROUP] = json.dumps(group | {"name": name, "uid": f"o-{name}"} | slots)
-        meta = {"namespace": "ns", "name": f"{name}-{slot}", "uid": f"u{self.made}", "labels": {}}
-        meta |= {
-            "finalizers": [*self.finalizers],
-            "annotations": annotations,
-            "creationTimestamp": self.hub.kube.stamp(),
-        }
-        spec = {
-            "containers": [{"resources": {"requests": {"cpu": "5"}}}],
-            "schedulerName": self.hub.config.scheduler_name,
-        }
-        path = f"/api/v1/namespaces/ns/pods/{name}-{slot}"
-        self.hub.kube.put(path, {"kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+            place = {key: unit[key] for key in ("kind", "index") if key in unit}
+            place |= {"name": name, "uid": f"o-{name}"} | ({"slot": slot} if unit["slots"] else {})
+            annotations = builders.group(unit["size"], unit["minimum"], **place)
+        metadata = {"name": f"{name}-{slot}", "creationTimestamp": self.hub.kube.stamp()}
+        metadata["finalizers"] = [*self.finalizers]
+        self.hub.create(
+            builders.pod(f"u{self.made}", requests={"cpu": "5"}, annotations=annotations, metadata=metadata)
+        )
 
     def unfinished(self):
         return [pod for pod in self.hub.kube.pods() if pod["status"]["phase"] != "Succeeded"]

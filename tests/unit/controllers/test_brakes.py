@@ -8,11 +8,13 @@ from bridge import names
 from bridge.config.hub import BrakeSection as Settings
 from bridge.control.brake import Brake, GuardLimits, step
 from bridge.errors import KubeNotFoundError
-from bridge.slurm.models import Job, JobLink, ObservedJob, PodRef, Snapshot
+from bridge.slurm.models import Snapshot
 from bridge.workload import missing_jobs
 from controllers.brakes import Brakes, mark_patch
 from controllers.workload import workload_actions, workload_decide
+from tests import builders
 from tests.fakes.clock import FakeClock
+from tests.fakes.recorders import ImmediateWorkers, RecordedEvents
 
 GRACE = 300
 """Seconds: the longest grace period of a pod whose job is over."""
@@ -20,20 +22,14 @@ GRACE = 300
 
 def pod(number, *, marked=False, node="n1", phase="Running"):
     conditions = [{"type": names.JOB_MISSING, "status": "True"}] if marked else []
-    metadata = {
-        "namespace": "ns",
-        "name": f"p{number}",
-        "uid": f"u{number}",
-        "labels": {names.JOB_ID_LABEL: str(number)},
-        "finalizers": [names.FINALIZER],
-    }
-    spec = {"nodeName": node} if node else {}
-    return {"metadata": metadata, "spec": spec, "status": {"phase": phase, "conditions": conditions}}
+    return builders.pod(
+        f"u{number}", job=number, node=node, phase=phase, conditions=conditions, metadata={"name": f"p{number}"}
+    )
 
 
 def known(number, *, confirmations=0, gone=False, uid=None, state="RUNNING"):
-    link = JobLink("c", (PodRef("ns", f"p{number}", uid or f"u{number}"),))
-    return ObservedJob(Job(number, frozenset({state}), link, ("n1",)), confirmations, gone)
+    more = {"nodes": ("n1",), "confirmations": confirmations, "missing": gone}
+    return builders.observed(number, state, uid or f"u{number}", **more)
 
 
 def snapshot(entries, absent=()):
@@ -138,16 +134,6 @@ class Kube:
                 self.data[key] = value
 
 
-class AtOnce:
-    def submit(self, key, call, urgency, kind):
-        call()
-
-
-class Events(list):
-    def event(self, obj, reason, message, **more):
-        self.append((obj["metadata"]["name"], reason))
-
-
 @pytest.fixture
 def clock():
     return FakeClock(1_800_000_000.0)
@@ -158,9 +144,9 @@ def brakes(kube, clock, events=None):
         Settings(),
         "/api/v1/namespaces/podbridge/configmaps/podbridge-brake",
         kube,
-        Events() if events is None else events,
+        RecordedEvents() if events is None else events,
         clock,
-        AtOnce(),
+        ImmediateWorkers(),
     )
 
 
@@ -168,12 +154,13 @@ GONE = {f"u{number}": pod(number, marked=True) for number in range(1, 13)}
 
 
 def test_an_engaged_brake_is_recorded_and_told_and_lets_go_after_its_time(clock):
-    kube, events = Kube({"other": "{}"}), Events()
+    kube, events = Kube({"other": "{}"}), RecordedEvents()
     ours = brakes(kube, clock, events)
     assert ours.judge("slurm", 12, {}).engaged is False
     assert ours.judge("slurm", 12, GONE).held == GONE.keys()
     assert '"missing": 12' in kube.data["slurm"]
-    assert events == [(f"p{number}", "JobsMissing") for number in range(1, 13)]
+    assert [name for name, *_ in events.about] == [f"p{number}" for number in range(1, 13)]
+    assert {reason for reason, _ in events.told} == {"JobsMissing"}
     clock.advance(59)
     assert ours.judge("slurm", 12, GONE).held == GONE.keys()
     clock.advance(1)

@@ -7,11 +7,7 @@ from bridge.errors import KubeForbiddenError, KubeUnavailableError
 from controllers.node.device_reader import DeviceReader
 from tests.fakes.clock import FakeClock
 from tests.fakes.old_api_server import OldApiServer
-
-
-class Workers:
-    def submit(self, key, call, *_, **__):
-        call()
+from tests.fakes.recorders import ImmediateWorkers
 
 
 class Server:
@@ -33,7 +29,7 @@ def reader_of(server):
 
 def read(server):
     reader, _ = reader_of(server)
-    reader.request(["worker-7"], Workers())
+    reader.request(["worker-7"], ImmediateWorkers())
     return reader.gres_by_node
 
 
@@ -52,13 +48,13 @@ def test_without_permission_devices_are_not_counted_and_requested_slowly(caplog)
     server = Server(KubeForbiddenError("403"))
     reader, clock = reader_of(server)
     for _ in range(300):
-        reader.request(["worker-7"], Workers())
+        reader.request(["worker-7"], ImmediateWorkers())
         clock.advance(1)
     assert reader.gres_by_node is None
     assert (server.calls, len(caplog.records)) == (10, 1)
     server.error = None
     clock.advance(30)
-    reader.request(["worker-7"], Workers())
+    reader.request(["worker-7"], ImmediateWorkers())
     assert list(reader.gres_by_node) == ["worker-7"]
 
 
@@ -67,7 +63,7 @@ def test_a_refusal_takes_no_devices_away():
     reader, clock = reader_of(server)
     for error in (None, *[KubeForbiddenError("403")] * 5, None):
         server.error = error
-        reader.request(["worker-7"], Workers())
+        reader.request(["worker-7"], ImmediateWorkers())
         assert list(reader.gres_by_node) == ["worker-7"]
         clock.advance(30)
     assert server.calls == 9

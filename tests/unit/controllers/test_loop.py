@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bridge import names
 from bridge.slurm.models import GroupRef, JobLink
 from cluster.polling import eventually
 from controllers.workload import workload_act
 from controllers.workload.workload_actions import Orphan
+from tests import builders
 from tests.fakes.memory_hub import MemoryHub
 from tests.fakes.memory_slurm import CLUSTER
 
@@ -50,15 +50,13 @@ def test_a_member_of_a_group_is_searched_in_pages_of_metadata(
 ) -> None:
     monkeypatch.setattr(workload_act, "PAGE", 2)
     hub = MemoryHub(("n1",))
-    group = '{"kind":"job","name":"train","uid":"o1","size":2,"minimum":2}'
     for number in range(6):
-        metadata = {"name": f"p{number}", "namespace": "ns", "uid": f"u{number}", "annotations": {}}
-        if number == 3:
-            metadata["annotations"] = {names.GROUP: group}
-        spec = {"schedulerName": "another" if number == 0 else hub.config.scheduler_name}
-        status = {"phase": phase if number == 3 else "Running"}
-        pod = {"kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
-        hub.kube.put(f"/api/v1/namespaces/ns/pods/p{number}", pod)
+        place = builders.group(2, kind="job") if number == 3 else {}
+        scheduler = "another" if number == 0 else hub.config.scheduler_name
+        status = phase if number == 3 else "Running"
+        metadata = {"name": f"p{number}"}
+        pod = builders.pod(f"u{number}", phase=status, annotations=place, metadata=metadata, schedulerName=scheduler)
+        hub.create(pod)
     pages: list[list[Any]] = []
     original = hub.kube.get
 

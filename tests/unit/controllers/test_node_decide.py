@@ -8,6 +8,7 @@ from bridge.config.hub import Config, parse
 from bridge.slurm.models import ApiVersion, Node, Snapshot
 from controllers.node import external, node_decide
 from controllers.node.node_actions import Label, MarkAsleep, NodeSyncView
+from tests import builders
 
 VERSION = ApiVersion("v0.0.45")
 TAINT = {"key": names.MANAGED_TAINT, "value": "slurm-bridge-scheduler", "effect": "NoExecute"}
@@ -17,10 +18,7 @@ OURS = "slurm-bridge: Kubernetes node n1 is cordoned"
 
 def node(*, cordoned=False, mirrored=None, taints=(TAINT,)):
     annotations = {names.SLURM_REASON: mirrored} if mirrored else {}
-    return {
-        "metadata": {"name": "n1", "annotations": annotations},
-        "spec": {"unschedulable": cordoned, "taints": taints},
-    }
+    return builders.node(annotations=annotations, unschedulable=cordoned, taints=taints)
 
 
 def look(the_node, slurm_states="IDLE", reason="", *, config=None, version=VERSION, error=""):

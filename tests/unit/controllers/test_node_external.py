@@ -25,6 +25,7 @@ from controllers.node.node_actions import (
     Undrain,
     Unregister,
 )
+from tests import builders
 
 CLUSTER = "1a2b3c4d-0000-4000-8000-000000000000"
 NOW = 1_800_000_000.0
@@ -34,19 +35,19 @@ WANTED = ExternalNode("k1", 7, 16000, features=("k8s",))
 
 
 def node(name="k1", *, cpu="7900m", memory="16000Mi", label=True, ready="True", since=NOW, taints=(TAINT,), **more):
-    annotations = {names.EXTERNAL_NODE_PARTITIONS: "k8s"}
-    annotations |= more.pop("annotations", {})
-    resources = {"cpu": cpu, "memory": memory, **more.pop("resources", {})}
-    condition = {"type": "Ready", "status": ready, "lastTransitionTime": rfc3339(since)}
-    return {
-        "metadata": {
-            "name": name,
-            "labels": {names.EXTERNAL_NODE_LABEL: ""} if label else {},
-            "annotations": {key: value for key, value in annotations.items() if value},
-        },
-        "spec": {"taints": taints, **more},
-        "status": {"allocatable": resources, "capacity": {"cpu": "64", "memory": "1Ti"}, "conditions": [condition]},
-    }
+    annotations = {names.EXTERNAL_NODE_PARTITIONS: "k8s"} | more.pop("annotations", {})
+    made = builders.node(
+        name,
+        labels={names.EXTERNAL_NODE_LABEL: ""} if label else {},
+        annotations={key: value for key, value in annotations.items() if value},
+        allocatable={"cpu": cpu, "memory": memory, **more.pop("resources", {})},
+        ready=ready,
+        taints=taints,
+        **more,
+    )
+    made["status"]["capacity"] = {"cpu": "64", "memory": "1Ti"}
+    made["status"]["conditions"][0]["lastTransitionTime"] = rfc3339(since)
+    return made
 
 
 def in_slurm(wanted=WANTED, states="IDLE", reason="", **more):

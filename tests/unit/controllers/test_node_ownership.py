@@ -10,6 +10,7 @@ from bridge.slurm.models import ApiVersion, Node, Snapshot
 from bridge.workload import eligibility
 from controllers.node import node_actions, node_decide
 from controllers.node.node_actions import NodeSyncView
+from tests import builders
 
 VERSION = ApiVersion("v0.0.45", external_nodes=True)
 A, B = "scheduler-a", "scheduler-b"
@@ -28,10 +29,7 @@ def config(name, *, partitions=(), selector=None, taint=True):
 def node(*, holder="", labels=None, cordoned=False, mirrored=False):
     taints = [{"key": names.MANAGED_TAINT, "value": holder, "effect": "NoExecute"}] if holder else []
     annotations = {names.SLURM_REASON: "disk"} if mirrored else {}
-    return {
-        "metadata": {"name": "n1", "labels": labels or {}, "annotations": annotations},
-        "spec": {"unschedulable": cordoned, "taints": taints},
-    }
+    return builders.node(labels=labels, annotations=annotations, unschedulable=cordoned, taints=taints)
 
 
 def in_slurm(states="IDLE", reason="", partitions=("p",)):

@@ -1,20 +1,16 @@
 """The condition PodGroupScheduled of PodGroups, from their pods."""
 
-import json
-
 import pytest
 
 from bridge import names
 from controllers.workload import pod_groups
+from tests import builders
 
 
 def member(number, node=None, message="", kind="workload", phase="Pending", minimum=2):
-    group = {"kind": kind, "name": "native", "uid": "o1", "size": 3, "minimum": minimum}
-    metadata = {"namespace": "ns", "name": f"m{number}", "uid": f"u{number}"}
-    metadata["annotations"] = {names.GROUP: json.dumps(group)}
+    group = builders.group(3, minimum, kind=kind, name="native")
     conditions = [{"type": names.POD_SCHEDULED, "status": "False", "message": message}] if message else []
-    spec = {"nodeName": node} if node else {}
-    return {"metadata": metadata, "spec": spec, "status": {"phase": phase, "conditions": conditions}}
+    return builders.pod(f"u{number}", node=node, phase=phase, conditions=conditions, annotations=group)
 
 
 def one(*members):

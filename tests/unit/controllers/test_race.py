@@ -27,6 +27,7 @@ from controllers.virtual.race_decide import Claim, Grant, Offer, Racers, Withdra
 from controllers.virtual.reference_reader import ReferenceReader
 from controllers.virtual.virtual_pod_act import PodActor
 from controllers.virtual.virtual_pod_actions import Fail, Look, Orphan, Refresh, Submit, Wait, Write
+from tests import builders
 from tests.fakes.clock import FakeClock
 from tests.fakes.pool import FakePool
 
@@ -42,14 +43,12 @@ def pod(node: str = "", granted: str = "", recorded: str = "site,other", **metad
         "containers": [{"name": "main", "image": "i", "command": ["true"]}],
         "tolerations": [{"key": names.POOL_TAINT, "operator": "Exists"}],
     }
-    if node:
-        spec["nodeName"] = node
-    identity = {"namespace": "ns", "name": "p", "uid": "u1", "resourceVersion": "5"}
-    return {"metadata": {**identity, "annotations": annotations, **metadata}, "spec": spec, "status": {}}
+    identity = {"name": "p", "resourceVersion": "5", **metadata}
+    return {**builders.pod(node=node, annotations=annotations, metadata=identity, **spec), "status": {}}
 
 
 def job(phase: Any = "queued", **values: Any) -> JobStatus:
-    return JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase=phase, **values)
+    return builders.job_status(phase=phase, job_id="7", **values)
 
 
 def look(bound: Any = None, racer: Any = None, the_job: Any = None, entry: Any = None, ready: bool = True) -> Any:

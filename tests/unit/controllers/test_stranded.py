@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 
 from bridge import names
 from controllers.workload import stranded
 from tests.fakes.memory_hub import MemoryHub
+from tests.fakes.recorders import RecordedEvents
 from tests.unit.scheduler.test_binding import PATH, decide_the_bind, hub_with_started_job
 
 FORMER = "former-scheduler"
 
 
-class Events:
-    def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
-
-    def event(self, pod: Any, reason: str, text: str, **_: Any) -> None:
-        self.told.append((reason, text))
-
-
-def renamed(hub: MemoryHub) -> Events:
+def renamed(hub: MemoryHub) -> RecordedEvents:
     """Restart the hub: its configuration has another name than the pods."""
     for obj in hub.kube.pods():
         obj["spec"]["schedulerName"] = FORMER
     hub.restart()
     for pod in list(hub.pods.items()):
         hub.pods.deliver(pod, gone=True)
-    events = Events()
+    events = RecordedEvents()
     hub.controllers._stranded._events = events  # type: ignore[assignment]
     return events
 

@@ -20,14 +20,16 @@ from bridge.errors import (
     SiteUnknownOutcomeError,
     UnexpectedError,
 )
-from bridge.protocol.model.jobs import ContainerState, JobStatus, Occurrence
+from bridge.protocol.model.jobs import ContainerState, Occurrence
 from bridge.script.buildconfig import BuildConfig
 from controllers.virtual import virtual_pod_actions
 from controllers.virtual.pod_state import Cancellation, Entry
 from controllers.virtual.reference_reader import ReferenceReader
 from controllers.virtual.virtual_pod_act import PodActor
+from tests import builders
 from tests.fakes.clock import FakeClock
 from tests.fakes.pool import FakePool
+from tests.fakes.recorders import RecordedEvents
 
 
 class Kube:
@@ -64,17 +66,6 @@ class Kube:
         return {"status": {"token": self.token, "expirationTimestamp": "2027-01-15T09:00:00Z"}}
 
 
-class Recorder:
-    def __init__(self):
-        self.told = []
-
-        self.about = []
-
-    def event(self, obj, reason, message, **more):
-        self.told.append((reason, message))
-        self.about.append((obj.get("fieldPath", ""), more.get("warning", False)))
-
-
 class Cache:
     def __init__(self):
         self.pods = {}
@@ -89,7 +80,12 @@ class Cache:
 
 class World:
     def __init__(self):
-        self.kube, self.events, self.clock, self.pool = Kube(), Recorder(), FakeClock(1_800_000_000.0), FakePool("site")
+        self.kube, self.events, self.clock, self.pool = (
+            Kube(),
+            RecordedEvents(),
+            FakeClock(1_800_000_000.0),
+            FakePool("site"),
+        )
         self.leads, self.entry = True, Entry()
         reader = ReferenceReader(self.kube, Config(), self.clock)
         self.actor = PodActor(self.kube, self.events, reader, self.clock, self.check_leadership, "10.0.0.1", 30)
@@ -112,15 +108,11 @@ def world():
 
 def pod(**spec):
     main = {"name": "main", "image": "i", "command": ["true"], **spec.pop("main", {})}
-    return {
-        "metadata": {"namespace": "ns", "name": "p", "uid": "u1"},
-        "spec": {"nodeName": "site", "restartPolicy": "Never", "containers": [main], **spec},
-        "status": {"phase": "Pending"},
-    }
+    return builders.pod(node="site", metadata={"name": "p"}, restartPolicy="Never", containers=[main], **spec)
 
 
 PATH = "/api/v1/namespaces/ns/pods/p"
-RUNNING = JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase="running")
+RUNNING = builders.job_status(phase="running", job_id="7")
 
 
 def test_a_submit_asks_for_what_the_pod_asks_for(world):
@@ -203,7 +195,9 @@ def test_what_happens_in_a_container_becomes_events_as_a_kubelet_writes_them(wor
     ):
         world.actor.tell_occurrences(pod(), job, world.entry)
     assert world.events.told == [("Unhealthy", failed), ("Unhealthy", failed), ("Killing", killed)]
-    assert world.events.about == [("spec.containers{main}", True)] * 2 + [("spec.containers{main}", False)]
+    assert [about[1:] for about in world.events.about] == [
+        ("spec.containers{main}", urgent) for urgent in (True, True, False)
+    ]
 
 
 def test_a_new_leader_does_not_tell_old_occurrences_again(world):
@@ -339,7 +333,7 @@ def test_the_automatic_token_is_left_out_where_the_site_names_no_api_server(worl
     files = ("ca.crt", "namespace", "token")
     assert [f"kube-api-access-x7x7x/{name}" in script for name in files] == [may_read, True, False]
     assert "KUBERNETES_SERVICE" not in script
-    status = JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase="queued")
+    status = replace(RUNNING, phase="queued")
     world.act(virtual_pod_actions.Write(the_pod, status, {}, {}, "site/7"))
     ((reason, text),) = world.events.told
     assert reason == "BridgeSubmitted"

@@ -6,7 +6,7 @@ import pytest
 
 from bridge import names
 from bridge.clock import rfc3339
-from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
+from bridge.protocol.model.jobs import ContainerState, Termination
 from controllers.virtual import virtual_pod_decide
 from controllers.virtual.pod_state import Absent, Cancellation, Entry, Known, SentFiles
 from controllers.virtual.pod_view import PodView, PoolView
@@ -23,19 +23,23 @@ from controllers.virtual.virtual_pod_actions import (
     Wait,
     Write,
 )
+from tests import builders
 
 NOW, TIME = 1000.0, 1_800_000_000.0
 
 
 def pod(*, taken=True, phase="Pending", deleted=None, grace=30, status=None):
-    metadata = {"namespace": "ns", "name": "p", "uid": "u1", "annotations": {}}
-    if taken:
-        metadata["annotations"] = {names.REMOTE_JOB: "site/7"}
-    if deleted is not None:
-        metadata |= {"deletionTimestamp": rfc3339(TIME + deleted), "deletionGracePeriodSeconds": grace}
-    spec = {"nodeName": "site", "restartPolicy": "Never", "containers": [{"name": "main", "image": "i"}]}
-    spec["terminationGracePeriodSeconds"] = 20
-    return {"metadata": metadata, "spec": spec, "status": status or {"phase": phase}}
+    metadata = {"name": "p"} if deleted is None else {"name": "p", "deletionGracePeriodSeconds": grace}
+    found = builders.pod(
+        node="site",
+        deleted=False if deleted is None else rfc3339(TIME + deleted),
+        annotations={names.REMOTE_JOB: "site/7"} if taken else {},
+        metadata=metadata,
+        restartPolicy="Never",
+        containers=[{"name": "main", "image": "i"}],
+        terminationGracePeriodSeconds=20,
+    )
+    return {**found, "status": status or {"phase": phase}}
 
 
 def job(phase="running", **values):
@@ -44,7 +48,7 @@ def job(phase="running", **values):
     if phase == "ended":
         over = ContainerState(name="main", state="terminated", ended=Termination(exit_code=0))
         values = {"containers": [over], "outcome": "Succeeded", **values}
-    return JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase=phase, **values)
+    return builders.job_status(phase=phase, job_id="7", **values)
 
 
 def pool(*, complete=900.0, synced=True, ready=True, leading_since=500.0, lists=True):

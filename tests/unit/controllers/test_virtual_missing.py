@@ -6,14 +6,14 @@ from typing import Any
 from bridge import names
 from controllers.virtual.pod_reconciler import PoolState
 from controllers.virtual.pod_state import Absent, Entry
+from tests import builders
 from tests.fakes.pods import NO_OBJECTS
 from tests.fakes.pods import pod as job_pod
 from tests.fakes.pool import FakePool
 
 
 def pod(uid: str, phase: str = "Running") -> dict[str, Any]:
-    metadata = {"name": uid, "namespace": "ns", "uid": uid, "annotations": {names.REMOTE_JOB: f"site/{uid}"}}
-    return {"metadata": metadata, "spec": {}, "status": {"phase": phase}}
+    return builders.pod(uid, phase=phase, annotations={names.REMOTE_JOB: f"site/{uid}"})
 
 
 class Pool(FakePool):

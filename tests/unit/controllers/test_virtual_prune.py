@@ -7,33 +7,26 @@ from bridge.protocol.model import pod_status as statuses
 from bridge.protocol.model.jobs import ContainerState, JobStatus
 from bridge.script import references, volume_files
 from controllers.virtual.prune_nodes import prune
+from tests import builders
 
 
 def pod(annotations=None, phase="Pending"):
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}}
     ca = {"configMap": {"name": "kube-root-ca.crt"}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "namespace": "ns",
-            "name": "p",
-            "uid": "u",
-            "annotations": annotations or {},
-            "labels": {"a": "b"},
-        },
-        "spec": {
-            "nodeName": "site",
-            "restartPolicy": "OnFailure",
-            "serviceAccountName": "sa",
-            "containers": [{"name": "main", "image": "i", "env": [{"name": "SECRET", "value": "x" * 9000}]}],
-            "volumes": [
-                {"name": "t", "projected": {"defaultMode": 420, "sources": [token, ca]}},
-                {"name": "e", "emptyDir": {}},
-            ],
-        },
-        "status": {"phase": phase},
-    }
+    whole = builders.pod(
+        "u",
+        node="site",
+        annotations=annotations,
+        metadata={"name": "p", "labels": {"a": "b"}},
+        restartPolicy="OnFailure",
+        serviceAccountName="sa",
+        containers=[{"name": "main", "image": "i", "env": [{"name": "SECRET", "value": "x" * 9000}]}],
+        volumes=[
+            {"name": "t", "projected": {"defaultMode": 420, "sources": [token, ca]}},
+            {"name": "e", "emptyDir": {}},
+        ],
+    )
+    return {**whole, "status": {"phase": phase}}
 
 
 def test_a_pod_that_is_to_be_submitted_is_whole():

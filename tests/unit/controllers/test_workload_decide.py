@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bridge import names
 from bridge.slurm.components import Component, joined
-from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob, PodRef, Snapshot
+from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob, Snapshot
 from bridge.slurm.states import BASE_STATES, FLAGS, Phase
 from controllers.workload import workload_decide
 from controllers.workload.workload_actions import (
@@ -21,33 +21,17 @@ from controllers.workload.workload_actions import (
     Release,
     Suspension,
 )
+from tests import builders
+from tests.builders import observed, snapshot
 
 
 def pod(uid="u1", *, job=5, held=True, phase="Running", node="n1", deleted=False, grace=30):
-    metadata = {
-        "namespace": "ns",
-        "name": f"pod-{uid}",
-        "uid": uid,
-        "labels": {names.JOB_ID_LABEL: str(job)} if job else {},
-        "finalizers": [names.FINALIZER] if held else [],
-    }
-    if deleted:
-        metadata |= {"deletionTimestamp": "2026-01-01T00:00:01Z", "deletionGracePeriodSeconds": grace}
-    return {"metadata": metadata, "spec": {"nodeName": node} if node else {}, "status": {"phase": phase}}
+    metadata = {"deletionGracePeriodSeconds": grace} if deleted else {}
+    return builders.pod(uid, job=job, held=held, phase=phase, node=node, deleted=deleted, metadata=metadata)
 
 
-def known(job_id, state, *uids, confirmations=0, missing=False, nodes=("n1",), **more):
-    link = JobLink("c", tuple(PodRef("ns", f"pod-{uid}", uid) for uid in uids or ("u1",)))
-    return ObservedJob(Job(job_id, frozenset(state.split("+")), link, tuple(nodes), **more), confirmations, missing)
-
-
-def snapshot(*entries, sequence=7):
-    by_uid = {}
-    for entry in entries:
-        for ref in entry.job.link.pods:
-            by_uid.setdefault(ref.uid, []).append(entry.job.job_id)
-    jobs = {entry.job.job_id: entry for entry in entries}
-    return Snapshot(sequence=sequence, jobs=jobs, by_uid={uid: tuple(ids) for uid, ids in by_uid.items()})
+def known(job_id, state, *uids, nodes=("n1",), **more):
+    return observed(job_id, state, comment=builders.link(*(uids or ("u1",))), nodes=nodes, **more)
 
 
 def look(pods, snap, displaced=None, slurm_names=None, silent=(), virtual=()):
@@ -165,7 +149,7 @@ FINAL = sorted(name for name, row in {**BASE_STATES, **FLAGS}.items() if row.pha
 def test_the_end_of_its_job_shortens_the_grace_period_of_a_pod_that_is_already_deleted(state, link):
     made, snap = pod, lambda **more: snapshot(known(5, state, **more))
     if link != "a pod":
-        made, snap = member, lambda **more: with_group(job_of_group(5, state, **more))
+        made, snap = member, lambda **more: snapshot(job_of_group(5, state, **more))
     late = made("u1", deleted=True, grace=301)
     assert look([late], snap(confirmations=1)) == []
     (action,) = look([late], snap(confirmations=2))
@@ -315,32 +299,25 @@ def test_a_job_of_a_pod_that_went_to_a_pool_is_cancelled():
 
 
 def test_a_job_whose_pods_are_all_unknown_is_looked_into():
-    link = JobLink("c", (PodRef("ns", "pod-u1", "u1"),))
-    assert look([], snapshot(known(5, "RUNNING"))) == [Orphan(5, link)]
+    assert look([], snapshot(known(5, "RUNNING"))) == [Orphan(5, builders.link("u1"))]
     assert look([], snapshot(known(5, "COMPLETED", confirmations=1))) == []
     assert look([pod("u2", job=6)], snapshot(known(6, "RUNNING", "u1", "u2"))) == []
 
 
 def member(uid, **more):
     the_pod = pod(uid, **more)
-    group = '{"kind":"jobset","name":"train","uid":"o1","size":2,"minimum":2}'
-    the_pod["metadata"]["annotations"] = {names.GROUP: group}
+    the_pod["metadata"]["annotations"] = builders.group(2)
     return the_pod
 
 
 def job_of_group(job_id, state, **more):
     link = JobLink("c", (), GroupRef("jobset", "ns", "train", "o1"), 2)
-    return ObservedJob(Job(job_id, frozenset({state}), link, ("n1",)), **more)
-
-
-def with_group(*entries):
-    jobs = {entry.job.job_id: entry for entry in entries}
-    return Snapshot(sequence=7, jobs=jobs, by_uid={entries[0].job.link.keys[0]: tuple(jobs)})
+    return observed(job_id, state, comment=link, nodes=("n1",), **more)
 
 
 def test_the_job_of_a_group_is_kept_until_its_last_member_ends():
     first = member("u1", phase="Succeeded")
-    snap = with_group(job_of_group(5, "RUNNING"))
+    snap = snapshot(job_of_group(5, "RUNNING"))
     assert look([first, member("u2")], snap) == [Release(first, ())]
     assert look([first, member("u2", phase="Pending", node="")], snap) == [Release(first, ())]
     both = look([first, member("u2", phase="Failed")], snap)
@@ -354,7 +331,7 @@ def test_an_unseen_job_of_a_group_is_not_cancelled_while_a_member_runs():
 
 
 def test_the_end_of_a_job_ends_every_member():
-    snap = with_group(job_of_group(5, "TIMEOUT", confirmations=2))
+    snap = snapshot(job_of_group(5, "TIMEOUT", confirmations=2))
     assert [(a.pod["metadata"]["uid"], type(a)) for a in look([member("u1"), member("u2")], snap)] == [
         ("u1", End),
         ("u2", End),
@@ -362,13 +339,13 @@ def test_the_end_of_a_job_ends_every_member():
 
 
 def test_a_second_job_of_a_running_group_is_cancelled():
-    snap = with_group(job_of_group(5, "RUNNING"), job_of_group(6, "RUNNING"))
+    snap = snapshot(job_of_group(5, "RUNNING"), job_of_group(6, "RUNNING"))
     assert look([member("u1", job=6)], snap) == [Cancel(member("u1", job=6), 5)]
 
 
 def test_the_job_of_a_group_without_pods_is_looked_into():
     entry = job_of_group(5, "RUNNING")
-    assert look([], with_group(entry)) == [Orphan(5, entry.job.link)]
+    assert look([], snapshot(entry)) == [Orphan(5, entry.job.link)]
 
 
 def component(number, state):

@@ -1,4 +1,5 @@
 import json
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,11 +7,13 @@ from hypothesis import strategies as st
 from bridge.interlink.job_status import NOT_READY, NOT_STARTED, SIDECAR, job_status
 from bridge.interlink.messages import PodStatus
 from bridge.interlink.pod_status import pod_status
-from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
+from bridge.protocol.model.jobs import ContainerState, Termination
+from tests import builders
 from tests.fakes.virtual_kubelet import phase
 
 UID = "7b1f0c1e-3c9a-4a0e-9d5b-0f6a3f0a2b11"
 START = 1_790_000_000.0
+running = partial(builders.running, started_at=START)
 
 
 def pod_of(*main, init=(), sidecars=(), probes=()):
@@ -27,13 +30,7 @@ def pod_of(*main, init=(), sidecars=(), probes=()):
 
 
 def job(phase, *states, **more):
-    return JobStatus(
-        job=UID, namespace="ns", name="p", job_id="7", phase=phase, containers=list(states), started_at=START, **more
-    )
-
-
-def running(name, **more):
-    return ContainerState(name=name, state="running", started_at=START, **{"started": True, "ready": True, **more})
+    return builders.job_status(UID, phase, job_id="7", containers=list(states), started_at=START, **more)
 
 
 def over(name, code=0, **more):

@@ -16,6 +16,7 @@ from bridge.protocol.nats.envelope import pack, parse
 from bridge.protocol.nats.messages import Announce, Event, Request
 from bridge.protocol.nats.request_client import TRIES
 from bridge.protocol.nats.subjects import Subjects
+from tests.builders import job_status
 from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 from tests.fakes.pods import pod
@@ -25,8 +26,8 @@ SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
 SUBMIT = JobSubmission(namespace="n", name="p", script="x")
 
 
-def job(uid: str) -> JobStatus:
-    return JobStatus(job=uid, owner=OWNER, namespace="n", name="p", phase="running")
+def job(uid: str, phase: str = "running") -> JobStatus:
+    return job_status(uid, phase, owner=OWNER)
 
 
 class Sites:
@@ -86,7 +87,7 @@ def test_what_another_folder_says_is_not_believed() -> None:
         "f1": "host-f1",
         "f2": "host-f2",
     }
-    ended = JobStatus(job="uid-1", owner=OWNER, namespace="n", name="p", phase="ended")
+    ended = job("uid-1", "ended")
     event = Event(pool="alpha", submitter="host-f2", folder="f2", sequence=1, status=ended)
     sites.link.publish(SUBJECTS.event, pack(event))
     assert sites.pool.jobs()["uid-1"].phase == "running"

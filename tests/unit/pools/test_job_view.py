@@ -10,10 +10,7 @@ from bridge.pools.submitter import job_view
 from bridge.pools.submitter.job_view import GRACE, JobView, Part, size
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.nats.messages import Event
-
-
-def job(uid: str, phase: str = "queued", message: str = "") -> JobStatus:
-    return JobStatus(job=uid, namespace="n", name="p", phase=phase, message=message)
+from tests.builders import job_status as job
 
 
 def event(sequence: int, status: JobStatus, submitter: str = "s") -> Event:
@@ -247,7 +244,7 @@ def test_whatever_was_lost_the_view_is_right_after_a_snapshot(steps: list[tuple[
             known = site.get(uid)
             phase = PHASES[min(PHASES.index(known.phase) + 1, 2)] if known else "queued"
             sequence += 1
-            site[uid] = replace(job(uid, phase, str(sequence)), missing=phase == "running" and sequence % 2 == 0)
+            site[uid] = job(uid, phase, message=str(sequence), missing=phase == "running" and sequence % 2 == 0)
             under_way.append(event(sequence, site[uid]))
         elif kind == "forget":
             if uid in site and site[uid].phase == "ended":

@@ -22,6 +22,7 @@ from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event, P
 from bridge.protocol.nats.subjects import Subjects
 from bridge.script import library
 from bridge.script.references import Objects
+from tests.builders import job_status
 from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 from tests.fakes.pods import pod
@@ -33,7 +34,7 @@ SUBMIT = JobSubmission(namespace="n", name="p", script="x")
 
 
 def job(uid: str, phase: str = "queued") -> JobStatus:
-    return JobStatus(job=uid, owner=OWNER, namespace="n", name="p", phase=phase)
+    return job_status(uid, phase, owner=OWNER)
 
 
 def announce(

@@ -7,6 +7,7 @@ import pytest
 
 from bridge import names
 from bridge.workload import resources
+from tests import builders
 from tests.fakes.memory_hub import MemoryHub
 
 PATH = "/api/v1/namespaces/team/pods/p"
@@ -15,13 +16,9 @@ PATH = "/api/v1/namespaces/team/pods/p"
 def hub_with_started_job(cpu: str = "1") -> MemoryHub:
     """Return a hub whose only pod has a job that has started; nothing was decided since."""
     hub = MemoryHub(("n1",))
-    spec = {"schedulerName": hub.config.scheduler_name, "containers": [container(cpu)]}
-    metadata = {"namespace": "team", "name": "p", "uid": "u1", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    metadata |= {"finalizers": [names.FINALIZER], "annotations": {}, "labels": {}}
-    hub.kube.put(PATH, {"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+    hub.create(builders.pod(held=True, requests={"cpu": cpu}, metadata={"namespace": "team", "name": "p"}))
     for _ in range(10):
-        look(hub)
-        hub.run_all()
+        hub.work()
         if hub.slurm.jobs:
             break
     (job,) = hub.slurm.jobs.values()
@@ -33,16 +30,9 @@ def container(cpu: str) -> dict[str, Any]:
     return {"name": "c", "resources": {"requests": {"cpu": cpu}}}
 
 
-def look(hub: MemoryHub) -> None:
-    hub.clock.advance(1)
-    hub.poller.poll()
-    hub.deliver()
-    hub.scheduler.reconcile()
-
-
 def decide_the_bind(hub: MemoryHub) -> None:
     for _ in range(10):
-        look(hub)
+        hub.decide()
         if hub.queues[0].calls:
             return
     pytest.fail("no bind was decided")
@@ -63,9 +53,7 @@ def test_a_pod_that_changed_after_the_decision_does_not_get_the_node(delivered: 
         hub.deliver()
     hub.run_all()
     assert node(hub) == ""
-    for _ in range(30):
-        look(hub)
-        hub.run_all()
+    hub.work(30)
     bound = hub.kube.objects[PATH]
     jobs = {str(job.job_id): job for job in hub.slurm.jobs.values()}
     if node(hub):
@@ -82,17 +70,13 @@ def test_a_binding_that_the_api_server_has_lost_is_sent_again(shown: bool) -> No
     assert node(hub) == "n1"
     # etcd is restored from a backup that is older than the binding
     if shown:
-        look(hub)
+        hub.decide()
     hub.kube.changes.clear()
     hub.kube.put(PATH, before)
     if not shown:
-        for _ in range(50):
-            look(hub)
-            hub.run_all()
+        hub.work(50)
         assert node(hub) == ""
-    for _ in range(30):
-        look(hub)
-        hub.run_all()
+    hub.work(30)
     assert node(hub) == "n1"
     assert len(hub.slurm.jobs) == 1
 
@@ -118,19 +102,13 @@ def test_a_pod_outlives_its_job_by_the_maximum_grace_period_at_most(how: str, st
         hub.kube.request_deletion(PATH, YEAR // 2)
     (job,) = hub.slurm.jobs.values()
     hub.slurm.moved.add(job.job_id)
-    for _ in range(5):
-        look(hub)
-        hub.controllers.reconcile()
-        hub.run_all()
+    hub.work(5, controllers=True)
     before = hub.kube.objects[PATH]["metadata"]
     assert before.get("deletionGracePeriodSeconds") != hub.config.max_grace_period, "the job runs"
     job.set(state)
     deletions: list[Any] = []
     hub.kube.on_delete = deletions.append
-    for _ in range(20):
-        look(hub)
-        hub.controllers.reconcile()
-        hub.run_all()
+    hub.work(20, controllers=True)
     after = hub.kube.objects[PATH]
     assert after["metadata"]["deletionGracePeriodSeconds"] == hub.config.max_grace_period
     assert "maxGracePeriod" in after["status"]["message"]

@@ -26,15 +26,8 @@ class World(MemoryWorld):
         for slot in range(UNITS[unit]):
             self.create((unit, slot))
 
-    def look(self, controllers=True):
-        hub = self.hub
-        hub.clock.advance(1)
-        hub.poll()
-        hub.deliver()
-        hub.scheduler.reconcile()
-        if controllers:
-            hub.controllers.reconcile()
-        hub.run_all()
+    def look(self, times=1, *, controllers=True):
+        self.hub.work(times, controllers=controllers)
 
     def until_submitted(self, unit):
         self.make(unit)
@@ -47,8 +40,7 @@ class World(MemoryWorld):
     def until_running(self, unit):
         job = self.until_submitted(unit)
         self.hub.slurm.start(job)
-        for _ in range(4):
-            self.look()
+        self.look(4)
         assert len(self.running()) == UNITS[unit]
         return job
 
@@ -72,17 +64,11 @@ def test_a_bind_that_waits_for_a_worker_is_not_carried_out_after_the_end_of_the_
     job, hub = world.until_submitted(unit), world.hub
     hub.slurm.start(job)
     for _ in range(5):
-        hub.clock.advance(1)
-        hub.poll()
-        hub.deliver()
-        hub.scheduler.reconcile()
+        hub.decide()
     assert hub.queues[0].calls
     job.set(state)
     for _ in range(polls):
-        hub.clock.advance(1)
-        hub.poll()
-        hub.deliver()
-        hub.scheduler.reconcile()
+        hub.decide()
     hub.run_all()
     assert not world.running()
     if state == "PENDING":
@@ -158,8 +144,7 @@ def test_the_job_of_a_gang_is_kept_for_a_member_that_is_created_before_its_relea
     while hub.queues[1].calls:
         hub.queues[1].run(0)
     assert job.lives
-    for _ in range(3):
-        world.look()
+    world.look(3)
     assert [pods.job_id(pod) for pod in world.running()] == [job.job_id]
 
 

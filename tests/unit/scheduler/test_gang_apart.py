@@ -4,7 +4,6 @@ Reported for other schedulers in ray-project/kuberay#5205 (scale-up after the st
 drained) and kubernetes-sigs/lws#586 (a node is lost).
 """
 
-import json
 from collections import Counter
 
 import pytest
@@ -13,9 +12,8 @@ from bridge import names
 from bridge.errors import SlurmRefusedError
 from bridge.workload import links, pods
 from scheduler import gang_states
+from tests import builders
 from tests.unit.scheduler.test_ended_jobs import World
-
-GROUP = {"kind": "podgroup", "name": "ring", "uid": "o-ring", "size": 3, "minimum": 3}
 
 
 @pytest.fixture(params=[False, True], ids=["one process", "two processes"])
@@ -26,15 +24,12 @@ def world(request):
 def make(world, name, *, cpu="5", size=3, minimum=3, slot=None):
     """Create a member; its UID is new each time."""
     world.made += 1
-    group = GROUP | {"size": size, "minimum": minimum} | ({} if slot is None else {"slot": slot})
-    path = f"/api/v1/namespaces/ns/pods/{name}"
-    metadata = {"namespace": "ns", "name": name, "uid": f"u{world.made}", "labels": {}, "finalizers": [names.FINALIZER]}
-    metadata |= {"annotations": {names.GROUP: json.dumps(group)}, "creationTimestamp": world.hub.kube.stamp()}
-    spec = {
-        "containers": [{"resources": {"requests": {"cpu": cpu}}}],
-        "schedulerName": world.hub.config.scheduler_name,
-    }
-    world.hub.kube.put(path, {"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+    slots = {} if slot is None else {"slot": slot}
+    place = builders.group(size, minimum, kind="podgroup", name="ring", uid="o-ring", **slots)
+    metadata = {"name": name, "creationTimestamp": world.hub.kube.stamp()}
+    world.hub.create(
+        builders.pod(f"u{world.made}", held=True, requests={"cpu": cpu}, annotations=place, metadata=metadata)
+    )
 
 
 def jobs(world):
@@ -64,14 +59,7 @@ def end(world, name, phase="Failed"):
     world.hub.kube.request_deletion(f"/api/v1/namespaces/ns/pods/{name}")
     if pods.is_bound(pod):
         world.finish(pod, phase)
-    for _ in range(3):
-        world.look()
-
-
-def cordon(world, name, cordoned=True):
-    node = world.hub.kube.get(f"/api/v1/nodes/{name}")
-    node["spec"]["unschedulable"] = cordoned
-    world.hub.kube.put(f"/api/v1/nodes/{name}", node)
+    world.look(3)
 
 
 @pytest.mark.parametrize("more", [1, 3])
@@ -96,11 +84,9 @@ def test_a_controller_that_is_scaled_up_gets_its_pods(world, more, slots, cpu):
 def test_extra_members_wait_until_the_minimum_runs(world):
     for number in range(3):
         make(world, f"ring-{number}")
-    for _ in range(8):
-        world.look()
+    world.look(8)
     make(world, "ring-3")
-    for _ in range(8):
-        world.look()
+    world.look(8)
     assert len(world.hub.slurm.live()) == 1
     settle(world)
     assert len(jobs(world)) == 4
@@ -122,7 +108,7 @@ def test_a_rolling_update_replaces_all_pods(world):
 
 def test_the_successor_of_a_pod_on_a_drained_node_runs_elsewhere(world):
     job = trio(world)
-    cordon(world, job.nodes[1])
+    world.hub.cordon(job.nodes[1])
     gone = next(pod for pod in world.running() if pod["spec"]["nodeName"] == job.nodes[1])
     end(world, gone["metadata"]["name"])
     make(world, "again")
@@ -145,7 +131,7 @@ def test_a_running_job_gives_back_a_drained_node_on_which_no_member_is_left(worl
     before = {f"ring-{slot}": place_of(world, f"ring-{slot}") for slot in range(3)}
     drained = job.nodes[number]
     (gone,) = [name for name, node in before.items() if node == drained]
-    cordon(world, drained)
+    world.hub.cordon(drained)
     world.look()
     world.hub.kube.request_deletion(f"/api/v1/namespaces/ns/pods/{gone}")
     settle(world, 3)
@@ -156,7 +142,7 @@ def test_a_running_job_gives_back_a_drained_node_on_which_no_member_is_left(worl
     settle(world)
     kept = tuple(node for node in before.values() if node != drained)
     assert (job.nodes, job.state) == (kept, "RUNNING")
-    cordon(world, drained, False)
+    world.hub.cordon(drained, False)
     for name in before:  # whoever comes later gets none of the place
         make(world, f"next-{name}")
     settle(world)
@@ -180,7 +166,7 @@ def test_a_component_gives_back_a_drained_node(world, number):
     before = {f"ring-{slot}": place_of(world, f"ring-{slot}") for slot in range(4)}
     drained = [node for part in job.all for node in part.nodes][number]
     (gone,) = [name for name, node in before.items() if node == drained]
-    cordon(world, drained)
+    world.hub.cordon(drained)
     end(world, gone)
     settle(world, 5)
     kept = [[node for node in before.values() if node in part.nodes] for part in job.all]
@@ -188,7 +174,7 @@ def test_a_component_gives_back_a_drained_node(world, number):
     assert drained not in {node for part in job.all for node in part.nodes}
     assert jobs(world) == {name: job.job_id for name in before if name != gone}
     (alone,) = [name for name, node in before.items() if [node] in kept]
-    cordon(world, before[alone])
+    world.hub.cordon(before[alone])
     end(world, alone)
     settle(world, 5)
     assert [before[alone]] in [list(part.nodes) for part in job.all], "a component keeps one node"
@@ -204,9 +190,8 @@ def test_a_kill_at_any_write_of_a_drain_ends_no_member_and_gives_the_node_back(w
         before = jobs(world)
         restarts = world.hub.restarts
         world.hub.writes.kill_after = writes
-        cordon(world, drained)
-        for _ in range(2):
-            world.look()
+        world.hub.cordon(drained)
+        world.look(2)
         end(world, gone)
         make(world, "again")
         settle(world, 40)
@@ -241,7 +226,7 @@ def test_a_refused_request_leaves_the_job_as_it_is(world, monkeypatch):
 
     monkeypatch.setattr(world.hub.slurm, "shrink", refuse)
     nodes = job.nodes
-    cordon(world, nodes[1])
+    world.hub.cordon(nodes[1])
     (gone,) = [f"ring-{slot}" for slot in range(3) if place_of(world, f"ring-{slot}") == nodes[1]]
     end(world, gone)
     settle(world, 20)
@@ -255,7 +240,7 @@ def test_a_refused_request_leaves_the_job_as_it_is(world, monkeypatch):
 def test_the_job_of_a_gang_whose_last_living_member_is_evicted_ends(world):
     job = trio(world)
     for slot in range(3):
-        cordon(world, place_of(world, f"ring-{slot}"))
+        world.hub.cordon(place_of(world, f"ring-{slot}"))
         end(world, f"ring-{slot}")
     settle(world, 5)
     assert not job.lives
@@ -272,13 +257,8 @@ def test_a_job_that_has_lost_a_node_has_the_places_of_the_others(size):
 
 
 def gang_of(size):
-    found = []
-    for number in range(size):
-        group = GROUP | {"size": size, "minimum": size}
-        meta = {"namespace": "ns", "name": f"m-{number}", "uid": f"u{number}"}
-        pod = {"metadata": meta | {"annotations": {names.GROUP: json.dumps(group)}}, "spec": {"containers": []}}
-        found.append((pod, links.membership(pod)))
-    return gang_states.make(found)
+    found = [builders.pod(f"u{number}", annotations=builders.group(size), containers=[]) for number in range(size)]
+    return gang_states.make((pod, links.membership(pod)) for pod in found)
 
 
 @pytest.mark.parametrize("seconds", [0, 60], ids=["in one second", "later"])
@@ -300,7 +280,7 @@ def test_a_pod_with_another_request_gets_a_job_of_its_own_though_a_member_is_gon
 def test_a_member_with_a_job_of_its_own_counts_when_the_others_start_again(world, restarted):
     """Else the two others would wait for a third pod that nobody creates."""
     job = trio(world)
-    cordon(world, job.nodes[1])
+    world.hub.cordon(job.nodes[1])
     gone = next(pod for pod in world.running() if pod["spec"]["nodeName"] == job.nodes[1])
     end(world, gone["metadata"]["name"])
     make(world, "again")

@@ -85,8 +85,7 @@ def test_members_of_one_size_start_on_the_nodes_that_each_of_them_selects(world,
 def test_a_cordon_is_told_to_the_component_that_it_concerns(world, constraint):
     for name, kind in (("head", "cpu"), ("worker-0", "gpu"), ("worker-1", "gpu")):
         member(world, name, constraint, kind)
-    for _ in range(8):
-        world.look()
+    world.look(8)
     (job,) = world.hub.slurm.live()
     (head,) = [part for part in job.all if part.request.min_nodes == 1]
     (workers,) = [part for part in job.all if part.request.min_nodes == 2]
@@ -94,8 +93,7 @@ def test_a_cordon_is_told_to_the_component_that_it_concerns(world, constraint):
     node = world.hub.kube.get("/api/v1/nodes/n0")
     node["spec"]["unschedulable"] = True
     world.hub.kube.put("/api/v1/nodes/n0", node)
-    for _ in range(8):
-        world.look()
+    world.look(8)
     assert "n0" in head.excluded
     assert set(workers.excluded) == {name for name, kind in KINDS.items() if kind == "cpu"}
 

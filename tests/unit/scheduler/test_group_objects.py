@@ -1,13 +1,12 @@
 """A corrected ``minMember`` or ``minCount`` is read for pods that wait for more members."""
 
-import json
-
 import pytest
 
 from bridge import names
 from bridge.errors import KubeForbiddenError
 from bridge.workload import links, pods
 from scheduler import group_objects
+from tests.builders import group, pod
 from tests.unit.scheduler.test_ended_jobs import World
 from tests.unit.scheduler.test_gang_apart import jobs, settle
 
@@ -39,14 +38,10 @@ def write(world, kind, minimum, uid="o"):
 
 def member(world, kind, number, minimum, size=None, uid="o", owners=()):
     world.made += 1
-    group = {"kind": kind, "name": "g", "uid": uid, "size": size or minimum, "minimum": minimum}
-    metadata = {"namespace": "ns", "name": f"m{number}", "uid": f"u{world.made}", "labels": {}}
-    metadata |= {"finalizers": [names.FINALIZER], "creationTimestamp": world.hub.kube.stamp()}
-    metadata["annotations"] = {names.GROUP: json.dumps(group)}
+    metadata = {"name": f"m{number}", "creationTimestamp": world.hub.kube.stamp()}
     metadata["ownerReferences"] = [{"kind": "PodGroup", "name": "g", "uid": uid} for uid in owners]
-    spec = {"containers": [{"resources": {"requests": {"cpu": "5"}}}], "schedulerName": world.hub.config.scheduler_name}
-    pod = {"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
-    world.hub.kube.put(f"/api/v1/namespaces/ns/pods/m{number}", pod)
+    place = group(size or minimum, minimum, kind=kind, name="g", uid=uid)
+    world.hub.create(pod(f"u{world.made}", held=True, requests={"cpu": "5"}, annotations=place, metadata=metadata))
 
 
 def said(world):
@@ -120,17 +115,14 @@ def test_the_job_for_the_old_group_is_cancelled(world, kind):
     write(world, kind, 3)
     for number in range(3):
         member(world, kind, number, 3)
-    for _ in range(5):
-        world.look()
+    world.look(5)
     (job,) = world.hub.slurm.live()
     world.hub.clock.advance(30)
-    for _ in range(3):
-        world.look()
+    world.look(3)
     assert {pods.job_id(pod) for pod in world.hub.kube.pods()} == {job.job_id}
     write(world, kind, 3, "new")
     world.hub.clock.advance(group_objects.LONG_PERIOD)
-    for _ in range(10):
-        world.look()
+    world.look(10)
     assert job.state == "CANCELLED"
     (other,) = world.hub.slurm.live()
     assert other.request.link.keys == (f"{kind}/new/",)
@@ -167,14 +159,12 @@ def test_a_kill_at_any_write_loses_no_pod_and_leaves_no_job(apart):
         write(world, kind, 3)
         for number in range(3):
             member(world, kind, number, 3)
-        for _ in range(4):
-            world.look()
+        world.look(4)
         write(world, kind, 3, "new")
         world.hub.clock.advance(group_objects.LONG_PERIOD)
         before = world.hub.restarts
         world.hub.writes.kill_after = writes
-        for _ in range(30):  # the job for the old group is pending
-            world.look()
+        world.look(30)  # the job for the old group is pending
         settle(world, 30)
         kills += world.hub.restarts > before
         writes += 1

@@ -1,6 +1,5 @@
 """Gangs whose members request different resources: decisions, and the whole hub in memory with their jobs."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -259,14 +258,7 @@ class Scene:
             self.create(slot)
 
     def create(self, slot, uid=""):
-        group = {"kind": "jobset", "name": "train", "uid": "o1", "size": 3, "minimum": 3, "slot": slot}
-        meta = {"namespace": "ns", "name": f"train-{slot}", "uid": uid or f"u{slot}", "labels": {}}
-        meta |= {"annotations": {names.GROUP: json.dumps(group)}, "finalizers": [names.FINALIZER]}
-        meta["creationTimestamp"] = "2026-01-01T00:00:00Z"
-        containers = [{"resources": {"requests": {"cpu": WORKER if slot else DRIVER}}}]
-        spec = {"containers": containers, "schedulerName": self.hub.config.scheduler_name}
-        pod = {"kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
-        self.hub.kube.put(f"/api/v1/namespaces/ns/pods/train-{slot}", pod)
+        self.hub.create(member(slot, cpu=WORKER if slot else DRIVER, uid=uid, finalizers=[names.FINALIZER]))
 
     def settle(self, steps=8):
         """Let the hub work until nothing changes."""

@@ -12,15 +12,14 @@ from scheduler import rules
 from scheduler.nodes.occupancy import Occupant
 from scheduler.pod_states import WAITING_FOR, Phase
 from scheduler.scheduler_loop import COUNT_PERIOD
+from tests.builders import pod
 from tests.fakes.memory_hub import MemoryHub
 
 
 def waiting(hub):
     """Decide, and return the number of waiting pods by what they wait for."""
     hub.scheduler._count_from = 0.0
-    hub.poller.poll()
-    hub.deliver()
-    hub.scheduler.reconcile()
+    hub.decide(0)
     series = next(iter(REGISTRY._names_to_collectors["podbridge_scheduler_pods"].collect())).samples
     return {sample.labels["waiting_for"]: sample.value for sample in series if sample.value}
 
@@ -31,17 +30,7 @@ def submissions(result):
 
 
 def create(hub, name, **spec):
-    metadata = {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
-    container = {"name": "main", "resources": {"requests": {"cpu": "5"}}}
-    hub.kube.put(
-        f"/api/v1/namespaces/ns/pods/{name}",
-        {
-            "kind": "Pod",
-            "metadata": metadata | {"labels": {}, "annotations": {}, "finalizers": []},
-            "spec": {"containers": [container], "schedulerName": hub.config.scheduler_name} | spec,
-            "status": {"phase": "Pending"},
-        },
-    )
+    hub.create(pod(name, requests={"cpu": "5"}, metadata={"name": name}, **spec))
 
 
 def raises(error):

@@ -36,17 +36,6 @@ class Hub(MemoryHub):
             body = {"kind": "DeviceClass", "metadata": {"name": name}, "spec": {"selectors": [selector]}}
             self.kube.put(DEVICE_CLASSES.path(name=name), body)
 
-    def pass_time(self, seconds: int = 8) -> None:
-        for _ in range(seconds):
-            self.clock.advance(1)
-            self.poller.poll()
-            self.deliver()
-            self.scheduler.reconcile()
-            self.run_all()
-
-    def create(self, body: dict[str, Any]) -> None:
-        self.kube.put(PODS.path("team", body["metadata"]["name"]), body)
-
     def claim(self, name: str, **counts: int) -> None:
         asked = [{"name": key, "exactly": {"deviceClassName": key, "count": count}} for key, count in counts.items()]
         metadata = {"namespace": "team", "name": name, "uid": f"uid-{name}"}
@@ -81,13 +70,13 @@ def test_claims_above_the_maximum_get_no_job(claims: dict[str, dict[str, int]], 
     for name, counts in claims.items():
         hub.claim(name, **counts)
     hub.create(claiming(*claims, limits=limited(MOST, claims=True)))
-    hub.pass_time()
+    hub.work(8)
     assert not hub.slurm.jobs
     ((reason, message),) = hub.told("u1")
     assert reason == "NamespaceLimitExceeded" and f"max.{key} of the namespace's policy" in message
     # a user with the permission, or a namespace without the maximum
     hub.create(claiming(*claims))
-    hub.pass_time(700)
+    hub.work(700)
     assert len(hub.slurm.jobs) == 1
 
 
@@ -95,7 +84,7 @@ def test_claims_within_the_maximum_are_submitted() -> None:
     hub = Hub()
     hub.claim("one", gpus=4, cores=8)
     hub.create(claiming("one", limits=limited(MOST, claims=True)))
-    hub.pass_time()
+    hub.work(8)
     (job,) = hub.slurm.jobs.values()
     assert (job.request.cpus, job.request.gres) == (8, ("gpu:a100:4",))
 
@@ -103,10 +92,10 @@ def test_claims_within_the_maximum_are_submitted() -> None:
 def test_a_claim_that_grows_before_the_submission_counts_as_it_is_then() -> None:
     hub = Hub()
     hub.create(claiming("late", limits=limited(MOST, claims=True)))
-    hub.pass_time()
+    hub.work(8)
     assert hub.told("u1")[0][0] == "ResourceClaimMissing"
     hub.claim("late", gpus=64)
-    hub.pass_time(700)
+    hub.work(700)
     assert not hub.slurm.jobs
     assert hub.told("u1")[0][0] == "NamespaceLimitExceeded"
 
@@ -123,7 +112,7 @@ def test_more_pods_than_the_group_has_lead_to_no_job_above_the_maximum() -> None
     hub = Hub()
     for member in members(4, 2, {"maxNodes": 2}):
         hub.create(member)
-    hub.pass_time()
+    hub.work(8)
     assert not hub.slurm.jobs
     ((reason, message),) = hub.told("u0")
     assert reason == "NamespaceLimitExceeded"
@@ -133,7 +122,7 @@ def test_more_pods_than_the_group_has_lead_to_no_job_above_the_maximum() -> None
         obj = hub.kube.objects[path]
         obj["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": []}
         hub.kube.put(path, obj)
-    hub.pass_time(700)
+    hub.work(700)
     (job,) = hub.slurm.jobs.values()
     assert (job.request.min_nodes, job.request.max_nodes) == (2, 2)
 

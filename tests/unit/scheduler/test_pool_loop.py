@@ -15,8 +15,9 @@ from bridge.workload import eligibility, pods
 from scheduler.pools.pool_scheduler_loop import PoolScheduler
 from tests import builders
 from tests.fakes.clock import FakeClock
-from tests.fakes.memory_hub import Queue, _Events
+from tests.fakes.memory_hub import Queue
 from tests.fakes.memory_kube import MemoryCache, MemoryKube, Writes
+from tests.fakes.recorders import RecordedEvents
 
 OURS = Config().scheduler_name
 MANAGED = {"key": names.MANAGED_TAINT, "value": OURS, "effect": "NoExecute"}
@@ -63,7 +64,7 @@ class World:
             config,
             cast(KubeClient, MemoryKube(Writes())),
             cast(tuple[Cache, Cache], (self.pods, self.nodes)),
-            cast(EventRecorder, _Events()),
+            cast(EventRecorder, RecordedEvents()),
             None,
             FakeClock(),
             self.local,

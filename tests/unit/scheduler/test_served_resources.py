@@ -9,11 +9,7 @@ from scheduler.devices.claim_store import ClaimStore
 from scheduler.devices.device_names import SLOW_PERIOD, DeviceNames
 from tests.fakes.clock import FakeClock
 from tests.fakes.old_api_server import OldApiServer
-
-
-class Workers:
-    def submit(self, key, call, *_, **__):
-        call()
+from tests.fakes.recorders import ImmediateWorkers
 
 
 def names(server, clock):
@@ -24,11 +20,11 @@ def test_device_classes_that_are_not_served_are_requested_slowly():
     server, clock = OldApiServer(), FakeClock()
     found = names(server, clock)
     for _ in range(4):
-        found.request(Workers())
+        found.request(ImmediateWorkers())
         clock.advance(SLOW_PERIOD / 4)
     assert server.calls == ["/apis/resource.k8s.io/v1/deviceclasses", "/apis"]
     assert not found.class_by_resource
-    found.request(Workers())
+    found.request(ImmediateWorkers())
     assert len(server.calls) == 4
 
 
@@ -37,7 +33,7 @@ def test_a_refusal_leaves_the_known_device_classes(caplog):
     found = names(server, clock)
     for error in (None, KubeForbiddenError("403"), KubeForbiddenError("403"), None):
         server.error = error
-        found.request(Workers())
+        found.request(ImmediateWorkers())
         assert found.class_by_resource == {"a/b": "c"}
         clock.advance(SLOW_PERIOD)
     assert (server.calls, len(caplog.records)) == (4, 1)
@@ -57,7 +53,7 @@ class Classes:
 
 def test_a_proxy_without_the_api_server_does_not_count():
     with pytest.raises(KubeUnavailableError):
-        names(OldApiServer(reachable=False), FakeClock()).request(Workers())
+        names(OldApiServer(reachable=False), FakeClock()).request(ImmediateWorkers())
 
 
 def test_a_claim_on_an_api_server_without_the_resource_is_refused_with_the_version_that_has_it():

@@ -100,32 +100,24 @@ def test_a_job_that_was_made_smaller_is_given_back(created, change, monkeypatch)
     for one in created:
         hub.kube.put(f"/api/v1/namespaces/team/pods/{one['metadata']['name']}", one)
 
-    def pass_time(steps=8):
-        for _ in range(steps):
-            hub.clock.advance(1)
-            hub.poller.poll()
-            hub.deliver()
-            hub.scheduler.reconcile()
-            hub.run_all()
-
     def bound():
         return [obj for obj in hub.kube.objects.values() if obj["kind"] == "Pod" and obj["spec"].get("nodeName")]
 
-    pass_time()
+    hub.work(8)
     (job,) = hub.slurm.jobs.values()
     asked = job.request
     change(job)
     assert hub.slurm.start(job)
-    pass_time()
+    hub.work(8)
     assert not bound()
     assert [type(action) for action in told] == [pod_actions.CancelAndResubmit]
     assert told[0].reason == allotted.REASON and "for pods that take" in told[0].why
     hub.clock.advance(600)
-    pass_time()
+    hub.work(8)
     (again,) = (other for other in hub.slurm.jobs.values() if other.lives)
     assert replace(again.request, link=asked.link) == asked
     assert hub.slurm.start(again)
-    pass_time()
+    hub.work(8)
     assert len(bound()) == len(created)
 
 
@@ -142,15 +134,7 @@ def test_a_later_member_is_not_bound_on_a_node_with_too_little():
         for one in some:
             hub.kube.put(path.format(one["metadata"]["name"]), one)
             hub.clock.advance(60)
-        pass_time()
-
-    def pass_time(steps=8):
-        for _ in range(steps):
-            hub.clock.advance(1)
-            hub.poller.poll()
-            hub.deliver()
-            hub.scheduler.reconcile()
-            hub.run_all()
+        hub.work(8)
 
     def node_of(uid):
         return hub.kube.objects[path.format(uid)]["spec"].get("nodeName")
@@ -159,12 +143,12 @@ def test_a_later_member_is_not_bound_on_a_node_with_too_little():
     (job,) = hub.slurm.jobs.values()
     uneven(job)
     assert hub.slurm.start(job) and len(job.nodes) == 3
-    pass_time()
+    hub.work(8)
     assert node_of("u0") and node_of("u1")
     create(pods[2])
-    pass_time(60)
+    hub.work(60)
     others = [other for other in hub.slurm.jobs.values() if other is not job]
     assert node_of("u2") is None and len(others) == 1, "it has a job of its own"
     assert hub.slurm.start(others[0])
-    pass_time()
+    hub.work(8)
     assert node_of("u2") == others[0].nodes[0]

@@ -7,10 +7,10 @@ import copy
 
 import pytest
 
-from bridge import names
 from scheduler import queue_head, unchanged_pods
 from scheduler.conditions import MIN_INTERVAL
 from scheduler.rules import TELL_UNKNOWN_AFTER
+from tests.builders import pod
 from tests.fakes.memory_hub import MemoryHub
 from tests.unit.scheduler.test_volumes import claim, volume
 
@@ -18,27 +18,12 @@ PODS = "/api/v1/namespaces/ns/pods"
 
 
 def create(hub, name, **spec):
-    metadata = {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
-    hub.kube.put(
-        f"{PODS}/{name}",
-        {
-            "kind": "Pod",
-            "metadata": metadata | {"labels": {}, "annotations": {}, "finalizers": [names.FINALIZER]},
-            "spec": {
-                "containers": [{"name": "main", "resources": {"requests": {"cpu": "5"}}}],
-                "schedulerName": hub.config.scheduler_name,
-            }
-            | spec,
-            "status": {"phase": "Pending"},
-        },
-    )
+    hub.create(pod(name, held=True, metadata={"name": name}, **({"requests": {"cpu": "5"}} | spec)))
 
 
 def look(hub):
     """Decide for all pods, carry out the actions, and return the number of pods that were left out."""
-    hub.poller.poll()
-    hub.deliver()
-    hub.scheduler.reconcile()
+    hub.decide(0)
     left_out = hub.unchanged.left_out
     hub.run_all()
     return left_out
@@ -79,12 +64,6 @@ def cancel(hub):
     job(hub, "p").set("CANCELLED")
 
 
-def cordon(hub, cordoned=True):
-    node = copy.deepcopy(hub.kube.get("/api/v1/nodes/n2"))
-    node["spec"]["unschedulable"] = cordoned
-    hub.kube.put("/api/v1/nodes/n2", node)
-
-
 def forget_states(hub):
     hub.scheduler._states.by_uid.pop("p")
 
@@ -112,7 +91,7 @@ def test_a_deleted_pod_is_released(hub):
 
 
 def test_a_change_of_a_node_updates_the_jobs_of_all_pods(hub):
-    cordon(hub)
+    hub.cordon("n2")
     assert look(hub) == 0
     assert {job(hub, name).excluded for name in ("p", "q")} == {("n2",)}
     rest(hub)
@@ -121,7 +100,7 @@ def test_a_change_of_a_node_updates_the_jobs_of_all_pods(hub):
 
 def test_a_job_that_slurm_starts_later_is_updated_as_soon_as_it_is_one_of_the_next(hub, monkeypatch):
     monkeypatch.setattr(queue_head, "HEAD", 1)
-    cordon(hub)
+    hub.cordon("n2")
     rest(hub)
     assert look(hub) == 2
     assert [job(hub, name).excluded for name in ("p", "q")] == [("n2",), ()]
@@ -133,10 +112,10 @@ def test_a_job_that_slurm_starts_later_is_updated_as_soon_as_it_is_one_of_the_ne
 
 def test_a_change_of_a_node_is_no_reason_to_decide_about_a_job_that_slurm_starts_later(hub, monkeypatch):
     monkeypatch.setattr(queue_head, "HEAD", 1)
-    cordon(hub)
+    hub.cordon("n2")
     rest(hub)
     assert look(hub) == 2
-    cordon(hub, False)
+    hub.cordon("n2", False)
     assert look(hub) == 1
 
 

@@ -7,15 +7,12 @@ from collections.abc import Callable
 
 from bridge.config.hub import Config, SlurmSection
 from bridge.slurm.link import encode
-from bridge.slurm.models import JobLink, PodRef, Snapshot
+from bridge.slurm.models import Snapshot
 from bridge.slurm.slurm_client import SlurmClient
 from bridge.slurm.snapshot import Poller
+from tests.builders import link
 from tests.fakes.clock import FakeClock
 from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths
-
-
-def link(uid: str, cluster: str = "here") -> JobLink:
-    return JobLink(cluster, (PodRef("ns", f"pod-{uid}", uid),))
 
 
 class Scene:
@@ -28,7 +25,7 @@ class Scene:
         self.poller = Poller(self.client, "here", config, clock=self.clock)
 
     def add(self, uid: str, cluster: str = "here") -> int:
-        return self.slurm.add({"name": uid, "admin_comment": encode(link(uid, cluster))}).job_id
+        return self.slurm.add({"name": uid, "admin_comment": encode(link(uid, cluster=cluster))}).job_id
 
     def poll(self) -> Snapshot:
         self.clock.advance(1)
@@ -46,7 +43,7 @@ class Scene:
 
 
 class Running:
-    """A poller in a thread of its own, with the machine's clock."""
+    """A poller in a thread of its own, with the machine's clock; a block begins after its first poll."""
 
     def __init__(self, slurm: FakeSlurm, **settings: float) -> None:
         config = Config(slurm_rest_api=slurm.url, slurm=SlurmSection(**settings))  # type: ignore[arg-type]
@@ -70,6 +67,7 @@ class Running:
     def __enter__(self) -> Running:
         for thread in self.threads:
             thread.start()
+        assert self.wait(lambda now: now.sequence == 1)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,20 +12,17 @@ from bridge.errors import SlurmUnavailableError
 from bridge.slurm import job_reader, query_plan, state_lists
 from bridge.slurm import slurm_client as clients
 from bridge.slurm.link import encode
-from bridge.slurm.models import Job, JobLink, PodRef, Snapshot
+from bridge.slurm.models import Job, JobLink, Snapshot
 from bridge.slurm.slurm_client import SlurmClient
 from bridge.slurm.snapshot import Poller
 from bridge.slurm.state_lists import SHARE, SHARE_IF_WANTED
+from tests.builders import link
 from tests.fakes.clock import FakeClock
 from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths
 
 MANY = state_lists.ALWAYS_CHEAP
 LIST = 10.0
 """Seconds that the list of all jobs takes."""
-
-
-def link(uid: str) -> JobLink:
-    return JobLink("here", (PodRef("ns", f"pod-{uid}", uid),))
 
 
 class SlowClient(SlurmClient):

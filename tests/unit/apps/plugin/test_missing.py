@@ -1,6 +1,8 @@
 import threading
 from types import SimpleNamespace
 
+import pytest
+
 from bridge.apps.plugin.directory import OnePool
 from bridge.apps.plugin.missing import MissingJobs
 from bridge.control.brake import GuardLimits
@@ -21,9 +23,15 @@ def pool_with(number):
     return pool
 
 
-def test_a_missing_job_is_cancelled():
+@pytest.fixture
+def guarded():
+    """Return a pool with 30 jobs, a clock and the checks of all jobs."""
     pool, clock = pool_with(30), FakeClock()
-    checks = MissingJobs(OnePool(pool), clock, set(pool.site), LIMITS)
+    return pool, clock, MissingJobs(OnePool(pool), clock, set(pool.site), LIMITS)
+
+
+def test_a_missing_job_is_cancelled(guarded):
+    pool, clock, checks = guarded
     pool.set("u3", missing=True)
     checks.step()
     assert pool.count("cancel") == 0
@@ -32,9 +40,8 @@ def test_a_missing_job_is_cancelled():
     assert (pool.count("cancel"), pool.count("cancel", "u3")) == (1, 1)
 
 
-def test_a_job_that_appears_again_is_not_cancelled():
-    pool, clock = pool_with(30), FakeClock()
-    checks = MissingJobs(OnePool(pool), clock, set(pool.site), LIMITS)
+def test_a_job_that_appears_again_is_not_cancelled(guarded):
+    pool, clock, checks = guarded
     pool.set("u3", missing=True)
     checks.step()
     pool.set("u3", missing=False)
@@ -43,9 +50,8 @@ def test_a_job_that_appears_again_is_not_cancelled():
     assert pool.count("cancel") == 0
 
 
-def test_many_missing_jobs_are_held_first():
-    pool, clock = pool_with(30), FakeClock()
-    checks = MissingJobs(OnePool(pool), clock, set(pool.site), LIMITS)
+def test_many_missing_jobs_are_held_first(guarded):
+    pool, clock, checks = guarded
     for index in range(20):
         pool.set(f"u{index}", missing=True)
     for _ in range(5):
@@ -57,9 +63,8 @@ def test_many_missing_jobs_are_held_first():
     assert pool.count("cancel") == 20
 
 
-def test_a_site_that_does_not_answer_is_asked_again():
-    pool, clock = pool_with(30), FakeClock()
-    checks = MissingJobs(OnePool(pool), clock, set(pool.site), LIMITS)
+def test_a_site_that_does_not_answer_is_asked_again(guarded):
+    pool, clock, checks = guarded
     pool.set("u3", missing=True)
     checks.step()
     clock.advance(11)

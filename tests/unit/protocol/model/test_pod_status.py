@@ -1,5 +1,7 @@
 """Statuses of pods from states of jobs; numbers are sections of the notes on the interLink plugin API."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,40 +10,24 @@ from bridge.clock import rfc3339
 from bridge.protocol.model import pod_status as statuses
 from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
 from controllers.virtual import status_patch, synthetic_status
+from tests import builders
+from tests.builders import job_status
 
 NOW = 1_800_000_000.0
 HOST = "10.0.0.1"
+running = partial(builders.running, started_at=NOW - 9)
 
 
 def pod(*containers, init=(), policy="Never", status=None, **spec):
-    return {
-        "metadata": {"namespace": "ns", "name": "p", "uid": "u1"},
-        "spec": {
-            "nodeName": "site",
-            "restartPolicy": policy,
-            "containers": [{"name": name, "image": f"img-{name}"} for name in containers or ("main",)],
-            **({"initContainers": list(init)} if init else {}),
-            **spec,
-        },
-        "status": status or {"phase": "Pending", "qosClass": "Burstable"},
-    }
+    spec["containers"] = [{"name": name, "image": f"img-{name}"} for name in containers or ("main",)]
+    if init:
+        spec["initContainers"] = list(init)
+    found = builders.pod(node="site", metadata={"name": "p"}, **{"restartPolicy": policy, **spec})
+    return {**found, "status": status or {"phase": "Pending", "qosClass": "Burstable"}}
 
 
 def job(phase="running", *containers, init=(), **values):
-    return JobStatus(
-        job="u1",
-        namespace="ns",
-        name="p",
-        job_id="7",
-        phase=phase,
-        containers=containers,
-        init_containers=init,
-        **values,
-    )
-
-
-def running(name="main", **values):
-    return ContainerState(name=name, state="running", started_at=NOW - 9, **{"started": True, "ready": True, **values})
+    return job_status(phase=phase, job_id="7", containers=containers, init_containers=init, **values)
 
 
 def ended(name="main", code=0, **values):
