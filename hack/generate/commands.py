@@ -28,7 +28,7 @@ kubectl.
 | Why does this job of Slurm wait? | `podbridge explain job ID` |
 | What can this pool run now? | `podbridge explain pool NAME` |
 | Do pods and jobs agree? | `podbridge get jobs`, column PROBLEM |
-| What are all facts about an object? | `podbridge describe KIND NAME` |
+| What are all facts about an object? | `podbridge explain KIND NAME` |
 | Which job does this manifest become? | `podbridge render -f pod.yaml` |
 | How do I convert the values of slurm-bridge or of the NATS plugin? | `podbridge convert` |
 

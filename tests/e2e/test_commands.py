@@ -165,7 +165,7 @@ def test_a_pod_that_is_not_there(world):
     assert "pod nobody does not exist in namespace slurm-bridge" in done.stderr
 
 
-def test_describe_explain_top_and_version(clean):
+def test_explain_top_and_version(clean):
     world = clean
     pod = world.create("described")
     world.running(pod)
@@ -174,13 +174,13 @@ def test_describe_explain_top_and_version(clean):
     def read(*args):
         return json.loads(podbridge(world, *args, "-o", "json").stdout)
 
-    facts = read("describe", "pod", "described", "-n", "slurm-bridge")
-    node = facts["kubernetes"]["node"]
-    assert (facts["kubernetes"]["job"], facts["job"]["job"], facts["requests"]["cpu"]) == (job, job, "1")
+    facts = read("explain", "pod", "described", "-n", "slurm-bridge")
+    node = facts["pod"]["node"]
+    assert (facts["pod"]["job"], facts["job"]["job"], facts["requests"]["cpu"]) == (job, job, "1")
     assert any(line.startswith("PodScheduled=True") for line in facts["conditions"])
-    assert "slurm-bridge/described Running" in read("describe", "node", node)["pods"]
-    assert read("describe", "job", str(job))["job"]["pods"] == "slurm-bridge/described"
+    assert "slurm-bridge/described Running" in read("explain", "node", node)["pods"]
     report = read("explain", "job", str(job))
+    assert report["job"]["pods"] == "slurm-bridge/described"
     assert report["summary"] == f"RUNNING on {node}"
     assert report["next"] == "podbridge explain pod described -n slurm-bridge"
     state = read("top")
@@ -189,7 +189,7 @@ def test_describe_explain_top_and_version(clean):
     assert podbridge(world, "top").stdout.startswith("podbridge ")
     versions = read("version")
     assert versions["slurm"].startswith(world.cluster.options.slurm)
-    for args in (("describe", "pod", "nobody"), ("explain", "job", "999999"), ("describe", "node", "nobody")):
+    for args in (("explain", "pod", "nobody"), ("explain", "job", "999999"), ("explain", "node", "nobody")):
         done = podbridge(world, *args, check=False)
         assert (done.returncode, done.stdout) == (1, "")
         assert "Traceback" not in done.stderr

@@ -1,19 +1,14 @@
-"""``podbridge explain pod``: why a pod is pending or where it runs, and the next step."""
+"""Why a pod is pending or where it runs, and the next step: for ``podbridge explain pod`` and the web page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import click
-import yaml
-
 from bridge import clock, names
 from bridge.apps.cli import output, reports
-from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.session import SLURM, CommandSession
-from bridge.errors import BridgeError, KubeError, KubeNotFoundError
-from bridge.kube.resources import PODS
+from bridge.errors import KubeError
 from bridge.script import consent
 from bridge.slurm import states
 from bridge.slurm.models import Job
@@ -22,30 +17,6 @@ from scheduler.nodes import occupancy
 from scheduler.volumes import pod_volumes
 from scheduler.volumes.storage import Storage
 from scheduler.volumes.volume_nodes import NodeFilter
-
-
-def run(connection: ConnectionOptions, namespace: str | None, name: str, form: str) -> None:
-    """Print the report on one pod. Raises :class:`BridgeError` if the pod does not exist."""
-    session = CommandSession(connection)
-    namespace = namespace or session.namespace
-    try:
-        pod = session.kube.get(PODS.path(namespace, name))
-    except KubeNotFoundError as error:
-        raise BridgeError(
-            f"pod {name} does not exist in namespace {namespace}", hint="select another namespace with -n"
-        ) from error
-    report = describe(session, pod)
-    if form in ("json", "yaml"):
-        click.echo(yaml.safe_dump(report, sort_keys=False) if form == "yaml" else output.as_json(report))
-        return
-    click.echo(output.printable(f"Pod {namespace}/{name}: {report['summary']}"))
-    for title in ("kubernetes", "slurm", "pools", "volumes", "nodes", "events", "not_read"):
-        if report[title]:
-            click.echo(f"\n{title.replace('_', ' ').capitalize()}")
-            for line in report[title]:
-                click.echo(f"  {output.printable(line)}")
-    if report["next"]:
-        click.echo(f"\nNext: {output.printable(report['next'])}")
 
 
 def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
@@ -86,9 +57,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
         "nodes": (session.attempt("nodes", lambda: _nodes(session, pod, storage)) or [])
         if allowed.local and waits
         else [],
-        "events": [
-            reports.event_text(event) for event in (session.attempt("Events", lambda: session.events(pod)) or [])[-8:]
-        ],
+        "events": reports.events(session.attempt("Events", lambda: session.events(pod)) or []),
     }
     return report | {"not_read": session.gaps, "next": advice}
 

@@ -1,30 +1,96 @@
-"""``podbridge explain job`` and ``explain pool``: why a job waits, and what a pool can run."""
+"""``podbridge explain``: why an object is in its state, the next step, and all facts about it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from bridge.apps.cli import reports
+from bridge.apps.cli import queues, reports
 from bridge.apps.cli.connection_options import ConnectionOptions
-from bridge.apps.cli.explain import slurm_lines
-from bridge.apps.cli.get import job_records, pool_records
+from bridge.apps.cli.explain import describe, slurm_lines
+from bridge.apps.cli.get import job_records, node_records, pod_records, pool_records
 from bridge.apps.cli.session import CommandSession
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
+from bridge.kube.resources import EVENTS, PODS
 from bridge.slurm import states
 from bridge.workload import eligibility, pods, pool_selection, resources
 
 SHOWN = 20
 """Number of waiting pods that the report on a pool names."""
+FACTS_AFTER = "nodes"
+"""The section of the report on a pod after which its facts follow."""
 
 
-def job(connection: ConnectionOptions, job_id: int, form: str) -> None:
-    """Print the report on one Slurm job. Raises :class:`BridgeError` if it is no job of this installation."""
+def run(connection: ConnectionOptions, kind: str, name: str, namespace: str | None, form: str) -> None:
+    """Print the report. Raises :class:`BridgeError` if the object does not exist."""
     session = CommandSession(connection)
-    reports.show(f"Slurm job {job_id}", job_report(session, job_id), form)
+    namespace = namespace or session.namespace
+    makers: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
+        "pod": (f"Pod {namespace}/{name}", lambda: pod(session, namespace, name)),
+        "job": (f"Slurm job {name}", lambda: job(session, name)),
+        "node": (f"Node {name}", lambda: node(session, name)),
+        "pool": (f"Pool {name}", lambda: pool(session, name)),
+        "queue": (f"MasterQueue {name}", lambda: queue(session, name)),
+    }
+    heading, make = makers[kind]
+    report = make()
+    if kind == "queue" and form in ("text", "wide"):
+        report = queues.in_lines(report, wide=form == "wide")
+    reports.show(heading, report, form)
 
 
-def job_report(session: CommandSession, job_id: int) -> dict[str, Any]:
-    """Return why the job waits or where it runs, its pods, and what disagrees between both."""
+def pod(session: CommandSession, namespace: str, name: str) -> dict[str, Any]:
+    """Return the report of :func:`~bridge.apps.cli.explain.describe` with all facts about the pod.
+
+    What the user may not read is noted in ``not_read``.
+    """
+    try:
+        found = session.kube.get(PODS.path(namespace, name))
+    except KubeNotFoundError as error:
+        raise BridgeError(
+            f"pod {name} does not exist in namespace {namespace}", hint="select another namespace with -n"
+        ) from error
+    report: dict[str, Any] = {}
+    for section, content in describe(session, found).items():
+        report[section] = content
+        if section == FACTS_AFTER:
+            report |= _facts(session, found)
+    return report | {"not_read": session.gaps}
+
+
+def _facts(session: CommandSession, found: pods.Pod) -> dict[str, Any]:
+    metadata, namespace = found["metadata"], found["metadata"]["namespace"]
+    records = session.attempt("pods", lambda: pod_records(session, namespace, "")) or []
+    # a pod of another scheduler is not in the list, nor one that was deleted a moment ago
+    record = next((each for each in records if each["uid"] == pods.uid(found)), {"not_read": ""})
+    del record["not_read"]
+    jobs = (session.attempt("jobs", lambda: _jobs(session, namespace)) or []) if record else []
+    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if _is_own(key)}
+    return {
+        "pod": record,
+        "requests": {k: f"{v.normalize():f}" for k, v in resources.pod_requests(found["spec"]).items()},
+        "annotations": annotations,
+        "finalizers": list(metadata.get("finalizers") or ()),
+        "conditions": reports.conditions(found.get("status") or {}),
+        "job": next((each for each in jobs if each["job"] == record["job"]), {}),
+    }
+
+
+def _is_own(key: str) -> bool:
+    """Whether an annotation is one of podbridge, of slurm-bridge or of a pool."""
+    return any(part in key.partition("/")[0] for part in ("vk.io", "slinky.slurm.net", "podbridge"))
+
+
+def _jobs(session: CommandSession, namespace: str | None = None) -> list[dict[str, Any]]:
+    known = session.config.slurm_rest_api and session.knows_slurm
+    return job_records(session, namespace, ended=True) if known else []
+
+
+def job(session: CommandSession, name: str) -> dict[str, Any]:
+    """Return why the job waits or where it runs, its record, its pods, and what disagrees between both."""
+    if not name.isdigit():
+        raise BridgeError(f"NAME: {name!r} is not a job id; allowed: a number, as podbridge get jobs prints it")
+    job_id = int(name)
     if not session.config.slurm_rest_api:
         raise BridgeError("no Slurm is configured", hint="set slurmRestApi, or explain the pod: podbridge explain pod")
     found = next((each for each in session.all_jobs if job_id == each.job_id or _is_part(each, job_id)), None)
@@ -45,6 +111,7 @@ def job_report(session: CommandSession, job_id: int) -> dict[str, Any]:
         step = f"podbridge explain pod {name} -n {namespace}" if name else ""
     return {
         "summary": summary,
+        "job": record,
         "slurm": slurm_lines(found, session.all_jobs),
         "pods": [f"{each}" for each in names if each],
         "problem": ([problem] if problem else [])
@@ -57,14 +124,37 @@ def _is_part(job: Any, job_id: int) -> bool:
     return any(part.job_id == job_id for part in job.parts)
 
 
-def pool(connection: ConnectionOptions, name: str, form: str) -> None:
-    """Print the report on one pool. Raises :class:`BridgeError` if it has no virtual node."""
-    session = CommandSession(connection)
-    reports.show(f"Pool {name}", pool_report(session, name), form)
+def node(session: CommandSession, name: str) -> dict[str, Any]:
+    """Return the record of a node, its Slurm node, taints, conditions, pods and Events."""
+    record = next((each for each in node_records(session, "") if each["name"] == name), None)
+    found = next((each for each in session.nodes() if each["metadata"]["name"] == name), None)
+    if record is None or found is None:
+        known = ", ".join(sorted(each["name"] for each in node_records(session, ""))[:20])
+        raise BridgeError(f"node {name} does not exist, or is virtual (explain pool)", hint=f"nodes: {known}")
+    other = session.slurm_nodes.get(record["slurm_name"])
+    slurm = {}
+    if other is not None:
+        slurm = {
+            "state": "+".join(sorted(other.states)),
+            "reason": other.reason,
+            "cpus": other.cpus,
+            "memory_mib": other.memory_mib,
+            "gres": other.gres,
+            "partitions": ",".join(other.partitions),
+            "features": ",".join(other.features),
+        }
+    return {
+        "kubernetes": {key: record[key] for key in ("name", "slurm_name", "ready", "cordoned", "managed")},
+        "slurm": slurm,
+        "taints": _taints(found),
+        "conditions": reports.conditions(found.get("status") or {}),
+        "pods": _pods_on(session, name),
+        "events": _events(session, found),
+    }
 
 
-def pool_report(session: CommandSession, name: str) -> dict[str, Any]:
-    """Return whether the pool is ready, what is in use, and for each waiting pod that selects it whether it fits."""
+def pool(session: CommandSession, name: str) -> dict[str, Any]:
+    """Return whether the pool is ready, what it offers and runs, and whether each waiting pod that selects it fits."""
     node, record = find_pool(session, name)
     ready = eligibility.readiness(node)
     waiting = [
@@ -81,10 +171,17 @@ def pool_report(session: CommandSession, name: str) -> dict[str, Any]:
     if len(waiting) > SHOWN:
         lines.append(f"and {len(waiting) - SHOWN} more")
     state = "Ready" if good else f"not Ready: {ready.get('reason', 'unknown')}: {ready.get('message', '')}"
+    labels = node["metadata"].get("labels") or {}
     return {
         "summary": state,
-        "use": {key: record[key] for key in ("pods", "cpu", "memory", "age", "message")},
+        "pool": {key: value for key, value in record.items() if key != "labels"},
+        "offers": {key: f"{value.normalize():f}" for key, value in resources.allocatable(node).items()},
         "waiting_pods": lines,
+        "labels": [f"{key}={value}" for key, value in sorted(labels.items())],
+        "taints": _taints(node),
+        "conditions": reports.conditions(node.get("status") or {}),
+        "pods": _pods_on(session, name),
+        "events": _events(session, node),
         "next": "" if good else "check the log of the submitter or the plugin at the site, and its batch system",
     }
 
@@ -96,3 +193,48 @@ def find_pool(session: CommandSession, name: str) -> tuple[dict[str, Any], dict[
     if name not in nodes or record is None:
         raise BridgeError(f"pool {name} does not exist", hint=f"pools: {', '.join(sorted(nodes)) or 'none'}")
     return nodes[name], record
+
+
+def queue(session: CommandSession, name: str) -> dict[str, Any]:
+    """Return the report on a MasterQueue with its ClusterQueue, LocalQueues, admitted workloads and Events."""
+    found = queues.find(session, name)
+    cluster, workloads = queues.cluster_queue(session, found), queues.workloads(session, name)
+    report, record = queues.describe(found, cluster, workloads), queues.record(found, cluster)
+    own = (found.get("spec") or {}).get("flavors") or ()
+    spec = cluster.get("spec") or {}
+    return {
+        "summary": report["summary"],
+        "queue": {key: value for key, value in record.items() if key not in ("local_queues", "message")},
+        "conditions": reports.conditions(found.get("status") or {}),
+        "flavors": report["flavors"],
+        "pending": report["pending"],
+        "admitted": queues.admitted(workloads),
+        "cluster_queue": {
+            "strategy": spec.get("queueingStrategy", ""),
+            "cohort": spec.get("cohortName") or spec.get("cohort", ""),
+            "lends_to": ", ".join(sorted({to["queue"] for item in own for to in item.get("canLendTo") or ()})),
+        },
+        "local_queues": [item for item in record["local_queues"].split(",") if item],
+        "events": _events(session, found),
+        "next": report["next"],
+    }
+
+
+def _taints(found: dict[str, Any]) -> list[str]:
+    return [f"{t['key']}={t.get('value', '')}:{t['effect']}" for t in (found.get("spec") or {}).get("taints") or ()]
+
+
+def _pods_on(session: CommandSession, name: str) -> list[str]:
+    """Return a line for each pod of the scheduler that is bound to a node and has not ended."""
+    bound = [each for each in session.pods(None) if each["spec"].get("nodeName") == name and not pods.is_finished(each)]
+    return [f"{pods.key(each)} {(each.get('status') or {}).get('phase', '')}" for each in bound]
+
+
+def _events(session: CommandSession, found: dict[str, Any]) -> list[str]:
+    """Return the Events of a node. Their UID is the UID or the name of the node; they are in namespace default."""
+    uid, name = found["metadata"]["uid"], found["metadata"]["name"]
+    try:
+        items = session.kube.get(EVENTS.path(), {"fieldSelector": f"regarding.name={name}"})["items"]
+    except KubeForbiddenError:
+        return []
+    return reports.events([each for each in items if (each.get("regarding") or {}).get("uid") in (uid, name)])

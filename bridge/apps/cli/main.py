@@ -16,7 +16,7 @@ from bridge.apps.cli.convert import convert
 from bridge.apps.cli.extras import missing_extra
 from bridge.apps.cli.kinds import KindGroup, ObjectName
 from bridge.apps.cli.nats_command import nats
-from bridge.apps.cli.observe import describe, explain_job, explain_pool, top, version
+from bridge.apps.cli.observe import explain, top, version
 from bridge.apps.cli.output import printable, yaml_or_json
 from bridge.apps.cli.plugin_command import plugin
 from bridge.apps.cli.rbac import rbac
@@ -185,36 +185,6 @@ _getter(
 )
 
 
-@cli.group(
-    cls=KindGroup, epilog="Examples:\n\n  podbridge explain pod train-7 -n hpc\n\n  podbridge explain pool/site-a"
-)
-def explain() -> None:
-    """Explain the state of an object."""
-
-
-@explain.command("pod", epilog="Example:\n\n  podbridge explain pod train-7 -n slurm-bridge")
-@click.argument("name", type=ObjectName(), shell_complete=completing.names("pod"))
-@connection_options
-@namespace_option
-@output_option
-def explain_pod(name: str, connection: ConnectionOptions, namespace: str | None, output: str) -> None:
-    """Print why pod NAME is pending or where it runs, its state in Kubernetes and in Slurm, and the next step."""
-    from bridge.apps.cli.explain import run
-
-    run(connection, namespace, name, output)
-
-
-@explain.command("queue", epilog="Example:\n\n  podbridge explain queue batch")
-@click.argument("name", type=ObjectName(), shell_complete=completing.names("queue"))
-@connection_options
-@list_output_option
-def explain_queue(name: str, connection: ConnectionOptions, output: str) -> None:
-    """Print the flavors of MasterQueue NAME with their quota, the workloads that wait for it, and the next step."""
-    from bridge.apps.cli.queues import run
-
-    run(connection, name, output)
-
-
 @cli.command(epilog="Examples:\n\n  podbridge render -f pod.yaml\n\n  podbridge render -f - --api v0.0.42 < pod.yaml")
 @click.option(
     "-f",
@@ -322,9 +292,7 @@ def completion(shell: str) -> None:
         click.echo(kind(cli, {}, "podbridge", "_PODBRIDGE_COMPLETE").source())
 
 
-explain.add_command(explain_job)
-explain.add_command(explain_pool)
-for _command in (brake, convert, describe, top, version, nats, rbac, plugin, submitter):
+for _command in (brake, convert, explain, top, version, nats, rbac, plugin, submitter):
     cli.add_command(_command)
 
 

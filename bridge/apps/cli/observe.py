@@ -1,4 +1,4 @@
-"""The commands that show the state of objects: ``describe``, ``top``, ``version``, and ``explain job`` and ``pool``."""
+"""The commands that show the state of objects and of the installation: ``explain``, ``top`` and ``version``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,26 @@ report_option = click.option(
 )
 
 
+def _one_name(context: click.Context, _parameter: click.Parameter, name: str | None) -> str:
+    """Return the name of the object, which is the second argument or a part of the first."""
+    _, named = context.params["kind"]
+    if bool(name) == bool(named):
+        raise click.UsageError("Name one object: KIND NAME or KIND/NAME.")
+    return name or str(named)
+
+
 @click.command(
-    epilog="Examples:\n\n  podbridge describe pod train-7 -n hpc\n\n  podbridge describe job 1234\n\n"
-    "  podbridge describe node node-3 -o yaml\n\n  podbridge describe pool site-a\n\n  podbridge describe queue batch"
+    epilog="Examples:\n\n  podbridge explain pod train-7 -n hpc\n\n  podbridge explain job 1234\n\n"
+    "  podbridge explain node node-3 -o yaml\n\n  podbridge explain pool/site-a\n\n  podbridge explain queue batch"
 )
 @click.argument("kind", type=KindType())
 @click.argument(
-    "name", type=ObjectName(optional=True), required=False, metavar="NAME", shell_complete=completing.names("")
+    "name",
+    type=ObjectName(optional=True),
+    required=False,
+    metavar="NAME",
+    shell_complete=completing.names(""),
+    callback=_one_name,
 )
 @connection_options
 @click.option(
@@ -37,21 +50,25 @@ report_option = click.option(
     shell_complete=completing.namespaces,
     help="Of a pod. Default: the kubeconfig's, else default.",
 )
-@report_option
-def describe(
-    kind: tuple[str, str], name: str | None, connection: ConnectionOptions, namespace: str | None, output: str
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "wide", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="Format of the output; wide: all pending workloads of a MasterQueue.",
+)
+def explain(
+    kind: tuple[str, str], name: str, connection: ConnectionOptions, namespace: str | None, output: str
 ) -> None:
-    """Print all facts about a pod, a Slurm job, a node, a pool or a MasterQueue, from Kubernetes and from Slurm.
+    """Print why an object is in its state, the next step, and all facts from Kubernetes and from Slurm.
 
-    KIND/NAME, as in kubectl, is the same as KIND NAME.
-
-    For the reason of a state and the next step, use podbridge explain.
+    The object is a pod, a Slurm job, a node, a pool or a MasterQueue. KIND/NAME, as in kubectl, is the same as KIND
+    NAME.
     """
-    from bridge.apps.cli.describe import run
+    from bridge.apps.cli.explain_objects import run
 
-    if bool(name) == bool(kind[1]):
-        raise click.UsageError("Name one object: KIND NAME or KIND/NAME.")
-    run(connection, kind[0], name or kind[1], namespace, output)
+    run(connection, kind[0], name, namespace, output)
 
 
 @click.command(epilog="Examples:\n\n  podbridge top\n\n  podbridge top --once\n\n  podbridge top -o json")
@@ -86,25 +103,3 @@ def version(connection: ConnectionOptions, client: bool, output: str) -> None:
     from bridge.apps.cli.version import run
 
     sys.exit(run(connection, output, client=client))
-
-
-@click.command("job", epilog="Examples:\n\n  podbridge explain job 1234\n\n  podbridge explain job 1234 -o json")
-@click.argument("job_id", type=click.IntRange(min=1), metavar="JOB", shell_complete=completing.names("job"))
-@connection_options
-@report_option
-def explain_job(job_id: int, connection: ConnectionOptions, output: str) -> None:
-    """Print why Slurm job JOB is pending or where it runs, its pods, inconsistencies between them, and next steps."""
-    from bridge.apps.cli.explain_objects import job
-
-    job(connection, job_id, output)
-
-
-@click.command("pool", epilog="Examples:\n\n  podbridge explain pool site-a\n\n  podbridge explain pool site-a -o yaml")
-@click.argument("name", type=ObjectName(), shell_complete=completing.names("pool"))
-@connection_options
-@report_option
-def explain_pool(name: str, connection: ConnectionOptions, output: str) -> None:
-    """Print whether pool NAME is ready, what is in use, and whether each waiting pod that selects it fits."""
-    from bridge.apps.cli.explain_objects import pool
-
-    pool(connection, name, output)

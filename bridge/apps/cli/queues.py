@@ -1,4 +1,4 @@
-"""``podbridge get queues``, ``explain queue`` and ``describe queue``: MasterQueues beside their ClusterQueues."""
+"""``podbridge get queues`` and ``explain queue``: MasterQueues beside their ClusterQueues."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-import click
-import yaml
-
 from bridge.apps.cli import output
-from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.session import CommandSession
 from bridge.errors import BridgeError, KubeError
 from bridge.kube.discovery import is_served
@@ -90,22 +86,6 @@ def record(queue: Object, cluster: Object) -> dict[str, Any]:
     }
 
 
-def run(connection: ConnectionOptions, name: str, form: str) -> None:
-    """Print the report on one MasterQueue. Raises :class:`BridgeError` if it does not exist."""
-    session = CommandSession(connection)
-    found = find(session, name)
-    if form == "name":
-        click.echo(f"masterqueue.vk.io/{name}")
-        return
-    report = describe(found, cluster_queue(session, found), workloads(session, name))
-    if form == "json":
-        click.echo(output.as_json(report))
-    elif form == "yaml":
-        click.echo(yaml.safe_dump(report, sort_keys=False), nl=False)
-    else:
-        click.echo(text(report, wide=form == "wide"))
-
-
 def describe(queue: Object, cluster: Object, found: Iterable[Object]) -> dict[str, Any]:
     """Return the report on a MasterQueue: a summary, its flavors, pending workloads in Kueue's order, the next step."""
     about, quotas, used = record(queue, cluster), _quotas(cluster), _reservations(cluster)
@@ -129,24 +109,12 @@ def describe(queue: Object, cluster: Object, found: Iterable[Object]) -> dict[st
         }
         for item in sorted(filter(_waits, found), key=_order)
     ]
-    conditions = [
-        f"{c['type']}={c['status']}: {c['message']}" for c in (queue.get("status") or {}).get("conditions") or ()
-    ]
     return {
-        "queue": about["queue"],
         "summary": _summary(about, len(waiting)),
-        "conditions": conditions,
         "flavors": flavors,
         "pending": waiting,
-        "next": _next(about, flavors, bool(conditions)),
+        "next": _next(about, flavors, bool((queue.get("status") or {}).get("conditions"))),
     }
-
-
-def flavor_line(flavor: Mapping[str, Any]) -> str:
-    """Return a line for a flavor of a report: name, state, use and reason."""
-    amounts = [f"{what} {flavor[what]}" for what in ("cpu", "memory") if flavor[what]]
-    reason = f": {flavor['reason']}" if flavor["reason"] else ""
-    return " ".join([flavor["flavor"] or flavor["name"], flavor["state"], *amounts]) + reason
 
 
 def admitted(found: Iterable[Object]) -> list[str]:
@@ -163,26 +131,16 @@ def admitted(found: Iterable[Object]) -> list[str]:
     return sorted(lines)
 
 
-def text(report: Mapping[str, Any], *, wide: bool) -> str:
-    """Return the report as text; ``wide``: all pending workloads."""
-    lines = [f"MasterQueue {report['queue']}: {report['summary']}"]
-    lines += _section("Conditions", report["conditions"])
+def in_lines(report: Mapping[str, Any], *, wide: bool) -> dict[str, Any]:
+    """Return the report with flavors and pending workloads as lines; ``wide``: all pending workloads."""
     columns = ["name", "flavor", "state", "cpu", "memory", "reason"]
     rows = [[flavor[column] for column in columns] for flavor in report["flavors"]]
-    if rows:
-        lines += _section("Flavors", output.table([c.upper() for c in columns], rows).splitlines())
     shown = report["pending"] if wide else report["pending"][:FEW]
     pending = [f"{item['workload']} ({item['age']}): {item['message']}" for item in shown]
     if len(report["pending"]) > len(shown):
         pending.append(f"and {len(report['pending']) - len(shown)} more: -o wide lists them")
-    lines += _section("Pending workloads", pending)
-    if report["next"]:
-        lines += ["", f"Next: {report['next']}"]
-    return "\n".join(lines)
-
-
-def _section(title: str, lines: Sequence[str]) -> list[str]:
-    return ["", title, *(f"  {line}" for line in lines)] if lines else []
+    flavors = output.table([c.upper() for c in columns], rows).splitlines() if rows else []
+    return {**report, "flavors": flavors, "pending": pending}
 
 
 def _summary(about: Mapping[str, Any], waiting: int) -> str:

@@ -27,10 +27,11 @@ def show(heading: str, report: Report, form: str) -> None:
         return
     click.echo(printable(f"{heading}: {report['summary']}" if report.get("summary") else heading))
     for title, section in report.items():
-        if title in ("summary", "next") or not section:
+        lines = _fields(section) if isinstance(section, Mapping) else section
+        if title in ("summary", "next") or not lines:
             continue
         click.echo(f"\n{title.replace('_', ' ').capitalize()}")
-        for line in _fields(section) if isinstance(section, Mapping) else section:
+        for line in lines:
             click.echo(f"  {printable(line)}")
     if report.get("next"):
         click.echo(f"\nNext: {printable(report['next'])}")

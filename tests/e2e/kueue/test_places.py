@@ -53,10 +53,9 @@ def test_one_queue_has_three_places(world, slurm):
         return record["ready"], record["admitted"], record["pending"], record["cpu"].split("/")[0]
 
     eventually(lambda: figures() == ("True", 3, 1, "3"), "podbridge get queues", every=1)
-    described = world.shown("describe", "queue", name)
-    assert sorted(line.split()[1] for line in described["admitted"]) == sorted(flavor for _, flavor in places)
-    assert len(described["flavors"]) == 4
     report = world.shown("explain", "queue", name)
+    assert sorted(line.split()[1] for line in report["admitted"]) == sorted(flavor for _, flavor in places)
+    assert len(report["flavors"]) == 4
     assert [item["workload"].split("/")[0] for item in report["pending"]] == [NAMESPACE]
     assert {item["flavor"] for item in report["flavors"]} == set(world.offered(name))
     world.delete_gang(places[0][0])

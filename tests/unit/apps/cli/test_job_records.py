@@ -145,5 +145,5 @@ def test_a_report_on_a_job_whose_id_an_earlier_job_had():
         nodes=lambda selector="": [],
         attempt=lambda what, read: read(),
     )
-    report = explain_objects.job_report(session, 7)
+    report = explain_objects.job(session, "7")
     assert report["pods"] == ["hpc/new"] and any("hpc/old has the id of this job" in each for each in report["problem"])

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from bridge import names
-from bridge.apps.cli import describe, explain, get, watching
+from bridge.apps.cli import explain_objects, get, watching
 from bridge.apps.cli.main import cli
 from bridge.apps.cli.session import CommandSession
 from bridge.config.hub import Config
@@ -63,7 +63,7 @@ class Session(CommandSession):
 @pytest.fixture
 def run(monkeypatch):
     def call(*args, slurm=True, cluster="c"):
-        for module in (explain, get, describe):
+        for module in (explain_objects, get):
             monkeypatch.setattr(module, "CommandSession", lambda _: Session(Slurm(answers=slurm), cluster))
         result = CliRunner().invoke(cli, [*args, "-n", "hpc"])
         assert result.exit_code == 0, result.output
@@ -98,16 +98,19 @@ def test_pods_are_listed_without_slurm(run):
     assert (record["slurm_state"], record["not_read"]) == ("PENDING", "")
 
 
-def test_a_pod_is_described_without_slurm(run):
-    report = json.loads(run("describe", "pod", "p", "-o", "json", slurm=False).stdout)
-    assert report["kubernetes"]["reason"] == "SlurmPending"
-    assert (report["job"], [line.partition(":")[0] for line in report["not_read"]]) == ({}, ["Slurm", "Events"])
+def test_the_facts_about_a_pod_are_those_of_kubernetes_without_slurm(run):
+    report = json.loads(run("explain", "pod", "p", "-o", "json", slurm=False).stdout)
+    assert report["pod"]["reason"] == "SlurmPending"
+    assert (report["job"], [line.partition(":")[0] for line in report["not_read"]]) == (
+        {},
+        ["Slurm", "nodes", "Events"],
+    )
 
 
-def test_the_job_of_a_described_pod_needs_no_right_to_list_nodes(run):
-    report = json.loads(run("describe", "pod", "p", "-o", "json").stdout)
+def test_the_job_of_a_pod_needs_no_right_to_list_nodes(run):
+    report = json.loads(run("explain", "pod", "p", "-o", "json").stdout)
     assert report["job"]["state"] == "PENDING"
-    assert [line.partition(":")[0] for line in report["not_read"]] == ["Events", "nodes"]
+    assert [line.partition(":")[0] for line in report["not_read"]] == ["nodes", "Events"]
 
 
 def test_a_watch_waits_for_what_could_be_read_before(monkeypatch):
@@ -138,8 +141,8 @@ def test_a_watch_that_begins_without_slurm_notices_the_next_failure_too(monkeypa
         read()
 
 
-@pytest.mark.parametrize(("kind", "name"), [("pod", "p"), ("pool", "pool"), ("node", "n")])
-def test_an_object_that_is_deleted_while_it_is_described_does_not_exist(kind, name):
+@pytest.mark.parametrize(("kind", "name"), [("pool", "pool"), ("node", "n")])
+def test_an_object_that_is_deleted_while_it_is_explained_does_not_exist(kind, name):
     virtual = {names.POOL_LABEL: "pool"} if kind == "pool" else {}
     node = {"metadata": {"name": name, "labels": virtual}, "spec": {}, "status": {}}
     session = Session(Slurm(answers=True), "c")
@@ -147,4 +150,4 @@ def test_an_object_that_is_deleted_while_it_is_described_does_not_exist(kind, na
     items = {"/api/v1/namespaces/hpc/pods": [POD], "/api/v1/nodes": [node]}
     session.kube.get = lambda path, params=None: {"items": [items[path].pop()] if items.get(path) else []}
     with pytest.raises(BridgeError, match=f"{kind} {name}"):
-        getattr(describe, kind)(session, *(["hpc"] if kind == "pod" else []), name)
+        getattr(explain_objects, kind)(session, name)

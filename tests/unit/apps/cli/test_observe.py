@@ -210,7 +210,7 @@ def test_a_system_that_does_not_answer_is_reported(tmp_path, monkeypatch):
     [
         ([""], "explain\t", ":4"),
         (["get", "p"], "pools\t", ":4"),
-        (["describe", ""], "pod", ":4"),
+        (["explain", ""], "pod", ":4"),
         (["get", "pods", "--no"], "--no-headers\t", ":4"),
         (["get", "pods", "-o", ""], "name", ":4"),
         (["check", "--config", ""], "", ":0"),
@@ -249,7 +249,7 @@ def test_a_completion_does_not_wait_for_servers_that_hang(monkeypatch, tmp_path,
 
 def test_the_names_of_a_kind_are_completed(monkeypatch):
     monkeypatch.setattr(completing, "_records", lambda kind, params: [("a-1", kind), ("b", kind)])
-    assert kubectl.completions(["describe", "node", "a"]) == ["a-1\tnode", ":4"]
+    assert kubectl.completions(["explain", "node", "a"]) == ["a-1\tnode", ":4"]
     assert kubectl.completions(["explain", "pool", ""]) == ["a-1\tpool", "b\tpool", ":4"]
 
 

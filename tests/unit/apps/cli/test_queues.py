@@ -1,13 +1,14 @@
-"""``podbridge get queues``, ``explain queue`` and ``describe queue``, and the completion of their names."""
+"""``podbridge get queues`` and ``explain queue``, and the completion of their names."""
 
 import json
+import re
 
 import pytest
 import yaml
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from bridge.apps.cli import completing, describe, get, kubectl, queues
+from bridge.apps.cli import completing, explain_objects, get, kubectl, queues
 from bridge.apps.cli.main import cli
 from bridge.apps.cli.session import CommandSession
 from bridge.errors import KubeForbiddenError, KubeNotFoundError
@@ -18,7 +19,7 @@ KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 def master(name="batch", reason="InStep", flavors=(), **spec):
     ready = {"type": "Ready", "status": str(reason == "InStep"), "reason": reason, "message": f"because {reason}"}
     status = {"conditions": [ready], "offered": "1 of 2", "flavors": list(flavors)} if reason else {}
-    metadata = {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    metadata = {"name": name, "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
     return {"metadata": metadata, "spec": spec, "status": status}
 
 
@@ -86,7 +87,7 @@ def command(monkeypatch):
     """Run a command with the answers of an API server; return its result."""
 
     def run(kube, *args):
-        for module in (describe, get, queues):
+        for module in (explain_objects, get):
             monkeypatch.setattr(module, "CommandSession", lambda _: Session(kube))
         return CliRunner().invoke(cli, args)
 
@@ -101,6 +102,7 @@ def server(*queues_, **more):
             f"{KUEUE}/clusterqueues/batch": cluster_queue(),
             f"{KUEUE}/localqueues": {"items": local},
             f"{KUEUE}/workloads": {"items": []},
+            "/apis/events.k8s.io/v1/events": {"items": []},
             **more,
         }
     )
@@ -152,10 +154,11 @@ def test_the_summary_and_the_next_step_follow_the_state(queue, cluster, summary,
 
 def test_the_text_names_few_pending_workloads_unless_it_is_wide():
     report = queues.describe(master(flavors=FLAVORS), cluster_queue(), [workload(f"w{n}") for n in range(7)])
-    short, wide = queues.text(report, wide=False), queues.text(report, wide=True)
-    assert "and 2 more: -o wide lists them" in short
-    assert wide.count("team/w") == 7
-    assert "no node is ready" in short
+    short, wide = queues.in_lines(report, wide=False), queues.in_lines(report, wide=True)
+    assert short["pending"][-1] == "and 2 more: -o wide lists them"
+    assert len(short["pending"]) == queues.FEW + 1
+    assert "".join(wide["pending"]).count("team/w") == 7
+    assert "no node is ready" in short["flavors"][-1]
 
 
 def test_get_has_all_forms(command):
@@ -174,9 +177,8 @@ def test_explain_has_all_forms_and_names_a_queue_that_does_not_exist(command):
     shown = command(kube, "explain", "queue", "batch").output
     assert "team/mine" in shown
     assert "theirs" not in shown
-    assert json.loads(command(kube, "explain", "queue", "batch", "-o", "json").output)["queue"] == "batch"
+    assert json.loads(command(kube, "explain", "queue", "batch", "-o", "json").output)["queue"]["queue"] == "batch"
     assert len(yaml.safe_load(command(kube, "explain", "queue", "batch", "-o", "yaml").output)["flavors"]) == 2
-    assert command(kube, "explain", "queue", "batch", "-o", "name").output == "masterqueue.vk.io/batch\n"
     assert "MasterQueue none does not exist" in str(command(kube, "explain", "queue", "none").exception)
 
 
@@ -210,12 +212,11 @@ def admitted_workload(name, flavor):
     return found
 
 
-def test_describe_has_the_flavors_the_workloads_and_the_events(command):
+def test_explain_has_the_flavors_the_workloads_and_the_events(command):
     finished = admitted_workload("done", "batch-a")
     finished["status"]["conditions"].append({"type": "Finished", "status": "True"})
     items = [workload("mine", message="no quota"), admitted_workload("runs", "batch-a"), finished]
     queue = master(flavors=FLAVORS, localQueues=[{"namespace": "team"}])
-    queue["metadata"]["uid"] = "u"
     queue["spec"]["flavors"] = [{"name": "site", "canLendTo": [{"queue": "guests"}]}]
     event = {
         "regarding": {"uid": "u"},
@@ -225,34 +226,33 @@ def test_describe_has_the_flavors_the_workloads_and_the_events(command):
     }
     found = {f"{KUEUE}/workloads": {"items": items}, "/apis/events.k8s.io/v1/events": {"items": [event]}}
     kube = server(queue, **found)
-    report = json.loads(command(kube, "describe", "queue", "batch", "-o", "json").output)
-    assert report["flavors"] == [
-        "batch-a Offered cpu 6/8 memory 4.0/16.0Gi",
-        "batch-b Held cpu 0.5/1.5 memory 0.0/0.0Gi: no node is ready",
+    report = json.loads(command(kube, "explain", "queue", "batch", "-o", "json").output)
+    assert [list(flavor.values())[1:] for flavor in report["flavors"]] == [
+        ["batch-a", "Offered", "6/8", "4.0/16.0Gi", ""],
+        ["batch-b", "Held", "0.5/1.5", "0.0/0.0Gi", "no node is ready"],
     ]
-    assert [line.split(" (")[0] for line in report["pending"]] == ["team/mine"]
+    assert [item["workload"] for item in report["pending"]] == ["team/mine"]
     assert [line.split(" (")[0] for line in report["admitted"]] == ["team/runs batch-a"]
     assert report["local_queues"] == ["team/batch"]
     assert report["cluster_queue"]["lends_to"] == "guests"
     assert report["events"][0].endswith("QueueEvicted: one workload")
-    shown = command(kube, "describe", "queue", "batch").output
-    assert shown.startswith("Queue batch: admits workloads; 1 of 2 flavors offered")
+    shown = command(kube, "explain", "queue", "batch").output
+    assert shown.startswith("MasterQueue batch: admits workloads; 1 of 2 flavors offered")
     assert "Ready=True InStep: because InStep" in shown
-    assert "MasterQueue none does not exist" in str(command(kube, "describe", "queue", "none").exception)
+    assert "MasterQueue none does not exist" in str(command(kube, "explain", "queue", "none").exception)
 
 
-def test_describe_needs_no_permission_for_kueue_and_events(command):
+def test_explain_needs_no_permission_for_kueue_and_events(command):
     refused = (f"{KUEUE}/clusterqueues/batch", f"{KUEUE}/localqueues", "/apis/events.k8s.io/v1/events")
     queue = master(flavors=FLAVORS)
-    queue["metadata"]["uid"] = "u"
     kube = server(queue, **{path: KubeForbiddenError("no") for path in refused})
-    shown = command(kube, "describe", "queue", "batch")
+    shown = command(kube, "explain", "queue", "batch")
     assert shown.exit_code == 0, shown.output
-    assert "batch-b Held: no node is ready" in shown.output
+    assert re.search(r"batch-b +Held +- +- +no node is ready", shown.output)
 
 
 def test_the_shell_completes_the_names_of_queues(monkeypatch):
     kube = server(master("batch"), master("gpus", reason="Invalid"))
     monkeypatch.setattr(completing, "_session", lambda params: Session(kube))
-    assert kubectl.completions(["describe", "queue", ""]) == ["batch\tInStep", "gpus\tInvalid", ":4"]
+    assert kubectl.completions(["explain", "queue", ""]) == ["batch\tInStep", "gpus\tInvalid", ":4"]
     assert kubectl.completions(["explain", "queue", "g"]) == ["gpus\tInvalid", ":4"]
