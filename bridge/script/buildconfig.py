@@ -17,10 +17,6 @@ else:
     _Settings = settings.with_sections("BuildSettings", settings.BuildSettings, runtimes.sections())
 
 
-_NEWER = {("apptainer", "root_filesystem"): "disk", ("runtime", "run_as_user"): "refuse"}
-"""Keys of this version with their defaults, with which they are left out."""
-
-
 class RuntimeConfig(settings.RuntimeSection):
     """``[runtime]``: the container runtime."""
 
@@ -33,12 +29,8 @@ class BuildConfig(_Settings):
     runtime: RuntimeConfig = RuntimeConfig()
 
     def dump(self) -> dict[str, Any]:
-        """Return it as data for JSON. Hubs of earlier versions refuse keys that they do not know: see ``_NEWER``."""
-        data = self.model_dump(mode="json")
-        for (section, key), usual in _NEWER.items():
-            if data[section][key] == usual:
-                del data[section][key]
-        return data
+        """Return it as data for JSON."""
+        return self.model_dump(mode="json")
 
     @property
     def digest(self) -> str:

@@ -3,9 +3,9 @@
 Any submitter of a pool answers from the job directories, so all of them answer alike. Each request is idempotent by
 UID. Errors are :class:`bridge.errors.BridgeError`; :mod:`bridge.protocol.nats.request_server` turns them into replies.
 
-A job belongs to the cluster that submitted it, its owner. No other cluster sees it or changes it. A job of a version
-without owners belongs to the first cluster that requests it by its UID, which only the cluster of its pod knows; until
-then no snapshot contains it.
+A job belongs to the cluster that submitted it, its owner. No other cluster sees it or changes it. An adopted job
+belongs to the first cluster that requests it by its UID, which only the cluster of its pod knows; until then no
+snapshot contains it.
 """
 
 from __future__ import annotations

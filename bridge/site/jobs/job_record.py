@@ -13,7 +13,7 @@ from bridge.site.batch.batch_interface import BatchJob
 class Meta:
     """The request without its script. ``attempted_at``: time of the last submission.
 
-    ``owner``: the cluster that submitted it; empty in directories of versions without owners, and of adopted jobs.
+    ``owner``: the cluster that submitted it; empty in directories of adopted jobs.
     ``adopted``: another program submitted the job (:mod:`bridge.site.interlink_slurm.adoption`), so podbridge never
     submits it, and no script of podbridge hears a request to end. ``grant_wait``: seconds for which the script waits
     for a grant; ``None``: it needs none. ``replaced``: ids of the batch jobs of earlier submissions that ended unused.

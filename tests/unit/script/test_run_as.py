@@ -111,11 +111,6 @@ def test_with_rules_of_interlink_the_pod_selects_the_user_of_the_job_unless_the_
     assert job.flags == ["--uid=7"] and "IGNORE_USERS=1" in job.script
 
 
-def test_earlier_hubs_get_no_key_that_they_do_not_know() -> None:
-    assert "run_as_user" not in config("apptainer").dump()["runtime"]
-    assert config("apptainer", "ignore").dump()["runtime"]["run_as_user"] == "ignore"
-
-
 # --- the script, on a machine whose user is OWN -----------------------------------------------------------------------
 AS_FOUND = r"""
 podman() { [[ $1 == unshare ]] && printf '0 %s 1\n1 300000 65536\n' "$UID"; }
