@@ -9,6 +9,9 @@ import pytest
 
 from bridge.serving.https import Server
 
+CHECK_PERIOD = 0.02
+"""Seconds between two checks of deadlines, which a stop waits for, too."""
+
 
 @pytest.fixture
 def run_server() -> Iterator[Callable[[Server], Server]]:
@@ -16,6 +19,7 @@ def run_server() -> Iterator[Callable[[Server], Server]]:
     running: list[tuple[threading.Event, threading.Thread]] = []
 
     def start(server: Server) -> Server:
+        server._server.expiration_interval = CHECK_PERIOD
         server.start()
         stop = threading.Event()
         thread = threading.Thread(target=server.run, args=(stop,), daemon=True)

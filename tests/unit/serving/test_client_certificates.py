@@ -47,12 +47,20 @@ def trusting(*cas: Authority) -> Certificates:
     return certificates
 
 
-def connect(server: Server, file: Path | None = None, newest: ssl.TLSVersion | None = None) -> Any:
+def make_context(file: Path | None = None, newest: ssl.TLSVersion | None = None) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=PAIR.ca.decode())
     if file is not None:
         context.load_cert_chain(file)
     if newest is not None:
         context.maximum_version = newest
+    return context
+
+
+def connect(server: Server, file: Path | None = None, newest: ssl.TLSVersion | None = None) -> Any:
+    return connect_with(server, make_context(file, newest))
+
+
+def connect_with(server: Server, context: ssl.SSLContext) -> Any:
     return http.client.HTTPSConnection("127.0.0.1", server.port, timeout=5, context=context)
 
 
@@ -73,10 +81,10 @@ def test_a_certificate_of_the_authority_names_its_owner(
 
 def test_no_certificate_is_lost_among_many_handshakes_at_once(serve: Callable[..., Server], tmp_path: Path) -> None:
     server = serve(trusting(CA))
-    file = client_files(tmp_path, CA)
+    context = make_context(client_files(tmp_path, CA))
     with ThreadPoolExecutor(16) as threads:
-        found = list(threads.map(lambda _: who(connect(server, file)), range(200)))
-    assert set(found) == {"CN=alice,O=staff"}
+        owners = list(threads.map(lambda _: who(connect_with(server, context)), range(200)))
+    assert set(owners) == {"CN=alice,O=staff"}
 
 
 def test_no_certificate_is_needed_and_no_header_stands_for_one(serve: Callable[..., Server]) -> None:

@@ -14,11 +14,12 @@ from typing import cast
 import flask
 import pytest
 
-from bridge.serving import http_connection
+from bridge.serving import http_connection, selector
 from bridge.serving.certificates import Certificates, make_pair
 from bridge.serving.http_connection import Connection
 from bridge.serving.https import Server
 from bridge.serving.selector import Connections
+from cluster.polling import eventually
 
 PAIR = make_pair(["127.0.0.1"], 86400.0, now=time.time())
 CLIENTS = 200
@@ -50,17 +51,15 @@ def serve(run_server: Callable[[Server], Server]) -> Callable[..., Server]:
     return lambda **options: run_server(Server(app(), "127.0.0.1", 0, **{**defaults, **options}))
 
 
-def unverified() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+UNVERIFIED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+UNVERIFIED.check_hostname = False
+UNVERIFIED.verify_mode = ssl.CERT_NONE
 
 
 def client_hello() -> bytes:
     begin, end = ssl.MemoryBIO(), ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):
-        unverified().wrap_bio(begin, end).do_handshake()
+        UNVERIFIED.wrap_bio(begin, end).do_handshake()
     return end.read()
 
 
@@ -71,10 +70,41 @@ def opened(port: int, tls: bool, first: bytes) -> socket.socket:
     sock.settimeout(5)
     sock.connect(("127.0.0.1", port))
     if tls:
-        sock = unverified().wrap_socket(sock)
+        sock = UNVERIFIED.wrap_socket(sock)
     if first:
         sock.sendall(first)
     return sock
+
+
+class VirtualTime:
+    """The time of deadlines, which only the test changes."""
+
+    sleep = staticmethod(time.sleep)
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self._checked = 1000.0
+        for module in (http_connection, selector):
+            monkeypatch.setattr(module, "time", self)
+        expire = Connections._expire
+
+        def record(connections: Connections, now: float) -> None:
+            expire(connections, now)
+            self._checked = now
+
+        monkeypatch.setattr(Connections, "_expire", record)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Advance the time, and wait until the server has checked the deadlines."""
+        self.now += seconds
+        eventually(lambda: self._checked >= self.now, "a check of the deadlines", every=0.01)
+
+
+@pytest.fixture
+def virtual_time(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    return VirtualTime(monkeypatch)
 
 
 class Drip:
@@ -115,7 +145,7 @@ KINDS = {
 def answer_time(port: int) -> float:
     """Return the seconds of one request on a new connection."""
     begin = time.monotonic()
-    client = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=unverified())
+    client = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=UNVERIFIED)
     client.request("POST", "/echo", b"{}")
     assert client.getresponse().read() == b"{}"
     client.close()
@@ -143,7 +173,7 @@ def test_200_slow_clients_delay_nobody(serve: Callable[..., Server], kind: str) 
 def test_a_stage_has_one_deadline_for_all_its_bytes(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, kind: str, timeout: str
 ) -> None:
-    monkeypatch.setattr(http_connection, f"{timeout}_TIMEOUT", 0.5)
+    monkeypatch.setattr(http_connection, f"{timeout}_TIMEOUT", 0.3)
     tls, first, text = KINDS[kind]
     server = serve(certificates=Certificates(PAIR))
     begin = time.monotonic()
@@ -159,26 +189,26 @@ def test_a_stage_has_one_deadline_for_all_its_bytes(
                 if not data:
                     break
                 answer += data
-    assert 0.3 < time.monotonic() - begin < 5
+    assert 0.2 < time.monotonic() - begin < 5
     assert answer.startswith(b"HTTP/1.1 408") == tls
 
 
 def connect(port: int, tls: bool) -> socket.socket:
     sock = socket.create_connection(("127.0.0.1", port), timeout=5)
-    return unverified().wrap_socket(sock) if tls else sock
+    return UNVERIFIED.wrap_socket(sock) if tls else sock
 
 
 @pytest.mark.parametrize("tls", [True, False])
 def test_a_client_that_still_sends_gets_its_408(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
-    monkeypatch.setattr(http_connection, "REQUEST_TIMEOUT", 0.2)
+    monkeypatch.setattr(http_connection, "REQUEST_TIMEOUT", 0.1)
     server = serve(certificates=Certificates(PAIR) if tls else None)
     with connect(server.port, tls) as sock:
         sock.sendall(b"POST /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\n")
         for _ in range(20):  # a reset would fail one of these
             sock.sendall(b"x" * 1000)
-            time.sleep(0.05)
+            time.sleep(0.02)
         assert sock.recv(4096).startswith(b"HTTP/1.1 408")
         assert sock.recv(4096) == b""
 
@@ -186,20 +216,39 @@ def test_a_client_that_still_sends_gets_its_408(
 @pytest.mark.parametrize("tls", [True, False])
 @pytest.mark.parametrize(("rate", "burst", "status"), [(1000, 0, b"200"), (50_000, 0, b"408"), (1000, 20_000, b"408")])
 def test_a_request_that_takes_long_must_arrive_at_a_rate_without_a_stop(
-    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, tls: bool, rate: int, burst: int, status: bytes
+    serve: Callable[..., Server],
+    monkeypatch: pytest.MonkeyPatch,
+    virtual_time: VirtualTime,
+    tls: bool,
+    rate: int,
+    burst: int,
+    status: bytes,
 ) -> None:
     monkeypatch.setattr(http_connection, "REQUEST_TIMEOUT", 1.0)
     monkeypatch.setattr(http_connection, "LEAST_RATE", rate)
     server = serve(certificates=Certificates(PAIR) if tls else None)
+    head = b"POST /echo HTTP/1.1\r\nContent-Length: 21000\r\n\r\n"
     with connect(server.port, tls) as sock:
-        sock.sendall(b"POST /echo HTTP/1.1\r\nContent-Length: 21000\r\n\r\n")
+        sock.sendall(head + b"x" * burst)
+        await_received(server, len(head) + burst)
         if burst:
-            sock.sendall(b"x" * burst)
-            time.sleep(2)  # the bytes before do not pay for a client that stops
-        for _ in range(21 if not burst else 1):
+            virtual_time.advance(2)  # the bytes before do not pay for a client that stops
+        for number in range(21 if not burst else 1):
             sock.sendall(b"x" * 1000)
-            time.sleep(0.1)
+            if number < 20:
+                await_received(server, len(head) + burst + 1000 * (number + 1))
+                virtual_time.advance(0.1)
         assert sock.recv(4096).startswith(b"HTTP/1.1 " + status)
+
+
+def await_received(server: Server, size: int) -> None:
+    """Wait until the server has ``size`` bytes of the request, or discards them."""
+    waiting = server._server._connections._waiting
+    eventually(
+        lambda: any(each.held == size or each.discarding for each in list(waiting.values())),
+        f"{size} bytes",
+        every=0.01,
+    )
 
 
 def test_a_body_above_the_limit_is_discarded_until_its_client_reads_the_413(serve: Callable[..., Server]) -> None:
@@ -234,12 +283,16 @@ def test_what_is_sent_after_the_answer_is_discarded_within_bounds(
     assert len(server._server._connections) == 0
 
 
-def test_an_answer_that_is_not_read_is_given_up(serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "ANSWER_TIMEOUT", 0.5)
+def test_an_answer_that_is_not_read_is_given_up(serve: Callable[..., Server], virtual_time: VirtualTime) -> None:
     server = serve(certificates=Certificates(PAIR))
     slow = Drip(server.port, *KINDS["answer"], 1)
     try:
-        time.sleep(1.5)
+        connections = server._server._connections
+        eventually(lambda: any(each.sending for each in list(connections._waiting.values())), "a part of the answer")
+        virtual_time.advance(http_connection.ANSWER_TIMEOUT - 1)
+        assert len(connections) == 1
+        virtual_time.advance(1)
+        assert len(connections) == 0
         got = 0
         with suppress(OSError):
             while data := slow.sockets[0].recv(2**20):
@@ -251,7 +304,7 @@ def test_an_answer_that_is_not_read_is_given_up(serve: Callable[..., Server], mo
 
 def test_a_long_answer_arrives_whole(serve: Callable[..., Server]) -> None:
     server = serve(certificates=Certificates(PAIR))
-    client = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=unverified())
+    client = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=UNVERIFIED)
     for _ in range(2):  # the connection is kept
         client.request("GET", "/long")
         response = client.getresponse()
