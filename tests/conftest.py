@@ -14,11 +14,13 @@ from cluster import Cluster, orphans, places
 from cluster.gangs import WORKLOAD_API
 from cluster.world import World
 from tests import parts
+from tests.examples import LONG, SHORT
 from tests.parts import SLURMS
 
 # how long a machine takes to make up an example, or to try it, says nothing about the code
-settings.register_profile("podbridge", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("podbridge")
+for profile in (SHORT, LONG):
+    settings.register_profile(profile, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(SHORT)
 REPORT = "report"
 CPU = "cpu"
 """Property of a report: CPU seconds of this process and of its ended children, during one phase of a test."""
@@ -50,7 +52,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Refuse to keep clusters that several processes would share."""
+    """Choose the number of examples; refuse to keep clusters that several processes would share."""
+    if config.getoption("--long"):
+        settings.load_profile(LONG)
     if config.getoption("--keep") and getattr(config.option, "numprocesses", None):
         raise pytest.UsageError("--keep: not with -n, since each kept cluster serves one process")
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from bridge.clock import SystemClock
+from bridge.control import control_loop
 from bridge.control.control_loop import (
     BATCH_DELAY,
     FIRST_DELAY,
@@ -54,7 +55,16 @@ def running(loop: Loop) -> Iterator[None]:
         yield
     finally:
         supervisor.stop()
+        loop.wake()  # it looks for a stop when its pause ends
         assert supervisor.join(5) == []
+
+
+@pytest.fixture
+def resync_period(monkeypatch: pytest.MonkeyPatch) -> float:
+    """A shorter :data:`~bridge.control.control_loop.RESYNC_PERIOD`, in seconds."""
+    period = 0.3
+    monkeypatch.setattr(control_loop, "RESYNC_PERIOD", period)
+    return period
 
 
 def test_a_change_after_a_pause_is_reconciled_before_the_next_ones_are_collected() -> None:
@@ -81,8 +91,8 @@ def test_changes_in_quick_succession_share_a_reconciliation() -> None:
     assert all(later - earlier >= 0.9 * BATCH_DELAY for earlier, later in pairwise(loop.times))
 
 
-def test_touched_objects_do_not_wait_for_the_pause_of_a_whole_reconciliation() -> None:
-    loop, delays = Recorder(cost=RESYNC_PERIOD / PAUSE_FACTOR), []
+def test_touched_objects_do_not_wait_for_the_pause_of_a_whole_reconciliation(resync_period: float) -> None:
+    loop, delays = Recorder(cost=resync_period / PAUSE_FACTOR), []
     with running(loop):
         for key in map(str, range(4)):
             loop.times.clear()
@@ -93,11 +103,11 @@ def test_touched_objects_do_not_wait_for_the_pause_of_a_whole_reconciliation() -
             loop.wake()
             eventually(lambda key=key: any(key in keys for _, keys in loop.parts), "a partial one", 5)  # type: ignore[misc]
             delays.append(loop.parts[-1][0] - began)
-    assert min(delays) < RESYNC_PERIOD / 4
+    assert min(delays) < resync_period / 4
 
 
-def test_an_urgent_key_waits_for_no_pause_and_no_whole_reconciliation() -> None:
-    loop, delays = Recorder(cost=RESYNC_PERIOD / PAUSE_FACTOR), []
+def test_an_urgent_key_waits_for_no_pause_and_no_whole_reconciliation(resync_period: float) -> None:
+    loop, delays = Recorder(cost=resync_period / PAUSE_FACTOR), []
     with running(loop):
         eventually(lambda: loop.times, "the first one is whole")
         for key in map(str, range(6)):
@@ -192,7 +202,7 @@ class Lease:
         raise NotImplementedError
 
 
-def test_a_lease_that_was_lost_during_a_long_pause_is_noticed() -> None:
+def test_a_lease_that_was_lost_during_a_long_pause_is_noticed(resync_period: float) -> None:
     lease, started = Lease(), list[float]()
     loop = Recorder(cost=LONGEST_RESYNC_PERIOD / PAUSE_FACTOR)
     loop._elector = cast(Elector, lease)
@@ -200,9 +210,9 @@ def test_a_lease_that_was_lost_during_a_long_pause_is_noticed() -> None:
     with running(loop):
         eventually(lambda: loop.times, "the first reconciliation")
         lease.held = False
-        eventually(lambda: loop.leading_since is None, "the loss", 3 * RESYNC_PERIOD)
+        eventually(lambda: loop.leading_since is None, "the loss", LONGEST_RESYNC_PERIOD / 2)
         lease.held = True
-        eventually(lambda: len(loop.times) == 2, "a reconciliation of the new term", 3 * RESYNC_PERIOD)
+        eventually(lambda: len(loop.times) == 2, "a reconciliation of the new term", LONGEST_RESYNC_PERIOD / 2)
     assert len(started) == 2
 
 
@@ -243,11 +253,12 @@ def node(version: str, *, ready: str = "True") -> dict[str, Any]:
 def test_a_node_that_is_reported_again_wakes_no_loop(listing: bool, old: Any, new: Any, wakes: bool) -> None:
     nodes = Nodes()
     loop = Recorder(caches=[cast(Cache, nodes)])
-    with running(loop):
-        eventually(lambda: loop.times, "the first reconciliation")
-        time.sleep(2 * BATCH_DELAY)
-        loop.times.clear()
-        nodes.listing = listing
-        nodes.deliver("update", old, new)
-        time.sleep(RESYNC_PERIOD / 3)
-        assert bool(loop.times) == wakes
+    loop.clock = FakeClock()
+    loop.subscribe()
+    loop._pause(whole=True, cpu_seconds=0.0)
+    loop._is_woken = False
+    pause = loop._next() - loop.clock.monotonic()
+    assert pause == pytest.approx(RESYNC_PERIOD)
+    nodes.listing = listing
+    nodes.deliver("update", old, new)
+    assert (loop._next() - loop.clock.monotonic() < pause) == wakes

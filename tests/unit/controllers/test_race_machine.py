@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -50,6 +51,7 @@ from controllers.virtual.prune_nodes import prune
 from controllers.virtual.race_decide import Racers
 from controllers.virtual.reference_reader import ReferenceReader
 from controllers.virtual.virtual_pod_act import PodActor
+from tests.examples import examples
 from tests.fakes.clock import FakeClock
 from tests.unit.site.conftest import World as SiteWorld
 
@@ -740,9 +742,9 @@ class Race(RuleBasedStateMachine):
 
 
 Race.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(25, 80), stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
-TestRace = Race.TestCase
+TestRace = pytest.mark.usefixtures("long")(Race.TestCase)
 
 
 def test_the_places_of_the_machine_are_open() -> None:

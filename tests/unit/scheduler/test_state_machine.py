@@ -4,12 +4,14 @@ Each write of the hub must keep the rules of :class:`~tests.fakes.memory_checks.
 without faults must bring every pod to a place, and after the deletion of all pods no job and no pod may be left.
 """
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bridge import names
 from bridge.workload import links, pods
+from tests.examples import examples
 from tests.fakes.memory_world import NODES, PLACES, UNITS, MemoryWorld, path_of, places
 
 ROUNDS = 60
@@ -476,5 +478,7 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
 
 
 # a failure shows its steps as they were tried: to shrink them would take minutes
-Hub.TestCase.settings = settings(max_examples=60, stateful_step_count=50, phases=[Phase.reuse, Phase.generate])
-TestHub = Hub.TestCase
+Hub.TestCase.settings = settings(
+    max_examples=examples(20, 60), stateful_step_count=50, phases=[Phase.reuse, Phase.generate]
+)
+TestHub = pytest.mark.usefixtures("long")(Hub.TestCase)

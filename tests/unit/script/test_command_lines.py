@@ -35,6 +35,7 @@ from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import ADDRESS
 from bridge.script.runtimes import runtime_images
 from bridge.script.runtimes import runtime_table as runtimes
+from tests.examples import examples
 from tests.unit.script import hostile_pods, runtime_syntax
 from tests.unit.script.pods import KINDS, OBJECTS, SITE
 
@@ -362,7 +363,8 @@ def check_all(runtime: str, plans: list[Plan], folder: Path, what: str) -> Count
 PARTS = ["'", '"', "\\", "\\'", "'\"'\"'", "'a b'", "''", "$x", "`", ";", " ", "\n", "#", "a", "export "]
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@pytest.mark.usefixtures("long")
+@settings(max_examples=examples(150, 500), deadline=None, derandomize=True)
 @given(st.lists(st.lists(st.sampled_from(PARTS), max_size=4).map("".join), max_size=3))
 def test_text_that_is_read_as_exports_means_the_same_to_a_shell(values):
     """By :mod:`shlex`, which reads more texts as words."""
@@ -402,18 +404,19 @@ def test_no_pod_of_a_batch_leaves_a_variable_to_the_next_one(runtime):
 
 
 @pytest.mark.parametrize("runtime", hostile_pods.RUNTIMES)
-def test_no_field_of_a_pod_changes_a_command_line(runtime, tmp_path):
-    results = run(runtime, 80, 41, tmp_path)
+def test_no_field_of_a_pod_changes_a_command_line(runtime, tmp_path, long):
+    results = run(runtime, 80 if long else 60, 41, tmp_path)
     # a good part of the pods gets as far as a command line
     assert results["pods"] > 15 and results["containers"] > 2 * results["cannot"], results
 
 
 @pytest.mark.parametrize("runtime", hostile_pods.RUNTIMES)
-def test_no_character_that_a_runtime_gives_a_meaning_to_changes_a_command_line(runtime, tmp_path):
-    """Each such text in as many fields of a pod as the hub accepts it in."""
+def test_no_character_that_a_runtime_gives_a_meaning_to_changes_a_command_line(runtime, tmp_path, long):
+    """Each such text in as many fields of a pod as the hub accepts it in; in a short run, each with two runtimes."""
     site = {"runtime": {"kind": runtime}, "volumes": {"host_paths": ["/data"], "scratch_in_job_folder": False}}
     config, plans = BuildConfig.model_validate(site), []
-    for piece in hostile_pods.PIECES:
+    pieces = hostile_pods.PIECES
+    for piece in pieces if long else pieces[hostile_pods.RUNTIMES.index(runtime) % 2 :: 2]:
         pod, objects = hostile_pods.ordinary()
         plan = make(pod, config, objects, "node")
         for change in hostile_pods.each_field(piece):

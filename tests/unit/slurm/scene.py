@@ -72,6 +72,8 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         self.stop.set()
+        self.poller._waiting.set()  # it looks for a stop only now and then
+        self.poller._hinted.set()
         for thread in self.threads:
             thread.join(5)
             assert not thread.is_alive()

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.errors import (
@@ -17,6 +17,7 @@ from bridge.errors import (
 )
 from bridge.slurm.slurm_answers import judge, read_answer, release, warning
 from bridge.slurm.versions import VERSIONS
+from tests.examples import examples
 
 META = {"plugin": {"type": "openapi/x"}, "slurm": {"release": "26.05.5"}}
 OLD, NEW = VERSIONS["v0.0.38"], VERSIONS["v0.0.45"]
@@ -194,6 +195,8 @@ ENDPOINTS = st.sampled_from(
 )
 
 
+@pytest.mark.usefixtures("long")
+@settings(max_examples=examples(40, 100))
 @given(ENDPOINTS, st.integers(200, 599), st.dictionaries(KEYS, JSON | st.lists(st.dictionaries(KEYS, JSON))))
 def test_any_answer_is_data_or_a_slurm_error(endpoint: str, status: int, content: dict[str, Any]) -> None:
     for body in (json.dumps({"meta": META, "errors": [], **content}).encode(), json.dumps(content).encode()):

@@ -5,9 +5,11 @@ import html
 import re
 from html.parser import HTMLParser
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.apps.dashboard.conftest import Site
 from tests.unit.apps.dashboard.test_rows import pod, scheduled, terminated
 
@@ -66,7 +68,8 @@ def harmless_shapes():
 
 
 class TestEscaping:
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @pytest.mark.usefixtures("long")
+    @settings(max_examples=examples(15, 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(hostile)
     def test_hostile_texts_do_not_change_the_elements_of_a_page(self, text):
         for ours, harmless in zip(pages_of(text), harmless_shapes(), strict=True):

@@ -25,6 +25,7 @@ from bridge.pools.interlink.interlink_transport import PluginTransport, ServerEr
 from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects
 from bridge.telemetry import tracing
+from tests.examples import examples
 from tests.fakes.clock import FakeClock
 from tests.fakes.pods import pod
 
@@ -621,7 +622,8 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@pytest.mark.usefixtures("long")
+@settings(max_examples=examples(100, 300), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(JSON, st.lists(JSON, max_size=3))
 def test_no_answer_raises_anything_but_a_site_error(entry, more):
     made = pod("a")
@@ -678,7 +680,8 @@ def test_a_part_of_a_ping_of_the_wrong_type_is_left_out(wire, part):
     assert ping.capacity(found.response) == ({} if part == "resources" else {"cpu": "4"})
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@pytest.mark.usefixtures("long")
+@settings(max_examples=examples(100, 300), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(JSON, JSON, JSON, st.lists(JSON, max_size=4))
 def test_no_ping_raises_anything_but_a_site_error(cpu, resources, gpus, taints):
     parts = {"cpu": cpu, "accelerators": gpus, **(resources if isinstance(resources, dict) else {})}

@@ -60,7 +60,12 @@ def server(request, tmp_path):
         yield Server(listener, f"unix://{name}" if request.param == "unix" else f"http://127.0.0.1:{name[1]}")
 
 
-def client(server, timeout=0.4):
+TIMEOUT = 0.4
+SHORT = 0.2
+"""Seconds: the time limit of an answer, and the one of tests in which it ends."""
+
+
+def client(server, timeout=TIMEOUT):
     section = InterlinkSection.model_validate({"name": "far", "url": server.url, "timeout": timeout})
     clock = SystemClock()
     return PluginClient(section, PluginTransport(section, clock), clock)
@@ -75,8 +80,8 @@ def trickle(*parts, pause=0.1):
     return answer
 
 
-def slow(text, *after):
-    return trickle(*(bytes([byte]) for byte in text), *after)
+def slow(text, *after, pause=0.1):
+    return trickle(*(bytes([byte]) for byte in text), *after, pause=pause)
 
 
 @pytest.mark.parametrize(
@@ -93,40 +98,40 @@ def test_the_time_limit_is_that_of_the_whole_answer(server, answer):
     server.answer = answer
     began = time.monotonic()
     with pytest.raises(SiteDownError, match=r"no answer from .*(timed out|not complete in time)"):
-        client(server).ping()
+        client(server, SHORT).ping()
     with pytest.raises(SiteUnknownOutcomeError):
-        client(server).delete(pod("a"))
+        client(server, SHORT).delete(pod("a"))
     assert time.monotonic() - began < 2
 
 
 def test_connections_are_used_again(server):
-    server.answer = trickle(HEADERS + b"Content-Length: 2\r\n\r\nok")
+    server.answer = trickle(HEADERS + b"Content-Length: 2\r\n\r\nok", pause=0.01)
     asked = client(server)
     for _ in range(4):
         asked.ping()
-        time.sleep(0.2)  # in all, longer than the time limit of one answer
+        time.sleep(0.3 * TIMEOUT)  # in all, longer than the time limit of one answer
     assert server.connections == 1
 
 
 def test_a_log_may_take_longer_than_its_first_line(server):
-    server.answer = trickle(HEADERS + b"Content-Length: 9\r\n\r\n", *[b"x"] * 9)
+    server.answer = trickle(HEADERS + b"Content-Length: 9\r\n\r\n", *[b"x"] * 9, pause=TIMEOUT / 7)
     assert b"".join(client(server).logs(pod("a"), LogOptions(container="main"))) == b"x" * 9
 
 
 def test_the_headers_of_a_log_that_is_not_followed_have_a_time_limit(server):
     with pytest.raises(SiteDownError):
-        client(server).logs(pod("a"), LogOptions(container="main"))
+        client(server, SHORT).logs(pod("a"), LogOptions(container="main"))
 
 
 def test_a_plugin_that_answers_only_with_the_first_line_is_followed(server):
-    server.answer = slow(b"HTTP/1.1 200 OK\r\n", b"Content-Length: 4\r\n\r\none\n")
+    server.answer = slow(b"HTTP/1.1 200 OK\r\n", b"Content-Length: 4\r\n\r\none\n", pause=TIMEOUT / 10)
     assert list(client(server).logs(pod("a"), FOLLOW)) == [b"one\n"]
 
 
 def test_a_refusal_without_its_text_is_a_refusal(server):
     server.answer = trickle(b"HTTP/1.1 500 ill\r\nContent-Length: 9\r\n\r\n", pause=1)
     with pytest.raises(SiteRefusedError, match="HTTP 500"):
-        client(server).logs(pod("a"), LogOptions(container="main"))
+        client(server, SHORT).logs(pod("a"), LogOptions(container="main"))
 
 
 def test_a_followed_log_ends_when_it_is_closed_before_its_first_line(server):
