@@ -8,6 +8,7 @@ from typing import Any
 
 from bridge import names
 from bridge.protocol.model.jobs import ContainerState, JobStatus
+from bridge.script.references import Objects
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
 from bridge.workload.eligibility import NodeView
@@ -15,6 +16,7 @@ from bridge.workload.eligibility import NodeView
 Object = dict[str, Any]
 
 VERSION = ApiVersion("v0.0.45", external_jobs=True)
+NO_OBJECTS = Objects()
 CREATED = "2026-01-01T00:00:00Z"
 DELETED = "2026-01-01T00:00:01Z"
 
@@ -67,7 +69,30 @@ def pod(
     if node:
         spec["nodeName"] = node
     status = {"phase": phase, "conditions": list(conditions)}
-    return {"kind": "Pod", "metadata": fields | dict(metadata or {}), "spec": spec, "status": status}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": fields | dict(metadata or {}),
+        "spec": spec,
+        "status": status,
+    }
+
+
+def site_pod(uid: str, name: str = "pod", namespace: str = "ns", **environment: str) -> Object:
+    """Return a pod that a site can run, with these variables in its container ``main``."""
+    env = [{"name": key, "value": value} for key, value in environment.items()]
+    main = {"name": "main", "image": "docker.io/library/busybox", "command": ["true"], "env": env}
+    return pod(uid, metadata={"name": name, "namespace": namespace}, restartPolicy="Never", containers=[main])
+
+
+def api_access(name: str = "kube-api-access-x7x7x") -> Object:
+    """Return the volume that the API server adds to each pod."""
+    sources: list[Object] = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+    ]
+    return {"name": name, "projected": {"defaultMode": 420, "sources": sources}}
 
 
 def group(size: int, minimum: int | None = None, *, kind: str = "jobset", **more: Any) -> dict[str, str]:

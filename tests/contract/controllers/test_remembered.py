@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
 
@@ -24,6 +21,7 @@ from bridge.pools.store.redis_store import RedisStore
 from bridge.protocol.nats.request_server import Announcer, serve
 from bridge.serving.health import Health
 from cluster.polling import eventually
+from tests.contract.nats.conftest import folder  # noqa: F401
 from tests.contract.nats.servers import PREFIX, Site, World
 from tests.contract.store.servers import Broker, RedisServer
 
@@ -64,15 +62,8 @@ class Hub:
         assert self.supervisor.failure is None
 
 
-@pytest.fixture
-def folder():
-    path = Path(tempfile.mkdtemp(prefix="store-"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
-
-
 @pytest.fixture(params=["redis", "nats", "none"])
-def place(request, folder, kubernetes):
+def place(request, folder, kubernetes):  # noqa: F811
     kubernetes.add_namespace(NAMESPACE)
     kubernetes.open_to_pools(NAMESPACE)
     broker = Broker(folder, "--jetstream")

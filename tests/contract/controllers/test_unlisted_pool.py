@@ -40,8 +40,7 @@ def test_a_pod_carries_its_intent_before_it_is_submitted_and_until_its_job_is_fo
 
 
 def test_a_pod_that_is_deleted_by_force_while_the_hub_is_down_is_not_forgotten(place):
-    pod = place.pod()
-    place.taken(pod)
+    pod = place.submitted_pod()
     place.pool.run(uid(pod))
     place.hub.stop()
     place.delete(pod, 0)
@@ -66,8 +65,7 @@ def test_a_new_process_asks_for_an_intended_pod_and_submits_it_only_after_the_ti
 
 
 def test_the_logs_of_a_finished_pod_stay_until_it_is_deleted(place):
-    pod = place.pod()
-    place.taken(pod)
+    pod = place.submitted_pod()
     place.pool.end(uid(pod))
     place.phase(pod, "Succeeded")
     time.sleep(1)

@@ -115,6 +115,18 @@ class Place:
         }
         return self.admin.create(PODS.path(NAMESPACE), body)
 
+    def submitted_pod(self, *args, **spec):
+        """Create a pod whose job the site has."""
+        pod = self.pod(*args, **spec)
+        self.taken(pod)
+        return pod
+
+    def running_pod(self, *args, **spec):
+        pod = self.submitted_pod(*args, **spec)
+        self.pool.run(uid(pod))
+        self.phase(pod, "Running")
+        return pod
+
     def get(self, pod):
         try:
             found = self.admin.get(PODS.path(NAMESPACE, pod["metadata"]["name"]))
@@ -219,10 +231,7 @@ def test_what_a_site_says_anew_is_taken_over(place):
 
 
 def test_a_silent_site_is_not_ready_and_loses_nothing(place):
-    pod = place.pod()
-    place.taken(pod)
-    place.pool.run(uid(pod))
-    place.phase(pod, "Running")
+    pod = place.running_pod()
     place.alive = False
     eventually(lambda: place.condition()["status"] == "False", "NotReady", 20)
     assert place.condition()["reason"] == "SiteSilent"
@@ -242,8 +251,7 @@ def test_a_gone_pools_node_goes_and_its_pods_do_not(kubernetes):
     kubernetes.open_to_pools(NAMESPACE)
     place = Place(kubernetes, remove_after=1.5)
     try:
-        pod = place.pod()
-        place.taken(pod)
+        pod = place.submitted_pod()
         place.alive = False
         eventually(lambda: place.condition()["status"] == "False", "NotReady", 20)
         time.sleep(4)
@@ -305,10 +313,7 @@ def test_a_pods_life(place):
 
 
 def test_a_deleted_pod_goes_only_when_the_site_confirms(place):
-    pod = place.pod()
-    place.taken(pod)
-    place.pool.run(uid(pod))
-    place.phase(pod, "Running")
+    pod = place.running_pod()
     place.pool.obeys = False
     place.delete(pod, 5)
     eventually(lambda: place.pool.count("cancel") >= 2, "cancelled", 15)
@@ -319,10 +324,7 @@ def test_a_deleted_pod_goes_only_when_the_site_confirms(place):
 
 
 def test_9_5_a_pod_deleted_while_the_site_is_down(place):
-    pod = place.pod()
-    place.taken(pod)
-    place.pool.run(uid(pod))
-    place.phase(pod, "Running")
+    pod = place.running_pod()
     place.pool.down()
     place.delete(pod, 0 + 1)
     eventually(lambda: place.events(pod, "BridgeWaiting"), "told")
@@ -357,10 +359,7 @@ def test_a_restart_of_the_hub_changes_nothing(place):
 
 
 def test_a_pod_created_again_under_its_name_is_another_pod(place):
-    first = place.pod("again")
-    place.taken(first)
-    place.pool.run(uid(first))
-    place.phase(first, "Running")
+    first = place.running_pod("again")
     place.delete(first, 0)
     place.gone(first)
     second = place.pod("again")
@@ -372,19 +371,13 @@ def test_a_pod_created_again_under_its_name_is_another_pod(place):
 
 
 def test_a_pod_deleted_by_force_leaves_no_job(place):
-    pod = place.pod()
-    place.taken(pod)
-    place.pool.run(uid(pod))
-    place.phase(pod, "Running")
+    pod = place.running_pod()
     place.kill(pod)
     eventually(lambda: place.pool.count("cancel") and uid(pod) not in place.pool.site, "forgotten")
 
 
 def test_9_3_a_job_that_the_site_has_lost(place):
-    pod = place.pod()
-    place.taken(pod)
-    place.pool.run(uid(pod))
-    place.phase(pod, "Running")
+    pod = place.running_pod()
     place.pool.lose(uid(pod))
     place.pool.down()
     place.pool.snapshot()
@@ -470,10 +463,7 @@ def test_service_account_tokens_are_bound_to_the_pod_and_refreshed(place):
     server = {"url": "https://k8s.example:6443", "ca": ca}
     place.pool.config = BuildConfig.model_validate({"runtime": {"kind": "none"}, "api_server": server})
     place.admin.create(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "robot"}})
-    pod = place.pod(automountServiceAccountToken=True, serviceAccountName="robot")
-    place.taken(pod)
-    place.pool.run(uid(pod))
-    place.phase(pod, "Running")
+    pod = place.running_pod(automountServiceAccountToken=True, serviceAccountName="robot")
     record = place.hub.loop._records[place.pool.name]
     record.entries[uid(pod)].refresh_at = time.monotonic()
     place.hub.loop._reconciler.add(place.pool.name, uid(pod))
@@ -482,10 +472,7 @@ def test_service_account_tokens_are_bound_to_the_pod_and_refreshed(place):
 
 
 def test_a_pod_held_by_a_finalizer_is_deleted_once(place):
-    pod = place.pod(metadata={"finalizers": ["example.com/hold"]})
-    place.taken(pod)
-    place.pool.run(uid(pod))
-    place.phase(pod, "Running")
+    pod = place.running_pod(metadata={"finalizers": ["example.com/hold"]})
     place.delete(pod, 1)
     found = place.phase(pod, "Failed")
     eventually(lambda: place.get(pod)["metadata"]["deletionGracePeriodSeconds"] == 0, "deleted")
@@ -551,8 +538,7 @@ def series_of(name):
 
 def test_a_pool_that_is_gone_leaves_no_thread_and_no_metric_and_may_come_back(place):
     name = place.pool.name
-    pod = place.pod()
-    place.taken(pod)
+    pod = place.submitted_pod()
     eventually(lambda: len(threads_of(name)) > 1, "threads")
     assert series_of(name)
     place.alive = False
@@ -572,8 +558,7 @@ def test_a_pool_that_is_gone_leaves_no_thread_and_no_metric_and_may_come_back(pl
     place.pool.snapshot()
     place.alive = True
     eventually(lambda: place.node() is not None, "node")
-    again = place.pod()
-    place.taken(again)
+    again = place.submitted_pod()
     place.pool.end(again["metadata"]["uid"])
     place.phase(again, "Succeeded")
     assert place.hub.supervisor.failure is None

@@ -13,8 +13,9 @@ from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknow
 from bridge.pools.interlink.interlink_pool import InterlinkPool
 from bridge.pools.interlink.interlink_source import make_pool
 from bridge.protocol.model.requests import LogOptions
+from tests.builders import NO_OBJECTS
+from tests.builders import site_pod as pod
 from tests.fakes.interlink_plugin import FakePlugin
-from tests.fakes.pods import NO_OBJECTS, pod
 from tests.fakes.server_certificate import certificates
 
 

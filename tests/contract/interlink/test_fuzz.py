@@ -27,8 +27,8 @@ from bridge.apps.plugin.process import Options, Plugin
 from bridge.clock import SystemClock
 from bridge.core.threads import Supervisor
 from bridge.script.references import Objects
+from tests.builders import site_pod as pod
 from tests.contract.interlink.plugin_process import Client
-from tests.fakes.pods import pod
 from tests.fakes.pool import FakePool
 
 pytestmark = pytest.mark.real

@@ -18,8 +18,9 @@ from bridge.protocol.nats.messages import Event, SubmitMessage, SubmittedMessage
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.request_server import Announcer, serve
 from cluster.polling import eventually
+from tests.builders import NO_OBJECTS
+from tests.builders import site_pod as pod
 from tests.contract.nats.servers import PATIENCE, PREFIX, NatsServer, PlainMessages, Site, World, status
-from tests.fakes.pods import NO_OBJECTS, pod
 
 OWNER = "c1"
 

@@ -6,6 +6,7 @@ from bridge.errors import ScriptError
 from bridge.script.build import at_site
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
+from tests.builders import api_access
 from tests.contract.script.containers import fixtures
 from tests.contract.script.registry import Registry
 
@@ -131,17 +132,7 @@ def test_a_small_memory_limit_is_for_the_container_alone(site):
     assert job.log() == "fine\n"
 
 
-AUTOMATIC = {
-    "name": "kube-api-access-x7x7x",
-    "projected": {
-        "sources": [
-            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
-            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
-        ]
-    },
-}
-"""As the API server adds it to each pod."""
+AUTOMATIC = api_access()
 
 
 @pytest.mark.parametrize("may_read", [True, False])

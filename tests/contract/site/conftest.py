@@ -21,6 +21,7 @@ from bridge.protocol.nats.nats_link import Link, NatsSettings
 from bridge.protocol.nats.request_client import PoolClient
 from cluster.polling import eventually
 from cluster.ports import free_block, listening
+from tests.contract.site import jobs
 
 OWNER = "c1"
 
@@ -101,6 +102,12 @@ class Site:
     def said(self, number=None):
         files = sorted(self.path.glob("submitter-*.log"))
         return "\n".join(file.read_text() for file in (files if number is None else [files[number]]))
+
+    def submit(self, command, **more):
+        """Submit a job that runs this command, and return its UID."""
+        job = jobs.uid()
+        self.client.submit(job, jobs.submit(command, **more))
+        return job
 
     def status(self, uid):
         return self.client.status(uid).status

@@ -80,8 +80,7 @@ def test_a_pod_runs_on_a_batch_system_and_a_runtime_of_another_package(site: Any
 def test_its_jobs_are_refused_and_cancelled_like_any_other(site: Any) -> None:
     with pytest.raises(SiteRefusedError, match="3 CPUs: this toy has 2"):
         site.client.submit(uid(), submit("true", cpus=3))
-    job = uid()
-    site.client.submit(job, submit("sleep 60"))
+    job = site.submit("sleep 60")
     site.wait(job, "running")
     site.client.cancel(job, CancelMessage(grace=2))
     assert site.wait(job, "ended").reason == "Deleted"

@@ -53,8 +53,7 @@ def test_a_job_runs_as_the_user_that_its_pod_names(site: Any) -> None:
     nobody = pwd.getpwnam("nobody").pw_uid
     for folder in (site.path.parent, site.path):
         folder.chmod(0o711)
-    job = uid()
-    site.client.submit(job, submit("id -u; exit 3", flags=[f"--uid={nobody}"]))
+    job = site.submit("id -u; exit 3", flags=[f"--uid={nobody}"])
     done = site.wait(job, "ended", 30)
     assert (done.outcome, done.containers[0].ended.exit_code, site.log(job)) == ("Failed", 3, f"{nobody}\n".encode())
     for folder in (site.folder, site.folder / "jobs"):

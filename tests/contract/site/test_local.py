@@ -42,8 +42,7 @@ def test_a_job_runs_and_says_how_it_ended(site: Any) -> None:
 
 
 def test_a_job_may_use_all_processors_though_its_submitter_keeps_to_one(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("grep Cpus_allowed_list /proc/self/status"))
+    job = site.submit("grep Cpus_allowed_list /proc/self/status")
     site.wait(job, "ended")
     allowed = [line for line in Path("/proc/self/status").read_text().splitlines() if "Cpus_allowed_list" in line]
     assert site.log(job).decode().splitlines() == allowed
@@ -52,16 +51,14 @@ def test_a_job_may_use_all_processors_though_its_submitter_keeps_to_one(site: An
 
 
 def test_a_submit_twice_runs_once(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("echo once"))
+    job = site.submit("echo once")
     assert site.client.submit(job, submit("echo twice")).existed
     site.wait(job, "ended")
     assert site.log(job) == b"once\n"
 
 
 def test_an_event_comes_soon_after_the_change(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("sleep 1; date +%s.%N >&2"))
+    job = site.submit("sleep 1; date +%s.%N >&2")
     site.wait(job, "ended")
     ended = float(site.log(job))
     # the script looks ten times a second, and so does the submitter
@@ -85,8 +82,7 @@ def test_a_job_outlives_its_submitter_and_is_found_again(site: Any, tmp_path: Pa
 
 def test_another_submitter_takes_over(site: Any) -> None:
     site.start()
-    job = uid()
-    site.client.submit(job, submit("sleep 2"))
+    job = site.submit("sleep 2")
     site.wait(job, "running")
     before = site.client.snapshot().submitter
     first = next(process for process in site.processes if f"-{process.pid}-" in before)
@@ -100,8 +96,7 @@ def test_another_submitter_takes_over(site: Any) -> None:
 
 
 def test_cancel_ends_a_job_and_forget_drops_it(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("sleep 60"))
+    job = site.submit("sleep 60")
     site.wait(job, "running")
     site.client.cancel(job, CancelMessage(grace=2))
     done = site.wait(job, "ended")
@@ -161,15 +156,13 @@ def test_a_job_over_its_memory_is_killed(site: Any) -> None:
 
 
 def test_a_job_over_its_time_ends(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("sleep 60", time_limit=1))
+    job = site.submit("sleep 60", time_limit=1)
     done = site.wait(job, "ended", 30)
     assert (done.outcome, done.reason) == ("Failed", "DeadlineExceeded")
 
 
 def test_resources_are_announced_as_measured(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("sleep 3", cpus=3))
+    job = site.submit("sleep 3", cpus=3)
     site.wait(job, "running")
     eventually(lambda: site.announced and site.announced[-1].free.get("cpu") == "1", "1 free CPU announced", 10)
     told = site.announced[-1]
@@ -185,8 +178,7 @@ def test_the_last_submitter_says_goodbye(site: Any) -> None:
 
 
 def test_a_log_is_followed_to_its_end(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("for i in 1 2 3; do echo $i; sleep 0.5; done"))
+    job = site.submit("for i in 1 2 3; do echo $i; sleep 0.5; done")
     site.wait(job, "running")
     time.sleep(0.5)
     assert site.log(job, follow=True) == b"1\n2\n3\n"
@@ -220,8 +212,7 @@ def test_the_submitter_keeps_the_cache_of_images_within_its_limits(make_site: An
 
 
 def test_what_runs_is_private(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("umask; touch x; sleep 1"))
+    job = site.submit("umask; touch x; sleep 1")
     site.wait(job, "running")
     for folder, _, files in os.walk(site.folder):
         assert os.stat(folder).st_mode & 0o077 == 0, folder

@@ -54,8 +54,7 @@ def record(site: Any, job_id: str) -> Any:
 
 
 def test_a_job_runs_and_says_how_it_ended(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit('echo "hello $A"; exit 3', time_limit=90, memory=300 * 2**20, cpus=2))
+    job = site.submit('echo "hello $A"; exit 3', time_limit=90, memory=300 * 2**20, cpus=2)
     done = site.wait(job, "ended")
     assert (done.outcome, done.containers[0].ended.exit_code) == ("Failed", 3)
     assert done.job_id.endswith(".fakepbs")
@@ -69,8 +68,7 @@ def test_a_job_runs_and_says_how_it_ended(site: Any) -> None:
 
 
 def test_a_running_job_is_cancelled_and_forgotten(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("sleep 60"))
+    job = site.submit("sleep 60")
     job_id = site.wait(job, "running").job_id
     site.client.cancel(job, CancelMessage(grace=0, forget=True))
     eventually(lambda: site.status(job) is None)
@@ -79,8 +77,7 @@ def test_a_running_job_is_cancelled_and_forgotten(site: Any) -> None:
 
 def test_a_waiting_job_says_why_and_is_cancelled(site: Any) -> None:
     (site.records / "slots").write_text("0")
-    job = uid()
-    site.client.submit(job, submit("true"))
+    job = site.submit("true")
     told = eventually(lambda: (s := site.status(job)).reason == "WaitingForResources" and s)
     assert told.message == f"PBS job {told.job_id} is queued: Not Running: Insufficient amount of resource: ncpus"
     site.client.cancel(job, CancelMessage(grace=30))
@@ -106,8 +103,7 @@ def test_a_job_deleted_by_a_person_ends_with_the_reason(site: Any, history: bool
 
 
 def test_a_job_over_its_walltime_ends_with_the_reason(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("sleep 60", time_limit=1))
+    job = site.submit("sleep 60", time_limit=1)
     done = site.wait(job, "ended", 40)
     assert (done.outcome, done.reason) == ("Failed", "DeadlineExceeded")
 
@@ -121,8 +117,7 @@ def test_a_refusal_gives_the_words_of_pbs_and_leaves_nothing(site: Any) -> None:
 
 
 def test_a_server_that_is_down_ends_no_job(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("sleep 3; echo done"))
+    job = site.submit("sleep 3; echo done")
     site.wait(job, "running")
     (site.records / "down").touch()
     time.sleep(3)  # longer than lost_after
@@ -135,8 +130,7 @@ def test_a_server_that_is_down_ends_no_job(site: Any) -> None:
 
 
 def test_a_job_outlives_its_submitter_and_is_found_again(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("sleep 2; echo survived"))
+    job = site.submit("sleep 2; echo survived")
     site.wait(job, "running")
     site.kill(site.processes[0])
     site.start()

@@ -36,8 +36,7 @@ def squeue(site: Any, job: str) -> list[str]:
 
 
 def test_a_job_runs_and_says_how_it_ended(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("echo hello; echo $HOME; exit 3"))
+    job = site.submit("echo hello; echo $HOME; exit 3")
     done = site.wait(job, "ended", 30)
     assert (done.outcome, done.containers[0].ended.exit_code) == ("Failed", 3)
     assert done.job_id.isdigit()
@@ -105,8 +104,7 @@ def test_slurm_hears_the_sites_word_last(site: Any) -> None:
 
 
 def test_a_waiting_job_says_why_and_is_cancelled(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("sleep 60", flags=["--begin=now+1hour"]))
+    job = site.submit("sleep 60", flags=["--begin=now+1hour"])
     eventually(lambda: site.status(job).reason == "BeginTime")
     site.client.cancel(job, CancelMessage(grace=30, forget=True))
     eventually(lambda: site.status(job) is None)
@@ -114,8 +112,7 @@ def test_a_waiting_job_says_why_and_is_cancelled(site: Any) -> None:
 
 
 def test_a_running_job_is_cancelled_and_forgotten(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("sleep 60"))
+    job = site.submit("sleep 60")
     site.wait(job, "running", 30)
     site.client.cancel(job, CancelMessage(grace=5, forget=True))
     eventually(lambda: site.status(job) is None, timeout=30)
@@ -136,8 +133,7 @@ def test_a_job_cancelled_by_its_owner_at_the_site(site: Any) -> None:
 
 
 def test_a_node_that_fails(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("sleep 60", flags=["-w", "node-1"]))
+    job = site.submit("sleep 60", flags=["-w", "node-1"])
     site.wait(job, "running", 30)
     site.cluster.run_slurm("scontrol", "update", "nodename=node-1", "state=down", "reason=test")
     try:
@@ -148,8 +144,7 @@ def test_a_node_that_fails(site: Any) -> None:
 
 
 def test_slurmctld_stopped_loses_nothing(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("sleep 4"))
+    job = site.submit("sleep 4")
     site.wait(job, "running", 30)
     site.cluster.stop_daemon("slurmctld")
     try:
@@ -161,8 +156,7 @@ def test_slurmctld_stopped_loses_nothing(site: Any) -> None:
     finally:
         site.cluster.start_daemon("slurmctld")
     eventually(lambda: not site.announced[-1].problem, timeout=30)
-    again = uid()
-    site.client.submit(again, submit("true"))
+    again = site.submit("true")
     done = site.wait(again, "ended", 30)
     assert done.outcome == "Succeeded", done
 
@@ -208,8 +202,7 @@ def test_killed_between_asking_slurm_and_its_answer(site: Any) -> None:
 
 
 def test_resources_are_measured(site: Any) -> None:
-    job = uid()
-    site.client.submit(job, submit("sleep 60", cpus=28, gpus=3, memory=2**30))
+    job = site.submit("sleep 60", cpus=28, gpus=3, memory=2**30)
     site.wait(job, "running", 30)
     eventually(lambda: [a for a in site.announced if a.free.get("nvidia.com/gpu") == "13"], "13 GPUs announced", 30)
     told = site.announced[-1]

@@ -25,9 +25,10 @@ from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.request_server import Announcer, serve
 from bridge.telemetry.metrics import POOL_REMEMBERED, STORE_UP
 from cluster.polling import eventually
+from tests.builders import NO_OBJECTS
+from tests.builders import site_pod as pod
 from tests.contract.nats.servers import PREFIX, Site, World
 from tests.contract.store.servers import Place
-from tests.fakes.pods import NO_OBJECTS, pod
 
 OWNER = "c1"
 

@@ -434,12 +434,6 @@ def test_without_slurm_a_pod_that_asks_for_no_pool_waits_and_says_so_or_stays_wh
 class TestTraces:
     """The trace context that a new pod gets."""
 
-    @pytest.fixture
-    def sent(self, monkeypatch: pytest.MonkeyPatch) -> list[tracing.Span]:
-        found: list[tracing.Span] = []
-        monkeypatch.setattr(tracing, "tracer", tracing.Tracer(found.append, lambda: None))
-        return found
-
     @staticmethod
     def annotation(app: flask.testing.FlaskClient, pod: dict[str, Any], **more: Any) -> str:
         """Return the trace context that the patch sets; empty if it sets none."""

@@ -295,16 +295,7 @@ def test_secrets_and_tokens_go_only_where_their_namespace_lets_them(world):
     assert "u1" in world.pool.submits
 
 
-AUTOMATIC = {
-    "name": "kube-api-access-x7x7x",
-    "projected": {
-        "sources": [
-            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
-            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
-        ]
-    },
-}
+AUTOMATIC = builders.api_access()
 MOUNT = {"name": "kube-api-access-x7x7x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
 CA = "-----BEGIN CERTIFICATE-----\nQ0E=\n-----END CERTIFICATE-----\n"
 

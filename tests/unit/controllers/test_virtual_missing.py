@@ -7,8 +7,7 @@ from bridge import names
 from controllers.virtual.pod_reconciler import PoolState
 from controllers.virtual.pod_state import Absent, Entry
 from tests import builders
-from tests.fakes.pods import NO_OBJECTS
-from tests.fakes.pods import pod as job_pod
+from tests.builders import NO_OBJECTS, site_pod
 from tests.fakes.pool import FakePool
 
 
@@ -36,7 +35,7 @@ def record(pool: FakePool, *pods: dict[str, Any]) -> PoolState:
 def pool_with(*jobs: str, missing: tuple[str, ...] = ()) -> Pool:
     pool = Pool("site")
     for uid in jobs:
-        pool.submit(job_pod(uid), NO_OBJECTS)
+        pool.submit(site_pod(uid), NO_OBJECTS)
         pool.set(uid, phase="running", missing=uid in missing)
     return pool
 

@@ -17,9 +17,9 @@ from bridge.protocol.nats.messages import Announce, Event, Request
 from bridge.protocol.nats.request_client import TRIES
 from bridge.protocol.nats.subjects import Subjects
 from tests.builders import job_status
+from tests.builders import site_pod as pod
 from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
-from tests.fakes.pods import pod
 
 OWNER = "c1"
 SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)

@@ -23,9 +23,9 @@ from bridge.protocol.nats.subjects import Subjects
 from bridge.script import library
 from bridge.script.references import Objects
 from tests.builders import job_status
+from tests.builders import site_pod as pod
 from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
-from tests.fakes.pods import pod
 
 OWNER = "c1"
 

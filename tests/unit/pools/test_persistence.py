@@ -19,9 +19,9 @@ from bridge.protocol.nats.envelope import pack
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event
 from bridge.protocol.nats.subjects import Subjects
 from bridge.telemetry.metrics import POOL_REMEMBERED
+from tests.builders import site_pod as pod
 from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
-from tests.fakes.pods import pod
 from tests.fakes.store import FakeStore
 
 OWNER = "c1"

@@ -75,11 +75,6 @@ class Site(PolledPool):
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def site(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setattr(polled_pool, "THREADS", 1)  # the requests of a poll have an order
     return Site(clock)

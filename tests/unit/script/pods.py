@@ -4,6 +4,7 @@ import base64
 from typing import Any
 
 from bridge.script.references import Objects
+from tests.builders import api_access
 
 UID = "8c2f7a1e-0000-4000-8000-000000000001"
 
@@ -39,17 +40,7 @@ OBJECTS = Objects(
     },
     tokens={("kube-api-access", "token"): "header.payload.signature"},
 )
-_API = {
-    "name": "kube-api-access",
-    "projected": {
-        "defaultMode": 420,
-        "sources": [
-            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
-            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
-        ],
-    },
-}
+_API = api_access("kube-api-access")
 _API_MOUNT = {
     "name": "kube-api-access",
     "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",

@@ -86,6 +86,12 @@ class Scene:
         assert not self.started
         return self.poll()
 
+    def list_all(self) -> Snapshot:
+        """Request the list of all jobs, and read it."""
+        self.poller.list_all()
+        self.poll()
+        return self.read_list()
+
     def lists(self) -> list[str]:
         """Return the last poll's requests for states."""
         return [call for call in paths(self.slurm.calls) if call.startswith("GET jobs/state")]
@@ -128,9 +134,7 @@ def test_fewer_reasons_are_read_while_jobs_of_others_are_read(scene: Scene, monk
     for _ in range(200):
         scene.slurm.add(user="alice")
     ours = {scene.add(f"p{number}") for number in range(10)}
-    scene.poller.list_all()
-    scene.poll()
-    scene.read_list()
+    scene.list_all()
 
     def reasons() -> list[int]:
         return [len((scene.poll(1), job_reads(scene) & ours)[1]) for _ in range(10)]
@@ -149,9 +153,7 @@ def test_jobs_of_others_are_read_slowly_unless_a_decision_waits_for_them(
     monkeypatch.setattr(job_reader, "FEW_JOBS", 50)
     others = [scene.slurm.add(user="alice").job_id for _ in range(995)]
     ours, unlabelled = scene.add("a"), scene.add("b", labelled=False)
-    scene.poller.list_all()
-    scene.poll()
-    first = scene.read_list()
+    first = scene.list_all()
     assert len(job_reads(scene) - {ours}) == job_reader.LONGEST_PAUSE * job_reader.OTHERS_RATE
     assert first.jobs.keys() == {ours, unlabelled}, "the newest are read first"
     scene.poll(10)
@@ -259,9 +261,7 @@ def test_a_list_is_read_again_after_the_poll_that_was_to_use_it_has_failed(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.add("a")
-    scene.poller.list_all()
-    scene.poll()
-    scene.read_list()
+    scene.list_all()
     scene.poll(SHARE_IF_WANTED * LIST)
     scene.poller.list_all()  # this process becomes the leader
     leading_since = scene.poll().began
@@ -334,9 +334,7 @@ def test_a_poll_asks_for_podbridges_jobs_only_while_the_list_of_all_jobs_is_slow
 
 def test_a_wanted_list_of_all_jobs_is_read_after_a_rest(scene: Scene) -> None:
     scene.add("a")
-    scene.poller.list_all()
-    scene.poll()
-    scene.read_list()
+    scene.list_all()
     late = scene.add("late", labelled=False)
     scene.poller.list_all()
     scene.poll(1)
@@ -369,12 +367,16 @@ def test_a_failed_list_of_all_jobs_is_read_again_and_fails_no_poll(scene: Scene)
     assert scene.read_list().listed_at > -math.inf
 
 
-def test_the_newest_jobs_are_read_first_and_pods_as_new_as_them_need_no_others(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a poll read three jobs at most."""
     monkeypatch.setattr(query_plan, "LARGEST_SINGLES", 3)
     monkeypatch.setattr(query_plan, "MOST_SINGLES", 3)
     monkeypatch.setattr(query_plan, "LARGEST_BULK", 0)
+
+
+@pytest.mark.usefixtures("few_reads")
+def test_the_newest_jobs_are_read_first_and_pods_as_new_as_them_need_no_others(scene: Scene) -> None:
     ids = [*scene.slurm.jobs, scene.add("crashed", labelled=False), scene.slurm.add(user="alice").job_id]
     for job_id in ids:
         scene.slurm.jobs[job_id].submit_time = 1000 + 10 * job_id
@@ -392,25 +394,17 @@ def test_the_newest_jobs_are_read_first_and_pods_as_new_as_them_need_no_others(
     assert (third.listed_at, third.partial_since) == (began, math.inf)
 
 
-def test_after_ids_have_begun_again_newer_jobs_may_have_lower_ids(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(query_plan, "LARGEST_SINGLES", 3)
-    monkeypatch.setattr(query_plan, "MOST_SINGLES", 3)
-    monkeypatch.setattr(query_plan, "LARGEST_BULK", 0)
+@pytest.mark.usefixtures("few_reads")
+def test_after_ids_have_begun_again_newer_jobs_may_have_lower_ids(scene: Scene) -> None:
     for job_id in scene.slurm.jobs:
         scene.slurm.jobs[job_id].submit_time = 1000 + 10 * job_id
     scene.slurm.jobs[min(scene.slurm.jobs)].submit_time = 5000
-    scene.poller.list_all()
-    scene.poll()
-    assert scene.read_list().partial_since == math.inf
+    assert scene.list_all().partial_since == math.inf
 
 
 def test_submitted_ended_and_lost_jobs_are_found_without_the_list_of_all_jobs(scene: Scene) -> None:
     ended, lost = scene.add("a"), scene.add("b")
-    scene.poller.list_all()
-    scene.poll()
-    scene.read_list()
+    scene.list_all()
     submitted = scene.add("c", labelled=False)
     scene.poller.expect(submitted, link("c"))
     on_pod = scene.add("d")
@@ -438,9 +432,7 @@ def test_without_any_job_a_poll_checks_that_slurmctld_answers(scene: Scene) -> N
 
 def test_a_reused_id_is_found_without_the_list_of_all_jobs(scene: Scene) -> None:
     ours = scene.add("a")
-    scene.poller.list_all()
-    scene.poll()
-    scene.read_list()
+    scene.list_all()
     scene.slurm.forget(ours)
     scene.slurm.jobs[ours] = scene.slurm.add(user="alice")
     scene.slurm.jobs[ours].job_id = ours
@@ -463,18 +455,14 @@ def test_the_list_of_few_jobs_is_read_by_each_poll_however_long_it_took(
 ) -> None:
     monkeypatch.setattr(state_lists, "ALWAYS_CHEAP", MANY)
     scene.add("a")
-    scene.poller.list_all()
-    scene.poll()
-    scene.read_list()
+    scene.list_all()
     scene.poll()
     assert scene.lists() == ["GET jobs/state"]
 
 
 def test_a_job_that_comes_back_is_seen_without_the_list_of_all_jobs(scene: Scene) -> None:
     ours = scene.add("a")
-    scene.poller.list_all()
-    scene.poll()
-    scene.read_list()
+    scene.list_all()
     lost = scene.slurm.jobs.pop(ours)
     for _ in range(3):
         snapshot = scene.poll()

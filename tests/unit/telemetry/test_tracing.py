@@ -27,14 +27,6 @@ def pod(traceparent=TEXT):
 CREATED = 1767323045.0
 
 
-@pytest.fixture
-def sent(monkeypatch):
-    """The spans that were sent."""
-    found = []
-    monkeypatch.setattr(tracing, "tracer", tracing.Tracer(found.append, lambda: None))
-    return found
-
-
 def test_a_context_is_read_as_it_was_written():
     context = tracing.parse(TEXT)
     assert (f"{context.trace:032x}", f"{context.span:016x}", context.sampled) == (TRACE, PARENT, True)

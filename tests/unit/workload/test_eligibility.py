@@ -6,16 +6,11 @@ import pytest
 from bridge import names
 from bridge.workload import eligibility
 from bridge.workload.resources import pod_requests
+from tests.builders import node_view
 
 
-def node(labels=None, taints=(), cordoned=False, cpu="8"):
-    return eligibility.view(
-        {
-            "metadata": {"name": "n1", "labels": labels or {}},
-            "spec": {"taints": list(taints), "unschedulable": cordoned},
-            "status": {"allocatable": {"cpu": cpu, "memory": "16Gi"}},
-        }
-    )
+def node(cordoned=False, cpu="8", **more):
+    return node_view(allocatable={"cpu": cpu, "memory": "16Gi"}, unschedulable=cordoned, **more)
 
 
 def refusal(spec, **kwargs):

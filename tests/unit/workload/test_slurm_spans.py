@@ -2,8 +2,6 @@
 
 import copy
 
-import pytest
-
 from bridge import names
 from bridge.telemetry import tracing
 from bridge.workload import slurm_spans
@@ -30,14 +28,6 @@ def bound(**status):
     found["status"] |= status
     found["metadata"]["annotations"] |= {names.SLURM_NODE_ANNOTATION: "n", names.JOB_ID_ANNOTATION: "14"}
     found["spec"]["nodeName"] = "k"
-    return found
-
-
-@pytest.fixture
-def sent(monkeypatch):
-    """The spans that were sent."""
-    found = []
-    monkeypatch.setattr(tracing, "tracer", tracing.Tracer(found.append, lambda: None))
     return found
 
 

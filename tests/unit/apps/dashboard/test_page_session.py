@@ -9,7 +9,6 @@ from bridge.apps.cli.dashboard_command import MOST_READS, REMEMBER, PageSession,
 from bridge.apps.dashboard.page_access import Viewer
 from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError, KubeUnavailableError
-from tests.fakes.clock import FakeClock
 from tests.unit.apps.dashboard.test_rows import pod, scheduled
 
 ALL_PODS = "/api/v1/pods"
@@ -40,11 +39,6 @@ def waiting(name="p"):
     found["spec"]["schedulerName"] = Config().scheduler_name
     found["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     return found
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
 
 
 @pytest.fixture

@@ -8,33 +8,22 @@ from hypothesis import strategies as st
 
 from bridge.apps.dashboard import formats, overview, selection, timeline
 from bridge.apps.dashboard.rows import STATES, Times, keep, keep_node, row
+from tests import builders
+from tests.builders import container
 
 T0 = "2026-11-23T10:00:00Z"
 ZERO = 1795428000.0
 
 
-def pod(name="p", *, phase="Pending", node="", conditions=(), containers=(), **metadata):
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": "hpc",
-            "uid": f"uid-{name}",
-            "resourceVersion": "5",
-            "creationTimestamp": T0,
-            **metadata,
-        },
-        "spec": {
-            "nodeName": node,
-            "containers": [
-                {
-                    "name": "main",
-                    "env": [{"name": "PASSWORD", "value": "hunter2"}],
-                    "resources": {"requests": {"cpu": "2", "memory": "1Gi", "nvidia.com/gpu": "1"}},
-                }
-            ],
-        },
-        "status": {"phase": phase, "conditions": list(conditions), "containerStatuses": list(containers)},
-    }
+def pod(name="p", *, containers=(), **more):
+    """Return a pod; what is no field of its status and not its node is of its metadata."""
+    own = {key: more.pop(key) for key in ("phase", "node", "conditions") if key in more}
+    metadata = {"name": name, "namespace": "hpc", "resourceVersion": "5", "creationTimestamp": T0, **more}
+    main = container(requests={"cpu": "2", "memory": "1Gi", "nvidia.com/gpu": "1"})
+    main["env"] = [{"name": "PASSWORD", "value": "hunter2"}]
+    found = builders.pod(f"uid-{name}", metadata=metadata, containers=[main], **own)
+    found["status"]["containerStatuses"] = list(containers)
+    return found
 
 
 def scheduled(status="True", reason="", message="", at="2026-11-23T10:01:00Z"):

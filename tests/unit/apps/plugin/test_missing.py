@@ -7,8 +7,8 @@ from bridge.apps.plugin.directory import OnePool
 from bridge.apps.plugin.missing import MissingJobs
 from bridge.control.brake import GuardLimits
 from bridge.script.references import Objects
+from tests.builders import site_pod as pod
 from tests.fakes.clock import FakeClock
-from tests.fakes.pods import pod
 from tests.fakes.pool import FakePool
 
 LIMITS = GuardLimits(least=10, hold=60.0, settle=10.0)

@@ -25,9 +25,9 @@ from bridge.pools.interlink.interlink_transport import PluginTransport, ServerEr
 from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects
 from bridge.telemetry import tracing
+from tests.builders import site_pod as pod
 from tests.examples import examples
 from tests.fakes.clock import FakeClock
-from tests.fakes.pods import pod
 
 BODIES = Path(__file__).parents[3] / "contract" / "interlink" / "bodies"
 POD = json.loads((BODIES / "delete.json").read_text())

@@ -14,7 +14,7 @@ from bridge.errors import SiteDownError, SiteRefusedError, SiteUnknownOutcomeErr
 from bridge.pools.interlink.interlink_client import PluginClient
 from bridge.pools.interlink.interlink_transport import PluginTransport
 from bridge.protocol.model.requests import LogOptions
-from tests.fakes.pods import pod
+from tests.builders import site_pod as pod
 
 HEADERS = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 FOLLOW = LogOptions(container="main", follow=True)

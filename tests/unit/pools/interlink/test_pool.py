@@ -11,8 +11,8 @@ from bridge.pools.interlink.interlink_pool import InterlinkPool
 from bridge.pools.interlink.interlink_transport import ServerError
 from bridge.protocol.model.jobs import JobStatus, pod_of
 from bridge.script.buildconfig import BuildConfig
-from tests.fakes.clock import FakeClock
-from tests.fakes.pods import NO_OBJECTS, pod
+from tests.builders import NO_OBJECTS
+from tests.builders import site_pod as pod
 
 
 class Plugin:
@@ -61,11 +61,6 @@ def state(job, phase="running", **fields):
 @pytest.fixture
 def plugin():
     return Plugin()
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
 
 
 @pytest.fixture
