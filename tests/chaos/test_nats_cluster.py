@@ -1,7 +1,6 @@
 """Three NATS servers, killed and cut off while pods run on two sites: no pod is lost, run twice or left behind.
 
-Each server has a network namespace of its own, so that a partition drops packets. A short run kills and cuts off the
-server that hub and sites use first; a long run (``./hack/test.sh --long sites``) does so to each server in turn.
+Each server has a network namespace of its own, so that a partition drops packets.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ from cluster.pods import PoolWorld
 from cluster.polling import eventually
 from tests.chaos import marks
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600), pytest.mark.long_only]
 
 SITES = ("slurm-site", "local-site")
+PODS = 200
 CUT = 35.0
 """Seconds; a connection to a silent server is closed after 30 s."""
 LONGEST = 40
@@ -49,13 +49,12 @@ def replicas_in_sync(world):
     return False
 
 
-def test_servers_are_killed_and_cut_off(world, long, report):
-    count = 200 if long else 60
+def test_servers_are_killed_and_cut_off(world, report):
     marks.prepare(world)
     nats = world.cluster.nats
     eventually(lambda: replicas_in_sync(world), "the bucket has three replicas", 30)
-    servers = list(nats.daemons)[: 3 if long else 1]
-    step = count // (2 * len(servers))
+    servers = list(nats.daemons)
+    step = PODS // (2 * len(servers))
     created = 0
     for server in servers:
         create(world, created, created + step)
@@ -72,5 +71,5 @@ def test_servers_are_killed_and_cut_off(world, long, report):
             world.ready(pool, 60)
         nats.hosts.mend(host)
         eventually(lambda: replicas_in_sync(world), "the bucket has three replicas", 60)
-    create(world, created, count)
-    marks.check_each_ran_once(world, count, report, f"{len(servers)} of three NATS servers killed and cut off")
+    create(world, created, PODS)
+    marks.check_each_ran_once(world, PODS, report, f"{len(servers)} of three NATS servers killed and cut off")

@@ -1,9 +1,28 @@
-"""What tests of several packages start with."""
+"""What tests of several packages start with; none writes outside of its own folder."""
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from bridge.telemetry import tracing
+from cluster import places
 from tests.fakes.clock import FakeClock
+
+WATCHED = (Path("/"), Path.home(), places.CHECKOUT, *(places.CHECKOUT / name for name in ("bridge", "hack", "tests")))
+
+
+def _names() -> set[Path]:
+    """Return the paths in folders into which a program with an empty variable, or with a wrong folder, would write."""
+    paths = (path for folder in WATCHED for path in folder.iterdir())
+    return {path for path in paths if path.name != ".hypothesis" and "cache" not in path.name}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _leaves_nothing_behind() -> Iterator[None]:
+    before = _names()
+    yield
+    assert _names() <= before, "a test has written outside of its folder"
 
 
 @pytest.fixture

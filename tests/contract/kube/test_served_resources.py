@@ -15,16 +15,19 @@ from bridge.kube.resources import DEVICE_CLASSES, NAMESPACES
 from cluster import Cluster
 from tests.fakes.old_api_server import OldApiServer
 
+OLD = "1.32"
+"""The last version of Kubernetes without the resource."""
+
 
 @pytest.fixture(scope="module")
 def real_server(state_folder: Path) -> Iterator[KubeClient]:
-    """Kubernetes 1.32 without nodes."""
-    options: dict[str, Any] = {"slurm": None, "nodes": 0, "kcm": False, "kwok": False, "kubernetes": "1.32"}
-    with Cluster(state_folder / "kube-1.32", **options) as running:
+    """An old Kubernetes without nodes."""
+    options: dict[str, Any] = {"slurm": None, "nodes": 0, "kcm": False, "kwok": False, "kubernetes": OLD}
+    with Cluster(state_folder / f"kube-{OLD}", **options) as running:
         yield KubeClient.load(str(running.kubeconfig))
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
+@pytest.fixture(params=["fake", pytest.param(OLD, marks=pytest.mark.real)])
 def old(request: pytest.FixtureRequest) -> Any:
     return OldApiServer() if request.param == "fake" else request.getfixturevalue("real_server")
 
@@ -38,9 +41,10 @@ def test_an_old_server_does_not_serve_the_resource(old: Any) -> None:
 
 
 @pytest.mark.real
-def test_another_resource_of_an_old_server_is_listed(real_server: KubeClient) -> None:
-    assert is_served(real_server, NAMESPACES)
-    assert list_if_served(real_server, NAMESPACES)
+@pytest.mark.parametrize("old", [OLD], indirect=True)
+def test_another_resource_of_an_old_server_is_listed(old: KubeClient) -> None:
+    assert is_served(old, NAMESPACES)
+    assert list_if_served(old, NAMESPACES)
 
 
 @pytest.mark.real

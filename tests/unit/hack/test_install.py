@@ -36,8 +36,9 @@ def go_that_builds(machine):
     tool(
         machine,
         "go",
-        f'echo "$PWD $*" >> {machine}/go.calls; mkdir -p "$GOBIN"; for word; do case $word in */*) '
-        'name=${word##*/}; [ "$name" = v3 ] && name=server; echo built > "$GOBIN/$name";; esac; done',
+        f'echo "$PWD $*" >> {machine}/go.calls; if [ "$GOBIN" ]; then mkdir -p "$GOBIN"; for word; do '
+        'case $word in */*) name=${word##*/}; [ "$name" = v3 ] && name=server; '
+        'echo built > "$GOBIN/$name";; esac; done; fi',
     )
 
 
