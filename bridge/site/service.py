@@ -20,7 +20,7 @@ from bridge.errors import BatchError, BridgeError, ConfigError
 from bridge.logs import kv
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.nats.messages import Event
-from bridge.protocol.nats.nats_link import Link, NatsSettings
+from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.request_server import Announcer as WireAnnouncer
 from bridge.protocol.nats.request_server import serve
 from bridge.site.announce import Announcer, Presence, Publisher
@@ -254,8 +254,8 @@ def pause_after(took: float) -> float:
     return min(LONGEST_PAUSE, max(EAGER_PAUSE, PAUSE_FACTOR * took))
 
 
-def link_settings(config: SiteConfig, name: str) -> NatsSettings:
-    """Return how to connect; raises :class:`ConfigError` if other users can read a secret."""
+def nats_link(config: SiteConfig, name: str) -> Link:
+    """Return the connection, not started; raises :class:`ConfigError` if other users can read a secret."""
     nats = config.nats
     for file in (nats.seed_file, nats.password_file):
         if file is None:
@@ -266,15 +266,7 @@ def link_settings(config: SiteConfig, name: str) -> NatsSettings:
             raise ConfigError(f"cannot read {file}: {error.strerror}") from error
         if mode & 0o077:
             raise ConfigError(f"{file} is open to others (mode {mode:04o})", hint=f"chmod 600 {file}")
-    return NatsSettings(
-        servers=tuple(nats.servers),
-        name=name,
-        seed_file=nats.seed_file,
-        user=nats.user,
-        password_file=nats.password_file,
-        ca_file=nats.ca_file,
-        **({"inbox_prefix": nats.inbox_prefix} if nats.inbox_prefix else {}),
-    )
+    return Link(nats, name, nats.inbox_prefix or "_INBOX")
 
 
 def run(path: Path, pool: str | None) -> int:
@@ -305,7 +297,7 @@ def run(path: Path, pool: str | None) -> int:
         log.info("batch system", extra=kv(version=service.batch.version()))
     except BatchError as error:
         log.warning("the batch system does not answer", extra=kv(why=error))
-    link = Link(link_settings(config, service.name))
+    link = nats_link(config, service.name)
     serve(link, config.nats.prefix, config.pool, service.handlers, service.clock, folder=service.folder.id)
     service.start(WireAnnouncer(link, config.nats.prefix, config.pool))
     link.watch(service.connection_changed)

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bridge.config.pools import PoolsSection
+from bridge.config.pools import NatsSection, PoolsSection
 from bridge.core.threads import SWITCH_INTERVAL, Supervisor
 from bridge.pools.submitter import submission
 from bridge.protocol.model.requests import JobSubmission
 from bridge.protocol.nats.messages import CancelMessage, SubmitMessage
-from bridge.protocol.nats.nats_link import Link, NatsSettings
+from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.request_client import PoolClient
 from bridge.script import build, library
@@ -66,13 +66,9 @@ def hub(cluster: Cluster, pool: str) -> Iterator[PoolClient]:
     """Connect to a pool as the hub."""
     supervisor = Supervisor()
     link = Link(
-        NatsSettings(
-            servers=(cluster.nats.url,),
-            name="bench",
-            seed_file=cluster.nats.seed("hub"),
-            ca_file=cluster.nats.ca_file,
-            inbox_prefix=INBOX,
-        )
+        NatsSection(servers=[cluster.nats.url], seed_file=cluster.nats.seed("hub"), ca_file=cluster.nats.ca_file),
+        "bench",
+        INBOX,
     )
     link.start(supervisor)
     eventually(lambda: link.connected, "connected")

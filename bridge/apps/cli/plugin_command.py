@@ -137,20 +137,16 @@ def plugin(
     else:
         logs.setup(log_level or "info", log_format or "auto")
         from bridge.apps.plugin.over_nats import OverNats
-        from bridge.protocol.nats.nats_link import NatsSettings
+        from bridge.config.pools import NatsSection
+        from bridge.protocol.nats.nats_link import Link
 
         if owner is None:
             raise click.UsageError("--nats requires --owner UID")
-        settings = NatsSettings(
-            servers=nats,
-            name=f"{names.COMPONENT} plugin",
-            seed_file=seed_file,
-            user=user,
-            password_file=password_file,
-            ca_file=ca_file,
-            inbox_prefix=f"{inbox_prefix}.{_checked_owner(owner)}",
+        section = NatsSection.model_construct(  # Link checks it
+            servers=[*nats], seed_file=seed_file, user=user, password_file=password_file, ca_file=ca_file
         )
-        source = OverNats(settings, prefix, owner)
+        link = Link(section, f"{names.COMPONENT} plugin", f"{inbox_prefix}.{_checked_owner(owner)}")
+        source = OverNats(link, prefix, owner)
     tracing.setup("podbridge-plugin")
     status = run(source, options, supervisor)
     tracing.stop()

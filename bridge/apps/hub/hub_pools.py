@@ -22,28 +22,18 @@ from bridge.pools.store.persistence import PoolPersistence
 from bridge.pools.store.store_interface import KeyValueStore
 from bridge.pools.submitter.nats_registry import NatsPools
 from bridge.protocol.nats.nats_link import Link
-from bridge.protocol.nats.nats_link import NatsSettings as LinkSettings
 from bridge.serving.health import Health
 from bridge.telemetry.metrics import NATS_MESSAGES_DROPPED
 from controllers.kubelet.handlers import PodOnPool
-from controllers.kubelet.kubelet_server import Kubelet
-from controllers.kubelet.kubelet_server import KubeletSettings as KubeletSettings
+from controllers.kubelet.kubelet_server import Kubelet, KubeletSettings
 from controllers.virtual.node_manifest import NodeSettings
 from controllers.virtual.virtual_node_loop import VirtualNodes
 
 
-def link_settings(config: Config, name: str, cluster: str) -> LinkSettings:
-    """Return the settings of the NATS connection ``name``; ``cluster`` is the UID that owns this hub's jobs."""
+def nats_link(config: Config, name: str, cluster: str) -> Link:
+    """Return the NATS connection ``name``, not started; ``cluster`` is the UID that owns this hub's jobs."""
     nats = config.pools.nats
-    return LinkSettings(
-        servers=tuple(nats.servers),
-        name=name,
-        seed_file=nats.seed_file,
-        user=nats.user,
-        password_file=nats.password_file,
-        ca_file=nats.ca_file,
-        inbox_prefix=f"{nats.inbox_prefix}.{cluster}",
-    )
+    return Link(nats, name, f"{nats.inbox_prefix}.{cluster}")
 
 
 def open_store(config: Config, link: Link, cluster: str) -> KeyValueStore | None:
@@ -123,7 +113,7 @@ class HubPools:
         # first those that the configuration names: a site must not take the name of one of them over NATS
         sources: list[PoolSource] = list(_configured(config, clock))
         if pools.nats.servers:
-            link = self._link = Link(link_settings(config, f"{names.COMPONENT} {identity}", cluster))
+            link = self._link = nats_link(config, f"{names.COMPONENT} {identity}", cluster)
             NATS_MESSAGES_DROPPED.set_function(lambda: link.dropped)
             nats = NatsPools(link, pools.nats.prefix, cluster, clock, submit_timeout=pools.submit_timeout)
             self._persistence = self._make_persistence(config, link, nats, clock, cluster)

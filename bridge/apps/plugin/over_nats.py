@@ -8,7 +8,7 @@ from bridge.apps.plugin.directory import ByToleration, Directory
 from bridge.clock import Clock, SystemClock
 from bridge.core.threads import Supervisor
 from bridge.pools.submitter.nats_registry import NatsPools
-from bridge.protocol.nats.nats_link import Link, NatsSettings
+from bridge.protocol.nats.nats_link import Link
 from bridge.telemetry.metrics import NATS_MESSAGES_DROPPED
 
 SUBMIT_TIMEOUT = 40.0
@@ -19,9 +19,9 @@ than the 120 s that an API server waits."""
 class OverNats:
     """All pools of a NATS server that the credentials show. ``owner``: the UID that owns the jobs."""
 
-    def __init__(self, settings: NatsSettings, prefix: str, owner: str) -> None:
+    def __init__(self, link: Link, prefix: str, owner: str) -> None:
         self.clock: Clock = SystemClock()
-        self._link = Link(settings)
+        self._link = link
         self._pools = NatsPools(self._link, prefix, owner, self.clock, submit_timeout=SUBMIT_TIMEOUT)
         self.directory: Directory = ByToleration(self._pools.pools)
         NATS_MESSAGES_DROPPED.set_function(lambda: self._link.dropped)

@@ -13,15 +13,15 @@ import random
 import ssl
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from bridge.core.threads import Supervisor
 from bridge.errors import ConfigError, SiteDownError
 from bridge.logs import kv
-from bridge.protocol.nats.nats_session import Handler, NatsAccess, Route, Session
+from bridge.protocol.nats.nats_session import Handler, Route, Session
 from bridge.protocol.nats.subscription import Subscription
 
 log = logging.getLogger(__name__)
@@ -35,45 +35,40 @@ _CHECK_PERIOD = 0.25
 _SCHEMES = ("nats", "tls", "ws", "wss")
 
 
-@dataclass(frozen=True, slots=True)
-class NatsSettings:
-    """Addresses and credentials. The files are read at each connect.
+class NatsServers(Protocol):
+    """Addresses and credentials: ``pools.nats`` of a hub, ``[nats]`` of a site. The files are read at each connect."""
 
-    ``servers``: ``nats://`` (TLS if the server requires it), ``tls://`` (always TLS), ``ws://`` or ``wss://``, tried in
-    turn. ``inbox_prefix``: prefix of the subjects of answers; the user must be allowed to subscribe to them.
-    """
+    @property
+    def servers(self) -> Sequence[str]:
+        """With ``nats://`` (TLS if the server requires it), ``tls://``, ``ws://`` or ``wss://``; tried in turn."""
 
-    servers: tuple[str, ...]
-    name: str
-    seed_file: Path | None = None
-    user: str | None = None
-    password_file: Path | None = None
-    ca_file: Path | None = None
-    inbox_prefix: str = "_INBOX"
+    @property
+    def seed_file(self) -> Path | None:
+        """The nkey seed, instead of user and password."""
 
-    def __post_init__(self) -> None:
-        if not self.servers:
-            raise ConfigError("nats.servers: empty; give at least one address")
-        for server in self.servers:
-            if server.partition("://")[0] not in _SCHEMES or not server.partition("://")[2]:
-                raise ConfigError(f"nats.servers: {_shown(server)!r}: must begin with nats://, tls://, ws:// or wss://")
-            if self.ca_file is not None and server.startswith(("nats://", "ws://")):
-                raise ConfigError(f"nats.servers: {_shown(server)}: a CA file requires tls:// or wss://")
-            if "@" in server:
-                raise ConfigError(
-                    "nats.servers: an address must not contain a user or password; use seedFile or passwordFile"
-                )
-        if self.seed_file is not None and self.user is not None:
-            raise ConfigError("nats: a seed file and a user; set only one of them")
-        if (self.user is None) != (self.password_file is None):
-            raise ConfigError("nats: a user requires a password file, and a password file requires a user")
+    @property
+    def user(self) -> str | None:
+        """The user."""
+
+    @property
+    def password_file(self) -> Path | None:
+        """The password of the user."""
+
+    @property
+    def ca_file(self) -> Path | None:
+        """CA certificates; ``None``: those of the system."""
 
 
 class Link:
-    """A connection to NATS that is restored after a failure. All methods are thread-safe."""
+    """A connection to NATS that is restored after a failure. All methods are thread-safe.
 
-    def __init__(self, settings: NatsSettings) -> None:
-        self._settings = settings
+    ``name``: what the server shows. ``inbox_prefix``: prefix of the subjects of answers; the user must be allowed to
+    subscribe to them. Raises :class:`ConfigError`.
+    """
+
+    def __init__(self, section: NatsServers, name: str, inbox_prefix: str = "_INBOX") -> None:
+        _check(section)
+        self._section, self._name, self._inbox_prefix = section, name, inbox_prefix
         self._watchers: list[Callable[[bool], None]] = []
         self._changes: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -213,12 +208,12 @@ class Link:
         tasks = asyncio.create_task(self._run_tasks())
         attempts = failures = 0
         while not self._is_ending(supervisor):
-            server = self._settings.servers[attempts % len(self._settings.servers)]
+            server = self._section.servers[attempts % len(self._section.servers)]
             attempts += 1
             session: Session | None = None
             try:
                 # A new client reads the credentials again. The reconnect of nats-py keeps requests and sends them late.
-                session = Session(self._access(server), self._settings.inbox_prefix)
+                session = Session(server, self._options(server), self._inbox_prefix)
                 await session.open()
                 await session.listen(self._routes())
                 while not self._adopt(session):
@@ -290,20 +285,33 @@ class Link:
     def _is_ending(self, supervisor: Supervisor) -> bool:
         return self._closing.is_set() or supervisor.stopping.is_set()
 
-    def _access(self, server: str) -> NatsAccess:
-        settings = self._settings
-        scheme = server.partition("://")[0]
-        tls = None
-        if scheme != "ws":
-            tls = ssl.create_default_context(cafile=settings.ca_file)
-        return NatsAccess(
-            server=server,
-            name=settings.name,
-            seed=_read(settings.seed_file),
-            user=settings.user,
-            password=_read(settings.password_file),
-            tls=tls,
-        )
+    def _options(self, server: str) -> dict[str, Any]:
+        section = self._section
+        return {
+            "name": self._name,
+            "tls": None if server.startswith("ws://") else ssl.create_default_context(cafile=section.ca_file),
+            "nkeys_seed_str": _read(section.seed_file),
+            "user": section.user,
+            "password": _read(section.password_file),
+        }
+
+
+def _check(section: NatsServers) -> None:
+    if not section.servers:
+        raise ConfigError("nats.servers: empty; give at least one address")
+    for server in section.servers:
+        if server.partition("://")[0] not in _SCHEMES or not server.partition("://")[2]:
+            raise ConfigError(f"nats.servers: {_shown(server)!r}: must begin with nats://, tls://, ws:// or wss://")
+        if section.ca_file is not None and server.startswith(("nats://", "ws://")):
+            raise ConfigError(f"nats.servers: {_shown(server)}: a CA file requires tls:// or wss://")
+        if "@" in server:
+            raise ConfigError(
+                "nats.servers: an address must not contain a user or password; use seedFile or passwordFile"
+            )
+    if section.seed_file is not None and section.user is not None:
+        raise ConfigError("nats: a seed file and a user; set only one of them")
+    if (section.user is None) != (section.password_file is None):
+        raise ConfigError("nats: a user requires a password file, and a password file requires a user")
 
 
 def _shown(server: str) -> str:

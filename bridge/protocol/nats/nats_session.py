@@ -14,11 +14,10 @@ import logging
 import queue
 import re
 import secrets
-import ssl
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -60,18 +59,6 @@ class TracedRespond:
         self.respond(data)
 
 
-@dataclass(frozen=True, slots=True)
-class NatsAccess:
-    """The address and credentials of one connection; they are read for each connection."""
-
-    server: str
-    name: str
-    seed: str | None = field(default=None, repr=False)
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
-    tls: ssl.SSLContext | None = None
-
-
 @dataclass(eq=False, slots=True)
 class Route:
     """A subscription to a subject. ``deliver`` is called on the loop and must not block."""
@@ -99,11 +86,14 @@ _Change = tuple[Callable[[Route], Awaitable[None]], Route]
 
 
 class Session:
-    """A connection. Coroutines run on the loop. ``send``, ``request``, ``add`` and ``remove`` are thread-safe."""
+    """A connection. Coroutines run on the loop. ``send``, ``request``, ``add`` and ``remove`` are thread-safe.
 
-    def __init__(self, access: NatsAccess, inbox_prefix: str) -> None:
-        self._access = access
-        self._client = DirectClient(require_tls=urlsplit(access.server).scheme == "tls")
+    ``options``: name, credentials and TLS, as nats-py's ``connect`` takes them.
+    """
+
+    def __init__(self, server: str, options: Mapping[str, Any], inbox_prefix: str) -> None:
+        self._server, self._options = server, options
+        self._client = DirectClient(require_tls=urlsplit(server).scheme == "tls")
         self._loop = asyncio.get_running_loop()
         self._closed = asyncio.Event()
         self._failed: asyncio.Future[Exception] = self._loop.create_future()
@@ -126,11 +116,9 @@ class Session:
     # --- on the loop --------------------------------------------------------------------------------------------------
     async def open(self) -> None:
         """Connect; raise the first error."""
-        access = self._access
         connecting = asyncio.ensure_future(
             self._client.connect(
-                servers=[access.server],
-                name=access.name,
+                servers=[self._server],
                 allow_reconnect=False,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=3600,  # one attempt: the first error ends it
@@ -138,10 +126,7 @@ class Session:
                 pending_size=-1,
                 ping_interval=PING_INTERVAL,
                 max_outstanding_pings=PINGS_OUTSTANDING,
-                tls=access.tls,
-                nkeys_seed_str=access.seed,
-                user=access.user,
-                password=access.password,
+                **self._options,
                 error_cb=self._on_error,
                 closed_cb=self._on_closed,
                 disconnected_cb=self._on_closed,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from bridge.config.pools import NatsSection
 from bridge.core.threads import Supervisor
 from bridge.errors import SiteRefusedError
 from bridge.protocol.model.jobs import JobStatus
@@ -36,7 +37,7 @@ from bridge.protocol.nats.messages import (
     SubmitMessage,
     SubmittedMessage,
 )
-from bridge.protocol.nats.nats_link import Link, NatsSettings
+from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.request_server import StreamClosed, Write
 from bridge.serving.certificates import issue, make_ca
 from cluster.polling import eventually
@@ -306,8 +307,10 @@ class World:
     def __init__(self) -> None:
         self.supervisor = Supervisor()
 
-    def link(self, server: str, name: str = "test", *, wait: bool = True, **settings: Any) -> Link:
-        link = Link(NatsSettings((server,), name, **settings))
+    def link(
+        self, server: str, name: str = "test", *, wait: bool = True, inbox_prefix: str = "_INBOX", **files: Any
+    ) -> Link:
+        link = Link(NatsSection(servers=[server], **files), name, inbox_prefix)
         link.start(self.supervisor)
         if wait:
             eventually(lambda: link.connected, timeout=20)

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from bridge.config.pools import NatsSection
 from bridge.errors import ConfigError, SiteDownError, SiteTooLargeError, SiteUnknownOutcomeError
 from bridge.protocol.nats import nats_session
-from bridge.protocol.nats.nats_link import Link, NatsSettings
+from bridge.protocol.nats.nats_link import Link
 from cluster.polling import eventually
 from tests.contract.nats.servers import NatsServer, World, concurrently, free_port
 from tests.fakes.blackhole_proxy import BlackholeProxy
@@ -80,7 +81,7 @@ def test_starts_without_a_server_and_connects_when_there_is_one(folder: Path, wo
 
 
 def test_several_servers_are_tried_in_turn(server: NatsServer, world: World) -> None:
-    link = Link(NatsSettings((f"nats://127.0.0.1:{free_port()}", server.url), "test"))
+    link = Link(NatsSection(servers=[f"nats://127.0.0.1:{free_port()}", server.url]), "test")
     link.start(world.supervisor)
     eventually(lambda: link.connected)
 
@@ -316,7 +317,7 @@ def test_half_open_link_is_closed_and_another_made(server: NatsServer, world: Wo
 )
 def test_settings_that_can_not_be(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
-        NatsSettings(name="x", **bad)
+        Link(NatsSection.model_construct(**bad), "x")
     assert "secret" not in str(caught.value)
 
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from bridge.config.pools import NatsSection
 from bridge.core.threads import Supervisor
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
 from bridge.protocol.nats.envelope import parse
 from bridge.protocol.nats.messages import Announce, CancelMessage, Event, Logs
-from bridge.protocol.nats.nats_link import Link, NatsSettings
+from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.request_client import PoolClient
 from cluster.polling import eventually
 from cluster.ports import free_block, listening
@@ -45,7 +46,7 @@ class Site:
         self.processes = []
         self.environment = dict(os.environ)
         self.supervisor = Supervisor()
-        self.link = Link(NatsSettings(servers=(url,), name="hub"))
+        self.link = Link(NatsSection(servers=[url]), "hub")
         self.events, self.announced, self.heard = [], [], threading.Condition()
         base = f"bridge.v1.{self.pool}"
         self.link.subscribe(f"{base}.event.{OWNER}", self._event)

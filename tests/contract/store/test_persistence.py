@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from bridge.clock import SystemClock
+from bridge.config.pools import NatsSection
 from bridge.core.threads import Supervisor
 from bridge.pools.store.persistence import PoolPersistence
 from bridge.pools.store.redis_store import RedisStore
 from bridge.pools.store.store_interface import KeyValueStore, StoreError
 from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
 from bridge.protocol.model.requests import JobSubmission
-from bridge.protocol.nats.nats_link import Link, NatsSettings
+from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.request_server import Announcer, serve
 from bridge.telemetry.metrics import POOL_REMEMBERED, STORE_UP
@@ -42,9 +43,8 @@ class Hub:
 
     def __init__(self, place: Place, *, leads: Callable[[], bool] = lambda: True, store: Any = None) -> None:
         self.supervisor = Supervisor()
-        self.link = Link(
-            NatsSettings((place.broker.server.url,), "hub", place.broker.out / "hub.seed", inbox_prefix=INBOX)
-        )
+        section = NatsSection(servers=[place.broker.server.url], seed_file=place.broker.out / "hub.seed")
+        self.link = Link(section, "hub", INBOX)
         self.pools = NatsPools(self.link, PREFIX, OWNER)
         reachable = (lambda: self.link.connected) if place.kind == "nats" else (lambda: True)
         self.store = store or place.store(self.link)

@@ -7,7 +7,6 @@ from bridge.config import hub
 from bridge.errors import ConfigError
 from bridge.pools.store.nats_store import NatsStore
 from bridge.pools.store.redis_store import RedisStore
-from bridge.protocol.nats.nats_link import Link
 
 NATS = "nats: {servers: ['nats://n:4222']}"
 
@@ -18,7 +17,7 @@ def parse(store):
 
 def opened(store):
     found = parse(store)
-    return hub_pools.open_store(found, Link(hub_pools.link_settings(found, "x", "c1")), "c1")
+    return hub_pools.open_store(found, hub_pools.nats_link(found, "x", "c1"), "c1")
 
 
 def test_there_is_none_by_default():

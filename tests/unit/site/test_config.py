@@ -14,7 +14,7 @@ from bridge.config.base import section_in
 from bridge.errors import ConfigError
 from bridge.script.buildconfig import BuildConfig
 from bridge.site.config import sample, site_config
-from bridge.site.service import LiveConfig, link_settings
+from bridge.site.service import LiveConfig, nats_link
 
 
 def test_section_2_the_sample_is_valid_and_says_only_defaults() -> None:
@@ -140,7 +140,7 @@ def test_a_seed_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> No
     seed.chmod(mode)
     told = site_config.parse(f'pool = "p"\n[nats]\nseed_file = "{seed}"')
     with pytest.raises(ConfigError) as refused:
-        link_settings(told, "n")
+        nats_link(told, "n")
     assert refused.value.hint == f"chmod 600 {seed}"
     os.chmod(seed, 0o600)
-    assert link_settings(told, "n").seed_file == seed
+    assert nats_link(told, "n")._options("nats://x")["nkeys_seed_str"] == "secret"

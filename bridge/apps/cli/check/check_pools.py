@@ -11,7 +11,7 @@ from typing import Any
 
 from bridge.apps.cli.check.findings import Finding
 from bridge.apps.cli.session import CommandSession
-from bridge.apps.hub.hub_pools import link_settings, open_store
+from bridge.apps.hub.hub_pools import nats_link, open_store
 from bridge.clock import SystemClock
 from bridge.core.threads import Supervisor
 from bridge.pools.store.store_interface import StoreError
@@ -30,7 +30,7 @@ def nats(session: CommandSession) -> Iterator[Finding]:
         yield Finding("ok", "NATS", "not configured: no pools over NATS")
         return
     supervisor = Supervisor()
-    link = Link(link_settings(session.config, "podbridge check", session.cluster))
+    link = nats_link(session.config, "podbridge check", session.cluster)
     try:
         link.start(supervisor)
         end = time.monotonic() + CONNECT_TIMEOUT

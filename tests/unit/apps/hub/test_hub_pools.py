@@ -30,7 +30,9 @@ def test_the_kubelet_api_listens_on_the_family_of_its_address(address, host):
 
 def test_the_link_is_as_configured(tmp_path):
     text = f"pools: {{nats: {{servers: ['nats://n:4222'], seedFile: {tmp_path}/seed, inboxPrefix: _INBOX.me}}}}"
-    settings = hub_pools.link_settings(hub.parse(text), "podbridge x", "c1")
-    assert settings.servers == ("nats://n:4222",)
-    assert settings.seed_file == tmp_path / "seed"
-    assert settings.inbox_prefix == "_INBOX.me.c1"
+    (tmp_path / "seed").write_text("SU\n")
+    link = hub_pools.nats_link(hub.parse(text), "podbridge x", "c1")
+    assert link._section.servers == ["nats://n:4222"]
+    options = link._options("nats://n:4222")
+    assert (options["name"], options["nkeys_seed_str"], options["user"]) == ("podbridge x", "SU", None)
+    assert link._inbox_prefix == "_INBOX.me.c1"

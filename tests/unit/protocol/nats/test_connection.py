@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from bridge.protocol.nats.nats_link import Link, NatsSettings
-from bridge.protocol.nats.nats_session import NatsAccess, Route, Session
+from bridge.config.pools import NatsSection
+from bridge.protocol.nats.nats_link import Link
+from bridge.protocol.nats.nats_session import Route, Session
 
 
 class FakeSession:
@@ -25,7 +26,7 @@ class FakeSession:
 
 
 def test_a_subscription_that_ends_while_a_connection_is_opened_gets_no_messages_of_it() -> None:
-    link, session = Link(NatsSettings(("nats://x",), "n")), FakeSession()
+    link, session = Link(NatsSection(servers=["nats://x"]), "n"), FakeSession()
     old, closed = (link.subscribe(subject, lambda *_: None, threads=0) for subject in ("p.*", "q"))
     session.routes.update(link._routes())
     new = link.subscribe("p.a", lambda *_: None, threads=0)
@@ -42,7 +43,7 @@ def test_a_session_tells_its_routes_without_that_of_the_answers() -> None:
         return 1, None
 
     async def run() -> None:
-        session = Session(NatsAccess("nats://x", "n"), "_INBOX")
+        session = Session("nats://x", {}, "_INBOX")
         session._client.listen = listen  # type: ignore[method-assign]
         route = Route("a", "", lambda *_: None)
         await session._listen(route)
