@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -54,7 +55,7 @@ class RedisStoreSection(Section):
     @field_validator("url")
     @classmethod
     def _url(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(_REDIS, value):
+        if value is not None and not (re.fullmatch(_REDIS, value) and _has_host(value)):
             raise ValueError(
                 "must be redis://host:port/database, rediss://host:port/database or unix:///path, without user, "
                 "password or options; set user, passwordFile and caFile instead"
@@ -68,6 +69,15 @@ class RedisStoreSection(Section):
         if self.ca_file is not None and not (self.url or "").startswith("rediss://"):
             raise ValueError("caFile requires a url that begins with rediss://")
         return self
+
+
+def _has_host(url: str) -> bool:
+    """Whether a URL that fits ``_REDIS`` has a host and a valid port, or is that of a socket."""
+    try:
+        parts = urlsplit(url)
+        return parts.port is None if parts.scheme == "unix" else bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 class NatsStoreSection(Section):

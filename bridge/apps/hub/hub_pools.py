@@ -41,11 +41,9 @@ def open_store(config: Config, link: Link, cluster: str) -> KeyValueStore | None
     store, nats = config.pools.store, config.pools.nats
     match store.kind:
         case "redis":
-            from bridge.pools.store.redis_store import RedisAccess, RedisStore  # the import takes 0.1 s
+            from bridge.pools.store.redis_store import RedisStore  # the import takes 0.1 s
 
-            redis = store.redis
-            access = RedisAccess(redis.url or "", redis.user, redis.password_file, redis.ca_file, redis.prefix)
-            return RedisStore(access, cluster)
+            return RedisStore(store.redis, cluster)
         case "nats":
             return NatsStore(link, store.nats.bucket, f"{nats.inbox_prefix}.{cluster}", cluster, store.nats.replicas)
     return None

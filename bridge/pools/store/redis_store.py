@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -16,61 +14,35 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from bridge.errors import ConfigError
+from bridge.config.pools import RedisStoreSection
 from bridge.pools.store.store_interface import StoreError
 
 TIMEOUT = 5.0
 """Seconds to wait for a connection, and for an answer."""
-SCHEMES = ("redis", "rediss", "unix")
 _PAGE = 1000
 _PORT = 6379
 
 
-@dataclass(frozen=True, slots=True)
-class RedisAccess:
-    """Address and credentials. ``url``: ``redis://host:port/database``, ``rediss://`` (TLS) or ``unix:///socket``.
-
-    The files are read at each connect. Without ``user``, the password is that of redis' default user.
-    """
-
-    url: str
-    user: str | None = None
-    password_file: Path | None = None
-    ca_file: Path | None = None
-    prefix: str = "podbridge"
-
-    def options(self) -> dict[str, Any]:
-        """Return the arguments for redis-py. Its own URL parser is not used: it accepts options in the URL."""
-        parts = urlsplit(self.url)
-        try:
-            port = parts.port or _PORT
-        except ValueError as error:
-            raise ConfigError(f"redis URL: {error}") from error
-        if parts.scheme not in SCHEMES or parts.username or parts.password or parts.query or parts.fragment:
-            raise ConfigError(
-                "redis URL: must be redis://host:port/database, rediss:// or unix:///path, without user, password and"
-                " options"
-            )
-        if parts.scheme == "unix":
-            return {"unix_socket_path": unquote(parts.path)}
-        database = parts.path.strip("/") or "0"
-        if not parts.hostname or not database.isdecimal():
-            raise ConfigError("redis URL: redis://host:port/database needs a host, and a number as database")
-        tls = {"ssl": True, "ssl_ca_certs": str(self.ca_file) if self.ca_file else None}
-        address = {"host": parts.hostname, "port": port, "db": int(database)}
-        return {**address, **(tls if parts.scheme == "rediss" else {})}
+def options(section: RedisStoreSection) -> dict[str, Any]:
+    """Return the address for redis-py. Its own URL parser is not used: it accepts options in the URL."""
+    parts = urlsplit(section.url or "")
+    if parts.scheme == "unix":
+        return {"unix_socket_path": unquote(parts.path)}
+    address = {"host": parts.hostname, "port": parts.port or _PORT, "db": int(parts.path.strip("/") or "0")}
+    tls = {"ssl": True, "ssl_ca_certs": str(section.ca_file) if section.ca_file else None}
+    return {**address, **(tls if parts.scheme == "rediss" else {})}
 
 
 class RedisStore:
     """One redis server, over one connection. A failed connection is closed, and its request is not
-    repeated: the server may be empty when it returns.
+    repeated: the server may be empty when it returns. Files are read at each connect.
 
     ``owner``: the cluster that the values belong to. Values of other clusters under the same prefix are not visible.
     """
 
-    def __init__(self, access: RedisAccess, owner: str) -> None:
-        self._access, self._owner = access, owner
-        self._options = access.options()
+    def __init__(self, section: RedisStoreSection, owner: str) -> None:
+        self._section, self._owner = section, owner
+        self._options = options(section)
         self._client: redis.Redis | None = None
 
     def load(self, kind: str) -> dict[str, bytes]:
@@ -98,10 +70,10 @@ class RedisStore:
                 client.close()
 
     def __str__(self) -> str:
-        return f"redis at {self._access.url}"
+        return f"redis at {self._section.url}"
 
     def _hash(self, kind: str) -> str:
-        return f"{self._access.prefix}:{self._owner}:{kind}"
+        return f"{self._section.prefix}:{self._owner}:{kind}"
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[redis.Redis]:
@@ -112,7 +84,7 @@ class RedisStore:
             yield self._client
         except redis.AuthenticationError as error:
             self.close()
-            file = self._access.password_file
+            file = self._section.password_file
             hint = (
                 f"See the password in {file}."
                 if file
@@ -121,20 +93,20 @@ class RedisStore:
             raise StoreError(f"{self} refuses the login of {self._user_name()}: {error}", hint=hint) from error
         except redis.exceptions.NoPermissionError as error:
             self.close()
-            hint = f"The user needs +hscan +hset +hdel on the keys {self._access.prefix}:*"
+            hint = f"The user needs +hscan +hset +hdel on the keys {self._section.prefix}:*"
             raise StoreError(f"{self} refuses the command to {self._user_name()}: {error}", hint=hint) from error
         except Exception as error:  # redis-py raises errors of any kind if the server breaks the protocol
             self.close()
             raise StoreError(f"{self}: {error or type(error).__name__}") from error
 
     def _user_name(self) -> str:
-        return f"user {self._access.user}" if self._access.user else "the default user"
+        return f"user {self._section.user}" if self._section.user else "the default user"
 
     def _connect(self) -> redis.Redis:
-        file = self._access.password_file
+        file = self._section.password_file
         return redis.Redis(
             **self._options,
-            username=self._access.user,
+            username=self._section.user,
             password=file.read_text().strip() if file else None,
             socket_timeout=TIMEOUT,
             socket_connect_timeout=TIMEOUT,

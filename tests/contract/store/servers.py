@@ -11,8 +11,9 @@ from typing import Any
 from click.testing import CliRunner
 
 from bridge.apps.cli.nats_command import nats as command
+from bridge.config.pools import RedisStoreSection
 from bridge.pools.store.nats_store import NatsStore
-from bridge.pools.store.redis_store import RedisAccess, RedisStore
+from bridge.pools.store.redis_store import RedisStore
 from bridge.pools.store.store_interface import KeyValueStore
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
@@ -70,8 +71,8 @@ class RedisServer:
             self.process.wait()
             self.process = None
 
-    def access(self, **changes: Any) -> RedisAccess:
-        return RedisAccess(**{"url": self.url, "password_file": self.password_file, **changes})
+    def access(self, **changes: Any) -> RedisStoreSection:
+        return RedisStoreSection(**{"url": self.url, "password_file": self.password_file, **changes})
 
     def cli(self, *words: str) -> str:
         command = ["redis-cli", "-s", str(self.socket), "--no-auth-warning", "-a", PASSWORD, *words]

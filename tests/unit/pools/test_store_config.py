@@ -44,7 +44,10 @@ def test_redis_and_nats():
             "{redis: {url: 'redis://h?ssl_cert_reqs=none'}}",
             ["pools.store.redis.url", "without user, password or options"],
         ),
-        ("{redis: {url: 'redis://h/x'}}", ["pools.store.redis.url", "redis://host:port/database"]),
+        *(
+            (f"{{redis: {{url: '{url}'}}}}", ["pools.store.redis.url", "redis://host:port/database"])
+            for url in ("redis://h/x", "redis://h#x", "redis://", "redis://:1", "redis://h:port", "redis://h:70000")
+        ),
         ("{redis: {url: 'redis://h', user: u}}", ["pools.store.redis", "passwordFile"]),
         ("{redis: {url: 'redis://h', caFile: /c}}", ["pools.store.redis", "rediss://"]),
         ("{redis: {prefix: 'a b'}}", ["pools.store.redis.prefix", "'a b'"]),
