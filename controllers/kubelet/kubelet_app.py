@@ -9,14 +9,20 @@ import flask
 from werkzeug.exceptions import HTTPException
 
 from bridge.clock import Clock
-from bridge.errors import BridgeError
+from bridge.errors import (
+    BridgeError,
+    KubeError,
+    ShareExceededError,
+    SiteDownError,
+    SiteRefusedError,
+    SiteUnknownOutcomeError,
+)
 from bridge.logs import kv
 from bridge.serving.http_connection import PEER_CERTIFICATE
 from bridge.serving.http_error import AnswerError
 from controllers.kubelet.authentication import TokenAuthenticator, User, bearer, user_of_certificate
 from controllers.kubelet.authorization import KubeletAuthorizer
 from controllers.kubelet.handlers import KubeletHandlers, Sources
-from controllers.kubelet.kubelet_answers import answer_of
 
 log = logging.getLogger(__name__)
 
@@ -96,3 +102,20 @@ def _user(tokens: TokenAuthenticator, now: float) -> User:
     if token is not None and (token_user := tokens.user(token)) is not None:
         return token_user
     raise AnswerError(401, "Unauthorized")
+
+
+def answer_of(error: BridgeError) -> AnswerError:
+    """Return the answer for an error.
+
+    The API server passes on the message of a 400, 404 and 502, and replaces that of a 503. So a silent site is 502, and
+    503 means that the API server did not answer a review.
+    """
+    if isinstance(error, ShareExceededError):
+        return AnswerError(429, str(error))
+    if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
+        return AnswerError(502, error.with_hint)
+    if isinstance(error, SiteRefusedError) and not error.retryable:
+        return AnswerError(404 if error.reason == "NotFound" else 400, error.with_hint)
+    if isinstance(error, KubeError):
+        return AnswerError(503 if error.retryable else 500, f"a request to the API server failed: {error}")
+    return AnswerError(502 if error.retryable else 500, error.with_hint)

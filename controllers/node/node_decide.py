@@ -9,12 +9,12 @@ A node that another scheduler has taken, or that the configuration gives to anot
 (:mod:`bridge.workload.node_ownership`), is left alone.
 
 podbridge also drains external nodes that it replaces or deletes (:mod:`controllers.node.external`), and nodes that are
-not Ready (:mod:`controllers.node.not_ready`).
+not Ready for too long (:func:`not_ready_causes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bridge import names
@@ -24,7 +24,7 @@ from bridge.slurm import states
 from bridge.slurm.models import Node
 from bridge.workload import eligibility, node_ownership, slurm_partition
 from bridge.workload.eligibility import slurm_name
-from controllers.node import external, not_ready
+from controllers.node import external
 from controllers.node.external import Plan
 from controllers.node.node_actions import (
     Action,
@@ -75,7 +75,7 @@ def decide(view: NodeSyncView) -> NodeDecision:
             _report(node, error)
             failed.append(node)
     rivals = eligibility.rivals(nodes)
-    silent = not_ready.causes(view, nodes)
+    silent = not_ready_causes(view, nodes)
     for node in nodes:
         try:
             new_actions, plan = _decide_node(view, node, rivals.get(node["metadata"]["name"], ()), silent)
@@ -204,3 +204,40 @@ def _sync_cordon(
 
 def _drain(node: KubeNode, slurm_node: Node, cause: str) -> Drain:
     return Drain(node, slurm_node.name, f"{names.DRAIN_REASON_PREFIX} {cause}")
+
+
+# --- nodes that are not Ready -----------------------------------------------------------------------------------------
+OUTAGE_SHARE = 0.55
+OUTAGE_NODES = 3
+"""If so many nodes, and this share of them, are not Ready, no further node is drained.
+
+kube-controller-manager stops evictions at the same numbers (--unhealthy-zone-threshold).
+"""
+
+
+def not_ready_causes(view: NodeSyncView, nodes: Sequence[KubeNode]) -> Mapping[str, str]:
+    """Return the causes to drain nodes with slurmd, by the name of the node in Kubernetes.
+
+    A node with slurmd is drained only if the configuration says so (``nodes.notReady``): its slurmd may run Slurm's own
+    jobs while its kubelet is down. If most nodes stop being Ready at once, the cause is probably not in the nodes but
+    in the control plane of Kubernetes, or in the network to it: then no further node is drained.
+    """
+    limit = view.config.nodes.not_ready
+    if limit is None:
+        return {}
+    hybrid = [(node, slurm_node) for node in nodes if (slurm_node := _hybrid(view, node)) is not None]
+    silent = [node for node, _ in hybrid if external.silence(node, view.time, 0)]
+    is_outage = len(silent) >= OUTAGE_NODES and len(silent) >= OUTAGE_SHARE * len(hybrid)
+    return {
+        node["metadata"]["name"]: cause
+        for node, slurm_node in hybrid
+        if (cause := external.silence(node, view.time, limit)) and (not is_outage or external.is_ours(slurm_node))
+    }
+
+
+def _hybrid(view: NodeSyncView, node: KubeNode) -> Node | None:
+    """Return the node in Slurm if it has slurmd, and if Slurm's power saving does not stop and start it."""
+    slurm_node = view.snapshot.nodes.get(slurm_name(node))
+    if slurm_node is None or "EXTERNAL" in slurm_node.states or not eligibility.readiness(node):
+        return None
+    return None if "CLOUD" in slurm_node.states or not states.ASLEEP.isdisjoint(slurm_node.states) else slurm_node

@@ -6,12 +6,13 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime
 
 import flask
 from werkzeug.exceptions import HTTPException
 
 from bridge import __version__
-from bridge.apps.dashboard import formats, headers
+from bridge.apps.dashboard import headers
 from bridge.apps.dashboard.page_access import LONGEST_COOKIE, PageAccess
 from bridge.apps.dashboard.pages import Pages
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
@@ -40,9 +41,7 @@ def make_app(pages: Pages, access: PageAccess, hosts: Callable[[], Collection[st
     app.url_map.merge_slashes = False
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     app.jinja_env.globals.update(version=__version__, signs_in=access.signs_in)
-    app.jinja_env.filters.update(
-        duration=formats.duration, moment=formats.moment, machine=formats.machine, amount=formats.amount
-    )
+    app.jinja_env.filters.update(duration=duration, moment=moment, machine=machine, amount=amount)
     _add_checks(app, access, hosts)
     _add_error_handlers(app)
     _add_sign_in(app, access)
@@ -166,3 +165,38 @@ def _error(status: int, text: str) -> flask.typing.ResponseReturnValue:
     if flask.request.path.startswith(LOG_PATH):
         return flask.Response(f"podbridge: {text}\n", status, content_type="text/plain; charset=utf-8")
     return flask.render_template("error.html", status=status, text=text), status
+
+
+# --- times and amounts as short texts ---------------------------------------------------------------------------------
+_UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as kubectl prints it: ``5s``, ``12m``, ``3h``, ``2d``."""
+    whole = max(0, int(seconds))
+    for size, unit in _UNITS:
+        if whole >= 2 * size:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def moment(at: float) -> str:
+    """Return a time as ``2026-11-23 20:38:04`` in UTC."""
+    return _utc(at).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def machine(at: float) -> str:
+    """Return a time for the attribute ``datetime``."""
+    return _utc(at).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def amount(name: str, value: float) -> str:
+    """Return an amount of a resource: memory in GiB or TiB, others as numbers with at most one decimal."""
+    if name != "memory":
+        return f"{value:,.1f}".removesuffix(".0")
+    gib = value / 2**30
+    return f"{gib / 1024:,.1f} TiB" if gib >= 10 * 1024 else f"{gib:,.1f}".removesuffix(".0") + " GiB"
+
+
+def _utc(at: float) -> datetime:
+    return datetime.fromtimestamp(min(max(at, 0.0), 253402300799.0), UTC)

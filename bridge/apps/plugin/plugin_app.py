@@ -11,12 +11,15 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import flask
 from pydantic_core import to_json
+from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException
 
-from bridge.apps.plugin import bodies, foreign_requests
+from bridge.apps.plugin import bodies
+from bridge.apps.plugin.listen import Address
 from bridge.apps.plugin.plugin_answers import answer_of
 from bridge.apps.plugin.plugin_pods import Pods
 from bridge.apps.plugin.plugin_reports import Reports
@@ -120,7 +123,7 @@ def make_app(pods: Pods, reports: Reports, access: ServerAccess, clock: Clock, *
     def authorize() -> None:
         flask.g.began = time.monotonic()
         request = flask.request
-        foreign_requests.check(
+        refuse_foreign(
             request.headers, loopback=loopback, other_type=bool(request.content_length) and not request.is_json
         )
         if (refusal := access.refusal(request.environ)) is not None:
@@ -190,3 +193,28 @@ def _json(content: object) -> flask.Response:
 
 def _text(text: str, status: int = 200, headers: dict[str, str] | None = None) -> flask.Response:
     return flask.Response(text, status, headers, content_type="text/plain; charset=utf-8")
+
+
+def refuse_foreign(headers: Headers, *, loopback: bool, other_type: bool) -> None:
+    """Raise :class:`AnswerError` for a foreign request.
+
+    Only browsers send the header Origin. A page whose name resolves to a loopback address (DNS rebinding) sends its own
+    name as Host. ``other_type``: the request has a body whose Content-Type is not JSON; a form of another site can send
+    no JSON type. Go's clients may send no type.
+    """
+    if headers.get("Origin") is not None:
+        raise AnswerError(403, "header Origin: not allowed; requests of web pages are refused")
+    host = headers.get("Host", "")
+    if loopback and host and not _is_loopback(host):
+        raise AnswerError(421, f"header Host: {host[:100]!r} is not allowed; allowed: 127.0.0.1, [::1], localhost")
+    if other_type and headers.get("Content-Type"):
+        raise AnswerError(
+            415, f"header Content-Type: {headers['Content-Type'][:100]!r} is not allowed; allowed: application/json"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return Address(host=urlsplit(f"//{host}").hostname or "").is_local
+    except ValueError:  # a malformed IPv6 address
+        return False

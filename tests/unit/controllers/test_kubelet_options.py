@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from bridge.protocol.model.requests import LogOptions
 from bridge.serving.http_error import AnswerError
-from controllers.kubelet.options import log_options
+from controllers.kubelet.handlers import log_options
 
 NOW = 1_700_000_000.0
 

@@ -12,15 +12,7 @@ import click
 from admission.webhook_registration import is_managed
 from bridge import names
 from bridge.apps.cli import output
-from bridge.apps.cli.check import (
-    check_connections,
-    check_installations,
-    check_kueue,
-    check_nodes,
-    check_permissions,
-    check_pools,
-    check_webhook,
-)
+from bridge.apps.cli.check import check_cluster, check_connections, check_permissions, check_pools, check_webhook
 from bridge.apps.cli.check.findings import Finding
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.session import CommandSession
@@ -86,14 +78,14 @@ def findings(connection: ConnectionOptions) -> Iterator[Finding]:
         ("managed namespaces", _namespaces),
         ("webhook", check_webhook.webhook),
         ("policies", check_webhook.policies),
-        ("other installations", check_installations.collisions),
+        ("other installations", check_cluster.collisions),
         ("leases", _leases),
         *own,
         *([("nodes", _nodes)] if own else []),
         ("NATS", check_pools.nats),
         ("interLink", check_pools.interlink),
         ("pools", check_pools.pools),
-        ("Kueue", check_kueue.kueue),
+        ("Kueue", check_cluster.kueue),
         ("clocks", check_connections.clocks),
         ("certificates", check_connections.certificates),
     ]
@@ -224,5 +216,5 @@ def _nodes(session: CommandSession) -> Iterator[Finding]:
     if not session.config.slurm_rest_api:
         yield Finding("warn", "nodes", "not checked without Slurm", "fix Slurm first")
         return
-    yield from check_installations.taken_nodes(session)
-    yield from check_nodes.nodes(session)
+    yield from check_cluster.taken_nodes(session)
+    yield from check_cluster.nodes(session)

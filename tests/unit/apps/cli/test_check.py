@@ -14,10 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.apps.cli.check import (
+    check_cluster,
     check_command,
     check_connections,
-    check_installations,
-    check_kueue,
     check_permissions,
     check_pools,
     check_webhook,
@@ -230,7 +229,7 @@ ON = {"queues": {"enabled": True}}
     [({"groups": []}, {}, "ok"), ({"groups": []}, ON, "FAIL"), (SERVED, {}, "ok"), (SERVED, ON, "FAIL")],
 )
 def test_kueue_is_needed_only_for_master_queues(groups, config, expected):
-    assert results(run(check_kueue.kueue, session(Kube({"/apis": groups}), **config))) == [expected]
+    assert results(run(check_cluster.kueue, session(Kube({"/apis": groups}), **config))) == [expected]
 
 
 def test_a_master_queue_that_is_not_ready():
@@ -242,7 +241,7 @@ def test_a_master_queue_that_is_not_ready():
     ]
     served = {"resources": [{"name": "masterqueues"}]}
     objects = {"/apis": QUEUES_SERVED, "/apis/vk.io/v1": served, "/apis/vk.io/v1/masterqueues": {"items": queues}}
-    found = run(check_kueue.kueue, session(Kube(objects), **ON))
+    found = run(check_cluster.kueue, session(Kube(objects), **ON))
     assert results(found) == ["ok", "FAIL", "warn"]
     assert "bad is not Ready: Invalid: spec.flavors: empty" in found[1].found
 
@@ -381,8 +380,8 @@ def test_a_slurmrestd_that_hangs_is_asked_once(monkeypatch, tmp_path, hanging):
         (check_permissions, "permissions"),
         (check_webhook, "webhook"),
         (check_webhook, "policies"),
-        (check_installations, "collisions"),
-        (check_kueue, "kueue"),
+        (check_cluster, "collisions"),
+        (check_cluster, "kueue"),
         (check_pools, "pools"),
     ):
         monkeypatch.setattr(module, name, lambda _: iter(()))

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bridge.apps.cli.check import check_nodes
+from bridge.apps.cli.check import check_cluster
 from bridge.slurm.models import Node
 
 GIB = 1024
@@ -31,7 +31,7 @@ def slurm_node(name="n1", **more):
     ],
 )
 def test_what_slurm_offers_more_than_kubernetes(slurm, kube, wanted):
-    assert check_nodes.excess(slurm_node(**slurm), kube_node(**kube)) == wanted
+    assert check_cluster.excess(slurm_node(**slurm), kube_node(**kube)) == wanted
 
 
 def test_a_finding_names_a_few_of_many_nodes():
@@ -39,7 +39,7 @@ def test_a_finding_names_a_few_of_many_nodes():
     session = SimpleNamespace(
         nodes=lambda: [kube_node(name, cpu="7") for name in names], slurm_nodes={n: slurm_node(n) for n in names}
     )
-    shared, warning = check_nodes.nodes(session)
+    shared, warning = check_cluster.nodes(session)
     assert (shared.result, shared.found) == ("ok", "9 of 9 Kubernetes nodes are Slurm nodes too")
     assert warning.result == "warn" and "n0: 8 CPUs, Allocatable 7;" in warning.found
     assert warning.found.endswith("; and 6 more") and "CoreSpecCount" in warning.fix
@@ -47,4 +47,4 @@ def test_a_finding_names_a_few_of_many_nodes():
 
 def test_nodes_that_offer_the_same_are_no_finding():
     session = SimpleNamespace(nodes=lambda: [kube_node()], slurm_nodes={"n1": slurm_node()})
-    assert [finding.result for finding in check_nodes.nodes(session)] == ["ok"]
+    assert [finding.result for finding in check_cluster.nodes(session)] == ["ok"]

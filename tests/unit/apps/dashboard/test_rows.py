@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridge.apps.dashboard import formats, overview, selection, timeline
+from bridge.apps.dashboard import dashboard_app, overview, selection, timeline
 from bridge.apps.dashboard.rows import STATES, Times, keep, keep_node, row
 from tests import builders
 from tests.builders import container
@@ -189,13 +189,13 @@ class TestTimeline:
 
 class TestFormats:
     def test_short_texts(self):
-        assert [formats.duration(s) for s in (0, 119, 120, 7200, 200000)] == ["0s", "119s", "2m", "2h", "2d"]
-        assert formats.amount("memory", 512 * 2**30) == "512 GiB"
-        assert formats.amount("memory", 20 * 2**40) == "20.0 TiB"
-        assert formats.amount("cpu", 1.5) == "1.5"
-        assert formats.moment(ZERO) == "2026-11-23 10:00:00"
+        assert [dashboard_app.duration(s) for s in (0, 119, 120, 7200, 200000)] == ["0s", "119s", "2m", "2h", "2d"]
+        assert dashboard_app.amount("memory", 512 * 2**30) == "512 GiB"
+        assert dashboard_app.amount("memory", 20 * 2**40) == "20.0 TiB"
+        assert dashboard_app.amount("cpu", 1.5) == "1.5"
+        assert dashboard_app.moment(ZERO) == "2026-11-23 10:00:00"
 
     @given(st.floats(allow_nan=False, allow_infinity=False))
     def test_any_time_is_a_text(self, at):
-        assert formats.moment(at)[4] == "-"
-        assert json.dumps(formats.machine(at))
+        assert dashboard_app.moment(at)[4] == "-"
+        assert json.dumps(dashboard_app.machine(at))

@@ -7,8 +7,7 @@ import pytest
 
 from bridge.apps.plugin.bodies import LIMIT
 from bridge.apps.plugin.plugin_app import ROUTES
-from bridge.apps.plugin.plugin_pods import LEAST_SHARE, MOST_CREATIONS
-from bridge.apps.plugin.pool_slots import PoolSlots
+from bridge.apps.plugin.plugin_pods import LEAST_SHARE, MOST_CREATIONS, PoolSlots
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.interlink.pod_spec import Pod
 from cluster.polling import eventually

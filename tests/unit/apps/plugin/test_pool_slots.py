@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from bridge.apps.plugin.pool_slots import PoolSlots
+from bridge.apps.plugin.plugin_pods import PoolSlots
 from bridge.errors import SiteDownError
 
 

@@ -1,0 +1,143 @@
+"""The checks of ``podbridge check`` about what the cluster has: other installations, shared nodes, and Kueue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bridge.apps.cli.check.findings import Finding
+from bridge.apps.cli.session import CommandSession
+from bridge.config import installations
+from bridge.errors import KubeForbiddenError
+from bridge.kube.discovery import is_served
+from bridge.kube.resources import MASTER_QUEUES, MUTATING_WEBHOOKS, NAMESPACES
+from bridge.slurm.models import Node
+from bridge.workload import node_ownership, pool_selection, quantity
+from bridge.workload.eligibility import slurm_name
+from bridge.workload.resources import allocatable
+
+OTHERS = "other installations"
+
+
+def collisions(session: CommandSession) -> Iterator[Finding]:
+    """Compare the configuration with the records of the others."""
+    own = installations.of(session.config)
+    configuration = f"{session.config.admission.webhook_name}-mutate"
+    try:
+        found = session.kube.get(MUTATING_WEBHOOKS.path())["items"]
+    except KubeForbiddenError:
+        yield Finding("warn", OTHERS, "this user may not list webhook configurations", "run it as an administrator")
+        return
+    try:
+        namespaces = {
+            each["metadata"]["name"]: each["metadata"].get("labels") or {}
+            for each in session.kube.get(NAMESPACES.path())["items"]
+        }
+    except KubeForbiddenError:
+        namespaces = {}
+    for name, other in installations.others(found, configuration):
+        if other is None:
+            yield Finding("warn", OTHERS, f"{name} has no readable record", "upgrade and restart that installation")
+            continue
+        problems = installations.collisions(own, other, namespaces)
+        for problem in problems:
+            yield Finding("FAIL", OTHERS, f"{other.name}: {problem}", "see docs/admins/several-schedulers.md")
+        if not problems:
+            yield Finding("ok", OTHERS, f"{other.name}: scheduler {other.scheduler}")
+
+
+def taken_nodes(session: CommandSession) -> Iterator[Finding]:
+    """Find the nodes that this installation is to manage, but another scheduler has taken."""
+    taken: dict[str, list[str]] = {}
+    for node in session.nodes():
+        holder, slurm_node = node_ownership.holder(node), session.slurm_nodes.get(slurm_name(node))
+        if pool_selection.is_virtual(node) or slurm_node is None or holder in ("", session.config.scheduler_name):
+            continue
+        if node_ownership.is_possible(session.config, node, slurm_node):
+            taken.setdefault(holder, []).append(node["metadata"]["name"])
+    for holder, found in sorted(taken.items()):
+        text = f"{', '.join(sorted(found))}: taken by scheduler {holder}"
+        yield Finding("warn", "nodes", text, "set partitions or nodes.selector, or remove the taint")
+
+
+NAMED = 3
+"""Largest number of nodes in a finding."""
+
+
+def nodes(session: CommandSession) -> Iterator[Finding]:
+    """Find the nodes that both know, and those on which Slurm offers more than Kubernetes."""
+    found = [node for node in session.nodes() if not pool_selection.is_virtual(node)]
+    shared = [node for node in found if slurm_name(node) in session.slurm_nodes]
+    result = "ok" if shared else "FAIL"
+    fix = (
+        ""
+        if shared
+        else "use the same names, or set the label slinky.slurm.net/slurm-nodename=NAME on the Kubernetes node"
+    )
+    yield Finding(result, "nodes", f"{len(shared)} of {len(found)} Kubernetes nodes are Slurm nodes too", fix)
+    excesses = {
+        str(node["metadata"]["name"]): text
+        for node in shared
+        if (text := excess(session.slurm_nodes[slurm_name(node)], node))
+    }
+    if excesses:
+        shown = "; ".join(f"{name}: {text}" for name, text in sorted(excesses.items())[:NAMED])
+        more = f"; and {len(excesses) - NAMED} more" if len(excesses) > NAMED else ""
+        yield Finding(
+            "warn",
+            "nodes",
+            f"Slurm offers more than Kubernetes, so it starts jobs whose pods do not fit: {shown}{more}",
+            "set CoreSpecCount and MemSpecLimit in slurm.conf, so that Slurm offers no more than Allocatable",
+        )
+
+
+def excess(slurm_node: Node, node: Mapping[str, Any]) -> str:
+    """Return the CPUs and the memory of which Slurm offers more than Allocatable of the node; empty if neither."""
+    offered = allocatable(node)
+    found = []
+    cpus, memory = slurm_node.usable_cpus or slurm_node.cpus, slurm_node.memory_mib - slurm_node.reserved_mib
+    if "cpu" in offered and cpus > offered["cpu"]:
+        found.append(f"{cpus} CPUs, Allocatable {offered['cpu'].normalize():f}")
+    if "memory" in offered and memory > (limit := int(offered["memory"] / quantity.MIB)):
+        found.append(f"{memory} MiB of memory, Allocatable {limit} MiB")
+    return ", ".join(found)
+
+
+KUEUE, GROUP = "Kueue", "kueue.x-k8s.io"
+
+
+def kueue(session: CommandSession) -> Iterator[Finding]:
+    """Check that Kueue and the CRD of MasterQueues are installed if they are enabled, and the MasterQueues."""
+    groups = {group["name"]: group for group in session.kube.get("/apis").get("groups") or ()}
+    enabled = session.config.queues.enabled
+    if GROUP not in groups:
+        if enabled:
+            text = "not installed, but queues.enabled is true"
+            yield Finding("FAIL", KUEUE, text, "install Kueue, or set queues.enabled to false")
+        else:
+            yield Finding("ok", KUEUE, "not installed")
+        return
+    version = groups[GROUP]["preferredVersion"]["version"]
+    if not enabled:
+        yield Finding("ok", KUEUE, f"installed, {version}; MasterQueues are off (queues.enabled)")
+        return
+    if not is_served(session.kube, MASTER_QUEUES):
+        fix = "kubectl apply -f config/crds.yaml; with Helm, helm upgrade"
+        yield Finding("FAIL", KUEUE, "queues.enabled is true, but the CRD masterqueues.vk.io does not exist", fix)
+        return
+    try:
+        queues = session.kube.get(MASTER_QUEUES.path())["items"]
+    except KubeForbiddenError:
+        yield Finding("warn", KUEUE, "this user may not list MasterQueues", "run it as an administrator")
+        return
+    yield Finding("ok", KUEUE, f"installed, {version}; {len(queues)} MasterQueues")
+    for queue in queues:
+        name = queue["metadata"]["name"]
+        conditions = {c["type"]: c for c in (queue.get("status") or {}).get("conditions") or ()}
+        ready = conditions.get("Ready")
+        if ready is None:
+            fix = "check that podbridge controllers runs with queues.enabled"
+            yield Finding("warn", KUEUE, f"MasterQueue {name} has no status", fix)
+        elif ready["status"] != "True":
+            text = f"MasterQueue {name} is not Ready: {ready.get('reason')}: {ready.get('message', '')}"
+            yield Finding("FAIL", KUEUE, text, f"kubectl describe masterqueue {name}; see docs/admins/kueue.md")
