@@ -166,7 +166,7 @@ def test_200_slow_clients_delay_nobody(serve: Callable[..., Server], kind: str) 
     finally:
         slow.close()
     assert times[-1] < 2
-    assert times[10] < max(0.2, 5 * alone[10])  # a client that waits for a deadline of others waits 5 s
+    assert times[10] < max(1, 5 * alone[10])  # a client that waits for a deadline of others waits 5 s
 
 
 @pytest.mark.parametrize(("kind", "timeout"), [("handshake", "HANDSHAKE"), ("headers", "REQUEST"), ("body", "REQUEST")])
