@@ -39,46 +39,46 @@ _OF_CONTAINERS = frozenset(
 """Reasons that concern one container; every other reason is that of the job."""
 
 
-def job_status(pod: Pod, told: PodStatus, owner: str) -> JobStatus | None:
+def job_status(pod: Pod, answer: PodStatus, owner: str) -> JobStatus | None:
     """Return the state of a job; ``None`` if the plugin does not know it: every container has an empty state.
 
     Raises :class:`SiteError` if the answer is of another pod or lacks a container of the pod.
     """
     metadata = pod["metadata"]
-    if told.uid != metadata["uid"] or told.name != metadata["name"] or told.namespace != metadata["namespace"]:
-        raise SiteError(f"the plugin answered for pod {told.namespace}/{told.name} ({told.uid}) instead")
+    if answer.uid != metadata["uid"] or answer.name != metadata["name"] or answer.namespace != metadata["namespace"]:
+        raise SiteError(f"the plugin answered for pod {answer.namespace}/{answer.name} ({answer.uid}) instead")
     spec = pod.get("spec") or {}
-    main = {str(entry.get("name")): _container(entry) for entry in told.containers}
-    init = {str(entry.get("name")): _container(entry) for entry in told.init_containers}
-    wanted = [str(each["name"]) for each in spec.get("containers") or ()] or list(main)
-    if lacking := [name for name in wanted if name not in main]:
+    main = {str(entry.get("name")): _container(entry) for entry in answer.containers}
+    init = {str(entry.get("name")): _container(entry) for entry in answer.init_containers}
+    container_names = [str(each["name"]) for each in spec.get("containers") or ()] or list(main)
+    if lacking := [name for name in container_names if name not in main]:
         raise SiteError(f"the plugin's answer lacks container {lacking[0]!r}")
-    if not wanted:
+    if not container_names:
         raise SiteError("the plugin's answer has no containers")
-    if all(not _state(entry) for entry in (*told.containers, *told.init_containers)):
+    if all(not _state(entry) for entry in (*answer.containers, *answer.init_containers)):
         return None
-    containers = [main[name] for name in wanted]
+    containers = [main[name] for name in container_names]
     ended = [each.ended for each in containers if each.state == "terminated" and each.ended is not None]
     bad_init = [each for each in init.values() if each.ended is not None and each.ended.exit_code != 0]
-    known = [*init.values(), *containers]
+    states = [*init.values(), *containers]
     phase: Literal["queued", "running", "ended"] = "queued"
-    if bad_init or all(_is_over(entry) for entry in told.containers if entry.get("name") in wanted):
+    if bad_init or all(_is_over(entry) for entry in answer.containers if entry.get("name") in container_names):
         phase = "ended"
-    elif any(each.state != "waiting" for each in known):
+    elif any(each.state != "waiting" for each in states):
         phase = "running"
     failed = bool(bad_init) or any(each.exit_code != 0 for each in ended)
-    reason, message = _why(phase, known, told)
+    reason, message = _reason_and_message(phase, states, answer)
     return JobStatus(
         job=metadata["uid"],
         owner=owner,
         namespace=metadata["namespace"],
         name=metadata["name"],
-        job_id=(told.jid or "")[:LONGEST],
+        job_id=(answer.jid or "")[:LONGEST],
         phase=phase,
         outcome="" if phase != "ended" else "Failed" if failed or len(ended) < len(containers) else "Succeeded",
         reason=reason,
         message=message,
-        started_at=min((at for each in known if (at := _began(each)) is not None), default=None),
+        started_at=min((at for each in states if (at := _began(each)) is not None), default=None),
         ended_at=max((each.finished_at for each in ended if each.finished_at), default=None)
         if phase == "ended"
         else None,
@@ -91,15 +91,15 @@ def _began(state: ContainerState) -> float | None:
     return state.ended.started_at if state.ended is not None else state.started_at
 
 
-def _why(phase: str, known: Iterable[ContainerState], told: PodStatus) -> tuple[str, str]:
+def _reason_and_message(phase: str, states: Iterable[ContainerState], answer: PodStatus) -> tuple[str, str]:
     if phase == "ended":
-        for state in known:
+        for state in states:
             ended = state.ended
             if ended is not None and ended.exit_code != 0 and ended.reason and ended.reason not in _OF_CONTAINERS:
                 return ended.reason, ended.message
         return "", ""
     if phase == "queued":
-        for entry in told.containers:
+        for entry in answer.containers:
             waiting = _state(entry).get("waiting")
             if isinstance(waiting, dict) and (reason := _reason(waiting)):
                 return reason, _text(waiting, "message")
@@ -150,29 +150,29 @@ def _container(entry: Mapping[str, Any]) -> ContainerState:
     )
 
 
-def _ended(found: object) -> Termination | None:
-    if not isinstance(found, dict):
+def _ended(terminated: object) -> Termination | None:
+    if not isinstance(terminated, dict):
         return None
-    code, signal = found.get("exitCode"), found.get("signal")
+    code, signal = terminated.get("exitCode"), terminated.get("signal")
     return Termination(
         # Go omits no exit code; a plugin in another language may omit a 0
         exit_code=code if isinstance(code, int) and abs(code) < 2**31 else 0 if code is None else KILLED,
         signal=signal if isinstance(signal, int) and 0 <= signal < 256 else 0,
-        reason=_reason(found),
-        message=_text(found, "message"),
-        started_at=_time(found.get("startedAt")),
-        finished_at=_time(found.get("finishedAt")),
+        reason=_reason(terminated),
+        message=_text(terminated, "message"),
+        started_at=_time(terminated.get("startedAt")),
+        finished_at=_time(terminated.get("finishedAt")),
     )
 
 
-def _reason(found: Mapping[str, Any]) -> str:
+def _reason(state: Mapping[str, Any]) -> str:
     """Return a reason that Kubernetes accepts; upstream also has texts such as ``Init:0/1``."""
-    text = _text(found, "reason")
+    text = _text(state, "reason")
     return text if _CAMEL.fullmatch(text) else ""
 
 
-def _text(found: Mapping[str, Any], key: str) -> str:
-    value = found.get(key)
+def _text(state: Mapping[str, Any], key: str) -> str:
+    value = state.get(key)
     return value[:LONGEST] if isinstance(value, str) else ""
 
 

@@ -35,9 +35,9 @@ def sent_options(pod: Pod, options: LogOptions, now: float) -> LogStruct:
     )
 
 
-def received_options(told: LogStruct, now: float) -> LogOptions:
+def received_options(request: LogStruct, now: float) -> LogOptions:
     """Return the options of a request; raises ``ValueError`` with the path of the field. ``now``: since 1970."""
-    opts = told.opts
+    opts = request.opts
     since: float | None = None
     if opts.since_time not in (None, "", NO_TIME):
         try:
@@ -54,7 +54,7 @@ def received_options(told: LogStruct, now: float) -> LogOptions:
     if opts.since_seconds:
         since = now - opts.since_seconds
     return LogOptions(
-        container=told.container_name,
+        container=request.container_name,
         follow=bool(opts.follow),
         tail=opts.tail or None,
         since=since,

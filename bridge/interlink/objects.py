@@ -38,15 +38,15 @@ else:
         """``Many[T]``: a list that may be null."""
 
         def __class_getitem__(cls, item: Any) -> Any:
-            made = list[item]
-            return Annotated[made, BeforeValidator(_or_empty_list, json_schema_input_type=made | None)]
+            collection = list[item]
+            return Annotated[collection, BeforeValidator(_or_empty_list, json_schema_input_type=collection | None)]
 
     class Map:
         """``Map[V]``: an object with values of one type that may be null."""
 
         def __class_getitem__(cls, item: Any) -> Any:
-            made = dict[str, item]
-            return Annotated[made, BeforeValidator(_or_empty_map, json_schema_input_type=made | None)]
+            collection = dict[str, item]
+            return Annotated[collection, BeforeValidator(_or_empty_map, json_schema_input_type=collection | None)]
 
 
 Label = Annotated[str, StringConstraints(pattern=f"^{names.DNS_LABEL}$")]

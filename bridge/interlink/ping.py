@@ -36,27 +36,27 @@ def ping_response(capacity: Mapping[str, str], taints: Iterable[str] | None) -> 
     )
 
 
-def capacity(told: PingResponse) -> dict[str, str]:
+def capacity(answer: PingResponse) -> dict[str, str]:
     """Return the resources of an answer as Kubernetes quantities. Invalid, negative and huge values are left out."""
-    resources = told.resources or PingResources()
+    resources = answer.resources or PingResources()
     stated = {"cpu": resources.cpu, "memory": resources.memory, "pods": resources.pods}
-    found = {name: value for name, value in stated.items() if value and _quantity(value) is not None}
+    quantities = {name: value for name, value in stated.items() if value and _quantity(value) is not None}
     for entry in resources.accelerators:
         if entry.resource_type and _count(str(entry.available)) is not None:
-            found[entry.resource_type] = str(_count(str(entry.available)))
-    return found
+            quantities[entry.resource_type] = str(_count(str(entry.available)))
+    return quantities
 
 
-def taints(told: PingResponse) -> list[str] | None:
+def taints(answer: PingResponse) -> list[str] | None:
     """Return the taints of an answer as ``key=value:Effect``; ``None`` if it has none to set.
 
     As in interLink's virtual kubelet, an unknown effect counts as NoSchedule, and a taint without a key is left out.
     """
-    if told.taints is None:
+    if answer.taints is None:
         return None
     return [
         f"{taint.key}={taint.value or ''}:{taint.effect if taint.effect in _EFFECTS else _EFFECTS[0]}"
-        for taint in told.taints
+        for taint in answer.taints
         if taint.key
     ]
 
@@ -64,10 +64,10 @@ def taints(told: PingResponse) -> list[str] | None:
 def total(capacities: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return the sum of resources, as plain numbers."""
     sums: dict[str, Decimal] = {}
-    for each in capacities:
-        for name, value in each.items():
-            if (found := _quantity(value)) is not None:
-                sums[name] = sums.get(name, Decimal(0)) + found
+    for resources in capacities:
+        for name, value in resources.items():
+            if (number := _quantity(value)) is not None:
+                sums[name] = sums.get(name, Decimal(0)) + number
     return {name: f"{value.normalize():f}" for name, value in sums.items()}
 
 
@@ -79,13 +79,13 @@ def _taint(text: str) -> PingTaint:
 
 def _quantity(text: str) -> Decimal | None:
     try:
-        found = quantity.parse(text)
+        number = quantity.parse(text)
     except ValueError:
         return None
-    return found if 0 <= found <= _MOST else None
+    return number if 0 <= number <= _MOST else None
 
 
 def _count(text: str | None) -> int | None:
     """Return a quantity as a whole number, rounded down; ``None`` if it is none, negative or huge."""
-    found = None if text is None else _quantity(text)
-    return None if found is None else int(found)
+    number = None if text is None else _quantity(text)
+    return None if number is None else int(number)

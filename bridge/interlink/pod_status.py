@@ -114,7 +114,7 @@ def _end(job: JobStatus, init: list[Entry], main: list[Entry], sidecars: list[bo
 
 
 def _terminated(code: int, reason: str, message: str, started: str | None, finished: str | None) -> Entry:
-    found: Entry = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": finished}
+    terminated: Entry = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": finished}
     if message:
-        found["message"] = message
-    return {"terminated": found}
+        terminated["message"] = message
+    return {"terminated": terminated}

@@ -134,7 +134,7 @@ class Cache:
 
         Subscribers get the change with the event of the watch, always in the cache's thread.
         """
-        self._store.apply(self._kept(obj))
+        self._store.apply(self._pruned(obj))
 
     def subscribe(self, fn: Subscriber) -> None:
         """Call ``fn(type, old, new)`` with "add" for each existing object now, and for each later change.
@@ -196,7 +196,7 @@ class Cache:
             if "resourceVersion" not in (page.get("metadata") or {}):
                 raise KubeError(f"GET {self._path}: the answer is not a list")
             kind = {"apiVersion": page.get("apiVersion", ""), "kind": page.get("kind", "").removesuffix("List")}
-            objects += [self._kept({**kind, **item}) for item in page.get("items") or ()]
+            objects += [self._pruned({**kind, **item}) for item in page.get("items") or ()]
             token = page["metadata"].get("continue") or ""
             if not token:
                 break
@@ -233,7 +233,7 @@ class Cache:
             obj = event["object"]
             version = obj["metadata"]["resourceVersion"]
             if event["type"] != "BOOKMARK":
-                obj = self._kept(obj)
+                obj = self._pruned(obj)
                 with self._delivery:
                     self._deliver(self._store.remove(obj) if event["type"] == "DELETED" else self._store.put(obj))
             if number(version) > number(self._version):
@@ -269,7 +269,7 @@ class Cache:
     def _confirm(self) -> None:
         self._confirmed = self._clock.monotonic()
 
-    def _kept(self, obj: Object) -> Object:
+    def _pruned(self, obj: Object) -> Object:
         if "managedFields" in obj["metadata"]:
             metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
             obj = {**obj, "metadata": metadata}

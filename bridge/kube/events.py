@@ -142,8 +142,8 @@ class EventRecorder:
 
     def _queue_event(self, regarding: Object, reason: str, message: str, kind: str, action: str) -> None:
         note = message.encode()[:NOTE_LIMIT].decode(errors="ignore")
-        about = f"{regarding.get('uid') or regarding.get('name', '')}{regarding.get('fieldPath', '')}"
-        key = (about, reason, note, kind)
+        subject = f"{regarding.get('uid') or regarding.get('name', '')}{regarding.get('fieldPath', '')}"
+        key = (subject, reason, note, kind)
         now = self._clock.monotonic()
         with self._lock:
             series = self._series.get(key)
@@ -213,8 +213,8 @@ class EventRecorder:
             if again:
                 self._queue.add_after(key, SERIES_PERIOD)
 
-    def _forget(self, key: Key, series: _Series, why: str) -> None:
-        log.warning("event not written", extra=kv(reason=key[1], why=why))
+    def _forget(self, key: Key, series: _Series, cause: str) -> None:
+        log.warning("event not written", extra=kv(reason=key[1], why=cause))
         EVENTS_DROPPED.inc()
         self._queue.forget(key)
         with self._lock:

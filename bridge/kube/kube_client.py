@@ -172,17 +172,17 @@ class KubeClient:
         :class:`KubeUnavailableError` (``kube_reason`` "IdleTimeout") after ``idle_timeout`` seconds without a complete
         event: a time limit of the server does not end a half-open connection.
         """
-        what = f"WATCH {path}"
+        request = f"WATCH {path}"
         response = self._stream(path, {**params, "watch": True}, idle_timeout)
         self._count("WATCH", response.status)
         if response.status != 200:
-            raise error_of(what, response.status, self._refusal(what, response), response.headers)
+            raise error_of(request, response.status, self._refusal(request, response), response.headers)
         with self._watches_lock:
             self._watches.add(response)
         try:
             if self._closed.is_set():
                 return
-            yield from watch_stream.events(what, response, idle_timeout, self._clock)
+            yield from watch_stream.events(request, response, idle_timeout, self._clock)
         finally:
             with self._watches_lock:
                 self._watches.discard(response)
@@ -191,12 +191,12 @@ class KubeClient:
 
     def text(self, path: str, params: Params, *, idle_timeout: float) -> TextStream:
         """GET a text that the server may continue, such as a log; it breaks after ``idle_timeout`` silent seconds."""
-        what = f"GET {path}"
+        request = f"GET {path}"
         response = self._stream(path, params, idle_timeout, accept="*/*")
         self._count("GET", response.status)
         if response.status != 200:
-            raise error_of(what, response.status, self._refusal(what, response), response.headers)
-        return TextStream(what, response)
+            raise error_of(request, response.status, self._refusal(request, response), response.headers)
+        return TextStream(request, response)
 
     def close(self) -> None:
         """End all watches permanently; they raise or end in the threads that read them.
@@ -221,15 +221,15 @@ class KubeClient:
         content_type: str = JSON,
         accept: str = JSON,
     ) -> Object:
-        what = f"{method} {path}"
+        request = f"{method} {path}"
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         tries = 1
         while True:
             answer = self._send(method, path, params, data, content_type, accept)
             self._count(method, answer.status)
             if 200 <= answer.status < 300:
-                return parsed(what, answer.status, answer.body)
-            error = error_of(what, answer.status, answer.body, answer.headers)
+                return parsed(request, answer.status, answer.body)
+            error = error_of(request, answer.status, answer.body, answer.headers)
             if answer.status != 429 or error.retry_after is None or tries >= self._tries:
                 raise error
             tries += 1
@@ -297,12 +297,12 @@ class KubeClient:
         return authorization
 
     @staticmethod
-    def _refusal(what: str, response: urllib3.BaseHTTPResponse) -> bytes:
+    def _refusal(request: str, response: urllib3.BaseHTTPResponse) -> bytes:
         """Read the body of an answer without events."""
         try:
             return bytes(response.read(LARGEST_REFUSAL))
         except BROKEN as error:
-            raise unavailable(f"{what}: no answer: {short(error)}", reason="Broken") from error
+            raise unavailable(f"{request}: no answer: {short(error)}", reason="Broken") from error
         finally:
             response.close()
 

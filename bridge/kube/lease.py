@@ -59,8 +59,8 @@ class Elector:
         self._clock = clock
         self._rand = rand
         self._held_until = -math.inf
-        self._seen: dict[str, Any] | None = None  # the newest known state of the lease
-        self._seen_at = -math.inf
+        self._lease: dict[str, Any] | None = None  # the newest known state of the lease
+        self._changed_at = -math.inf
         self._released = True
         self._gauge = LEADER.labels(name)
         self._gauge.set(0)
@@ -99,14 +99,14 @@ class Elector:
 
         Call this only when no write is in progress: the successor relies on it (:attr:`inherited`).
         """
-        if not self.held or self._seen is None:
+        if not self.held or self._lease is None:
             return
         self._held_until = -math.inf
         self._gauge.set(0)
-        spec = {**self._seen["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         spec["renewTime"] = rfc3339(self._clock.time(), micro=True)
         try:
-            self._client.replace(self._path(), {**self._seen, "spec": spec})
+            self._client.replace(self._path(), {**self._lease, "spec": spec})
             log.info("leader lease released", extra=kv(lease=self._name))
         except BridgeError as error:
             log.warning("leader lease not released", extra=kv(lease=self._name, error=str(error)))
@@ -128,7 +128,7 @@ class Elector:
         except KubeConflictError:
             self._read()  # another writer, or an earlier request of this process without an answer
         except KubeNotFoundError:
-            self._seen = None  # deleted; another process may have created a new one
+            self._lease = None  # deleted; another process may have created a new one
         except KubeError as error:
             log.warning("leader lease not written", extra=kv(lease=self._name, error=str(error)))
         return False
@@ -137,7 +137,7 @@ class Elector:
         try:
             self._observe(self._client.get(self._path()))
         except KubeNotFoundError:
-            self._seen = None
+            self._lease = None
         except KubeError as error:
             log.debug("leader lease not read", extra=kv(lease=self._name, error=str(error)))
 
@@ -148,7 +148,7 @@ class Elector:
         now = rfc3339(self._clock.time(), micro=True)
         fields: dict[str, Any] = {"holderIdentity": self._identity, "renewTime": now}
         fields["leaseDurationSeconds"] = math.ceil(self._lease_duration)
-        if self._seen is None:
+        if self._lease is None:
             body = {
                 "apiVersion": LEASES.api_version,
                 "kind": "Lease",
@@ -157,31 +157,31 @@ class Elector:
             }
             answer = self._client.create(LEASES.path(self._namespace), body)
         else:
-            spec = self._seen["spec"]
+            spec = self._lease["spec"]
             if self._holder() != self._identity:
                 if self._holder() and self._clock.monotonic() < self._expires_at():
                     return False
                 fields |= {"acquireTime": now, "leaseTransitions": (spec.get("leaseTransitions") or 0) + 1}
             # the resourceVersion makes this fail if the lease has changed since
-            answer = self._client.replace(self._path(), {**self._seen, "spec": {**spec, **fields}})
+            answer = self._client.replace(self._path(), {**self._lease, "spec": {**spec, **fields}})
         self._observe(answer)
         self._held_until = sent_at + self._lease_duration
         return True
 
     def _observe(self, lease: dict[str, Any]) -> None:
         lease.setdefault("spec", {})
-        if self._seen is None or self._seen["spec"] != lease["spec"]:
-            self._seen_at = self._clock.monotonic()
-        self._seen = lease
+        if self._lease is None or self._lease["spec"] != lease["spec"]:
+            self._changed_at = self._clock.monotonic()
+        self._lease = lease
         if not self.held and self._holder() != self._identity:
             self._released = not self._holder()
 
     def _holder(self) -> str:
-        return (self._seen or {"spec": {}})["spec"].get("holderIdentity") or ""
+        return (self._lease or {"spec": {}})["spec"].get("holderIdentity") or ""
 
     def _expires_at(self) -> float:
-        assert self._seen is not None  # noqa: S101
-        return self._seen_at + (self._seen["spec"].get("leaseDurationSeconds") or self._lease_duration)
+        assert self._lease is not None  # noqa: S101
+        return self._changed_at + (self._lease["spec"].get("leaseDurationSeconds") or self._lease_duration)
 
     def _path(self) -> str:
         return LEASES.path(self._namespace, self._name)

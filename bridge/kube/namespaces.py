@@ -40,10 +40,10 @@ def read_from(client: KubeClient) -> Read:
 
     def read(name: str) -> Namespace:
         try:
-            found = client.get(NAMESPACES.path(name=name), metadata_only=True)
+            namespace = client.get(NAMESPACES.path(name=name), metadata_only=True)
         except KubeNotFoundError:
             return Namespace()
-        return of(found)
+        return of(namespace)
 
     return read
 

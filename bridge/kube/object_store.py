@@ -69,10 +69,10 @@ class ObjectStore:
     def remove(self, obj: Object) -> list[Change]:
         """Remove ``obj``; nothing changes if the stored object of this name has another UID."""
         with self._lock:
-            known = self._by_key.get(_key(obj))
-            if known is None or _uid(known) != _uid(obj):
+            stored = self._by_key.get(_key(obj))
+            if stored is None or _uid(stored) != _uid(obj):
                 return []
-            self._drop(known)
+            self._drop(stored)
             return [("delete", obj, None)]
 
     def replace(self, objects: list[Object], *, rewritten: bool = False) -> list[Change]:
@@ -97,31 +97,31 @@ class ObjectStore:
         The change is returned by :meth:`put` when the watch delivers it.
         """
         with self._lock:
-            known = self._by_uid.get(_uid(obj))
-            if known is None or not older(known, obj):
+            stored = self._by_uid.get(_uid(obj))
+            if stored is None or not older(stored, obj):
                 return False
-            self._delivered.setdefault(_uid(obj), known)
+            self._delivered.setdefault(_uid(obj), stored)
             self._set(obj)
             return True
 
     def _put(self, obj: Object, *, force: bool) -> list[Change]:
-        known = self._by_key.get(_key(obj))
-        if known is None:
+        stored = self._by_key.get(_key(obj))
+        if stored is None:
             self._set(obj)
             return [("add", None, obj)]
-        if _uid(known) != _uid(obj):
-            if older(obj, known) and not force:
+        if _uid(stored) != _uid(obj):
+            if older(obj, stored) and not force:
                 return []
-            self._drop(known)
+            self._drop(stored)
             self._set(obj)
-            return [("delete", known, None), ("add", None, obj)]
-        if older(known, obj) or (force and older(obj, known)):
+            return [("delete", stored, None), ("add", None, obj)]
+        if older(stored, obj) or (force and older(obj, stored)):
             self._set(obj)
-            return [("update", self._delivered.pop(_uid(obj), known), obj)]
-        if older(obj, known):
+            return [("update", self._delivered.pop(_uid(obj), stored), obj)]
+        if older(obj, stored):
             return []
-        seen = self._delivered.pop(_uid(obj), None)
-        return [] if seen is None else [("update", seen, known)]
+        delivered = self._delivered.pop(_uid(obj), None)
+        return [] if delivered is None else [("update", delivered, stored)]
 
     def _set(self, obj: Object) -> None:
         self._by_key[_key(obj)] = obj

@@ -73,24 +73,24 @@ def prune_pod(pod: Object) -> Object:
     token: they limit the selection of a pool.
     """
     spec = pod.get("spec") or {}
-    kept = pick(spec, _POD_SPEC)
+    pruned_spec = pick(spec, _POD_SPEC)
     waiting = not spec.get("nodeName")
     if waiting:
-        kept |= pick(spec, ("imagePullSecrets", "resourceClaims"))
+        pruned_spec |= pick(spec, ("imagePullSecrets", "resourceClaims"))
     if volumes := [*claim_volumes(spec), *(v for v in spec.get("volumes") or () if waiting and _is_confidential(v))]:
-        kept["volumes"] = volumes
+        pruned_spec["volumes"] = volumes
     node_affinity = (spec.get("affinity") or {}).get("nodeAffinity")
     if node_affinity:
-        kept["affinity"] = {"nodeAffinity": node_affinity}
+        pruned_spec["affinity"] = {"nodeAffinity": node_affinity}
     for containers in ("containers", "initContainers"):
         if spec.get(containers):
             shared = bool(spec.get("hostNetwork"))
-            kept[containers] = [_container(container, waiting, shared) for container in spec[containers]]
+            pruned_spec[containers] = [_container(container, waiting, shared) for container in spec[containers]]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": _metadata(pod),
-        "spec": kept,
+        "spec": pruned_spec,
         "status": pick(pod.get("status") or {}, (*_POD_STATUS, *_CLAIM_STATUS) if waiting else _POD_STATUS),
     }
 
@@ -98,8 +98,8 @@ def prune_pod(pod: Object) -> Object:
 def prune_node(node: Object) -> Object:
     """Keep names, labels, annotations, taints, resources and conditions; drop images, addresses and system info."""
     status = node.get("status") or {}
-    kept = pick(status, ("allocatable", "capacity"))
-    kept["conditions"] = [
+    pruned_status = pick(status, ("allocatable", "capacity"))
+    pruned_status["conditions"] = [
         pick(c, ("type", "status", "reason", "lastTransitionTime")) for c in status.get("conditions") or ()
     ]
     return {
@@ -107,7 +107,7 @@ def prune_node(node: Object) -> Object:
         "kind": "Node",
         "metadata": _metadata(node),
         "spec": pick(node.get("spec") or {}, ("unschedulable", "taints")),
-        "status": kept,
+        "status": pruned_status,
     }
 
 
@@ -134,13 +134,13 @@ def prune_storage_class(storage_class: Object) -> Object:
 
 def claim_volumes(spec: Mapping[str, Any]) -> list[Object]:
     """Return the volumes of a pod's spec that use a PersistentVolumeClaim, without its template."""
-    found: list[Object] = []
+    volumes: list[Object] = []
     for volume in spec.get("volumes") or ():
         if "persistentVolumeClaim" in volume:
-            found.append(pick(volume, ("name", "persistentVolumeClaim")))
+            volumes.append(pick(volume, ("name", "persistentVolumeClaim")))
         elif "ephemeral" in volume:
-            found.append({"name": volume["name"], "ephemeral": {}})
-    return found
+            volumes.append({"name": volume["name"], "ephemeral": {}})
+    return volumes
 
 
 def _storage(obj: Object, kind: str, keys: tuple[str, ...]) -> Object:
@@ -164,14 +164,14 @@ def host_ports(container: Mapping[str, Any], host_network: bool) -> list[Object]
 
 
 def _container(container: Object, waiting: bool, host_network: bool) -> Object:
-    kept = pick(container, _CONTAINER)
+    pruned = pick(container, _CONTAINER)
     if ports := host_ports(container, host_network):
-        kept["ports"] = ports
+        pruned["ports"] = ports
     if not waiting:
-        return kept
+        return pruned
     env = [entry for entry in container.get("env") or () if "secretKeyRef" in (entry.get("valueFrom") or ())]
     env_from = [entry for entry in container.get("envFrom") or () if "secretRef" in entry]
-    return kept | ({"env": env} if env else {}) | ({"envFrom": env_from} if env_from else {})
+    return pruned | ({"env": env} if env else {}) | ({"envFrom": env_from} if env_from else {})
 
 
 def _is_confidential(volume: Object) -> bool:
@@ -184,11 +184,11 @@ def _is_confidential(volume: Object) -> bool:
 
 def _metadata(obj: Object) -> Object:
     metadata = obj.get("metadata") or {}
-    kept = pick(metadata, _METADATA)
+    pruned = pick(metadata, _METADATA)
     annotations = metadata.get("annotations")
     if annotations:
-        kept["annotations"] = {key: value for key, value in annotations.items() if key != LAST_APPLIED}
-    return kept
+        pruned["annotations"] = {key: value for key, value in annotations.items() if key != LAST_APPLIED}
+    return pruned
 
 
 def pick(source: Object, keys: tuple[str, ...]) -> Object:

@@ -41,16 +41,16 @@ def decode(content: bytes) -> Any:
         return json.loads(content)  # accepts half of a surrogate pair, and has better messages
 
 
-def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> KubeError:
-    """Convert a response with an error status to an error; ``what`` is "VERB PATH"."""
+def error_of(request: str, status: int, body: bytes, headers: Mapping[str, str]) -> KubeError:
+    """Convert a response with an error status to an error; ``request`` is "VERB PATH"."""
     try:
         parsed = decode(body)
     except ValueError:
         parsed = None
-    return error_of_status(what, status, parsed, retry_after(headers))
+    return error_of_status(request, status, parsed, retry_after(headers))
 
 
-def error_of_status(what: str, status: int, body: Any, wait: float | None = None) -> KubeError:
+def error_of_status(request: str, status: int, body: Any, wait: float | None = None) -> KubeError:
     """Convert a ``Status`` object, from a response or from an ERROR event of a watch, to an error.
 
     A body that is not a ``Status`` comes from a proxy, not from the API server. Then a 404 does not mean that the
@@ -58,11 +58,11 @@ def error_of_status(what: str, status: int, body: Any, wait: float | None = None
     """
     if not isinstance(body, dict) or body.get("kind") != "Status":
         if status in (401, 403):
-            return KubeForbiddenError(f"{what}: refused ({status})", status=status)
-        return unavailable(f"{what}: not an answer of an API server ({status})", status=status, wait=wait)
+            return KubeForbiddenError(f"{request}: refused ({status})", status=status)
+        return unavailable(f"{request}: not an answer of an API server ({status})", status=status, wait=wait)
     reason = str(body.get("reason") or "Failed")
     message = str(body.get("message") or "")
-    if "/secrets" in what:  # the API server may quote the request
+    if "/secrets" in request:  # the API server may quote the request
         message = "(text omitted)"
     if len(message) > MESSAGE_LIMIT:
         message = message[: MESSAGE_LIMIT - 1] + "…"
@@ -72,7 +72,7 @@ def error_of_status(what: str, status: int, body: Any, wait: float | None = None
     error = _BY_STATUS.get(status) or (KubeInvalidError if 400 <= status < 500 else KubeUnavailableError)
     if status == 422 and _has_another_uid(body):
         error = KubeConflictError
-    return error(f"{what}: {reason}: {message} ({status})", status=status, kube_reason=reason, retry_after=wait)
+    return error(f"{request}: {reason}: {message} ({status})", status=status, kube_reason=reason, retry_after=wait)
 
 
 def _has_another_uid(body: dict[str, Any]) -> bool:
@@ -88,24 +88,24 @@ def unavailable(message: str, *, status: int = 0, reason: str = "", wait: float 
     return error
 
 
-def parsed(what: str, status: int, answer: bytes) -> dict[str, Any]:
+def parsed(request: str, status: int, answer: bytes) -> dict[str, Any]:
     """Parse the body of a successful answer; raises :class:`KubeUnavailableError` if it is not an object."""
     try:
         result = decode(answer) if answer else {}
     except ValueError:
         result = None
     if not isinstance(result, dict):
-        raise unavailable(f"{what}: the answer is not a JSON object ({status})", status=status)
+        raise unavailable(f"{request}: the answer is not a JSON object ({status})", status=status)
     return result
 
 
-def no_answer(what: str, error: CallError) -> KubeUnavailableError:
+def no_answer(request: str, error: CallError) -> KubeUnavailableError:
     """Convert a call without an answer to an error; if the request was sent, its outcome is unknown."""
     if not error.sent:
-        return unavailable(f"{what}: no connection: {error}", reason="Refused")
+        return unavailable(f"{request}: no connection: {error}", reason="Refused")
     if error.late:
-        return unavailable(f"{what}: no answer in time: {error}", reason="TimedOut")
-    return unavailable(f"{what}: no answer: {error}", reason="Broken")
+        return unavailable(f"{request}: no answer in time: {error}", reason="TimedOut")
+    return unavailable(f"{request}: no answer: {error}", reason="Broken")
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -23,8 +23,8 @@ class TextStream(Iterator[bytes]):
     Raises :class:`~bridge.errors.KubeUnavailableError` if the connection breaks or is silent for too long.
     """
 
-    def __init__(self, what: str, response: urllib3.BaseHTTPResponse) -> None:
-        self._what = what
+    def __init__(self, request: str, response: urllib3.BaseHTTPResponse) -> None:
+        self._request = request
         self._response = response
         self._closed = False
 
@@ -35,7 +35,7 @@ class TextStream(Iterator[bytes]):
             self._release()
             if self._closed:
                 raise StopIteration from error
-            raise unavailable(f"{self._what}: connection lost: {type(error).__name__}", reason="Broken") from error
+            raise unavailable(f"{self._request}: connection lost: {type(error).__name__}", reason="Broken") from error
         if not piece:
             self._release()
             raise StopIteration

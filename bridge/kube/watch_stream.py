@@ -13,7 +13,7 @@ from bridge.kube.text_stream import BROKEN, PIECE
 
 
 def events(
-    what: str, response: urllib3.BaseHTTPResponse, idle_timeout: float, clock: Clock
+    request: str, response: urllib3.BaseHTTPResponse, idle_timeout: float, clock: Clock
 ) -> Iterator[dict[str, Any]]:
     """Yield the events of a watch, including bookmarks, until the server ends it.
 
@@ -21,30 +21,30 @@ def events(
     event, for a lost connection, and after ``idle_timeout`` seconds without a complete event.
     """
     try:
-        for line in _lines(what, response, idle_timeout, clock):
+        for line in _lines(request, response, idle_timeout, clock):
             event: dict[str, Any] = decode(line)
             if event["type"] == "ERROR":
                 status = event["object"]
-                raise error_of_status(what, int(status.get("code") or 500), status)
+                raise error_of_status(request, int(status.get("code") or 500), status)
             _ = event["object"]["metadata"]["resourceVersion"]  # callers rely on this field
             yield event
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unavailable(f"{what}: not an event: {type(error).__name__}") from error
+        raise unavailable(f"{request}: not an event: {type(error).__name__}") from error
 
 
-def _lines(what: str, response: urllib3.BaseHTTPResponse, idle_timeout: float, clock: Clock) -> Iterator[bytes]:
+def _lines(request: str, response: urllib3.BaseHTTPResponse, idle_timeout: float, clock: Clock) -> Iterator[bytes]:
     rest = b""
-    heard = clock.monotonic()
+    last_event = clock.monotonic()
     while True:
         try:
             piece = response.read1(PIECE)
         except urllib3.exceptions.ReadTimeoutError as error:
-            raise unavailable(f"{what}: no data for {idle_timeout:g} s", reason=IDLE) from error
+            raise unavailable(f"{request}: no data for {idle_timeout:g} s", reason=IDLE) from error
         except BROKEN as error:
-            raise unavailable(f"{what}: connection lost: {short(error)}", reason="Broken") from error
+            raise unavailable(f"{request}: connection lost: {short(error)}", reason="Broken") from error
         if not piece:
             if rest:
-                raise unavailable(f"{what}: connection lost within an event", reason="Broken")
+                raise unavailable(f"{request}: connection lost within an event", reason="Broken")
             return
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
@@ -52,6 +52,6 @@ def _lines(what: str, response: urllib3.BaseHTTPResponse, idle_timeout: float, c
                 yield line
         now = clock.monotonic()
         if lines:
-            heard = now
-        elif now - heard > idle_timeout:
-            raise unavailable(f"{what}: no complete event for {idle_timeout:g} s", reason=IDLE)
+            last_event = now
+        elif now - last_event > idle_timeout:
+            raise unavailable(f"{request}: no complete event for {idle_timeout:g} s", reason=IDLE)

@@ -40,7 +40,7 @@ class WorkQueue(Generic[K]):
         self._rand = rand
         self._ready: deque[K] = deque()
         self._dirty: set[K] = set()  # queued, or to be queued again after done()
-        self._held: set[K] = set()  # being processed by a worker
+        self._processing: set[K] = set()  # by a worker
         self._heap: list[tuple[float, int, K]] = []
         self._due: dict[K, float] = {}  # the valid entry of each key in the heap
         self._count = itertools.count()
@@ -60,11 +60,11 @@ class WorkQueue(Generic[K]):
             if delay <= 0:
                 self._add(key)
                 return
-            when = self._clock.monotonic() + delay
-            if when >= self._due.get(key, float("inf")):
+            due = self._clock.monotonic() + delay
+            if due >= self._due.get(key, float("inf")):
                 return
-            self._due[key] = when
-            heapq.heappush(self._heap, (when, next(self._count), key))
+            self._due[key] = due
+            heapq.heappush(self._heap, (due, next(self._count), key))
             self._changed.notify()
 
     def retry(self, key: K) -> None:
@@ -92,7 +92,7 @@ class WorkQueue(Generic[K]):
                 if self._ready:
                     key = self._ready.popleft()
                     self._dirty.discard(key)
-                    self._held.add(key)
+                    self._processing.add(key)
                     self._depth.set(len(self._ready))
                     if self._heap:
                         self._changed.notify()  # another worker must wait for the delayed keys
@@ -105,7 +105,7 @@ class WorkQueue(Generic[K]):
     def done(self, key: K) -> None:
         """Mark a key as processed; it is queued again if it was added meanwhile."""
         with self._changed:
-            self._held.discard(key)
+            self._processing.discard(key)
             if key in self._dirty:
                 self._push(key)
 
@@ -116,7 +116,7 @@ class WorkQueue(Generic[K]):
         if key in self._dirty:
             return
         self._dirty.add(key)
-        if key not in self._held:
+        if key not in self._processing:
             self._push(key)
 
     def _push(self, key: K) -> None:
@@ -126,7 +126,7 @@ class WorkQueue(Generic[K]):
 
     def _wake(self, now: float) -> None:
         while self._heap and self._heap[0][0] <= now:
-            when, _, key = heapq.heappop(self._heap)
-            if self._due.get(key) == when:  # else a later add_after() has replaced it by an earlier time
+            due, _, key = heapq.heappop(self._heap)
+            if self._due.get(key) == due:  # else a later add_after() has replaced it by an earlier time
                 del self._due[key]
                 self._add(key)

@@ -93,8 +93,8 @@ def make_ca(validity: float, *, now: float, name: str = "podbridge") -> Authorit
 
 def issue(ca: Authority, names: Iterable[str], validity: float, *, now: float) -> Pair:
     """Issue a server certificate for DNS names and IP addresses, valid for ``validity`` seconds from ``now``."""
-    wanted = sorted(set(names))
-    if not wanted:
+    subjects = sorted(set(names))
+    if not subjects:
         raise CertificateError("a certificate needs at least one DNS name or IP address")
     key = ec.generate_private_key(ec.SECP256R1())
     begin, end = _life(now, validity)
@@ -108,7 +108,7 @@ def issue(ca: Authority, names: Iterable[str], validity: float, *, now: float) -
         .not_valid_before(begin)
         .not_valid_after(end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in wanted]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in subjects]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(authority_id, critical=False)
         .sign(ca.key, hashes.SHA256())
@@ -153,15 +153,15 @@ def bundle(now: float, *pems: bytes, needed: bytes = b"") -> bytes:
 
     Duplicates and expired authorities are left out.
     """
-    kept: dict[bytes, x509.Certificate] = {}
+    unexpired: dict[bytes, x509.Certificate] = {}
     for pem in pems:
         for cert in authorities(pem):
             if cert.not_valid_after_utc.timestamp() > now:
-                kept.setdefault(cert.public_bytes(serialization.Encoding.PEM), cert)
+                unexpired.setdefault(cert.public_bytes(serialization.Encoding.PEM), cert)
     always = set(authorities(needed))
-    others = [pem for pem, cert in kept.items() if cert not in always]
-    newest = sorted(others, key=lambda pem: kept[pem].not_valid_before_utc, reverse=True)[:MAX_AUTHORITIES]
-    return b"".join(pem for pem, cert in kept.items() if cert in always or pem in newest)
+    others = [pem for pem, cert in unexpired.items() if cert not in always]
+    newest = sorted(others, key=lambda pem: unexpired[pem].not_valid_before_utc, reverse=True)[:MAX_AUTHORITIES]
+    return b"".join(pem for pem, cert in unexpired.items() if cert in always or pem in newest)
 
 
 def authorities(pem: bytes) -> list[x509.Certificate]:

@@ -80,9 +80,9 @@ class ServerAccess:
             return None
         self._read_token()
         header = str(environ.get("HTTP_AUTHORIZATION", ""))
-        told = header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else ""
+        presented = header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else ""
         token = self._token
-        if not told or not token or not hmac.compare_digest(told.encode("utf-8", "replace"), token):
+        if not presented or not token or not hmac.compare_digest(presented.encode("utf-8", "replace"), token):
             return "a valid bearer token is required"
         return None
 
@@ -126,10 +126,10 @@ class ServerAccess:
 
 def _stamp(path: Path) -> Stamp:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _refuse_if_open(path: Path, option: str) -> None:

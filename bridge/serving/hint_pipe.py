@@ -108,8 +108,8 @@ def remove_stale_pipes(directory: Path, prefix: str) -> None:
     """Remove the pipes ``<prefix>*.pipe`` of killed processes: no process reads them, and they are not new."""
     for path in sorted([*directory.glob(f"{prefix}*.pipe"), *directory.glob(f"{prefix}*.pipe{ASIDE}")]):
         try:
-            found = path.lstat()
-            if stat.S_ISFIFO(found.st_mode) and time.time() - found.st_mtime > STALE_AFTER and not _has_reader(path):
+            status = path.lstat()
+            if stat.S_ISFIFO(status.st_mode) and time.time() - status.st_mtime > STALE_AFTER and not _has_reader(path):
                 path.unlink()
                 log.info("removed the pipe of an ended process", extra=kv(path=path))
         except OSError as error:

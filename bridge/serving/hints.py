@@ -44,18 +44,18 @@ def hint_app(wake: Wake, refusal: Refusal | None = None) -> Callable[..., Iterab
 
 
 def _answer(environ: Mapping[str, Any], wake: Wake, refusal: Refusal | None) -> tuple[str, str]:
-    why = refusal(environ) if refusal is not None else None
-    if why is not None:
+    reason = refusal(environ) if refusal is not None else None
+    if reason is not None:
         SLURM_HINTS.labels("refused").inc()
-        return "401 Unauthorized", f"{why}\n"
+        return "401 Unauthorized", f"{reason}\n"
     if environ.get("PATH_INFO") != PATH:
         return "404 Not Found", f"hints are sent to {PATH}\n"
     if environ.get("REQUEST_METHOD") != "POST":
         return "405 Method Not Allowed", "hints are sent with POST\n"
     query = environ.get("QUERY_STRING", "")
-    found = _QUERY.fullmatch(query)
-    if found is None:
+    match = _QUERY.fullmatch(query)
+    if match is None:
         return "400 Bad Request", f"the query {query[:100]!r} is not allowed; allowed: job=ID\n"
-    accepted = wake(int(found[1]) if found[1] else None)
+    accepted = wake(int(match[1]) if match[1] else None)
     SLURM_HINTS.labels("accepted" if accepted else "standby").inc()
     return "202 Accepted", "" if accepted else "standby\n"

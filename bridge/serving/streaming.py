@@ -38,13 +38,13 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP
 
 
 class Streams:
-    """The long answers of one server. ``wanted(path)`` selects their requests.
+    """The long answers of one server. ``is_long(path)`` selects their requests.
 
     A request above ``limit`` concurrent answers is answered with 429.
     """
 
-    def __init__(self, wanted: Callable[[str], bool], *, limit: int = LIMIT, name: str = "stream") -> None:
-        self.wanted = wanted
+    def __init__(self, is_long: Callable[[str], bool], *, limit: int = LIMIT, name: str = "stream") -> None:
+        self.is_long = is_long
         self.limit = limit
         self.name = name
         self._open: set[Any] = set()
@@ -177,7 +177,7 @@ class StreamRequest(cheroot.server.HTTPRequest):
     def respond(self) -> None:
         """Answer in this thread, or start a separate thread for a long answer."""
         streams: Streams | None = self.server.streams
-        if streams is None or not streams.wanted(self.path.decode("latin-1")):
+        if streams is None or not streams.is_long(self.path.decode("latin-1")):
             self.respond_now()
             return
         self.close_connection = True  # no worker will read another request from this connection
