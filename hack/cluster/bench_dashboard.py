@@ -48,7 +48,8 @@ class Page:
 
 
 @contextmanager
-def _page(world: World) -> Iterator[Page]:
+def page_of(world: World) -> Iterator[Page]:
+    """Run ``podbridge dashboard`` for a cluster, until the block ends."""
     state = world.cluster.state
     config = state / "dashboard.yaml"
     config.write_text("serving: {healthPort: null, metricsPort: null}\n")
@@ -97,13 +98,13 @@ def measure(table: Table, folder: Path, count: int) -> None:
     """Measure memory and times of the page without pods and with ``count`` pods."""
     with Cluster(folder / "dashboard", slurm=None, nodes=4) as cluster:
         world = World(cluster)
-        with _page(world) as page:
+        with page_of(world) as page:
             page.get("")
             before = bare.resident(page.pid)
         table.add("memory without pods", f"{before:.0f} MiB", "")
         _create(world, count)
         began = time.time()
-        with _page(world) as page:
+        with page_of(world) as page:
             eventually(lambda: page.holds(count), "all pods on the page", 120)
             table.add("start to the list of all pods", f"{time.time() - began:.1f} s", f"{count} pods")
             for name, path in (("overview", ""), ("list", "pods"), ("filtered list", "pods?state=running&page=7")):
