@@ -58,9 +58,9 @@ def server():
 def test_a_refused_stream_is_opened_again_and_the_page_is_not_live_before(tmp_path, server):
     with Browser(tmp_path / "browser") as browser:
         browser.open(f"http://127.0.0.1:{server.server_address[1]}/")
-        browser.wait(lambda page: page.text("#live") == "connection lost", "the refused stream", 4)
+        browser.wait(lambda page: page.text("#live") == "connection lost", "the refused stream")
         browser.run("update()")
-        browser.wait(lambda page: page.text("main") == "2", "the update", 4)
+        browser.wait(lambda page: page.text("main") == "2", "the update")
         assert browser.text("#live") == "connection lost"
         browser.wait(lambda page: page.text("#live") == "live", "the second stream")
 
@@ -69,13 +69,13 @@ def test_a_hidden_page_has_no_stream_and_reads_itself_again_when_it_is_shown(tmp
     Handler.refused = 1
     with Browser(tmp_path / "browser") as browser:
         browser.open(f"http://127.0.0.1:{server.server_address[1]}/")
-        browser.wait(lambda _: Handler.open == 1, "the stream", 4)
+        browser.wait(lambda _: Handler.open == 1, "the stream")
         turn = """Object.defineProperty(document, "hidden", { value: arguments[0], configurable: true });
             document.dispatchEvent(new Event("visibilitychange"));"""
         browser.run(turn, True)
-        browser.wait(lambda _: Handler.open == 0, "the end of the stream", 4)
+        browser.wait(lambda _: Handler.open == 0, "the end of the stream")
         browser.run("openFeed()")
         assert (Handler.refused, Handler.pages) == (2, 1)
         browser.run(turn, False)
-        browser.wait(lambda page: page.text("main") == "2", "the update", 4)
-        browser.wait(lambda _: Handler.open == 1, "one stream", 4)
+        browser.wait(lambda page: page.text("main") == "2", "the update")
+        browser.wait(lambda _: Handler.open == 1, "one stream")

@@ -77,7 +77,7 @@ class Client:
         (told,) = self.good("GET", "/status", [pod])
         return dict(told)
 
-    def wait(self, pod: dict[str, Any], wanted: str, timeout: float = 20.0) -> dict[str, Any]:
+    def wait(self, pod: dict[str, Any], wanted: str, timeout: float = 60.0) -> dict[str, Any]:
         """Wait until the virtual kubelet shows this phase."""
         last: dict[str, Any] = {}
 
@@ -139,7 +139,7 @@ class Submitter:
     def stop(self, number: int = signal.SIGTERM) -> None:
         assert self._process is not None
         self._process.send_signal(number)
-        self._process.wait(20)
+        self._process.wait(60)
 
 
 class PluginProcess:
@@ -171,7 +171,7 @@ class PluginProcess:
                 stdout=log,
                 stderr=log,
             )
-        eventually(self.answers, "the plugin's answer to a ping", 20)
+        eventually(self.answers, "the plugin's answer to a ping", 60)
 
     def answers(self) -> bool:
         assert self.process is not None
@@ -187,7 +187,7 @@ class PluginProcess:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 def free_address() -> str:
