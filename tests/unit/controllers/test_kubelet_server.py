@@ -46,6 +46,8 @@ class Running:
             pods=lambda: [POD],
             pools=lambda: {"one": self.pool},
         )
+        server = self.kubelet._server
+        server._drain = server._server.expiration_interval = 0.02  # seconds that each stop waits for
         self.kubelet.start(self.supervisor)
 
     def connect(self, file: Path | None = None) -> http.client.HTTPSConnection:

@@ -15,7 +15,8 @@ from tests.fakes.clock import FakeClock
 
 
 @pytest.fixture
-def supervisor() -> Iterator[Supervisor]:
+def supervisor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervisor]:
+    monkeypatch.setattr("bridge.core.workers.POLL", 0.02)  # a thread looks for a stop as often
     made = Supervisor()
     yield made
     made.stop()
