@@ -20,6 +20,7 @@ from controllers.kubelet.kubelet_server import Kubelet, KubeletSettings
 from tests.fakes.client_certificate import client_files
 from tests.fakes.kube_api import FakeApi, Handler, Request
 from tests.fakes.log_pool import LogPool, running
+from tests.fakes.quick_stop import make_quick
 
 CA = make_ca(86400.0, now=time.time())
 POD = {
@@ -46,8 +47,7 @@ class Running:
             pods=lambda: [POD],
             pools=lambda: {"one": self.pool},
         )
-        server = self.kubelet._server
-        server._drain = server._server.expiration_interval = 0.02  # seconds that each stop waits for
+        make_quick(self.kubelet._server)
         self.kubelet.start(self.supervisor)
 
     def connect(self, file: Path | None = None) -> http.client.HTTPSConnection:

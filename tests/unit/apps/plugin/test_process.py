@@ -23,6 +23,7 @@ from bridge.errors import ConfigError
 from bridge.serving.certificates import make_ca, make_pair
 from bridge.serving.client_access import Files
 from tests.fakes.client_certificate import client_files
+from tests.fakes.quick_stop import make_quick
 from tests.unit.apps.plugin.conftest import LoggingPool
 
 LOOPBACK = "127.0.0.1"
@@ -54,6 +55,8 @@ def start():
         supervisor, source = Supervisor(), Source(**checks)
         plugin = Plugin(source, options, supervisor)
         made.append((plugin, supervisor, source))
+        for server in (plugin._server, *plugin._others):
+            make_quick(server)
         plugin.start()
         return plugin
 
