@@ -50,7 +50,7 @@ def _create(remote: PoolWorld, local: World) -> str:
         local.running(local.create(f"render-{number}"))
     eventually(lambda: all(pod["status"]["phase"] == "Running" for pod in local.members(gang)), "the gang runs", 60)
     waiting = local.create("simulation", cpu="16")
-    eventually(lambda: "SlurmPending" in str(local.get(waiting)["status"]), "the pod waits", 60)
+    eventually(lambda: "SlurmPending" in str(local.get(waiting)), "the pod waits", 60)
     container = {"name": "main", "image": "none", "command": ["sh", "-c", "echo started; sleep 600"]}
     for name, pool in (("analysis", SITES[0]), ("conversion", SITES[1])):
         pod = remote.create_pod({"containers": [container], "restartPolicy": "Never"}, pool, name)
