@@ -120,7 +120,7 @@ run_suite() {
     [[ $# -eq 0 || $status -ne $no_tests ]] || return 0
     [[ $status -eq $tests_failed && ($suite == contract || $suite == e2e) ]] || return "$status"
     say "    tests that failed beside others run again, alone"
-    "$python" -m pytest -n 0 -ra "$@" --last-failed --last-failed-no-failures none --maxfail 3 "tests/$suite" || return
+    PODBRIDGE_TEST_TIMES='' "$python" -m pytest -n 0 -ra "$@" --last-failed --last-failed-no-failures none --maxfail 3 "tests/$suite" || return
     alone+=("$suite tests")
 }
 

@@ -44,6 +44,7 @@ def ran(site, containers, objects=None, **spec):
 def test_working_directory_and_home_are_the_images(site, image):
     """apptainer/apptainer#2844 and #388: WORKDIR and HOME of the image, unless the pod has its own."""
     show = "pwd; echo $$HOME"
+    write = "(pwd; echo $HOME) >/disk/new && mv /disk/new /disk/done"
     disk = {"volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}
     containers = [
         {"name": "own", "image": image},
@@ -55,7 +56,7 @@ def test_working_directory_and_home_are_the_images(site, image):
             "until [ -e /disk/done ]; do sleep 0.1; done",
             name="probed",
             image=image,
-            lifecycle={"postStart": {"exec": {"command": ["sh", "-c", "(pwd; echo $HOME) >/disk/done"]}}},
+            lifecycle={"postStart": {"exec": {"command": ["sh", "-c", write]}}},
             **disk,
         ),
         site.shell("cat /disk/done", name="after", image=image, **disk),

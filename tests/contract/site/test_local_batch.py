@@ -107,7 +107,7 @@ def test_a_job_that_ignores_sigterm_is_killed_though_the_clock_was_set_back(mach
 def test_the_memory_is_watched_though_the_clock_was_set_back(machine: Machine) -> None:
     job = machine.run("touch ready\nx=$(head -c 300000000 /dev/zero | tr '\\0' x)\ntouch grown\nsleep 600")
     machine.clock.step = -DAY
-    eventually(lambda: (machine.path / job / "grown").exists(), timeout=20)
+    eventually(lambda: (machine.path / job / "grown").exists(), timeout=60)
     machine.clock.advance(local.GUARD_PERIOD)
     eventually(lambda: machine.look(job).phase == "ended", timeout=10)
     assert machine.look(job).reason == "OOMKilled"
