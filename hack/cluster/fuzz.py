@@ -29,7 +29,7 @@ from cluster.reviews import unverified
 TIMEOUT = 10.0
 MEMORY_GROWTH = 64 * 2**10
 """KiB by which the process may grow after the warm-up: caches have limits and fill up slowly."""
-SETTLE = 5.0
+SETTLE = 30.0
 WARM_UP = 500
 TOLD = {500, 505}
 """Statuses that are failures. 501 means not supported by the kubelet API, 502 that a site does not answer."""

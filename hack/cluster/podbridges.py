@@ -93,7 +93,7 @@ class Podbridges:
             running = len([one for one in ours if self._processes.pid(one)])
             return 0 < running <= self._pools.nats.submitters(site)
 
-        self._processes.wait(name, ready, timeout=30)
+        self._processes.wait(name, ready, timeout=90)
 
 
 def submitter(site: str, number: int = 1) -> str:

@@ -11,7 +11,7 @@ FIRST = 0.005
 """Seconds before the second call of a check; the pause doubles up to ``every``."""
 
 
-def eventually(check: Callable[[], T], what: str = "the condition", timeout: float = 30.0, every: float = 0.1) -> T:
+def eventually(check: Callable[[], T], what: str = "the condition", timeout: float = 60.0, every: float = 0.1) -> T:
     """Call ``check`` until it returns a true value, and return that value.
 
     Parameters
