@@ -26,18 +26,19 @@ CPU = "cpu"
 """Property of a report: CPU seconds of this process and of its ended children, during one phase of a test."""
 HALVES = (f"{SLURMS[0]}, a to f", f"{SLURMS[0]}, g to z")
 """Two clusters of the main version share the end-to-end tests, by the names of their files."""
+POOLS = ("pools, a to d", "pools, e to z")
+"""Two clusters with all kinds of sites, which take minutes to start on a busy machine, by the names of files, too."""
 FIRST = (
     *HALVES,
+    *POOLS,
     "26.05",
     "helm",
     "kueue",
     "tests/e2e/tracing/test_traces.py",
     "tests/e2e/test_faults.py",
-    "tests/chaos/test_site_outage.py",
     "tests/chaos/test_pools.py",
     "tests/chaos/test_pool_replicas.py",
     "tests/chaos/test_race.py",
-    "tests/chaos/test_nats_cluster.py",
     "release",
 )
 """Clusters with few tests that take long. With several processes, a run starts with them, and does not end with one."""
@@ -166,6 +167,8 @@ def _cluster_of(nodeid):
     for folder in ("kueue", "helm"):
         if file.startswith(f"tests/e2e/{folder}/"):
             return folder
+    if file.startswith("tests/e2e/pools/") and file != "tests/e2e/pools/test_race.py":  # it has a cluster of its own
+        return POOLS[file > "tests/e2e/pools/test_e"]
     if file.startswith("tests/contract/hack/test_release"):
         return "release"
     if file.startswith("tests/e2e/gangs/"):
