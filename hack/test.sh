@@ -8,6 +8,10 @@ cd "$checkout"
 # controllers and of the API server need 17 % less CPU time.
 export GOGC=${GOGC:-400}
 
+# a line for each part of the long tests: its name, and what it is about
+part_lines=$(sed -nE 's/^    "([^"]+)": Part\([0-9]+, "([^"]+)"\),$/\1 \2/p' tests/parts.py)
+mapfile -t known_parts < <(cut -d ' ' -f 1 <<<"$part_lines")
+
 usage="usage: hack/test.sh                run linters, types, layers, then all tests on the main versions
        hack/test.sh --fast         run linters, types, layers and unit tests: no daemons, 2 to 5 minutes
        hack/test.sh --long PART    run a part of the long tests, at most 40 minutes each
@@ -20,14 +24,7 @@ usage="usage: hack/test.sh                run linters, types, layers, then all t
                                    run pytest alone, with ARGS
 
 unit, contract, e2e and chaos stand for the directories of that name in tests/. Parts of the long tests:
-  24.11       all tests on Slurm 24.11
-  22.05       all tests on Slurm 22.05
-  kubernetes  end-to-end tests on the other versions of Kubernetes
-  kueue       Kueue with more jobs and kills, and its other version
-  kills       a kill after every call, and 100 kills of a storm
-  sites       kills and outages of submitters, NATS servers and plugins
-  install     chart, kind, quick start, release, docs site
-  fuzz        fuzzing at full length, and unit tests on other versions of Python
+$(awk '{name = $1; $1 = ""; printf "  %-11s%s\n", name, $0}' <<<"$part_lines")
 
 Options for pytest:
   --keep    keep clusters running, so that the next run of the same tests starts in seconds; stop them with
@@ -41,7 +38,6 @@ examples: ./hack/test.sh unit -k hostlist
           ./hack/test.sh --long 24.11 e2e -k test_story
           ./hack/test.sh tests/contract/script/test_logs.py"
 parts=()
-known_parts=(24.11 22.05 kubernetes kueue kills sites install fuzz)
 other=
 within=
 suites=(unit contract e2e chaos)
@@ -120,7 +116,8 @@ run_suite() {
     [[ $# -eq 0 || $status -ne $no_tests ]] || return 0
     [[ $status -eq $tests_failed && ($suite == contract || $suite == e2e) ]] || return "$status"
     say "    tests that failed beside others run again, alone"
-    PODBRIDGE_TEST_TIMES='' "$python" -m pytest -n 0 -ra "$@" --last-failed --last-failed-no-failures none --maxfail 3 "tests/$suite" || return
+    PODBRIDGE_TEST_TIMES='' "$python" -m pytest -n 0 -ra "$@" --last-failed --last-failed-no-failures none \
+        --maxfail 3 "tests/$suite" || return
     alone+=("$suite tests")
 }
 

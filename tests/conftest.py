@@ -91,7 +91,8 @@ def isolates(monkeypatch):
 @pytest.fixture(scope="session")
 def long(request):
     """Whether a test has its longer form: the run is that part of a long run to which such tests belong."""
-    return request.config.getoption("--long") not in ("", *parts.VERSIONS, "kubernetes")
+    part = request.config.getoption("--long")
+    return part != "" and not parts.is_version(part)
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ def _belongs(item, name):
     if name:
         return part == name
     return not _is_long_only(item) and (
-        part not in (*SLURMS[1:], "kubernetes") or item.get_closest_marker("each_version") is not None
+        not parts.is_version(part) or item.get_closest_marker("each_version") is not None
     )
 
 

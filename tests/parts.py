@@ -54,6 +54,11 @@ def version(parameters: Collection[object]) -> str:
     return next((value for value in parameters if isinstance(value, str) and value in VERSIONS), "")
 
 
+def is_version(part: str) -> bool:
+    """Whether a part consists of ordinary tests on another version, instead of tests in their longer form."""
+    return part in SLURMS[1:] or part == "kubernetes"
+
+
 def of(path: str, parameters: Collection[object], has_longer_form: bool) -> str:
     """Return the part that has the test; empty if only the short run has it."""
     if path.startswith("tests/unit/"):

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -49,6 +48,7 @@ def checkout(tmp_path):
     for suite in ("unit", "contract", "e2e", "chaos"):
         (tmp_path / "tests" / suite).mkdir(parents=True)
         (tmp_path / "tests" / suite / "test_nothing.py").touch()
+    shutil.copy(parts.__file__, tmp_path / "tests")
     return tmp_path
 
 
@@ -121,10 +121,8 @@ def test_a_part_runs_after_a_short_run_if_it_fits(checkout, minutes, runs):
     assert run(checkout, "--within", str(minutes), unit_first="exit 1") == (1, "FAILED: unit tests", FIRST)
 
 
-def test_each_part_is_in_the_help():
-    text = (HACK / "test.sh").read_text()
-    (known,) = re.findall(r"^known_parts=\((.*)\)$", text, re.M)
-    assert known.split() == list(parts.PARTS)
+def test_each_part_is_in_the_help(checkout):
+    text = subprocess.run([checkout / "hack" / "test.sh", "--help"], capture_output=True, text=True, check=True).stdout
     for name, part in parts.PARTS.items():
         assert f"\n  {name:<11} {part.about}\n" in text
         assert part.minutes <= 40
