@@ -25,14 +25,6 @@ def test_check_finds_no_problem(world):
     assert {"Kubernetes API", "webhook", "scheduler", "controllers", "Slurm", "nodes"} <= {f["what"] for f in findings}
 
 
-def test_check_names_the_fix(world, tmp_path):
-    config = tmp_path / "config.yaml"
-    config.write_text("slurmRestApi: http://127.0.0.1:1\npartition: nowhere\n")
-    done = podbridge(world, "check", "--config", str(config), check=False)
-    assert done.returncode == 1
-    assert "refused" in done.stdout
-
-
 def test_pods_jobs_and_nodes(world):
     pod = world.create("shown")
     world.running(pod)
@@ -62,12 +54,6 @@ def test_pods_jobs_and_nodes(world):
     assert job in listed("--all")
 
 
-def problems(world, pods):
-    """Return the problem of each pod's job; Slurm lists the jobs of earlier tests too."""
-    found = json.loads(podbridge(world, "get", "jobs", "-n", "slurm-bridge", "-o", "json").stdout)
-    return {record["pods"]: record["problem"] for record in found if record["pods"] in pods}
-
-
 def members_of(world, gang, size):
     """Wait until the members of a gang exist; return them, sorted by name."""
     found = eventually(lambda: len(pods := world.members(gang)) == size and pods, "its members")
@@ -81,47 +67,6 @@ def gangs(clean):
     yield created
     for gang in created:
         clean.delete_gang(gang)
-
-
-def test_jobs_and_pods_that_disagree(clean, gangs):
-    """Jobs and pods, and a gang, that podbridge, which is down, cannot bring together: each one shows why."""
-    world = clean
-    left, ended, moved, fine = [world.create() for _ in range(4)]
-    gangs.append(world.create_gang("pair", 2, run="600"))
-    pair = [world.running(pod) for pod in members_of(world, gangs[0], 2)]
-    jobs = [world.labelled(world.running(pod)) for pod in (left, ended, moved, fine)]
-    names = [f"slurm-bridge/{pod['metadata']['name']}" for pod in (left, ended, moved, fine)]
-    names.append("job slurm-bridge/pair")
-    assert problems(world, names) == dict.fromkeys(names, "")
-    world.cluster.stop_podbridge()
-    try:
-        world.cluster.start_podbridge(("admission",))
-        path, kind = world.path(left["metadata"]["name"]), "application/merge-patch+json"
-        world.api("PATCH", path, {"metadata": {"finalizers": None}}, kind)
-        world.delete(left, grace=0)
-        world.gone(left)
-        world.slurm("scancel", str(jobs[1]))
-        where = world.get(moved)["spec"]["nodeName"]
-        other = next(name for name in ("node-0", "node-1") if name != where)
-        given = sorted(pod["spec"]["nodeName"] for pod in pair)
-        free = next(name for name in ("node-0", "node-1", "node-2") if name not in given)
-        account = "--as=system:serviceaccount:podbridge:podbridge"  # no other user may change it
-        for pod, node in ((moved, other), (pair[1], free)):
-            note = ("annotate", "pod", pod["metadata"]["name"], "-n", "slurm-bridge", "--overwrite")
-            world.cluster.kubectl(*note, f"bridge.vk.io/slurm-node={node}", account)
-        second = f"slurm-bridge/{pair[1]['metadata']['name']}"
-        assert problems(world, names) == {
-            names[0]: f"pod {names[0]} does not exist",
-            names[1]: f"pod {names[1]} is bound, but its job has ended",
-            names[2]: f"pod {names[2]} is on node {other}, its job on {where}",
-            names[3]: "",
-            names[4]: f"pod {second} is on node {free}, its job on {','.join(given)}",
-        }
-        assert "PROBLEM" in podbridge(world, "get", "jobs", "-o", "wide").stdout.splitlines()[0]
-    finally:
-        world.cluster.stop_podbridge()
-        world.cluster.start_podbridge()
-    eventually(lambda: jobs[0] not in world.queue(), "the job without a pod released", 40)
 
 
 def test_explain_shows_the_position_and_the_start_of_a_pending_job(clean, gangs):
@@ -157,12 +102,6 @@ def test_explain_shows_the_position_and_the_start_of_a_pending_job(clean, gangs)
     text = podbridge(world, "explain", "pod", second["metadata"]["name"], "-n", "slurm-bridge").stdout
     assert "priority 0: the job is held" in text
     assert "reason: JobHeld" in text
-
-
-def test_a_pod_that_is_not_there(world):
-    done = podbridge(world, "explain", "pod", "nobody", "-n", "slurm-bridge", check=False)
-    assert done.returncode == 1
-    assert "pod nobody does not exist in namespace slurm-bridge" in done.stderr
 
 
 def test_explain_top_and_version(clean):

@@ -234,35 +234,6 @@ class TestClaims:
         pod = dra.running(pod, 40)
         assert devices(owned(dra, pod)[0], GPU) == chosen(dra, pod)[0]
 
-    def test_what_slurm_does_not_know_is_refused(self, dra):
-        body = requests((GPU, 1))
-        body["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": "true"}}]
-        dra.api("POST", CLAIMS, {"metadata": {"name": "selected"}, "spec": body})
-        refused(dra, with_claim(dra, "selected"), "selectors", "deviceClasses")
-        pod = with_claim(dra, "later")
-        eventually(lambda: dra.condition(pod, "PodScheduled").get("reason") == "ResourceClaimMissing", "a condition")
-        claim(dra, "later", (GPU, 1))
-        dra.running(pod)
-
-    def test_a_claim_that_an_earlier_job_left_is_allocated_again(self, dra):
-        """The process died between the write of the claim and the bind, and the job is gone."""
-        pod = with_claim(
-            dra, "left", nodeSelector={"kubernetes.io/hostname": "node-1"}, schedulingGates=[{"name": "test"}]
-        )
-        left = claim(dra, "left", (GPU, 1))
-        left["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
-        left = dra.api("PUT", f"{CLAIMS}/left", left)
-        results = [{"request": "r0", "driver": GPU, "pool": "node-0", "device": "card-3"}]
-        reserved = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-        left["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": [reserved]}
-        dra.api("PUT", f"{CLAIMS}/left/status", left)
-        path = dra.path(pod["metadata"]["name"])
-        dra.api("PATCH", path, [{"op": "remove", "path": "/spec/schedulingGates"}], "application/json-patch+json")
-        pod = dra.running(pod, 40)
-        (found,) = owned(dra, pod)
-        assert devices(found, GPU) == chosen(dra, pod)[0]
-        assert found["status"]["allocation"]["devices"]["results"][0]["pool"] == "node-1"
-
     def test_a_job_on_a_node_without_devices_is_cancelled_and_the_pod_runs_later(self, dra):
         path = f"{DRA}/resourceslices/node-2-{GPU}"
         body = dra.api("GET", path)

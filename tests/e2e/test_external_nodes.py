@@ -222,23 +222,6 @@ def test_a_node_has_the_features_and_the_topology_of_its_annotations(racks, node
 
 
 @on_26_05
-def test_a_node_that_is_not_ready_is_drained_and_comes_back(node):
-    registered(node)
-
-    def ready(value):
-        moment = rfc3339(SystemClock().time())
-        condition = {"type": "Ready", "status": value, "reason": "Test", "lastTransitionTime": moment}
-        body = {"status": {"conditions": [condition]}}
-        node.api("PATCH", f"/api/v1/nodes/{NAME}/status", body, "application/strategic-merge-patch+json")
-
-    patch(node, {"metadata": {"annotations": {kube.KWOK_ANNOTATION: None}}})
-    ready("Unknown")
-    drained(node, "is not Ready")
-    ready("True")
-    registered(node)
-
-
-@on_26_05
 def test_devices_of_resource_slices_are_gres_and_the_claim_of_a_pod_gets_those_that_slurm_chose(node):
     driver, dra = "gpu.example.com", "/apis/resource.k8s.io/v1"
     selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
@@ -281,19 +264,6 @@ def test_devices_of_resource_slices_are_gres_and_the_claim_of_a_pod_gets_those_t
             node.api.request("DELETE", f"{claims}/c{number}")
         for path, body in made:
             node.api("DELETE", f"{path}/{body['metadata']['name']}")
-
-
-@on_26_05
-def test_an_administrators_drain_outlives_a_change_of_the_node(node):
-    registered(node)
-    node.slurm("scontrol", "update", f"nodename={NAME}", "state=drain", "reason=disk")
-    eventually(lambda: node.kube_node(NAME)["spec"].get("unschedulable"), f"{NAME} cordoned", 30)
-    resize(node, 16)
-    node.polled(3)
-    found = slurm(node)
-    assert (found["CPUTot"], found["Reason"]) == ("8", "disk")
-    node.slurm("scontrol", "update", f"nodename={NAME}", "state=resume")
-    registered(node, 16)
 
 
 @on_26_05

@@ -159,14 +159,6 @@ class TestGangs:
         assert len(given) == 3
         assert nodes(world, packed) == {slot: given[slot // 2] for slot in range(5)}
 
-    def test_04_a_gang_that_needs_more_nodes_than_fit_says_so_on_each_member(self, clean, gang):
-        world = clean
-        large = gang("large", 5)
-        eventually(lambda: reasons(world, large) == {"Unschedulable"}, "the reason on all members", 40)
-        messages = {world.condition(pod, "PodScheduled")["message"] for pod in world.members(large)}
-        assert messages == {"the group needs 5 nodes, but only 4 fit"}
-        assert not world.queue()
-
     def test_05_a_deleted_gang_leaves_the_queue(self, clean, gang):
         world = clean
         blocker = world.running(world.create(cpu="120"))
@@ -175,21 +167,6 @@ class TestGangs:
         world.delete_gang(waiting)
         eventually(lambda: not world.members(waiting), "no member left")
         eventually(lambda: world.queue().keys() == {world.job_of(blocker)}, "its job gone")
-
-    def test_06_a_stranger_that_is_there_first_does_not_keep_the_members_from_their_job(self, clean):
-        world = clean
-        labels, annotations = {"kueue.x-k8s.io/pod-group-name": "pair"}, {"kueue.x-k8s.io/pod-group-total-count": "2"}
-        for name, cpu in (("stranger", "8"), ("own-0", "1"), ("own-1", "1")):
-            body = world.manifest(name, cpu=cpu)
-            body["metadata"] |= {"labels": labels, "annotations": annotations}
-            world.api("POST", PODS, body)
-        pods = {pod["metadata"]["name"]: pod for pod in world.pods(selector="kueue.x-k8s.io/pod-group-name=pair")}
-        jobs = {world.labelled(world.running(pods[name])) for name in ("own-0", "own-1")}
-        assert len(jobs) == 1
-        alone = world.running(pods["stranger"])
-        assert world.job_of(alone) not in jobs
-        (event,) = eventually(lambda: world.events(alone, "OwnJob"), "the Event")
-        assert "the pod requests other resources" in event["note"]
 
     def test_07_members_that_are_made_again_do_not_wait_for_one_that_has_succeeded(self, clean, gang):
         world = clean
@@ -299,22 +276,3 @@ class TestGangs:
         eventually(lambda: all_bound(world, group, 3), "a later member takes a place that is left")
         again = at_slot(world, group, 1)
         assert (again["spec"]["nodeName"], world.job_of(again)) == (heir["spec"]["nodeName"], job)
-
-    def test_11_waiting_pods_join_a_pod_group_that_is_created_again(self, clean, pod_group):
-        """Their ReplicaSet keeps them, and the UID of the old one is on them: kubernetes/kubernetes#139914."""
-        world = clean
-        pod_group("replaced", 3)
-
-        def member(name):
-            body = world.manifest(name)
-            body["metadata"]["labels"] = {pod_groups.LABEL: "replaced"}
-            return world.api("POST", PODS, body)
-
-        found = [member("replaced-0"), member("replaced-1")]
-        world.api("DELETE", f"{POD_GROUPS}/replaced")
-        new = pod_group("replaced", 3)
-        found.append(member("replaced-2"))
-        found = [world.running(pod, 40) for pod in found]
-        assert len({world.job_of(pod) for pod in found}) == 1
-        assert {json.loads(pod["metadata"]["annotations"][GROUP])["uid"] for pod in found} == {new["metadata"]["uid"]}
-        assert world.events(found[0], "GroupReplaced")

@@ -3,7 +3,6 @@
 import pytest
 
 from cluster.polling import eventually
-from cluster.world import NAMESPACE
 
 pytestmark = pytest.mark.real
 
@@ -51,18 +50,6 @@ def test_another_time_limit_of_a_running_job_leaves_its_pod_alone(clean):
         update(world, job, f"timelimit={limit}")
         unharmed(world, pod, job)
         assert world.job(job)["TimeLimit"] == {"120": "02:00:00", "30": "00:30:00"}[limit]
-
-
-def test_the_deadline_of_a_job_limits_the_jobs_of_its_pods(clean):
-    world = clean
-    template = world.manifest(terminationGracePeriodSeconds=60, restartPolicy="Never")
-    spec = {"activeDeadlineSeconds": 3500, "template": template}
-    del template["metadata"]["name"]
-    path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
-    world.api("POST", path, {"metadata": {"name": "limited"}, "spec": spec})
-    (pod,) = eventually(lambda: world.pods(selector="job-name=limited"), "the pod of the Job")
-    assert world.job(world.labelled(pod))["TimeLimit"] == "01:00:00", "the deadline and the grace period"
-    world.api("DELETE", f"{path}/limited", {"propagationPolicy": "Background"})
 
 
 def test_the_grace_period_does_not_make_a_job_too_long_for_its_partition(clean):
@@ -140,17 +127,6 @@ def test_nodes_that_take_few_pods_do_not_get_all_pods(clean):
     finally:
         take(before)
     assert len({pod["spec"]["nodeName"] for pod in found}) >= 3
-
-
-def test_pods_with_the_same_host_port_run_on_different_nodes(clean):
-    """As the rendezvous port of torchrun with the host network: kubernetes/kubernetes#60726."""
-    world = clean
-    made = []
-    for _ in range(2):
-        manifest = world.manifest(hostNetwork=True)
-        manifest["spec"]["containers"][0]["ports"] = [{"name": "rdzv", "containerPort": 29500}]
-        made.append(world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", manifest))
-    assert len({world.running(pod, 60)["spec"]["nodeName"] for pod in made}) == 2
 
 
 @pytest.mark.not_on("24.11")

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from cluster.polling import eventually
-from cluster.world import JOB_PREFIX, LABEL, NAMESPACE, NODE
+from cluster.world import JOB_PREFIX, NAMESPACE, NODE
 
 pytestmark = pytest.mark.real
 
@@ -55,19 +55,6 @@ class TestStory:
             "no finalizer",
         )
         world.api("DELETE", f"{path}/eight?propagationPolicy=Background")
-
-    def test_02_a_pod_in_another_namespace_is_untouched(self, world):
-        pod = world.create(namespace="default")
-        try:
-            later = world.running(world.create())  # the scheduler has seen the first pod before
-            world.delete(later, grace=1)
-            found = world.get(pod, "default")
-            assert found["spec"]["schedulerName"] == "default-scheduler"
-            assert LABEL not in (found["metadata"].get("labels") or {})
-            assert not found["metadata"].get("finalizers")
-            assert not any("slinky" in t["key"] for t in found["spec"].get("tolerations") or ())
-        finally:
-            world.api("DELETE", world.path(pod["metadata"]["name"], "default"), {"gracePeriodSeconds": 0})
 
     def test_03_a_pod_that_does_not_fit_waits_with_slurms_reason_and_runs_when_room_appears(self, world):
         blockers = [world.create(cpu="120", memory="1Gi") for _ in range(4)]
@@ -303,26 +290,4 @@ class TestStory:
             eventually(lambda: world.events(pod, "Requeued") or world.events(pod, "JobCompleted"), "told", 40)
             world.gone(pod)
             eventually(lambda: int(job) not in world.queue(), "the job gone", 40)
-        world.clear()
-
-    def test_16_jobs_of_which_slurm_knows_nothing_any_more(self, world):
-        """podbridge was down for months, or slurmctld has lost its state and assigns ids from 1 again."""
-        seen = world.create()
-        world.running(seen)
-        unseen = world.create()
-        world.running(unseen)
-        world.cluster.stop_podbridge()
-        world.cluster.stop_daemon("slurmctld")
-        for file in (world.cluster.state / "slurm" / "state").iterdir():
-            if file.is_file():
-                file.unlink()
-        world.cluster.start_daemon("slurmctld")
-        world.cluster.start_podbridge(("admission",))
-        waiting = world.create()  # gets the job id of another pod
-        world.cluster.stop_podbridge()
-        world.cluster.start_podbridge()
-        for pod in (seen, unseen):
-            eventually(lambda pod=pod: world.events(pod, "JobGone"), "told", 40)
-            world.gone(pod)
-        world.running(waiting)
         world.clear()

@@ -8,10 +8,7 @@ API_VERSION = "scheduling.x-k8s.io/v1alpha1"
 LABEL = "scheduling.x-k8s.io/pod-group"
 """Label of the members of a PodGroup: its name."""
 NAME = "podgroups.scheduling.x-k8s.io"
-_SCHEMA = {
-    "type": "object",
-    "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-}
+_SCHEMA = {"type": "object", "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}}
 DEFINITION: dict[str, Any] = {
     "metadata": {"name": NAME, "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"}},
     "spec": {

@@ -1,7 +1,6 @@
 """The clusters that all other tests stand on: what is started is what is stopped."""
 
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -49,40 +48,6 @@ def test_nothing_is_left_of_a_cluster_and_its_jobs(state_folder, version):
     cluster.stop()
 
 
-def test_two_clusters_side_by_side_do_not_meet(state_folder):
-    with (
-        Cluster(state_folder / "one", slurm="26.05", nodes=1, kube=False) as one,
-        Cluster(state_folder / "two", slurm="26.05", nodes=1, kube=False) as two,
-    ):
-        one.run_slurm("sbatch", "--wrap=sleep 100")
-        eventually(lambda: one.run_slurm("squeue", "-h", "-o", "%T").strip() == "RUNNING")
-        assert two.run_slurm("squeue", "-h") == ""
-        one.stop()
-        assert two.running
-        assert "idle" in two.run_slurm("sinfo", "-h", "-o", "%T")
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_daemons_come_back_with_their_data(state_folder, version):
-    with Cluster(state_folder / f"back-{version}", slurm=version, nodes=1, kube=False) as cluster:
-
-        def job():
-            return cluster.run_slurm("squeue", "-h", "-o", "%i %T", check=False).strip()
-
-        cluster.run_slurm("sbatch", "--wrap=sleep 100")
-        eventually(lambda: job() == "1 RUNNING")
-        for name in ("slurmctld", "slurmd-node-0", "slurmrestd"):
-            before = cluster.pid(name)
-            cluster.stop_daemon(name)
-            assert cluster.pid(name) is None
-            assert not cluster.running
-            cluster.start()
-            assert cluster.pid(name) not in (None, before)
-            eventually(lambda: job() == "1 RUNNING")
-        cluster.kill("slurmctld", signal.SIGKILL)
-        cluster.start_daemon("slurmctld")
-
-
 def test_a_start_that_fails_names_the_daemon_and_leaves_nothing(state_folder):
     state = state_folder / "broken"
     with pytest.raises(ClusterError, match=r"(?s)slurmctld ended at its start.*NoSuchKey"):
@@ -122,26 +87,3 @@ def test_kwok_ends_pods_as_a_kubelet_does(cluster):
 
 
 GOOD = ("Succeeded", "Failed", "Running", "Running")
-
-
-def test_people_are_known_to_both_sides(cluster):
-    config = cluster.user_kubeconfig("alice", ("staff",))
-    who = cluster.kubectl("auth", "whoami", "-o", "jsonpath={.status.userInfo.username}", f"--kubeconfig={config}")
-    assert who == "alice"
-    refused = cluster.kubectl("get", "pods", f"--kubeconfig={config}", check=False)
-    assert 'User "alice" cannot list' in refused
-    assert cluster.run_slurm("id", "-u", "alice").strip() == "20001"
-
-
-def test_the_audit_log_says_who_wrote_what(cluster):
-    cluster.api("POST", "/api/v1/namespaces/default/configmaps", {"metadata": {"name": "audited"}})
-
-    def seen():
-        return [
-            event["user"]["username"]
-            for event in cluster.audit_events()
-            if event["verb"] == "create" and event["objectRef"].get("name") == "audited"
-        ]
-
-    eventually(seen)
-    assert seen() == ["admin"]

@@ -105,24 +105,6 @@ def test_sites_say_what_runs_containers_there(all_sites):
     assert said["condor-site"] == "condor-site: HTCondor, containers by none"
 
 
-def test_daemons_of_a_site_end_and_come_back_with_their_jobs(all_sites):
-    site = all_sites.sites["slurm-site"]
-    job = site.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 100").strip()
-
-    def state():
-        return all_sites.site_slurm("slurm-site", "squeue", "-h", "-j", job, "-o", "%T", check=False).strip()
-
-    eventually(lambda: state() == "RUNNING", timeout=90)
-    before = all_sites.pid("slurm-site-slurmctld")
-    # not by SIGKILL: a slurmctld that did not write down that a job runs has its node end it
-    all_sites.stop_daemon("slurm-site-slurmctld")
-    assert all_sites.pid("slurm-site-slurmctld") is None
-    all_sites.start_daemon("slurm-site-slurmctld")
-    assert all_sites.pid("slurm-site-slurmctld") not in (None, before)
-    eventually(lambda: state() == "RUNNING", timeout=90)
-    site.run("scancel", job)
-
-
 def test_condor_comes_back_with_its_queue(all_sites):
     site = all_sites.sites["condor-site"]
     submit(site, "sleep 100")
@@ -137,19 +119,6 @@ def test_condor_comes_back_with_its_queue(all_sites):
     eventually(lambda: queue() == [job, "2"], timeout=60)
     site.run("condor_rm", job)
     eventually(lambda: not queue(), timeout=120)  # it finds the job's starter again first
-
-
-def test_nats_server_is_reached_by_websocket_with_tls(all_sites):
-    import ssl
-    import urllib.error
-    import urllib.request
-
-    url = all_sites.nats.websocket_url.replace("wss://", "https://")
-    tls = ssl.create_default_context(cafile=str(all_sites.nats.ca_file))
-    with pytest.raises(urllib.error.HTTPError):  # it speaks TLS, and only WebSocket inside
-        urllib.request.urlopen(url, context=tls, timeout=5)
-    with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
-        urllib.request.urlopen(url, timeout=5)
 
 
 @pytest.mark.parametrize("version", ["26.05", "22.05"])

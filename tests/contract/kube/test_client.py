@@ -7,16 +7,7 @@ import pytest
 from bridge import clock, errors
 from bridge.kube.access_review import allowed
 from bridge.kube.kube_client import KubeClient
-from bridge.kube.resources import (
-    JOBS,
-    LEASES,
-    NAMESPACES,
-    NODES,
-    PODS,
-    SECRETS,
-    Resource,
-    resource_of,
-)
+from bridge.kube.resources import JOBS, LEASES, NAMESPACES, NODES, PODS, SECRETS, Resource, resource_of
 from bridge.workload import pods
 from cluster.polling import eventually
 

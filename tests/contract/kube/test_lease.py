@@ -66,10 +66,7 @@ def test_leader_that_is_stopped_and_continued_writes_nothing(client: KubeClient,
         first.send_signal(signal.SIGSTOP)
         eventually(lambda: writer() == "second", timeout=10)
         seen = client.get(LEASES.path(namespace, "marks"))["metadata"]["resourceVersion"]
-        writers = {
-            "first": 0,
-            "second": 0,
-        }
+        writers = {"first": 0, "second": 0}
         first.send_signal(signal.SIGCONT)
         watch = client.watch(
             LEASES.path(namespace),

@@ -13,7 +13,7 @@ import pytest
 
 from bridge import names
 from bridge.kube.kube_client import KubeClient
-from bridge.kube.resources import JOBS, PODS
+from bridge.kube.resources import PODS
 from bridge.slurm.models import GroupRef
 from bridge.workload.groups import Membership, membership
 from bridge.workload.kinds import jobset, lws, podgroup
@@ -78,15 +78,6 @@ def without_suffix(found: dict[str, Membership]) -> dict[str, Membership]:
     return {name.rpartition("-")[0]: member for name, member in found.items()}
 
 
-def test_each_replicated_job_of_a_job_set_is_a_group(hub: SimpleNamespace) -> None:
-    uid = create_job_set(hub, "parts")
-    found = without_suffix(members(hub, f"{jobset.NAME}=parts", 7))
-    key = GroupRef("jobset", NAMESPACE, "parts", uid, "workers")
-    expected = {f"parts-workers-{j}-{i}": Membership(key, 6, 6, 3 * j + i) for j in range(2) for i in range(3)}
-    assert found.pop("parts-driver-0-0").key.kind == "pod"
-    assert found == expected
-
-
 def test_a_whole_job_set_is_a_group_by_annotation(hub: SimpleNamespace) -> None:
     annotations = {names.GANG: "all", names.MEMBERS_PER_NODE: "2"}
     uid = create_job_set(hub, "whole", annotations)
@@ -112,12 +103,3 @@ def test_each_replica_of_a_leader_worker_set_is_a_group(hub: SimpleNamespace) ->
         assert found[f"serve-{replica}"] == Membership(key, 3, 3, 0)
         assert found[f"serve-{replica}-1"] == Membership(key, 3, 3, 1)
         assert found[f"serve-{replica}-2"] == Membership(key, 3, 3, 2)
-
-
-def test_pods_of_a_job_follow_the_pod_group_of_scheduler_plugins(hub: SimpleNamespace) -> None:
-    body = {"apiVersion": GROUPS.api_version, "kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"minMember": 2}}
-    uid = str(hub.admin.create(GROUPS.path(NAMESPACE), body)["metadata"]["uid"])
-    labelled = {"metadata": {"name": "grouped"}, "spec": job(3, labels={podgroup.NAME: "g"})}
-    hub.admin.create(JOBS.path(NAMESPACE), labelled)
-    found = members(hub, f"{podgroup.NAME}=g", 3)
-    assert set(found.values()) == {Membership(GroupRef("podgroup", NAMESPACE, "g", uid), 3, 2, None)}

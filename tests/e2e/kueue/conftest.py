@@ -18,11 +18,7 @@ from cluster.world import LABEL, NAMESPACE
 SITES = ("local-site", "slurm-site")
 PARTITION, PARTITION_NODE = "gpu", "node-2"
 """A Slurm partition beside ``main``, and its only node."""
-FAST = {
-    "slurm": {"pollIdle": 0.5},
-    "queues": {"releaseAfter": 1},
-    "pools": {"silentAfter": 5},
-}
+FAST = {"slurm": {"pollIdle": 0.5}, "queues": {"releaseAfter": 1}, "pools": {"silentAfter": 5}}
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 REQUEST = {"cpu": "1", "memory": "1Gi"}
 

@@ -86,34 +86,6 @@ def test_workloads_of_a_silent_site_are_evicted_and_run_at_another(world):
     removed(world, name, path)
 
 
-def test_a_flavor_that_is_removed_stays_until_its_workloads_have_ended(world):
-    name = f"leaving-{next(world.counts)}"
-    script = f"until [ -e /srv/home/{name} ]; do sleep 0.1; done"
-    flavors = [{"name": pool, "poolFlavor": {"pools": [pool]}} for pool in ("local-site", "slurm-site")]
-    path = world.master_queue(name, flavors)
-    left = f"{name}-local-site-local-site"
-    world.both_offered(name)
-    job = world.queued(name, namespace=pools.NAMESPACE, script=script, tolerations=[kueue.TOLERATION])
-    assert world.admitted(job) == left
-    world.running_members(job, 1, 60)
-    world.api("PATCH", path, {"spec": {"flavors": flavors[1:]}}, "application/merge-patch+json")
-    eventually(lambda: world.offered(name).get(left) == "0", "no more quota")
-
-    def states():
-        return {item.get("flavor"): item["state"] for item in world.api("GET", path)["status"]["flavors"]}
-
-    eventually(lambda: states().get(left) == "Leaving", "the status follows the ClusterQueue")
-    other = world.queued(name, namespace=pools.NAMESPACE, script="true", tolerations=[kueue.TOLERATION])
-    assert world.admitted(other) == f"{name}-slurm-site-slurm-site"
-    world.let_go(name)
-    for done in (job, other):
-        world.completed(done, 60)
-    gone = f"{kueue.API}/resourceflavors/{left}"
-    eventually(lambda: world.api.request("GET", gone)[0] == 404, "its ResourceFlavor is deleted", 60)
-    assert list(world.offered(name)) == [f"{name}-slurm-site-slurm-site"]
-    removed(world, name, path)
-
-
 def test_a_flavor_leaves_a_queue_that_borrows_it_after_its_workloads(world):
     number = next(world.counts)
     name, guests = f"lender-{number}", f"borrowers-{number}"

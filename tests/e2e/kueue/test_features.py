@@ -9,7 +9,6 @@ from cluster.world import NAMESPACE
 pytestmark = pytest.mark.real
 SLURM = kueue.QUEUE
 SETS = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{NAMESPACE}/leaderworkersets"
-WORKLOADS = f"{kueue.API}/namespaces/{NAMESPACE}/workloads"
 
 
 def test_each_replica_of_a_leader_worker_set_is_admitted_as_a_whole_and_is_one_slurm_job(world):
@@ -95,29 +94,3 @@ def test_topology_aware_scheduling_selects_the_node_and_slurm_allocates_it(world
         assert world.job(job_id)["Partition"] == world.partition
     world.delete_gang(placed)
     eventually(lambda: not world.queue(), "no Slurm job left", 40)
-
-
-def test_the_copy_of_a_job_that_multikueue_creates_is_admitted_as_any_job(world):
-    """MultiKueue creates the Workload first, then the Job with its name (jobs/job/job_multikueue_adapter.go, v0.15)."""
-    queue, name = world.quota({SLURM: 2}), f"copy-{next(world.counts)}"
-    template = world.template(run="1")
-    spec = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "suspend": True, "template": template}
-    labels = {
-        "kueue.x-k8s.io/queue-name": queue,
-        "kueue.x-k8s.io/prebuilt-workload-name": name,
-        "kueue.x-k8s.io/multikueue-origin": "manager",
-    }
-    body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
-    jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
-    defaulted = world.api("POST", f"{jobs}?dryRun=All", body)["spec"]["template"]
-    own = {key: value for key, value in defaulted["metadata"].get("labels", {}).items() if "job-name" not in key}
-    defaulted["metadata"]["labels"] = {key: value for key, value in own.items() if "controller-uid" not in key}
-    pod_sets = [{"name": "main", "count": 2, "template": defaulted}]
-    workload = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload"}
-    metadata = {"name": name, "labels": {"kueue.x-k8s.io/multikueue-origin": "manager"}}
-    world.api("POST", WORKLOADS, {**workload, "metadata": metadata, "spec": {"queueName": queue, "podSets": pod_sets}})
-    job = world.api("POST", jobs, body)
-    world.completed(job, 60)
-    assert world.workload(job)["metadata"]["name"] == name
-    eventually(lambda: world.told(job, "Finished") == "True", "the Workload of the manager is finished")
-    world.delete_gang(job)

@@ -67,23 +67,3 @@ def test_each_job_runs_once_while_podbridge_and_kueue_are_killed(world, long, re
     eventually(lambda: not any(world.reserved(name).values()), "no quota is left behind", 60)
     world.api("DELETE", path)
     eventually(lambda: not world.offered(name), "its queue is garbage", 60)
-
-
-@pytest.mark.long_only
-def test_a_change_of_capacity_while_podbridge_is_down_is_seen_after_the_start(world):
-    name = f"down-{next(world.counts)}"
-    path = world.master_queue(name, [{"name": "p", "poolFlavor": {"pools": ["local-site"]}}])
-    flavor = f"{name}-p-local-site"
-    eventually(lambda: world.offered(name).get(flavor) == "32", "offered")
-    world.cluster.kill("podbridge", signal.SIGKILL)
-    try:
-        world.cluster.stop_submitter("local-site")
-        world.cluster.start_submitter("local-site", {"local": {"cpus": 5}})
-    finally:
-        world.cluster.start_podbridge()
-    eventually(lambda: world.offered(name)[flavor] == "5", "the new capacity", 60)
-    world.cluster.stop_submitter("local-site")
-    world.cluster.start_submitter("local-site")
-    eventually(lambda: world.offered(name)[flavor] == "32", "the old one", 60)
-    world.api("DELETE", path)
-    eventually(lambda: not world.offered(name), "its queue is garbage", 60)

@@ -5,8 +5,6 @@ virtual kubelet and of its Slurm plugin. :data:`SHOWN` maps each to its tests; t
 or an administrator can see.
 """
 
-import base64
-import json
 import re
 import shutil
 import stat
@@ -23,7 +21,7 @@ from bridge.workload import quantity
 from cluster.pods import FINISHED
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
-from tests.e2e.pools.cases import config_map, mount, pod, secret, sh, volume
+from tests.e2e.pools.cases import mount, pod, secret, sh, volume
 
 HERE = "e2e/pools/test_defects.py::"
 SECURITY = "e2e/pools/test_security.py::"
@@ -45,7 +43,7 @@ SHOWN = {
     "nats 9.2": (
         HERE + "test_nats_9_2_pods_with_the_same_names_inside_share_nothing",
         LIFE + "test_9_2_two_pods_of_one_name_are_two_jobs",
-        STORY + "test_a_pod_of_the_same_name_is_another_pod",
+        VIRTUAL + "test_a_pod_created_again_under_its_name_is_another_pod",
     ),
     "nats 9.3": (
         HERE + "test_nats_9_3_no_job_is_declared_dead_while_its_submitter_is_away",
@@ -55,25 +53,23 @@ SHOWN = {
         VIRTUAL + "test_9_3_a_pod_that_the_site_refuses",
     ),
     "nats 9.4": (
-        HERE + "test_nats_9_4_jobs_that_write_nothing_end_and_hold_nobody_up",
         WIRE + "test_protocol.py::test_nats_9_4_an_unexpected_exception_is_answered_at_once",
         WIRE + "test_protocol.py::test_a_slow_submit_delays_nothing_else",
     ),
     "nats 9.5": (
         HERE + "test_nats_9_5_a_hub_killed_while_it_submits_runs_nothing_twice_and_loses_nothing",
         HERE + "test_nats_9_5_a_pod_removed_while_hub_and_site_are_away_leaves_no_job",
-        STORY + "test_deletion_waits_for_a_site_that_is_down_and_is_carried_out_when_it_is_back",
+        VIRTUAL + "test_9_5_a_pod_deleted_while_the_site_is_down",
         VIRTUAL + "test_9_5_an_answer_that_was_lost_is_looked_up_and_nothing_runs_twice",
         "chaos/test_pools.py::test_pods_survive_everything",
     ),
     "nats 9.6": (
-        SECURITY + "test_nats_9_6_a_site_can_not_speak_or_listen_for_another",
+        WIRE + "test_security.py::test_nats_9_6_a_site_can_not_say_anything_for_anybody_else",
         WIRE + "test_security.py::test_nats_9_6_a_site_can_not_listen_to_anybody_else",
         WIRE + "test_security.py::test_nats_9_6_a_site_can_not_answer_for_another_nor_twice",
         "unit/pools/test_nats_registry.py::test_nats_9_6_what_a_pool_says_about_another_is_dropped",
     ),
     "nats 9.7": (
-        HERE + "test_nats_9_7_no_text_of_a_pod_is_executed",
         HERE + "test_nats_9_7_no_annotation_is_executed",
         "contract/script/test_hostile.py::test_every_text_is_data",
         "unit/script/test_quoting.py::test_nothing_but_data_comes_out",
@@ -129,13 +125,12 @@ SHOWN = {
     ),
     "interlink 2.4": (
         HERE + "test_interlink_2_4_what_a_pod_shows_goes_one_way_and_is_complete",
-        HERE + "test_interlink_2_4_an_init_failure_ends_the_pod_and_all_are_listed",
         HERE + "test_interlink_2_4_what_has_ended_never_changes",
         STATUS + "test_2_4_after_an_init_failure_the_main_containers_never_ran",
         STATUS + "test_2_4_reasons_of_ends_are_kept",
     ),
     "interlink 2.5": (
-        STORY + "test_an_unauthenticated_client_gets_nothing",
+        "contract/kubelet/test_access.py::test_rights_are_those_of_a_kubelet",
         STORY + "test_exec_and_port_forward_are_refused_with_a_reason",
         "contract/kubelet/test_logs.py::"
         "test_interlink_2_5_a_quiet_follow_lives_longer_than_30_seconds_and_ends_with_its_client",
@@ -143,7 +138,6 @@ SHOWN = {
         "unit/controllers/test_kubelet_app.py::test_interlink_2_5_the_summary_holds_no_invented_number",
     ),
     "interlink 2.6": (
-        HERE + "test_interlink_2_6_a_token_is_short_lived_and_for_this_pod_alone",
         VIRTUAL + "test_service_account_tokens_are_bound_to_the_pod_and_refreshed",
         CONFORMANCE,
     ),
@@ -160,7 +154,6 @@ SHOWN = {
         "unit/site/test_slurm.py::test_flags_that_are_not_allowed",
     ),
     "interlink 3.3": (
-        HERE + "test_interlink_3_3_containers_that_run_together_are_summed",
         "unit/script/test_sizing.py::test_sum_of_containers_and_rounding_up",
         "unit/site/test_slurm.py::test_what_passes_is_one_option_each_and_never_the_script",
     ),
@@ -168,12 +161,8 @@ SHOWN = {
         HERE + "test_nats_9_2_pods_with_the_same_names_inside_share_nothing",
         "contract/script/test_ends.py::test_files_are_ones_own_alone",
     ),
-    "interlink 3.5": (
-        HERE + "test_interlink_3_5_every_kind_of_data_comes_as_it_is",
-        CONFORMANCE,
-    ),
+    "interlink 3.5": ("contract/script/test_data.py::test_configmap_secret_and_projected", CONFORMANCE),
     "interlink 3.6": (
-        HERE + "test_interlink_3_6_a_log_is_that_container_s_and_nothing_else",
         HERE + "test_interlink_3_6_one_job_gone_from_slurm_spoils_no_other",
         STORY + "test_logs_with_every_option",
         "unit/site/test_slurm.py::test_3_6_states_are_whole_words",
@@ -297,14 +286,6 @@ class TestNats:
         assert status["phase"] == "Failed"
         assert status.get("reason") or ended({"status": status})["reason"]
 
-    def test_nats_9_4_jobs_that_write_nothing_end_and_hold_nobody_up(self, world):
-        pid = world.cluster.pid(f"{POOL}-submitter")
-        silent = [world.run(f"exit {number}", POOL) for number in (0, 0, 5)]
-        assert [code(world.ended(one)) for one in silent] == [0, 0, 5]
-        assert [world.log_bytes(one) for one in silent] == [b""] * 3
-        assert code(world.ended(world.run("echo next", POOL))) == 0
-        assert world.cluster.pid(f"{POOL}-submitter") == pid
-
     @BOTH
     def test_nats_9_5_a_hub_killed_while_it_submits_runs_nothing_twice_and_loses_nothing(self, world, site):
         marks = f"marks-{time.monotonic_ns()}"
@@ -329,28 +310,6 @@ class TestNats:
         world.cluster.start_podbridge()
         world.cluster.start_submitter(POOL)
         eventually(lambda: not world.jobs_at(POOL), "nothing at the site", 90)
-
-    def test_nats_9_7_no_text_of_a_pod_is_executed(self, world, canary):
-        text = f"x'\"`touch {canary}`$(touch {canary});touch {canary}&|<>\\\ntouch {canary}\nEOF\n#"
-        place = "".join(letter for letter in text if letter not in ',:"\\\n')
-        keys = {"-rf": text, "--help": text, "a..b": text}
-        objects = {"configmaps": config_map("hostile", **keys), "secrets": secret("hostile", **keys)}
-        for kind, body in objects.items():
-            world.api.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/{kind}/hostile")
-            world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/{kind}", body)
-        found = world.create_pod(hostile(text, place, canary), POOL, "hostile.with.dots", {"evil": text})
-        finished = world.ended(found, 90)
-        assert finished["status"]["phase"] == "Succeeded", finished["status"]
-        shown = world.log_bytes(found, "-c", "main").decode().split("\0")
-        expected = [text] * 8 + [f"/w {place}", text, ""]
-        assert shown[: len(expected)] == expected
-        given = [part for part in shown if part.startswith(("P_", "-rf=", "--help=", "a..b=", "$("))]
-        names = ("P_-rf", "P_--help", "P_a..b", "-rf", "--help", "a..b", f"$(touch {canary})")
-        assert sorted(given) == sorted(f"{name}={text}" for name in names)
-        assert ended(finished)["message"] == text
-        assert not canary.exists()
-        assert code(world.ended(world.run(f"touch {canary}", POOL))) == 0
-        assert canary.exists(), "no pod could have made it"
 
     def test_nats_9_7_no_annotation_is_executed(self, world, canary):
         text = f"--x='\"`touch {canary}`$(touch {canary});touch {canary}&|\\\ntouch {canary}\n#"
@@ -463,87 +422,6 @@ class TestNats:
         assert world.logs(one) == "plain\n"
 
 
-def hostile(text, place, canary):
-    """Return a pod in which every string tries to be executed; ``place`` is a string that is valid in paths."""
-    field = {"fieldRef": {"fieldPath": "metadata.annotations['evil']"}}
-    keys = ("-rf", "--help", "a..b")
-    line = text.replace("\n", " ")
-    script = (
-        'sleep 2; printf "%s\\0" "$0" "$V" "$C" "$S" "$F"; for file in "$@"; do cat "$file"; printf "\\0"; done; '
-        'printf "%s\\0" "$PWD"; cat "./sub/$P"; printf "\\0\\0"; printf %s "$V" >"$M"; cat /proc/$$$$/environ; :'
-    )
-    main = {
-        "name": "main",
-        "image": text.rstrip(),
-        "command": ["sh", "-c", script],
-        "args": [text, f"/c {place}/-rf", f"/s {place}/{place}", f"/p {place}/note {place}"],
-        "workingDir": f"/w {place}",
-        "terminationMessagePath": f"/m {place}",
-        "env": [
-            {"name": "V", "value": text},
-            {"name": "M", "value": f"/m {place}"},
-            {"name": "P", "value": place},
-            {"name": "C", "valueFrom": {"configMapKeyRef": {"name": "hostile", "key": "--help"}}},
-            {"name": "S", "valueFrom": {"secretKeyRef": {"name": "hostile", "key": "a..b"}}},
-            {"name": "F", "valueFrom": field},
-            {"name": f"$(touch {canary})", "value": text},
-        ],
-        "envFrom": [
-            {"prefix": "P_", "configMapRef": {"name": "hostile"}},
-            {"secretRef": {"name": "hostile"}},
-        ],
-        "volumeMounts": [
-            mount("c", f"/c {place}"),
-            mount("s", f"/s {place}"),
-            mount("p", f"/p {place}"),
-            mount("e", f"/w {place}", subPath=f"a {place}"),
-            mount("p", f"/w {place}/sub"),
-        ],
-        "securityContext": {"seLinuxOptions": {"user": text, "role": text, "type": text, "level": text}},
-        "startupProbe": {"exec": {"command": ["test", text]}, "periodSeconds": 1, "timeoutSeconds": 10},
-        "livenessProbe": {"exec": {"command": ["test", text, "=", text]}, "periodSeconds": 1, "timeoutSeconds": 10},
-        "readinessProbe": {
-            "httpGet": {
-                "path": f"/{line}",
-                "port": 1,
-                "httpHeaders": [{"name": "X-Evil", "value": line}],
-            },
-            "periodSeconds": 1,
-        },
-        "lifecycle": {
-            "postStart": {"exec": {"command": ["test", text]}},
-            "preStop": {"exec": {"command": [text, text]}},
-        },
-    }
-    other = {
-        "name": "other",
-        "image": "busybox",
-        "command": ["sleep", "3"],
-        "readinessProbe": {"exec": {"command": [text, text]}, "periodSeconds": 1},
-        "lifecycle": {"preStop": {"httpGet": {"path": f"/{line}", "port": 1}}},
-    }
-    return pod(
-        main,
-        other,
-        initContainers=[sh("exit 0", "first", args=[text])],
-        volumes=[
-            volume("c", configMap={"name": "hostile", "items": [{"key": key, "path": key} for key in keys]}),
-            volume("s", secret={"secretName": "hostile", "items": [{"key": "-rf", "path": place}]}),
-            volume(
-                "p",
-                projected={
-                    "sources": [
-                        {"downwardAPI": {"items": [{"path": f"note {place}", **field}]}},
-                        {"configMap": {"name": "hostile", "items": [{"key": "a..b", "path": place}]}},
-                        {"serviceAccountToken": {"path": f"token {place}", "audience": text}},
-                    ]
-                },
-            ),
-            volume("e", emptyDir={}),
-        ],
-    )
-
-
 def command_lines():
     """Return the command lines of all processes of the machine."""
     found = []
@@ -608,19 +486,6 @@ class TestInterlink:
                 assert not (state == "waiting" and entry["ready"])
         assert set(reached.values()) == {2}
 
-    def test_interlink_2_4_an_init_failure_ends_the_pod_and_all_are_listed(self, world):
-        inits = [sh("exit 0", "good"), sh("exit 9", "bad"), sh(":", "never")]
-        one = world.create_pod(pod(sh("echo never", "a"), sh("echo never", "b"), initContainers=inits), POOL)
-        found = world.ended(one)
-        status = found["status"]
-        assert status["phase"] == "Failed"
-        assert [entry["name"] for entry in status["initContainerStatuses"]] == ["good", "bad", "never"]
-        assert [entry["name"] for entry in status["containerStatuses"]] == ["a", "b"]
-        assert (ended(found, "good")["exitCode"], ended(found, "bad")["exitCode"]) == (0, 9)
-        never_ran = [status["initContainerStatuses"][2], *status["containerStatuses"]]
-        assert not [entry for entry in never_ran if "running" in entry["state"] or entry["ready"]]
-        assert not [entry for entry in never_ran if entry["state"].get("terminated", {}).get("exitCode") == 0]
-
     def test_interlink_2_4_what_has_ended_never_changes(self, world):
         one = world.run("echo words; printf why >/dev/termination-log; exit 3", POOL)
         before = world.ended(one)
@@ -630,17 +495,6 @@ class TestInterlink:
         assert code(world.ended(world.run("exit 4", POOL))) == 4
         assert world.get(one)["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
         assert world.logs(one) == "words\n"
-
-    def test_interlink_2_6_a_token_is_short_lived_and_for_this_pod_alone(self, world):
-        source = {"serviceAccountToken": {"path": "token", "audience": "somebody", "expirationSeconds": 1200}}
-        container = sh("cat /t/token", volumeMounts=[mount("t", "/t")])
-        one = world.create_pod(pod(container, volumes=[volume("t", projected={"sources": [source]})]), POOL)
-        world.ended(one)
-        body = world.logs(one).split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        assert claims["aud"] == ["somebody"]
-        assert claims["exp"] - claims["iat"] <= 1300
-        assert claims["kubernetes.io"]["pod"]["uid"] == one["metadata"]["uid"]
 
     def test_interlink_2_7_a_job_that_a_user_wrote_on_the_pod_is_not_believed(self, world):
         first = world.run("sleep 120; echo mine", POOL, terminationGracePeriodSeconds=1)
@@ -657,47 +511,6 @@ class TestInterlink:
         world.delete(second)
         world.gone(second)
         assert world.get(first)["status"]["phase"] == "Running"
-
-    def test_interlink_3_3_containers_that_run_together_are_summed(self, world):
-        small = {"limits": {"cpu": "1500m", "memory": "100Mi"}}
-        smaller = {"requests": {"cpu": "700m", "memory": "20Mi"}, "limits": {"cpu": "2", "memory": "50Mi"}}
-        spec = pod(sh("sleep 60", "a", resources=small), sh("sleep 60", "b", resources=smaller))
-        job = TestNats.asked(world, world.create_pod(spec, "slurm-site"))
-        assert (job["cpu"], job["mem"]) == ("3", "150M")
-
-    def test_interlink_3_5_every_kind_of_data_comes_as_it_is(self, world):
-        literal = "one\\nline\\t"
-        body = {**config_map("as-it-is", literal=literal, real="two\nlines"), "binaryData": {"raw": "/wD+"}}
-        world.api.ensure(f"/api/v1/namespaces/{NAMESPACE}/configmaps", body)
-        container = sh(
-            "cat /all/literal /all/real; od -An -tx1 /all/raw; ls /some; cat /one/place; touch /w/x && ls /w",
-            volumeMounts=[
-                mount("all", "/all"),
-                mount("some", "/some"),
-                mount("all", "/one/place", subPath="literal"),
-                mount("w", "/w"),
-            ],
-        )
-        some = {"name": "as-it-is", "items": [{"key": "real", "path": "picked"}]}
-        volumes = [
-            volume("all", configMap={"name": "as-it-is"}),
-            volume("some", configMap=some),
-            volume("w", emptyDir={"medium": "Memory"}),
-        ]
-        one = world.create_pod(pod(container, volumes=volumes), POOL)
-        assert world.ended(one)["status"]["phase"] == "Succeeded"
-        assert world.logs(one) == f"{literal}two\nlines ff 00 fe\npicked\n{literal}x\n"
-
-    @BOTH
-    def test_interlink_3_6_a_log_is_that_container_s_and_nothing_else(self, world, site):
-        inits = [sh("echo from init", "init")]
-        spec = pod(sh("echo from a; echo to stderr >&2", "a"), sh("printf 12345678", "b"), initContainers=inits)
-        one = world.create_pod(spec, site)
-        world.ended(one)
-        logs = {name: world.logs(one, "-c", name) for name in ("init", "a", "b")}
-        assert logs == {"init": "from init\n", "a": "from a\nto stderr\n", "b": "12345678"}
-        assert world.logs(one, "-c", "b", "--limit-bytes=3") == "123"
-        assert world.logs(one, "-c", "a", "--tail=1") == "to stderr\n"
 
     def test_interlink_3_6_one_job_gone_from_slurm_spoils_no_other(self, world):
         """All jobs have ended before the submitter polls again; one was cancelled in Slurm."""

@@ -5,7 +5,7 @@ import time
 import pytest
 import yaml
 
-from cluster.kube import ACCOUNTS, node_object
+from cluster.kube import ACCOUNTS
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
 
@@ -68,18 +68,6 @@ def test_each_part_does_its_work_with_its_own_account(pools_world, parts):
     assert refused(cluster, parts) == []
 
 
-def test_the_controllers_guard_the_nodes_of_both_sides(pools_world):
-    cluster = pools_world.cluster
-    path = "/api/v1/namespaces/podbridge/configmaps/podbridge-guarded-nodes"
-    wanted = {"node-0": "slurm", "node-1": "slurm", POOL: "pool"}
-    eventually(lambda: (cluster.api("GET", path).get("data") or {}).items() >= wanted.items(), "the list")
-    pod = {"metadata": {"generateName": "stray-"}, "spec": {"containers": [{"name": "main", "image": "none"}]}}
-    for node in wanted:
-        body = {**pod, "spec": {**pod["spec"], "nodeName": node, "tolerations": [{"operator": "Exists"}]}}
-        status, answer = cluster.api.request("POST", "/api/v1/namespaces/default/pods", body)
-        assert (status, f"node {node} is guarded" in answer["message"]) == (403, True), answer
-
-
 def test_a_namespace_without_the_role_binding_is_named_on_the_pod(pools_world):
     world, cluster = pools_world, pools_world.cluster
     path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings/podbridge-pools"
@@ -104,33 +92,3 @@ def test_a_namespace_without_the_role_binding_is_named_on_the_pod(pools_world):
     eventually(said, "the pod says which RoleBinding is missing", 30)
     cluster.open_to_pools(NAMESPACE)
     assert world.ended(pod)["status"]["phase"] == "Succeeded"
-
-
-def test_a_node_that_claims_another_slurm_node_stops_both_until_it_is_settled(pools_world):
-    world, cluster = pools_world, pools_world.cluster
-    rogue = node_object("rogue", cluster.options.size)
-    rogue["metadata"]["labels"]["slinky.slurm.net/slurm-nodename"] = "node-0"
-    cluster.kubectl("cordon", "node-1")
-    cluster.api.ensure("/api/v1/nodes", rogue)
-
-    def said(node):
-        return world.kube_node(node)["metadata"].get("annotations", {}).get("bridge.vk.io/slurm-name-conflict", "")
-
-    try:
-        eventually(lambda: "rogue" in said("node-0") and "node-0" in said("rogue"), "both nodes say so")
-        eventually(lambda: "drain" in cluster.run_slurm("sinfo", "-h", "-n", "node-1", "-o", "%T"), "node-1 is drained")
-        pod = world.create(run="1")
-
-        def waits():
-            return "is claimed by" in world.condition(pod, "PodScheduled").get("message", "")
-
-        eventually(waits, "the pod says why it waits")
-        assert not world.get(pod)["spec"].get("nodeName")
-        events = cluster.api("GET", "/apis/events.k8s.io/v1/events")["items"]
-        told = {e["regarding"]["name"] for e in events if e["reason"] == "SlurmNameConflict"}
-        assert told >= {"node-0", "rogue"}
-    finally:
-        cluster.api("DELETE", "/api/v1/nodes/rogue")
-        cluster.kubectl("uncordon", "node-1", check=False)
-    eventually(lambda: world.get(pod)["status"]["phase"] == "Succeeded", "the pod is over", 60)
-    eventually(lambda: not said("node-0"), "settled")

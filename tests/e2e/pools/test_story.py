@@ -5,10 +5,8 @@ import signal
 import time
 
 import pytest
-import requests
 
 from bridge.workload import quantity
-from cluster.errors import ClusterError
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
 
@@ -56,14 +54,6 @@ class TestPods:
         ended = found["status"]["containerStatuses"][0]["state"]["terminated"]
         assert (ended["exitCode"], ended["reason"]) == (7, "Error")
         assert "hello" in pools_world.logs(pod)
-
-    def test_kubectl_debug_is_refused_with_the_reason(self, pools_world):
-        pod = pools_world.run("sleep 300", "local-site")
-        pools_world.seen(pod, "running", lambda found: found["status"]["phase"] == "Running")
-        words = ("debug", "-n", NAMESPACE, pod["metadata"]["name"], "--image=busybox", "--", "true")
-        with pytest.raises(ClusterError, match="cannot be added to a pod on a pool"):
-            pools_world.cluster.kubectl(*words)
-        pools_world.delete(pod)
 
     def test_a_job_is_spread_over_the_pools_that_its_namespace_opens(self, pools_world):
         container = {"name": "main", "image": "busybox", "command": ["sh", "-c", "echo done"]}
@@ -158,33 +148,6 @@ class TestPods:
         pools_world.gone(pod)
         eventually(lambda: pod["metadata"]["uid"] not in pools_world.jobs_at(pool), "nothing at the site")
 
-    def test_a_pod_deleted_by_force_leaves_nothing(self, pools_world, pool):
-        pod = pools_world.run("sleep 60", pool, terminationGracePeriodSeconds=1)
-        pools_world.running(pod)
-        pools_world.delete(pod, 0)
-        assert pools_world.get(pod) is None
-        eventually(lambda: pod["metadata"]["uid"] not in pools_world.jobs_at(pool), "nothing at the site", 60)
-
-    def test_a_pod_of_the_same_name_is_another_pod(self, pools_world, pool):
-        first = pools_world.run("echo first; sleep 60", pool, name=f"same-{pool}", terminationGracePeriodSeconds=1)
-        pools_world.running(first)
-        pools_world.delete(first, 0)
-        second = pools_world.run("echo second", pool, name=f"same-{pool}")
-        pools_world.ended(second)
-        assert pools_world.logs(second) == "second\n"
-
-    def test_deletion_waits_for_a_site_that_is_down_and_is_carried_out_when_it_is_back(self, pools_world):
-        pool = "local-site"
-        pod = pools_world.run("sleep 300", pool, terminationGracePeriodSeconds=1)
-        pools_world.running(pod)
-        pools_world.cluster.stop_submitter(pool)
-        pools_world.delete(pod)
-        time.sleep(5)
-        assert pools_world.get(pod) is not None, "forgotten while the site was down"
-        pools_world.cluster.start_submitter(pool)
-        pools_world.gone(pod, 60)
-        eventually(lambda: pod["metadata"]["uid"] not in pools_world.jobs_at(pool), "nothing at the site")
-
     def test_both_sides_allowed(self, pools_world):
         pools_world.ready("local-site")  # its submitter has just started
         local = pools_world.run("sleep 1", "local,local-site", name="either-local")
@@ -193,10 +156,3 @@ class TestPods:
         assert pools_world.bound(remote)["spec"]["nodeName"] == "local-site"
         for pod in (local, remote):
             pools_world.delete(pod, 0)
-
-
-class TestKubelet:
-    def test_an_unauthenticated_client_gets_nothing(self, pools_world):
-        port = pools_world.cluster.podbridge_port("kubelet")
-        answer = requests.get(f"https://127.0.0.1:{port}/pods", verify=False, timeout=5)
-        assert answer.status_code == 401

@@ -2,12 +2,10 @@
 
 import json
 import ssl
-import subprocess
 import urllib.request
 
 import pytest
 
-from cluster import install
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
 
@@ -77,33 +75,7 @@ def test_the_token_reaches_the_api_server_that_the_site_names(pools_world, reach
     assert who["username"] == f"system:serviceaccount:{NAMESPACE}:default"
 
 
-def test_a_namespace_keeps_its_secrets_until_it_says_otherwise(pools_world):
-    world, cluster = pools_world, pools_world.cluster
-    cluster.api.ensure(
-        f"/api/v1/namespaces/{NAMESPACE}/secrets", {"metadata": {"name": "kept"}, "stringData": {"k": "v"}}
-    )
-    cluster.kubectl("annotate", "namespace", NAMESPACE, "bridge.vk.io/pool-secrets-")
-    container = {
-        "name": "main",
-        "image": "busybox",
-        "command": ["sh", "-c", "echo k=$k"],
-        "envFrom": [{"secretRef": {"name": "kept"}}],
-    }
-    try:
-        eventually(lambda: _kept(world, container), "forgotten", 30)
-        pod = world.create_pod({"containers": [container], "restartPolicy": "Never"}, POOL)
-        why = f"annotation bridge.vk.io/pool-secrets of namespace {NAMESPACE} does not let Secret kept go there"
-        told = eventually(lambda: _unschedulable(world, pod), "it is said", 30)
-        assert f"{POOL} ({why})" in told
-        assert "nodeName" not in world.get(pod)["spec"]
-        assert f"{POOL}: {why}" in world.explain(pod)
-    finally:
-        cluster.open_to_pools(NAMESPACE)
-    assert world.ended(pod)["status"]["phase"] == "Succeeded"
-    assert world.logs(pod) == "k=v\n"
-
-
-def test_a_pod_goes_to_the_pool_that_may_have_its_secrets_and_a_pod_without_one_is_warned_of(pools_world):
+def test_a_pod_goes_to_the_pool_that_may_have_its_secrets_and_waits_where_none_may(pools_world):
     world, cluster = pools_world, pools_world.cluster
     cluster.api.ensure(
         f"/api/v1/namespaces/{NAMESPACE}/secrets", {"metadata": {"name": "kept"}, "stringData": {"k": "v"}}
@@ -122,23 +94,13 @@ def test_a_pod_goes_to_the_pool_that_may_have_its_secrets_and_a_pod_without_one_
         assert world.ended(pod)["spec"]["nodeName"] == "slurm-site"
         assert world.logs(pod) == "k=v\n"
         assert f"{POOL} (annotation bridge.vk.io/pool-secrets" in notes(cluster, pod, "Scheduled")[0]
-        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "warned", "namespace": NAMESPACE}, "spec": spec}
-        body["metadata"]["annotations"] = {"bridge.vk.io/pools": POOL}
-        said = create_dry(cluster, body)
-        assert "Warning: this pod waits until an administrator changes annotation bridge.vk.io/pool-secrets" in said
-        assert f"does not let Secret kept go to pool {POOL}" in said
-        body["metadata"]["annotations"] = {"bridge.vk.io/pools": "slurm-site"}
-        assert "Warning" not in create_dry(cluster, body)
+        waits = world.create_pod(spec, POOL)
+        why = f"annotation bridge.vk.io/pool-secrets of namespace {NAMESPACE} does not let Secret kept go there"
+        assert f"{POOL} ({why})" in eventually(lambda: _unschedulable(world, waits), "it is said", 30)
+        assert f"{POOL}: {why}" in world.explain(waits)
     finally:
         cluster.open_to_pools(NAMESPACE)
-
-
-def create_dry(cluster, body):
-    """Return kubectl's output, with warnings, for the creation of a pod as a dry run on the server."""
-    command = [str(install.binaries()["kubectl"]), f"--kubeconfig={cluster.kubeconfig}"]
-    command += ["create", "--dry-run=server", "-f", "-"]
-    done = subprocess.run(command, input=json.dumps(body), capture_output=True, text=True, check=True, timeout=60)
-    return done.stderr
+    assert world.ended(waits)["spec"]["nodeName"] == POOL
 
 
 def _unschedulable(world, pod):

@@ -102,13 +102,6 @@ def test_a_time_limit_while_the_kubelet_is_restarted(clean):
     assert logs(world, counting).splitlines() == [f"tick {number + 1}" for number in range(50)]
 
 
-def test_a_preemptor_waits_for_the_grace_of_its_victim(clean):
-    world = clean
-    old = ready(world, whole(world, STUBBORN))
-    new = whole(world, job={"partition": "urgent"})
-    ends_first(world, old, new)
-
-
 def test_a_deleted_pod_keeps_its_job_until_its_grace_is_over(clean):
     world = clean
     old = ready(world, whole(world, STUBBORN))

@@ -163,8 +163,23 @@ def test_preferences_are_warned_about() -> None:
     assert len(verdict.warnings) == 4
 
 
-def test_no_spread_without_a_word_is_a_requirement() -> None:
-    assert validate.create(pod(topologySpreadConstraints=[{}]), "alice", RULES).invalid
+SPREAD = {"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+TERMS = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"topologySpreadConstraints": [SPREAD]}, ("spec.topologySpreadConstraints[0]", "'zone'", "ScheduleAnyway")),
+        ({"topologySpreadConstraints": [{}]}, ("spec.topologySpreadConstraints[0]",)),
+        ({"affinity": {"podAffinity": TERMS}}, ("spec.affinity.podAffinity", "'zone'", "allowed")),
+        ({"affinity": {"podAntiAffinity": TERMS}}, ("spec.affinity.podAntiAffinity", "'zone'", "allowed")),
+    ],
+    ids=["spread", "spread, by default", "affinity", "anti-affinity"],
+)
+def test_requirements_about_other_pods_are_refused(spec: dict[str, Any], words: tuple[str, ...]) -> None:
+    (problem,) = validate.create(pod(**spec), "alice", RULES).invalid
+    assert all(word in problem for word in words), problem
 
 
 @pytest.mark.parametrize(

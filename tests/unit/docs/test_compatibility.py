@@ -71,10 +71,7 @@ def test_versions_of_slurm_are_those_of_the_tests():
 
 @pytest.mark.parametrize(
     ("system", "releases", "module"),
-    [
-        ("Kubernetes", places.KUBERNETES, "k8s.io/kubernetes"),
-        ("Kueue", places.KUEUE, "sigs.k8s.io/kueue"),
-    ],
+    [("Kubernetes", places.KUBERNETES, "k8s.io/kubernetes"), ("Kueue", places.KUEUE, "sigs.k8s.io/kueue")],
 )
 def test_versions_with_several_releases_are_those_of_the_local_cluster(system, releases, module):
     found = versions_of(system)

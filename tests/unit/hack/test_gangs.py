@@ -102,10 +102,7 @@ def test_webhooks_are_called_by_url(tmp_path):
     path, body = gang_manifests.addressed(item, "jobset", "https://127.0.0.1:20000", "Q0E=")
     assert path == "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     assert body["metadata"] == {"name": "jobset-configuration"}
-    assert body["webhooks"][0]["clientConfig"] == {
-        "url": "https://127.0.0.1:20000/mutate--v1-pod",
-        "caBundle": "Q0E=",
-    }
+    assert body["webhooks"][0]["clientConfig"] == {"url": "https://127.0.0.1:20000/mutate--v1-pod", "caBundle": "Q0E="}
     assert "service" in item["webhooks"][0]["clientConfig"], "the input stays as it is"
 
 

@@ -66,7 +66,7 @@ def test_of_a_pod_without_a_node_it_keeps_the_names_of_secrets_and_the_requests_
             {"name": "e", "projected": {"sources": [{"secret": {"name": "s3"}}]}},
         ],
         "containers": [
-            {"name": "c", "env": [{"name": "B", "value": "plain"}, secret_env], "envFrom": [{"configMapRef": {}}]},
+            {"name": "c", "env": [{"name": "B", "value": "plain"}, secret_env], "envFrom": [{"configMapRef": {}}]}
         ],
         "initContainers": [{"name": "i", "envFrom": [{"secretRef": {"name": "s4"}}, {"configMapRef": {"name": "m"}}]}],
     }

@@ -108,9 +108,7 @@ def test_an_encrypted_key_fails_instead_of_asking() -> None:
     pair = make_pair(NAMES, DAY, now=NOW)
     key = serialization.load_pem_private_key(pair.key, None)
     locked = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(b"secret"),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
     )
     done: list[str] = []
 

@@ -23,11 +23,7 @@ def member(name, phase="Pending", node=None, group=GROUP, size=5):
         value = {"kind": group.kind, "name": group.name, "uid": group.uid, "index": group.index}
         metadata["annotations"] = {names.GROUP: json.dumps({**value, "size": size, "minimum": 4})}
     spec = {"schedulerName": Config().scheduler_name, "containers": [{"name": "main"}]}
-    return {
-        "metadata": metadata,
-        "spec": {**spec, "nodeName": node} if node else spec,
-        "status": {"phase": phase},
-    }
+    return {"metadata": metadata, "spec": {**spec, "nodeName": node} if node else spec, "status": {"phase": phase}}
 
 
 PODS = [

@@ -20,11 +20,7 @@ def test_the_manifests_of_a_cluster():
     found = convert(FILE.read_text(), "queues.yaml")
     master, local = found.documents
     assert local["kind"] == "LocalQueue" and local["spec"] == {"clusterQueue": "research"}
-    assert master["metadata"] == {
-        "name": "research",
-        "labels": {"team": "physics"},
-        "annotations": {"owner": "alice"},
-    }
+    assert master["metadata"] == {"name": "research", "labels": {"team": "physics"}, "annotations": {"owner": "alice"}}
     assert master.keys() == {"apiVersion", "kind", "metadata", "spec"}
     assert master["spec"] == {
         "template": {

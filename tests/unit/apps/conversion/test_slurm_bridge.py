@@ -32,11 +32,7 @@ def test_the_values_of_a_release():
                 "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}],
                 "pdb": {"enabled": True, "maxUnavailable": "50%"},
             },
-            "admission": {
-                "replicas": 3,
-                "certManager": {"enabled": False},
-                "tls": {"existingSecret": "webhook-tls"},
-            },
+            "admission": {"replicas": 3, "certManager": {"enabled": False}, "tls": {"existingSecret": "webhook-tls"}},
             "controllers": {
                 "replicas": 1,
                 "priorityClassName": "system-cluster-critical",

@@ -27,13 +27,7 @@ def pod(name="p", *, containers=(), **more):
 
 
 def scheduled(status="True", reason="", message="", at="2026-11-23T10:01:00Z"):
-    return {
-        "type": "PodScheduled",
-        "status": status,
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": at,
-    }
+    return {"type": "PodScheduled", "status": status, "reason": reason, "message": message, "lastTransitionTime": at}
 
 
 def terminated(code, at="2026-11-23T11:00:00Z"):

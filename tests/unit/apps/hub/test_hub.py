@@ -62,8 +62,7 @@ def test_a_hub_is_not_ready_from_its_first_answer_on(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "unsettled", "order"),
-    [(0.3, False, ["call", "release"]), (3.0, False, []), (0.0, True, ["call"])],
+    ("seconds", "unsettled", "order"), [(0.3, False, ["call", "release"]), (3.0, False, []), (0.0, True, ["call"])]
 )
 def test_a_lease_is_released_after_the_last_call_and_only_if_its_outcome_is_known(
     monkeypatch: pytest.MonkeyPatch, kubeconfig: str, seconds: float, unsettled: bool, order: list[str]

@@ -41,11 +41,7 @@ class Api:
             pool.heard = (pool.heard[0], self.clock.monotonic())
         self.handler = Pods(directory, wait, patience)
         self.app = make_app(
-            self.handler,
-            Reports(directory, self.clock, wait),
-            ServerAccess(Files()),
-            self.clock,
-            loopback=loopback,
+            self.handler, Reports(directory, self.clock, wait), ServerAccess(Files()), self.clock, loopback=loopback
         )
         self.client = self.app.test_client()
 
