@@ -226,6 +226,10 @@ class Api:
             raise ClusterError(f"{method} {path}: {status}: {message}")
         return answer
 
+    def merge(self, path: str, patch: dict[str, Any]) -> Any:
+        """Apply a merge patch to an object; return the object."""
+        return self("PATCH", path, patch, "application/merge-patch+json")
+
     def ensure(self, path: str, body: dict[str, Any]) -> None:
         """Create an object unless it exists."""
         status, answer = self.request("POST", path, body)

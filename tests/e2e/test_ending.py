@@ -82,7 +82,7 @@ def test_a_pod_outlives_the_label_and_the_node_object_of_its_node(clean):
             "node-3",
         )
         path = f"/api/v1/nodes/{node}"
-        api("PATCH", path, {"metadata": {"labels": dict.fromkeys(labels)}}, "application/merge-patch+json")
+        api.merge(path, {"metadata": {"labels": dict.fromkeys(labels)}})
         world.polled()
         api("DELETE", path)
         world.polled()

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.real
 on_26_05 = pytest.mark.parametrize("world", ["26.05"], indirect=True)
 NAME = "k8s-0"
 SIZE = Size(cpus=8, memory=16_000, gpus=2)
-MERGE = "application/merge-patch+json"
 
 
 TOPOLOGIES = """
@@ -76,7 +75,7 @@ def slurm(world):
 
 
 def patch(world, body, sub="", name=NAME):
-    return world.api("PATCH", f"/api/v1/nodes/{name}{sub}", body, MERGE)
+    return world.api.merge(f"/api/v1/nodes/{name}{sub}", body)
 
 
 def registered(world, cpus=8):
@@ -108,7 +107,7 @@ def restart(world):
     """Start podbridge after a kill. The leases of the killed process end at once, to save 15 s."""
     for part in ("scheduler", "controllers"):
         path = f"/apis/coordination.k8s.io/v1/namespaces/podbridge/leases/podbridge-{part}"
-        world.api("PATCH", path, {"spec": {"holderIdentity": ""}}, MERGE)
+        world.api.merge(path, {"spec": {"holderIdentity": ""}})
     world.cluster.start_podbridge()
 
 

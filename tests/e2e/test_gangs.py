@@ -13,7 +13,6 @@ pytestmark = pytest.mark.real
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POD_GROUPS = f"/apis/{pod_groups.API_VERSION}/namespaces/{NAMESPACE}/podgroups"
-MERGE = "application/merge-patch+json"
 GROUP = "bridge.vk.io/group"
 SLOT = "batch.kubernetes.io/job-completion-index"
 
@@ -78,7 +77,7 @@ def at_slot(world, gang, slot):
 def finish(world, pod):
     """Let the containers of a pod end with exit code 0."""
     body = {"metadata": {"annotations": {"hack/run-seconds": "0"}}}
-    world.api("PATCH", world.path(pod["metadata"]["name"]), body, MERGE)
+    world.api.merge(world.path(pod["metadata"]["name"]), body)
 
 
 def succeeded(world, gang):
@@ -202,7 +201,7 @@ class TestGangs:
         assert world.job_of(alone) != job
         for pod in blockers:  # the job stays as it is
             world.delete(pod, grace=1)
-        world.api("PATCH", f"{POD_GROUPS}/least", {"spec": {"minMember": 3}}, MERGE)
+        world.api.merge(f"{POD_GROUPS}/least", {"spec": {"minMember": 3}})
         assert minimum_of_new_pods(world, "least") == 3
         world.delete(second, grace=1)
         world.gone(second)

@@ -7,7 +7,6 @@ from cluster.world import NAMESPACE
 
 pytestmark = pytest.mark.real
 
-MERGE = "application/merge-patch+json"
 LABEL = "kueue.x-k8s.io/pod-group-name"
 DRIVER, WORKER = {"cpu": "1"}, {"cpu": "100"}
 """No two workers fit on one node; a component shares no node with another one."""
@@ -102,13 +101,13 @@ class TestHeterogeneousGangs:
         path = f"/api/v1/nodes/{world.get(blockers[0])['spec']['nodeName']}"
         before = world.api("GET", path)["spec"].get("taints") or []
         broken = [*before, {"key": "broken", "effect": "NoSchedule"}]
-        world.api("PATCH", path, {"spec": {"taints": broken}}, MERGE)
+        world.api.merge(path, {"spec": {"taints": broken}})
         try:
             excluded = f"ExcNodeList={path.rpartition('/')[2]}"
             shown = lambda: world.slurm("scontrol", "show", "job", str(job))  # noqa: E731
             eventually(lambda: shown().count(excluded) == 3, "excluded from every component", 40)
         finally:
-            world.api("PATCH", path, {"spec": {"taints": before}}, MERGE)
+            world.api.merge(path, {"spec": {"taints": before}})
         for pod in found:
             world.delete(pod, grace=1)
         others = {world.job_of(world.get(pod)) for pod in blockers}

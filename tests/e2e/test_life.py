@@ -118,7 +118,7 @@ def test_nodes_that_take_few_pods_do_not_get_all_pods(clean):
     def take(count):
         body = {"status": {"allocatable": {"pods": count}, "capacity": {"pods": count}}}
         for path in nodes:
-            world.api("PATCH", path, body, "application/merge-patch+json")
+            world.api.merge(path, body)
 
     before = world.kube_node("node-0")["status"]["allocatable"]["pods"]
     take("2")

@@ -27,7 +27,6 @@ LEFT, RIGHT, SECOND = "podbridge", "shard-right", "second-slurm"
 NAMESPACES = {LEFT: "left", RIGHT: "right", SECOND: "second"}
 SITE = "example.org/site"
 FAST = {"leaseDuration": 4, "renewDeadline": 3, "retryPeriod": 0.5}
-MERGE = "application/merge-patch+json"
 
 
 def shard(partition, installation):
@@ -146,10 +145,10 @@ def test_a_drain_is_seen_by_the_scheduler_of_the_node_alone(clean):
 
 
 def test_a_cordon_drains_the_node_of_the_right_slurm(clean):
-    clean.api("PATCH", "/api/v1/nodes/second-1", {"spec": {"unschedulable": True}}, MERGE)
+    clean.api.merge("/api/v1/nodes/second-1", {"spec": {"unschedulable": True}})
     eventually(lambda: "DRAIN" in in_second(clean, "scontrol", "show", "node", "node-1"), "drained in the second Slurm")
     assert "DRAIN" not in clean.node("node-1")[0]
-    clean.api("PATCH", "/api/v1/nodes/second-1", {"spec": {"unschedulable": None}}, MERGE)
+    clean.api.merge("/api/v1/nodes/second-1", {"spec": {"unschedulable": None}})
     eventually(lambda: "DRAIN" not in in_second(clean, "scontrol", "show", "node", "node-1"), "resumed")
 
 

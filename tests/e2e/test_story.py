@@ -192,21 +192,14 @@ class TestStory:
         pod = world.create(nodeSelector={"disk": "none"})
         eventually(lambda: world.condition(pod, "PodScheduled").get("reason") == "Unschedulable", "told", 20)
         assert "nodeSelector disk=none does not match" in world.condition(pod, "PodScheduled")["message"]
-        world.api(
-            "PATCH", "/api/v1/nodes/node-0", {"metadata": {"labels": {"disk": "none"}}}, "application/merge-patch+json"
-        )
+        world.api.merge("/api/v1/nodes/node-0", {"metadata": {"labels": {"disk": "none"}}})
         try:
             if can(world, "exclude"):
                 assert world.bound(pod, 40)["spec"]["nodeName"] == "node-0"
         finally:
             world.delete(pod, grace=1)
             world.gone(pod)
-            world.api(
-                "PATCH",
-                "/api/v1/nodes/node-0",
-                {"metadata": {"labels": {"disk": None}}},
-                "application/merge-patch+json",
-            )
+            world.api.merge("/api/v1/nodes/node-0", {"metadata": {"labels": {"disk": None}}})
 
     def test_09_slurms_refusal_is_told_in_slurms_words(self, world):
         pod = world.create(job={"partition": "nowhere"})
@@ -224,12 +217,7 @@ class TestStory:
         job = world.labelled(pod)
         world.cluster.stop_podbridge()
         world.cluster.start_podbridge(("admission",))
-        world.api(
-            "PATCH",
-            world.path(pod["metadata"]["name"]),
-            {"metadata": {"finalizers": None}},
-            "application/merge-patch+json",
-        )
+        world.api.merge(world.path(pod["metadata"]["name"]), {"metadata": {"finalizers": None}})
         world.delete(pod, grace=0)
         world.gone(pod)
         assert job in world.queue()

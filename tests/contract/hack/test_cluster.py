@@ -82,7 +82,7 @@ def test_kwok_ends_pods_as_a_kubelet_does(cluster):
     assert phase("slow") == "Running"
     cluster.api("DELETE", f"{PODS}/slow?gracePeriodSeconds=0")
     patch = {"metadata": {"finalizers": None}}
-    cluster.api("PATCH", f"{PODS}/held", patch, "application/merge-patch+json")
+    cluster.api.merge(f"{PODS}/held", patch)
     eventually(lambda: (phase("held"), phase("slow")) == (None, None))
 
 

@@ -103,7 +103,7 @@ def test_a_flavor_leaves_a_queue_that_borrows_it_after_its_workloads(world):
     job = world.queued(guests, script=script, **options)
     assert world.admitted(job) == left
     (first,) = world.running_members(job, 1, 60)
-    world.api("PATCH", path, {"spec": {"flavors": flavors[1:]}}, "application/merge-patch+json")
+    world.api.merge(path, {"spec": {"flavors": flavors[1:]}})
 
     def states():
         return {item.get("flavor"): item["state"] for item in world.api("GET", path)["status"]["flavors"]}
@@ -145,6 +145,6 @@ def test_a_queue_borrows_a_flavor_up_to_the_limit_of_its_owner(world):
     world.let_go(name)
     for job in (*jobs, own):
         world.completed(job, 90)
-    world.api("PATCH", path, {"spec": {"flavors": [{**flavors[0], "canLendTo": []}]}}, "application/merge-patch+json")
+    world.api.merge(path, {"spec": {"flavors": [{**flavors[0], "canLendTo": []}]}})
     eventually(lambda: not world.offered(guests), "a queue that nothing lends to is deleted", 60)
     removed(world, name, path)

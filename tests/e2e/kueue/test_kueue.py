@@ -218,7 +218,7 @@ def test_the_flavors_of_a_master_queue_follow_the_pools(world):
     eventually(lambda: world.metric("podbridge_queue_flavors", state="offered") >= 2, "observed again")
     time.sleep(world.cluster.options.podbridge["pools"]["silentAfter"] + 2)
     assert not writes(world), "a restart changes nothing, and no site is silent"
-    world.api("PATCH", path, {"spec": {"flavors": [{"name": "p"}]}}, "application/merge-patch+json")
+    world.api.merge(path, {"spec": {"flavors": [{"name": "p"}]}})
     eventually(lambda: world.queue_state(path)[0] == "Invalid", "told")
     assert list(world.offered(name)) == [foreign, mine]
     world.api("DELETE", path)
@@ -251,7 +251,7 @@ def test_a_flavor_of_slurm_follows_its_nodes_and_takes_jobs_to_them(world):
     name = f"master-{next(world.counts)}"
     node = "node-1"
     patch = {"metadata": {"labels": {"rack": "r1"}}}
-    world.api("PATCH", f"/api/v1/nodes/{node}", patch, "application/merge-patch+json")
+    world.api.merge(f"/api/v1/nodes/{node}", patch)
     flavors = [{"name": "slurm", "slurmFlavor": {"nodeLabels": {"rack": "r1"}}}]
     path = world.master_queue(name, flavors, localQueues=[{"namespace": NAMESPACE}])
     flavor = f"{name}-slurm"
@@ -276,12 +276,11 @@ def test_a_queue_that_cannot_be_written_is_reported_until_it_is_mended(world):
     path = world.master_queue(name, flavors, template=unknown)
     eventually(lambda: world.queue_state(path)[0] == "WriteFailed", "the API server does not know the field", 30)
     assert world.api.request("GET", f"{kueue.API}/clusterqueues/{name}")[0] == 404
-    merge = "application/merge-patch+json"
-    world.api("PATCH", path, {"spec": {"template": None}}, merge)
+    world.api.merge(path, {"spec": {"template": None}})
     eventually(lambda: world.queue_state(path) == ("InStep", {"local": "Offered"}), "written", 40)
     assert world.offered(name)[f"{name}-local"] != "0"
     refused = [*flavors, {"name": "rack", "localFlavor": {"nodeLabels": {"rack": "my rack"}}}]
-    world.api("PATCH", path, {"spec": {"flavors": refused}}, merge)
+    world.api.merge(path, {"spec": {"flavors": refused}})
     eventually(lambda: world.queue_state(path)[0] == "Invalid", "the value of the label is refused")
     world.api("DELETE", path)
     eventually(lambda: not world.offered(name), "its queue is garbage", 60)

@@ -18,6 +18,7 @@ import pytest
 from bridge import names
 from bridge.clock import parse_rfc3339
 from bridge.workload import quantity
+from cluster.errors import ClusterError
 from cluster.pods import FINISHED
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
@@ -179,7 +180,6 @@ NUMBERS = [
 ]
 POOL = "local-site"
 BOTH = pytest.mark.parametrize("site", [POOL, "slurm-site"])
-MERGE = "application/merge-patch+json"
 
 
 @pytest.fixture
@@ -504,8 +504,8 @@ class TestInterlink:
         second = world.create_pod(pod(sh("echo yours")), POOL, annotations=forged)
         assert second["metadata"]["annotations"].get(names.REMOTE_JOB) != job
         change = {"metadata": {"annotations": {names.REMOTE_JOB: job}}}
-        status, answer = world.api.request("PATCH", world.path(second["metadata"]["name"], NAMESPACE), change, MERGE)
-        assert status == 403, answer
+        with pytest.raises(ClusterError, match=": 403: "):
+            world.api.merge(world.path(second["metadata"]["name"], NAMESPACE), change)
         assert world.remote_job(world.ended(second)) not in ("", job)
         assert world.logs(second) == "yours\n"
         world.delete(second)

@@ -8,6 +8,7 @@ import yaml
 from cluster.kube import ACCOUNTS
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
+from tests.e2e.pools.cases import config_map, env, pod, secret, sh
 
 pytestmark = pytest.mark.real
 
@@ -48,16 +49,9 @@ def refused(cluster, since):
 def test_each_part_does_its_work_with_its_own_account(pools_world, parts):
     world, cluster = pools_world, pools_world.cluster
     world.ready(POOL)
-    path = f"/api/v1/namespaces/{NAMESPACE}/secrets"
-    cluster.api.ensure(path, {"metadata": {"name": "roles"}, "stringData": {"word": "swordfish"}})
-    source = {"secretKeyRef": {"name": "roles", "key": "word"}}
-    container = {
-        "name": "main",
-        "image": "busybox",
-        "command": ["sh", "-c", "echo word=$WORD"],
-        "env": [{"name": "WORD", "valueFrom": source}],
-    }
-    remote = world.create_pod({"containers": [container], "restartPolicy": "Never"}, POOL)
+    cluster.api.ensure(f"/api/v1/namespaces/{NAMESPACE}/secrets", secret("roles", word="swordfish"))
+    word = env("WORD", secretKeyRef={"name": "roles", "key": "word"})
+    remote = world.create_pod(pod(sh("echo word=$WORD", env=[word])), POOL)
     local = world.create(run="1")
     assert world.ended(remote)["status"]["phase"] == "Succeeded"
     assert "word=swordfish" in world.logs(remote)
@@ -72,23 +66,17 @@ def test_a_namespace_without_the_role_binding_is_named_on_the_pod(pools_world):
     world, cluster = pools_world, pools_world.cluster
     path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings/podbridge-pools"
     cluster.api("DELETE", path)
-    cluster.api.ensure(f"/api/v1/namespaces/{NAMESPACE}/configmaps", {"metadata": {"name": "unbound"}, "data": {}})
-    container = {
-        "name": "main",
-        "image": "busybox",
-        "command": ["true"],
-        "envFrom": [{"configMapRef": {"name": "unbound"}}],
-    }
-    pod = world.create_pod({"containers": [container], "restartPolicy": "Never"}, POOL)
+    cluster.api.ensure(f"/api/v1/namespaces/{NAMESPACE}/configmaps", config_map("unbound"))
+    waits = world.create_pod(pod(sh(":", envFrom=[{"configMapRef": {"name": "unbound"}}])), POOL)
     text = f" in namespace {NAMESPACE}: RoleBinding podbridge-pools is missing there"
 
     def said():
-        found = world.get(pod)
+        found = world.get(waits)
         waiting = [c["state"].get("waiting", {}) for c in found["status"].get("containerStatuses", ())]
         events = cluster.api("GET", f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events")["items"]
-        mine = [event["note"] for event in events if event["regarding"].get("uid") == pod["metadata"]["uid"]]
+        mine = [event["note"] for event in events if event["regarding"].get("uid") == waits["metadata"]["uid"]]
         return any(text in w.get("message", "") for w in waiting) and any(text in note for note in mine)
 
     eventually(said, "the pod says which RoleBinding is missing", 30)
     cluster.open_to_pools(NAMESPACE)
-    assert world.ended(pod)["status"]["phase"] == "Succeeded"
+    assert world.ended(waits)["status"]["phase"] == "Succeeded"

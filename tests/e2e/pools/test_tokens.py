@@ -8,6 +8,7 @@ import pytest
 
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
+from tests.e2e.pools.cases import pod, secret, sh
 
 pytestmark = pytest.mark.real
 
@@ -77,23 +78,15 @@ def test_the_token_reaches_the_api_server_that_the_site_names(pools_world, reach
 
 def test_a_pod_goes_to_the_pool_that_may_have_its_secrets_and_waits_where_none_may(pools_world):
     world, cluster = pools_world, pools_world.cluster
-    cluster.api.ensure(
-        f"/api/v1/namespaces/{NAMESPACE}/secrets", {"metadata": {"name": "kept"}, "stringData": {"k": "v"}}
-    )
-    container = {
-        "name": "main",
-        "image": "busybox",
-        "command": ["sh", "-c", "echo k=$k"],
-        "envFrom": [{"secretRef": {"name": "kept"}}],
-    }
-    spec = {"containers": [container], "restartPolicy": "Never"}
+    cluster.api.ensure(f"/api/v1/namespaces/{NAMESPACE}/secrets", secret("kept", k="v"))
+    spec = pod(sh("echo k=$k", envFrom=[{"secretRef": {"name": "kept"}}]))
     cluster.kubectl("annotate", "--overwrite", "namespace", NAMESPACE, "bridge.vk.io/pool-secrets=slurm-site")
     try:
-        eventually(lambda: _kept(world, container), "forgotten", 30)
-        pod = world.create_pod(spec, f"{POOL}, slurm-site")
-        assert world.ended(pod)["spec"]["nodeName"] == "slurm-site"
-        assert world.logs(pod) == "k=v\n"
-        assert f"{POOL} (annotation bridge.vk.io/pool-secrets" in notes(cluster, pod, "Scheduled")[0]
+        eventually(lambda: _kept(world, spec), "forgotten", 30)
+        goes = world.create_pod(spec, f"{POOL}, slurm-site")
+        assert world.ended(goes)["spec"]["nodeName"] == "slurm-site"
+        assert world.logs(goes) == "k=v\n"
+        assert f"{POOL} (annotation bridge.vk.io/pool-secrets" in notes(cluster, goes, "Scheduled")[0]
         waits = world.create_pod(spec, POOL)
         why = f"annotation bridge.vk.io/pool-secrets of namespace {NAMESPACE} does not let Secret kept go there"
         assert f"{POOL} ({why})" in eventually(lambda: _unschedulable(world, waits), "it is said", 30)
@@ -108,10 +101,10 @@ def _unschedulable(world, pod):
     return condition.get("reason") == "Unschedulable" and condition["message"]
 
 
-def _kept(world, container):
+def _kept(world, spec):
     """Return whether the scheduler, which caches a namespace for 10 s, has seen that the annotation is gone."""
-    pod = world.create_pod({"containers": [container], "restartPolicy": "Never"}, POOL)
-    eventually(lambda: world.get(pod)["spec"].get("nodeName") or _unschedulable(world, pod), "bound, or told to wait")
-    bound = "nodeName" in world.get(pod)["spec"]
-    world.delete(pod, 0)
+    tried = world.create_pod(spec, POOL)
+    eventually(lambda: world.get(tried)["spec"].get("nodeName") or _unschedulable(world, tried), "bound, or told")
+    bound = "nodeName" in world.get(tried)["spec"]
+    world.delete(tried, 0)
     return not bound

@@ -12,6 +12,7 @@ from bridge.workload import slurm_spans
 from cluster import Cluster
 from cluster.pods import PoolWorld
 from cluster.polling import eventually
+from tests.e2e.pools import cases
 from tests.fakes.otlp_receiver import OtlpReceiver
 
 pytestmark = pytest.mark.real
@@ -108,9 +109,7 @@ def test_the_trace_of_a_failed_pod_has_its_error(world, receiver):
 
 
 def test_a_pod_joins_the_trace_of_its_user(world, receiver):
-    container = {"name": "main", "image": "busybox", "command": ["true"]}
-    spec = {"containers": [container], "restartPolicy": "Never"}
-    pod = world.create_pod(spec, POOL, annotations={names.TRACEPARENT: f"00-{TRACE}-{PARENT}-01"})
+    pod = world.create_pod(cases.pod(cases.sh(":")), POOL, annotations={names.TRACEPARENT: f"00-{TRACE}-{PARENT}-01"})
     world.ended(pod)
     wanted = tracing.SPANS.keys() - {"admission"}
     spans = trace_of(receiver, pod, *wanted)
