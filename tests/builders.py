@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from bridge import names
@@ -19,6 +20,21 @@ VERSION = ApiVersion("v0.0.45", external_jobs=True)
 NO_OBJECTS = Objects()
 CREATED = "2026-01-01T00:00:00Z"
 DELETED = "2026-01-01T00:00:01Z"
+
+
+def kubeconfig(folder: Path, server: str = "https://127.0.0.1:1", user: Object | None = None, **cluster: str) -> str:
+    """Write a kubeconfig for a server and a user, without credentials by default; return the path of the file."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server, **cluster}}],
+        "users": [{"name": "u", "user": user or {}}],
+    }
+    file = folder / "kubeconfig"
+    file.write_text(json.dumps(content))
+    return str(file)
 
 
 def container(name: str = "main", requests: Mapping[str, str] | None = None, **more: Any) -> Object:

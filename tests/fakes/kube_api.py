@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from tests import builders
+
 Object = dict[str, Any]
 
 
@@ -114,17 +116,7 @@ class FakeApi:
         self.cut()
 
     def kubeconfig(self, folder: Path, user: Object | None = None) -> str:
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "fake",
-            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "me"}}],
-            "clusters": [{"name": "fake", "cluster": {"server": self.url}}],
-            "users": [{"name": "me", "user": user or {}}],
-        }
-        file = folder / "kubeconfig"
-        file.write_text(json.dumps(content))
-        return str(file)
+        return builders.kubeconfig(folder, self.url, user)
 
     # --- faults ---------------------------------------------------------------------------------------------------
     def fail(

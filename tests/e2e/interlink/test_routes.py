@@ -14,6 +14,7 @@ from bridge.telemetry import tracing
 from cluster import pki
 from cluster.interlink_pods import HUB_PLUGIN, OTHER_SITE, ROUTES, SITE, Route
 from cluster.polling import eventually
+from tests.e2e.pools.cases import mount, pod, secret, sh, volume
 
 pytestmark = pytest.mark.real
 
@@ -26,7 +27,7 @@ OBJECTS = (
         "data": SETTINGS,
         "binaryData": {"blob": base64.b64encode(BLOB).decode()},
     },
-    {"kind": "Secret", "metadata": {"name": "credentials"}, "stringData": {"password": "it's $ecret"}},
+    secret("credentials", password="it's $ecret"),
 )
 FILES = """cat /etc/settings/etc/config.yaml; stat -L -c %a /etc/settings/etc/config.yaml
 ls /etc/settings; cat /etc/credentials/password; echo; od -An -v -tu1 /etc/all/blob | tr -s ' \\n' '  '; echo
@@ -34,37 +35,22 @@ cat /scratch/from-init; echo "$LEVEL $NODE"
 """
 
 
-def sh(script, name="main", **more):
-    """Return a container that runs a script."""
-    return {"name": name, "image": "busybox", "command": ["sh", "-c", script], **more}
-
-
-def pod(*containers, **spec):
-    """Return the spec of a pod that is not restarted."""
-    return {"restartPolicy": "Never", "terminationGracePeriodSeconds": 2, "containers": list(containers), **spec}
-
-
 def files():
     """Return the spec of a pod with each kind of volume that interLink's virtual kubelet sends."""
     mounts = {"settings": "/etc/settings", "credentials": "/etc/credentials", "scratch": "/scratch"}
-    scratch = [{"name": "scratch", "mountPath": "/scratch"}]
+    scratch = [mount("scratch", "/scratch")]
     env = [
         {"name": "LEVEL", "value": "a b"},
         {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
     ]
+    items = [{"key": "config.yaml", "path": "etc/config.yaml", "mode": 256}]
     volumes = [
-        {
-            "name": "settings",
-            "configMap": {
-                "name": "settings",
-                "items": [{"key": "config.yaml", "path": "etc/config.yaml", "mode": 256}],
-            },
-        },
-        {"name": "credentials", "secret": {"secretName": "credentials"}},
-        {"name": "all", "configMap": {"name": "settings"}},
-        {"name": "scratch", "emptyDir": {}},
+        volume("settings", configMap={"name": "settings", "items": items}),
+        volume("credentials", secret={"secretName": "credentials"}),
+        volume("all", configMap={"name": "settings"}),
+        volume("scratch", emptyDir={}),
     ]
-    mounted = [{"name": name, "mountPath": path} for name, path in (mounts | {"all": "/etc/all"}).items()]
+    mounted = [mount(name, path) for name, path in (mounts | {"all": "/etc/all"}).items()]
     return pod(
         sh(FILES, env=env, volumeMounts=mounted),
         initContainers=[sh("echo written by the init container > /scratch/from-init", "first", volumeMounts=scratch)],

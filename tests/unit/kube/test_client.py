@@ -20,6 +20,7 @@ from bridge.kube import kube_access
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS, SECRETS
 from cluster.polling import eventually
+from tests import builders
 from tests.fakes.clock import FakeClock
 from tests.fakes.kube_api import FakeApi, Handler, Request
 from tests.fakes.server_certificate import certificates
@@ -401,21 +402,9 @@ def test_a_watch_trusts_an_authority_without_key_identifiers(
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        cluster = {
-            "server": f"https://127.0.0.1:{server.server_port}",
-            "certificate-authority": str(ca if trusted else other),
-        }
-        file = tmp_path / "kubeconfig"
-        content = {
-            "clusters": [{"name": "c", "cluster": cluster}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "current-context": "c",
-        }
-        file.write_text(json.dumps(content))
-        found = kube_access.KubeAccess(
-            lambda: kube_access.configuration(str(file), None), pool_size=1, clock=FakeClock()
-        )
+        authority = {"certificate-authority": str(ca if trusted else other)}
+        file = builders.kubeconfig(tmp_path, f"https://127.0.0.1:{server.server_port}", {"token": "t"}, **authority)
+        found = kube_access.KubeAccess(lambda: kube_access.configuration(file, None), pool_size=1, clock=FakeClock())
         if trusted:
             assert found.pool.pool.maxsize == kube_access.WATCHES
             for _ in range(2):

@@ -20,6 +20,7 @@ from kubernetes.config import kube_config
 from bridge.kube import key_files, kube_access
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
+from tests import builders
 from tests.fakes.clock import FakeClock
 from tests.fakes.server_certificate import certificates
 
@@ -54,17 +55,9 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     text = {file: base64.b64encode(file.read_bytes()).decode() for file in (ca, cert, key)}
-    cluster = {"server": f"https://127.0.0.1:{server.server_port}", "certificate-authority-data": text[ca]}
     user = {"client-certificate-data": text[cert], "client-key-data": text[key]}
-    content = {
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "users": [{"name": "u", "user": user}],
-        "current-context": "c",
-    }
-    file = tmp_path / "kubeconfig"
-    file.write_text(json.dumps(content))
-    yield file
+    url, authority = f"https://127.0.0.1:{server.server_port}", {"certificate-authority-data": text[ca]}
+    yield Path(builders.kubeconfig(tmp_path, url, user, **authority))
     server.shutdown()
     thread.join()
     server.server_close()

@@ -27,6 +27,7 @@ from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError, KubeInvalidError, KubeNotFoundError
 from bridge.names import DEFAULT_SCHEDULER_REASON
 from bridge.serving.certificates import make_pair
+from tests import builders
 
 
 class Kube:
@@ -309,14 +310,9 @@ def test_a_server_that_does_not_answer_is_a_warning():
 def test_without_an_api_server_the_other_checks_are_skipped(tmp_path, monkeypatch):
     for name in ("SLURM_JWT", "SLURM_JWT_FILE"):
         monkeypatch.delenv(name, raising=False)
-    kubeconfig = tmp_path / "kubeconfig"
-    cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
-    content = {"clusters": [cluster], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}
-    content |= {"users": [{"name": "u", "user": {}}], "current-context": "c"}
-    kubeconfig.write_text(json.dumps(content))
     config = tmp_path / "config.yaml"
     config.write_text("slurmRestApi: http://127.0.0.1:1\n")
-    args = ["check", "--kubeconfig", str(kubeconfig), "--config", str(config)]
+    args = ["check", "--kubeconfig", builders.kubeconfig(tmp_path), "--config", str(config)]
     done = CliRunner().invoke(cli, [*args, "-o", "json"])
     assert done.exit_code == 1
     found = [(each["result"], each["what"]) for each in json.loads(done.output)]
@@ -350,13 +346,8 @@ def hanging():
 def test_findings_are_printed_as_they_are_found(tmp_path, hanging):
     config = tmp_path / "config.yaml"
     config.write_text(f"{{slurmRestApi: '{hanging[0]}', slurm: {{readTimeout: 60}}}}")
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(
-        "{clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}], users: [{name: u, user: {}}], "
-        "contexts: [{name: c, context: {cluster: c, user: u}}], current-context: c}"
-    )
     code = "from bridge.apps.cli.entry import main; main()"
-    words = ["check", "--config", str(config), "--kubeconfig", str(kubeconfig)]
+    words = ["check", "--config", str(config), "--kubeconfig", builders.kubeconfig(tmp_path)]
     env = {"PATH": "/usr/bin:/bin", "SLURM_JWT": "e30.eyJzdW4iOiJzbHVybSJ9.x"}
     process = subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True, env=env)
     try:

@@ -22,6 +22,7 @@ from bridge.apps.cli import completing, kubectl, output, reports, top, watching
 from bridge.apps.cli.main import cli
 from bridge.errors import KubeUnavailableError
 from generate import commands
+from tests import builders
 
 ALL = [pytest.param(command, id=name) for name, command in commands.commands(cli)]
 
@@ -190,16 +191,9 @@ def test_the_version_of_the_client_needs_no_cluster():
 
 def test_a_system_that_does_not_answer_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JWT", "x")
-    config, kubeconfig = tmp_path / "config.yaml", tmp_path / "kubeconfig"
+    config = tmp_path / "config.yaml"
     config.write_text("slurmRestApi: http://127.0.0.1:1\n")
-    cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
-    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-    kubeconfig.write_text(
-        json.dumps(
-            {"clusters": [cluster], "contexts": [context], "users": [{"name": "u", "user": {}}], "current-context": "c"}
-        )
-    )
-    args = ["version", "-o", "json", "--config", str(config), "--kubeconfig", str(kubeconfig)]
+    args = ["version", "-o", "json", "--config", str(config), "--kubeconfig", builders.kubeconfig(tmp_path)]
     done = CliRunner().invoke(cli, args)
     assert done.exit_code == 1
     assert json.loads(done.output)["errors"].keys() == {"kubernetes", "slurm"}
@@ -234,14 +228,10 @@ def test_a_completion_does_not_wait_for_servers_that_hang(monkeypatch, tmp_path,
     monkeypatch.setenv("SLURM_JWT", "token")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        config, kubeconfig = tmp_path / "config.yaml", tmp_path / "kubeconfig"
+        config = tmp_path / "config.yaml"
         config.write_text(f"slurmRestApi: {url}\n")
         monkeypatch.setenv("PODBRIDGE_CONFIG", str(config))
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-        clusters, users = [{"name": "c", "cluster": {"server": url}}], [{"name": "u", "user": {}}]
-        known = {"clusters": clusters, "users": users, "contexts": [context], "current-context": "c"}
-        kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **known}))
+        monkeypatch.setenv("KUBECONFIG", builders.kubeconfig(tmp_path, url))
         began = time.monotonic()
         assert kubectl.completions(words) == [":4"]
         assert time.monotonic() - began < 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import signal
 import sys
 import threading
@@ -20,26 +19,12 @@ from bridge.control.control_loop import Loop
 from bridge.core.workers import Workers
 from bridge.errors import BridgeError
 from bridge.kube.lease import Elector
+from tests import builders
 
 
 @pytest.fixture
 def kubeconfig(tmp_path: Path) -> str:
-    cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
-    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(
-        json.dumps(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "clusters": [cluster],
-                "contexts": [context],
-                "users": [{"name": "u", "user": {}}],
-                "current-context": "c",
-            }
-        )
-    )
-    return str(kubeconfig)
+    return builders.kubeconfig(tmp_path)
 
 
 @pytest.mark.parametrize("parts", [("admission",), ("admission", "scheduler", "controllers")])
