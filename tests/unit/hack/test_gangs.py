@@ -33,16 +33,6 @@ def test_each_controller_has_ports_of_its_own(tmp_path):
     assert {port for port in range(20000, 20010) if str(port) in text} == set(range(20000, 20000 + gangs.PORTS))
 
 
-def test_the_controller_of_training_jobs_reads_the_certificate_of_its_cluster(tmp_path):
-    made = trainer.TrainerSetup(tmp_path / "trainer", 20000, Path("/bin/trainer"), tmp_path, tmp_path / "kubeconfig")
-    made.write()
-    (command,) = made.daemons().values()
-    assert f"mount --bind {tmp_path}/trainer /tmp/k8s-webhook-server" in command[-1]
-    assert "--webhook-server-port=20000 --health-probe-bind-address=127.0.0.1:20001" in command[-1]
-    assert {file.name for file in (tmp_path / "trainer" / "serving-certs").iterdir()} == {"tls.crt", "tls.key"}
-    assert not made.answers(trainer.TRAINER)
-
-
 def test_the_manifest_of_training_jobs_has_the_crds_and_what_the_controller_waits_for(tmp_path, monkeypatch):
     bases = tmp_path / "module" / "manifests" / "base" / "crds"
     bases.mkdir(parents=True)
@@ -68,10 +58,6 @@ def test_the_operator_of_kuberay_has_no_batch_scheduler_and_its_own_crds(tmp_pat
     kuberay.take(tmp_path, tmp_path / "manifests")
     found = [item["file"] for item in yaml.safe_load_all(made.crds.read_text())]
     assert found == ["ray.io_rayclusters.yaml", "ray.io_rayjobs.yaml"]
-
-
-def test_a_controller_of_which_nothing_runs_does_not_answer(tmp_path):
-    assert not any(setup(tmp_path, first_port=9).answers(name) for name in gangs.DAEMONS)
 
 
 def test_patches_replace_whole_webhooks(tmp_path):

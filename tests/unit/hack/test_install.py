@@ -120,14 +120,6 @@ def test_another_control_plane_is_built_beside_the_main_one(machine, version):
     }
 
 
-def test_another_pin_builds_again(machine):
-    go_that_builds(machine)
-    install.ensure(kube=True)
-    (machine / "cache" / "bin" / ".pinned").write_text("older\n")
-    install.ensure(kube=True)
-    assert len(calls(machine)) == 2
-
-
 def test_another_pin_also_builds_programs_again_that_the_first_cluster_did_not_need(machine):
     go_that_builds(machine)
     install.ensure(kube=True, scheduler=True)

@@ -1,16 +1,12 @@
-import base64
 import ipaddress
 import json
-import ssl
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.x509.oid import NameOID
 
 from cluster import pki
-from cluster.kube import KubeSetup, is_ready, node_object
-from cluster.slurm import Size
+from cluster.kube import KubeSetup
 
 BINARIES = {
     name: Path("/bin") / name for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kwok")
@@ -41,50 +37,6 @@ def test_audit_is_kept_only_when_asked_for():
         "--audit-policy-file=/k/audit-policy.yaml",
         "--audit-log-path=/a.log",
     ]
-
-
-def test_a_node_is_as_big_as_slurms():
-    status = node_object("node-3", Size(cpus=64, memory=1000, gpus=2))["status"]
-    assert {key: status["allocatable"][key] for key in ("cpu", "memory", "nvidia.com/gpu")} == {
-        "cpu": "64",
-        "memory": "1000Mi",
-        "nvidia.com/gpu": "2",
-    }
-    assert "nvidia.com/gpu" not in node_object("node-3", Size(gpus=0))["status"]["capacity"]
-
-
-@pytest.mark.parametrize(
-    ("status", "ready"),
-    [
-        ({}, False),
-        ({"conditions": None}, False),
-        ({"conditions": [{"type": "Ready", "status": "False"}]}, False),
-        ({"conditions": [{"type": "MemoryPressure", "status": "True"}]}, False),
-        ({"conditions": [{"type": "Ready", "status": "True"}]}, True),
-    ],
-)
-def test_a_node_is_ready_when_its_condition_says_so(status, ready):
-    assert is_ready({"status": status}) is ready
-
-
-def test_a_kubeconfig_carries_user_and_groups_signed_by_the_authority(tmp_path):
-    authority = pki.Authority(tmp_path, "ca")
-    pair = authority.issue("system:serviceaccount:a:b", ("one", "two"))
-    content = json.loads(pki.kubeconfig("https://127.0.0.1:1", authority, pair, "user"))
-    data = base64.b64decode(content["users"][0]["user"]["client-certificate-data"])
-    certificate = x509.load_pem_x509_certificate(data)
-    assert certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value == "system:serviceaccount:a:b"
-    groups = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-    assert [group.value for group in groups] == ["one", "two"]
-    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate.read_bytes()))
-
-
-def test_pairs_load_and_keys_are_private(tmp_path):
-    authority = pki.Authority(tmp_path, "ca")
-    certificate, key = authority.write(tmp_path / "server", "server", hosts=("127.0.0.1", "localhost"))
-    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
-    assert key.stat().st_mode & 0o077 == 0
-    assert (tmp_path / "ca.key").stat().st_mode & 0o077 == 0
 
 
 def test_an_authority_stays_the_same(tmp_path):

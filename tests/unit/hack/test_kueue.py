@@ -47,27 +47,6 @@ def test_webhooks_are_those_of_the_kinds_that_the_cluster_has(tmp_path, gangs, n
     assert ("jobset.x-k8s.io/jobset" in frameworks) == gangs
 
 
-def test_crds_are_converted_by_url(tmp_path):
-    made = setup(tmp_path)
-    made.write()
-    converted, plain = json.loads(made.crds.read_text())["items"]
-    assert converted["spec"]["conversion"]["webhook"]["clientConfig"]["url"] == "https://127.0.0.1:20000/convert"
-    assert converted["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"]
-    assert plain == crd("flavors", None)
-
-
-def test_the_certificate_of_the_metrics_is_below_the_etc_of_the_controller(tmp_path):
-    made = setup(tmp_path)
-    made.write()
-    (command,) = made.daemons().values()
-    assert f"mount --bind {made.folder}/etc /etc" in command[-1]
-    assert (made.folder / "etc" / "kueue" / "metrics" / "certs" / "tls.key").exists()
-
-
-def test_a_controller_of_which_nothing_runs_does_not_answer(tmp_path):
-    assert not setup(tmp_path).answers("kueue")
-
-
 def test_patches_set_the_conversion_of_crds(tmp_path):
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(crd("ones", None)))
     (tmp_path / "patch.yaml").write_text(yaml.safe_dump({**crd("ones", "Webhook"), "spec": {"conversion": {"a": 1}}}))

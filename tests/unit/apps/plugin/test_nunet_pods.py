@@ -137,19 +137,6 @@ def test_a_pod_with_a_lost_answer_is_deleted_when_a_peer_shows_its_job(dms, pods
     assert pods._deletions.undelivered() == {}
 
 
-def test_a_pod_that_is_deleted_during_its_creation_is_cancelled_after_it(dms, pods, posting):
-    creation = threading.Thread(target=create, args=(pods, pod()))
-    creation.start()
-    assert posting.begun.wait(10)
-    with pytest.raises(UnknownJobError):
-        pods.delete(pod())
-    posting.go_on.set()
-    creation.join(10)
-    pods.repeat_cancellations()
-    assert dms.cancelled == list(dms.jobs.values())
-    assert len(dms.cancelled) == 1
-
-
 def test_a_creation_that_begins_during_the_cancellation_of_its_pod_is_refused(dms, pods, monkeypatch):
     create(pods, pod())
     refused = []
