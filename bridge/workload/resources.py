@@ -69,6 +69,14 @@ def allocatable(node: Mapping[str, Any]) -> Resources:
     return offered
 
 
+def total(amounts: Iterable[Resources]) -> Resources:
+    """Return the sum of amounts of resources."""
+    result: Resources = {}
+    for each in amounts:
+        _add(result, each)
+    return result
+
+
 def _requests(holder: Mapping[str, Any]) -> Resources:
     resources = holder.get("resources") or {}
     requests = _quantities(resources.get("limits") or {})

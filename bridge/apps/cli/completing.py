@@ -8,6 +8,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from bridge.apps.cli.kinds import ObjectName
+
 LIMIT = 200
 """Most names that are offered."""
 PATIENCE = 2.0
@@ -17,27 +19,33 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 def names(kind: str) -> Completer:
     """Return a function that completes the name of an object; an empty ``kind``: that of the argument KIND."""
+    return _completer(lambda params: _records(kind or params["kind"][0], params))
 
-    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+
+def namespace_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option ``--namespace``, which completes the names of namespaces."""
+    name, complete = ObjectName(optional=True), _completer(_namespaces)
+    return click.option("-n", "--namespace", type=name, metavar="TEXT", shell_complete=complete, help=help_text)
+
+
+def _completer(read: Callable[[dict[str, Any]], list[tuple[str, str]]]) -> Completer:
+    """Return a function that completes what ``read`` returns for the parameters: names with descriptions."""
+
+    def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
-            found = _records(kind or context.params["kind"][0], context.params)
+            items = read(context.params)
         except Exception:
             return []  # a shell shows no message, and completion must not fail
-        return [CompletionItem(name, help=text) for name, text in found if name.startswith(incomplete)][:LIMIT]
+        return [CompletionItem(name, help=text or None) for name, text in items if name.startswith(incomplete)][:LIMIT]
 
     return complete
 
 
-def namespaces(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a namespace."""
-    try:
-        from bridge.kube.resources import NAMESPACES
+def _namespaces(params: dict[str, Any]) -> list[tuple[str, str]]:
+    from bridge.kube.resources import NAMESPACES
 
-        items = _session(context.params).kube.get(NAMESPACES.path(), metadata_only=True)["items"]
-    except Exception:
-        return []
-    found = [item["metadata"]["name"] for item in items]
-    return [CompletionItem(name) for name in found if name.startswith(incomplete)][:LIMIT]
+    items = _session(params).kube.get(NAMESPACES.path(), metadata_only=True)["items"]
+    return [(item["metadata"]["name"], "") for item in items]
 
 
 def _session(params: dict[str, Any]) -> Any:
@@ -54,8 +62,8 @@ def _records(kind: str, params: dict[str, Any]) -> list[tuple[str, str]]:
 
     session = _session(params)
     if kind == "pod":
-        found = session.pods(params.get("namespace") or session.namespace)
-        return [(pod["metadata"]["name"], str((pod.get("status") or {}).get("phase", ""))) for pod in found]
+        pods = session.pods(params.get("namespace") or session.namespace)
+        return [(pod["metadata"]["name"], str((pod.get("status") or {}).get("phase", ""))) for pod in pods]
     if kind == "job":
         return [(str(job.job_id), "+".join(sorted(job.states))) for job in session.jobs]
     if kind in ("node", "pool"):

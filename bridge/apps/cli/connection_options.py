@@ -10,6 +10,11 @@ from typing import Any
 
 import click
 
+FILE = click.Path(path_type=Path, dir_okay=False)
+config_option = click.option(
+    "--config", type=FILE, envvar="PODBRIDGE_CONFIG", show_envvar=True, help="Configuration file (YAML)."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
@@ -31,13 +36,7 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--context", help="Context of the kubeconfig."),
         click.option("--kubeconfig", help="Default: $KUBECONFIG, ~/.kube/config, then the pod's service account."),
-        click.option(
-            "--config",
-            type=click.Path(path_type=Path, dir_okay=False),
-            envvar="PODBRIDGE_CONFIG",
-            show_envvar=True,
-            help="Configuration file (YAML).",
-        ),
+        config_option,
     ):
         decorated = option(decorated)
     return decorated

@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING
 import click
 import yaml
 
-from bridge.apps.cli.output import as_json, yaml_or_json
+from bridge.apps.cli.output import output_option, print_document
 from bridge.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def convert() -> None:
     help="Add a policy that allows every namespace every partition, account, QOS, license, reservation and WCKey.",
 )
 @click.option("--exclusive", is_flag=True, help="Give each pod a whole node by default.")
-@yaml_or_json
+@output_option("yaml", "json")
 def slurm_bridge(file: IO[str], allow_all: bool, exclusive: bool, output: str) -> None:
     """Convert the values of slurm-bridge's chart to values of podbridge's chart.
 
@@ -58,7 +58,7 @@ def slurm_bridge(file: IO[str], allow_all: bool, exclusive: bool, output: str) -
     "--pools", default="", help="Names of the pools, separated by commas: the option --pool of each provider."
 )
 @click.option("--namespaces", default="", help="Namespaces whose pods may use pools, separated by commas.")
-@yaml_or_json
+@output_option("yaml", "json")
 def nats_plugin(file: IO[str], pools: str, namespaces: str, output: str) -> None:
     """Convert the values of the NATS plugin's chart (interlink-all-in-one) to values of podbridge's chart.
 
@@ -75,7 +75,7 @@ def nats_plugin(file: IO[str], pools: str, namespaces: str, output: str) -> None
     "  kubectl get masterqueues -o yaml | podbridge convert kueue-nats -",
 )
 @_file
-@yaml_or_json
+@output_option("yaml", "json")
 def kueue_nats(file: IO[str], output: str) -> None:
     """Convert MasterQueues for kueue-nats to MasterQueues for podbridge.
 
@@ -97,11 +97,11 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _show(found: Converted, output: str) -> None:
-    for note in found.notes:
+def _show(result: Converted, output: str) -> None:
+    for note in result.notes:
         click.echo(str(note), err=True)
     if output == "json":
-        single = found.documents[0] if len(found.documents) == 1 else None
-        click.echo(as_json(single or {"apiVersion": "v1", "kind": "List", "items": list(found.documents)}))
+        single = result.documents[0] if len(result.documents) == 1 else None
+        print_document(single or {"apiVersion": "v1", "kind": "List", "items": list(result.documents)}, "json")
     else:
-        click.echo(yaml.safe_dump_all(found.documents, sort_keys=False), nl=False)
+        click.echo(yaml.safe_dump_all(result.documents, sort_keys=False), nl=False)

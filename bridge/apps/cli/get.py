@@ -18,6 +18,7 @@ from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, node_ownership, pods, pool_selection, resources
 from bridge.workload.eligibility import slurm_name
 
+ALL_NAMESPACES = "*"
 COLUMNS = {
     "pods": (["namespace", "name", "phase", "job", "slurm_state", "node", "reason", "age"], ["partition", "uid"]),
     "jobs": (
@@ -46,21 +47,22 @@ def run(
     kind: str,
     connection: ConnectionOptions,
     namespace: str | None,
-    all_namespaces: bool,
     selector: str,
     form: str,
+    *,
     no_headers: bool,
     ended: bool = False,
-    *,
     watch: bool = False,
 ) -> None:
     """Print the objects of ``kind`` as ``form`` (table, wide, json, yaml or name); ``ended``: all ended jobs, too.
 
-    With ``watch``, print changes until the user interrupts.
+    ``namespace`` can be ``ALL_NAMESPACES``; ``None``: that of the kubeconfig's context, of jobs all. With ``watch``,
+    print changes until the user interrupts.
     """
     session = CommandSession(connection)
-    if kind != "jobs" and not all_namespaces and namespace is None:
+    if namespace is None and kind != "jobs":
         namespace = session.namespace
+    namespace = namespace if namespace != ALL_NAMESPACES else None
     kinds: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "pods": lambda: pod_records(session, namespace, selector),
         "jobs": lambda: job_records(session, namespace, ended=ended),
@@ -69,34 +71,36 @@ def run(
         "queues": lambda: queues.records(session, selector),
     }
     columns, wide = COLUMNS[kind]
+    shown = [*columns, *wide] if form == "wide" else columns
     if watch:
-        known: list[set[str]] = []
-
-        def read() -> list[dict[str, Any]]:
-            session.forget()
-            found, gaps = kinds[kind](), set(session.not_read)
-            if not known:
-                _print_gaps(session)
-            elif not gaps <= known[-1]:  # what could be read before will be read again
-                raise BridgeError("; ".join(session.gaps))
-            known[:] = [gaps]
-            return found
-
-        shown = [*columns, *wide] if form == "wide" else columns
-        watching.show(read, shown, form, no_headers=no_headers, name=NAMES[kind])
+        watching.show(_reader(session, kinds[kind]), shown, form, no_headers=no_headers, name=NAMES[kind])
         return
-    place = f" in namespace {namespace}" if kind in ("pods", "jobs") and namespace else ""
-    found = kinds[kind]()
+    records = kinds[kind]()
     _print_gaps(session)
-    whose = "" if kind == "queues" else f" of scheduler {session.config.scheduler_name}"
-    output.show(
-        found,
-        [*columns, *wide] if form == "wide" else columns,
-        form,
-        no_headers=no_headers,
-        nothing=f"No {kind}{whose} found{place}.",
-        name=NAMES[kind],
-    )
+    scheduler = "" if kind == "queues" else f" of scheduler {session.config.scheduler_name}"
+    place = f" in namespace {namespace}" if kind in ("pods", "jobs") and namespace else ""
+    nothing = f"No {kind}{scheduler} found{place}."
+    output.show(records, shown, form, no_headers=no_headers, nothing=nothing, name=NAMES[kind])
+
+
+def _reader(
+    session: CommandSession, read_records: Callable[[], list[dict[str, Any]]]
+) -> Callable[[], list[dict[str, Any]]]:
+    """Return a function that reads the records again, and fails if a part cannot be read that could be before."""
+    gaps_before: set[str] | None = None
+
+    def read() -> list[dict[str, Any]]:
+        nonlocal gaps_before
+        session.forget()
+        records, gaps = read_records(), set(session.not_read)
+        if gaps_before is None:
+            _print_gaps(session)
+        elif not gaps <= gaps_before:
+            raise BridgeError("; ".join(session.gaps))
+        gaps_before = gaps
+        return records
+
+    return read
 
 
 def _print_gaps(session: CommandSession) -> None:
@@ -138,9 +142,7 @@ def job_records(session: CommandSession, namespace: str | None, *, ended: bool) 
     """
     jobs = session.jobs
     nodes = [node for node in (session.attempt("nodes", session.nodes) or []) if not pool_selection.is_virtual(node)]
-    slurm_names = (
-        {node["metadata"]["name"]: slurm_name(node) for node in nodes} if session.config.slurm_rest_api else {}
-    )
+    slurm_names = {node["metadata"]["name"]: slurm_name(node) for node in nodes if session.config.slurm_rest_api}
     return records(jobs, session.pods(namespace), slurm_names, namespace, ended=ended)
 
 
@@ -178,18 +180,15 @@ def pool_records(session: CommandSession, selector: str) -> list[dict[str, Any]]
         requests = [resources.pod_requests(pod["spec"]) for pod in bound if pod["spec"]["nodeName"] == name]
         ready = eligibility.readiness(node)
         offered = resources.allocatable(node)
-        used = {
-            what: sum((asked.get(what, Decimal(0)) for asked in requests), Decimal(0)) for what in ("cpu", "memory")
-        }
-        gib = 2**30
+        used = resources.total(requests)
         records.append(
             {
                 "pool": name,
                 "ready": ready.get("status", "Unknown"),
                 "reason": ready.get("reason", ""),
                 "pods": f"{len(requests)}/{offered.get('pods', Decimal(0)).normalize():f}",
-                "cpu": f"{used['cpu'].normalize():f}/{offered.get('cpu', Decimal(0)).normalize():f}",
-                "memory": f"{used['memory'] / gib:.1f}/{offered.get('memory', Decimal(0)) / gib:.1f}Gi",
+                "cpu": output.usage("cpu", used, offered),
+                "memory": output.usage("memory", used, offered),
                 "age": output.age(node["metadata"]["creationTimestamp"]),
                 "message": ready.get("message", ""),
                 "labels": ",".join(f"{k}={v}" for k, v in sorted(_own_labels(node).items())),

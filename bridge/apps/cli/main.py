@@ -10,43 +10,18 @@ import click
 
 from bridge import __version__
 from bridge.apps.cli import completing
-from bridge.apps.cli.brake_commands import brake
-from bridge.apps.cli.connection_options import ConnectionOptions, connection_options
+from bridge.apps.cli.brake_command import brake
+from bridge.apps.cli.connection_options import FILE, ConnectionOptions, config_option, connection_options
 from bridge.apps.cli.convert import convert
 from bridge.apps.cli.extras import missing_extra
-from bridge.apps.cli.kinds import KindGroup, ObjectName
+from bridge.apps.cli.kinds import KindGroup
 from bridge.apps.cli.nats_command import nats
 from bridge.apps.cli.observe import explain, top, version
-from bridge.apps.cli.output import printable, yaml_or_json
+from bridge.apps.cli.output import output_option, print_document, printable
 from bridge.apps.cli.plugin_command import plugin
 from bridge.apps.cli.rbac import rbac
 from bridge.apps.cli.submitter_command import submitter
 from bridge.errors import BridgeError
-
-output_option = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "wide", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="Format of the output.",
-)
-list_output_option = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "wide", "json", "yaml", "name"]),
-    default="table",
-    show_default=True,
-    help="Format of the output; wide: more columns, name: for scripts.",
-)
-namespace_option = click.option(
-    "-n",
-    "--namespace",
-    type=ObjectName(optional=True),
-    metavar="TEXT",
-    shell_complete=completing.namespaces,
-    help="Default: the kubeconfig's, else default.",
-)
 
 
 @click.group(
@@ -106,7 +81,7 @@ def admission_command(connection: ConnectionOptions, unregister: bool) -> None:
 
 @cli.command(epilog="Examples:\n\n  podbridge check --config config.yaml\n\n  podbridge check -o json")
 @connection_options
-@output_option
+@output_option("table", "wide", "json", "yaml")
 def check(connection: ConnectionOptions, output: str) -> None:
     """Check connections, permissions, versions, clocks and certificates, and print how to fix each problem.
 
@@ -132,12 +107,12 @@ def _getter(kind: str, help_text: str, *examples: str) -> None:
 
     @get.command(kind, help=help_text, epilog=epilog)
     @connection_options
-    @namespace_option
+    @completing.namespace_option("Default: the kubeconfig's, else default.")
     @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
     @click.option("-l", "--selector", default="", help="Label selector of pods, nodes or queues; jobs have no labels.")
     @click.option("--no-headers", is_flag=True, help="No line with the names of the columns.")
     @click.option("-w", "--watch", is_flag=True, help="Print changes too, until Ctrl-C; -o json: one object a line.")
-    @list_output_option
+    @output_option("table", "wide", "json", "yaml", "name", explained="; wide: more columns, name: for scripts")
     def command(
         connection: ConnectionOptions,
         namespace: str | None,
@@ -146,14 +121,13 @@ def _getter(kind: str, help_text: str, *examples: str) -> None:
         no_headers: bool,
         watch: bool,
         output: str,
-        **more: bool,
+        ended: bool = False,
     ) -> None:
         from bridge.apps.cli import get as getting
 
-        place = None if all_namespaces else namespace
-        ended = more.get("ended", False)
+        scope = getting.ALL_NAMESPACES if all_namespaces else namespace
         try:
-            getting.run(kind, connection, place, all_namespaces, selector, output, no_headers, ended, watch=watch)
+            getting.run(kind, connection, scope, selector, output, no_headers=no_headers, ended=ended, watch=watch)
         except KeyboardInterrupt:
             sys.exit(130)
 
@@ -193,15 +167,9 @@ _getter(
     type=click.File("r", "utf-8"),
     help="Manifest with pods or Jobs; - for standard input.",
 )
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="PODBRIDGE_CONFIG",
-    show_envvar=True,
-    help="Configuration file (YAML).",
-)
+@config_option
 @click.option("--api", default=None, help="API version of slurmrestd. Default: the newest known.")
-@yaml_or_json
+@output_option("yaml", "json")
 def render(filename: Any, config: Path | None, api: str | None, output: str) -> None:
     """Print, without a cluster, the webhook's patch for each pod of a manifest and the job request to Slurm.
 
@@ -218,25 +186,20 @@ def config_group() -> None:
 
 
 @config_group.command("check", epilog="Example:\n\n  podbridge config check config.yaml")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=FILE)
 def config_check(file: Path) -> None:
     """Check FILE: print its errors, or the configuration with all defaults."""
-    import yaml
-
     from bridge.config import hub as configuration
 
-    loaded = configuration.load(file)
-    click.echo(yaml.safe_dump(loaded.model_dump(mode="json", by_alias=True), sort_keys=False), nl=False)
+    print_document(configuration.load(file).model_dump(mode="json", by_alias=True), "yaml")
 
 
 @config_group.command("schema", epilog="Example:\n\n  podbridge config schema > podbridge.schema.json")
 def config_schema() -> None:
     """Print the JSON schema of the configuration."""
-    import json
-
     from bridge.config.hub import Config
 
-    click.echo(json.dumps(Config.model_json_schema(by_alias=True), indent=2))
+    print_document(Config.model_json_schema(by_alias=True), "json")
 
 
 @cli.command(
@@ -271,8 +234,8 @@ def slurm_hint(arguments: tuple[str, ...]) -> None:
 @click.option(
     "--allowed-host", "hosts", multiple=True, metavar="NAME[:PORT]", help="With --sign-in: name of the page in URLs."
 )
-@click.option("--tls-cert", type=click.Path(path_type=Path, dir_okay=False), help="Certificate chain. Read on change.")
-@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="Private key. Read on change.")
+@click.option("--tls-cert", type=FILE, help="Certificate chain. Read on change.")
+@click.option("--tls-key", type=FILE, help="Private key. Read on change.")
 def dashboard(connection: ConnectionOptions, tls_cert: Path | None, tls_key: Path | None, **settings: Any) -> None:
     """Serve a read-only web page with pools, nodes, pods, the reasons of waiting pods, and logs."""
     from bridge.apps.cli.dashboard_command import run

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bridge import names
+from bridge.apps.cli.connection_options import FILE
 from bridge.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,11 +51,9 @@ def nats() -> None:
 @click.option("--listen", default="127.0.0.1:4222", show_default=True, help="Address for NATS clients (the hub).")
 @click.option("--websocket-port", type=click.IntRange(1, 65535), help="Port for WebSocket (the sites). Default: none.")
 @click.option("--websocket-host", help="Address for WebSocket. Default: 0.0.0.0 with --tls-cert, else 127.0.0.1.")
-@click.option("--tls-cert", type=click.Path(path_type=Path, dir_okay=False), help="Certificate chain, for both ports.")
-@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="Private key of the certificate.")
-@click.option(
-    "--tls-ca", type=click.Path(path_type=Path, dir_okay=False), help="CA certificate of the servers of a NATS cluster."
-)
+@click.option("--tls-cert", type=FILE, help="Certificate chain, for both ports.")
+@click.option("--tls-key", type=FILE, help="Private key of the certificate.")
+@click.option("--tls-ca", type=FILE, help="CA certificate of the servers of a NATS cluster.")
 @click.option("--cluster", default="", metavar="NAME=HOST,...", help="Write a file for each server of a NATS cluster.")
 @click.option("--cluster-port", type=click.IntRange(1, 65535), default=6222, show_default=True, help="Port for routes.")
 @click.option("--prefix", default=names.SUBJECT_PREFIX, show_default=True, help="Prefix of all subjects.")

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import platform
 import sys
+from typing import Any
 
 import click
 
+from bridge import __version__
 from bridge.apps.cli import completing
 from bridge.apps.cli.connection_options import ConnectionOptions, connection_options
 from bridge.apps.cli.kinds import KindType, ObjectName
-
-report_option = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json", "yaml"]),
-    default="text",
-    show_default=True,
-    help="Format of the output.",
-)
+from bridge.apps.cli.output import output_option, print_document
+from bridge.errors import BridgeError
 
 
 def _one_name(context: click.Context, _parameter: click.Parameter, name: str | None) -> str:
@@ -42,22 +38,8 @@ def _one_name(context: click.Context, _parameter: click.Parameter, name: str | N
     callback=_one_name,
 )
 @connection_options
-@click.option(
-    "-n",
-    "--namespace",
-    type=ObjectName(optional=True),
-    metavar="TEXT",
-    shell_complete=completing.namespaces,
-    help="Of a pod. Default: the kubeconfig's, else default.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "wide", "json", "yaml"]),
-    default="text",
-    show_default=True,
-    help="Format of the output; wide: all pending workloads of a MasterQueue.",
-)
+@completing.namespace_option("Of a pod. Default: the kubeconfig's, else default.")
+@output_option("text", "wide", "json", "yaml", explained="; wide: all pending workloads of a MasterQueue")
 def explain(
     kind: tuple[str, str], name: str, connection: ConnectionOptions, namespace: str | None, output: str
 ) -> None:
@@ -77,7 +59,7 @@ def explain(
 @click.option(
     "--interval", type=click.FloatRange(min=1), default=2.0, show_default=True, help="Seconds between two reads."
 )
-@report_option
+@output_option("text", "json", "yaml")
 def top(connection: ConnectionOptions, once: bool, interval: float, output: str) -> None:
     """Show pods, jobs, problems, and the use of nodes and pools on one screen, until Ctrl-C.
 
@@ -94,12 +76,37 @@ def top(connection: ConnectionOptions, once: bool, interval: float, output: str)
 @click.command(epilog="Examples:\n\n  podbridge version\n\n  podbridge version --client\n\n  podbridge version -o json")
 @connection_options
 @click.option("--client", is_flag=True, help="Only the versions of podbridge and Python; no system is asked.")
-@report_option
+@output_option("text", "json", "yaml")
 def version(connection: ConnectionOptions, client: bool, output: str) -> None:
     """Print the versions of podbridge, Python, Kubernetes, Slurm and its REST API.
 
     The exit status is 1 if a configured system does not answer.
     """
-    from bridge.apps.cli.version import run
+    versions: dict[str, Any] = {"podbridge": __version__, "python": platform.python_version()}
+    problems = {} if client else _add_servers(connection, versions)
+    if output == "text":
+        for name, number in versions.items():
+            click.echo(f"{name}: {number}")
+        for name, problem in problems.items():
+            click.echo(f"{name}: {problem}", err=True)
+    else:
+        print_document(versions | ({"errors": problems} if problems else {}), output)
+    sys.exit(1 if problems else 0)
 
-    sys.exit(run(connection, output, client=client))
+
+def _add_servers(connection: ConnectionOptions, versions: dict[str, Any]) -> dict[str, str]:
+    """Add the versions of Kubernetes and of Slurm; return the error of each that did not answer."""
+    from bridge.apps.cli.session import CommandSession
+
+    session, problems = CommandSession(connection), {}
+    try:
+        versions["kubernetes"] = session.kube.get("/version").get("gitVersion", "")
+    except BridgeError as error:
+        problems["kubernetes"] = str(error)
+    if session.config.slurm_rest_api:
+        try:
+            versions["slurmrestd"] = session.slurm.version.name
+            versions["slurm"] = session.slurm.slurm_release
+        except BridgeError as error:
+            problems["slurm"] = str(error)
+    return problems

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import click
@@ -12,14 +13,13 @@ import yaml
 
 from bridge.clock import parse_rfc3339
 
-yaml_or_json = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["yaml", "json"]),
-    default="yaml",
-    show_default=True,
-    help="Format of the output.",
-)
+GIB = 2**30
+
+
+def output_option(*forms: str, explained: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option ``--output``, by default the first of ``forms``; its help ends with ``explained``."""
+    text = f"Format of the output{explained}."
+    return click.option("-o", "--output", type=click.Choice(forms), default=forms[0], show_default=True, help=text)
 
 
 def printable(text: str) -> str:
@@ -29,18 +29,26 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, no_headers: bool = False) -> str:
+def table(titles: Sequence[str], rows: Sequence[Sequence[object]], *, no_headers: bool = False) -> str:
     """Format rows as columns three spaces apart, as kubectl does; an empty cell is ``-``."""
     lines = [[printable(str(cell)) if cell not in ("", None) else "-" for cell in row] for row in rows]
     if not no_headers:
-        lines.insert(0, list(headers))
+        lines.insert(0, list(titles))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)] if lines else []
     return "\n".join("   ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
-def as_json(value: object) -> str:
-    """Return JSON as all commands print it."""
-    return json.dumps(value, indent=2)
+def print_document(value: object, form: str) -> None:
+    """Print a value as JSON or YAML (``form``)."""
+    if form == "json":
+        click.echo(json.dumps(value, indent=2))
+    else:
+        click.echo(yaml.safe_dump(value, sort_keys=False), nl=False)
+
+
+def headers(columns: Sequence[str]) -> list[str]:
+    """Return the headers of columns: ``slurm_state`` is ``SLURM-STATE``."""
+    return [column.replace("_", "-").upper() for column in columns]
 
 
 def show(
@@ -56,20 +64,17 @@ def show(
 
     ``name`` is the prefix and the field of the output ``name``, a line for each record: ``pod/``, ``name``.
     """
-    if output == "json":
-        click.echo(as_json(list(records)))
+    if output in ("json", "yaml"):
+        print_document(list(records), output)
     elif output == "name" and records:
         prefix, field = name
         for record in records:
             if record[field]:
                 click.echo(f"{prefix}{record[field]}")
-    elif output == "yaml":
-        click.echo(yaml.safe_dump(list(records), sort_keys=False), nl=False)
     elif not records:
         click.echo(nothing, err=True)
     else:
-        headers = [column.replace("_", "-").upper() for column in columns]
-        click.echo(table(headers, [[r.get(c) for c in columns] for r in records], no_headers=no_headers))
+        click.echo(table(headers(columns), [[r.get(c) for c in columns] for r in records], no_headers=no_headers))
 
 
 def age(timestamp: str) -> str:
@@ -81,3 +86,11 @@ def age(timestamp: str) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
+
+
+def usage(resource: str, used: Mapping[str, Decimal], total: Mapping[str, Decimal]) -> str:
+    """Return the used and the total amount of a resource: ``2/16``, of memory ``1.5/62.0Gi``."""
+    taken, whole = used.get(resource, Decimal(0)), total.get(resource, Decimal(0))
+    if resource == "memory":
+        return f"{taken / GIB:.1f}/{whole / GIB:.1f}Gi"
+    return f"{taken.normalize():f}/{whole.normalize():f}"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from bridge import names
+from bridge.apps.cli.connection_options import FILE
+from bridge.apps.cli.output import print_document
 from bridge.errors import ConfigError
 from bridge.telemetry import tracing
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from bridge.site.live_slurm_config import Opened
     from bridge.site.service import LiveConfig
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
 _EXAMPLES = """Examples:
 
 \b
@@ -40,10 +41,10 @@ _EXAMPLES = """Examples:
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_EXAMPLES,
 )
-@click.option("--site", type=_FILE, help="Configuration file (TOML) of a site, whose batch system runs the pods.")
-@click.option("--slurm-config", type=_FILE, help="SlurmConfig.yaml of the interLink Slurm plugin, instead of --site.")
+@click.option("--site", type=FILE, help="Configuration file (TOML) of a site, whose batch system runs the pods.")
+@click.option("--slurm-config", type=FILE, help="SlurmConfig.yaml of the interLink Slurm plugin, instead of --site.")
 @click.option("--nats", multiple=True, metavar="URL", help="NATS server, whose pools run the pods. Can be repeated.")
-@click.option("--nunet", type=_FILE, help="Configuration file of a hub, whose section pools.nunet runs the pods.")
+@click.option("--nunet", type=FILE, help="Configuration file of a hub, whose section pools.nunet runs the pods.")
 @click.option(
     "--listen",
     "address",
@@ -58,17 +59,17 @@ _EXAMPLES = """Examples:
     is_flag=True,
     help="Serve a loopback address without a token: every user of this machine can run pods as the user of the plugin.",
 )
-@click.option("--token-file", type=_FILE, help="File with the bearer token that clients must send. Read on change.")
-@click.option("--tls-cert", type=_FILE, help="Certificate chain of this server. Read on change.")
-@click.option("--tls-key", type=_FILE, help="Private key of the certificate. Read on change.")
-@click.option("--client-ca", type=_FILE, help="CA certificates of clients, which must then have one. Read on change.")
+@click.option("--token-file", type=FILE, help="File with the bearer token that clients must send. Read on change.")
+@click.option("--tls-cert", type=FILE, help="Certificate chain of this server. Read on change.")
+@click.option("--tls-key", type=FILE, help="Private key of the certificate. Read on change.")
+@click.option("--client-ca", type=FILE, help="CA certificates of clients, which must then have one. Read on change.")
 @click.option("--health", metavar="ADDRESS", help="Address of /livez and /readyz. Default: not served.")
 @click.option("--metrics", metavar="ADDRESS", help="Address of /metrics. Default: not served.")
 @click.option("--owner", metavar="UID", help="Owner of the jobs. Required with --nats: the UID of a hub's cluster.")
-@click.option("--seed-file", type=_FILE, help="With --nats: file with the hub's nkey seed.")
+@click.option("--seed-file", type=FILE, help="With --nats: file with the hub's nkey seed.")
 @click.option("--user", help="With --nats: user name, instead of a seed.")
-@click.option("--password-file", type=_FILE, help="With --nats: file with the user's password.")
-@click.option("--ca-file", type=_FILE, help="With --nats: CA certificates, instead of those of the machine.")
+@click.option("--password-file", type=FILE, help="With --nats: file with the user's password.")
+@click.option("--ca-file", type=FILE, help="With --nats: CA certificates, instead of those of the machine.")
 @click.option("--prefix", default=names.SUBJECT_PREFIX, show_default=True, help="With --nats: prefix of all subjects.")
 @click.option(
     "--inbox-prefix", default="_INBOX.hub", show_default=True, help="With --nats: prefix of the subjects of answers."
@@ -196,8 +197,6 @@ def _checked_owner(owner: str) -> str:
 @plugin.command("openapi", epilog="Example:\n\n  podbridge plugin openapi > openapi.json")
 def show_openapi() -> None:
     """Print the OpenAPI document of the API (JSON)."""
-    import json
-
     from bridge.apps.plugin.openapi import document
 
-    click.echo(json.dumps(document(), indent=2))
+    print_document(document(), "json")

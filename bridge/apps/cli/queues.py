@@ -12,10 +12,10 @@ from bridge.errors import BridgeError, KubeError
 from bridge.kube.discovery import is_served
 from bridge.kube.resources import MASTER_QUEUES, Resource
 from bridge.workload.quantity import parse
+from bridge.workload.resources import total
 from controllers.queues.manifests import GROUP, VERSIONS
 
 Object = Mapping[str, Any]
-GIB = 2**30
 FEW = 5
 """Pending workloads that ``explain`` lists; all with ``-o wide``."""
 _NEXT = {
@@ -34,12 +34,9 @@ def records(session: CommandSession, selector: str) -> list[dict[str, Any]]:
 def master_queues(session: CommandSession, selector: str = "") -> list[dict[str, Any]]:
     """List the MasterQueues. Raises :class:`BridgeError` if the API server does not serve them."""
     if not is_served(session.kube, MASTER_QUEUES):
-        raise BridgeError(
-            "the API server has no MasterQueues", hint="kubectl apply -f config/crds.yaml, see docs/admins/kueue.md"
-        )
-    params = {"labelSelector": selector} if selector else None
-    items: list[dict[str, Any]] = session.kube.get(MASTER_QUEUES.path(), params)["items"]
-    return items
+        hint = "kubectl apply -f config/crds.yaml, see docs/admins/kueue.md"
+        raise BridgeError("the API server has no MasterQueues", hint=hint)
+    return session.listed(MASTER_QUEUES.path(), labelSelector=selector)
 
 
 def find(session: CommandSession, name: str) -> dict[str, Any]:
@@ -65,7 +62,7 @@ def record(queue: Object, cluster: Object) -> dict[str, Any]:
     """Return the record of a MasterQueue; ``cluster`` is its ClusterQueue, which may be empty."""
     status, counts = queue.get("status") or {}, cluster.get("status") or {}
     ready = _condition(queue, "Ready")
-    quota, used = _totals(_quotas(cluster)), _totals(_reservations(cluster))
+    quota, used = total(_quotas(cluster).values()), total(_reservations(cluster).values())
     spec = queue.get("spec") or {}
     return {
         "queue": queue["metadata"]["name"],
@@ -86,28 +83,26 @@ def record(queue: Object, cluster: Object) -> dict[str, Any]:
     }
 
 
-def describe(queue: Object, cluster: Object, found: Iterable[Object]) -> dict[str, Any]:
+def describe(queue: Object, cluster: Object, workloads: Iterable[Object]) -> dict[str, Any]:
     """Return the report on a MasterQueue: a summary, its flavors, pending workloads in Kueue's order, the next step."""
     about, quotas, used = record(queue, cluster), _quotas(cluster), _reservations(cluster)
-    states = (queue.get("status") or {}).get("flavors") or ()
-    flavors = [
-        {
-            "name": state["name"],
-            "flavor": state.get("flavor", ""),
-            "state": state["state"],
-            "cpu": _share("cpu", used.get(state.get("flavor", ""), {}), quotas.get(state.get("flavor", ""), {})),
-            "memory": _share("memory", used.get(state.get("flavor", ""), {}), quotas.get(state.get("flavor", ""), {})),
-            "reason": state.get("reason", ""),
-        }
-        for state in states
-    ]
+    flavors = []
+    for state in (queue.get("status") or {}).get("flavors") or ():
+        flavor = state.get("flavor", "")
+        amounts = used.get(flavor, {}), quotas.get(flavor, {})
+        about_flavor = {"name": state["name"], "flavor": flavor, "state": state["state"]}
+        flavors.append(
+            about_flavor
+            | {kind: _share(kind, *amounts) for kind in ("cpu", "memory")}
+            | {"reason": state.get("reason", "")}
+        )
     waiting = [
         {
             "workload": f"{item['metadata']['namespace']}/{item['metadata']['name']}",
             "age": output.age(item["metadata"].get("creationTimestamp", "")),
             "message": _condition(item, "QuotaReserved").get("message", "Kueue has not considered it yet"),
         }
-        for item in sorted(filter(_waits, found), key=_order)
+        for item in sorted(filter(_waits, workloads), key=_order)
     ]
     return {
         "summary": _summary(about, len(waiting)),
@@ -117,10 +112,10 @@ def describe(queue: Object, cluster: Object, found: Iterable[Object]) -> dict[st
     }
 
 
-def admitted(found: Iterable[Object]) -> list[str]:
+def admitted(workloads: Iterable[Object]) -> list[str]:
     """Return a line for each workload that has quota and has not finished: its name, its flavors and its age."""
     lines = []
-    for item in found:
+    for item in workloads:
         if _waits(item) or _condition(item, "Finished").get("status") == "True":
             continue
         assignments = ((item.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
@@ -165,16 +160,13 @@ def workloads(session: CommandSession, queue: str) -> list[dict[str, Any]]:
     """Return the workloads whose LocalQueue belongs to the ClusterQueue; empty if the user may not list them."""
     for version in VERSIONS:
         try:
-            local = session.kube.get(Resource(GROUP, version, "localqueues", True).path())["items"]
-            found = session.kube.get(Resource(GROUP, version, "workloads", True).path())["items"]
+            local_queues = session.listed(Resource(GROUP, version, "localqueues", True).path())
+            listed = session.listed(Resource(GROUP, version, "workloads", True).path())
         except KubeError:
             continue
-        own = {
-            (item["metadata"]["namespace"], item["metadata"]["name"])
-            for item in local
-            if item["spec"].get("clusterQueue") == queue
-        }
-        return [item for item in found if (item["metadata"]["namespace"], item["spec"].get("queueName")) in own]
+        metadata = [item["metadata"] for item in local_queues if item["spec"].get("clusterQueue") == queue]
+        own = {(each["namespace"], each["name"]) for each in metadata}
+        return [item for item in listed if (item["metadata"]["namespace"], item["spec"].get("queueName")) in own]
     return []
 
 
@@ -211,19 +203,6 @@ def _reservations(cluster: Object) -> dict[str, dict[str, Decimal]]:
     }
 
 
-def _totals(flavors: Mapping[str, Mapping[str, Decimal]]) -> dict[str, Decimal]:
-    found: dict[str, Decimal] = {}
-    for amounts in flavors.values():
-        for resource, amount in amounts.items():
-            found[resource] = found.get(resource, Decimal(0)) + amount
-    return found
-
-
 def _share(resource: str, used: Mapping[str, Decimal], quota: Mapping[str, Decimal]) -> str:
     """Return used and total amount, as ``get pools`` shows them; empty without a quota of the resource."""
-    if resource not in quota:
-        return ""
-    taken, total = used.get(resource, Decimal(0)), quota[resource]
-    if resource == "memory":
-        return f"{taken / GIB:.1f}/{total / GIB:.1f}Gi"
-    return f"{taken.normalize():f}/{total.normalize():f}"
+    return output.usage(resource, used, quota) if resource in quota else ""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import click
-import yaml
 
-from bridge.apps.cli.output import printable
+from bridge.apps.cli.output import print_document, printable
 from bridge.clock import parse_rfc3339
 
 Report = Mapping[str, Any]
@@ -19,11 +17,8 @@ Report = Mapping[str, Any]
 
 def show(heading: str, report: Report, form: str) -> None:
     """Print a report. A section is a list of lines or a mapping of fields; empty sections and fields are left out."""
-    if form == "json":
-        click.echo(json.dumps(report, indent=2))
-        return
-    if form == "yaml":
-        click.echo(yaml.safe_dump(dict(report), sort_keys=False), nl=False)
+    if form in ("json", "yaml"):
+        print_document(dict(report), form)
         return
     click.echo(printable(f"{heading}: {report['summary']}" if report.get("summary") else heading))
     for title, section in report.items():

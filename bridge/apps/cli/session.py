@@ -10,13 +10,14 @@ from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.config import hub as configuration
 from bridge.config.hub import Config, jwt_source
 from bridge.errors import BridgeError, KubeError, KubeForbiddenError
-from bridge.kube import namespaces
 from bridge.kube.cluster import cluster_id
 from bridge.kube.kube_access import current_namespace
 from bridge.kube.kube_client import KubeClient
+from bridge.kube.namespaces import read_from
 from bridge.kube.prune import prune_claim, prune_storage_class, prune_volume
 from bridge.kube.resources import (
     DEVICE_CLASSES,
+    NAMESPACES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
@@ -121,13 +122,23 @@ class CommandSession:
             return {}
         return {node.name: node for node in self.slurm.nodes()}
 
+    def listed(self, path: str, **selectors: str) -> list[dict[str, Any]]:
+        """List objects. ``selectors`` are parameters of the API, as ``labelSelector``; an empty one is not sent."""
+        items: list[dict[str, Any]] = self.kube.get(path, {k: v for k, v in selectors.items() if v} or None)["items"]
+        return items
+
+    @functools.cached_property
+    def namespaces(self) -> list[dict[str, Any]]:
+        """The metadata of all namespaces; empty if the user may not list them: podbridge's own accounts may not."""
+        try:
+            return [item["metadata"] for item in self.listed(NAMESPACES.path())]
+        except KubeForbiddenError:
+            return []
+
     def pods(self, namespace: str | None, selector: str = "") -> list[dict[str, Any]]:
         """List the scheduler's pods in a namespace, or in all namespaces (``None``)."""
-        params = {"fieldSelector": f"spec.schedulerName={self.config.scheduler_name}"}
-        if selector:
-            params["labelSelector"] = selector
-        items: list[dict[str, Any]] = self.kube.get(PODS.path(namespace), params)["items"]
-        return items
+        fields = f"spec.schedulerName={self.config.scheduler_name}"
+        return self.listed(PODS.path(namespace), fieldSelector=fields, labelSelector=selector)
 
     def group_counts(self, pod: Pod) -> tuple[int, int, int]:
         """Return how many pods of the pod's group exist, are bound and have not ended, and have ended."""
@@ -137,15 +148,11 @@ class CommandSession:
 
     def other_pods(self) -> list[dict[str, Any]]:
         """List the pods of other schedulers that have a node and have not ended."""
-        params = {"fieldSelector": occupancy.selector(self.config.scheduler_name)}
-        items: list[dict[str, Any]] = self.kube.get(PODS.path(), params)["items"]
-        return items
+        return self.listed(PODS.path(), fieldSelector=occupancy.selector(self.config.scheduler_name))
 
     def nodes(self, selector: str = "") -> list[dict[str, Any]]:
         """List the Kubernetes nodes."""
-        params = {"labelSelector": selector} if selector else None
-        items: list[dict[str, Any]] = self.kube.get(NODES.path(), params)["items"]
-        return items
+        return self.listed(NODES.path(), labelSelector=selector)
 
     def storage(self, namespace: str) -> list[dict[str, Any]]:
         """List the claims of a namespace, all PersistentVolumes and StorageClasses, as the scheduler keeps them."""
@@ -154,15 +161,15 @@ class CommandSession:
             (PERSISTENT_VOLUMES.path(), prune_volume),
             (STORAGE_CLASSES.path(), prune_storage_class),
         )
-        found: list[dict[str, Any]] = []
+        objects: list[dict[str, Any]] = []
         for path, prune in kinds:
-            found += self.shared(path, lambda p=path, f=prune: [f(item) for item in self.kube.get(p)["items"]])  # type: ignore[misc]
-        return found
+            objects += self.shared(path, lambda p=path, f=prune: [f(item) for item in self.listed(p)])  # type: ignore[misc]
+        return objects
 
     def device_names(self) -> Mapping[str, str]:
         """Return the DeviceClass of each extended resource; empty if the user may not list the classes."""
         try:
-            classes = self.shared(DEVICE_CLASSES.path(), lambda: self.kube.get(DEVICE_CLASSES.path())["items"])
+            classes = self.shared(DEVICE_CLASSES.path(), lambda: self.listed(DEVICE_CLASSES.path()))
         except KubeError:
             return {}
         return extended_claims.names(classes, self.config.gres, self.config.device_classes)
@@ -170,7 +177,7 @@ class CommandSession:
     def annotations(self, namespace: str) -> Mapping[str, str] | None:
         """Return the annotations of a namespace; ``None`` if the user may not read it."""
         try:
-            return namespaces.read_from(self.kube)(namespace).annotations
+            return read_from(self.kube)(namespace).annotations
         except KubeForbiddenError:
             return None
 
@@ -178,6 +185,6 @@ class CommandSession:
         """List the Events of a pod, oldest first, with the fields of ``events.k8s.io/v1``."""
         # the API server selects by UID in the core group only; a namespace with 10,000 pods has 20,000 Events
         path = POD_EVENTS.path(pod["metadata"]["namespace"])
-        found = self.kube.get(path, {"fieldSelector": f"involvedObject.uid={uid(pod)}"})["items"]
-        ours = [{**event, "note": event.get("message"), "regarding": event.get("involvedObject")} for event in found]
+        listed = self.listed(path, fieldSelector=f"involvedObject.uid={uid(pod)}")
+        ours = [{**event, "note": event.get("message"), "regarding": event.get("involvedObject")} for event in listed]
         return sorted(ours, key=lambda event: event.get("eventTime") or event["metadata"]["creationTimestamp"])

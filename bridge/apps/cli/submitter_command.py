@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from bridge.apps.cli.connection_options import FILE
+
 
 @click.group(
     "submitter",
@@ -19,7 +21,7 @@ import click
 @click.option("--pool", help="Name of the pool. Default: the key pool of the configuration.")
 @click.option(
     "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     envvar="PODBRIDGE_SITE_CONFIG",
     show_envvar=True,
     help="Configuration file (TOML).",
@@ -42,7 +44,7 @@ def submitter(context: click.Context, pool: str | None, config: Path | None) -> 
     "config",
     epilog="Examples:\n\n  podbridge submitter config > site.toml\n\n  podbridge submitter config --check site.toml",
 )
-@click.option("--check", type=click.Path(path_type=Path, dir_okay=False), help="Check this file and print its errors.")
+@click.option("--check", type=FILE, help="Check this file and print its errors.")
 def show_config(check: Path | None) -> None:
     """Print a documented configuration with all defaults, or check a file."""
     if check is None:
@@ -57,7 +59,7 @@ def show_config(check: Path | None) -> None:
 
 
 @submitter.command("convert", epilog="Example:\n\n  podbridge submitter convert SlurmConfig.yaml --pool site-a")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=FILE)
 @click.option("--pool", default="my-pool", show_default=True, help="Name of the pool.")
 def convert_config(file: Path, pool: str) -> None:
     """Convert the configuration of an interLink plugin, and print a documented site.toml.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any
 
 import click
-import yaml
 
 from bridge import __version__, names
 from bridge.apps.cli import output
@@ -23,7 +20,6 @@ from bridge.clock import parse_rfc3339
 from bridge.errors import BridgeError
 from bridge.workload import eligibility, pods, pool_selection, resources
 
-GIB = 2**30
 WAITING = 10
 """Number of waiting pods that are shown, the oldest first."""
 CLEAR = "\033[H\033[2J"
@@ -34,8 +30,7 @@ def run(connection: ConnectionOptions, form: str, *, once: bool, interval: float
     """Print the state every ``interval`` seconds until the user interrupts; once if ``once`` or not on a terminal."""
     session = CommandSession(connection)
     if form in ("json", "yaml"):
-        state = read(session)
-        click.echo(json.dumps(state, indent=2) if form == "json" else yaml.safe_dump(state, sort_keys=False))
+        output.print_document(read(session), form)
         return
     if once or not sys.stdout.isatty():
         click.echo(text(read(session)))
@@ -93,8 +88,8 @@ def text(state: dict[str, Any]) -> str:
     )
     for key, columns in tables:
         if state[key]:
-            headers = [column.replace("_", "-").upper() for column in columns]
-            blocks.append(output.table(headers, [[each.get(c) for c in columns] for each in state[key]]))
+            rows = [[each.get(column) for column in columns] for each in state[key]]
+            blocks.append(output.table(output.headers(columns), rows))
     return "\n\n".join(blocks)
 
 
@@ -128,22 +123,22 @@ def _waiting(pod: pods.Pod) -> dict[str, Any]:
 
 def _nodes(session: CommandSession, open_pods: Sequence[pods.Pod]) -> list[dict[str, Any]]:
     """Return the nodes that are also Slurm nodes, and what the scheduler's pods request there."""
-    found = []
+    records = []
     for node in session.nodes():
-        other = session.slurm_nodes.get(eligibility.slurm_name(node))
-        if other is None or pool_selection.is_virtual(node):
+        slurm_node = session.slurm_nodes.get(eligibility.slurm_name(node))
+        if slurm_node is None or pool_selection.is_virtual(node):
             continue
         name, offered = node["metadata"]["name"], resources.allocatable(node)
         requests = [resources.pod_requests(p["spec"]) for p in open_pods if p["spec"].get("nodeName") == name]
-        cpu, memory = (sum((one.get(k, Decimal(0)) for one in requests), Decimal(0)) for k in ("cpu", "memory"))
-        found.append(
+        used = resources.total(requests)
+        records.append(
             {
                 "name": name,
                 "ready": eligibility.readiness(node).get("status", "Unknown"),
-                "slurm_state": "+".join(sorted(other.states)),
+                "slurm_state": "+".join(sorted(slurm_node.states)),
                 "pods": len(requests),
-                "cpu": f"{cpu.normalize():f}/{offered.get('cpu', Decimal(0)).normalize():f}",
-                "memory": f"{memory / GIB:.1f}/{offered.get('memory', Decimal(0)) / GIB:.1f}Gi",
+                "cpu": output.usage("cpu", used, offered),
+                "memory": output.usage("memory", used, offered),
             }
         )
-    return found
+    return records

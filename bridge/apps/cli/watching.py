@@ -11,7 +11,7 @@ from typing import Any
 import click
 import yaml
 
-from bridge.apps.cli.output import printable
+from bridge.apps.cli.output import headers, printable
 from bridge.errors import BridgeError
 
 PERIOD = 2.0
@@ -105,7 +105,7 @@ class _Table:
             self._widths = [max(width, len(cell)) for width, cell in zip(self._widths, row, strict=True)]
         if self._header:
             self._header = False
-            self._print([column.replace("_", "-").upper() for column in self._columns])
+            self._print(headers(self._columns))
         for row, record in zip(rows, records, strict=True):
             self._print(row + (["deleted"] if record.get("deleted") else []))
 

@@ -10,7 +10,7 @@ from bridge.apps.cli.session import CommandSession
 from bridge.config import installations
 from bridge.errors import KubeForbiddenError
 from bridge.kube.discovery import is_served
-from bridge.kube.resources import MASTER_QUEUES, MUTATING_WEBHOOKS, NAMESPACES
+from bridge.kube.resources import MASTER_QUEUES, MUTATING_WEBHOOKS
 from bridge.slurm.models import Node
 from bridge.workload import node_ownership, pool_selection, quantity
 from bridge.workload.eligibility import slurm_name
@@ -24,18 +24,12 @@ def collisions(session: CommandSession) -> Iterator[Finding]:
     own = installations.of(session.config)
     configuration = f"{session.config.admission.webhook_name}-mutate"
     try:
-        found = session.kube.get(MUTATING_WEBHOOKS.path())["items"]
+        configurations = session.listed(MUTATING_WEBHOOKS.path())
     except KubeForbiddenError:
         yield Finding("warn", OTHERS, "this user may not list webhook configurations", "run it as an administrator")
         return
-    try:
-        namespaces = {
-            each["metadata"]["name"]: each["metadata"].get("labels") or {}
-            for each in session.kube.get(NAMESPACES.path())["items"]
-        }
-    except KubeForbiddenError:
-        namespaces = {}
-    for name, other in installations.others(found, configuration):
+    namespaces = {each["name"]: each.get("labels") or {} for each in session.namespaces}
+    for name, other in installations.others(configurations, configuration):
         if other is None:
             yield Finding("warn", OTHERS, f"{name} has no readable record", "upgrade and restart that installation")
             continue
@@ -55,8 +49,8 @@ def taken_nodes(session: CommandSession) -> Iterator[Finding]:
             continue
         if node_ownership.is_possible(session.config, node, slurm_node):
             taken.setdefault(holder, []).append(node["metadata"]["name"])
-    for holder, found in sorted(taken.items()):
-        text = f"{', '.join(sorted(found))}: taken by scheduler {holder}"
+    for holder, nodes in sorted(taken.items()):
+        text = f"{', '.join(sorted(nodes))}: taken by scheduler {holder}"
         yield Finding("warn", "nodes", text, "set partitions or nodes.selector, or remove the taint")
 
 
@@ -66,22 +60,15 @@ NAMED = 3
 
 def nodes(session: CommandSession) -> Iterator[Finding]:
     """Find the nodes that both know, and those on which Slurm offers more than Kubernetes."""
-    found = [node for node in session.nodes() if not pool_selection.is_virtual(node)]
-    shared = [node for node in found if slurm_name(node) in session.slurm_nodes]
-    result = "ok" if shared else "FAIL"
-    fix = (
-        ""
-        if shared
-        else "use the same names, or set the label slinky.slurm.net/slurm-nodename=NAME on the Kubernetes node"
-    )
-    yield Finding(result, "nodes", f"{len(shared)} of {len(found)} Kubernetes nodes are Slurm nodes too", fix)
-    excesses = {
-        str(node["metadata"]["name"]): text
-        for node in shared
-        if (text := excess(session.slurm_nodes[slurm_name(node)], node))
-    }
+    nodes = [node for node in session.nodes() if not pool_selection.is_virtual(node)]
+    shared = [node for node in nodes if slurm_name(node) in session.slurm_nodes]
+    fix = "use the same names, or set the label slinky.slurm.net/slurm-nodename=NAME on the Kubernetes node"
+    text = f"{len(shared)} of {len(nodes)} Kubernetes nodes are Slurm nodes too"
+    yield Finding("ok", "nodes", text) if shared else Finding("FAIL", "nodes", text, fix)
+    differences = [(node["metadata"]["name"], excess(session.slurm_nodes[slurm_name(node)], node)) for node in shared]
+    excesses = sorted((name, text) for name, text in differences if text)
     if excesses:
-        shown = "; ".join(f"{name}: {text}" for name, text in sorted(excesses.items())[:NAMED])
+        shown = "; ".join(f"{name}: {text}" for name, text in excesses[:NAMED])
         more = f"; and {len(excesses) - NAMED} more" if len(excesses) > NAMED else ""
         yield Finding(
             "warn",
@@ -94,13 +81,13 @@ def nodes(session: CommandSession) -> Iterator[Finding]:
 def excess(slurm_node: Node, node: Mapping[str, Any]) -> str:
     """Return the CPUs and the memory of which Slurm offers more than Allocatable of the node; empty if neither."""
     offered = allocatable(node)
-    found = []
+    excesses = []
     cpus, memory = slurm_node.usable_cpus or slurm_node.cpus, slurm_node.memory_mib - slurm_node.reserved_mib
     if "cpu" in offered and cpus > offered["cpu"]:
-        found.append(f"{cpus} CPUs, Allocatable {offered['cpu'].normalize():f}")
+        excesses.append(f"{cpus} CPUs, Allocatable {offered['cpu'].normalize():f}")
     if "memory" in offered and memory > (limit := int(offered["memory"] / quantity.MIB)):
-        found.append(f"{memory} MiB of memory, Allocatable {limit} MiB")
-    return ", ".join(found)
+        excesses.append(f"{memory} MiB of memory, Allocatable {limit} MiB")
+    return ", ".join(excesses)
 
 
 KUEUE, GROUP = "Kueue", "kueue.x-k8s.io"
@@ -126,7 +113,7 @@ def kueue(session: CommandSession) -> Iterator[Finding]:
         yield Finding("FAIL", KUEUE, "queues.enabled is true, but the CRD masterqueues.vk.io does not exist", fix)
         return
     try:
-        queues = session.kube.get(MASTER_QUEUES.path())["items"]
+        queues = session.listed(MASTER_QUEUES.path())
     except KubeForbiddenError:
         yield Finding("warn", KUEUE, "this user may not list MasterQueues", "run it as an administrator")
         return

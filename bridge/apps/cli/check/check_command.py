@@ -19,7 +19,7 @@ from bridge.apps.cli.session import CommandSession
 from bridge.clock import parse_rfc3339
 from bridge.config import policies
 from bridge.config.hub import jwt_source
-from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError, SlurmUnavailableError
+from bridge.errors import BridgeError, KubeNotFoundError, SlurmUnavailableError
 from bridge.kube.resources import LEASES, NAMESPACES
 
 Step = tuple[str, Callable[[CommandSession], Iterator[Finding]]]
@@ -37,22 +37,21 @@ def run(connection: ConnectionOptions, form: str) -> int:
 
     As text, each finding is printed when its check has it: a system that hangs does not hide the findings before.
     """
-    found: list[Finding] = []
-    if form in ("table", "wide"):
+    as_text, results = form in ("table", "wide"), list[Finding]()
+    if as_text:
         click.echo(_line("RESULT", "WHAT", "FOUND"))
     for finding in findings(connection):
-        found.append(finding)
-        if form in ("table", "wide"):
+        results.append(finding)
+        if as_text:
             click.echo(_line(finding.result, finding.what, finding.found))
             if finding.fix:
                 click.echo(output.printable(f"         fix: {finding.fix}"))
-    count = Counter(finding.result for finding in found)
-    if form in ("table", "wide"):
+    count = Counter(finding.result for finding in results)
+    if as_text:
         warnings = f"{count['warn']} warning{'' if count['warn'] == 1 else 's'}"
         click.echo(f"\n{count['ok']} ok, {warnings}, {count['FAIL']} failed")
     else:
-        columns = ["result", "what", "found", "fix"]
-        output.show([asdict(finding) for finding in found], columns, form, no_headers=False, nothing="")
+        output.print_document([asdict(finding) for finding in results], form)
     return 1 if count["FAIL"] else 0
 
 
@@ -131,15 +130,11 @@ def _namespaces(session: CommandSession) -> Iterator[Finding]:
 def _pools_without_effect(session: CommandSession) -> Iterator[Finding]:
     """Find unmanaged namespaces with the annotation for pools. The webhook refuses new ones, but not existing ones."""
     config = session.config
-    try:
-        found = session.kube.get(NAMESPACES.path())["items"]
-    except KubeForbiddenError:
-        return  # podbridge's own accounts may get a namespace, but not list them
-    for namespace in found:
-        name, labels = namespace["metadata"]["name"], namespace["metadata"].get("labels") or {}
-        opened = names.POOLS in (namespace["metadata"].get("annotations") or {})
-        named = policies.find(config.namespace_policies, name, labels).may_name_scheduler
-        if opened and not named and not is_managed(config, name, labels):
+    for metadata in session.namespaces:
+        name, labels = metadata["name"], metadata.get("labels") or {}
+        opened = names.POOLS in (metadata.get("annotations") or {})
+        privileged = policies.find(config.namespace_policies, name, labels).may_name_scheduler
+        if opened and not privileged and not is_managed(config, name, labels):
             yield Finding(
                 "warn",
                 "managed namespaces",
@@ -174,11 +169,9 @@ def _leases(session: CommandSession) -> Iterator[Finding]:
 
 
 def _token(session: CommandSession) -> Iterator[Finding]:
-    source = jwt_source(session.config)
-    if source is None:
-        yield Finding(
-            "FAIL", "Slurm token", "not configured", "set SLURM_JWT_FILE or slurm.jwtFile; scontrol token creates one"
-        )
+    if jwt_source(session.config) is None:
+        fix = "set SLURM_JWT_FILE or slurm.jwtFile; scontrol token creates one"
+        yield Finding("FAIL", "Slurm token", "not configured", fix)
         return
     left = session.slurm.token_expires_in()
     if left is None:
@@ -196,20 +189,19 @@ def _slurm(session: CommandSession) -> Iterator[Finding]:
     session.slurm.ping()
     yield Finding("ok", "Slurm", f"{session.config.slurm_rest_api} Slurm {session.slurm.slurm_release}, {version.name}")
     for text in version.missing():
-        yield Finding(
-            "warn", "Slurm", f"not supported: {text}", "a newer Slurm has this feature; see docs/admins/install.md"
-        )
-    known = {partition.name: partition for partition in session.slurm.partitions()}
-    wanted = session.config.partition
-    if missing := sorted({*session.config.partitions, *([wanted] if wanted else ())} - set(known)):
-        fix = f"one of: {', '.join(sorted(known))}"
+        fix = "a newer Slurm has this feature; see docs/admins/install.md"
+        yield Finding("warn", "Slurm", f"not supported: {text}", fix)
+    partitions = {partition.name: partition for partition in session.slurm.partitions()}
+    default = session.config.partition
+    if missing := sorted({*session.config.partitions, *([default] if default else ())} - set(partitions)):
+        fix = f"one of: {', '.join(sorted(partitions))}"
         yield Finding("FAIL", "Slurm partition", f"{', '.join(missing)} does not exist", fix)
-    elif not wanted and not version.default_partition:
+    elif not default and not version.default_partition:
         yield Finding("ok", "Slurm partition", "Slurm's default")
-    elif not wanted and not any(partition.default for partition in known.values()):
+    elif not default and not any(partition.default for partition in partitions.values()):
         yield Finding("FAIL", "Slurm partition", "no partition is the default", "set partition in the configuration")
     else:
-        yield Finding("ok", "Slurm partition", wanted or next(p.name for p in known.values() if p.default))
+        yield Finding("ok", "Slurm partition", default or next(p.name for p in partitions.values() if p.default))
 
 
 def _nodes(session: CommandSession) -> Iterator[Finding]:

@@ -29,16 +29,15 @@ def clocks(session: CommandSession) -> Iterator[Finding]:
     differences = {}
     for what, read in readers:
         before = time.time()
-        there = read()
-        after = time.time()
+        remote = read()
         # both send whole seconds, rounded down
-        differences[what] = there + 0.5 - (before + after) / 2
+        differences[what] = remote + 0.5 - (before + time.time()) / 2
     for what, seconds in differences.items():
         if abs(seconds) <= LARGEST_LAG:
             continue
         result = "FAIL" if abs(seconds) > MOST_LAG else "warn"
-        where = "ahead of" if seconds > 0 else "behind"
-        text = f"the clock of {what} is {abs(seconds):.0f} s {where} the local clock"
+        direction = "ahead of" if seconds > 0 else "behind"
+        text = f"the clock of {what} is {abs(seconds):.0f} s {direction} the local clock"
         yield Finding(result, "clocks", text, f"synchronize both hosts by NTP; podbridge tolerates {MOST_LAG:.0f} s")
     if max(map(abs, differences.values())) <= LARGEST_LAG:
         yield Finding("ok", "clocks", f"{' and '.join(differences)} agree with the local clock within 5 s")
@@ -56,9 +55,8 @@ def certificates(session: CommandSession) -> Iterator[Finding]:
         if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
             continue
         try:
-            pem = read_certificate(
-                parts.hostname, parts.port or DEFAULT_PORTS[parts.scheme], nats=parts.scheme == "tls"
-            )
+            port = parts.port or DEFAULT_PORTS[parts.scheme]
+            pem = read_certificate(parts.hostname, port, nats=parts.scheme == "tls")
         except (OSError, ValueError) as error:
             yield Finding("warn", "certificates", f"{what}: {url}: {error}", "check the address and the server")
             continue

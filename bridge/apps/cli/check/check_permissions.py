@@ -18,7 +18,7 @@ from bridge.apps.cli.session import CommandSession
 from bridge.config import installations
 from bridge.errors import KubeForbiddenError, KubeNotFoundError
 from bridge.kube import access_review
-from bridge.kube.resources import CONFIGMAPS, NAMESPACES, SELF_SUBJECT_ACCESS_REVIEWS, SERVICE_ACCOUNTS
+from bridge.kube.resources import CONFIGMAPS, SELF_SUBJECT_ACCESS_REVIEWS, SERVICE_ACCOUNTS
 
 WHAT = "permissions"
 PARTS = ("admission", "scheduler", "controllers")
@@ -33,10 +33,9 @@ Rule = Mapping[str, Any]
 
 def roles() -> dict[str, list[dict[str, Any]]]:
     """Return the rules of each part, as hack/generate.sh has written them from the shipped roles."""
-    found: dict[str, list[dict[str, Any]]] = json.loads(
-        resources.files("bridge.apps.cli").joinpath("roles.json").read_text()
-    )
-    return found
+    text = resources.files("bridge.apps.cli").joinpath("roles.json").read_text()
+    rules: dict[str, list[dict[str, Any]]] = json.loads(text)
+    return rules
 
 
 def permissions(session: CommandSession) -> Iterator[Finding]:
@@ -56,20 +55,15 @@ def permissions(session: CommandSession) -> Iterator[Finding]:
 
 def _in_namespaces_of_pools(session: CommandSession, account: str) -> Iterator[Finding]:
     """Review the role for pools in each managed namespace with the annotation for pools."""
-    try:
-        found = [each["metadata"] for each in session.kube.get(NAMESPACES.path())["items"]]
-    except KubeForbiddenError:
-        return  # podbridge's own accounts may get a namespace, but not list them
-    for metadata in found:
-        name = metadata["name"]
-        opened = names.POOLS in (metadata.get("annotations") or {})
+    for metadata in session.namespaces:
+        name, opened = metadata["name"], names.POOLS in (metadata.get("annotations") or {})
         if opened and is_managed(session.config, name, metadata.get("labels") or {}):
             yield from _in_namespace_of_pools(session, account, name)
 
 
 def _in_namespace_of_pools(session: CommandSession, account: str, namespace: str) -> Iterator[Finding]:
     rules = [{**rule, "namespace": namespace} for rule in roles()["pools"]]
-    user, where = _user(session, account), session.config.leader_election.namespace
+    user, own_namespace = _user(session, account), session.config.leader_election.namespace
     try:
         missing = [
             _name(rule, verb)
@@ -80,25 +74,24 @@ def _in_namespace_of_pools(session: CommandSession, account: str, namespace: str
     except KubeForbiddenError:
         return  # _of_account has reported it
     if missing:
-        text = f"{where}/{account} lacks: {_text(missing)}; pods on pools wait for what they refer to"
+        text = f"{own_namespace}/{account} lacks: {_text(missing)}; pods on pools wait for what they refer to"
         command = installations.pools_binding_command(session.config, namespace, account)
-        fix = f"rbac.poolNamespaces of the chart, or {command}"
-        yield Finding("warn", WHAT, text, fix)
+        yield Finding("warn", WHAT, text, f"rbac.poolNamespaces of the chart, or {command}")
     else:
-        yield Finding("ok", WHAT, f"{where}/{account} may read what pods on pools refer to in {namespace}")
+        yield Finding("ok", WHAT, f"{own_namespace}/{account} may read what pods on pools refer to in {namespace}")
 
 
 def _accounts(session: CommandSession) -> dict[str, list[str]]:
     """Return the service accounts that exist, and the parts for which each one is."""
-    namespace, found = session.config.leader_election.namespace, {}
+    namespace, accounts = session.config.leader_election.namespace, {}
     for part in ("run", *PARTS):
         account = names.part_account(part, session.config.installation)
         try:
             session.kube.get(SERVICE_ACCOUNTS.path(namespace, account))
         except KubeNotFoundError:
             continue
-        found[account] = list(PARTS) if part == "run" else [part]
-    return found
+        accounts[account] = list(PARTS) if part == "run" else [part]
+    return accounts
 
 
 def _user(session: CommandSession, account: str) -> dict[str, Any]:
@@ -136,10 +129,10 @@ def _of_this_user(session: CommandSession) -> Iterator[Finding]:
         answer = session.kube.create(SELF_SUBJECT_ACCESS_REVIEWS.path(), body)
         return bool((answer.get("status") or {}).get("allowed"))
 
-    where = session.config.leader_election.namespace
+    namespace = session.config.leader_election.namespace
     if missing := _missing(session, PARTS, allowed):
-        text = f"no service account of podbridge is visible in namespace {where}, and this user lacks: {_text(missing)}"
-        yield Finding("warn", WHAT, text, FIX)
+        text = f"no service account of podbridge is visible in namespace {namespace}"
+        yield Finding("warn", WHAT, f"{text}, and this user lacks: {_text(missing)}", FIX)
     else:
         yield Finding("ok", WHAT, "this user has those of all parts")
 
@@ -147,12 +140,13 @@ def _of_this_user(session: CommandSession) -> Iterator[Finding]:
 def _missing(session: CommandSession, parts: Any, allowed: Any) -> list[str]:
     """Return the permissions that are not granted, as ``verb resource``, in the order of the rules."""
     shipped = roles()
-    if session.config.queues.enabled and "controllers" in parts:
-        parts = [*parts, "queues"]
-    if session.config.pools.race.enabled and "controllers" in parts:
-        parts = [*parts, "race"]
-    if "controllers" in parts and _has_policies(session):
-        parts = [*parts, "policies"]
+    if "controllers" in parts:
+        options = {
+            "queues": session.config.queues.enabled,
+            "race": session.config.pools.race.enabled,
+            "policies": _has_policies(session),
+        }
+        parts = [*parts, *(part for part, enabled in options.items() if enabled)]
     questions = {
         (json.dumps(rule), verb): rule for part in parts for rule in shipped.get(part, ()) for verb in rule["verbs"]
     }
@@ -165,9 +159,9 @@ def _missing(session: CommandSession, parts: Any, allowed: Any) -> list[str]:
 
 def _has_policies(session: CommandSession) -> bool:
     """Whether the ConfigMap of the policy for guarded nodes exists, which the controllers keep."""
-    where = session.config.leader_election.namespace
+    namespace = session.config.leader_election.namespace
     try:
-        session.kube.get(CONFIGMAPS.path(where, names.guarded_nodes(session.config.installation)))
+        session.kube.get(CONFIGMAPS.path(namespace, names.guarded_nodes(session.config.installation)))
     except (KubeNotFoundError, KubeForbiddenError):
         return False  # check_webhook reports missing policies
     return True
@@ -191,8 +185,8 @@ def _attributes(session: CommandSession, rule: Rule) -> dict[str, str]:
 
 def _name(rule: Rule, verb: str) -> str:
     sub = f"/{rule['subresource']}" if "subresource" in rule else ""
-    where = f" in {rule['namespace']}" if "namespace" in rule else ""
-    return f"{verb} {rule['resource']}{sub}{where}"
+    scope = f" in {rule['namespace']}" if "namespace" in rule else ""
+    return f"{verb} {rule['resource']}{sub}{scope}"
 
 
 def _text(missing: list[str]) -> str:

@@ -57,15 +57,10 @@ def _store(session: CommandSession, link: Link) -> Iterator[Finding]:
         yield Finding("ok", "store", "none: after a restart, the hub knows a pool after its next announcement")
         return
     try:
-        known = store.load("pools")
-        yield Finding("ok", "store", f"{kind} contains {len(known)} pools")
+        yield Finding("ok", "store", f"{kind} contains {len(store.load('pools'))} pools")
     except StoreError as error:
-        fix = (
-            error.hint
-            or f"check that the {kind} server runs and that this user has access; see pools.store in "
-            "docs/reference/keys.md"
-        )
-        yield Finding("FAIL", "store", str(error), fix)
+        fix = f"check that the {kind} server runs and that this user has access; see pools.store in "
+        yield Finding("FAIL", "store", str(error), error.hint or f"{fix}docs/reference/keys.md")
     finally:
         store.close()
 
@@ -82,16 +77,15 @@ def interlink(session: CommandSession) -> Iterator[Finding]:
         announced = pool.announced()
         if announced is None or announced[0].problem:
             problem = announced[0].problem if announced is not None else "no answer"
-            yield Finding(
-                "FAIL", "interLink", f"{section.name}: {problem}", f"see docs/admins/interlink-pools.md. {ELSEWHERE}"
-            )
+            fix = f"see docs/admins/interlink-pools.md. {ELSEWHERE}"
+            yield Finding("FAIL", "interLink", f"{section.name}: {problem}", fix)
             continue
         announcement = announced[0]
         missing = [name for name in ("cpu", "memory") if name not in announcement.capacity]
         yield Finding("ok", "interLink", f"{section.name}: {announcement.batch}")
         if missing:
-            found = f"{section.name}: the plugin does not report {' and '.join(missing)}, so pods that request it wait"
-            yield Finding("warn", "interLink", found, f"set capacity of the pool: {', '.join(missing)}")
+            text = f"{section.name}: the plugin does not report {' and '.join(missing)}, so pods that request it wait"
+            yield Finding("warn", "interLink", text, f"set capacity of the pool: {', '.join(missing)}")
 
 
 def pools(session: CommandSession) -> Iterator[Finding]:
@@ -110,9 +104,9 @@ def pools(session: CommandSession) -> Iterator[Finding]:
         if ready.get("status") == "True":
             yield Finding("ok", "pools", f"{name} is Ready")
         else:
-            found = f"{name} is not Ready: {ready.get('reason', 'unknown')}: {ready.get('message', '')}"
+            text = f"{name} is not Ready: {ready.get('reason', 'unknown')}: {ready.get('message', '')}"
             fix = "check the log of the submitter or the plugin at the site, and the batch system"
-            yield Finding("FAIL", "pools", found, fix)
+            yield Finding("FAIL", "pools", text, fix)
     yield _kubelet_port(nodes[0])
 
 
@@ -130,7 +124,7 @@ def _kubelet_port(node: Mapping[str, Any]) -> Finding:
     connection = http.client.HTTPSConnection(host, port, timeout=CONNECT_TIMEOUT, context=context)
     try:
         connection.request("GET", "/healthz")
-        answered = connection.getresponse().status
+        status_code = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         fix = (
             "kubectl logs fails for pods on pools: check that podbridge controllers runs and that pools.nodeAddress is "
@@ -139,9 +133,8 @@ def _kubelet_port(node: Mapping[str, Any]) -> Finding:
         return Finding("FAIL", "kubelet port", f"{host}:{port} does not answer: {error}", fix)
     finally:
         connection.close()
-    if answered != HTTPStatus.UNAUTHORIZED:
+    if status_code != HTTPStatus.UNAUTHORIZED:
         fix = "another server uses this port: check pools.nodeAddress and pools.kubeletPort"
-        return Finding(
-            "FAIL", "kubelet port", f"{host}:{port} answers {answered} without a client certificate; expected: 401", fix
-        )
+        text = f"{host}:{port} answers {status_code} without a client certificate; expected: 401"
+        return Finding("FAIL", "kubelet port", text, fix)
     return Finding("ok", "kubelet port", f"{host}:{port} answers")

@@ -47,7 +47,7 @@ def _call(session: CommandSession) -> Finding:
     if namespace is None:
         return Finding("warn", WHAT, "not called: no managed namespace exists", "create a managed namespace")
     try:
-        found = session.kube.create(PODS.path(namespace), _pod(), {"dryRun": "All"})
+        pod = session.kube.create(PODS.path(namespace), _pod(), {"dryRun": "All"})
     except KubeError as error:
         if "failed calling webhook" in str(error):
             fix = (
@@ -59,8 +59,8 @@ def _call(session: CommandSession) -> Finding:
             fix = "run it as a user that may create pods; other admission plugins may refuse the pod, too"
             return Finding("warn", WHAT, f"not called: {error}", fix)
         raise
-    scheduler = found["spec"].get("schedulerName")
-    reason = ((found.get("metadata") or {}).get("annotations") or {}).get(names.DEFAULT_SCHEDULER_REASON)
+    scheduler = pod["spec"].get("schedulerName")
+    reason = ((pod.get("metadata") or {}).get("annotations") or {}).get(names.DEFAULT_SCHEDULER_REASON)
     if scheduler != session.config.scheduler_name and reason and not session.config.slurm_rest_api:
         return Finding("ok", WHAT, f"a pod in {namespace} that requests no pool keeps {scheduler}: {reason}")
     if scheduler != session.config.scheduler_name:
@@ -80,11 +80,7 @@ def _managed(session: CommandSession) -> str | None:
                 continue
             return name
         return None
-    try:
-        items = session.kube.get(NAMESPACES.path())["items"]
-    except KubeForbiddenError:
-        return None
-    metadata = [item["metadata"] for item in items]
+    metadata = session.namespaces
     return next((m["name"] for m in metadata if is_managed(config, m["name"], m.get("labels") or {})), None)
 
 
@@ -103,15 +99,13 @@ def _pod() -> dict[str, Any]:
 def policies(session: CommandSession) -> Iterator[Finding]:
     """Find the shipped admission policies, which protect nodes from users and limit podbridge's own accounts."""
     try:
-        items = session.kube.get(ADMISSION_POLICIES.path())["items"]
+        existing = {item["metadata"]["name"] for item in session.listed(ADMISSION_POLICIES.path())}
     except KubeForbiddenError:
         yield Finding("warn", "policies", "this user may not list admission policies", "run it as an administrator")
         return
-    there = {item["metadata"]["name"] for item in items}
-    wanted = {f"{session.config.installation}-{name}" for name in POLICIES}
-    if missing := sorted(wanted - there):
-        text = f"missing: {', '.join(missing)}"
+    shipped = {f"{session.config.installation}-{name}" for name in POLICIES}
+    if missing := sorted(shipped - existing):
         fix = "helm upgrade, or kubectl apply -f config/policies.yaml; see docs/admins/security.md"
-        yield Finding("warn", "policies", text, fix)
+        yield Finding("warn", "policies", f"missing: {', '.join(missing)}", fix)
     else:
-        yield Finding("ok", "policies", f"{len(wanted)} admission policies exist")
+        yield Finding("ok", "policies", f"{len(shipped)} admission policies exist")

@@ -23,6 +23,7 @@ from bridge.apps.cli.check import (
 )
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.main import cli
+from bridge.apps.cli.session import CommandSession
 from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError, KubeInvalidError, KubeNotFoundError
 from bridge.names import DEFAULT_SCHEDULER_REASON
@@ -62,7 +63,9 @@ class Kube:
 
 def session(kube, **config):
     slurm = SimpleNamespace(server_time=lambda: int(time.time()))
-    return SimpleNamespace(kube=kube, slurm=slurm, config=Config.model_validate(config))
+    made = object.__new__(CommandSession)
+    made.kube, made.slurm, made.config = kube, slurm, Config.model_validate(config)
+    return made
 
 
 def run(check, *args):
