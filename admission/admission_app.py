@@ -23,10 +23,9 @@ from admission.review import Json, MalformedReviewError, Review, parse
 from admission.reviewer import NodesView, Reviewer
 from admission.webhook_registration import MUTATE, NAMED, NAMESPACES, VALIDATE, WebhookRegistration
 from bridge import names
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.config.hub import Config
 from bridge.core.threads import Supervisor
-from bridge.errors import BridgeError
 from bridge.kube import namespaces
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.namespaces import Namespaces
@@ -41,7 +40,6 @@ log = logging.getLogger(__name__)
 SELF_SUBJECT_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", False)
 REVIEW_LIMIT = 8 * 2**20
 """Bytes of a review; the API server limits an object to 3 MiB, and a review contains two."""
-_SYSTEM_CLOCK = SystemClock()
 # raised for a review with an unexpected structure of its pod
 _SHAPE_ERRORS = (TypeError, AttributeError, KeyError, ValueError)
 
@@ -110,7 +108,7 @@ class Admission:
         supervisor: Supervisor,
         nodes: NodesView,
         *,
-        clock: Clock = _SYSTEM_CLOCK,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._config = config
         self._client = client
@@ -183,12 +181,6 @@ class Admission:
         if expires(self._certificates.pair.cert) <= self._clock.time():
             return "the certificate has expired"
         return None
-
-    def rotate(self) -> None:
-        """Create a new certificate now and serve it, as at its regular renewal."""
-        if self._rotator is None:
-            raise BridgeError("admission is not started")
-        self._rotator.step(self._supervisor.stopping, renew=True)
 
     def _trust(self, ca: bytes) -> None:
         if self._registration is None:

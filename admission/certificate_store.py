@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from bridge import names
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.config.hub import Config
 from bridge.errors import BridgeError, CertificateError, KubeConflictError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.kube_client import KubeClient
@@ -38,7 +38,6 @@ SETTLE = 5.0
 """Seconds until every API server has read a changed ``caBundle`` (by watch: less than a second each)."""
 TRIES = 5
 CERT, KEY, CA = "tls.crt", "tls.key", "ca.crt"
-_SYSTEM_CLOCK = SystemClock()
 
 
 def server_names(config: Config) -> list[str]:
@@ -57,27 +56,27 @@ def server_names(config: Config) -> list[str]:
 class CertificateStore(Protocol):
     """The storage of the pair."""
 
-    def ensure(self, serving: Pair | None, *, renew: bool = False) -> Pair:
-        """Return the pair to serve. ``serving`` is the current pair; ``renew`` requests a different one."""
+    def ensure(self, serving: Pair | None) -> Pair:
+        """Return the pair to serve; ``serving`` is the current one."""
 
 
 class SecretCertificateStore:
     """Creates pairs and stores them in a Secret."""
 
-    def __init__(self, client: KubeClient, config: Config, clock: Clock = _SYSTEM_CLOCK) -> None:
+    def __init__(self, client: KubeClient, config: Config, clock: Clock = SYSTEM_CLOCK) -> None:
         self._client = client
         self._namespace, self._name = config.admission.service_namespace, config.admission.secret_name
         self._names = server_names(config)
         self._validity = config.admission.cert_validity
         self._clock = clock
 
-    def ensure(self, serving: Pair | None, *, renew: bool = False) -> Pair:
+    def ensure(self, serving: Pair | None) -> Pair:
         """Read the pair; create and write the next one if it is due. Raises ``Kube*`` errors."""
         for _ in range(TRIES):
             secret = self._read()
             pair = None if secret is None else _pair(secret.get("data") or {})
             now = self._clock.time()
-            if pair is not None and not needs_renewal(pair, now, self._names) and not (renew and pair == serving):
+            if pair is not None and not needs_renewal(pair, now, self._names):
                 return pair
             old_authorities = [existing.ca for existing in (serving, pair) if existing is not None]
             fresh = make_pair(self._names, self._validity, now=now)
@@ -109,13 +108,8 @@ class SecretCertificateStore:
                 raise KubeConflictError(str(error), status=409) from error
             return
         metadata = {"name": self._name, "labels": {"app.kubernetes.io/name": names.COMPONENT}}
-        body = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": metadata,
-            "type": "kubernetes.io/tls",
-            "data": data,
-        }
+        head = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+        body = {**head, "type": "kubernetes.io/tls", "data": data}
         try:
             self._client.create(SECRETS.path(self._namespace), body)
         except KubeForbiddenError as error:
@@ -131,7 +125,7 @@ class FileCertificateStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def ensure(self, serving: Pair | None, *, renew: bool = False) -> Pair:
+    def ensure(self, serving: Pair | None) -> Pair:
         """Read the files; raises :class:`CertificateError`."""
         try:
             ca = (self._folder / CA).read_bytes() if (self._folder / CA).exists() else b""
@@ -157,11 +151,11 @@ class CertificateRotator:
         self._settle = settle
         self._lock = threading.Lock()
 
-    def step(self, stop: threading.Event, *, renew: bool = False) -> None:
+    def step(self, stop: threading.Event) -> None:
         """Read the store once and serve a new pair. Raises :class:`BridgeError`; the old pair is then still served."""
         with self._lock:
             serving = self._certificates.pair
-            pair = self._store.ensure(serving, renew=renew)
+            pair = self._store.ensure(serving)
             if pair == serving:
                 self._trust(pair.ca)
                 return

@@ -16,7 +16,7 @@ from typing import Any
 
 from admission import raw_pods
 from bridge import names
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.errors import KubeForbiddenError
 from bridge.kube.discovery import get_if_served
@@ -37,7 +37,6 @@ REMEMBER = 5.0
 """Seconds to cache an owner whose UID is known: the pods of a group are created in quick succession."""
 MAX_DEPTH = 8
 """Kubernetes allows trees of four levels of groups."""
-_SYSTEM_CLOCK = SystemClock()
 _SCALED = ("ReplicaSet", "StatefulSet")
 
 Read = Callable[[Resource, str, str], Mapping[str, Any] | None]
@@ -80,7 +79,7 @@ def read_from(client: KubeClient) -> Read:
 class GroupReader:
     """Finds the group of a pod, with a cache of owners."""
 
-    def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK) -> None:
+    def __init__(self, read: Read, clock: Clock = SYSTEM_CLOCK) -> None:
         self._read = read
         self._cache: SingleFlightCache[Mapping[str, Any] | None] = SingleFlightCache(clock)
         self._served: dict[str, Resource] = {}
@@ -94,23 +93,11 @@ class GroupReader:
         namespace_annotations: Mapping[str, str],
         owners: Sequence[Mapping[str, Any]] = (),
     ) -> FoundGroup:
-        """Return the group of a new pod.
+        """Return the group of a new pod; ``inherited`` are the annotations of its controlling ``owners``.
 
-        Parameters
-        ----------
-        inherited
-            Annotations of the pod's controlling owners.
-        namespace_annotations
-            Annotations of the namespace; its ``bridge.vk.io/gang`` applies if neither pod nor owners have one.
-        owners
-            References to the controlling owners of the pod, the nearest first; without any, that of the pod counts.
-
-        Raises
-        ------
-        InvalidGroupError
-            The pod or its owner is invalid, or the owner does not exist.
-        KubeError
-            The owner could not be read.
+        The annotation ``bridge.vk.io/gang`` of the namespace applies if neither the pod nor its owners have one.
+        ``owners`` are references, the nearest first; without any, that of the pod counts. Raises
+        :class:`InvalidGroupError` if the pod or its owner is invalid or the owner does not exist, and ``Kube*`` errors.
         """
         owners = owners or [controller(pod)]
         settings = {**inherited, **raw_pods.annotations_of(pod)}

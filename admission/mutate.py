@@ -74,32 +74,14 @@ def mutate(
     job_limits: str | None = None,
     traceparent: str = "",
 ) -> list[Operation]:
-    """Return the JSON patch for a new pod.
+    """Return the JSON patch for a new pod that ``user_name`` creates; ``managed``: its namespace is managed.
 
-    Parameters
-    ----------
-    scheduler
-        Name of podbridge's scheduler.
-    managed
-        Whether the namespace is managed.
-    user_name
-        The user who creates the pod.
-    inherited
-        Job annotations of the pod's owners.
-    pools
-        The namespace's annotation for pools.
-    defaults
-        Annotations that the namespace's policy sets.
-    pools_only
-        If true, a pod that requests no pool stays with the default scheduler.
-    default_nodes
-        Labels of nodes of the default scheduler; a pod that selects one of them stays with it.
-    group
-        The pod's group; the pod's own value is replaced, or removed if this is ``None``.
-    job_limits
-        The limits of the namespace's policy that the scheduler checks, in the same way.
-    traceparent
-        The new trace context of the pod, which replaces its own; empty: it keeps its own, or has none.
+    ``inherited`` are job annotations of the pod's owners, ``pools`` is the namespace's annotation for pools,
+    ``defaults`` are annotations that the namespace's policy sets. With ``pools_only``, a pod that requests no pool
+    stays with the default scheduler; so does a pod that selects one of ``default_nodes``, the labels of its nodes.
+    ``group`` (the pod's group) and ``job_limits`` (the limits of the policy that the scheduler checks) replace the
+    pod's own values; ``None`` removes them. ``traceparent`` is the pod's new trace context; empty: it keeps its own, or
+    has none.
     """
     if raw_pods.is_mirror(pod, user_name) or not (managed or raw_pods.scheduler_name(pod) == scheduler):
         return []
@@ -154,14 +136,9 @@ def needs_group(
     default_nodes: Mapping[str, str],
 ) -> bool:
     """Whether :func:`mutate` needs the group of the pod: the pod may run on Slurm, and is not of a daemon set."""
-    if (
-        selects_default_nodes(pod, default_nodes)
-        or raw_pods.is_mirror(pod, user_name)
-        or (
-            raw_pods.scheduler_name(pod) != scheduler
-            and (raw_pods.is_daemon(pod, user_name) or raw_pods.scheduler_name(pod) != names.KUBE_DEFAULT_SCHEDULER)
-        )
-    ):
+    name = raw_pods.scheduler_name(pod)
+    is_ours = name == scheduler or (name == names.KUBE_DEFAULT_SCHEDULER and not raw_pods.is_daemon(pod, user_name))
+    if not is_ours or selects_default_nodes(pod, default_nodes) or raw_pods.is_mirror(pod, user_name):
         return False
     return _may_be_local(pod, {**inherited, **({} if pools is None else {names.POOLS: pools})})
 
@@ -249,9 +226,7 @@ def _tolerate(pod: raw_pods.Pod, scheduler: str, inherited: Mapping[str, str]) -
         # otherwise Kubernetes evicts the pod after five minutes in which its site is silent
         desired = [*desired, *_NOT_READY_TOLERATIONS]
     if not desired or names.LOCAL_POOL in pool_names:
-        desired.append(
-            {"operator": "Equal", "key": names.MANAGED_TAINT, "value": scheduler, "effect": "NoExecute"},
-        )
+        desired.append({"operator": "Equal", "key": names.MANAGED_TAINT, "value": scheduler, "effect": "NoExecute"})
     # a toleration with tolerationSeconds is not enough: the pod would be evicted after that time
     lasting = [entry for entry in after if entry.get("tolerationSeconds") is None]
     after += [entry for entry in desired if not eligibility.tolerates(lasting, _taint(entry))]

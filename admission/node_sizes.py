@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bridge import names
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.workload import pool_selection
 from bridge.workload.resources import Resources, allocatable
 
 REMEMBER = 10.0
 """Seconds to cache the sizes: nodes change rarely, and only a warning depends on them."""
-_SYSTEM_CLOCK = SystemClock()
 
 
 class NodeSizes:
@@ -28,7 +27,7 @@ class NodeSizes:
         *,
         scheduler: str,
         tainted: bool = True,
-        clock: Clock = _SYSTEM_CLOCK,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._nodes = nodes
         self._scheduler = scheduler

@@ -9,7 +9,7 @@ from typing import Any
 
 from admission import raw_pods
 from bridge import names
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.errors import KubeForbiddenError
 from bridge.kube.discovery import get_if_served
@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 MAX_DEPTH = 6
 REMEMBER = 5.0
 """Seconds to cache an owner's metadata: the pods of a Job are created in quick succession."""
-_SYSTEM_CLOCK = SystemClock()
 
 Read = Callable[[Mapping[str, Any], str], Mapping[str, Any] | None]
 """``read(owner reference, namespace)`` returns the owner's metadata, None if it does not exist or is forbidden."""
@@ -71,7 +70,7 @@ class Owners:
 class OwnerAnnotations:
     """Reads the chain of controlling owners of a pod, with a cache."""
 
-    def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK) -> None:
+    def __init__(self, read: Read, clock: Clock = SYSTEM_CLOCK) -> None:
         self._read = read
         self._cache: SingleFlightCache[Mapping[str, Any] | None] = SingleFlightCache(clock)
 

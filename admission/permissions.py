@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bridge import names
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.kube import access_review
 from bridge.kube.kube_client import KubeClient
@@ -15,7 +15,6 @@ REMEMBER_YES = 10.0
 """Seconds to cache a positive answer; a revoked permission still works for this time."""
 REMEMBER_NO = 1.0
 """Seconds to cache a negative answer; a new permission works after this time."""
-_SYSTEM_CLOCK = SystemClock()
 
 Ask = Callable[[Mapping[str, Any], str, str], bool]
 """``ask(user, key, namespace)``; raises ``Kube*`` errors."""
@@ -41,7 +40,7 @@ def ask_api_server(client: KubeClient) -> Ask:
 class Permissions:
     """Checks permissions with a cache. Errors of the API server are raised, not cached."""
 
-    def __init__(self, ask: Ask, clock: Clock = _SYSTEM_CLOCK) -> None:
+    def __init__(self, ask: Ask, clock: Clock = SYSTEM_CLOCK) -> None:
         self._ask = ask
         self._cache: SingleFlightCache[bool] = SingleFlightCache(clock)
 

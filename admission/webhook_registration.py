@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bridge import names
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.config import installations
 from bridge.config.base import LabelSelector
 from bridge.config.hub import Config, protected_namespace, unmanaged_namespaces
@@ -60,7 +60,6 @@ _GIVEN_TOLERATIONS = (
     "oldObject == null || (!has(object.spec.nodeName) && "
     "object.spec.?tolerations.orValue([]) != oldObject.spec.?tolerations.orValue([]))"
 )
-_SYSTEM_CLOCK = SystemClock()
 
 Json = dict[str, Any]
 Requirement = dict[str, Any]
@@ -198,7 +197,7 @@ class WebhookRegistration:
     """Creates, updates and deletes the two webhook configurations."""
 
     def __init__(
-        self, client: KubeClient, config: Config, trusted: Iterable[str] = (), clock: Clock = _SYSTEM_CLOCK
+        self, client: KubeClient, config: Config, trusted: Iterable[str] = (), clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._client = client
         self._config = config

@@ -32,6 +32,9 @@ class SystemClock:
         return time.time()
 
 
+SYSTEM_CLOCK = SystemClock()
+
+
 def rfc3339(seconds: float, *, micro: bool = False) -> str:
     """Format seconds since the epoch as a Kubernetes Time, with ``micro`` as a MicroTime."""
     moment = datetime.fromtimestamp(seconds, UTC)

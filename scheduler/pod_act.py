@@ -273,7 +273,7 @@ class SlurmActor:
     def _read_pod(self, pod: pod_actions.Pod) -> dict[str, Any] | None:
         """Read the pod from the API server; ``None`` if it is gone, or if another pod has its name."""
         try:
-            current = self._kube.get(PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"]))
+            current = self._kube.get(PODS.path_of(pod))
         except KubeNotFoundError:
             return None
         return current if pods.uid(current) == pods.uid(pod) else None

@@ -34,7 +34,7 @@ class PodWriter:
 
     def patch(self, pod: Pod, patch: dict[str, Any], sub: str | None = None) -> None:
         """Send a strategic patch of the pod or of its subresource ``sub``, and store the answer in the cache."""
-        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)
+        path = PODS.path_of(pod, sub)
         current = self._cache.by_uid(pods.uid(pod)) or pod
         self._cache.apply(self._kube.patch(path, pods.conditional(patch, current), kind="strategic"))
 
@@ -51,7 +51,7 @@ class PodWriter:
         A binding fails if the pod is gone or deleted, was bound by a request without an answer, or was changed after
         this state of it: it may request more now.
         """
-        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "binding")
+        path = PODS.path_of(pod, "binding")
         body = pods.binding(pod, node, annotations, labels)
         body["metadata"]["resourceVersion"] = pod["metadata"].get("resourceVersion", "")
         self._kube.create(path, body)

@@ -42,24 +42,16 @@ class GuardLimits:
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """The immutable state. Keys are UIDs of pods, times are monotonic seconds.
-
-    Attributes
-    ----------
-    since
-        When the brake engaged; ``None`` if it is not engaged.
-    missing
-        Keys whose jobs are missing, each with the time since when.
-    allowed
-        The missing keys whose pods may be terminated.
-    recently_allowed
-        Keys that were allowed while the brake was not engaged, each with the time.
-    """
+    """The immutable state. Keys are UIDs of pods, times are monotonic seconds."""
 
     since: float | None = None
+    """When the brake engaged; ``None`` if it is not engaged."""
     missing: Mapping[str, float] = field(default_factory=dict)
+    """Keys whose jobs are missing, each with the time since when."""
     allowed: frozenset[str] = frozenset()
+    """The missing keys whose pods may be terminated."""
     recently_allowed: Mapping[str, float] = field(default_factory=dict)
+    """Keys that were allowed while the brake was not engaged, each with the time."""
 
     @property
     def engaged(self) -> bool:

@@ -6,7 +6,7 @@ import random
 import threading
 from collections.abc import Callable
 
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core.backoff import Backoff
 
 RETRY = Backoff(first=0.5, limit=15)
@@ -15,14 +15,13 @@ FORGET_AFTER = 60.0
 LOG_EVERY = 30.0
 """Minimum seconds between two log lines about the same kind of failure."""
 _PRUNE_AT = 1024
-_CLOCK = SystemClock()
 
 
 class Retries:
     """Failures in a row by key and kind of call, each with an exponential back-off; safe for many threads."""
 
     def __init__(
-        self, backoff: Backoff = RETRY, clock: Clock = _CLOCK, rand: Callable[[], float] = random.random
+        self, backoff: Backoff = RETRY, clock: Clock = SYSTEM_CLOCK, rand: Callable[[], float] = random.random
     ) -> None:
         self._backoff, self._clock, self._rand = backoff, clock, rand
         self._failures: dict[tuple[str, str], tuple[int, float]] = {}
@@ -54,7 +53,7 @@ class Retries:
 class Reports:
     """Limits the log lines of each kind of failure and counts the suppressed ones; safe for many threads."""
 
-    def __init__(self, every: float = LOG_EVERY, clock: Clock = _CLOCK) -> None:
+    def __init__(self, every: float = LOG_EVERY, clock: Clock = SYSTEM_CLOCK) -> None:
         self._every, self._clock = every, clock
         self._last: dict[str, tuple[float, int]] = {}
         self._lock = threading.Lock()

@@ -18,14 +18,8 @@ class Shares:
 
     So a group alone has half of the places, and there is always one for the first member of one more group.
 
-    Parameters
-    ----------
-    limit
-        Number of places.
-    of_member
-        Places of one member, at most.
-    noun, group, member
-        Nouns for the messages: ``logs``, ``namespace``, ``pod``.
+    ``limit`` is the number of places, ``of_member`` the most of one member. ``noun``, ``group`` and ``member`` are the
+    nouns for messages: ``logs``, ``namespace``, ``pod``.
     """
 
     def __init__(self, limit: int, of_member: int, noun: str, group: str, member: str) -> None:

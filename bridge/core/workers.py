@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core import isolation
 from bridge.core.retries import Reports, Retries
 from bridge.core.threads import Supervisor
@@ -17,7 +17,6 @@ from bridge.logs import kv
 
 log = logging.getLogger(__name__)
 
-_CLOCK = SystemClock()
 POLL = 0.5
 """Seconds after which an idle thread looks whether the process stops."""
 IDLE = 10.0
@@ -34,7 +33,7 @@ class Workers:
     """
 
     def __init__(
-        self, name: str, count: int, done: Callable[[str], None] = lambda _: None, clock: Clock = _CLOCK
+        self, name: str, count: int, done: Callable[[str], None] = lambda _: None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self.name = name
         self.count = count

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core import isolation
 from bridge.core.backoff import Backoff
 from bridge.errors import KubeError, KubeGoneError
@@ -38,7 +38,6 @@ PAGE = 500
 # this share of the idle time-out therefore has an event before the time-out, even if no object changes.
 WATCH_SHARE = 0.75
 _BACKOFF = Backoff(first=0.5, limit=30.0, jitter=0.5)
-_CLOCK = SystemClock()
 
 
 class Cache:
@@ -60,7 +59,7 @@ class Cache:
         namespace: str | None = None,
         field_selector: str = "",
         idle_timeout: float = 60.0,
-        clock: Clock = _CLOCK,
+        clock: Clock = SYSTEM_CLOCK,
         backoff: Backoff = _BACKOFF,
         rand: Callable[[], float] = random.random,
     ) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.clock import Clock, SystemClock, rfc3339
+from bridge.clock import SYSTEM_CLOCK, Clock, rfc3339
 from bridge.core.backoff import Backoff
 from bridge.errors import BridgeError, KubeConflictError, KubeNotFoundError
 from bridge.kube.kube_client import KubeClient, Object
@@ -41,7 +41,6 @@ TRIES = 8
 CLUSTER_NAMESPACE = "default"
 """Namespace of the Events of objects without a namespace."""
 
-_CLOCK = SystemClock()
 _BACKOFF = Backoff(first=1.0, limit=30.0)
 _REFERENCE = ("apiVersion", "kind", "namespace", "name", "uid", "resourceVersion", "fieldPath")
 
@@ -76,7 +75,7 @@ class EventRecorder:
         client: KubeClient,
         *,
         component: str = "podbridge",
-        clock: Clock = _CLOCK,
+        clock: Clock = SYSTEM_CLOCK,
         rate: float = 50.0,
         burst: int = 100,
         limit: int = 10_000,

@@ -23,14 +23,14 @@ from urllib.parse import urlencode
 
 import urllib3
 
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.http.curl_client import Answer, CallError, HttpLimits
 from bridge.http.fencing import fence
-from bridge.kube import watch_stream
+from bridge.kube import streams
 from bridge.kube.kube_access import KubeAccess, configuration
 from bridge.kube.resources import is_collection
 from bridge.kube.responses import error_of, no_answer, parsed, short, unavailable
-from bridge.kube.text_stream import BROKEN, TextStream, interrupt
+from bridge.kube.streams import BROKEN, TextStream, interrupt
 from bridge.telemetry.metrics import KUBE_REQUESTS
 
 Object = dict[str, Any]
@@ -48,7 +48,6 @@ MAX_WAIT = 10.0
 LARGEST_ANSWER = 1 << 30
 LARGEST_REFUSAL = 1 << 20
 R = TypeVar("R", Answer, urllib3.BaseHTTPResponse)
-_SYSTEM_CLOCK = SystemClock()
 _NO_RETRIES = urllib3.Retry(False, redirect=False)
 _counter, _timeout = cache(KUBE_REQUESTS.labels), cache(urllib3.Timeout)
 
@@ -69,7 +68,7 @@ class KubeClient:
         connect_timeout: float = 3.0,
         read_timeout: float = 30.0,
         sleep: Callable[[float], object] = time.sleep,
-        clock: Clock = _SYSTEM_CLOCK,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._access = access
         self._agent = user_agent
@@ -97,7 +96,7 @@ class KubeClient:
 
         No request is sent. Raises :class:`bridge.errors.ConfigError`.
         """
-        clock = options.get("clock", _SYSTEM_CLOCK)
+        clock = options.get("clock", SYSTEM_CLOCK)
         access = KubeAccess(lambda: configuration(kubeconfig, context), pool_size=pool_size, clock=clock)
         return cls(access, user_agent=user_agent, **options)
 
@@ -182,7 +181,7 @@ class KubeClient:
         try:
             if self._closed.is_set():
                 return
-            yield from watch_stream.events(request, response, idle_timeout, self._clock)
+            yield from streams.events(request, response, idle_timeout, self._clock)
         finally:
             with self._watches_lock:
                 self._watches.discard(response)
@@ -311,8 +310,5 @@ class KubeClient:
 
 
 def _url(path: str, params: Params | None) -> str:
-    return f"{path}?{_query(params)}" if params else path
-
-
-def _query(params: Params) -> str:
-    return urlencode({key: str(value).lower() if isinstance(value, bool) else value for key, value in params.items()})
+    words = {key: str(value).lower() if isinstance(value, bool) else value for key, value in (params or {}).items()}
+    return f"{path}?{urlencode(words)}" if words else path

@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from bridge.clock import Clock, SystemClock, rfc3339
+from bridge.clock import SYSTEM_CLOCK, Clock, rfc3339
 from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError, KubeConflictError, KubeError, KubeNotFoundError, LostLeadershipError
 from bridge.kube.kube_client import KubeClient
@@ -29,7 +29,6 @@ from bridge.telemetry.metrics import LEADER
 log = logging.getLogger(__name__)
 
 JITTER = 1.2
-_CLOCK = SystemClock()
 
 
 class Elector:
@@ -45,7 +44,7 @@ class Elector:
         lease_duration: float = 15,
         renew_deadline: float = 10,
         retry_period: float = 2,
-        clock: Clock = _CLOCK,
+        clock: Clock = SYSTEM_CLOCK,
         rand: Callable[[], float] = random.random,
     ) -> None:
         # after a request that times out, a second one must be possible within the deadline

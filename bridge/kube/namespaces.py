@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bridge import names
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.errors import KubeNotFoundError
 from bridge.kube.kube_client import KubeClient
@@ -15,7 +15,6 @@ from bridge.kube.resources import NAMESPACES
 
 REMEMBER = 2.0
 """Default seconds to cache a namespace: pods are often created in quick succession."""
-_SYSTEM_CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def of(namespace: Mapping[str, Any]) -> Namespace:
 class Namespaces:
     """Reads namespaces and caches them for ``remember`` seconds."""
 
-    def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK, remember: float = REMEMBER) -> None:
+    def __init__(self, read: Read, clock: Clock = SYSTEM_CLOCK, remember: float = REMEMBER) -> None:
         self._read = read
         self._remember = remember
         self._known: SingleFlightCache[Namespace] = SingleFlightCache(clock)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 
-from bridge.clock import Clock, SystemClock
-
-_CLOCK = SystemClock()
+from bridge.clock import SYSTEM_CLOCK, Clock
 
 
 class TokenBucket:
     """``rate`` tokens per second, at most ``burst`` at once; safe for many threads."""
 
-    def __init__(self, rate: float, burst: float, clock: Clock = _CLOCK) -> None:
+    def __init__(self, rate: float, burst: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._rate, self._burst, self._clock = rate, float(burst), clock
         self._tokens = self._burst
         self._at = clock.monotonic()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 
@@ -30,6 +32,10 @@ class Resource:
             parts += ["namespaces", namespace]
         parts += [part for part in (self.plural, name, sub) if part]
         return "/" + "/".join(quote(part, safe="") for part in parts)
+
+    def path_of(self, obj: Mapping[str, Any], sub: str | None = None) -> str:
+        """Return the URL path of an object of this namespaced resource, or of its sub-resource ``sub``."""
+        return self.path(obj["metadata"]["namespace"], obj["metadata"]["name"], sub)
 
     @property
     def api_version(self) -> str:

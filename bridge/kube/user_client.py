@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.kube.kube_access import KubeAccess, configuration
 from bridge.kube.kube_client import KubeClient
-
-_SYSTEM_CLOCK = SystemClock()
 
 
 class UserClients:
@@ -20,7 +18,7 @@ class UserClients:
         context: str | None = None,
         *,
         user_agent: str = "podbridge",
-        clock: Clock = _SYSTEM_CLOCK,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         load = lambda: without_credentials(configuration(kubeconfig, context))  # noqa: E731
         self._access = KubeAccess(load, pool_size=16, clock=clock)

@@ -14,14 +14,13 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core.backoff import Backoff
 from bridge.telemetry.metrics import QUEUE_DEPTH, QUEUE_RETRIES
 
 K = TypeVar("K", bound=Hashable)
 
 _BACKOFF = Backoff(first=0.05, limit=300.0)
-_CLOCK = SystemClock()
 
 
 class WorkQueue(Generic[K]):
@@ -31,7 +30,7 @@ class WorkQueue(Generic[K]):
         self,
         name: str,
         *,
-        clock: Clock = _CLOCK,
+        clock: Clock = SYSTEM_CLOCK,
         backoff: Backoff = _BACKOFF,
         rand: Callable[[], float] = random.random,
     ) -> None:

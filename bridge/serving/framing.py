@@ -20,27 +20,18 @@ _EXPECTS = re.compile(rb"\r\nExpect[ \t]*:[ \t]*100-continue", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The extent of a request.
-
-    Attributes
-    ----------
-    head
-        Bytes before the body.
-    size
-        Bytes with the body; of a request that is refused by its headers, without it.
-    expects_continue
-        Whether the client waits for "100 Continue" before it sends the body.
-    refusal
-        Status line of the answer to a request whose end is unknown; the connection is closed after it.
-    whole
-        Whether the request ends at ``size``. If not, the client may send more bytes of it, which are not read.
-    """
+    """The extent of a request."""
 
     head: int
+    """Bytes before the body."""
     size: int
+    """Bytes with the body; of a request that is refused by its headers, without it."""
     expects_continue: bool = False
+    """Whether the client waits for "100 Continue" before it sends the body."""
     refusal: str | None = None
+    """Status line of the answer to a request whose end is unknown; the connection is closed after it."""
     whole: bool = True
+    """Whether the request ends at ``size``. If not, the client may send more bytes of it, which are not read."""
 
 
 def frame(received: bytes | bytearray, body_limit: int, searched: int = 0) -> Frame | None:

@@ -24,12 +24,8 @@ Refusal = Callable[[Mapping[str, Any]], str | None]
 def hint_app(wake: Wake, refusal: Refusal | None = None) -> Callable[..., Iterable[bytes]]:
     """Create the WSGI application.
 
-    Parameters
-    ----------
-    wake
-        called for each hint with the id of the job, or ``None``; returns false if this process is a standby.
-    refusal
-        returns why a request (its WSGI environment) is refused; ``None``: all requests are accepted.
+    ``wake`` is called for each hint with the id of the job, or ``None``; it returns false if this process is a standby.
+    ``refusal`` returns why a request (its WSGI environment) is refused; ``None``: all requests are accepted.
     """
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge import names
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core.threads import Supervisor
 from bridge.kube.kube_client import KubeClient
 from bridge.logs import kv
@@ -30,7 +30,6 @@ PERIOD = 10.0
 """Seconds between two checks of the serving certificate and of the CAs of clients."""
 ASK_TIMEOUT = 5.0
 """Seconds to wait for the API server's answer to a review."""
-_SYSTEM_CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Kubelet:
         self,
         settings: KubeletSettings,
         kube: KubeClient,
-        clock: Clock = _SYSTEM_CLOCK,
+        clock: Clock = SYSTEM_CLOCK,
         *,
         find: Callable[[str, str], PodOnPool | None],
         pods: Callable[[], Iterable[Mapping[str, Any]]],

@@ -26,15 +26,7 @@ AGAIN = 1.0
 
 
 class DeviceReader:
-    """The gres of external nodes by their devices, read again after ``nodes.externalDevices`` seconds by a worker.
-
-    Attributes
-    ----------
-    gres_by_node
-        The gres by the name of the node in Kubernetes; a node that was not read yet is missing. ``None``: devices are
-        not counted, because no class is mapped, or the API server does not serve them, or has refused them twice in a
-        row before it showed any.
-    """
+    """The gres of external nodes by their devices, read again after ``nodes.externalDevices`` seconds by a worker."""
 
     def __init__(self, kube: KubeClient, config: Config, clock: Clock) -> None:
         self._kube = kube
@@ -44,6 +36,11 @@ class DeviceReader:
         self._read_at = -math.inf
         self._refused = False
         self.gres_by_node: Mapping[str, NodeGres] | None = {} if self._table else None
+        """The gres by the name of the node in Kubernetes; a node that was not read yet is missing.
+
+        ``None``: devices are not counted, because no class is mapped, or the API server does not serve them, or has
+        refused them twice in a row before it showed any.
+        """
 
     def request(self, nodes: Sequence[str], workers: Workers) -> None:
         """Let a worker read the devices of these nodes, if the period is over, or after a second if a node is new."""

@@ -29,18 +29,10 @@ class Leaving:
 
 
 def own(queue: Object, uid: str, present: Sequence[Quota], flavors: Collection[str]) -> list[Leaving]:
-    """Return the flavors to keep in the ClusterQueue of a MasterQueue.
+    """Return the flavors to keep in the ClusterQueue of the MasterQueue ``uid``.
 
-    Parameters
-    ----------
-    queue
-        The observed ClusterQueue; empty if there is none.
-    uid
-        That of the MasterQueue.
-    present
-        The quotas of the flavors that do not leave.
-    flavors
-        Names of the ResourceFlavors that exist.
+    ``queue`` is the observed ClusterQueue, empty if there is none; ``present`` are the quotas of the flavors that do
+    not leave, ``flavors`` the names of the ResourceFlavors that exist.
     """
     zero = dict.fromkeys(manifests.resources(present), Fraction(0)) if present else _covered(queue)
     return [

@@ -27,31 +27,22 @@ MOST_TAINTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The virtual node of a pool.
-
-    Attributes
-    ----------
-    hostname
-        Value of the label ``kubernetes.io/hostname`` of the node.
-    taints
-        Taints that pods must tolerate to use the pool, without the pool's own one and without transient ones.
-    amounts
-        Allocatable resources of the node.
-    state
-        ``unknown``: nobody has reported the condition ``Ready`` of the node, for example after a restart of podbridge.
-    reason
-        Reason of the condition, or ``Cordoned``.
-    since
-        Time (seconds since 1970) from which the condition has been as it is.
-    """
+    """The virtual node of a pool."""
 
     pool: str
     hostname: str
+    """Value of the label ``kubernetes.io/hostname`` of the node."""
     taints: tuple[Mapping[str, str], ...]
+    """Taints that pods must tolerate to use the pool, without the pool's own one and without transient ones."""
     amounts: Mapping[str, Fraction]
+    """Allocatable resources of the node."""
     state: State
+    """``unknown``: nobody has reported the condition ``Ready`` of the node, for example after a restart of
+    podbridge."""
     reason: str
+    """Reason of the condition, or ``Cordoned``."""
     since: float
+    """Time (seconds since 1970) from which the condition has been as it is."""
 
 
 def read(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Offer]:

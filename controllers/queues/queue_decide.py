@@ -19,49 +19,31 @@ from controllers.queues.specification import Flavor, Specification, Specificatio
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is observed.
-
-    Attributes
-    ----------
-    queues
-        MasterQueues.
-    nodes
-        Nodes of Kubernetes.
-    flavors, cluster_queues
-        ResourceFlavors and ClusterQueues by name, also those of others.
-    local_queues
-        LocalQueues by namespace and name, also those of others.
-    version
-        Version of Kueue's API.
-    now
-        Seconds since 1970.
-    release_after
-        Seconds for which the node of a held pool must have been ready.
-    silent_after
-        Seconds of silence after which the node of a pool is not ready.
-    failures
-        UID of a MasterQueue -> why writes for it have failed.
-    scheduler
-        Name of podbridge's scheduler, the value of the taint of Slurm's nodes.
-    weights
-        Weight of each pool (``pools.weights``); 1 for the others.
-    tainted
-        Whether podbridge taints Slurm's nodes (``nodes.taint``).
-    """
+    """What is observed: the MasterQueues, the nodes of Kubernetes, and the objects of Kueue."""
 
     queues: Sequence[Object]
     nodes: Sequence[Mapping[str, Any]]
     flavors: Mapping[str, Object]
     cluster_queues: Mapping[str, Object]
+    """By name, also those of others."""
     local_queues: Mapping[tuple[str, str], Object]
+    """By namespace and name, also those of others."""
     version: str
+    """Version of Kueue's API."""
     now: float
+    """Seconds since 1970."""
     release_after: float
+    """Seconds for which the node of a held pool must have been ready."""
     silent_after: float
+    """Seconds of silence after which the node of a pool is not ready."""
     failures: Mapping[str, str]
+    """UID of a MasterQueue -> why writes for it have failed."""
     scheduler: str
+    """Name of podbridge's scheduler, the value of the taint of Slurm's nodes."""
     weights: Mapping[str, int]
+    """Weight of each pool (``pools.weights``); 1 for the others."""
     tainted: bool = True
+    """Whether podbridge taints Slurm's nodes (``nodes.taint``)."""
 
 
 _ANY_PODS = Fraction(100_000)

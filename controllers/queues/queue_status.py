@@ -16,29 +16,20 @@ READY, OFFERING, IGNORED = "Ready", "Offering", "FieldsIgnored"
 
 @dataclass(frozen=True, slots=True)
 class FlavorState:
-    """The state of a flavor.
-
-    Attributes
-    ----------
-    name
-        Name in ``spec.flavors``.
-    flavor
-        The ResourceFlavor.
-    pool
-        Its pool; empty for a local flavor.
-    state
-        ``Offered``: it has quota. ``Held``: it has none for now. ``Missing``: there is no pool or ResourceFlavor.
-        ``Conflict``: the ResourceFlavor has another owner. ``Leaving``: the pool is gone, workloads are not.
-        ``Excess``: the queue has as many flavors as Kueue allows.
-    reason
-        Why it is not ``Offered``.
-    """
+    """The state of a flavor."""
 
     name: str
+    """Name in ``spec.flavors``."""
     flavor: str
+    """The ResourceFlavor."""
     pool: str
+    """Its pool; empty for a local flavor."""
     state: str
+    """``Offered``: it has quota. ``Held``: it has none for now. ``Missing``: there is no pool or ResourceFlavor.
+    ``Conflict``: the ResourceFlavor has another owner. ``Leaving``: the pool is gone, workloads are not. ``Excess``:
+    the queue has as many flavors as Kueue allows."""
     reason: str
+    """Why it is not ``Offered``."""
 
 
 def invalid(message: str) -> Object:

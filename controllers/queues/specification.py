@@ -59,40 +59,27 @@ class Lending:
 
 @dataclass(frozen=True, slots=True)
 class Flavor:
-    """One entry of ``spec.flavors``.
-
-    Attributes
-    ----------
-    name
-        Name in the MasterQueue.
-    cap
-        Upper limit of the quota per resource, for each pool.
-    share
-        Part of the offer that becomes quota, from 0 to 1.
-    pools, pattern
-        The pools by name in order of preference, or a regular expression; neither for a flavor of nodes.
-    nodes
-        ``slurm``: the nodes of the Slurm beside the kubelets; ``local``: those of kube-scheduler; empty: no nodes.
-    labels
-        Labels of these nodes; ``None``: the flavor is a ResourceFlavor of the administrator.
-    patience
-        Seconds of silence after which a pool is held; 0: when its node is not ready.
-    evict_after
-        Seconds of silence after which the workloads of a pool are evicted; ``None``: they are not.
-    lending
-        Queues that may borrow this flavor.
-    """
+    """One entry of ``spec.flavors``."""
 
     name: str
+    """Name in the MasterQueue."""
     cap: Quantities
+    """Upper limit of the quota per resource, for each pool."""
     share: Fraction
+    """Part of the offer that becomes quota, from 0 to 1."""
     pools: tuple[str, ...]
     pattern: re.Pattern[str] | None
+    """The pools by name in order of preference, or a regular expression; neither for a flavor of nodes."""
     patience: float
+    """Seconds of silence after which a pool is held; 0: when its node is not ready."""
     lending: tuple[Lending, ...]
+    """Queues that may borrow this flavor."""
     nodes: Nodes = ""
+    """``slurm``: the nodes of the Slurm beside the kubelets; ``local``: those of kube-scheduler; empty: no nodes."""
     labels: Mapping[str, str] | None = None
+    """Labels of these nodes; ``None``: the flavor is a ResourceFlavor of the administrator."""
     evict_after: float | None = None
+    """Seconds of silence after which the workloads of a pool are evicted; ``None``: they are not."""
 
 
 @dataclass(frozen=True, slots=True)

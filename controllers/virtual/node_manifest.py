@@ -24,36 +24,25 @@ MESSAGE = 1024
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """The state of a pool in the hub.
-
-    Parameters
-    ----------
-    announce
-        The last announcement; ``None`` before the first.
-    heard, heard_at
-        The monotonic time of the last announcement, and the same time as text.
-    bound
-        Number of pods bound to the node; ``None`` if it is not known.
-    remembered
-        Number of known jobs, including those restored from a store.
-    folder, folder_problem
-        Id of the site's folder of jobs, and the problem with it.
-    readiness
-        Whether the pool accepts submissions.
-    races
-        Whether the site accepts places of pods that race; ``None``: this hub lets no pod race, or does not know.
-    """
+    """The state of a pool in the hub."""
 
     name: str
     announce: Announcement | None = None
+    """The last announcement; ``None`` before the first."""
     heard: float | None = None
     heard_at: str = ""
+    """The monotonic time of the last announcement, and the same time as text."""
     bound: int | None = None
+    """Number of pods bound to the node; ``None`` if it is not known."""
     remembered: int = 0
+    """Number of known jobs, including those restored from a store."""
     folder: str = ""
     folder_problem: str = ""
+    """Id of the site's folder of jobs, and the problem with it."""
     readiness: Readiness = READY
+    """Whether the pool accepts submissions."""
     races: bool | None = None
+    """Whether the site accepts places of pods that race; ``None``: this hub lets no pod race, or does not know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from bridge.clock import Clock
 from bridge.errors import KubeError
 from bridge.logs import kv
 from controllers.virtual.pod_state import ObjectKey
+from controllers.virtual.reference_reader import ReferenceReader
 
 log = logging.getLogger(__name__)
 
@@ -21,16 +22,6 @@ F = TypeVar("F")
 TICK = 5.0
 """Maximum seconds between two checks for new objects."""
 JITTER = 0.1
-
-
-class VersionReader(Protocol):
-    """What the follower needs of :class:`controllers.virtual.reference_reader.ReferenceReader`."""
-
-    def wait_for_reads(self, keys: Sequence[ObjectKey]) -> float:
-        """Reserve reads; return the seconds to wait before them."""
-
-    def version(self, key: ObjectKey) -> str:
-        """Read the present version of an object; empty: it does not exist."""
 
 
 class ObjectFollower:
@@ -41,7 +32,7 @@ class ObjectFollower:
 
     def __init__(
         self,
-        reader: VersionReader,
+        reader: ReferenceReader,
         followed: Callable[[], Mapping[ObjectKey, Sequence[F]]],
         tell: Callable[[F, ObjectKey, str], None],
         period: float,

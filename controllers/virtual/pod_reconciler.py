@@ -54,35 +54,25 @@ _URGENCY: dict[type[virtual_pod_actions.Action], int] = {
 
 @dataclass(slots=True)
 class PoolState:
-    """The state of a pool: its pods, the workers for its site, and the entry of each pod.
-
-    Parameters
-    ----------
-    threads
-        Owns the threads of the cache and of the workers.
-    usable
-        The virtual node exists and is podbridge's, and the folder of the pool is chosen.
-    calls
-        UIDs with a request to the site in progress.
-    doubted
-        UIDs of which the site has said twice that it does not know the job.
-    brake
-        The last state of the mass-termination guard.
-    racers
-        The pods without a node that have a place here; ``None``: no pod races.
-    """
+    """The state of a pool: its pods, the workers for its site, and the entry of each pod."""
 
     name: str
     cache: Cache
     workers: Workers
     threads: Supervisor
+    """Owns the threads of the cache and of the workers."""
     pool: Pool | None = None
     usable: bool = False
+    """The virtual node exists and is podbridge's, and the folder of the pool is chosen."""
     entries: dict[str, Entry] = field(default_factory=dict)
     calls: set[str] = field(default_factory=set)
+    """UIDs with a request to the site in progress."""
     doubted: set[str] = field(default_factory=set)
+    """UIDs of which the site has said twice that it does not know the job."""
     brake: Brake = field(default_factory=Brake)
+    """The last state of the mass-termination guard."""
     racers: race_decide.Racers | None = None
+    """The pods without a node that have a place here; ``None``: no pod races."""
 
     def racer(self, uid: str) -> Pod | None:
         """Return the pod with this UID if it has a place here and no node."""

@@ -63,89 +63,62 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class SentFiles:
-    """The files of a job's volumes that this process has sent.
-
-    Parameters
-    ----------
-    digests
-        Digests of content and mode by path below ``volumes``; empty for a file whose content was not sent.
-    versions
-        Versions of the objects in the volumes; empty for an object that was missing. Objects that never change are
-        left out.
-    shown
-        The labels and annotations in the volumes.
-    """
+    """The files of a job's volumes that this process has sent."""
 
     digests: Mapping[str, bytes]
+    """Digests of content and mode by path below ``volumes``; empty for a file whose content was not sent."""
     versions: Mapping[ObjectKey, str]
+    """Versions of the objects in the volumes; empty for an object that was missing. Objects that never change are left
+    out."""
     shown: tuple[Any, ...]
+    """The labels and annotations in the volumes."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """The state of one pod.
-
-    Parameters
-    ----------
-    not_before, failures
-        The back-off: no request to the site before this time; number of consecutive failures.
-    sent_until
-        Time until which a submit request with an unknown outcome may still be carried out; ``None``: there is none.
-    written_at
-        Time of the last write of the status.
-    files
-        The files of volumes that the site has; ``None``: this process does not know.
-    stale
-        The objects in the volumes that have changed since.
-    refresh_at
-        Time at which the service account tokens, or unknown files, are due for a refresh; ``None``: there are none.
-    refresh_after, reserved, counted
-        No refresh before this time; whether the next refresh has its share of the limits: of reads, and of bytes.
-    settled
-        The pod's resourceVersion and the job's state for which the last decision was to do nothing.
-    reported_events
-        The Events that were written once and are not repeated.
-    reported_occurrences
-        The occurrences in the containers of the last known job that have become Events, with their counts; ``None``:
-        this process has seen no job yet.
-    forgotten
-        The pool, which cannot list its jobs, has deleted the files of the job.
-    note
-        Addition to the message of the Event BridgeSubmitted.
-    offers, offered_at
-        Of a place of a pod that races: number of accepted offers, and the time of the last one.
-    asked_at, granted_at
-        Time of the first claim for a grant, ``None`` before; time of the last grant that was sent to the site.
-    reread_at
-        Of a withdrawn place: time at which its pod is read again, which may be gone or bound elsewhere.
-    claimed
-        The ticket in the grant that the API server has accepted.
-    """
+    """The state of one pod."""
 
     not_before: float = 0.0
     failures: int = 0
+    """The back-off: no request to the site before this time; number of consecutive failures."""
     sent_until: float | None = None
+    """Time until which a submit request with an unknown outcome may still be carried out; ``None``: there is none."""
     answer: Answer = None
     cancellation: Cancellation | None = None
     deletion: Deletion | None = None
     written_at: float = 0.0
+    """Time of the last write of the status."""
     files: SentFiles | None = None
+    """The files of volumes that the site has; ``None``: this process does not know."""
     stale: frozenset[ObjectKey] = frozenset()
+    """The objects in the volumes that have changed since."""
     refresh_at: float | None = None
+    """Time at which the service account tokens, or unknown files, are due for a refresh; ``None``: there are none."""
     refresh_after: float = 0.0
     reserved: bool = False
     counted: bool = False
+    """No refresh before this time; whether the next refresh has its share of the limits: of reads, and of bytes."""
     settled: tuple[str, JobStatus] | None = None
+    """The pod's resourceVersion and the job's state for which the last decision was to do nothing."""
     reported_events: frozenset[str] = frozenset()
+    """The Events that were written once and are not repeated."""
     reported_occurrences: dict[tuple[str, str, str], int] | None = None
+    """The occurrences in the containers of the last known job that have become Events, with their counts; ``None``:
+    this process has seen no job yet."""
     forgotten: bool = False
+    """The pool, which cannot list its jobs, has deleted the files of the job."""
     note: str = ""
+    """Addition to the message of the Event BridgeSubmitted."""
     offers: int = 0
     offered_at: float = 0.0
+    """Of a place of a pod that races: number of accepted offers, and the time of the last one."""
     asked_at: float | None = None
     granted_at: float = float("-inf")
+    """Time of the first claim for a grant, ``None`` before; time of the last grant that was sent to the site."""
     reread_at: float = 0.0
+    """Of a withdrawn place: time at which its pod is read again, which may be gone or bound elsewhere."""
     claimed: str = ""
+    """The ticket in the grant that the API server has accepted."""
 
     @property
     def absences(self) -> int:

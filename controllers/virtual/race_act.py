@@ -113,7 +113,7 @@ class RaceActor:
 
     def _bind(self, pod: Pod, ticket: str, pool: str) -> bool:
         try:
-            self._kube.create(_path(pod, "binding"), places.grant_binding(pod, pool, ticket))
+            self._kube.create(PODS.path_of(pod, "binding"), places.grant_binding(pod, pool, ticket))
         except (KubeConflictError, KubeNotFoundError) as error:
             log.debug("no grant", extra=kv(pod=pods.key(pod), pool=pool, error=error))
             return False
@@ -130,7 +130,7 @@ class RaceActor:
     def current(self, pod: Pod) -> Pod | None:
         """Read the pod from the API server; ``None`` if it is gone, or if another pod has its name."""
         try:
-            current_pod = self._kube.get(_path(pod))
+            current_pod = self._kube.get(PODS.path_of(pod))
         except KubeNotFoundError:
             return None
         return current_pod if pods.uid(current_pod) == pods.uid(pod) else None
@@ -163,7 +163,3 @@ class RaceActor:
         self._check_leadership()
         entry.granted_at = self._clock.monotonic()
         entry.answered(pool.grant(action.pod, action.ticket), self._clock.monotonic())
-
-
-def _path(pod: Pod, sub: str | None = None) -> str:
-    return PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)

@@ -196,7 +196,7 @@ class PodActor:
         if pods.intent(cache.by_uid(pods.uid(pod)) or pod) == (pool, stated):
             return True
         try:
-            cache.apply(self._kube.patch(_path(pod), pods.intent_patch(pod, pool, stated), kind="strategic"))
+            cache.apply(self._kube.patch(PODS.path_of(pod), pods.intent_patch(pod, pool, stated), kind="strategic"))
         except (KubeNotFoundError, KubeConflictError, KubeInvalidError) as error:
             log.debug("pod is gone or being deleted", extra=kv(pod=pods.key(pod), error=error))
             return False
@@ -293,7 +293,9 @@ class PodActor:
         if job_id is not None:
             metadata["annotations"] = {names.REMOTE_JOB: job_id}
         try:
-            answer = self._kube.patch(_path(pod, "status"), {"metadata": metadata, "status": status}, kind="strategic")
+            answer = self._kube.patch(
+                PODS.path_of(pod, "status"), {"metadata": metadata, "status": status}, kind="strategic"
+            )
         except (KubeNotFoundError, KubeConflictError) as error:
             log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
             return False
@@ -309,7 +311,7 @@ class PodActor:
             self._release(pod, cache)
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pods.uid(pod)}}
         try:
-            answer = self._kube.delete(_path(pod), body)
+            answer = self._kube.delete(PODS.path_of(pod), body)
         except (KubeNotFoundError, KubeConflictError) as error:
             log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
             return
@@ -319,7 +321,7 @@ class PodActor:
 
     def _release(self, pod: Pod, cache: Cache) -> None:
         try:
-            cache.apply(self._kube.patch(_path(pod), pods.release_patch(pod), kind="strategic"))
+            cache.apply(self._kube.patch(PODS.path_of(pod), pods.release_patch(pod), kind="strategic"))
         except (KubeNotFoundError, KubeConflictError) as error:
             log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
 
@@ -357,7 +359,3 @@ class PodActor:
         if key not in entry.reported_events:
             entry.reported_events |= {key}
             self._events.event(pod, reason, message, warning=warning)
-
-
-def _path(pod: Pod, sub: str | None = None) -> str:
-    return PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)

@@ -75,7 +75,7 @@ class StrandedPods:
     def follow(self, pod: Pod) -> None:
         """Follow a pod that has a job and is not in the cache, from now on."""
         self._inspect_at = 0.0
-        self._held[pods.uid(pod)] = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"])
+        self._held[pods.uid(pod)] = PODS.path_of(pod)
 
     def keeps(self, keys: tuple[str, ...]) -> bool:
         """Whether a stranded pod has, or before the first check may have, the job with these keys: it is no orphan."""
@@ -108,7 +108,7 @@ class StrandedPods:
         while True:
             page = self._kube.get(PODS.path(), params, metadata_only=True)
             for pod in filter(pods.is_held, page["items"]):
-                self._held[pods.uid(pod)] = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"])
+                self._held[pods.uid(pod)] = PODS.path_of(pod)
             token = page["metadata"].get("continue")
             if not token:
                 return

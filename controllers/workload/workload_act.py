@@ -54,7 +54,7 @@ class WorkloadActor:
                 self._cancel_second(action)
             case workload_actions.Mark():
                 patch = mark_patch(action.pod, action.missing, clocks.rfc3339(self._clock.time()))
-                self._cache.apply(self._kube.patch(_path(action.pod, "status"), patch, kind="strategic"))
+                self._cache.apply(self._kube.patch(PODS.path_of(action.pod, "status"), patch, kind="strategic"))
             case workload_actions.Report():
                 report = pods.error_patch(action.pod, action.message, clocks.rfc3339(self._clock.time()))
                 if report is not None:
@@ -118,12 +118,12 @@ class WorkloadActor:
         patch = pods.condition_patch(pod, names.DISRUPTION_TARGET, disrupted, action.reason, message, now)
         patch["status"].update(reason=action.reason, message=message)
         try:
-            fresh = self._kube.patch(_path(pod, "status"), patch, kind="strategic")
+            fresh = self._kube.patch(PODS.path_of(pod, "status"), patch, kind="strategic")
             if pods.job_id(fresh) == action.job_id and not pods.is_finished(fresh):
                 grace = min(pods.grace(fresh), self._max_grace)
                 self._events.event(pod, action.reason, message, warning=True, action="Ending")
                 options = {"gracePeriodSeconds": grace, "preconditions": {"uid": pods.uid(pod)}}
-                self._kube.delete(_path(pod), options)
+                self._kube.delete(PODS.path_of(pod), options)
         except (KubeNotFoundError, KubeConflictError) as error:
             log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
             return
@@ -143,7 +143,7 @@ class WorkloadActor:
     def _patch(self, pod: workload_actions.Pod, patch: dict[str, Any], sub: str | None = None) -> dict[str, Any] | None:
         """Patch a pod and return it; ``None``: it is gone."""
         try:
-            answer = self._kube.patch(_path(pod, sub), patch, kind="strategic")
+            answer = self._kube.patch(PODS.path_of(pod, sub), patch, kind="strategic")
         except (KubeNotFoundError, KubeConflictError) as error:
             log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
             return None
@@ -181,7 +181,3 @@ class WorkloadActor:
             if not token:
                 return False
             params["continue"] = token
-
-
-def _path(pod: dict[str, Any] | workload_actions.Pod, sub: str | None = None) -> str:
-    return PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)

@@ -107,7 +107,7 @@ class ClaimStore:
 
         Raises :class:`UnsupportedClaimError` if the API server has no such field (before Kubernetes 1.36).
         """
-        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "status")
+        path = PODS.path_of(pod, "status")
         status = extended_claims.status(pod, classes)
         if (pod.get("status") or {}).get("extendedResourceClaimStatus") == status:
             return
@@ -122,7 +122,7 @@ class ClaimStore:
 
     def withdraw(self, pod: Pod) -> None:
         """Remove ``extendedResourceClaimStatus``, which was written for another node."""
-        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "status")
+        path = PODS.path_of(pod, "status")
         patch = {"metadata": {"uid": pods.uid(pod)}, "status": {"extendedResourceClaimStatus": None}}
         self._applied(self._kube.patch(path, patch, kind="strategic"))
 

@@ -25,15 +25,10 @@ class MissingExtraError(BridgeError):
 
 
 def missing_extra(error: ModuleNotFoundError, command: str) -> MissingExtraError | None:
-    """Return the error for the user if an extra has the missing module, else None.
+    """Return the error for the user if an extra has the module that an import lacks, else None.
 
-    Parameters
-    ----------
-    error : ModuleNotFoundError
-        Raised by an import.
-    command : str
-        Name of the command of ``podbridge``, for example ``scheduler``. If several extras have the module, that of
-        ``plugin`` is ``plugin``, and that of all other commands is ``hub``.
+    ``command`` is one of ``podbridge``, for example ``scheduler``. If several extras have the module, that of
+    ``plugin`` is ``plugin``, and that of all other commands is ``hub``.
     """
     module = (error.name or "").partition(".")[0]
     extras = MODULES.get(module)

@@ -41,23 +41,10 @@ _DROPPED = {
 
 
 def convert(text: str, source: str, pools: Sequence[str], namespaces: Sequence[str]) -> Converted:
-    """Convert a ``values.yaml`` of ``interlink-all-in-one``.
+    """Convert the text of a ``values.yaml`` of ``interlink-all-in-one``; ``source`` names the file in errors.
 
-    Parameters
-    ----------
-    text : str
-        Content of the file.
-    source : str
-        Its name, for errors.
-    pools : Sequence[str]
-        Names of the providers (their option ``--pool``).
-    namespaces : Sequence[str]
-        Namespaces whose pods may run on pools.
-
-    Raises
-    ------
-    ConfigError
-        A value has the wrong type, or a name is not allowed.
+    ``pools`` are the names of the providers (their option ``--pool``), ``namespaces`` those whose pods may run on
+    pools. Raises :class:`ConfigError` if a value has the wrong type, or a name is not allowed.
     """
     for pool in pools:
         if pool == "hub" or not _POOL.fullmatch(pool):

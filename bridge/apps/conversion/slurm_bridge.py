@@ -80,24 +80,11 @@ _OPEN_POLICY = {
 
 
 def convert(text: str, source: str, *, allow_all: bool = False, exclusive: bool = False) -> Converted:
-    """Convert a ``values.yaml`` or a ``config.yaml`` of slurm-bridge.
+    """Convert the text of a ``values.yaml`` or a ``config.yaml`` of slurm-bridge; ``source`` names it in errors.
 
-    Parameters
-    ----------
-    text : str
-        Content of the file.
-    source : str
-        Its name, for errors.
-    allow_all : bool
-        Add a policy that lets the pods of every namespace use every partition, account, QOS, license, reservation and
-        WCKey, and name the scheduler, as slurm-bridge does.
-    exclusive : bool
-        Give pods whole nodes by default, as slurm-bridge does.
-
-    Raises
-    ------
-    ConfigError
-        A value has the wrong type, or podbridge refuses it.
+    ``allow_all`` adds a policy that lets the pods of every namespace use every partition, account, QOS, license,
+    reservation and WCKey, and name the scheduler; ``exclusive`` gives pods whole nodes by default. slurm-bridge does
+    both. Raises :class:`ConfigError` if a value has the wrong type, or podbridge refuses it.
     """
     data = mapping_of(text, source)
     is_file = not data.keys().isdisjoint(_FILE) and data.keys().isdisjoint(SECTIONS)

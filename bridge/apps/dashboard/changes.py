@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 
 PERIOD = 1.0
 """Seconds between two messages, at least."""
@@ -14,13 +14,11 @@ KEEP_ALIVE = 15.0
 LIFE = 600.0
 """Seconds after which a stream ends; the browser connects again, and its access is checked again."""
 
-_SYSTEM_CLOCK = SystemClock()
-
 
 class Changes:
     """Counts the seconds in which an object has changed. Any number of changes in a second is one message."""
 
-    def __init__(self, clock: Clock = _SYSTEM_CLOCK) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
         self._changed = False
         self._ended = False

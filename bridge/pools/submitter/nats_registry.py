@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core.threads import Supervisor
 from bridge.errors import SiteError
 from bridge.logs import kv
@@ -31,7 +31,6 @@ MUTE = 10.0
 MOST_REQUESTS = 100
 """Pools that are asked for a snapshot at once. Each has a thread until it has answered."""
 _TICK = 0.5
-_CLOCK = SystemClock()
 
 
 class NatsPools:
@@ -41,7 +40,13 @@ class NatsPools:
     """
 
     def __init__(
-        self, link: Link, prefix: str, owner: str, clock: Clock = _CLOCK, *, submit_timeout: float = SUBMIT_TIMEOUT
+        self,
+        link: Link,
+        prefix: str,
+        owner: str,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        submit_timeout: float = SUBMIT_TIMEOUT,
     ) -> None:
         self._link, self._prefix, self._owner, self._clock = link, prefix, owner, clock
         self._submit_timeout = submit_timeout

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import LogOptions
@@ -44,7 +44,6 @@ TRIES = 6
 """Attempts while submitters with another folder refuse a request: the NATS server selects a submitter at random."""
 _REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}")
 _LONGEST = 4096
-_CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class PoolClient:
         prefix: str,
         pool: str,
         owner: str,
-        clock: Clock = _CLOCK,
+        clock: Clock = SYSTEM_CLOCK,
         folder: Callable[[], str] = lambda: "",
     ) -> None:
         self._link, self._pool, self._owner, self._clock, self._folder = link, pool, owner, clock, folder

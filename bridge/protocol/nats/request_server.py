@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from bridge.clock import Clock, SystemClock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.errors import BridgeError, SiteError, SiteRefusedError, SiteTooLargeError
 from bridge.logs import kv
 from bridge.protocol.nats.envelope import LIMITS, GarbledError, pack, parse, parse_body
@@ -46,7 +46,6 @@ THREADS = {"submit": 8, "cancel": 4, "status": 4, "grant": 4, "files": 2, "snaps
 """Threads for each kind of request, so that no kind delays another."""
 _LONGEST_MESSAGE = 4096
 _WITHOUT_JOB = ("snapshot", "describe")
-_CLOCK = SystemClock()
 
 
 class SubmitterHandlers(Protocol):
@@ -76,7 +75,7 @@ class SubmitterHandlers(Protocol):
 
 
 def serve(
-    link: Link, prefix: str, pool: str, handlers: SubmitterHandlers, clock: Clock = _CLOCK, *, folder: str = ""
+    link: Link, prefix: str, pool: str, handlers: SubmitterHandlers, clock: Clock = SYSTEM_CLOCK, *, folder: str = ""
 ) -> Server:
     """Answer the requests to a pool from now on. If a pool has several submitters, one of them answers each request.
 
@@ -89,7 +88,13 @@ class Server:
     """Answers the requests to one pool."""
 
     def __init__(
-        self, link: Link, prefix: str, pool: str, handlers: SubmitterHandlers, clock: Clock = _CLOCK, folder: str = ""
+        self,
+        link: Link,
+        prefix: str,
+        pool: str,
+        handlers: SubmitterHandlers,
+        clock: Clock = SYSTEM_CLOCK,
+        folder: str = "",
     ) -> None:
         self._link, self._pool, self._handlers, self._clock, self._folder = link, pool, handlers, clock, folder
         self._prefix = prefix

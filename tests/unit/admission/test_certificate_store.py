@@ -114,7 +114,7 @@ class Scene:
         self.certificates.listen(lambda _: self.told.append(("serve", self.certificates.ca_bundle)))
         self.rotator = CertificateRotator(self, self.certificates, self.trust, settle=0)
 
-    def ensure(self, serving: Pair | None, *, renew: bool = False) -> Pair:
+    def ensure(self, serving: Pair | None) -> Pair:
         return self.next
 
     def trust(self, ca: bytes) -> None:
