@@ -75,12 +75,9 @@ def make_app(reviewer: Reviewer) -> flask.Flask:
             result = "denied" if not response["allowed"] else "patched" if "patch" in response else "allowed"
             counters[result].inc()
             if result == "denied":
-                log.info(
-                    "request denied",
-                    extra=kv(
-                        namespace=review.namespace, user=review.user_name, message=response["status"]["message"][:500]
-                    ),
-                )
+                message = response["status"]["message"][:500]
+                extra = kv(namespace=review.namespace, user=review.user_name, message=message)
+                log.info("request denied", extra=extra)
             seconds.observe(time.perf_counter() - begin)
             return flask.Response(json.dumps(document, separators=(",", ":")), content_type="application/json")
 
@@ -142,11 +139,9 @@ class Admission:
         )
         if settings.register_webhooks:
             self._registration = WebhookRegistration(self._client, config, trusted, self._clock)
-        store: CertificateStore = (
-            FileCertificateStore(settings.cert_dir)
-            if settings.cert_dir
-            else SecretCertificateStore(self._client, config, self._clock)
-        )
+        store: CertificateStore = SecretCertificateStore(self._client, config, self._clock)
+        if settings.cert_dir:
+            store = FileCertificateStore(settings.cert_dir)
         rotator = CertificateRotator(store, self._certificates, self._trust)
         rotator.step(self._supervisor.stopping)
         if self.server is None:

@@ -1,28 +1,12 @@
 """The patch for a pod. Pure and idempotent: a patched pod needs no further patch.
 
-A new pod gets all of these changes. A pod without a node gets only tolerations, if an update lets it run on pools
-(Kueue adds a flavor's tolerations to a gated pod). Kubernetes allows new tolerations at any time, and changes of
-``tolerationSeconds`` of existing ones.
+``docs/reference/admission.md`` lists the changes. A new pod gets all of them. A pod without a node gets only
+tolerations, if an update lets it run on pools (Kueue adds a flavor's tolerations to a gated pod): Kubernetes allows new
+tolerations at any time, and changes of ``tolerationSeconds`` of existing ones.
 
-- *Scheduler*: in a managed namespace, the default scheduler is replaced by podbridge's. Other schedulers are kept. By
-  configuration, pods without a place here stay with the default scheduler; an annotation has the reason.
-- *Toleration*: only podbridge's pods tolerate the taint of managed nodes.
-- *Node*: ``spec.nodeName`` becomes a required node affinity, unless a daemon set or a kubelet has set it: it bypasses
-  Slurm. In the exported YAML of a pod, it is the node that podbridge has selected, and is removed.
-- *Own marks*: annotations, labels and finalizers that only podbridge sets, from the exported YAML of another pod, are
-  removed.
-- *Pools*: a pod whose annotation or namespace requests pools tolerates their virtual nodes. Like the pods of a daemon
-  set, it also tolerates the not-ready taint indefinitely: no pod is evicted while its site is silent.
-- *Annotations*: job annotations of the pod's owners are copied to the pod unless the pod has its own. Validation checks
-  all of them against the permissions of the user who creates the pod, and they cannot change afterwards.
-- *Group*, *limits*: the annotations with the group of the pod, and with the limits that the scheduler checks, are set,
-  replaced or removed. Users often create a pod from the YAML of another one, which has the annotations.
-- *Finalizer*: a pod that can only run on Slurm gets it, so that the pod does not disappear before its job is released.
-- *Defaults*: if the pod may run on Slurm, the defaults of the namespace's policy are copied in the same way.
-
-Pods of daemon sets are not changed. They run on each node as long as the node exists (logs, network, monitoring), and
-each would need a job of its own without a time limit. A daemon set's pod that names podbridge's scheduler is treated
-like any other pod. Mirror pods are not changed: they run already, and the kubelet would create a changed one again.
+Pods of daemon sets are not changed: they run on each node as long as the node exists, and each would need a job of its
+own without a time limit. Mirror pods are not changed: they run already, and the kubelet would create a changed one
+again.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from bridge import names
 from bridge.clock import SYSTEM_CLOCK, Clock
-from bridge.workload import pool_selection
+from bridge.workload import node_ownership, pool_selection
 from bridge.workload.resources import Resources, allocatable
 
 REMEMBER = 10.0
@@ -42,17 +41,12 @@ class NodeSizes:
         with self._lock:
             now = self._clock.monotonic()
             if now >= self._until:
-                sizes = {
-                    frozenset(size.items()): size for size in map(allocatable, filter(self._managed, self._nodes()))
-                }
-                self._sizes = tuple(sizes.values())
+                sizes = map(allocatable, filter(self._managed, self._nodes()))
+                self._sizes = tuple({frozenset(size.items()): size for size in sizes}.values())
                 self._until = now + REMEMBER
             return self._sizes
 
     def _managed(self, node: Mapping[str, Any]) -> bool:
         if pool_selection.is_virtual(node):
             return False
-        taints = (node.get("spec") or {}).get("taints") or ()
-        return not self._tainted or any(
-            taint.get("key") == names.MANAGED_TAINT and taint.get("value") == self._scheduler for taint in taints
-        )
+        return not self._tainted or node_ownership.is_taken_by(node, self._scheduler)

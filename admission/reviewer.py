@@ -110,9 +110,8 @@ class Reviewer:
                 policy = self._policy(review, namespace)
                 limits = self._job_limits(review, policy, group=group.value is not None)
         except InvalidGroupError as error:
-            problem = with_sources([str(error)], {**owners.annotations, **raw_pods.annotations_of(pod)}, owners.layers)[
-                0
-            ]
+            annotations = {**owners.annotations, **raw_pods.annotations_of(pod)}
+            (problem,) = with_sources([str(error)], annotations, owners.layers)
             return deny(review.uid, problem, code=422, reason="Invalid")
         except BridgeError as error:
             failure = "the pod's owners, its namespace or a permission of its user could not be read"
@@ -265,9 +264,8 @@ def _no_permission(review: Review, key: str) -> str:
 
 def _not_reviewed(review: Review, failure: str, error: BridgeError) -> Json:
     """Deny a request that could not be reviewed: an admission cannot be revoked."""
-    log.warning(
-        "request denied: it could not be reviewed", extra=kv(namespace=review.namespace, why=failure, error=error)
-    )
+    extra = kv(namespace=review.namespace, why=failure, error=error)
+    log.warning("request denied: it could not be reviewed", extra=extra)
     return deny(
         review.uid,
         f"{failure}: {error}; try again" if error.retryable else f"{failure}: {error}",

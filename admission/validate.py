@@ -97,11 +97,7 @@ class Verdict:
 
 
 def create(
-    pod: raw_pods.Pod,
-    user_name: str,
-    rules: Rules,
-    nodes: Sequence[Resources] = (),
-    scope: Scope = NO_SCOPE,
+    pod: raw_pods.Pod, user_name: str, rules: Rules, nodes: Sequence[Resources] = (), scope: Scope = NO_SCOPE
 ) -> Verdict:
     """Validate a new pod; ``nodes`` holds the allocatable resources of the managed nodes."""
     verdict = Verdict()

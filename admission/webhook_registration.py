@@ -27,14 +27,7 @@ from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.config import installations
 from bridge.config.base import LabelSelector
 from bridge.config.hub import Config, protected_namespace, unmanaged_namespaces
-from bridge.errors import (
-    BridgeError,
-    ConfigError,
-    KubeConflictError,
-    KubeError,
-    KubeForbiddenError,
-    KubeNotFoundError,
-)
+from bridge.errors import BridgeError, ConfigError, KubeConflictError, KubeError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Resource
 from bridge.logs import kv
@@ -102,9 +95,8 @@ def webhooks(config: Config, path: str, ca: bytes, trusted: Iterable[str]) -> li
     requirements = managed_requirements(config)
     selectors: list[tuple[str, str, list[Requirement]]]
     if not config.managed_namespaces and config.managed_namespace_selector is None:
-        selectors = [
-            ("named", path + NAMED, [])
-        ]  # the API refuses an empty list of values; the complement is every namespace
+        # the API refuses an empty list of values; the complement is every namespace
+        selectors = [("named", path + NAMED, [])]
     else:
         selectors = [("managed", path, requirements)]
         for index, selector in enumerate(complements(requirements)):
@@ -112,9 +104,8 @@ def webhooks(config: Config, path: str, ca: bytes, trusted: Iterable[str]) -> li
     if path == VALIDATE:
         others = [selector for _, hook_path, selector in selectors if hook_path == path + NAMED]
         selectors += [(_numbered("namespaces", i), path + NAMESPACES, other) for i, other in enumerate(others)]
-    return [
-        _webhook(config, title, hook_path, selector, ca, sorted(trusted)) for title, hook_path, selector in selectors
-    ]
+    users = sorted(trusted)
+    return [_webhook(config, title, hook_path, selector, ca, users) for title, hook_path, selector in selectors]
 
 
 def _numbered(title: str, index: int) -> str:
@@ -150,12 +141,7 @@ def _webhook(config: Config, title: str, path: str, selector: list[Requirement],
 def _client_config(config: Config, path: str, ca: bytes) -> Json:
     """Return the address of the webhook: ``admission.url``, else the Service."""
     settings = config.admission
-    service = {
-        "name": settings.service_name,
-        "namespace": settings.service_namespace,
-        "path": path,
-        "port": 443,
-    }
+    service = {"name": settings.service_name, "namespace": settings.service_namespace, "path": path, "port": 443}
     client: Json = {"url": settings.url.rstrip("/") + path} if settings.url else {"service": service}
     if ca:
         client["caBundle"] = base64.b64encode(ca).decode()
@@ -310,13 +296,7 @@ def _resource(path: str) -> Resource:
 
 
 def _rule(operations: list[str], resource: str, scope: str = "Namespaced") -> Json:
-    return {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "operations": operations,
-        "resources": [resource],
-        "scope": scope,
-    }
+    return {"apiGroups": [""], "apiVersions": ["v1"], "operations": operations, "resources": [resource], "scope": scope}
 
 
 def _requirements(selector: LabelSelector) -> list[Requirement]:

@@ -41,6 +41,15 @@ def rfc3339(seconds: float, *, micro: bool = False) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 
 
+def duration(seconds: float) -> str:
+    """Return a duration as kubectl prints it: ``5s``, ``12m``, ``3h``, ``2d``."""
+    whole = max(0, int(seconds))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if whole >= 2 * size:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
 def parse_rfc3339(text: str) -> float:
     """Parse a Kubernetes Time or MicroTime; raises ``ValueError``."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

@@ -21,7 +21,7 @@ from bridge.kube.lease import Elector
 from bridge.kube.resources import CONFIGMAPS
 from bridge.logs import kv
 from bridge.telemetry.metrics import GUARDED_NODES
-from bridge.workload import pool_selection
+from bridge.workload import node_ownership, pool_selection
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +38,10 @@ def guarded(nodes: Iterable[Mapping[str, Any]], scheduler_name: str, *, pools: b
     """
     kinds = {}
     for node in nodes:
-        taints = (node.get("spec") or {}).get("taints") or ()
         if pool_selection.is_virtual(node):
             if pools:
                 kinds[node["metadata"]["name"]] = POOL
-        elif any((t.get("key"), t.get("value")) == (names.MANAGED_TAINT, scheduler_name) for t in taints):
+        elif node_ownership.is_taken_by(node, scheduler_name):
             kinds[node["metadata"]["name"]] = SLURM
     return kinds
 

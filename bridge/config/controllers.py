@@ -25,18 +25,14 @@ class NodesSection(Section):
     external_not_ready: Seconds = Field(60, description="Time until an external node that is not Ready is drained.")
     external_devices: Seconds = Field(30, description="Period of reads of ResourceSlices of external nodes.")
     not_ready: Seconds | None = Field(
-        None,
-        description="Time until a node with slurmd that is not Ready is drained in Slurm; null: never.",
+        None, description="Time until a node with slurmd that is not Ready is drained in Slurm; null: never."
     )
 
 
 class QueuesSection(Section):
     """MasterQueues: ClusterQueues of Kueue whose quota follows the pools. See [Kueue](../admins/kueue.md)."""
 
-    enabled: bool = Field(
-        False,
-        description="Write the objects of MasterQueues; needs config/rbac-queues.yaml.",
-    )
+    enabled: bool = Field(False, description="Write the objects of MasterQueues; needs config/rbac-queues.yaml.")
     release_after: Annotated[float, Field(ge=0, le=86400)] = Field(
         10, description="Time that the virtual node of a held pool must be Ready until it is offered again."
     )

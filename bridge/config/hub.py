@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from bridge import names
 from bridge.config import policies
-from bridge.config.base import DnsName, LabelKey, LabelSelector, Seconds, Section, explain
+from bridge.config.base import DnsName, LabelKey, LabelSelector, Port, Seconds, Section, explain
 from bridge.config.controllers import NodesSection, QueuesSection
 from bridge.config.policies import NamespacePolicy
 from bridge.config.pools import PoolsSection
@@ -26,9 +26,7 @@ class AdmissionSection(Section):
     """The webhook."""
 
     host: str = Field("0.0.0.0", description="Address to listen on.")  # noqa: S104  (the API server is another host)
-    port: Annotated[int, Field(ge=0, le=65535)] = Field(
-        names.WEBHOOK_PORT, description="Port of the webhook; 0: a free port."
-    )
+    port: Port = Field(names.WEBHOOK_PORT, description="Port of the webhook; 0: a free port.")
     url: str | None = Field(None, description="URL of the webhook for the API server, instead of a Service.")
     service_name: str = Field("podbridge-admission", description="Service of the webhook, if url is unset.")
     service_namespace: str = Field(names.SYSTEM_NAMESPACE, description="Namespace of the Service and the Secret.")
@@ -94,25 +92,19 @@ class SlurmSection(Section):
 class HintsSection(Section):
     """Hints from Slurm: podbridge polls at once when a job begins or ends. See [hints](../admins/slurm-hints.md)."""
 
-    directory: Path | None = Field(
-        None,
-        description="Directory of named pipes for hints; unset: none.",
-    )
+    directory: Path | None = Field(None, description="Directory of named pipes for hints; unset: none.")
     host: str = Field(
         "0.0.0.0",  # noqa: S104  (slurmctld connects from another host)
         description="Address to listen on.",
     )
-    port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
-        None, description="Port for hints over HTTPS; 0: a free port, null: none."
-    )
+    port: Port | None = Field(None, description="Port for hints over HTTPS; 0: a free port, null: none.")
     token_file: Path | None = Field(
         None, description="File with the bearer token of hints over HTTPS. Read on change, like the certificate."
     )
     cert_file: Path | None = Field(None, description="Certificate chain of the HTTPS port.")
     key_file: Path | None = Field(None, description="Its private key.")
     max_poll_rate: Annotated[float, Field(gt=0, le=20)] = Field(
-        3,
-        description="Polls per second that hints may cause; reading one job counts as a quarter.",
+        3, description="Polls per second that hints may cause; reading one job counts as a quarter."
     )
 
     @model_validator(mode="after")
@@ -140,12 +132,10 @@ class ServingSection(Section):
     """Health and metrics. Port 0 selects a free port, null disables the server."""
 
     host: str = Field("0.0.0.0", description="Address to listen on.")  # noqa: S104
-    health_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+    health_port: Port | None = Field(
         names.HEALTH_PORT, description="Port of /livez, /readyz and /healthz; 0: a free port, null: none."
     )
-    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
-        names.METRICS_PORT, description="Port of /metrics; 0: a free port, null: none."
-    )
+    metrics_port: Port | None = Field(names.METRICS_PORT, description="Port of /metrics; 0: a free port, null: none.")
 
 
 class LoggingSection(Section):
@@ -165,8 +155,7 @@ class Config(Section):
         ),
     )
     scheduler_name: DnsName = Field(
-        names.DEFAULT_SCHEDULER_NAME,
-        description="`spec.schedulerName` of pods, and value of the managed-node taint.",
+        names.DEFAULT_SCHEDULER_NAME, description="`spec.schedulerName` of pods, and value of the managed-node taint."
     )
     slurm_rest_api: str = Field(
         "http://slurm-restapi.slurm:6820",
@@ -177,31 +166,26 @@ class Config(Section):
     )
     managed_namespace_selector: LabelSelector | None = Field(None, description="If set, managedNamespaces is ignored.")
     namespace_policies: list[NamespacePolicy] = Field(
-        [],
-        description="Slurm settings of pods; the first match applies.",
+        [], description="Slurm settings of pods; the first match applies."
     )
     default_scheduler_nodes: dict[LabelKey, str] = Field(
-        {},
-        description="Labels of nodes of the default scheduler, which gets new pods that select one of them.",
+        {}, description="Labels of nodes of the default scheduler, which gets new pods that select one of them."
     )
     mcs_label: str = Field("", description="MCS label of placeholder jobs.")
     partition: str = Field("", description="Partition of pods that name none; empty: Slurm's default.")
     partitions: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", max_length=1024)]] = Field(
-        [],
-        description="Partitions that pods can use and whose nodes this installation manages; empty: all.",
+        [], description="Partitions that pods can use and whose nodes this installation manages; empty: all."
     )
 
     slurm_api_version: Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+$")] | None = Field(
-        None,
-        description="Version of slurmrestd's API, for example v0.0.42; unset: the newest.",
+        None, description="Version of slurmrestd's API, for example v0.0.42; unset: the newest."
     )
     placeholder: Literal["auto", "external", "batch"] = Field(
         "auto", description="Kind of placeholder job; auto: external if Slurm has such jobs, else batch."
     )
     exclusive: bool = Field(False, description="Pods without the annotation get whole nodes (slurm-bridge: true).")
     gres: dict[str, str] = Field(
-        {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"},
-        description="Gres of extended resources, for example gpu:a100.",
+        {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}, description="Gres of extended resources, for example gpu:a100."
     )
     device_classes: dict[str, str] = Field(
         {"gpu.nvidia.com": "gpu", "gpu.example.com": "gpu", "dra.cpu": "cpu"},
@@ -215,8 +199,7 @@ class Config(Section):
         ),
     )
     max_grace_period: Annotated[int, Field(ge=1, le=86400)] = Field(
-        300,
-        description="Maximum grace period of pods whose job is over, and of pods for which a bind waits.",
+        300, description="Maximum grace period of pods whose job is over, and of pods for which a bind waits."
     )
     workers: Annotated[int, Field(ge=1, le=64)] = Field(
         8, description="Concurrent calls to the API server and to Slurm."

@@ -20,16 +20,14 @@ class InterlinkSection(Section):
     name: PoolName = Field(description="Name of the pool and of its virtual node.")
     url: str = Field(description=f"Address: {URL_FORMS}. A path after the port is kept, for a proxy.")
     api: Literal["plugin", "server"] = Field(
-        "plugin",
-        description="What the address is: a `plugin` (sidecar) or an interLink API `server`.",
+        "plugin", description="What the address is: a `plugin` (sidecar) or an interLink API `server`."
     )
     ca_file: Path | None = Field(None, description="CA certificates; default: the system's.")
     cert_file: Path | None = Field(None, description="Client certificate.")
     key_file: Path | None = Field(None, description="Its key; default: in certFile.")
     token_file: Path | None = Field(None, description="File with a bearer token.")
     capacity: dict[str, str | int] = Field(
-        {},
-        description="Resources of the virtual node; the answer to a ping replaces them.",
+        {}, description="Resources of the virtual node; the answer to a ping replaces them."
     )
     labels: dict[str, str] = Field({}, description="Labels of the virtual node.")
     taints: list[str] = Field(
@@ -60,8 +58,7 @@ class InterlinkSection(Section):
         "auto", description="HTTP method of `/status` and `/getLogs`. `auto`: GET, else POST."
     )
     create_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
-        3,
-        description="Answers 5xx to `/create` until the pod fails.",
+        3, description="Answers 5xx to `/create` until the pod fails."
     )
 
     @field_validator("url")

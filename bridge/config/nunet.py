@@ -60,8 +60,7 @@ class NunetSection(Section):
         "", description="Field of `gpu` for their number; empty: pods with several are refused."
     )
     log_hosts: list[str] = Field(
-        [],
-        description="Hosts of log URLs: `host:port`, `host` or `*.domain`; default: that of `url`.",
+        [], description="Hosts of log URLs: `host:port`, `host` or `*.domain`; default: that of `url`."
     )
     insecure_logs: bool = Field(False, description="Read logs over http, as with an http `url`.")
     poll_period: Seconds = Field(10, description="Period of requests for the state of a job.")

@@ -98,8 +98,7 @@ class MaxValues(Section):
         None, description="Largest `min-nodes`, and minimum of a group; unset: as `maxNodes`."
     )
     max_nodes: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
-        None,
-        description="Largest `max-nodes`, and nodes of a group; unset: 1, for groups no limit.",
+        None, description="Largest `max-nodes`, and nodes of a group; unset: 1, for groups no limit."
     )
     exclusive: bool | None = Field(None, description="Pods may take whole nodes; unset: only if all do (`exclusive`).")
     cpu_per_task: Annotated[int, Field(ge=1, le=65535)] | None = Field(None, description="CPUs of a pod.")
@@ -133,8 +132,7 @@ class NamespacePolicy(Section):
     )
     namespace_selector: LabelSelector | None = Field(None, description="Label selector, instead of names.")
     groups: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(
-        [],
-        description="Kubernetes groups whose members create the pods; empty: all users.",
+        [], description="Kubernetes groups whose members create the pods; empty: all users."
     )
     may_name_scheduler: bool = Field(
         False, description="Pods may name podbridge's scheduler in namespaces that are not managed."

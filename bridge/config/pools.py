@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from bridge import names
-from bridge.config.base import Seconds, Section
+from bridge.config.base import Port, Seconds, Section
 from bridge.config.interlink import InterlinkSection
 from bridge.config.nunet import NunetSection
 
@@ -34,8 +34,7 @@ class NatsSection(Section):
         names.SUBJECT_PREFIX, description="Prefix of all subjects, as at the sites."
     )
     inbox_prefix: Annotated[str, Field(pattern=SUBJECT)] = Field(
-        "_INBOX.hub",
-        description="Prefix of the subjects of answers.",
+        "_INBOX.hub", description="Prefix of the subjects of answers."
     )
 
 
@@ -106,10 +105,7 @@ class StoreSection(Section):
 class RaceSection(Section):
     """Late binding: pods that are queued at several pools at once. See [Late binding](../users/late-binding.md)."""
 
-    enabled: bool = Field(
-        False,
-        description="Pods may [race](../users/late-binding.md); needs config/rbac-race.yaml.",
-    )
+    enabled: bool = Field(False, description="Pods may [race](../users/late-binding.md); needs config/rbac-race.yaml.")
     places: Annotated[int, Field(ge=2, le=16)] = Field(3, description="Places for one pod, at most.")
     wait: Annotated[float, Field(ge=5, le=3600)] = Field(60, description="Time that a started job waits for its grant.")
 
@@ -118,10 +114,7 @@ class PoolsSection(Section):
     """Pools and their virtual nodes."""
 
     nats: NatsSection = NatsSection()
-    interlink: list[InterlinkSection] = Field(
-        [],
-        description="[interLink pools](../admins/interlink-pools.md).",
-    )
+    interlink: list[InterlinkSection] = Field([], description="[interLink pools](../admins/interlink-pools.md).")
     nunet: list[NunetSection] = Field([], description="[NuNet DMS instances](../admins/nunet.md).")
     store: StoreSection = StoreSection()
     silent_after: Seconds = Field(30, description="Silence of the site until the virtual node is NotReady.")
@@ -138,23 +131,14 @@ class PoolsSection(Section):
         ),
     )
     weights: dict[str, Annotated[int, Field(ge=1)]] = Field(
-        {},
-        description="Weights of pools (default 1), for policy weight and MasterQueues.",
+        {}, description="Weights of pools (default 1), for policy weight and MasterQueues."
     )
     race: RaceSection = RaceSection()
-    volume_period: Seconds = Field(
-        60,
-        description="Period of reads of a ConfigMap or Secret in a volume at a site.",
-    )
-    volume_reads: Annotated[float, Field(gt=0, le=1000)] = Field(
-        20,
-        description="Maximum of such reads per second.",
-    )
+    volume_period: Seconds = Field(60, description="Period of reads of a ConfigMap or Secret in a volume at a site.")
+    volume_reads: Annotated[float, Field(gt=0, le=1000)] = Field(20, description="Maximum of such reads per second.")
     submit_timeout: Seconds = Field(60, description="Time-out of a submission to a site.")
     workers: Annotated[int, Field(ge=1, le=64)] = Field(32, description="Concurrent calls to one pool.")
-    kubelet_port: Annotated[int, Field(ge=0, le=65535)] = Field(
-        names.KUBELET_PORT, description="Port of the kubelet API; 0: a free port."
-    )
+    kubelet_port: Port = Field(names.KUBELET_PORT, description="Port of the kubelet API; 0: a free port.")
     kubelet_cert_dir: Path | None = Field(
         None, description="Directory with tls.crt and tls.key; default: a certificate of podbridge."
     )

@@ -133,12 +133,7 @@ class CurlClient:
         self._idle: deque[pycurl.Curl] = deque(maxlen=pool_size)
 
     def call(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        limits: HttpLimits,
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, limits: HttpLimits
     ) -> Answer:
         """Send one request and return the answer. Redirects are not followed.
 
@@ -215,13 +210,7 @@ class CurlClient:
         return curl
 
     def _prepare(
-        self,
-        curl: pycurl.Curl,
-        method: str,
-        path: str,
-        headers: Sequence[str],
-        body: bytes | None,
-        call: _Call,
+        self, curl: pycurl.Curl, method: str, path: str, headers: Sequence[str], body: bytes | None, call: _Call
     ) -> None:
         curl.setopt(pycurl.URL, self._base + path)
         curl.setopt(pycurl.HTTPGET, 1)

@@ -36,9 +36,7 @@ class CounterFunction(Collector):
 
 
 KUBE_REQUESTS = Counter(
-    "podbridge_kube_requests_total",
-    "Requests to the Kubernetes API, by HTTP status or error.",
-    ["method", "code"],
+    "podbridge_kube_requests_total", "Requests to the Kubernetes API, by HTTP status or error.", ["method", "code"]
 )
 SLURM_REQUESTS = Counter(
     "podbridge_slurm_requests_total", "Requests to slurmrestd, by HTTP status or error.", ["endpoint", "code"]
@@ -53,9 +51,7 @@ SLURM_RESPONSE_BYTES = Counter("podbridge_slurm_response_bytes_total", "Bytes re
 WATCH_RESTARTS = Counter("podbridge_watch_restarts_total", "Restarts of watches.", ["kind", "reason"])
 CACHE_OBJECTS = Gauge("podbridge_cache_objects", "Objects in a cache.", ["kind"])
 ISOLATED_ERRORS = Counter(
-    "podbridge_isolated_errors_total",
-    "Unexpected errors about one object, by part of podbridge.",
-    ["part"],
+    "podbridge_isolated_errors_total", "Unexpected errors about one object, by part of podbridge.", ["part"]
 )
 QUEUE_DEPTH = Gauge("podbridge_workqueue_depth", "Keys in a work queue.", ["name"])
 QUEUE_RETRIES = Counter("podbridge_workqueue_retries_total", "Keys queued again after a failure.", ["name"])
@@ -83,8 +79,7 @@ SLURM_HINTS = Counter(
 SLURM_HINTED_POLLS = Counter("podbridge_slurm_hinted_polls_total", "Polls of Slurm that served hints.")
 SLURM_HINTED_READS = Counter("podbridge_slurm_hinted_reads_total", "Jobs that were read alone because of hints.")
 SLURM_CANCELS_REFUSED = Counter(
-    "podbridge_slurm_cancels_refused_total",
-    "Cancellations and updates not sent: the job is not the pod's.",
+    "podbridge_slurm_cancels_refused_total", "Cancellations and updates not sent: the job is not the pod's."
 )
 ADMISSION_REVIEWS = Counter("podbridge_admission_reviews_total", "Admission reviews.", ["path", "result"])
 ADMISSION_SECONDS = Histogram(
@@ -121,19 +116,13 @@ START_TO_BIND_SECONDS = Histogram(
 CONTROLLER_ACTIONS = Counter(
     "podbridge_controller_actions_total", "Actions of the controllers.", ["controller", "action", "result"]
 )
-STRANDED_PODS = Gauge(
-    "podbridge_stranded_pods",
-    "Pods with a job of this installation that name another scheduler.",
-)
+STRANDED_PODS = Gauge("podbridge_stranded_pods", "Pods with a job of this installation that name another scheduler.")
 GUARDED_NODES = Gauge(
-    "podbridge_guarded_nodes",
-    "Nodes in the list of the admission policy; 0 while it cannot be written.",
+    "podbridge_guarded_nodes", "Nodes in the list of the admission policy; 0 while it cannot be written."
 )
 NODES_TAKEN = Gauge("podbridge_nodes_taken_by_others", "Nodes that another scheduler has taken.")
 EXTERNAL_NODES = Gauge(
-    "podbridge_external_nodes",
-    "External nodes: registered, leaving, absent (not yet registered), refused.",
-    ["state"],
+    "podbridge_external_nodes", "External nodes: registered, leaving, absent (not yet registered), refused.", ["state"]
 )
 BRAKE_ENGAGED = Gauge(
     "podbridge_brake_engaged", "1 while the mass-termination guard of slurm or pool.<name> is engaged.", ["brake"]
@@ -141,11 +130,7 @@ BRAKE_ENGAGED = Gauge(
 BRAKE_HELD = Gauge("podbridge_brake_held_pods", "Pods with a missing job that the guard holds.", ["brake"])
 POOL_UP = Gauge("podbridge_pool_up", "1 while the site of a pool sends messages and accepts jobs.", ["pool"])
 POOL_JOBS = Gauge("podbridge_pool_jobs", "Jobs of a pool, as reported by its site.", ["pool", "phase"])
-QUEUE_FLAVORS = Gauge(
-    "podbridge_queue_flavors",
-    "Flavors of MasterQueues, by state.",
-    ["state"],
-)
+QUEUE_FLAVORS = Gauge("podbridge_queue_flavors", "Flavors of MasterQueues, by state.", ["state"])
 QUEUE_WRITES = Counter(
     "podbridge_queue_writes_total", "Writes of objects of Kueue and MasterQueues.", ["kind", "result"]
 )
@@ -176,9 +161,7 @@ RACE_GRANT_SECONDS = Histogram(
     buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60),
 )
 POOL_REMEMBERED = Gauge(
-    "podbridge_pool_remembered_jobs",
-    "Jobs in the store that the site has not listed since the start.",
-    ["pool"],
+    "podbridge_pool_remembered_jobs", "Jobs in the store that the site has not listed since the start.", ["pool"]
 )
 POOL_MESSAGES_UNUSABLE = Counter(
     "podbridge_pool_messages_unusable_total", "Messages of sites that could not be parsed, by kind.", ["kind"]
@@ -189,13 +172,10 @@ POOL_MESSAGES_DROPPED = Counter(
     ["pool"],
 )
 POOL_FLOODS = Counter(
-    "podbridge_pool_floods_total",
-    "Times that a pool was muted: it exceeded the rate limit.",
-    ["pool"],
+    "podbridge_pool_floods_total", "Times that a pool was muted: it exceeded the rate limit.", ["pool"]
 )
 NATS_MESSAGES_DROPPED = CounterFunction(
-    "podbridge_nats_messages_dropped_total",
-    "Messages from NATS dropped: too many queued.",
+    "podbridge_nats_messages_dropped_total", "Messages from NATS dropped: too many queued."
 )
 STORE_UP = Gauge("podbridge_store_up", "1 while the store of pools answers.", ["kind"])
 STORE_WAITING = Gauge("podbridge_store_waiting", "Records to be written to the store of pools.", ["kind"])

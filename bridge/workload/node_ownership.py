@@ -40,6 +40,12 @@ def is_possible(config: Config, node: KubeNode, slurm_node: Node | None) -> bool
     return not config.partitions or not set(config.partitions).isdisjoint(partitions)
 
 
+def is_taken_by(node: KubeNode, scheduler: str) -> bool:
+    """Whether the node has the managed-node taint of this scheduler."""
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return any((taint.get("key"), taint.get("value")) == (names.MANAGED_TAINT, scheduler) for taint in taints)
+
+
 def holder(node: KubeNode) -> str:
     """Return the scheduler that has taken the node; empty if the node does not have the managed-node taint."""
     taints = (node.get("spec") or {}).get("taints") or ()

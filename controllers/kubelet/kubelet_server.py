@@ -65,11 +65,7 @@ class Kubelet:
         quick = kube.hurried(ASK_TIMEOUT)
         self._certificates = Certificates(gauge=None)
         self._trust = Trust(
-            self._certificates,
-            lambda: read_client_ca(quick),
-            _server_names(settings),
-            clock,
-            settings.cert_dir,
+            self._certificates, lambda: read_client_ca(quick), _server_names(settings), clock, settings.cert_dir
         )
         self._streams = Streams(lambda path: path.startswith(LOGS_PATH), limit=settings.streams, name="kubelet-log")
         self._server = Server(

@@ -44,10 +44,9 @@ class DeviceReader:
 
     def request(self, nodes: Sequence[str], workers: Workers) -> None:
         """Let a worker read the devices of these nodes, if the period is over, or after a second if a node is new."""
-        gres_by_node, elapsed = self.gres_by_node, self._clock.monotonic() - self._read_at
-        has_new_node = (
-            gres_by_node is not None and not self._refused and any(name not in gres_by_node for name in nodes)
-        )
+        elapsed = self._clock.monotonic() - self._read_at
+        read_nodes = None if self._refused else self.gres_by_node
+        has_new_node = read_nodes is not None and any(name not in read_nodes for name in nodes)
         if self._table and nodes and elapsed >= (AGAIN if has_new_node else self._period):
             workers.submit("devices", lambda: self._read(nodes), 7, kind="devices")
 

@@ -20,7 +20,7 @@ from bridge.clock import parse_rfc3339
 from bridge.slurm import external_nodes
 from bridge.slurm.external_nodes import ExternalNode
 from bridge.slurm.models import Node
-from bridge.workload import eligibility, quantity, resources
+from bridge.workload import eligibility, node_ownership, quantity, resources
 from bridge.workload.devices.node_gres import NodeGres
 from controllers.node.node_actions import Action, Explain, KubeNode, NodeSyncView, Register, Unregister
 
@@ -168,13 +168,10 @@ def _ignored(external_node: ExternalNode, slurm_node: Node) -> str:
 
 def _may_register(view: NodeSyncView, node: KubeNode) -> bool:
     """Whether the node is Ready, not cordoned, and no longer open to pods of other schedulers."""
-    spec = node.get("spec") or {}
-    tainted = any(
-        taint.get("key") == names.MANAGED_TAINT and taint.get("value") == view.config.scheduler_name
-        for taint in spec.get("taints") or ()
-    )
+    config = view.config
+    is_closed = not config.nodes.taint or node_ownership.is_taken_by(node, config.scheduler_name)
     ready = eligibility.readiness(node).get("status") == "True"
-    return ready and not spec.get("unschedulable") and (tainted or not view.config.nodes.taint)
+    return ready and is_closed and not (node.get("spec") or {}).get("unschedulable")
 
 
 def silence(node: KubeNode, time: float, limit: float) -> str:

@@ -92,10 +92,11 @@ class NodeActor:
         The drain of an administrator would get podbridge's reason.
         """
         slurm_node = self._slurm.node(action.slurm_node)
-        is_taken_over = (
-            slurm_node is not None and states.is_drained(slurm_node.states) and not external.is_ours(slurm_node)
-        )
-        if slurm_node is None or is_taken_over or states.is_starting(slurm_node.states):
+        if (
+            slurm_node is None
+            or states.is_starting(slurm_node.states)
+            or (states.is_drained(slurm_node.states) and not external.is_ours(slurm_node))
+        ):
             self._poller.wake(nodes=True)
             return False
         return True

@@ -143,17 +143,13 @@ class _Plan:
         if problem := self._flavor(name, body):
             self.states.append(FlavorState(flavor.name, name, "", "Conflict", problem))
             return []
-        amounts = offers.of_nodes(
-            view.nodes, flavor.labels or {}, slurm=flavor.nodes == "slurm", scheduler=view.scheduler
-        )
-        offered = any(amounts.values())
-        reason = (
-            ""
-            if offered
-            else queue_status.no_offer(flavor)
-            if amounts
-            else queue_status.no_node(flavor, tainted=view.tainted)
-        )
+        labels, slurm = flavor.labels or {}, flavor.nodes == "slurm"
+        amounts = offers.of_nodes(view.nodes, labels, slurm=slurm, scheduler=view.scheduler)
+        offered, reason = any(amounts.values()), ""
+        if not amounts:
+            reason = queue_status.no_node(flavor, tainted=view.tainted)
+        elif not offered:
+            reason = queue_status.no_offer(flavor)
         self.states.append(FlavorState(flavor.name, name, "", "Offered" if offered else "Held", reason))
         quotas.append((name, _limited(flavor, amounts), None))
         return [name]
@@ -266,11 +262,8 @@ class _Plan:
                 replace(state, state="Excess", reason=reason) if state.flavor in excess else state
                 for state in self.states
             ]
-            self.result = [
-                action
-                for action in self.result
-                if not (isinstance(action, Apply) and action.body["metadata"]["name"] in excess)
-            ]
+            written = [(a, a.body["metadata"]["name"] if isinstance(a, Apply) else "") for a in self.result]
+            self.result = [action for action, name in written if name not in excess]
         return excess
 
     def _unwritten(self) -> None:

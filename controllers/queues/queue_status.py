@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from bridge import names
@@ -74,9 +74,8 @@ def usable(
     """
     offered = sum(state.state == "Offered" for state in states)
     share = f"{offered} of {len(states)}"
-    omitted_names = ", ".join(name[:100] for name in omitted[:5]) + (
-        f" and {len(omitted) - 5} others" if omitted[5:] else ""
-    )
+    others = f" and {len(omitted) - 5} others" if omitted[5:] else ""
+    omitted_names = ", ".join(name[:100] for name in omitted[:5]) + others
     limits = "at most 64 resources, and 512 quotas of all its flavors: use another MasterQueue"
     without = f"; without {omitted_names}: a queue of Kueue has {limits}" if omitted else ""
     conditions = [
@@ -86,15 +85,8 @@ def usable(
     if ignored:
         text = f"{', '.join(ignored)}: podbridge knows the pools and their virtual nodes; the values have no effect"
         conditions.append(_condition(IGNORED, True, "NoMeaning", text))
-    flavors = [
-        {key: value for key, value in vars_of(state).items() if value or key in ("name", "state")} for state in states
-    ]
+    flavors = [{key: v for key, v in asdict(state).items() if v or key in ("name", "state")} for state in states]
     return {"conditions": conditions, "offered": share, "flavors": flavors}
-
-
-def vars_of(state: FlavorState) -> dict[str, str]:
-    """Return the fields of a state by name."""
-    return {key: getattr(state, key) for key in ("name", "flavor", "pool", "state", "reason")}
 
 
 def dated(status: Object, queue: Object, now: float) -> Object:

@@ -173,11 +173,7 @@ def node(state: PoolStatus, valid: ValidAnnouncement, desired_status: Body, time
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {
-            "name": pool,
-            "labels": labels(pool, valid, {}),
-            "annotations": node_annotations(state, valid),
-        },
+        "metadata": {"name": pool, "labels": labels(pool, valid, {}), "annotations": node_annotations(state, valid)},
         "spec": {"taints": taints(pool, valid), "providerID": f"podbridge:///{pool}"},
         "status": {**desired_status, "conditions": conditions},
     }

@@ -74,9 +74,8 @@ class ReferenceReader:
         """
         namespace, needed = pod["metadata"]["namespace"], references.needed(pod)
         self._check_consent(namespace, pool, needed)
-        configmaps, no_configmaps = self._get_objects(
-            CONFIGMAPS, namespace, needed.configmaps, needed.optional_configmaps
-        )
+        optional = needed.optional_configmaps
+        configmaps, no_configmaps = self._get_objects(CONFIGMAPS, namespace, needed.configmaps, optional)
         secrets, no_secrets = self._get_objects(SECRETS, namespace, needed.secrets, needed.optional_secrets)
         missing = [f"ConfigMap {name}" for name in no_configmaps] + [f"Secret {name}" for name in no_secrets]
         if missing:

@@ -37,30 +37,21 @@ def choose(
     others = {other: announce for other, announce in heard.items() if other != folder}
     if not folder or not others:
         return Choice(folder)
+    if folder in heard:
+        return Choice(
+            folder,
+            f"submitters of this pool use different folders: {_listed({folder: heard[folder], **others})}; only "
+            f"{folder} is used. Start all with the same folder on a file system that they share, or give each a pool "
+            "of its own",
+        )
     return Choice(
         folder,
-        _several_folders_problem(folder, heard[folder], others)
-        if folder in heard
-        else _replaced_folder_problem(pool, folder, others),
-    )
-
-
-def _several_folders_problem(folder: str, announce: Announcement, others: Mapping[str, Announcement]) -> str:
-    return (
-        f"submitters of this pool use different folders: {_listed({folder: announce, **others})}; only {folder} is "
-        "used. Start all with the same folder on a file system that they share, or give each a pool of its own"
-    )
-
-
-def _replaced_folder_problem(pool: str, folder: str, others: Mapping[str, Announcement]) -> str:
-    return (
-        f"the jobs of this pool are in folder {folder}, but only another is announced: {_listed(others)}."
-        " Start the submitter with the folder from before; or, if that is lost with its jobs:"
-        f" kubectl annotate node {pool} {names.SITE_FOLDER}-"
+        f"the jobs of this pool are in folder {folder}, but only another is announced: {_listed(others)}. Start the "
+        "submitter with the folder from before; or, if that is lost with its jobs: "
+        f"kubectl annotate node {pool} {names.SITE_FOLDER}-",
     )
 
 
 def _listed(heard: Mapping[str, Announcement]) -> str:
-    return ", ".join(
-        f"{folder or 'unknown'} (submitter {announce.submitter[:100]})" for folder, announce in heard.items()
-    )
+    submitters = ((folder or "unknown", announce.submitter[:100]) for folder, announce in heard.items())
+    return ", ".join(f"{folder} (submitter {submitter})" for folder, submitter in submitters)

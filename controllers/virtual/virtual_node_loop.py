@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from bridge import names
@@ -22,7 +22,6 @@ from bridge.kube.lease import Elector
 from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pool, RacingPool
-from bridge.protocol.model.readiness import READY
 from bridge.telemetry.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
 from bridge.workload import pods, pool_selection
 from controllers.brakes import Brakes, config_map_path
@@ -62,7 +61,10 @@ class Pools(Protocol):
 
 
 class PoolProgress(NamedTuple):
-    """Whether the cache of pods is ``synced``, the jobs are ``listed``, and the pool is ``accepting`` submissions."""
+    """Whether the cache of pods is ``synced``, the jobs are ``listed``, and the pool is ``accepting`` submissions.
+
+    After each change, all pods are decided about.
+    """
 
     synced: bool = False
     listed: bool = False
@@ -114,32 +116,16 @@ class VirtualNodes(Loop):
         self._remembered = remembered
         self._threads, self._pool_threads = config.workers, config.pools.workers
         self._history = virtual_node_decide.History()
-        self._node_writer = NodeWriter(
-            kube, node_cache, events, clock, self.check_leadership, settings.remove_after, forget
-        )
-        reader = ReferenceReader(kube, config, clock)
-        actor = PodActor(
-            kube,
-            events,
-            reader,
-            clock,
-            self.check_leadership,
-            settings.address,
-            config.pools.submit_timeout,
-            config.pools.race.wait,
-        )
+        check = self.check_leadership
+        self._node_writer = NodeWriter(kube, node_cache, events, clock, check, settings.remove_after, forget)
+        reader, submit_timeout = ReferenceReader(kube, config, clock), config.pools.submit_timeout
+        wait = config.pools.race.wait
+        actor = PodActor(kube, events, reader, clock, check, settings.address, submit_timeout, wait)
         self._reconciler = PodReconciler(
-            actor,
-            clock,
-            settings.address,
-            lambda: self.leading_since,
-            self.check_leadership,
-            config.pools.submit_timeout,
+            actor, clock, settings.address, lambda: self.leading_since, check, submit_timeout
         )
-        reconciler = self._reconciler
-        self._follower = ObjectFollower(
-            reader, reconciler.followed, reconciler.tell_version, config.pools.volume_period, clock
-        )
+        reconciler, period = self._reconciler, config.pools.volume_period
+        self._follower = ObjectFollower(reader, reconciler.followed, reconciler.tell_version, period, clock)
         self._racers: Racers | None = None
         self._racing_cache: Cache | None = None
         if config.pools.race.enabled:
@@ -208,11 +194,8 @@ class VirtualNodes(Loop):
         )
         actions, self._history = virtual_node_decide.decide(view)
         for action in actions:
-            name = (
-                action.name
-                if isinstance(action, virtual_node_decide.Create | virtual_node_decide.Forget)
-                else action.node["metadata"]["name"]
-            )
+            without_node = virtual_node_decide.Create | virtual_node_decide.Forget
+            name = action.name if isinstance(action, without_node) else action.node["metadata"]["name"]
             self._call(f"node/{name}", lambda a=action: self._node_writer.act(a))  # type: ignore[misc]
         for state in view.pools:
             try:
@@ -313,33 +296,24 @@ class VirtualNodes(Loop):
             return None
 
     def _state(self, record: PoolState) -> PoolStatus:
-        announced = record.pool.announced() if record.pool is not None else None
-        bound = len(record.cache) if record.cache.synced else None
-        remembered, loop_state = self._remembered(record.name), self._loop_states[record.name]
-        folder = record.pool.folder if record.pool is not None else ""
-        races: bool | None = None  # of a hub without races, and before a BuildConfig has arrived
-        if self._racers is not None:
-            races = record.pool.allows_race() if isinstance(record.pool, RacingPool) else False
-        if announced is None:
-            return PoolStatus(
-                record.name, bound=bound, remembered=remembered, folder=folder, folder_problem=loop_state.folder_problem
-            )
+        pool, loop_state = record.pool, self._loop_states[record.name]
+        state = PoolStatus(
+            record.name,
+            bound=len(record.cache) if record.cache.synced else None,
+            remembered=self._remembered(record.name),
+            folder=pool.folder if pool is not None else "",
+            folder_problem=loop_state.folder_problem,
+        )
+        if pool is None or (announced := pool.announced()) is None:
+            return state
         announce, heard = announced
         if loop_state.heard[0] != heard:
             loop_state.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
-        readiness = record.pool.ready() if record.pool is not None else READY
-        return PoolStatus(
-            record.name,
-            announce=announce,
-            heard=heard,
-            heard_at=loop_state.heard[1],
-            bound=bound,
-            remembered=remembered,
-            folder=folder,
-            folder_problem=loop_state.folder_problem,
-            readiness=readiness,
-            races=races,
-        )
+        races: bool | None = None  # of a hub without races, and before a BuildConfig has arrived
+        if self._racers is not None:
+            races = pool.allows_race() if isinstance(pool, RacingPool) else False
+        heard_at = loop_state.heard[1]
+        return replace(state, announce=announce, heard=heard, heard_at=heard_at, readiness=pool.ready(), races=races)
 
     def _update(self, record: PoolState, state: PoolStatus, view: virtual_node_decide.NodesView) -> None:
         announce, loop_state, pool = state.announce, self._loop_states[record.name], record.pool

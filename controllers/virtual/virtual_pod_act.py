@@ -241,10 +241,11 @@ class PodActor:
             return
         pool.cancel(pod_of(job), 0 if is_alive else virtual_pod_decide.ORPHAN_GRACE)
         entry.cancellation = Cancellation("", now)
-        text = "place withdrawn" if is_alive else "job without a pod cancelled"
-        log.log(
-            logging.INFO if is_alive else logging.WARNING, text, extra=kv(pool=pool.name, job=job.job_id, uid=job.job)
-        )
+        extra = kv(pool=pool.name, job=job.job_id, uid=job.job)
+        if is_alive:
+            log.info("place withdrawn", extra=extra)
+        else:
+            log.warning("job without a pod cancelled", extra=extra)
 
     def tell_occurrences(self, pod: Pod, job: JobStatus, entry: Entry) -> None:
         """Write an Event for each failed probe or hook, and for each container that was killed, as a kubelet does."""
@@ -293,9 +294,8 @@ class PodActor:
         if job_id is not None:
             metadata["annotations"] = {names.REMOTE_JOB: job_id}
         try:
-            answer = self._kube.patch(
-                PODS.path_of(pod, "status"), {"metadata": metadata, "status": status}, kind="strategic"
-            )
+            body = {"metadata": metadata, "status": status}
+            answer = self._kube.patch(PODS.path_of(pod, "status"), body, kind="strategic")
         except (KubeNotFoundError, KubeConflictError) as error:
             log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
             return False

@@ -137,9 +137,8 @@ class StrandedPods:
                 "again"
             )
             self._events.event(pod, "SchedulerNameChanged", text, warning=True)
-            log.warning(
-                "pod of a former schedulerName", extra=kv(pod=pods.key(pod), job=job_ids[0], former=former_scheduler)
-            )
+            extra = kv(pod=pods.key(pod), job=job_ids[0], former=former_scheduler)
+            log.warning("pod of a former schedulerName", extra=extra)
         return bool(job_ids)
 
     def _is_overdue(self, pod: Pod) -> bool:

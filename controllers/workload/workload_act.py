@@ -88,9 +88,8 @@ class WorkloadActor:
         log.info("job released", extra=kv(pod=pods.key(action.pod), jobs=ids))
 
     def _has_new_member(self, key: str) -> bool:
-        return any(
-            pods.is_open(pod) and not pods.is_deleted(pod) and links.key(pod) == key for pod in self._cache.items()
-        )
+        open_pods = (pod for pod in self._cache.items() if pods.is_open(pod) and not pods.is_deleted(pod))
+        return any(links.key(pod) == key for pod in open_pods)
 
     def cancel(self, job_id: int, keys: Iterable[str]) -> bool:
         """Cancel a job if its comment names one of the keys; return whether it does."""

@@ -119,9 +119,8 @@ def decide(view: WorkloadView) -> Decision:
         try:
             action, displacement = _decide_pod(view, pod, key, has_ended, open_keys)
             action = _apply_brake(view, pod, action)
-            awaited_job = (
-                _awaited_job(view, pod, key) if action is None and displacement is None and not has_ended else None
-            )
+            settled = action is None and displacement is None and not has_ended
+            awaited_job = _awaited_job(view, pod, key) if settled else None
             if action is None and pods.has_error(pod):
                 action = Report(pod, "")
         except Exception as error:
@@ -160,11 +159,8 @@ def _decide_job(job_id: int, observed: ObservedJob, all_keys: Set[str]) -> Orpha
         return None
     if _is_live(observed):
         return Orphan(job_id, link) if all_keys.isdisjoint(link.keys) else None
-    return (
-        CancelRemainingComponents(job_id, link)
-        if observed.is_confirmed and not observed.missing and not is_over(observed.job)
-        else None
-    )
+    is_partly_over = observed.is_confirmed and not observed.missing and not is_over(observed.job)
+    return CancelRemainingComponents(job_id, link) if is_partly_over else None
 
 
 def is_missing(action: Action) -> bool:
@@ -214,10 +210,8 @@ def _awaited_job(view: WorkloadView, pod: Pod, key: str) -> ObservedJob | None:
     if job_id is None or pods.is_bound(pod) or pods.is_deleted(pod) or pods.is_marked_missing(pod):
         return None
     observed = view.snapshot.jobs.get(job_id)
-    is_ours = (
-        observed is not None and observed.job.link is not None and key in observed.job.link.keys and _is_live(observed)
-    )
-    return observed if is_ours else None
+    link = observed.job.link if observed is not None and _is_live(observed) else None
+    return observed if link is not None and key in link.keys else None
 
 
 def _is_live(observed: ObservedJob) -> bool:
@@ -298,9 +292,7 @@ def _release(view: WorkloadView, pod: Pod, key: str, pod_job_id: int | None, ope
         observed = view.snapshot.jobs[job_id]
         if _is_live(observed) and observed.job.link is not None and open_keys.isdisjoint(observed.job.link.keys):
             ids.append(job_id)
-    unseen = (
-        pod_job_id if pods.is_held(pod) and pod_job_id is not None and pod_job_id not in view.snapshot.jobs else None
-    )
+    unseen = pod_job_id if pods.is_held(pod) and pod_job_id not in view.snapshot.jobs else None
     if key in open_keys:  # another member of the group is not over
         unseen = None
     if not ids and not pods.is_held(pod):

@@ -62,10 +62,10 @@ class PageSession(CommandSession):
             except KubeForbiddenError as error:
                 return error, REMEMBER
 
-        found: T | KubeForbiddenError = self._reads.get((self._identity, what), load)
-        if isinstance(found, KubeForbiddenError):
-            raise found.with_traceback(None)
-        return found
+        answer: T | KubeForbiddenError = self._reads.get((self._identity, what), load)
+        if isinstance(answer, KubeForbiddenError):
+            raise answer.with_traceback(None)
+        return answer
 
     def nodes(self, selector: str = "") -> list[dict[str, Any]]:
         """Return the nodes that the user may see."""

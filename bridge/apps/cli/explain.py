@@ -21,44 +21,32 @@ from scheduler.volumes.volume_nodes import NodeFilter
 
 def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     """Return the report: a summary, lines for each section, the parts that could not be read, and the next step."""
-    kubernetes = _kubernetes(pod)
-    if (pod["spec"].get("schedulerName") or "") != session.config.scheduler_name:
-        return {
-            "summary": f"not managed by podbridge: its scheduler is {pod['spec'].get('schedulerName')}"
-            + _default_scheduler_text(pod),
-            "kubernetes": kubernetes,
-            "slurm": [],
-            "pools": [],
-            "volumes": [],
-            "nodes": [],
-            "events": [],
-            "not_read": [],
-            "next": "create it in a managed namespace, or set spec.schedulerName to " + session.config.scheduler_name,
-        }
-    kubernetes += session.attempt("pods of its group", lambda: _group(session, pod)) or []
+    scheduler = pod["spec"].get("schedulerName")
+    report: dict[str, Any] = {"summary": "", "kubernetes": _kubernetes(pod)}
+    report |= {section: [] for section in ("slurm", "pools", "volumes", "nodes", "events", "not_read")}
+    if (scheduler or "") != session.config.scheduler_name:
+        summary = f"not managed by podbridge: its scheduler is {scheduler}{_default_scheduler_text(pod)}"
+        advice = f"create it in a managed namespace, or set spec.schedulerName to {session.config.scheduler_name}"
+        return report | {"summary": summary, "next": advice}
+    report["kubernetes"] += session.attempt("pods of its group", lambda: _group(session, pod)) or []
     job = (session.attempt(SLURM, lambda: session.jobs_by_uid) or {}).get(links.key(pod))
     if job is None and (labelled := pods.job_id(pod)) is not None:
         unlisted = ", which Slurm no longer lists" if session.knows_slurm else ""
-        kubernetes.append(f"its label names Slurm job {labelled}{unlisted}")
-    summary, advice = _summary(pod, job, session)
+        report["kubernetes"].append(f"its label names Slurm job {labelled}{unlisted}")
+    report["summary"], advice = _summary(pod, job, session)
     allowed = pool_selection.of(pod)
+    if job:
+        report["slurm"] = slurm_lines(job, session.all_jobs)
+    elif allowed.local and session.knows_slurm:
+        report["slurm"] = ["no job"]
     waits = not pods.is_bound(pod)
-    storage = _storage(session, pod) if allowed.local and waits and pod_volumes.claims(pod) else None
-    report = {
-        "summary": summary,
-        "kubernetes": kubernetes,
-        "slurm": slurm_lines(job, session.all_jobs)
-        if job
-        else ["no job"]
-        if allowed.local and session.knows_slurm
-        else [],
-        "pools": (session.attempt("pools", lambda: _pools(session, pod)) or []) if allowed.remote and waits else [],
-        "volumes": _volumes(pod, storage) if storage is not None else [],
-        "nodes": (session.attempt("nodes", lambda: _nodes(session, pod, storage)) or [])
-        if allowed.local and waits
-        else [],
-        "events": reports.events(session.attempt("Events", lambda: session.events(pod)) or []),
-    }
+    if waits and allowed.remote:
+        report["pools"] = session.attempt("pools", lambda: _pools(session, pod)) or []
+    if waits and allowed.local:
+        storage = _storage(session, pod) if pod_volumes.claims(pod) else None
+        report["volumes"] = _volumes(pod, storage) if storage is not None else []
+        report["nodes"] = session.attempt("nodes", lambda: _nodes(session, pod, storage)) or []
+    report["events"] = reports.events(session.attempt("Events", lambda: session.events(pod)) or [])
     return report | {"not_read": session.gaps, "next": advice}
 
 
@@ -80,30 +68,29 @@ def _kubernetes(pod: pods.Pod) -> list[str]:
     for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         ended = (each.get("lastState") or {}).get("terminated")
         if ended and (each.get("state") or {}).get("waiting"):
-            lines.append(
-                f"container {each['name']} waits for its restart, exit code {ended['exitCode']}: {_cause(ended)}"
-            )
+            ending = f"exit code {ended['exitCode']}: {_cause(ended)}"
+            lines.append(f"container {each['name']} waits for its restart, {ending}")
     lines += _race(pod)
-    asked = resources.pod_requests(pod["spec"])
-    lines.append("requests " + (", ".join(f"{n} {v.normalize():f}" for n, v in sorted(asked.items())) or "nothing"))
+    requests = resources.pod_requests(pod["spec"])
+    lines.append("requests " + (", ".join(f"{n} {v.normalize():f}" for n, v in sorted(requests.items())) or "nothing"))
     return lines
 
 
-def _cause(found: Mapping[str, Any]) -> str:
-    return ": ".join(str(found[key]) for key in ("reason", "message") if found.get(key))
+def _cause(status: Mapping[str, Any]) -> str:
+    return ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
 
 
 def _race(pod: pods.Pod) -> list[str]:
     """Return the places of a pod that races, and the one that got it."""
-    found = places.recorded(pod)
-    if not found:
+    pools = places.recorded(pod)
+    if not pools:
         return []
     if not pods.is_bound(pod):
-        return [f"queued at {', '.join(found)}: the first place whose job starts gets the pod"]
+        return [f"queued at {', '.join(pools)}: the first place whose job starts gets the pod"]
     ticket = (pod["metadata"].get("annotations") or {}).get(names.GRANT, "").partition("/")[2]
     if places.is_granted(pod, pod["spec"]["nodeName"], ticket):
-        return [f"was queued at {', '.join(found)}: pool {pod['spec']['nodeName']} was the first to start its job"]
-    return [f"was queued at {', '.join(found)}: the colocated Slurm was the first to start its job"]
+        return [f"was queued at {', '.join(pools)}: pool {pod['spec']['nodeName']} was the first to start its job"]
+    return [f"was queued at {', '.join(pools)}: the colocated Slurm was the first to start its job"]
 
 
 def _group(session: CommandSession, pod: pods.Pod) -> list[str]:
@@ -128,9 +115,9 @@ def slurm_lines(job: Job, everyone: Iterable[Job]) -> list[str]:
     if job.nodes:
         lines.append(f"nodes: {','.join(job.nodes)}")
     for part in job.parts:
-        where = f" on {','.join(part.nodes)}" if part.nodes else ""
+        nodes = f" on {','.join(part.nodes)}" if part.nodes else ""
         excluded = f", excluded nodes: {','.join(part.excluded_nodes)}" if part.excluded_nodes else ""
-        lines.append(f"component {part.job_id} is {'+'.join(sorted(part.states))}{where}{excluded}")
+        lines.append(f"component {part.job_id} is {'+'.join(sorted(part.states))}{nodes}{excluded}")
     if states.is_pending(job.states):
         lines.append(_position(job, everyone))
         start = clock.rfc3339(job.start_time) if job.start_time else "not computed by Slurm yet"
@@ -150,11 +137,8 @@ def _position(job: Job, everyone: Iterable[Job]) -> str:
     if not job.priority:
         return "priority 0: the job is held"
     partitions = set(job.partition.split(","))
-    queue = [
-        other
-        for other in everyone
-        if other.priority and states.is_pending(other.states) and partitions & set(other.partition.split(","))
-    ]
+    pending = [other for other in everyone if other.priority and states.is_pending(other.states)]
+    queue = [other for other in pending if partitions & set(other.partition.split(","))]
     ahead = sum((-other.priority, other.job_id) < (-job.priority, job.job_id) for other in queue)
     return f"priority {job.priority}: position {ahead + 1} of {len(queue)} in partition {job.partition or '?'}"
 
@@ -176,18 +160,15 @@ def _volumes(pod: pods.Pod, storage: Storage) -> list[str]:
             continue  # named by the problem
         node = (claim["metadata"].get("annotations") or {}).get(pod_volumes.SELECTED_NODE)
         volume = claim["spec"].get("volumeName")
-        lines.append(
-            f"claim {name}: {claim['status'].get('phase')}"
-            + (f", volume {volume}" if volume else "")
-            + (f", provisioned for node {node}" if node else "")
-        )
+        place = (f", volume {volume}" if volume else "") + (f", provisioned for node {node}" if node else "")
+        lines.append(f"claim {name}: {claim['status'].get('phase')}{place}")
     if problem := pod_volumes.needs(pod, storage).problem:
         lines.append(f"waits: {problem}")
     return lines
 
 
 def _nodes(session: CommandSession, pod: pods.Pod, storage: Storage | None) -> list[str]:
-    asked = host_ports.node_requests(pod["spec"])
+    requests = host_ports.node_requests(pod["spec"])
     allows = NodeFilter(pod_volumes.needs(pod, storage), storage).refusal if storage is not None else lambda _: ""
     nodes = [node for node in session.nodes() if not pool_selection.is_virtual(node)]
     slurm_nodes = (session.attempt(SLURM, lambda: session.slurm_nodes) or {}) if session.knows_slurm else {}
@@ -199,7 +180,7 @@ def _nodes(session: CommandSession, pod: pods.Pod, storage: Storage | None) -> l
         if other is not None and states.is_asleep(other.states):
             view = eligibility.once_up(view)
         view = eligibility.with_devices(view, extended)
-        why = eligibility.refusal(pod["spec"], asked, view) or allows(view)
+        why = eligibility.refusal(pod["spec"], requests, view) or allows(view)
         slurm = f"; Slurm: {'+'.join(sorted(other.states))} {other.reason}".rstrip() if other is not None else ""
         lines.append(f"{view.name}: {why or 'fits'}{slurm}")
     return lines
@@ -221,13 +202,13 @@ def _taken(session: CommandSession) -> dict[str, resources.Resources]:
 
 
 def _pools(session: CommandSession, pod: pods.Pod) -> list[str]:
-    asked = resources.pod_requests(pod["spec"])
+    requests = resources.pod_requests(pod["spec"])
     lines = []
     what, namespace = consent.confidential_everywhere(pod), pod["metadata"]["namespace"]
     annotations = session.annotations(namespace) if what else None
     for node in filter(pool_selection.is_virtual, session.nodes()):
         ready = eligibility.readiness(node)
-        why = eligibility.refusal(pod["spec"], asked, eligibility.view(node))
+        why = eligibility.refusal(pod["spec"], requests, eligibility.view(node))
         if ready.get("status") != "True":
             why = f"not ready: {ready.get('reason', 'unknown')}: {ready.get('message', '')}"
         elif not why and annotations is not None and not consent.lets_secrets_go(annotations, node["metadata"]["name"]):

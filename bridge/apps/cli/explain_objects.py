@@ -45,33 +45,32 @@ def pod(session: CommandSession, namespace: str, name: str) -> dict[str, Any]:
     What the user may not read is noted in ``not_read``.
     """
     try:
-        found = session.kube.get(PODS.path(namespace, name))
+        manifest = session.kube.get(PODS.path(namespace, name))
     except KubeNotFoundError as error:
-        raise BridgeError(
-            f"pod {name} does not exist in namespace {namespace}", hint="select another namespace with -n"
-        ) from error
+        text = f"pod {name} does not exist in namespace {namespace}"
+        raise BridgeError(text, hint="select another namespace with -n") from error
     report: dict[str, Any] = {}
-    for section, content in describe(session, found).items():
+    for section, content in describe(session, manifest).items():
         report[section] = content
         if section == FACTS_AFTER:
-            report |= _facts(session, found)
+            report |= _facts(session, manifest)
     return report | {"not_read": session.gaps}
 
 
-def _facts(session: CommandSession, found: pods.Pod) -> dict[str, Any]:
-    metadata, namespace = found["metadata"], found["metadata"]["namespace"]
+def _facts(session: CommandSession, manifest: pods.Pod) -> dict[str, Any]:
+    metadata, namespace = manifest["metadata"], manifest["metadata"]["namespace"]
     records = session.attempt("pods", lambda: pod_records(session, namespace, "")) or []
     # a pod of another scheduler is not in the list, nor one that was deleted a moment ago
-    record = next((each for each in records if each["uid"] == pods.uid(found)), {"not_read": ""})
+    record = next((each for each in records if each["uid"] == pods.uid(manifest)), {"not_read": ""})
     del record["not_read"]
     jobs = (session.attempt("jobs", lambda: _jobs(session, namespace)) or []) if record else []
     annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if _is_own(key)}
     return {
         "pod": record,
-        "requests": {k: f"{v.normalize():f}" for k, v in resources.pod_requests(found["spec"]).items()},
+        "requests": {k: f"{v.normalize():f}" for k, v in resources.pod_requests(manifest["spec"]).items()},
         "annotations": annotations,
         "finalizers": list(metadata.get("finalizers") or ()),
-        "conditions": reports.conditions(found.get("status") or {}),
+        "conditions": reports.conditions(manifest.get("status") or {}),
         "job": next((each for each in jobs if each["job"] == record["job"]), {}),
     }
 
@@ -82,8 +81,8 @@ def _is_own(key: str) -> bool:
 
 
 def _jobs(session: CommandSession, namespace: str | None = None) -> list[dict[str, Any]]:
-    known = session.config.slurm_rest_api and session.knows_slurm
-    return job_records(session, namespace, ended=True) if known else []
+    readable = session.config.slurm_rest_api and session.knows_slurm
+    return job_records(session, namespace, ended=True) if readable else []
 
 
 def job(session: CommandSession, name: str) -> dict[str, Any]:
@@ -93,26 +92,26 @@ def job(session: CommandSession, name: str) -> dict[str, Any]:
     job_id = int(name)
     if not session.config.slurm_rest_api:
         raise BridgeError("no Slurm is configured", hint="set slurmRestApi, or explain the pod: podbridge explain pod")
-    found = next((each for each in session.all_jobs if job_id == each.job_id or _is_part(each, job_id)), None)
-    if found is None:
+    slurm_job = next((each for each in session.all_jobs if job_id == each.job_id or _is_part(each, job_id)), None)
+    if slurm_job is None:
         hint = "it may have ended long ago; podbridge get jobs --all lists the jobs that Slurm still knows"
         raise BridgeError(f"Slurm does not list job {job_id}", hint=hint)
-    if found.link is None or found.link.cluster != session.cluster:
+    if slurm_job.link is None or slurm_job.link.cluster != session.cluster:
         raise BridgeError(f"Slurm job {job_id} is not a job of this installation", hint=f"scontrol show job {job_id}")
     # a slurmctld that lost its state assigns ids again: pods of earlier jobs may have the id too
-    record, *others = [each for each in job_records(session, None, ended=True) if each["job"] == found.job_id]
-    state = "+".join(sorted(found.states))
-    summary = f"{state} on {','.join(found.nodes)}" if found.nodes else state
+    record, *others = [each for each in job_records(session, None, ended=True) if each["job"] == slurm_job.job_id]
+    state = "+".join(sorted(slurm_job.states))
+    summary = f"{state} on {','.join(slurm_job.nodes)}" if slurm_job.nodes else state
     problem, names = record["problem"], record["pods"].split(",")
-    if states.is_pending(found.states):
-        summary, step = f"{state}: {found.reason or 'no reason yet'}", f"squeue -j {job_id} --start"
+    if states.is_pending(slurm_job.states):
+        summary, step = f"{state}: {slurm_job.reason or 'no reason yet'}", f"squeue -j {job_id} --start"
     else:
         namespace, _, name = names[0].partition("/")
         step = f"podbridge explain pod {name} -n {namespace}" if name else ""
     return {
         "summary": summary,
         "job": record,
-        "slurm": slurm_lines(found, session.all_jobs),
+        "slurm": slurm_lines(slurm_job, session.all_jobs),
         "pods": [f"{each}" for each in names if each],
         "problem": ([problem] if problem else [])
         + [f"{each['pods']} has the id of this job, from before slurmctld assigned it again" for each in others],
@@ -127,29 +126,29 @@ def _is_part(job: Any, job_id: int) -> bool:
 def node(session: CommandSession, name: str) -> dict[str, Any]:
     """Return the record of a node, its Slurm node, taints, conditions, pods and Events."""
     record = next((each for each in node_records(session, "") if each["name"] == name), None)
-    found = next((each for each in session.nodes() if each["metadata"]["name"] == name), None)
-    if record is None or found is None:
-        known = ", ".join(sorted(each["name"] for each in node_records(session, ""))[:20])
-        raise BridgeError(f"node {name} does not exist, or is virtual (explain pool)", hint=f"nodes: {known}")
-    other = session.slurm_nodes.get(record["slurm_name"])
+    manifest = next((each for each in session.nodes() if each["metadata"]["name"] == name), None)
+    if record is None or manifest is None:
+        names = ", ".join(sorted(each["name"] for each in node_records(session, ""))[:20])
+        raise BridgeError(f"node {name} does not exist, or is virtual (explain pool)", hint=f"nodes: {names}")
+    slurm_node = session.slurm_nodes.get(record["slurm_name"])
     slurm = {}
-    if other is not None:
+    if slurm_node is not None:
         slurm = {
-            "state": "+".join(sorted(other.states)),
-            "reason": other.reason,
-            "cpus": other.cpus,
-            "memory_mib": other.memory_mib,
-            "gres": other.gres,
-            "partitions": ",".join(other.partitions),
-            "features": ",".join(other.features),
+            "state": "+".join(sorted(slurm_node.states)),
+            "reason": slurm_node.reason,
+            "cpus": slurm_node.cpus,
+            "memory_mib": slurm_node.memory_mib,
+            "gres": slurm_node.gres,
+            "partitions": ",".join(slurm_node.partitions),
+            "features": ",".join(slurm_node.features),
         }
     return {
         "kubernetes": {key: record[key] for key in ("name", "slurm_name", "ready", "cordoned", "managed")},
         "slurm": slurm,
-        "taints": _taints(found),
-        "conditions": reports.conditions(found.get("status") or {}),
+        "taints": _taints(manifest),
+        "conditions": reports.conditions(manifest.get("status") or {}),
         "pods": _pods_on(session, name),
-        "events": _events(session, found),
+        "events": _events(session, manifest),
     }
 
 
@@ -157,11 +156,8 @@ def pool(session: CommandSession, name: str) -> dict[str, Any]:
     """Return whether the pool is ready, what it offers and runs, and whether each waiting pod that selects it fits."""
     node, record = find_pool(session, name)
     ready = eligibility.readiness(node)
-    waiting = [
-        pod
-        for pod in session.pods(None)
-        if not pods.is_bound(pod) and not pods.is_finished(pod) and name in pool_selection.of(pod).ordered([name])
-    ]
+    unbound = [pod for pod in session.pods(None) if not pods.is_bound(pod) and not pods.is_finished(pod)]
+    waiting = [pod for pod in unbound if name in pool_selection.of(pod).ordered([name])]
     good = ready.get("status") == "True"
     view = eligibility.view(node)
     lines = []
@@ -197,15 +193,15 @@ def find_pool(session: CommandSession, name: str) -> tuple[dict[str, Any], dict[
 
 def queue(session: CommandSession, name: str) -> dict[str, Any]:
     """Return the report on a MasterQueue with its ClusterQueue, LocalQueues, admitted workloads and Events."""
-    found = queues.find(session, name)
-    cluster, workloads = queues.cluster_queue(session, found), queues.workloads(session, name)
-    report, record = queues.describe(found, cluster, workloads), queues.record(found, cluster)
-    own = (found.get("spec") or {}).get("flavors") or ()
+    manifest = queues.find(session, name)
+    cluster, workloads = queues.cluster_queue(session, manifest), queues.workloads(session, name)
+    report, record = queues.describe(manifest, cluster, workloads), queues.record(manifest, cluster)
+    own = (manifest.get("spec") or {}).get("flavors") or ()
     spec = cluster.get("spec") or {}
     return {
         "summary": report["summary"],
         "queue": {key: value for key, value in record.items() if key not in ("local_queues", "message")},
-        "conditions": reports.conditions(found.get("status") or {}),
+        "conditions": reports.conditions(manifest.get("status") or {}),
         "flavors": report["flavors"],
         "pending": report["pending"],
         "admitted": queues.admitted(workloads),
@@ -215,13 +211,13 @@ def queue(session: CommandSession, name: str) -> dict[str, Any]:
             "lends_to": ", ".join(sorted({to["queue"] for item in own for to in item.get("canLendTo") or ()})),
         },
         "local_queues": [item for item in record["local_queues"].split(",") if item],
-        "events": _events(session, found),
+        "events": _events(session, manifest),
         "next": report["next"],
     }
 
 
-def _taints(found: dict[str, Any]) -> list[str]:
-    return [f"{t['key']}={t.get('value', '')}:{t['effect']}" for t in (found.get("spec") or {}).get("taints") or ()]
+def _taints(manifest: dict[str, Any]) -> list[str]:
+    return [f"{t['key']}={t.get('value', '')}:{t['effect']}" for t in (manifest.get("spec") or {}).get("taints") or ()]
 
 
 def _pods_on(session: CommandSession, name: str) -> list[str]:
@@ -230,9 +226,9 @@ def _pods_on(session: CommandSession, name: str) -> list[str]:
     return [f"{pods.key(each)} {(each.get('status') or {}).get('phase', '')}" for each in bound]
 
 
-def _events(session: CommandSession, found: dict[str, Any]) -> list[str]:
+def _events(session: CommandSession, manifest: dict[str, Any]) -> list[str]:
     """Return the Events of a node. Their UID is the UID or the name of the node; they are in namespace default."""
-    uid, name = found["metadata"]["uid"], found["metadata"]["name"]
+    uid, name = manifest["metadata"]["uid"], manifest["metadata"]["name"]
     try:
         items = session.kube.get(EVENTS.path(), {"fieldSelector": f"regarding.name={name}"})["items"]
     except KubeForbiddenError:

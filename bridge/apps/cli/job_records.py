@@ -19,7 +19,7 @@ Record = dict[str, Any]
 
 def records(
     jobs: Iterable[Job],
-    found: Iterable[pods.Pod],
+    all_pods: Iterable[pods.Pod],
     slurm_names: Mapping[str, str],
     namespace: str | None = None,
     *,
@@ -28,11 +28,11 @@ def records(
     """Return a record for each job, and one for each pod that needs a job which is not in ``jobs``.
 
     Without ``ended``, leave out the jobs that have ended and disagree with no pod: Slurm lists them for MinJobAge.
-    ``found`` are the pods of the scheduler in ``namespace`` (``None``: in all namespaces); ``slurm_names`` maps the
+    ``all_pods`` are the pods of the scheduler in ``namespace`` (``None``: in all namespaces); ``slurm_names`` maps the
     names of the Kubernetes nodes that are not virtual to their names in Slurm. The field ``problem`` says what
     disagrees; it is empty if both sides agree.
     """
-    by_uid = {pods.uid(pod): pod for pod in found}
+    by_uid = {pods.uid(pod): pod for pod in all_pods}
     members: dict[str, list[PodRef]] = {}
     for pod in by_uid.values():
         members.setdefault(links.key(pod), []).append(translate.pod_ref(pod))

@@ -13,9 +13,9 @@ _SHORT = {"po": "pod", "no": "node", "masterqueue": "queue"}
 
 def singular(word: str) -> str:
     """Return the kind that ``word`` names; another word as it is."""
-    found = word.lower().removesuffix("s")
-    found = _SHORT.get(found, found)
-    return found if found in KINDS else word
+    kind = word.lower().removesuffix("s")
+    kind = _SHORT.get(kind, kind)
+    return kind if kind in KINDS else word
 
 
 class ObjectName(click.ParamType[str]):

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import yaml
 
-from bridge.clock import parse_rfc3339
+from bridge.clock import duration, parse_rfc3339
 
 GIB = 2**30
 
@@ -78,14 +78,8 @@ def show(
 
 
 def age(timestamp: str) -> str:
-    """Return the time since a Kubernetes timestamp as kubectl prints it: ``5s``, ``12m``, ``3h``, ``2d``."""
-    if not timestamp:
-        return ""
-    seconds = max(0, int(time.time() - parse_rfc3339(timestamp)))
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+    """Return the time since a Kubernetes timestamp as kubectl prints it; empty without one."""
+    return duration(time.time() - parse_rfc3339(timestamp)) if timestamp else ""
 
 
 def usage(resource: str, used: Mapping[str, Decimal], total: Mapping[str, Decimal]) -> str:

@@ -15,7 +15,7 @@ from bridge.errors import ConfigError
 from bridge.telemetry import tracing
 
 if TYPE_CHECKING:
-    from bridge.apps.plugin.process import PoolSource
+    from bridge.apps.plugin.directory import PoolSource
     from bridge.core.threads import Supervisor
     from bridge.site.live_slurm_config import Opened
     from bridge.site.service import LiveConfig
@@ -36,10 +36,7 @@ _EXAMPLES = """Examples:
 
 
 @click.group(
-    "plugin",
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=_EXAMPLES,
+    "plugin", invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXAMPLES
 )
 @click.option("--site", type=FILE, help="Configuration file (TOML) of a site, whose batch system runs the pods.")
 @click.option("--slurm-config", type=FILE, help="SlurmConfig.yaml of the interLink Slurm plugin, instead of --site.")

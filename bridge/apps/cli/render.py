@@ -42,18 +42,18 @@ def run(manifest: IO[str], config_file: Path | None, api: str | None, form: str)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{manifest.name}: not UTF-8: {error}") from error
     try:
-        known = render_pods.objects(documents, next(iter(config.managed_namespaces), "default"))
+        objects = render_pods.objects(documents, next(iter(config.managed_namespaces), "default"))
     except ConfigError as error:
         raise ConfigError(f"{manifest.name}: {error}") from error
-    found = list(render_pods.pods(known))
-    if not found:
+    pods = list(render_pods.pods(objects))
+    if not pods:
         raise ConfigError(f"{manifest.name}: contains no Pod and no object with a pod template")
-    groups = GroupReader(render_pods.read_from(known))
-    records = [_record(pod, owner, config, groups) for pod, owner in found]
-    for record, (pod, _) in zip(records, found, strict=True):
+    groups = GroupReader(render_pods.read_from(objects))
+    records = [_record(pod, owner, config, groups) for pod, owner in pods]
+    for record, (pod, _) in zip(records, pods, strict=True):
         on_slurm = config.slurm_rest_api and pool_selection.of(pod).local
         if "note" not in record and "refused" not in record and on_slurm:
-            _add_request(record, pod, [other for other, _ in found if links.key(other) == links.key(pod)], config, name)
+            _add_request(record, pod, [other for other, _ in pods if links.key(other) == links.key(pod)], config, name)
     if form == "json":
         click.echo(json.dumps(records, indent=2))
     else:
@@ -113,22 +113,18 @@ def _record(
 
 
 def _add_request(
-    record: dict[str, Any],
-    pod: dict[str, Any],
-    members: list[dict[str, Any]],
-    config: configuration.Config,
-    api: str,
+    record: dict[str, Any], pod: dict[str, Any], members: list[dict[str, Any]], config: configuration.Config, api: str
 ) -> None:
     """Add the request for the job of the pod to its record; ``members`` are the pods of the manifest in its group."""
     version, member = VERSIONS[api], links.membership(pod)
     try:
         if member is None:
-            asked = translate.request(pod, config, version, "offline")
+            request = translate.request(pod, config, version, "offline")
         else:
             record["group"] = {"kind": member.key.kind, "name": member.key.name, "index": member.key.index}
             record["group"] |= {"size": member.size, "minimum": member.minimum, "slot": member.slot}
-            asked = _of_group(members, member, config, version)
-        record["slurm"] = {"api": api, "body": job_body(asked, _newest_release(version))}
+            request = _of_group(members, member, config, version)
+        record["slurm"] = {"api": api, "body": job_body(request, _newest_release(version))}
     except BridgeError as error:
         record["refused"] = [str(error)]
 
@@ -163,8 +159,8 @@ def _of_group(
     requests = []
     for part in parts:
         count = sum([counts.get(_slot(pod), 1) for pod in part])
-        asked = replace(shape, size=count, minimum=count, together=gang_states.together(part))
-        requests.append(translate.gang_request(part, asked, config, version, "offline"))
+        shape_of_part = replace(shape, size=count, minimum=count, together=gang_states.together(part))
+        requests.append(translate.gang_request(part, shape_of_part, config, version, "offline"))
     return translate.heterogeneous(requests, config, _newest_release(version))
 
 

@@ -15,7 +15,7 @@ from bridge.workload.kinds import job, jobset, lws
 OFFLINE_UID = "00000000-0000-0000-0000-000000000000"
 
 Object = dict[str, Any]
-Found = tuple[Object, Mapping[str, str]]
+OwnedPod = tuple[Object, Mapping[str, str]]
 """A pod, and the annotations that it inherits from its owners."""
 
 
@@ -35,7 +35,7 @@ def objects(documents: Iterable[Any], namespace: str) -> list[Object]:
 
     Raises :class:`ConfigError` for a field of a pod or of a template that has a value of the wrong type.
     """
-    found: list[Object] = []
+    result: list[Object] = []
     for document in documents:
         if not isinstance(document, dict):
             continue
@@ -47,12 +47,12 @@ def objects(documents: Iterable[Any], namespace: str) -> list[Object]:
             _check(document, f"{kind} {(document.get('metadata') or {}).get('name') or 'without a name'}: ")
         if document.get("kind") == "List":
             _check_list(document.get("items"), "List: items")
-            found += objects(document.get("items") or (), namespace)
+            result += objects(document.get("items") or (), namespace)
             continue
         metadata = {"namespace": namespace, "uid": OFFLINE_UID, **(document.get("metadata") or {})}
         metadata.setdefault("name", metadata.get("generateName") or str(document.get("kind") or "pod").lower())
-        found.append({**document, "metadata": metadata, "spec": document.get("spec") or {}})
-    return found
+        result.append({**document, "metadata": metadata, "spec": document.get("spec") or {}})
+    return result
 
 
 def _check(fields: Mapping[str, Any], prefix: str) -> None:
@@ -91,19 +91,19 @@ def _wrong(path: str, value: Any, allowed: str) -> ConfigError:
     return ConfigError(f"{path}: {value!r} is not allowed; allowed: {allowed}")
 
 
-def read_from(found: Iterable[Object]) -> Read:
+def read_from(manifest_objects: Iterable[Object]) -> Read:
     """Return a function that reads the owners of groups from the manifest's objects."""
-    known = {_key(str(obj.get("kind", "")).lower() + "s", obj["metadata"]): obj for obj in found}
+    by_key = {_key(str(obj.get("kind", "")).lower() + "s", obj["metadata"]): obj for obj in manifest_objects}
 
     def read(resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
-        return known.get((resource.plural, namespace, name))
+        return by_key.get((resource.plural, namespace, name))
 
     return read
 
 
-def pods(found: Iterable[Object]) -> Iterator[Found]:
+def pods(manifest_objects: Iterable[Object]) -> Iterator[OwnedPod]:
     """Yield one pod for each Pod and pod template; of a JobSet, one for each replicated job."""
-    for obj in found:
+    for obj in manifest_objects:
         metadata, spec = obj["metadata"], obj["spec"]
         inherited = merge([metadata.get("annotations") or {}])
         match obj.get("kind"):
@@ -123,7 +123,7 @@ def pods(found: Iterable[Object]) -> Iterator[Found]:
                     yield _pod(spec["template"], metadata), inherited
 
 
-def _pods_of_job_set(spec: Mapping[str, Any], metadata: Object) -> Iterator[Found]:
+def _pods_of_job_set(spec: Mapping[str, Any], metadata: Object) -> Iterator[OwnedPod]:
     for entry in spec.get("replicatedJobs") or ():
         template, name = entry.get("template") or {}, f"{metadata['name']}-{entry.get('name', '')}-0"
         labels = {jobset.NAME: metadata["name"], jobset.REPLICATED_JOB: entry.get("name", ""), jobset.JOB_INDEX: "0"}

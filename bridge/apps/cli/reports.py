@@ -55,11 +55,11 @@ def event_text(event: Mapping[str, Any]) -> str:
     return f"{event.get('reason')}: {f'container {about[1]}: ' if about else ''}{event.get('note')}"
 
 
-def events(found: list[dict[str, Any]], limit: int = 8) -> list[str]:
+def events(all_events: list[dict[str, Any]], limit: int = 8) -> list[str]:
     """Return a line for each of the last Events: the time (UTC), the reason and the note."""
 
     def when(event: Mapping[str, Any]) -> str:
         return str(event.get("eventTime") or event["metadata"]["creationTimestamp"])
 
-    last = sorted(found, key=lambda event: parse_rfc3339(when(event)))[-limit:]
+    last = sorted(all_events, key=lambda event: parse_rfc3339(when(event)))[-limit:]
     return [f"{when(each)[:19].replace('T', ' ')} {event_text(each)}" for each in last]

@@ -152,8 +152,8 @@ def _url(url: tuple[str, int], options: argparse.Namespace) -> None:
     with open(options.token_file) as file:
         token = file.read().strip()
     context = ssl.create_default_context(cafile=options.ca_file)
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))[:MOST_TARGETS]
+    resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in resolved))[:MOST_TARGETS]
 
     def send(family: int, address: tuple[object, ...]) -> None:
         try:

@@ -20,11 +20,7 @@ from bridge.apps.cli.connection_options import FILE
 )
 @click.option("--pool", help="Name of the pool. Default: the key pool of the configuration.")
 @click.option(
-    "--config",
-    type=FILE,
-    envvar="PODBRIDGE_SITE_CONFIG",
-    show_envvar=True,
-    help="Configuration file (TOML).",
+    "--config", type=FILE, envvar="PODBRIDGE_SITE_CONFIG", show_envvar=True, help="Configuration file (TOML)."
 )
 @click.pass_context
 def submitter(context: click.Context, pool: str | None, config: Path | None) -> None:
@@ -54,8 +50,8 @@ def show_config(check: Path | None) -> None:
         return
     from bridge.site.config.site_config import load
 
-    found = load(check)
-    click.echo(f"{check}: pool {found.pool}, {found.batch.kind}, BuildConfig {found.buildconfig().digest}")
+    config = load(check)
+    click.echo(f"{check}: pool {config.pool}, {config.batch.kind}, BuildConfig {config.buildconfig().digest}")
 
 
 @submitter.command("convert", epilog="Example:\n\n  podbridge submitter convert SlurmConfig.yaml --pool site-a")
@@ -74,7 +70,7 @@ def convert_config(file: Path, pool: str) -> None:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {file}: {error}") from error
-    found = convert(text, str(file), os.environ, os.getcwd(), pool)
-    for warning in found.warnings:
+    conversion = convert(text, str(file), os.environ, os.getcwd(), pool)
+    for warning in conversion.warnings:
         click.echo(f"warning: {warning}", err=True)
-    click.echo(found.text, nl=False)
+    click.echo(conversion.text, nl=False)

@@ -66,12 +66,12 @@ def _objects(documents: list[Any], source: str) -> Iterator[Object]:
 
 def _queue(manifest: Object, source: str, notes: list[Note]) -> Object:
     """Return a MasterQueue for podbridge; raises :class:`ConfigError`."""
-    found = deepcopy(manifest)
-    metadata = found.get("metadata") or {}
-    where = f"MasterQueue/{metadata.get('name')}"
-    spec = found.get("spec")
+    copy = deepcopy(manifest)
+    metadata = copy.get("metadata") or {}
+    title = f"MasterQueue/{metadata.get('name')}"
+    spec = copy.get("spec")
     if not isinstance(spec, dict) or not isinstance(spec.get("flavors"), list):
-        raise ConfigError(f"{source}: {where}: spec.flavors is missing; allowed: a list of flavors")
+        raise ConfigError(f"{source}: {title}: spec.flavors is missing; allowed: a list of flavors")
     given = spec.get("template")
     for path, value in (
         ("metadata.annotations", metadata.get("annotations")),
@@ -79,11 +79,11 @@ def _queue(manifest: Object, source: str, notes: list[Note]) -> Object:
         ("spec.template.preemption", given.get("preemption") if isinstance(given, dict) else None),
     ):
         if not isinstance(value, dict | None):
-            raise ConfigError(f"{source}: {where}: {path}: {value!r} is not allowed; allowed: a mapping")
-    _only(spec, ("template", "flavors", "localQueues", "whenSilent"), f"{where}: spec", notes)
-    spec["template"] = _template(spec.get("template") or {}, where, notes)
+            raise ConfigError(f"{source}: {title}: {path}: {value!r} is not allowed; allowed: a mapping")
+    _only(spec, ("template", "flavors", "localQueues", "whenSilent"), f"{title}: spec", notes)
+    spec["template"] = _template(spec.get("template") or {}, title, notes)
     try:
-        flavors = [_flavor(each, f"{where}: spec.flavors[{i}]", notes) for i, each in enumerate(spec["flavors"])]
+        flavors = [_flavor(each, f"{title}: spec.flavors[{i}]", notes) for i, each in enumerate(spec["flavors"])]
     except specification.SpecificationError as error:
         raise ConfigError(f"{source}: {error}") from error
     spec["flavors"] = flavors
@@ -98,7 +98,7 @@ def _queue(manifest: Object, source: str, notes: list[Note]) -> Object:
     try:
         specification.read(result)
     except (specification.SpecificationError, KeyError) as error:
-        raise ConfigError(f"{source}: {where}: {error}") from error
+        raise ConfigError(f"{source}: {title}: {error}") from error
     return result
 
 
@@ -107,59 +107,59 @@ def _written(annotation: str) -> bool:
     return annotation.startswith(("kubectl.kubernetes.io/", "kopf.zalando.org/", "kopf.dev/"))
 
 
-def _only(section: Object, allowed: tuple[str, ...], where: str, notes: list[Note]) -> None:
+def _only(section: Object, allowed: tuple[str, ...], path: str, notes: list[Note]) -> None:
     """Remove the fields that podbridge's definition does not have; an API server would drop them without a word."""
     for key in [key for key in section if key not in allowed]:
         del section[key]
-        notes.append(Note("dropped", f"{where}.{key}", f"no such field; allowed: {', '.join(allowed)}"))
+        notes.append(Note("dropped", f"{path}.{key}", f"no such field; allowed: {', '.join(allowed)}"))
 
 
-def _template(template: Object, where: str, notes: list[Note]) -> Object:
-    _only(template, _TEMPLATE, f"{where}: spec.template", notes)
+def _template(template: Object, title: str, notes: list[Note]) -> Object:
+    _only(template, _TEMPLATE, f"{title}: spec.template", notes)
     policy = template.get("stopPolicy")
     if policy in specification.STOP_POLICIES and specification.STOP_POLICIES[policy] != policy:
         template["stopPolicy"] = specification.STOP_POLICIES[policy]
-        notes.append(Note("changed", f"{where}: spec.template.stopPolicy", f"{policy} is {template['stopPolicy']}"))
+        notes.append(Note("changed", f"{title}: spec.template.stopPolicy", f"{policy} is {template['stopPolicy']}"))
     preemption = template.get("preemption") or {}
     borrowing = preemption.get("borrowWithinCohort")
     borrows = isinstance(borrowing, dict) and borrowing.setdefault("policy", "LowerPriority") != "Never"
     if borrows and preemption.get("reclaimWithinCohort", "Never") == "Never":
         text = "Kueue refuses borrowWithinCohort with reclaimWithinCohort: Never; change one of them"
-        notes.append(Note("to do", f"{where}: spec.template.preemption", text))
+        notes.append(Note("to do", f"{title}: spec.template.preemption", text))
     return template
 
 
-def _flavor(listed: Any, where: str, notes: list[Note]) -> Object:
+def _flavor(listed: Any, path: str, notes: list[Note]) -> Object:
     if not isinstance(listed, dict):
-        raise specification.SpecificationError(f"{where}: {listed!r} is not allowed; allowed: a flavor with a name")
+        raise specification.SpecificationError(f"{path}: {listed!r} is not allowed; allowed: a flavor with a name")
     flavor: Object = listed
-    _only(flavor, _FLAVOR_FIELDS, where, notes)
+    _only(flavor, _FLAVOR_FIELDS, path, notes)
     for key in ("nominalQuota", *specification.KINDS):
         if not isinstance(flavor.get(key), dict | None):
-            raise specification.SpecificationError(f"{where}.{key}: {flavor[key]!r} is not allowed; allowed: a mapping")
+            raise specification.SpecificationError(f"{path}.{key}: {flavor[key]!r} is not allowed; allowed: a mapping")
     if isinstance(flavor.get("natsFlavor"), dict):
-        flavor = _pool_flavor(flavor, where, notes)
+        flavor = _pool_flavor(flavor, path, notes)
     quota = flavor.get("nominalQuota") or {}
     administrators = "localFlavor" in flavor and not (flavor["localFlavor"] or {}).get("nodeLabels")
     missing = {name: amount for name, amount in QUOTA.items() if name not in quota}
     if administrators and quota and missing:
         flavor["nominalQuota"] = {**quota, **missing}
         text = f"{', '.join(missing)} as in kueue-nats: Kueue admits no workload that requests a resource without quota"
-        notes.append(Note("changed", f"{where}.nominalQuota", text))
+        notes.append(Note("changed", f"{path}.nominalQuota", text))
     return flavor
 
 
-def _pool_flavor(flavor: Mapping[str, Any], where: str, notes: list[Note]) -> Object:
+def _pool_flavor(flavor: Mapping[str, Any], path: str, notes: list[Note]) -> Object:
     """Return a flavor with ``poolFlavor`` in the place of ``natsFlavor``."""
     pools = dict(flavor["natsFlavor"])
     for key in specification.IGNORED:
         if key in pools:
             del pools[key]
-            notes.append(Note("dropped", f"{where}.natsFlavor.{key}", "podbridge knows the pools and their nodes"))
-    _only(pools, _POOL_FIELDS, f"{where}.natsFlavor", notes)
+            notes.append(Note("dropped", f"{path}.natsFlavor.{key}", "podbridge knows the pools and their nodes"))
+    _only(pools, _POOL_FIELDS, f"{path}.natsFlavor", notes)
     if "poolTimeout" not in pools:
         pools["poolTimeout"] = TIMEOUT
-        notes.append(Note("changed", f"{where}.poolFlavor.poolTimeout", f"{TIMEOUT}, the default of kueue-nats"))
+        notes.append(Note("changed", f"{path}.poolFlavor.poolTimeout", f"{TIMEOUT}, the default of kueue-nats"))
     return {
         ("poolFlavor" if key == "natsFlavor" else key): (pools if key == "natsFlavor" else value)
         for key, value in flavor.items()

@@ -55,12 +55,12 @@ class ValuesReader:
     def take(self, path: str, kind: Kind) -> Any:
         """Return the value and mark it as read; ``None``: it is not set. Raises :class:`ConfigError`."""
         *sections, key = path.split(".")
-        found: Any = self._rest
+        holder: Any = self._rest
         for section in sections:
-            found = found.get(section)
-            if not isinstance(found, dict):
+            holder = holder.get(section)
+            if not isinstance(holder, dict):
                 return None
-        value = found.pop(key, None)
+        value = holder.pop(key, None)
         if value is None:
             return None
         types, allowed = _ALLOWED[kind]

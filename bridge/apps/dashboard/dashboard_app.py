@@ -15,6 +15,7 @@ from bridge import __version__
 from bridge.apps.dashboard import headers
 from bridge.apps.dashboard.page_access import LONGEST_COOKIE, PageAccess
 from bridge.apps.dashboard.pages import Pages
+from bridge.clock import duration
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
 from bridge.logs import kv
 from bridge.serving.http_error import AnswerError
@@ -168,18 +169,6 @@ def _error(status: int, text: str) -> flask.typing.ResponseReturnValue:
 
 
 # --- times and amounts as short texts ---------------------------------------------------------------------------------
-_UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as kubectl prints it: ``5s``, ``12m``, ``3h``, ``2d``."""
-    whole = max(0, int(seconds))
-    for size, unit in _UNITS:
-        if whole >= 2 * size:
-            return f"{whole // size}{unit}"
-    return f"{whole}s"
-
-
 def moment(at: float) -> str:
     """Return a time as ``2026-11-23 20:38:04`` in UTC."""
     return _utc(at).strftime("%Y-%m-%d %H:%M:%S")

@@ -113,8 +113,7 @@ class Dashboard:
         BUILD_INFO.labels(__version__).set(1)
         self._server.start()
         stopping, spawn = self._supervisor.stopping, self._supervisor.spawn
-        caches = [self._pods, self._nodes] if self._may_nodes else [self._pods]
-        for cache in caches:
+        for cache in self._caches():
             cache.subscribe(self._changes.mark)
             spawn(f"cache-{cache.name}", lambda c=cache: c.run(stopping))  # type: ignore[misc]
         spawn("changes", lambda: self._changes.run(stopping))
@@ -133,13 +132,15 @@ class Dashboard:
 
     def problem(self) -> str:
         """Return why the page may be incomplete or old; empty if it is not."""
-        caches = [self._pods, self._nodes] if self._may_nodes else [self._pods]
-        for cache in caches:
+        for cache in self._caches():
             if not cache.synced:
                 return f"The {cache.name} are not listed yet."
             if cache.age() > 2 * cache.idle_timeout:
                 return f"The API server has not confirmed the {cache.name} for {cache.age():.0f} s."
         return ""
+
+    def _caches(self) -> list[Cache]:
+        return [self._pods, self._nodes] if self._may_nodes else [self._pods]
 
     def _local(self) -> LocalAccess:
         """Check what the user of the kubeconfig may list. Raises :class:`BridgeError`."""

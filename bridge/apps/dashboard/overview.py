@@ -82,10 +82,10 @@ class _Sum:
 
 def counts(rows: Iterable[PodRow]) -> dict[str, int]:
     """Return the number of pods in each of :data:`~bridge.apps.dashboard.rows.STATES`."""
-    found = dict.fromkeys(STATES, 0)
+    numbers = dict.fromkeys(STATES, 0)
     for row in rows:
-        found[row.state] += 1
-    return found
+        numbers[row.state] += 1
+    return numbers
 
 
 def reasons(rows: Iterable[PodRow]) -> list[Reason]:
@@ -94,11 +94,11 @@ def reasons(rows: Iterable[PodRow]) -> list[Reason]:
     for row in rows:
         if row.state == WAITING:
             groups.setdefault(row.reason, []).append(row)
-    found = []
+    result = []
     for name, members in groups.items():
         oldest = min(members, key=lambda row: (row.times.created, row.namespace, row.name))
-        found.append(Reason(name, len(members), oldest.message, oldest))
-    return sorted(found, key=lambda reason: (-reason.count, reason.name))
+        result.append(Reason(name, len(members), oldest.message, oldest))
+    return sorted(result, key=lambda reason: (-reason.count, reason.name))
 
 
 def nodes(objects: Iterable[Mapping[str, Any]], rows: Iterable[PodRow]) -> tuple[list[NodeUse], list[NodeUse]]:
@@ -122,12 +122,12 @@ def nodes(objects: Iterable[Mapping[str, Any]], rows: Iterable[PodRow]) -> tuple
 
 def foremost(uses: Sequence[NodeUse]) -> Nodes:
     """Return the nodes of the overview: those with a problem, then the busiest of the others, each sorted by name."""
-    found = dict.fromkeys(NODE_STATES, 0)
+    numbers = dict.fromkeys(NODE_STATES, 0)
     for use in uses:
-        found[use.state] += 1
+        numbers[use.state] += 1
     good = {use.name: not (use.problem or use.slurm) for use in uses}
     chosen = sorted(uses, key=lambda use: (good[use.name], -use.share, use.name))[:MOST_NODES]
-    return Nodes(sorted(chosen, key=lambda use: (good[use.name], use.name)), len(uses), found)
+    return Nodes(sorted(chosen, key=lambda use: (good[use.name], use.name)), len(uses), numbers)
 
 
 def _use(node: Mapping[str, Any], total: _Sum) -> NodeUse:

@@ -42,11 +42,11 @@ class Viewer:
     client: KubeClient
     may: May
 
-    def namespaces(self, known: Iterable[str]) -> set[str] | None:
-        """Return those of the ``known`` namespaces whose pods the user may list; ``None``: all namespaces."""
+    def namespaces(self, names: Iterable[str]) -> set[str] | None:
+        """Return those of these namespaces whose pods the user may list; ``None``: all namespaces."""
         if self.may("pods", None):
             return None
-        return {name for name in sorted(known)[:MOST_NAMESPACES] if self.may("pods", name)}
+        return {name for name in sorted(names)[:MOST_NAMESPACES] if self.may("pods", name)}
 
 
 class PageAccess(Protocol):
@@ -106,7 +106,7 @@ class ReviewedAccess:
     ) -> None:
         self.cookie = "podbridge-token"
         self._client, self._users, self._tokens, self._seal = client, users, tokens, seal
-        self._known: SingleFlightCache[bool] = SingleFlightCache(clock)
+        self._viewers: SingleFlightCache[bool] = SingleFlightCache(clock)
 
     def viewer(self, authorization: str, cookie: str) -> Viewer | None:
         """Return the user of the token of a request."""
@@ -142,4 +142,4 @@ class ReviewedAccess:
             return allowed, REMEMBER_YES if allowed else REMEMBER_NO
 
         key = hashlib.sha256(repr((user.key, plural, namespace)).encode()).digest()
-        return self._known.get(key, ask)
+        return self._viewers.get(key, ask)

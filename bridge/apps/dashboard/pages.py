@@ -124,8 +124,8 @@ class Pages:
         entry = row(pod)
         viewer = self._viewer()
         may_nodes = viewer.may("nodes", None)
-        found = self._sources.explain(viewer, pod, self._sources.nodes() if may_nodes else [], self._rows())
-        report = found.report if may_nodes else {**found.report, "pools": [], "nodes": []}
+        explanation = self._sources.explain(viewer, pod, self._sources.nodes() if may_nodes else [], self._rows())
+        report = explanation.report if may_nodes else {**explanation.report, "pools": [], "nodes": []}
         over = timeline.axis([entry], now)
         return self._render(
             "pod.html",
@@ -135,7 +135,7 @@ class Pages:
             uid=pod["metadata"]["uid"],
             containers=containers(pod),
             report=report,
-            steps=timeline.steps(pod, entry, found.events),
+            steps=timeline.steps(pod, entry, explanation.events),
             axis=over,
             now=now,
             bar=timeline.segments(entry.times, entry.state, over, now),
@@ -143,17 +143,17 @@ class Pages:
 
     def logs(self, namespace: str, name: str) -> str:
         """Render the page of a log; its script reads :meth:`log`."""
-        known = containers(self._read(namespace, name))
-        chosen = flask.request.args.get("container") or (known[0] if known else "")
-        if chosen not in known:
-            raise AnswerError(404, f"pod {name} has no container {chosen[:100]!r}; it has {', '.join(known)}")
+        names = containers(self._read(namespace, name))
+        chosen = flask.request.args.get("container") or (names[0] if names else "")
+        if chosen not in names:
+            raise AnswerError(404, f"pod {name} has no container {chosen[:100]!r}; it has {', '.join(names)}")
         return self._render(
             "logs.html",
             self._changes.number,
             title=f"Log of {namespace}/{name}",
             namespace=namespace,
             name=name,
-            containers=known,
+            containers=names,
             container=chosen,
             tail=TAIL,
         )

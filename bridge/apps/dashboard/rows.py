@@ -78,7 +78,7 @@ def row(pod: Mapping[str, Any]) -> PodRow:
     """Return the row of a pod."""
     spec = pod.get("spec") or {}
     metadata = pod["metadata"]
-    asked = _requests(spec)
+    requests = _requests(spec)
     state = state_of(pod)
     reason, message = _reason(pod, state)
     return PodRow(
@@ -93,9 +93,9 @@ def row(pod: Mapping[str, Any]) -> PodRow:
         group=links.key(pod),
         deleted=pods.is_deleted(pod),
         times=times(pod),
-        cpu=asked.pop("cpu", 0.0),
-        memory=asked.pop("memory", 0.0),
-        devices=tuple((sys.intern(name), asked[name]) for name in resources.extended(asked)),
+        cpu=requests.pop("cpu", 0.0),
+        memory=requests.pop("memory", 0.0),
+        devices=tuple((sys.intern(name), requests[name]) for name in resources.extended(requests)),
     )
 
 
@@ -171,8 +171,8 @@ def _reason(pod: Mapping[str, Any], state: str) -> tuple[str, str]:
             if held.get("status") == "True":
                 return str(held.get("reason") or ""), str(held.get("message") or "")
     if state in (STARTING, RUNNING):
-        found: Mapping[str, Any] = next((s["waiting"] for s in _states(status) if s.get("waiting")), {})
-        return str(found.get("reason") or ""), str(found.get("message") or "")
+        container: Mapping[str, Any] = next((s["waiting"] for s in _states(status) if s.get("waiting")), {})
+        return str(container.get("reason") or ""), str(container.get("message") or "")
     if status.get("reason") or state == SUCCEEDED:
         return str(status.get("reason") or ""), str(status.get("message") or "")
     ends = (s["terminated"] for s in _states(status) if s.get("terminated"))
@@ -191,8 +191,8 @@ def _begun(state: Mapping[str, Any]) -> float | None:
 
 
 def _last_transition(status: Mapping[str, Any]) -> float | None:
-    found = (seconds(entry.get("lastTransitionTime")) for entry in status.get("conditions") or ())
-    return max((at for at in found if at is not None), default=None)
+    times = (seconds(entry.get("lastTransitionTime")) for entry in status.get("conditions") or ())
+    return max((at for at in times if at is not None), default=None)
 
 
 def _requests(spec: Mapping[str, Any]) -> dict[str, float]:

@@ -14,6 +14,8 @@ PAGE = 50
 """Pods or nodes on a page."""
 Row = TypeVar("Row")
 NODE, POOL = KINDS = ("node", "pool")
+_EQUAL = ("namespace", "state", "reason", "node", "owner")
+"""Filters for equal fields of a pod."""
 TEXT = 253
 """Longest text of a filter: the longest name in Kubernetes."""
 
@@ -46,26 +48,13 @@ class Filters:
     def url(self, **changes: str | int) -> str:
         """Return the path and the query of the page with these filters, changed by ``changes``."""
         other = replace(self, **{"number": 1, **changes})  # type: ignore[arg-type]
-        pairs = {
-            "namespace": other.namespace,
-            "state": other.state,
-            "reason": other.reason,
-            "node": other.node,
-            "owner": other.owner,
-            "q": other.text,
-        }
-        return _url("/pods", pairs, other.number)
+        return _url("/pods", {name: getattr(other, name) for name in _EQUAL} | {"q": other.text}, other.number)
 
     def selects(self, row: PodRow) -> bool:
         """Whether the filters select the pod."""
-        return (
-            (not self.namespace or row.namespace == self.namespace)
-            and (not self.state or row.state == self.state)
-            and (not self.reason or row.reason == self.reason)
-            and (not self.node or row.node == self.node)
-            and (not self.owner or row.owner == self.owner)
-            and (not self.text or self.text in row.name or self.text in row.owner or self.text == row.job)
-        )
+        if any(getattr(self, name) not in ("", getattr(row, name)) for name in _EQUAL):
+            return False
+        return not self.text or self.text in row.name or self.text in row.owner or self.text == row.job
 
 
 @dataclass(frozen=True, slots=True)

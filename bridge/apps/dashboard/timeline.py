@@ -67,7 +67,7 @@ def segments(times: Times, state: str, over: Axis, now: float) -> list[Segment]:
         marks.append((STARTING, times.bound))
     if times.started is not None:
         marks.append((FAILED if state == FAILED else state if times.ended is not None else RUNNING, times.started))
-    found = []
+    result = []
     for number, (kind, begin) in enumerate(marks):
         until = marks[number + 1][1] if number + 1 < len(marks) else end
         duration = max(0.0, until - begin)
@@ -75,8 +75,8 @@ def segments(times: Times, state: str, over: Axis, now: float) -> list[Segment]:
             continue  # clocks differ, or the segment is before the axis
         at = over.percent(begin)
         width = max(LEAST, over.percent(until) - at)
-        found.append(Segment(kind, min(at, 100 - LEAST), min(width, 100 - min(at, 100 - LEAST)), duration))
-    return found
+        result.append(Segment(kind, min(at, 100 - LEAST), min(width, 100 - min(at, 100 - LEAST)), duration))
+    return result
 
 
 def steps(pod: Mapping[str, Any], row: PodRow, events: Iterable[Mapping[str, Any]]) -> list[Step]:
@@ -86,29 +86,26 @@ def steps(pod: Mapping[str, Any], row: PodRow, events: Iterable[Mapping[str, Any
     podbridge's Events and conditions, so its times are those at which podbridge has noticed the change.
     """
     times = row.times
-    found = [Step(KUBERNETES, "Created", times.created, f"by {row.owner}" if row.owner else "", 0)]
+    result = [Step(KUBERNETES, "Created", times.created, f"by {row.owner}" if row.owner else "", 0)]
     allocated = seconds((pod["metadata"].get("annotations") or {}).get(names.JOB_START_ANNOTATION))
     if allocated is not None and allocated >= times.created:  # a member that was made again joins an older job
-        found.append(Step(BATCH, "Allocated", allocated, f"Slurm job {row.job}", 1))
+        result.append(Step(BATCH, "Allocated", allocated, f"Slurm job {row.job}", 1))
     if times.bound is not None:
-        found.append(Step(KUBERNETES, "Bound", times.bound, f"to node {row.node}", 1))
+        result.append(Step(KUBERNETES, "Bound", times.bound, f"to node {row.node}", 1))
     if times.started is not None:
-        found.append(Step(KUBERNETES, "Running", times.started, "", 3))
+        result.append(Step(KUBERNETES, "Running", times.started, "", 3))
     if not row.open:
         text = ": ".join(part for part in (row.reason, row.message) if part)
-        found.append(Step(KUBERNETES, row.state.capitalize(), times.ended, text, 4))
+        result.append(Step(KUBERNETES, row.state.capitalize(), times.ended, text, 4))
     if row.deleted:
-        found.append(
-            Step(
-                KUBERNETES, "Deletion requested", seconds(pod["metadata"].get("deletionTimestamp")), "end of its grace"
-            )
-        )
+        deleted = seconds(pod["metadata"].get("deletionTimestamp"))
+        result.append(Step(KUBERNETES, "Deletion requested", deleted, "end of its grace"))
     for event in events:
         reason = str(event.get("reason") or "")
         side = BATCH if reason.startswith(_BATCH_PREFIXES) else KUBERNETES
         rank = 1 if reason == "Scheduled" else 2
         at = seconds(event.get("eventTime") or event["metadata"].get("creationTimestamp"))
-        found.append(Step(side, reason, at, str(event.get("note") or ""), rank))
+        result.append(Step(side, reason, at, str(event.get("note") or ""), rank))
     if row.state in (WAITING, STARTING) and row.reason:
-        found.append(Step(BATCH, row.reason, None, row.message))
-    return sorted(found, key=lambda step: (step.at is None, int(step.at or 0), step.rank, step.at))
+        result.append(Step(BATCH, row.reason, None, row.message))
+    return sorted(result, key=lambda step: (step.at is None, int(step.at or 0), step.rank, step.at))

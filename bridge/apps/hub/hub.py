@@ -153,19 +153,16 @@ class Hub:
             loops += self._slurm_loops(dependencies, electors, local)
             has_job = lambda uid: uid in dependencies.poller.snapshot.by_uid  # noqa: E731
         if "scheduler" in electors:  # also without pools: it sets the condition of pods that wait for a pool
-            caches, elector = (pods, self.nodes), electors["scheduler"]
-            loops.append(
-                PoolScheduler(self.config, self.kube, caches, self.events, elector, self.clock, local, has_job)
-            )
+            common = (self.config, self.kube, (pods, self.nodes), self.events, electors["scheduler"], self.clock)
+            loops.append(PoolScheduler(*common, local, has_job))
         if "controllers" in electors:
             elector = electors["controllers"]
             if self.config.pools.enabled:
                 loops.append(self._pool_loop(elector, version, cluster))
             loops.append(GuardedNodes(self.config, self.kube, self.nodes, elector, self.clock))
             if self.config.queues.enabled:
-                HubQueues(self.config, self.kube, self.nodes, self.events, elector, self.clock).start(
-                    self.supervisor, self.health
-                )
+                queues = HubQueues(self.config, self.kube, self.nodes, self.events, elector, self.clock)
+                queues.start(self.supervisor, self.health)
         for loop in loops:
             self.loops.append(loop)
             self.health.live(loop.name, loop.stuck)
@@ -183,8 +180,8 @@ class Hub:
         """Create the Slurm client and its poller, which polls at the idle period while no lease is held."""
         slurm = SlurmClient(self.config, jwt_source(self.config))
         leads = lambda: any(elector is None or elector.held for elector in electors.values())  # noqa: E731
-        known = lambda wanted: links.on_pods(_listed(pods), cluster, wanted)  # noqa: E731
-        poller = Poller(slurm, cluster, self.config, clock=self.clock, leads=leads, jobs_on_pods=known)
+        jobs_on_pods = lambda job_ids: links.on_pods(_listed(pods), cluster, job_ids)  # noqa: E731
+        poller = Poller(slurm, cluster, self.config, clock=self.clock, leads=leads, jobs_on_pods=jobs_on_pods)
         poller.subscribe(_FirstAnswerLog(slurm))
         return Dependencies(self.config, self.kube, slurm, poller, pods, self.nodes, self.events, cluster, self.clock)
 
@@ -319,9 +316,8 @@ class _FirstAnswerLog:
             return
         self._logged = True
         version = self._slurm.version
-        log.info(
-            "connected to Slurm", extra=kv(slurm=self._slurm.slurm_release, api=version.name, jobs=len(snapshot.jobs))
-        )
+        extra = kv(slurm=self._slurm.slurm_release, api=version.name, jobs=len(snapshot.jobs))
+        log.info("connected to Slurm", extra=extra)
         for text in version.missing():
             log.warning("not supported by this Slurm", extra=kv(api=version.name, what=text))
 
@@ -335,9 +331,8 @@ def _listed(cache: Cache) -> list[Object]:
 def _cache_problem(cache: Cache) -> str | None:
     if not cache.synced:
         return "not listed yet"
-    return (
-        f"not confirmed by the API server for {cache.age():.0f} s" if cache.age() > STALE + cache.idle_timeout else None
-    )
+    age = cache.age()
+    return f"not confirmed by the API server for {age:.0f} s" if age > STALE + cache.idle_timeout else None
 
 
 def _slurm_problem(poller: Poller) -> str | None:

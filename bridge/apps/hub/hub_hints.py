@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from bridge.config.hub import HintsSection
 from bridge.core.threads import Supervisor
@@ -26,17 +24,6 @@ REFRESH_PERIOD = 30.0
 """Seconds between two checks of the certificate files."""
 THREADS = 2
 _OPTIONS = OptionNames("hints.tokenFile", "hints.certFile", "hints.keyFile", "")
-
-
-class _Receiver(Protocol):
-    name: str
-
-    @property
-    def port(self) -> int: ...
-
-    def start(self) -> None: ...
-
-    def run(self, stop: threading.Event) -> None: ...
 
 
 class HintServers:
@@ -76,7 +63,7 @@ class HintServers:
             body_limit=BODY_LIMIT,
         )
 
-    def _serve(self, supervisor: Supervisor, make: Callable[[], _Receiver]) -> None:
+    def _serve(self, supervisor: Supervisor, make: Callable[[], HintPipe | Server]) -> None:
         failed = False
         while not supervisor.stopping.is_set():
             try:

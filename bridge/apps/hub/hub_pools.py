@@ -76,13 +76,13 @@ def _configured(config: Config, clock: Clock) -> Iterator[PoolSource]:
     if config.pools.interlink:
         from bridge.pools.interlink import interlink_source as interlink  # the import takes 0.1 s
 
-        if (found := interlink.make(config, clock)) is not None:
-            yield found
+        if (source := interlink.make(config, clock)) is not None:
+            yield source
     if config.pools.nunet:
         from bridge.pools.nunet import nunet_source as nunet
 
-        if (found := nunet.make(config, clock)) is not None:
-            yield found
+        if (source := nunet.make(config, clock)) is not None:
+            yield source
 
 
 class HubPools:
@@ -177,8 +177,8 @@ class HubPools:
         return self.loop.leading_since is not None
 
     def _find(self, namespace: str, name: str) -> PodOnPool | None:
-        found = self.loop.find(namespace, name)
-        if found is None:
+        located = self.loop.find(namespace, name)
+        if located is None:
             return None
-        pod, pool = found
+        pod, pool = located
         return PodOnPool(pod, pool, pod["metadata"]["uid"])

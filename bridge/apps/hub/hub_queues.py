@@ -41,7 +41,7 @@ class HubQueues:
     ) -> None:
         self._config, self._kube, self._nodes = config, kube, nodes
         self._events, self._elector, self._clock = events, elector, clock
-        self._told = ""
+        self._reported = ""
 
     def start(self, supervisor: Supervisor, health: Health) -> None:
         """Start the thread that waits for the APIs."""
@@ -94,9 +94,9 @@ class HubQueues:
             return self._say(str(error))
 
     def _say(self, what: str) -> str:
-        if what != self._told:
+        if what != self._reported:
             log.warning("MasterQueues are not served", extra=kv(hint=what))
-        self._told = what
+        self._reported = what
         return ""
 
 

@@ -65,12 +65,12 @@ _LOGS: TypeAdapter[LogStruct] = TypeAdapter(LogStruct)
 
 def creations(data: bytes) -> Creations:
     """Read the body of ``/create``: an object of hop A or B, a raw pod, or a list of these."""
-    told = _json(data)
-    if isinstance(told, list):
-        if not told:
+    body = _json(data)
+    if isinstance(body, list):
+        if not body:
             raise AnswerError(400, "body: an empty list is not allowed; allowed: at least one pod")
-        return Creations([_creation(each, (index,)) for index, each in enumerate(told)], several=True)
-    return Creations([_creation(told, ())], several=False)
+        return Creations([_creation(each, (index,)) for index, each in enumerate(body)], several=True)
+    return Creations([_creation(body, ())], several=False)
 
 
 def pods(data: bytes) -> list[StartedPod]:
@@ -91,28 +91,28 @@ def pod(data: bytes) -> JsonObject:
 
 def log_request(data: bytes, now: float) -> tuple[LogStruct, LogOptions]:
     """Read the body of ``/getLogs``; ``now``: seconds since 1970."""
-    told = _checked(_LOGS, _json(data))
+    request = _checked(_LOGS, _json(data))
     try:
-        return told, log_options.received_options(told, now)
+        return request, log_options.received_options(request, now)
     except ValueError as error:
         raise AnswerError(400, str(error)) from error
 
 
-def _creation(told: Any, where: Sequence[int]) -> Creation:
-    if not isinstance(told, Mapping) or not {"pod", "metadata"}.intersection(told):
+def _creation(body: Any, path: Sequence[int]) -> Creation:
+    if not isinstance(body, Mapping) or not {"pod", "metadata"}.intersection(body):
         raise AnswerError(
             400,
-            f"{''.join(f'[{index}]' for index in where) or 'body'}: not allowed; allowed: an object with the keys pod "
+            f"{''.join(f'[{index}]' for index in path) or 'body'}: not allowed; allowed: an object with the keys pod "
             f"and container (from an API server), pod, configmaps, secrets and projectedvolumesmaps (from a virtual "
             f"kubelet), or a pod",
         )
-    if "pod" not in told:
-        return Creation(_checked(_RUNNABLE, told, where), Objects())
-    if "container" in told:
-        data = _checked(_HOP_B, told, where)
+    if "pod" not in body:
+        return Creation(_checked(_RUNNABLE, body, path), Objects())
+    if "container" in body:
+        data = _checked(_HOP_B, body, path)
         pod, objects = received_containers(data.pod, data.container)
         return Creation(pod, objects, script=bool(data.job_script))
-    request = _checked(_HOP_A, told, where)
+    request = _checked(_HOP_A, body, path)
     pod, objects = received_request(request)
     return Creation(pod, objects, script=bool(request.job_script_url))
 
@@ -124,8 +124,8 @@ def _json(data: bytes) -> Any:
         raise AnswerError(400, f"body: not JSON: {error}") from error
 
 
-def _checked(adapter: TypeAdapter[T], told: Any, where: Sequence[int] = ()) -> T:
+def _checked(adapter: TypeAdapter[T], body: Any, path: Sequence[int] = ()) -> T:
     try:
-        return adapter.validate_python(told)
+        return adapter.validate_python(body)
     except ValidationError as error:
-        raise invalid(error, where) from error
+        raise invalid(error, path) from error

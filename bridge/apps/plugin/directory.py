@@ -1,11 +1,13 @@
-"""Which pool runs a pod: the only one, or the one that the pod's toleration of the taint ``pool.vk.io`` names."""
+"""The pools of the plugin: their origin, and which of them runs a pod, by its toleration of ``pool.vk.io``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from bridge import names
+from bridge.clock import Clock
+from bridge.core.threads import Supervisor
 from bridge.errors import SiteDownError
 from bridge.pools.pool_interface import Pool
 from bridge.serving.http_error import AnswerError
@@ -14,48 +16,19 @@ from bridge.workload.pool_selection import tolerated_by_name
 Pod = Mapping[str, Any]
 
 
-class Directory(Protocol):
-    """The pools behind one virtual node."""
+class Directory:
+    """The pools behind one virtual node, which ``pools`` returns by name. A pod need not name the only one."""
 
-    def pools(self) -> Mapping[str, Pool]:
-        """Return all pools by name."""
+    def __init__(self, pools: Callable[[], Mapping[str, Pool]]) -> None:
+        self.pools = pools
 
     def choose(self, pod: Pod) -> Pool:
-        """Return the pool that runs this pod.
+        """Return the pool that the pod's toleration names.
 
         Raises :class:`AnswerError` if the pod names none or several, and :class:`SiteDownError` if its pool has not
         announced itself yet.
         """
-
-
-class OnePool:
-    """A directory of one pool, which runs every pod."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-
-    def pools(self) -> Mapping[str, Pool]:
-        """Return the pool by its name."""
-        return {self._pool.name: self._pool}
-
-    def choose(self, pod: Pod) -> Pool:
-        """Return the pool."""
-        return self._pool
-
-
-class ByToleration:
-    """A directory of all pools that ``pools`` returns. If there is only one, a pod need not name it."""
-
-    def __init__(self, pools: Callable[[], Mapping[str, Pool]]) -> None:
-        self._pools = pools
-
-    def pools(self) -> Mapping[str, Pool]:
-        """Return all pools by name."""
-        return self._pools()
-
-    def choose(self, pod: Pod) -> Pool:
-        """Return the pool that the pod's toleration names."""
-        pools = self._pools()
+        pools = self.pools()
         named = tolerated_by_name((pod.get("spec") or {}).get("tolerations") or ())
         if len(named) == 1 and named[0] != names.ANY_POOL:
             if (pool := pools.get(named[0])) is not None:
@@ -65,12 +38,42 @@ class ByToleration:
             return next(iter(pools.values()))
         if not pools:
             raise SiteDownError("no pool has announced itself yet")
-        told = ", ".join(named) or "none"
+        listed = ", ".join(named) or "none"
         raise AnswerError(
             422,
-            f"spec.tolerations: the pod names {told} with key {names.POOL_TAINT}; allowed: exactly one toleration with "
-            f"operator Equal, whose value is one of: {_list(pools)}",
+            f"spec.tolerations: the pod names {listed} with key {names.POOL_TAINT}; allowed: exactly one toleration "
+            f"with operator Equal, whose value is one of: {_list(pools)}",
         )
+
+
+class OnePool(Directory):
+    """A directory of one pool, which runs every pod."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(lambda: {pool.name: pool})
+        self._pool = pool
+
+    def choose(self, pod: Pod) -> Pool:
+        """Return the pool."""
+        return self._pool
+
+
+class PoolSource:
+    """The origin of the pools."""
+
+    clock: Clock
+    directory: Directory
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start the threads that follow the pools."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End in order, after the last request was answered. By default, all threads end with the process."""
+
+    def checks(self) -> Mapping[str, Callable[[], str | None]]:
+        """Return readiness checks by name; none: the process is ready when a pool accepts jobs."""
+        return {}
 
 
 def _list(pools: Mapping[str, Pool]) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from bridge.apps.plugin.directory import Directory, OnePool
-from bridge.clock import Clock
+from bridge.apps.plugin.directory import OnePool, PoolSource
 from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError, SiteError, SiteRefusedError
 from bridge.pools.submitter.submitter_pool import SubmitterPool
@@ -126,7 +125,7 @@ class _Publisher:
             self._pool.on_event(event)
 
 
-class InProcessSite:
+class InProcessSite(PoolSource):
     """The pool of an open :class:`~bridge.site.service.Service`.
 
     The service's supervisor must be that of the process. Every source of pools that has a ``SiteConfig`` makes a
@@ -135,11 +134,11 @@ class InProcessSite:
 
     def __init__(self, service: Service, owner: str = OWNER) -> None:
         self.service = service
-        self.clock: Clock = service.clock
+        self.clock = service.clock
         self.pool = SubmitterPool(
             service.config.pool, owner, lambda _folder: InProcessClient(service.handlers, owner), service.clock
         )
-        self.directory: Directory = OnePool(self.pool)
+        self.directory = OnePool(self.pool)
         self._publisher = _Publisher(self.pool, owner)
 
     def start(self, supervisor: Supervisor) -> None:
@@ -150,10 +149,6 @@ class InProcessSite:
     def stop(self) -> None:
         """Release the leadership of the submitter."""
         self.service.stop()
-
-    def checks(self) -> Mapping[str, Callable[[], str | None]]:
-        """Return no readiness checks of its own."""
-        return {}
 
     def _run(self, supervisor: Supervisor) -> None:
         while not supervisor.wait(PERIOD):

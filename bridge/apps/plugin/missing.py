@@ -54,12 +54,11 @@ class MissingJobs:
             jobs = {uid: status for uid, status in views[name].items() if uid in self._requested}
             missing = pool.missing() & jobs.keys()
             before = self._brakes.get(name, brake.Brake())
-            known = sum(status.phase != "ended" for status in jobs.values())
-            after = brake.step(before, known, missing, self._clock.monotonic(), self._limits, reported=missing)
+            expected = sum(status.phase != "ended" for status in jobs.values())
+            after = brake.step(before, expected, missing, self._clock.monotonic(), self._limits, reported=missing)
             if after.engaged and not before.engaged:
-                log.error(
-                    "many jobs are missing at once; none is cancelled yet", extra=kv(pool=name, jobs=len(missing))
-                )
+                extra = kv(pool=name, jobs=len(missing))
+                log.error("many jobs are missing at once; none is cancelled yet", extra=extra)
             self._brakes[name] = after
             allowed[name] = [pod_of(jobs[uid]) for uid in sorted(after.allowed & jobs.keys())]
         # a site that does not answer must not delay the cancellations at others

@@ -143,10 +143,7 @@ def _path(route: Route) -> Schema:
         },
     }
     if about.body is not None:
-        operation["requestBody"] = {
-            "required": about.required,
-            "content": {"application/json": {"schema": about.body}},
-        }
+        operation["requestBody"] = {"required": about.required, "content": {"application/json": {"schema": about.body}}}
     return {
         method.lower(): {**operation, "operationId": f"{route.handler}-{method.lower()}"} for method in route.methods
     }

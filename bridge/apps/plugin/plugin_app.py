@@ -71,12 +71,12 @@ class PluginHandlers:
 
     def create(self, data: bytes) -> flask.Response:
         """Submit pods."""
-        asked = bodies.creations(data)
+        creations = bodies.creations(data)
         answers = []
-        for each in asked.pods:
+        for each in creations.pods:
             uid, jid = self._pods.create(each)
             answers.append({"PodUID": uid, "PodJID": jid})
-        return _json(answers if asked.several else answers[0])
+        return _json(answers if creations.several else answers[0])
 
     def delete(self, data: bytes) -> flask.Response:
         """Cancel the job of a pod."""
@@ -84,8 +84,8 @@ class PluginHandlers:
 
     def status(self, data: bytes) -> flask.Response:
         """Report the state of pods; without pods, answer a ping."""
-        asked = bodies.pods(data)
-        return _json(self._pods.statuses(asked)) if asked else self.ping(data)
+        pods = bodies.pods(data)
+        return _json(self._pods.statuses(pods)) if pods else self.ping(data)
 
     def ping(self, _data: bytes) -> flask.Response:
         """Report resources and taints."""
@@ -93,10 +93,10 @@ class PluginHandlers:
 
     def logs(self, data: bytes) -> flask.Response:
         """Send the log of a container."""
-        told, options = bodies.log_request(data, self._clock.time())
-        with self._shares.unless_it_fails(told.namespace, told.pod_uid) as leave:
-            pool, pieces = self._pods.logs(told, options)
-            response = log_response(pieces, pool=pool, job=told.pod_uid)
+        request, options = bodies.log_request(data, self._clock.time())
+        with self._shares.unless_it_fails(request.namespace, request.pod_uid) as leave:
+            pool, pieces = self._pods.logs(request, options)
+            response = log_response(pieces, pool=pool, job=request.pod_uid)
         response.call_on_close(leave)
         return response
 
@@ -123,9 +123,8 @@ def make_app(pods: Pods, reports: Reports, access: ServerAccess, clock: Clock, *
     def authorize() -> None:
         flask.g.began = time.monotonic()
         request = flask.request
-        refuse_foreign(
-            request.headers, loopback=loopback, other_type=bool(request.content_length) and not request.is_json
-        )
+        other_type = bool(request.content_length) and not request.is_json
+        refuse_foreign(request.headers, loopback=loopback, other_type=other_type)
         if (refusal := access.refusal(request.environ)) is not None:
             raise AnswerError(401, refusal)
 
@@ -182,9 +181,8 @@ def _note(error: AnswerError) -> None:
     session = flask.request.headers.get(SESSION, "")[:80]
     level = logging.WARNING if error.status >= 500 else logging.INFO
     # the text of an error names fields, never values that may be secrets
-    log.log(
-        level, "request failed", extra=kv(path=flask.request.path, status=error.status, error=error, session=session)
-    )
+    extra = kv(path=flask.request.path, status=error.status, error=error, session=session)
+    log.log(level, "request failed", extra=extra)
 
 
 def _json(content: object) -> flask.Response:

@@ -60,15 +60,15 @@ class Pods:
         self._deletions = Deletions()
 
     # --- create -------------------------------------------------------------------------------------------------------
-    def create(self, asked: Creation) -> tuple[str, str]:
+    def create(self, creation: Creation) -> tuple[str, str]:
         """Submit a pod; return its UID and the batch system's name of its job, which is never empty."""
         end = time.monotonic() + self._patience
-        uid = str(asked.pod["metadata"]["uid"])
-        if asked.script:
+        uid = str(creation.pod["metadata"]["uid"])
+        if creation.script:
             log.warning("a job script is ignored: podbridge builds its own", extra=kv(job=uid))
         share = max(LEAST_SHARE, MOST_CREATIONS // max(1, len(self._directory.pools())))
-        with self._deletions.creating(uid), self._creations.hold(self._pool_name(asked.pod), share):
-            return uid, self._submit_patiently(asked, end).job_id or uid
+        with self._deletions.creating(uid), self._creations.hold(self._pool_name(creation.pod), share):
+            return uid, self._submit_patiently(creation, end).job_id or uid
 
     def _pool_name(self, pod: Pod) -> str:
         """Return the name of the pod's pool; empty if it has not announced itself yet."""
@@ -77,61 +77,58 @@ class Pods:
         except SiteDownError:
             return ""
 
-    def _submit_patiently(self, asked: Creation, end: float) -> JobStatus:
+    def _submit_patiently(self, creation: Creation, end: float) -> JobStatus:
         """Submit a pod, again and again until the monotonic time ``end`` while the site does not answer."""
         while True:
             try:
-                return self._submit(asked)
+                return self._submit(creation)
             except MissingReferenceError:  # the request has all objects that the client will send
                 raise
             except SiteError as error:
                 if not error.retryable or time.monotonic() + PAUSE >= end or self._wait(PAUSE):
                     raise
-                log.info("submission is repeated", extra=kv(job=asked.pod["metadata"]["uid"], error=error))
+                log.info("submission is repeated", extra=kv(job=creation.pod["metadata"]["uid"], error=error))
 
-    def _submit(self, asked: Creation) -> JobStatus:
-        uid = asked.pod["metadata"]["uid"]
+    def _submit(self, creation: Creation) -> JobStatus:
+        uid = creation.pod["metadata"]["uid"]
         if self._deletions.refuses_creation(uid):
             raise SiteRefusedError("the pod was deleted", reason="Forgotten")
-        pool = self._directory.choose(asked.pod)
+        pool = self._directory.choose(creation.pod)
         readiness = pool.ready()
         if not readiness.ok:
             raise SiteDownError(f"pool {pool.name}: {readiness.reason}: {readiness.message}")
-        return pool.submit(pool.prepare(asked.pod), asked.objects)
+        return pool.submit(pool.prepare(creation.pod), creation.objects)
 
     # --- status -------------------------------------------------------------------------------------------------------
-    def statuses(self, asked: Sequence[Pod]) -> list[dict[str, Any]]:
+    def statuses(self, pods: Sequence[Pod]) -> list[dict[str, Any]]:
         """Return the PodStatus of each pod in their order; a pod whose state cannot be determined now is left out.
 
         Raises the error of a site if that concerns all pods.
         """
-        self.requested.update(pod["metadata"]["uid"] for pod in asked)
-        known: dict[int, JobStatus | None] = {}
+        self.requested.update(pod["metadata"]["uid"] for pod in pods)
+        states: dict[int, JobStatus | None] = {}
         unsure: list[int] = []
-        for index, pod in enumerate(asked):
+        for index, pod in enumerate(pods):
             job = self._viewed(pod)
             if job is not None:
-                known[index] = job
+                states[index] = job
             else:
                 unsure.append(index)
         errors: list[BridgeError | AnswerError] = []
 
         def ask(index: int) -> None:
             try:
-                known[index] = self._asked(asked[index])
+                states[index] = self._site_status(pods[index])
             except (SiteError, AnswerError) as error:
                 errors.append(error)
 
         at_once(ASKERS, ask, unsure)
-        if errors and not known:
+        if errors and not states:
             raise errors[0]
         if errors:
             log.warning("pods without a state", extra=kv(pods=len(errors), error=errors[0]))
-        return [
-            pod_status(asked[index], _of_this_pod(asked[index], known[index]))
-            for index in range(len(asked))
-            if index in known
-        ]
+        answered = [(pod, states[index]) for index, pod in enumerate(pods) if index in states]
+        return [pod_status(pod, _of_this_pod(pod, state)) for pod, state in answered]
 
     def _viewed(self, pod: Pod) -> JobStatus | None:
         """Return the state of a job from the view of its pool, without a request."""
@@ -143,7 +140,7 @@ class Pods:
             return None
         return pool.job(pod["metadata"]["uid"]) if pool.lists else None
 
-    def _asked(self, pod: Pod) -> JobStatus | None:
+    def _site_status(self, pod: Pod) -> JobStatus | None:
         status = self._directory.choose(pod).status(pod)
         if status is None:
             self._deletions.gone(pod["metadata"]["uid"])
@@ -205,11 +202,11 @@ class Pods:
             if is_creating:
                 raise UnknownJobError("the pod is being created; its cancellation is repeated")
         try:
-            known = pool.job(metadata["uid"]) or pool.status(pod)
+            job = pool.job(metadata["uid"]) or pool.status(pod)
         except UntracedJobError:
             # clients also delete pods that were refused, and no user can state no-job for a pod that is gone
-            known = None
-        if known is not None and _of_this_pod(pod, known) is None:
+            job = None
+        if job is not None and _of_this_pod(pod, job) is None:
             if is_first:
                 self._deletions.withdraw(metadata["uid"])
             raise AnswerError(404, f"pod {metadata['namespace']}/{metadata['name']} has another UID")
@@ -229,9 +226,9 @@ class Pods:
                 self._deletions.ended(uid)
 
     # --- logs ---------------------------------------------------------------------------------------------------------
-    def logs(self, told: LogStruct, options: LogOptions) -> tuple[str, Iterator[bytes]]:
+    def logs(self, request: LogStruct, options: LogOptions) -> tuple[str, Iterator[bytes]]:
         """Return the name of the pool and the pieces of a log."""
-        pod = {"metadata": {"namespace": told.namespace, "name": told.pod_name, "uid": told.pod_uid}}
+        pod = {"metadata": {"namespace": request.namespace, "name": request.pod_name, "uid": request.pod_uid}}
         pool, status = self._find(pod)
         names = [each.name for each in (*status.containers, *status.init_containers)]
         if not options.container:
@@ -280,10 +277,10 @@ def _of_this_pod(pod: Pod, status: JobStatus | None) -> JobStatus | None:
 
 
 def _grace(pod: Pod) -> float:
-    told = pod["metadata"].get("deletionGracePeriodSeconds")
-    if told is None:
-        told = (pod.get("spec") or {}).get("terminationGracePeriodSeconds")
-    return float(DEFAULT_GRACE if told is None else told)
+    seconds = pod["metadata"].get("deletionGracePeriodSeconds")
+    if seconds is None:
+        seconds = (pod.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return float(DEFAULT_GRACE if seconds is None else seconds)
 
 
 # --- the limit of requests for each pool ------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Reports:
     def _resources(self) -> PingResponse:
         pools = self._directory.pools()
         problems = {name: self._problem(pool) for name, pool in pools.items()}
-        usable = [found for name, pool in pools.items() if not problems[name] and (found := pool.announced())]
+        usable = [announced for name, pool in pools.items() if not problems[name] and (announced := pool.announced())]
         if not usable:
             raise SiteDownError(_joined(problems) or "no pool has announced itself yet")
         if len(pools) == 1:
@@ -56,7 +56,7 @@ class Reports:
 
         Raises :class:`SiteDownError` if none of them does.
         """
-        announced = [found[0] for pool in self._directory.pools().values() if (found := self._usable(pool))]
+        announced = [pair[0] for pool in self._directory.pools().values() if (pair := self._usable(pool))]
         if not announced:
             raise SiteDownError("no pool accepts jobs")
         return flat(total(announcement.free or announcement.capacity for announcement in announced))
@@ -87,10 +87,10 @@ class Reports:
         return None
 
     def _problem(self, pool: Pool) -> str:
-        found = pool.announced()
-        if found is None:
+        announced = pool.announced()
+        if announced is None:
             return "it has not announced itself yet"
-        announcement, at = found
+        announcement, at = announced
         age = self._clock.monotonic() - at
         if age > max(SILENT_AFTER, 3 * announcement.period):
             return f"no announcement for {age:.0f} s"
@@ -105,9 +105,9 @@ def _joined(problems: Mapping[str, str]) -> str:
 
 
 def _line(name: str, pool: Pool, problem: str) -> str:
-    found = pool.announced()
-    if found is None:
+    announced = pool.announced()
+    if announced is None:
         return f"{name}: {problem}"
-    announcement: Announcement = found[0]
+    announcement: Announcement = announced[0]
     resources = " ".join(f"{key}={value}" for key, value in sorted(announcement.capacity.items()))
     return f"{name}: {problem or 'ok'}; {announcement.batch}; {announcement.runtime}; {resources}"

@@ -8,20 +8,17 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from bridge import __version__
 from bridge.apps.plugin import listen
 from bridge.apps.plugin.bodies import LIMIT
-from bridge.apps.plugin.directory import Directory
+from bridge.apps.plugin.directory import PoolSource
 from bridge.apps.plugin.listen import Address
 from bridge.apps.plugin.missing import MissingJobs
 from bridge.apps.plugin.plugin_app import LOGS_PATH, make_app
 from bridge.apps.plugin.plugin_pods import MOST_CREATIONS, Pods
 from bridge.apps.plugin.plugin_reports import Reports
-from bridge.clock import Clock
 from bridge.core.threads import GC_THRESHOLD, SWITCH_INTERVAL, Supervisor
 from bridge.errors import BridgeError
 from bridge.logs import kv
@@ -41,22 +38,6 @@ REPEAT_PERIOD = 5.0
 """Seconds between two attempts of a cancellation that a site does not answer, and between two looks at deleted pods."""
 LAST_WRITES = 5.0
 _M_ARENA_MAX = -8
-
-
-class PoolSource(Protocol):
-    """The origin of the pools."""
-
-    clock: Clock
-    directory: Directory
-
-    def start(self, supervisor: Supervisor) -> None:
-        """Start the threads that follow the pools."""
-
-    def stop(self) -> None:
-        """End in order, after the last request was answered."""
-
-    def checks(self) -> Mapping[str, Callable[[], str | None]]:
-        """Return readiness checks by name; none: the process is ready when a pool accepts jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +151,8 @@ def run(source: PoolSource, options: Options, supervisor: Supervisor) -> int:
     except BridgeError as error:
         supervisor.fail(error.with_hint)
     else:
-        where = options.address.unix or f"{options.address.host}:{plugin.port}"
-        log.info("started", extra=kv(version=__version__, listen=where))
+        address = options.address.unix or f"{options.address.host}:{plugin.port}"
+        log.info("started", extra=kv(version=__version__, listen=address))
     supervisor.stopping.wait()
     if supervisor.failure is not None:
         log.error("ending", extra=kv(why=supervisor.failure))

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.apps.plugin.directory import ByToleration, OnePool
+from bridge.apps.plugin.directory import Directory, OnePool
 from bridge.apps.plugin.plugin_app import make_app
 from bridge.apps.plugin.plugin_pods import Pods
 from bridge.apps.plugin.plugin_reports import Reports
@@ -36,7 +36,7 @@ class Api:
     def __init__(self, *pools, patience=0.0, by_toleration=False, wait=lambda seconds: False, loopback=True):
         self.pools = {pool.name: pool for pool in pools}
         self.clock = FakeClock()
-        directory = OnePool(pools[0]) if not by_toleration else ByToleration(lambda: self.pools)
+        directory = OnePool(pools[0]) if not by_toleration else Directory(lambda: self.pools)
         for pool in pools:
             pool.heard = (pool.heard[0], self.clock.monotonic())
         self.handler = Pods(directory, wait, patience)
