@@ -11,12 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bridge import names
-from bridge.clock import Clock
-from bridge.config.hub import Config
-from bridge.control.control_loop import Loop
+from bridge.control.control_loop import KubeDependencies, Loop
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
-from bridge.kube.cache import Cache
-from bridge.kube.kube_client import KubeClient
 from bridge.kube.lease import Elector
 from bridge.kube.resources import CONFIGMAPS
 from bridge.logs import kv
@@ -55,11 +51,11 @@ def difference(live: Mapping[str, str], desired: Mapping[str, str]) -> dict[str,
 class GuardedNodes(Loop):
     """Writes the ConfigMap when the set of guarded nodes changes."""
 
-    def __init__(self, config: Config, kube: KubeClient, nodes: Cache, elector: Elector | None, clock: Clock) -> None:
-        super().__init__("guarded-nodes", (nodes,), elector, 1, clock)
-        self._config = config
-        self._kube = kube.fenced(self.check_leadership)
-        self._nodes = nodes
+    def __init__(self, shared: KubeDependencies, elector: Elector | None) -> None:
+        super().__init__("guarded-nodes", (shared.nodes,), elector, 1, shared.clock)
+        config = self._config = shared.config
+        self._nodes = shared.nodes
+        self._kube = shared.kube.fenced(self.check_leadership)
         self._path = CONFIGMAPS.path(config.leader_election.namespace, names.guarded_nodes(config.installation))
         self._written: dict[str, str] | None = None
         self._due = 0.0

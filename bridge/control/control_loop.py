@@ -47,6 +47,17 @@ STUCK = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class KubeDependencies:
+    """What all loops of a process share: the configuration, the client of Kubernetes, the cache of nodes, Events."""
+
+    config: Config
+    kube: KubeClient
+    nodes: Cache
+    events: EventRecorder
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
 class Dependencies:
     """The clients and caches of Kubernetes and Slurm; ``cluster`` is the UID of the namespace kube-system."""
 

@@ -8,9 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge.clock import Clock
-from bridge.config.hub import Config
-from bridge.control.control_loop import Loop
+from bridge.control.control_loop import KubeDependencies, Loop
 from bridge.errors import (
     BridgeError,
     KubeConflictError,
@@ -20,8 +18,6 @@ from bridge.errors import (
     LostLeadershipError,
 )
 from bridge.kube.cache import Cache
-from bridge.kube.events import EventRecorder
-from bridge.kube.kube_client import KubeClient
 from bridge.kube.lease import Elector
 from bridge.kube.resources import MASTER_QUEUES, Resource
 from bridge.telemetry.metrics import QUEUE_FLAVORS, QUEUE_WRITES, counted
@@ -49,21 +45,12 @@ class Kueue:
 class Queues(Loop):
     """Keeps Kueue's objects of all MasterQueues in step with the pools."""
 
-    def __init__(
-        self,
-        config: Config,
-        kube: KubeClient,
-        nodes: Cache,
-        kueue: Kueue,
-        events: EventRecorder,
-        elector: Elector | None,
-        clock: Clock,
-    ) -> None:
-        caches = (nodes, kueue.queues, *kueue.kinds.values())
-        super().__init__("queues", caches, elector, 1, clock)  # one worker: flavors are written before queues
-        self._config, self._nodes, self._kueue, self._events = config, nodes, kueue, events
-        self._kube = kube.fenced(self.check_leadership)
-        self._manager = f"{config.installation}-queues"
+    def __init__(self, shared: KubeDependencies, kueue: Kueue, elector: Elector | None) -> None:
+        caches = (shared.nodes, kueue.queues, *kueue.kinds.values())
+        super().__init__("queues", caches, elector, 1, shared.clock)  # one worker: flavors are written before queues
+        self._config, self._nodes, self._kueue, self._events = shared.config, shared.nodes, kueue, shared.events
+        self._kube = shared.kube.fenced(self.check_leadership)
+        self._manager = f"{shared.config.installation}-queues"
         self._failures: dict[str, dict[str, _Failure]] = {}
         """UID of a MasterQueue -> object -> why the last write of it has failed."""
         self._lock = threading.Lock()
@@ -73,7 +60,7 @@ class Queues(Loop):
 
     def reconcile(self) -> None:
         """Decide about all MasterQueues, and submit the writes to the worker."""
-        kueue, config = self._kueue, self.config
+        kueue, config = self._kueue, self._config
         queues = kueue.queues.items()
         view = View(
             queues,
@@ -121,11 +108,6 @@ class Queues(Loop):
             changed = remaining != self._failures
             self._failures = {uid: failures for uid, failures in remaining.items() if failures}
             return changed
-
-    @property
-    def config(self) -> Config:
-        """Return the configuration."""
-        return self._config
 
     def _call(self, action: Action) -> tuple[str, Any]:
         match action:

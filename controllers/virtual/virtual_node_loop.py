@@ -9,15 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from bridge import names
-from bridge.clock import Clock, rfc3339
-from bridge.config.hub import Config
-from bridge.control.control_loop import Loop
+from bridge.clock import rfc3339
+from bridge.control.control_loop import KubeDependencies, Loop
 from bridge.core import isolation
 from bridge.core.threads import Supervisor
 from bridge.core.workers import Workers
 from bridge.kube.cache import Cache
-from bridge.kube.events import EventRecorder
-from bridge.kube.kube_client import KubeClient
 from bridge.kube.lease import Elector
 from bridge.kube.resources import PODS
 from bridge.logs import kv
@@ -95,29 +92,26 @@ class VirtualNodes(Loop):
 
     def __init__(
         self,
-        config: Config,
-        kube: KubeClient,
-        node_cache: Cache,
-        events: EventRecorder,
+        shared: KubeDependencies,
         elector: Elector | None,
-        clock: Clock,
         pools: Pools,
         settings: NodeSettings,
         link_problem: Callable[[], str | None] = lambda: None,
         remembered: Callable[[str], int] = lambda _: 0,
         forget: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__("virtual-nodes", (node_cache,), elector, 4, clock)
+        super().__init__("virtual-nodes", (shared.nodes,), elector, 4, shared.clock)
+        config, kube, events, clock = shared.config, shared.kube, shared.events, shared.clock
         self.settings = settings
         self._kube = kube
-        self._nodes = node_cache
+        self._nodes = shared.nodes
         self._pools = pools
         self._link_problem = link_problem
         self._remembered = remembered
         self._threads, self._pool_threads = config.workers, config.pools.workers
         self._history = virtual_node_decide.History()
         check = self.check_leadership
-        self._node_writer = NodeWriter(kube, node_cache, events, clock, check, settings.remove_after, forget)
+        self._node_writer = NodeWriter(kube, shared.nodes, events, clock, check, settings.remove_after, forget)
         reader, submit_timeout = ReferenceReader(kube, config, clock), config.pools.submit_timeout
         wait = config.pools.race.wait
         actor = PodActor(kube, events, reader, clock, check, settings.address, submit_timeout, wait)

@@ -18,7 +18,7 @@ from bridge.apps.hub.hub_hints import HintServers
 from bridge.apps.hub.hub_queues import HubQueues
 from bridge.clock import SystemClock
 from bridge.config.hub import Config, jwt_source
-from bridge.control.control_loop import Dependencies, Loop
+from bridge.control.control_loop import Dependencies, KubeDependencies, Loop
 from bridge.core.threads import GC_THRESHOLD, SWITCH_INTERVAL, Supervisor
 from bridge.errors import BridgeError, KubeError, LostLeadershipError
 from bridge.kube.cache import Cache
@@ -156,13 +156,13 @@ class Hub:
             common = (self.config, self.kube, (pods, self.nodes), self.events, electors["scheduler"], self.clock)
             loops.append(PoolScheduler(*common, local, has_job))
         if "controllers" in electors:
+            shared = KubeDependencies(self.config, self.kube, self.nodes, self.events, self.clock)
             elector = electors["controllers"]
             if self.config.pools.enabled:
-                loops.append(self._pool_loop(elector, version, cluster))
-            loops.append(GuardedNodes(self.config, self.kube, self.nodes, elector, self.clock))
+                loops.append(self._pool_loop(shared, elector, version, cluster))
+            loops.append(GuardedNodes(shared, elector))
             if self.config.queues.enabled:
-                queues = HubQueues(self.config, self.kube, self.nodes, self.events, elector, self.clock)
-                queues.start(self.supervisor, self.health)
+                HubQueues(shared, elector).start(self.supervisor, self.health)
         for loop in loops:
             self.loops.append(loop)
             self.health.live(loop.name, loop.stuck)
@@ -206,14 +206,12 @@ class Hub:
         spawn("slurm-hints", lambda: dependencies.poller.run_hints(stopping))
         return loops
 
-    def _pool_loop(self, elector: Elector | None, version: str, cluster: str) -> Loop:
+    def _pool_loop(self, shared: KubeDependencies, elector: Elector | None, version: str, cluster: str) -> Loop:
         """Create the loop of the virtual nodes, and start the NATS connection and the kubelet API."""
         # here, since it imports the clients of all kinds of pools: 16 MiB and a quarter of the time of a start
         from bridge.apps.hub.hub_pools import HubPools
 
-        pools = HubPools(
-            self.config, self.kube, self.nodes, self.events, elector, self.clock, self.identity, version, cluster
-        )
+        pools = HubPools(shared, elector, self.identity, version, cluster)
         pools.start(self.supervisor, self.health)
         return pools.loop
 

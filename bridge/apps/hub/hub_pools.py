@@ -11,10 +11,8 @@ from urllib.parse import urlsplit
 from bridge import names
 from bridge.clock import Clock
 from bridge.config.hub import Config
+from bridge.control.control_loop import KubeDependencies
 from bridge.core.threads import Supervisor
-from bridge.kube.cache import Cache
-from bridge.kube.events import EventRecorder
-from bridge.kube.kube_client import KubeClient
 from bridge.kube.lease import Elector
 from bridge.pools.registry import PoolRegistry, PoolSource
 from bridge.pools.store.nats_store import NatsStore
@@ -93,19 +91,10 @@ class HubPools:
     """
 
     def __init__(
-        self,
-        config: Config,
-        kube: KubeClient,
-        nodes: Cache,
-        events: EventRecorder,
-        elector: Elector | None,
-        clock: Clock,
-        identity: str,
-        version: str,
-        cluster: str,
+        self, shared: KubeDependencies, elector: Elector | None, identity: str, version: str, cluster: str
     ) -> None:
-        pools = config.pools
-        address = node_address(config, kube.server)
+        config, clock, pools = shared.config, shared.clock, shared.config.pools
+        address = node_address(config, shared.kube.server)
         self._link: Link | None = None
         self._persistence: PoolPersistence | None = None
         # first those that the configuration names: a site must not take the name of one of them over NATS
@@ -117,36 +106,22 @@ class HubPools:
             self._persistence = self._make_persistence(config, link, nats, clock, cluster)
             sources.append(nats)
         self._pools = PoolRegistry(sources)
-        self._kubelet = self._make_kubelet(config, kube, clock, address)
-        settings = NodeSettings(
-            silent_after=pools.silent_after,
-            remove_after=pools.remove_after,
-            address=address,
-            port=pools.kubelet_port,
-            version=version,
-        )
-        self.loop = VirtualNodes(
-            config,
-            kube,
-            nodes,
-            events,
-            elector,
-            clock,
-            self._pools,
-            settings,
-            self._link.problem if self._link is not None else lambda: None,
-            self._persistence.remembered if self._persistence is not None else lambda _: 0,
-            self._pools.remove,
-        )
-
-    def _make_kubelet(self, config: Config, kube: KubeClient, clock: Clock, address: str) -> Kubelet:
-        return Kubelet(
+        self._kubelet = Kubelet(
             kubelet_settings(config, address),
-            kube,
+            shared.kube,
             clock,
             find=self._find,
             pods=lambda: self.loop.pods(),
             pools=self._pools.pools,
+        )
+        self.loop = VirtualNodes(
+            shared,
+            elector,
+            self._pools,
+            NodeSettings(pools.silent_after, pools.remove_after, address, pools.kubelet_port, version),
+            self._link.problem if self._link is not None else lambda: None,
+            self._persistence.remembered if self._persistence is not None else lambda _: 0,
+            self._pools.remove,
         )
 
     def _make_persistence(

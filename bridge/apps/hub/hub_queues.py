@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from bridge.clock import Clock
-from bridge.config.hub import Config
+from bridge.control.control_loop import KubeDependencies
 from bridge.core.threads import Supervisor
 from bridge.errors import KubeError
 from bridge.kube.cache import Cache
 from bridge.kube.discovery import is_served
-from bridge.kube.events import EventRecorder
-from bridge.kube.kube_client import KubeClient
 from bridge.kube.lease import Elector
 from bridge.kube.resources import MASTER_QUEUES, Resource
 from bridge.logs import kv
@@ -30,17 +27,8 @@ CHECK_PERIOD = 60.0
 class HubQueues:
     """Waits for the APIs, and starts the loop of the MasterQueues and its caches."""
 
-    def __init__(
-        self,
-        config: Config,
-        kube: KubeClient,
-        nodes: Cache,
-        events: EventRecorder,
-        elector: Elector | None,
-        clock: Clock,
-    ) -> None:
-        self._config, self._kube, self._nodes = config, kube, nodes
-        self._events, self._elector, self._clock = events, elector, clock
+    def __init__(self, shared: KubeDependencies, elector: Elector | None) -> None:
+        self._shared, self._kube, self._elector = shared, shared.kube, elector
         self._reported = ""
 
     def start(self, supervisor: Supervisor, health: Health) -> None:
@@ -69,13 +57,13 @@ class HubQueues:
 
     def _run(self, version: str, supervisor: Supervisor, health: Health) -> None:
         log.info("MasterQueues are served", extra=kv(kueue=version))
-        queues = Cache(self._kube, MASTER_QUEUES, name="masterqueues", clock=self._clock)
+        queues = Cache(self._kube, MASTER_QUEUES, name="masterqueues", clock=self._shared.clock)
         kinds = {
-            kind: Cache(self._kube, resource(version, kind), name=plural, clock=self._clock)
+            kind: Cache(self._kube, resource(version, kind), name=plural, clock=self._shared.clock)
             for kind, plural in PLURALS.items()
         }
         kueue = Kueue(version, queues, kinds)
-        loop = Queues(self._config, self._kube, self._nodes, kueue, self._events, self._elector, self._clock)
+        loop = Queues(self._shared, kueue, self._elector)
         health.live(loop.name, loop.stuck)
         loop.start(supervisor)
         for cache in (queues, *kinds.values()):

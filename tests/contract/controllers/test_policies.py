@@ -11,9 +11,11 @@ import pytest
 from bridge import names
 from bridge.clock import SystemClock
 from bridge.config.hub import Config
+from bridge.control.control_loop import KubeDependencies
 from bridge.core.threads import Supervisor
 from bridge.errors import KubeError, KubeForbiddenError, KubeInvalidError
 from bridge.kube.cache import Cache
+from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.prune import prune_node
 from bridge.kube.resources import (
@@ -55,7 +57,7 @@ def guard_once(kubernetes: Any) -> None:
     supervisor = Supervisor()
     config = Config.model_validate({"pools": {"nats": {"servers": ["wss://nats.example.org"]}}})
     nodes = Cache(client, NODES, name="nodes", prune=prune_node)
-    loop = GuardedNodes(config, client, nodes, None, SystemClock())
+    loop = GuardedNodes(KubeDependencies(config, client, nodes, EventRecorder(client), SystemClock()), None)
     loop.start(supervisor)
     supervisor.spawn("nodes", lambda: nodes.run(supervisor.stopping))
     admin = KubeClient.load(str(kubernetes.kubeconfig))

@@ -10,6 +10,7 @@ import pytest
 from bridge.apps.hub.hub_pools import HubPools
 from bridge.clock import SystemClock
 from bridge.config.hub import parse
+from bridge.control.control_loop import KubeDependencies
 from bridge.core.threads import Supervisor
 from bridge.errors import KubeNotFoundError
 from bridge.kube.cache import Cache
@@ -49,7 +50,8 @@ class Hub:
         self.kube = KubeClient.load(str(kubernetes.podbridge_kubeconfig))
         nodes, clock = Cache(self.kube, NODES, name="nodes", prune=prune_node), SystemClock()
         self.events = EventRecorder(self.kube, rate=100)
-        self.remote = HubPools(config, self.kube, nodes, self.events, None, clock, "test", "v1.0.0-podbridge", OWNER)
+        shared = KubeDependencies(config, self.kube, nodes, self.events, clock)
+        self.remote = HubPools(shared, None, "test", "v1.0.0-podbridge", OWNER)
         self.remote.start(self.supervisor, Health())
         self.remote.loop.start(self.supervisor)
         self.supervisor.spawn("nodes", lambda: nodes.run(self.supervisor.stopping))

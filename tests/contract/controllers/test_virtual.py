@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY
 
 from bridge.clock import SystemClock
 from bridge.config.hub import parse
+from bridge.control.control_loop import KubeDependencies
 from bridge.core.threads import Supervisor
 from bridge.errors import KubeNotFoundError, SiteRefusedError
 from bridge.kube.cache import Cache
@@ -44,7 +45,8 @@ class Hub:
         nodes = Cache(self.kube, NODES, name="nodes", prune=prune_node)
         self.events = EventRecorder(self.kube, rate=options.get("rate", 100))
         settings = NodeSettings(2.0, options.get("remove_after", 3600.0), "127.0.0.1", 10250, "v1.0.0-podbridge")
-        self.loop = VirtualNodes(config, self.kube, nodes, self.events, None, SystemClock(), pools, settings)
+        shared = KubeDependencies(config, self.kube, nodes, self.events, SystemClock())
+        self.loop = VirtualNodes(shared, None, pools, settings)
         self.loop.start(self.supervisor)
         self.supervisor.spawn("nodes", lambda: nodes.run(self.supervisor.stopping))
         self.supervisor.spawn("events", lambda: self.events.run(self.supervisor.stopping))

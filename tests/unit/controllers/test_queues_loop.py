@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bridge.config.hub import parse
+from bridge.control.control_loop import KubeDependencies
 from bridge.errors import (
     KubeConflictError,
     KubeForbiddenError,
@@ -53,7 +54,7 @@ def loop(kube):
     cache = SimpleNamespace(apply=applied.append, subscribe=lambda _: None, synced=True, items=list)
     recorder = SimpleNamespace(event=lambda *args, **more: events.append((args[1:], more)))
     kueue = Kueue("v1beta2", cache, dict.fromkeys(PLURALS, cache))
-    made = Queues(parse(""), kube, cache, kueue, recorder, None, FakeClock())
+    made = Queues(KubeDependencies(parse(""), kube, cache, recorder, FakeClock()), kueue, None)
     return made, applied, events
 
 

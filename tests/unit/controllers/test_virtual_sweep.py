@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from bridge.config.hub import Config
+from bridge.control.control_loop import KubeDependencies
 from bridge.core.threads import Supervisor
 from bridge.core.workers import Workers
 from bridge.kube.cache import Cache
@@ -39,7 +40,8 @@ class Sweeps:
         kube = cast(KubeClient, SimpleNamespace(fenced=lambda _: None))
         settings = NodeSettings(30, 3600, "10.0.0.1", 10250, "v1")
         nodes, events = cast(Cache, Pods()), cast(EventRecorder, None)
-        self.loop = VirtualNodes(Config(), kube, nodes, events, None, self.clock, FakePools(), settings)
+        shared = KubeDependencies(Config(), kube, nodes, events, self.clock)
+        self.loop = VirtualNodes(shared, None, FakePools(), settings)
         cache = cast(Cache, Pods({"metadata": {"uid": f"u{number}"}} for number in range(pods)))
         self.record = PoolState("site", cache, Workers("pool", 1), Supervisor(), usable=True)
         self.state = _LoopState(self.clock.monotonic())

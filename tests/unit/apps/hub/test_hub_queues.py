@@ -4,6 +4,7 @@ import pytest
 
 from bridge.apps.hub.hub_queues import HubQueues
 from bridge.config.hub import parse
+from bridge.control.control_loop import KubeDependencies
 from bridge.core.threads import Supervisor
 from bridge.errors import KubeNotFoundError, KubeUnavailableError
 
@@ -24,17 +25,21 @@ class Kube:
         return {"resources": [{"name": "clusterqueues"}, {"name": "masterqueues"}]}
 
 
+def shared(kube):
+    return KubeDependencies(parse(""), kube, None, None, None)
+
+
 @pytest.mark.parametrize(
     ("served", "found"),
     [(("vk.io/v1", BETA2, "kueue.x-k8s.io/v1beta1"), "v1beta2"), (("vk.io/v1", "kueue.x-k8s.io/v1beta1"), "v1beta1")],
 )
 def test_the_newest_version_of_kueues_api_is_used(served, found):
-    assert HubQueues(parse(""), Kube(*served), None, None, None, None)._served() == found
+    assert HubQueues(shared(Kube(*served)), None)._served() == found
 
 
 def test_the_process_ends_when_the_version_is_not_served_any_more():
     kube, supervisor = Kube("vk.io/v1", BETA2), Supervisor()
-    queues = HubQueues(parse(""), kube, None, None, None, None)
+    queues = HubQueues(shared(kube), None)
     queues._check("v1beta2", supervisor)
     assert supervisor.failure is None
     queues._kube = SimpleNamespace(get=refuse)
