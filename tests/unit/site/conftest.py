@@ -141,6 +141,19 @@ class World:
     def submit(self, uid=UID, **more):
         return self.submitter.submit(OWNER, uid, SubmitMessage(namespace="ns", name="pod", script="true\n", **more))
 
+    def submit_lost(self):
+        """Submit a job of which neither the submitter nor the batch system hears."""
+        self.batch.swallow = True
+        with pytest.raises(BatchUnknownOutcomeError):
+            self.submit()
+        self.batch.swallow = False
+
+    def run_job(self, seconds=0.0):
+        """Submit a job, have its script begin, and look at it after so many seconds."""
+        self.submit()
+        self.begin()
+        self.look(seconds)
+
     def status(self, uid=UID):
         return self.submitter.status(OWNER, uid).status
 
@@ -161,6 +174,12 @@ class World:
         self.write("started/job", "", uid)
         self.write("state/pod.json", '{"phase":"Running","host":"n1","ip":"10.0.0.1","startedAt":7}', uid)
         self.write("state/main.json", '{"state":"running","startedAt":7,"ready":true}', uid)
+
+    def terminate(self):
+        """What the script does last if a signal ends it."""
+        self.finish(code=143)
+        now = self.clock.time()
+        self.write("state/pod.json", f'{{"phase":"Failed","reason":"Terminated","finishedAt":{now}}}')
 
     def finish(self, uid=UID, code=0, reason=""):
         """What the script does last."""

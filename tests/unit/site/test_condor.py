@@ -33,8 +33,7 @@ def test_states() -> None:
     assert (running.phase, running.host, running.started_at) == ("running", "n7.example", 40)
     done = one(JobStatus=4, ExitCode=3, ExitBySignal=False, CompletionDate=60, LastRemoteHost="slot1@n8")
     assert (done.phase, done.exit_code, done.by_itself, done.ended_at, done.host) == ("ended", 3, True, 60, "n8")
-    assert one(JobStatus=4, ExitBySignal=True, ExitSignal=9).signal == 9
-    assert one(JobStatus=6).phase == "running"
+    assert (one(JobStatus=4, ExitBySignal=True, ExitSignal=9).signal, one(JobStatus=6).phase) == (9, "running")
     assert one(JobStatus=7).reason == "Suspended"
 
 
@@ -171,8 +170,7 @@ def test_rm_of_what_is_gone_is_no_error(tmp_path: Path) -> None:
 def test_find_looks_into_the_history_too(tmp_path: Path) -> None:
     done = json.dumps([ad(JobStatus=4)])
     batch = condor(tmp_path, f"[[ $0 == *condor_history ]] && echo '{done}'; true")
-    assert batch.find("a-1") == "12.0"
-    assert set(batch.past(["12.0"])) == {"12.0"}
+    assert (batch.find("a-1"), set(batch.past(["12.0"]))) == ("12.0", {"12.0"})
 
 
 def test_the_newest_of_the_jobs_with_an_id_counts(tmp_path: Path) -> None:

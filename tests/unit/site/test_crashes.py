@@ -108,8 +108,7 @@ def test_killed_at_any_point_of_a_submit_that_replaces_an_unused_job(world: Any,
     was_killed = live(world, killer, lambda: world.submit())
     world.again()
     world.look(1)
-    assert world.submit().status.phase == "queued"
-    assert world.folder.job(UID).read().meta.replaced == ("1",)
+    assert (world.submit().status.phase, world.folder.job(UID).read().meta.replaced) == ("queued", ("1",))
     world.look(61)
     world.look(61)
     assert world.status().phase == "queued" and world.status().job_id != "1"
@@ -121,9 +120,7 @@ def test_killed_at_any_point_of_a_submit_that_replaces_an_unused_job(world: Any,
 
 @pytest.mark.parametrize("point", range(30))
 def test_killed_at_any_point_of_a_cancel_that_forgets(world: Any, monkeypatch: Any, point: int) -> None:
-    world.submit()
-    world.begin()
-    world.look(1)
+    world.run_job(1)
     killer = Killer(monkeypatch, world)
     killer.left = point
 
@@ -247,10 +244,7 @@ def test_a_full_disk_is_a_problem_of_the_site_and_ends_no_submitter(world: Any, 
 
 
 def test_a_full_disk_while_a_job_is_submitted_again(world: Any, monkeypatch: Any) -> None:
-    world.batch.swallow = True
-    with pytest.raises(BridgeError):
-        world.submit()
-    world.batch.swallow = False
+    world.submit_lost()
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -266,10 +260,7 @@ def test_a_full_disk_while_a_job_is_submitted_again(world: Any, monkeypatch: Any
 @pytest.mark.parametrize("kept", [0, 1, 100, -1])
 def test_a_script_that_is_cut_off_is_no_job_and_is_made_anew(world: Any, kept: int, again: bool) -> None:
     """As the machine may find it that lost its power; nobody was told of such a job."""
-    world.batch.swallow = True
-    with pytest.raises(BridgeError):
-        world.submit()
-    world.batch.swallow = False
+    world.submit_lost()
     script = world.folder.job(UID).path / "job.sh"
     whole = script.read_bytes()
     script.write_bytes(whole[:kept])
@@ -352,9 +343,7 @@ def test_a_shared_folder_that_does_not_answer_for_a_moment_loses_no_job(
 
 
 def test_a_job_that_can_not_be_read_ends_by_the_batch_systems_word(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look(1)
+    world.run_job(1)
     world.write("job.sh", "nonsense")
     world.batch.end("1", "OOMKilled")
     for _ in range(3):
@@ -364,17 +353,14 @@ def test_a_job_that_can_not_be_read_ends_by_the_batch_systems_word(world: Any) -
 
 
 def test_the_end_of_a_job_that_can_not_be_read_is_sought_at_the_batch_system(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look(1)
+    world.run_job(1)
     world.write("job.sh", "nonsense")
     world.look(1)
     assert world.submitter.snapshot(OWNER, Snapshot()).jobs
     with pytest.raises(BridgeError, match="cannot be read"):  # it is not gone yet
         world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
     world.look(4000)
-    assert world.batch.cancelled == ["1"]
-    assert world.submitter.snapshot(OWNER, Snapshot()).jobs == []
+    assert (world.batch.cancelled, world.submitter.snapshot(OWNER, Snapshot()).jobs) == (["1"], [])
     assert not world.folder.job(UID).exists()
     assert world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True)).status is None
 
@@ -448,6 +434,5 @@ def test_a_hole_in_a_script_is_seen(world: Any) -> None:
         world.submit()
     assert world.status() is not None
     script = world.folder.job(UID).path / "job.sh"
-    content = script.read_bytes()
-    script.write_bytes(content[:-3] + b"\0\0\0")
+    script.write_bytes(script.read_bytes()[:-3] + b"\0\0\0")
     assert world.status() is None

@@ -98,9 +98,7 @@ def test_a_batch_job_without_a_record_ends_when_the_hub_forgets_it(world: Any) -
 
 
 def test_a_batch_job_ends_whose_folder_was_emptied_when_the_hub_forgets_it(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look()
+    world.run_job()
     shutil.rmtree(world.folder.jobs / UID)
     world.look(60)
     assert (world.status(), world.batch.cancelled) == (None, [])

@@ -31,9 +31,7 @@ def elsewhere(world: Any, skew: float) -> Submitter:
 
 @pytest.mark.parametrize("skew", [-1000.0, -20.0, 0.0, 20.0, 1000.0])
 def test_a_job_has_its_grace_whatever_the_clock_of_who_took_the_request(world: Any, skew: float) -> None:
-    world.submit()
-    world.begin()
-    world.look(1)
+    world.run_job(1)
     elsewhere(world, skew).cancel(OWNER, UID, CancelMessage(grace=20))
     for _ in range(int(20 + KILL_ALLOWANCE) - 1):
         world.look(1)
@@ -44,9 +42,7 @@ def test_a_job_has_its_grace_whatever_the_clock_of_who_took_the_request(world: A
 
 @pytest.mark.parametrize("skew", [-1000.0, 1000.0])
 def test_a_shorter_grace_counts_from_when_it_is_asked_for(world: Any, skew: float) -> None:
-    world.submit()
-    world.begin()
-    world.look(1)
+    world.run_job(1)
     world.submitter.cancel(OWNER, UID, CancelMessage(grace=600))
     world.look(1)
     elsewhere(world, skew).cancel(OWNER, UID, CancelMessage(grace=5))
@@ -59,9 +55,7 @@ def test_a_shorter_grace_counts_from_when_it_is_asked_for(world: Any, skew: floa
 
 
 def test_a_request_that_is_repeated_does_not_prolong_the_grace(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look(1)
+    world.run_job(1)
     for left in (20, 10, 0):
         world.submitter.cancel(OWNER, UID, CancelMessage(grace=left))
         world.look(10)

@@ -38,8 +38,7 @@ def test_the_jobs_of_an_ordinary_user_are_its_own(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("user")
 def test_no_user_is_announced_that_is_not_certain(monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = parse('pool = "p"\n[limits]\nrules = "interlink-slurm"')
-    assert job_users.measure(rules, one_machine=True) is None
+    assert job_users.measure(parse('pool = "p"\n[limits]\nrules = "interlink-slurm"'), one_machine=True) is None
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert job_users.measure(APPTAINER, one_machine=False) is None
     assert job_users.measure(APPTAINER, one_machine=True) == JobUser(uid=0, gid=100)

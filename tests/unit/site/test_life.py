@@ -34,8 +34,7 @@ def test_a_job_from_submit_to_forget(world: Any) -> None:
     world.look()
     world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
     world.look()
-    assert world.status() is None
-    assert world.batch.cancelled == []
+    assert (world.status(), world.batch.cancelled) == (None, [])
     numbers = [number for number, _ in world.events]
     assert numbers == list(range(1, len(numbers) + 1))
 
@@ -53,8 +52,7 @@ def test_no_job_that_is_gone_is_still_listed_as_cancelled(world: Any, eager: boo
         world.look()
     else:
         world.watcher.actions.run_cancellations()
-    assert world.status() is None
-    assert world.watcher.index.pending_cancellations == set()
+    assert (world.status(), world.watcher.index.pending_cancellations) == (None, set())
 
 
 def test_the_library_is_put_into_a_script_that_comes_without_it(world: Any) -> None:
@@ -113,8 +111,7 @@ def test_9_3_a_refusal_is_told_in_the_batch_systems_words_and_leaves_nothing(wor
     world.batch.refuse = BatchError("Invalid account", retryable=False)
     with pytest.raises(BatchError, match="Invalid account"):
         world.submit()
-    assert world.status() is None
-    assert world.folder.uids() == []
+    assert (world.status(), world.folder.uids()) == (None, [])
     world.batch.refuse = None
     assert not world.submit().existed
 
@@ -126,8 +123,7 @@ def test_9_3_a_submit_whose_answer_is_lost_is_found_by_its_name(world: Any) -> N
     assert (world.status().phase, world.status().reason) == ("queued", "Submitting")
     world.again()
     assert world.submit().existed
-    assert world.status().job_id == "1"
-    assert len(world.batch.submits) == 1
+    assert (world.status().job_id, len(world.batch.submits)) == ("1", 1)
 
 
 def test_the_leader_finds_it_too(world: Any) -> None:
@@ -139,16 +135,12 @@ def test_the_leader_finds_it_too(world: Any) -> None:
 
 
 def test_a_submit_that_never_arrived_is_made_again_but_not_soon(world: Any) -> None:
-    world.batch.swallow = True
-    with pytest.raises(BatchUnknownOutcomeError):
-        world.submit()
-    world.batch.swallow = False
+    world.submit_lost()
     world.look(10)
     assert world.submit().existed
     assert len(world.batch.submits) == 1
     world.look(60)
-    assert len(world.batch.submits) == 2
-    assert world.status().job_id == "2"
+    assert (len(world.batch.submits), world.status().job_id) == (2, "2")
 
 
 def test_a_second_job_of_the_same_name_is_cancelled(world: Any) -> None:
@@ -157,15 +149,12 @@ def test_a_second_job_of_the_same_name_is_cancelled(world: Any) -> None:
     late = world.batch.table["1"]
     world.batch.table["7"] = type(late)(id="7", uid=late.uid, phase="queued")
     world.look(1)
-    assert world.batch.cancelled == ["7"]
-    assert world.status().job_id == "1"
+    assert (world.batch.cancelled, world.status().job_id) == (["7"], "1")
 
 
 def test_a_refused_second_try_ends_the_job(world: Any) -> None:
-    world.batch.swallow = True
-    with pytest.raises(BatchUnknownOutcomeError):
-        world.submit()
-    world.batch.swallow, world.batch.refuse = False, BatchError("no such partition")
+    world.submit_lost()
+    world.batch.refuse = BatchError("no such partition")
     world.look(61)
     world.look(3)
     assert (world.status().phase, world.status().reason) == ("ended", "BatchSystemRefused")
@@ -177,8 +166,7 @@ def test_cancel_while_the_submit_goes_on_wins(world: Any) -> None:
     world.look(1)
     world.look(1)
     world.look(1)
-    assert world.batch.cancelled == ["1"]
-    assert world.status() is None
+    assert (world.batch.cancelled, world.status()) == (["1"], None)
 
 
 def test_cancel_while_a_submit_goes_on_that_is_refused(world: Any) -> None:
@@ -216,8 +204,7 @@ def just_submitted(monkeypatch: Any, act: Callable[[], None]) -> None:
 
 def test_a_script_that_is_faster_than_its_submitter_is_not_taken_for_queued(world: Any, monkeypatch: Any) -> None:
     just_submitted(monkeypatch, lambda: (world.begin(), world.look()))
-    assert world.submit().status.phase == "running"
-    assert world.events[-1][1].phase == "running"
+    assert (world.submit().status.phase, world.events[-1][1].phase) == ("running", "running")
 
 
 def test_a_cancel_right_after_a_submit_is_not_forgotten(world: Any, monkeypatch: Any) -> None:
@@ -242,15 +229,13 @@ def test_a_job_that_was_forgotten_right_after_its_submit_stays_forgotten(world: 
 
 def test_a_submit_after_the_cancel_is_refused_for_a_day(world: Any) -> None:
     assert world.submitter.cancel(OWNER, UID, CancelMessage(grace=0)).status is None
-    with pytest.raises(SiteRefusedError, match="cancelled"):
+    with pytest.raises(SiteRefusedError, match="cancelled") as refused:
         world.submit()
-    assert world.batch.submits == []
+    assert (refused.value.reason, world.batch.submits) == ("Forgotten", [])
 
 
 def test_a_running_job_is_asked_first_and_killed_after_its_grace(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look()
+    world.run_job()
     world.submitter.cancel(OWNER, UID, CancelMessage(grace=20))
     stop = world.folder.job(UID).path / "control" / "stop"
     assert stop.read_text() == "20 Deleted\n"
@@ -283,24 +268,19 @@ def test_cancel_with_forget_while_the_batch_system_is_down_is_not_lost(world: An
 
 
 def test_9_3_a_batch_system_that_is_down_changes_nothing(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look()
+    world.run_job()
     before = world.status()
     world.batch.down = True
     for _ in range(5):
         world.look(100)
-    assert world.status() == before
-    assert world.watcher.problem == "down"
+    assert (world.status(), world.watcher.problem) == (before, "down")
     world.batch.down = None
     world.look()
     assert world.watcher.problem == ""
 
 
 def test_9_3_a_job_that_vanished_is_lost_after_two_looks_and_a_while(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look(1)
+    world.run_job(1)
     del world.batch.table["1"]
     world.look(1)
     world.look(30)
@@ -317,9 +297,7 @@ def test_9_3_a_job_that_vanished_is_lost_after_two_looks_and_a_while(world: Any)
 
 
 def test_a_job_that_the_batch_system_knows_again_is_missing_no_longer(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look(1)
+    world.run_job(1)
     job = world.batch.table.pop("1")
     for _ in range(4):
         world.look(31)
@@ -343,9 +321,7 @@ def test_a_job_that_the_batch_system_knows_again_is_missing_no_longer(world: Any
 
 
 def test_a_job_that_vanished_and_ended_well_has(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look(1)
+    world.run_job(1)
     del world.batch.table["1"]
     world.finish()
     world.look(1)
@@ -357,9 +333,7 @@ def test_a_job_that_vanished_and_ended_well_has(world: Any) -> None:
 
 
 def test_accounting_tells_how_a_vanished_job_ended(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look(1)
+    world.run_job(1)
     job = world.batch.table.pop("1")
     world.batch.history["1"] = type(job)(id="1", uid=UID, phase="ended", reason="OOMKilled", started_at=5.0)
     world.look(1)
@@ -381,21 +355,15 @@ def test_a_job_lost_before_it_began_is_submitted_again_three_times_at_most(world
 
 def test_an_id_given_twice_is_not_taken_for_the_same_job(world: Any) -> None:
     """A slurmctld that lost its state counts from an older number again."""
-    world.submit()
-    world.begin()
-    world.look(1)
-    job = world.batch.table["1"]
-    world.batch.table["1"] = type(job)(id="1", uid="another", phase="running")
+    world.run_job(1)
+    world.batch.table["1"] = type(world.batch.table["1"])(id="1", uid="another", phase="running")
     world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
     world.look(1)
-    assert world.batch.cancelled == []
-    assert world.status().phase == "running"
+    assert (world.batch.cancelled, world.status().phase) == ([], "running")
 
 
 def test_the_folder_may_lag_behind_the_batch_system(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look(1)
+    world.run_job(1)
     world.batch.end("1", code=0)
     world.look(1)
     assert world.status().phase == "running"
@@ -417,9 +385,7 @@ def test_a_job_deleted_in_the_moment_of_its_start_is_over_when_the_batch_system_
 def test_a_script_ended_by_a_signal_waits_for_the_batch_systems_reason(world: Any) -> None:
     world.submit()
     world.begin()
-    world.finish(code=143)
-    now = world.clock.time()
-    world.write("state/pod.json", f'{{"phase":"Failed","reason":"Terminated","finishedAt":{now}}}')
+    world.terminate()
     world.look(1)
     assert world.status().phase == "running"
     world.batch.end("1", "DeadlineExceeded")
@@ -428,25 +394,17 @@ def test_a_script_ended_by_a_signal_waits_for_the_batch_systems_reason(world: An
 
 
 def test_a_deleted_job_whose_script_the_batch_system_ended_was_deleted(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look(1)
+    world.run_job(1)
     world.submitter.cancel(OWNER, UID, CancelMessage(grace=5))
-    world.finish(code=143)
-    now = world.clock.time()
-    world.write("state/pod.json", f'{{"phase":"Failed","reason":"Terminated","finishedAt":{now}}}')
+    world.terminate()
     world.batch.end("1", "Cancelled")
     world.look(1)
     assert (world.status().phase, world.status().reason) == ("ended", "Deleted")
 
 
 def test_why_a_script_was_ended_is_found_out_by_a_submitter_that_was_not_there(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look(1)
-    world.finish(code=143)
-    now = world.clock.time()
-    world.write("state/pod.json", f'{{"phase":"Failed","reason":"Terminated","finishedAt":{now}}}')
+    world.run_job(1)
+    world.terminate()
     world.batch.end("1", "DeadlineExceeded")
     world.batch.history["1"] = world.batch.table.pop("1")
     world.clock.advance(3600)
@@ -454,13 +412,6 @@ def test_why_a_script_was_ended_is_found_out_by_a_submitter_that_was_not_there(w
     assert world.status().phase == "running"
     world.look(1)
     assert (world.status().phase, world.status().reason) == ("ended", "DeadlineExceeded")
-
-
-def test_9_2_two_pods_of_one_name_are_two_jobs(world: Any) -> None:
-    world.submit("a-1")
-    world.submit("a-2")
-    assert world.folder.job("a-1").path != world.folder.job("a-2").path
-    assert len(world.batch.submits) == 2
 
 
 def test_8101_and_1081_are_two_jobs(world: Any) -> None:
@@ -485,9 +436,7 @@ def test_snapshots_come_in_pages_and_say_where_events_are(world: Any) -> None:
 
 
 def test_a_follower_answers_from_the_folders(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look()
+    world.run_job()
     is_leader = world.submitter.snapshot(OWNER, Snapshot())
     world.watcher.release_leadership()
     assert world.submitter.snapshot(OWNER, Snapshot()) == is_leader

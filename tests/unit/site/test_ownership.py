@@ -32,15 +32,12 @@ def refusals(world: Any, owner: str = OTHER) -> list[str]:
 
 
 def test_another_cluster_sees_nothing_and_changes_nothing(world: Any) -> None:
-    world.submit()
-    world.begin()
-    world.look(1)
+    world.run_job(1)
     assert set(refusals(world)) == {"NotOwner"}
     assert world.submitter.snapshot(OTHER, Snapshot()).jobs == []
     for _ in range(3):
         world.look(60)
-    assert world.batch.cancelled == []
-    assert world.status().phase == "running"
+    assert (world.batch.cancelled, world.status().phase) == ([], "running")
     assert [status.owner for _, status in world.events] == [OWNER] * len(world.events)
 
 
@@ -101,8 +98,7 @@ def test_a_job_from_before_owners_is_in_no_snapshot_until_its_cluster_asks_for_i
     job.write_meta(replace(job.meta(), owner=""))
     world.again()
     assert world.submitter.snapshot(OWNER, Snapshot()).jobs == []
-    assert world.submitter.snapshot(OTHER, Snapshot()).jobs == []
-    assert world.status().owner == OWNER
+    assert (world.submitter.snapshot(OTHER, Snapshot()).jobs, world.status().owner) == ([], OWNER)
     assert [job.job for job in world.submitter.snapshot(OWNER, Snapshot()).jobs] == [UID]
     assert world.submitter.snapshot(OTHER, Snapshot()).jobs == []
     assert set(refusals(world)) == {"NotOwner"}

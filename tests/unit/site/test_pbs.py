@@ -241,8 +241,7 @@ def test_an_answer_that_is_not_complete_says_nothing_about_jobs(tmp_path: Path, 
 def test_a_server_without_history_has_no_past(tmp_path: Path) -> None:
     no = "[[ $* != *-x* ]] || { echo 'PBS is not configured to maintain job history' >&2; exit 1; }\n"
     batch = made(tmp_path, qstat=no, qselect=f"{no}echo 14.server; echo 9.server")
-    assert batch.past(["12.server"]) == {}
-    assert batch.find(UID) == "9.server"
+    assert (batch.past(["12.server"]), batch.find(UID)) == ({}, "9.server")
 
 
 def test_an_end_that_has_come_is_no_error(tmp_path: Path) -> None:

@@ -124,8 +124,7 @@ def test_a_poll_without_an_end_reads_no_other_process(machine: Machine) -> None:
 def test_the_session_of_a_process_with_a_reused_pid_is_left_alone(machine: Machine) -> None:
     job = machine.add(1)
     machine.process(FIRST + 1, session=FIRST + 1, started=STARTED + 1)
-    assert machine.batch.jobs()[job].phase == "ended"
-    assert machine.killed == []
+    assert (machine.batch.jobs()[job].phase, machine.killed) == ("ended", [])
 
 
 def test_a_pid_that_was_reused_after_the_list_is_left_alone(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,8 +138,7 @@ def test_a_pid_that_was_reused_after_the_list_is_left_alone(machine: Machine, mo
         return old
 
     monkeypatch.setattr(processes, "read_all", read_all)
-    assert machine.batch.jobs()[job].phase == "ended"
-    assert machine.killed == [1001]
+    assert (machine.batch.jobs()[job].phase, machine.killed) == ("ended", [1001])
 
 
 def test_no_end_is_recorded_while_the_processes_cannot_be_read(
@@ -155,8 +153,7 @@ def test_no_end_is_recorded_while_the_processes_cannot_be_read(
         patched.setattr(processes, "read_all", fail)
         with pytest.raises(local.BatchError):
             machine.batch.jobs()
-    assert machine.batch._records.jobs[job].phase == "running"
-    assert machine.batch.jobs()[job].phase == "ended"
+    assert (machine.batch._records.jobs[job].phase, machine.batch.jobs()[job].phase) == ("running", "ended")
 
 
 def test_a_poll_lists_the_records_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

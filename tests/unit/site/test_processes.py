@@ -16,13 +16,10 @@ from bridge.site.batch import processes
 def test_processes_of_other_users_may_be_hidden(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """With ``hidepid=1``, reading one of them is not permitted."""
     fail_for_others(monkeypatch, code)
-    assert processes.read(1) is None
-    assert list(processes.read_all()) == [os.getpid()]
+    assert (processes.read(1), list(processes.read_all())) == (None, [os.getpid()])
 
 
-def test_a_process_that_can_not_be_read_now_is_not_taken_for_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_can_not_be_read_now_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_for_others(monkeypatch, errno.EMFILE)
     with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
         processes.read(1)

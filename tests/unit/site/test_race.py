@@ -33,9 +33,18 @@ def ask(site, ticket=TICKET):
     site.look()
 
 
-def give_back(site, reason="NoGrant"):
+def submit_and_ask(site):
+    site.submit(grant_wait=60)
+    ask(site)
+
+
+def record_end(site, reason="NoGrant"):
     text = f'{{"phase":"Failed","reason":"{reason}","startedAt":7,"finishedAt":9,"ticket":"{TICKET}"}}'
     site.write("state/pod.json", text)
+
+
+def give_back(site, reason="NoGrant"):
+    record_end(site, reason)
     site.batch.end(site.status().job_id, code=1)
     site.look()
     site.look(5)
@@ -68,8 +77,7 @@ def test_a_started_job_asks_until_it_is_granted(site):
 
 
 def test_a_submitter_that_is_killed_still_knows_who_asks_and_who_was_granted(site):
-    site.submit(grant_wait=60)
-    ask(site)
+    submit_and_ask(site)
     site.again()
     assert site.status().asks == TICKET
     site.submitter.grant(OWNER, UID, Grant(ticket=TICKET))
@@ -79,16 +87,14 @@ def test_a_submitter_that_is_killed_still_knows_who_asks_and_who_was_granted(sit
 
 @pytest.mark.parametrize("owner, ticket", [(OWNER, "0" * 36), (OWNER, "another-run")])
 def test_a_grant_for_another_ticket_is_not_written(site, owner, ticket):
-    site.submit(grant_wait=60)
-    ask(site)
+    submit_and_ask(site)
     site.submitter.grant(owner, UID, Grant(ticket=ticket))
     assert not granted(site)
     assert site.status().asks == TICKET
 
 
 def test_a_grant_of_another_owner_is_refused(site):
-    site.submit(grant_wait=60)
-    ask(site)
+    submit_and_ask(site)
     with pytest.raises(SiteRefusedError):
         site.submitter.grant("c2", UID, Grant(ticket=TICKET))
     assert not granted(site)
@@ -111,8 +117,7 @@ def test_a_ticket_that_is_none_is_not_told(site, ticket):
 
 
 def test_a_job_that_was_given_back_is_unused_and_the_next_submission_replaces_it(site):
-    site.submit(grant_wait=60)
-    ask(site)
+    submit_and_ask(site)
     site.submitter.grant(OWNER, UID, Grant(ticket=TICKET))  # too late: the script's wait was over
     give_back(site)
     status = site.status()
@@ -136,8 +141,7 @@ def test_a_job_that_ended_in_the_queue_is_unused(site):
 
 
 def test_a_script_that_was_killed_with_a_grant_may_have_begun(site):
-    site.submit(grant_wait=60)
-    ask(site)
+    submit_and_ask(site)
     site.submitter.grant(OWNER, UID, Grant(ticket=TICKET))
     site.batch.end("1", "NodeFail")
     site.look()
@@ -148,8 +152,7 @@ def test_a_script_that_was_killed_with_a_grant_may_have_begun(site):
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_job_that_has_run_is_never_unused_even_without_its_grant_on_disk(site, code):
-    site.submit(grant_wait=60)
-    ask(site)
+    submit_and_ask(site)
     site.submitter.grant(OWNER, UID, Grant(ticket=TICKET))
     site.begin()
     (site.folder.job(UID).path / "control" / "grant").unlink()  # the pod's own code
@@ -162,8 +165,7 @@ def test_a_job_that_has_run_is_never_unused_even_without_its_grant_on_disk(site,
 
 
 def test_a_cancelled_place_does_not_ask_and_is_replaced_only_by_another_place(site):
-    site.submit(grant_wait=60)
-    ask(site)
+    submit_and_ask(site)
     site.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
     assert site.status().asks == ""
     assert (site.folder.job(UID).path / "control" / "stop").exists()
@@ -251,8 +253,7 @@ def test_the_deletion_of_the_pod_counts_before_and_after_a_withdrawal(site, firs
 
 @pytest.mark.parametrize("end", ["ended", "missing", "withdrawn", "cancelled"])
 def test_a_job_that_is_to_end_or_over_gets_no_grant(site, end):
-    site.submit(grant_wait=60)
-    ask(site)
+    submit_and_ask(site)
     if end == "ended":
         site.batch.end("1", "NodeFail")
         site.look()
@@ -267,8 +268,7 @@ def test_a_job_that_is_to_end_or_over_gets_no_grant(site, end):
 
 
 def test_a_cancelled_place_that_is_forgotten_is_refused(site):
-    site.submit(grant_wait=60)
-    ask(site)
+    submit_and_ask(site)
     site.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
     give_back(site, "Deleted")
     with pytest.raises(SiteRefusedError) as refused:
@@ -285,8 +285,7 @@ def test_a_job_without_a_race_is_never_unused(site):
 
 
 def test_an_asking_job_that_the_batch_system_lost_is_missing_and_does_not_ask(site):
-    site.submit(grant_wait=60)
-    ask(site)
+    submit_and_ask(site)
     del site.batch.table["1"]
     for _ in range(4):
         site.look(40)
@@ -299,10 +298,8 @@ def test_the_message_of_another_version_has_no_wait():
 
 @pytest.mark.parametrize("moment", ["before its id is written", "before the index has it"])
 def test_the_new_job_is_not_surplus_while_it_is_submitted(site, monkeypatch, moment):
-    site.submit(grant_wait=60)
-    ask(site)
-    text = f'{{"phase":"Failed","reason":"NoGrant","startedAt":7,"finishedAt":9,"ticket":"{TICKET}"}}'
-    site.write("state/pod.json", text)
+    submit_and_ask(site)
+    record_end(site)
     real = JobFolder.write_id
 
     def write_id(folder, job_id):
@@ -321,10 +318,8 @@ def test_the_new_job_is_not_surplus_while_it_is_submitted(site, monkeypatch, mom
 
 @pytest.mark.parametrize("listed", ["running", "ended", "vanished"])
 def test_a_list_from_before_the_replacement_says_nothing_about_the_new_job(site, listed):
-    site.submit(grant_wait=60)
-    ask(site)
-    text = f'{{"phase":"Failed","reason":"NoGrant","startedAt":7,"finishedAt":9,"ticket":"{TICKET}"}}'
-    site.write("state/pod.json", text)
+    submit_and_ask(site)
+    record_end(site)
     if listed == "ended":
         site.batch.end("1", code=1)
     if listed == "vanished":
@@ -334,8 +329,7 @@ def test_a_list_from_before_the_replacement_says_nothing_about_the_new_job(site,
     site.batch.during_submit = lambda: None
     for _ in range(3):
         site.look(5)
-    assert (site.status().phase, site.status().job_id) == ("queued", "2")
-    assert site.batch.cancelled == []
+    assert (site.status().phase, site.status().job_id, site.batch.cancelled) == ("queued", "2", [])
     site.batch.run("2")
     site.begin()
     site.look()

@@ -130,10 +130,8 @@ node-5|0/64/0/64|1000|0|gpu:2,craynetwork:4|gpu:1|idle|other|
 """
     found = text.nodes(output, set())
     assert [node.name for node in found] == ["node-0", "node-2"]
-    assert (found[0].total.cpus, found[0].free.cpus) == (128, 124)
-    assert found[0].free.memory == (512000 - 1024) * 2**20
-    assert (found[0].total.gres, found[0].free.gres) == ({"gpu:a100": 8}, {"gpu:a100": 5})
-    assert found[1].total.gres == {}
+    assert (found[0].total.cpus, found[0].free.cpus, found[0].free.memory) == (128, 124, (512000 - 1024) * 2**20)
+    assert (found[0].total.gres, found[0].free.gres, found[1].total.gres) == ({"gpu:a100": 8}, {"gpu:a100": 5}, {})
     (other,) = [node for node in text.nodes(output, {"other"}) if node.name == "node-5"]
     assert other.total.gres == {"gpu": 2, "craynetwork": 4}
 
@@ -324,8 +322,7 @@ def test_a_thousand_jobs_are_cancelled_by_few_commands(tmp_path: Path) -> None:
 
 def test_9_3_without_accounting_nothing_is_known_and_it_is_not_asked_again(tmp_path: Path) -> None:
     batch = slurm(tmp_path, f"echo x >>{tmp_path}/count; echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    assert batch.past(["1"]) == {}
-    assert batch.past(["1"]) == {}
+    assert (batch.past(["1"]), batch.past(["1"])) == ({}, {})
     assert len((tmp_path / "count").read_text().split()) == 1
 
 
@@ -357,9 +354,7 @@ def test_a_sacct_that_hangs_is_left_alone_for_a_while(tmp_path: Path) -> None:
 
 def test_squeue_is_asked_for_everything_of_mine_with_times_as_numbers(tmp_path: Path) -> None:
     batch = slurm(tmp_path, "printf '1|RUNNING|n1|5|6|pb-a-1|None\\n'")
-    assert batch.find("a-1") == "1"
-    assert batch.find("a-2") is None
-    assert set(batch.jobs()) == {"1"}
+    assert (batch.find("a-1"), batch.find("a-2"), set(batch.jobs())) == ("1", None, {"1"})
     assert "SLURM_TIME_FORMAT=%s" in (tmp_path / "squeue.env").read_text().splitlines()
     assert {"--me", "--all", "--states=all"} <= set((tmp_path / "squeue.words").read_text().split())
 
@@ -426,8 +421,7 @@ def test_commands_with_words_and_another_bash(tmp_path: Path) -> None:
     batch = slurm(tmp_path, "echo 5")
     wrapper.write_text(f'#!/bin/bash\n[[ $1 == first ]] && shift && exec {tmp_path}/sbatch "$@"\n')
     wrapper.chmod(0o755)
-    text = f'pool = "p"\n[slurm]\nbin_dir = "{tmp_path}"\n{more}'
-    batch = make_batch_system(parse(text), FakeClock())
+    batch = make_batch_system(parse(f'pool = "p"\n[slurm]\nbin_dir = "{tmp_path}"\n{more}'), FakeClock())
     assert batch.submit(request()) == "5"
     assert (tmp_path / "sbatch.words").read_text().splitlines()[0] == "--nodes=1"
     assert (tmp_path / "sbatch.stdin").read_text().startswith("#!/opt/b ash\nexec '/opt/b ash' '/x y/jobs/a-1'/job.sh")
