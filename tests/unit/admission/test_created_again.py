@@ -80,12 +80,7 @@ CREATED_AGAIN: list[tuple[str, str, Json, Callable[[int], Json], list[tuple[str,
 @pytest.mark.parametrize(("kind", "where", "labels", "spec", "chain"), CREATED_AGAIN)
 @pytest.mark.parametrize("later", [0.0, 0.5, 4.0])
 def test_the_pods_of_an_owner_that_was_created_again_get_the_new_object(
-    kind: str,
-    where: str,
-    labels: Json,
-    spec: Callable[[int], Json],
-    chain: list[tuple[str, str]],
-    later: float,
+    kind: str, where: str, labels: Json, spec: Callable[[int], Json], chain: list[tuple[str, str]], later: float
 ) -> None:
     objects, clock = Objects(), FakeClock()
     reader = GroupReader(objects, clock)

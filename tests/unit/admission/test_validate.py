@@ -246,10 +246,7 @@ def test_only_podbridge_says_where_a_pod_races_and_who_has_won(key: str) -> None
 
 LOCAL_TOLERATION = {"key": names.POOL_TAINT, "operator": "Equal", "value": "local", "effect": "NoSchedule"}
 POOL_TOLERATION = {**LOCAL_TOLERATION, "value": "nowhere"}
-ROOT = {
-    f"{names.JOB_ANNOTATION_PREFIX}user-id": "root",
-    f"{names.JOB_ANNOTATION_PREFIX}account": "other",
-}
+ROOT = {f"{names.JOB_ANNOTATION_PREFIX}user-id": "root", f"{names.JOB_ANNOTATION_PREFIX}account": "other"}
 
 
 def test_a_pod_of_pools_does_not_become_local_by_a_toleration() -> None:

@@ -115,11 +115,7 @@ def test_by_service() -> None:
     assert managed["clientConfig"] == {
         "service": {"name": "podbridge-admission", "namespace": "podbridge", "path": "/validate", "port": 443}
     }
-    assert [rule["resources"] for rule in managed["rules"]] == [
-        ["pods"],
-        ["pods/resize"],
-        ["pods/ephemeralcontainers"],
-    ]
+    assert [rule["resources"] for rule in managed["rules"]] == [["pods"], ["pods/resize"], ["pods/ephemeralcontainers"]]
     expression = managed["matchConditions"][0]["expression"]
     assert '["odd\\"name", "system:serviceaccount:podbridge:podbridge"]' in expression or (
         '["system:serviceaccount:podbridge:podbridge", "odd\\"name"]' in expression

@@ -96,12 +96,7 @@ def test_states_are_those_of_the_leader_even_if_ids_have_gaps() -> None:
         {"job_id": "12_[1-3]", "state": ["PENDING"]},
         {"job_id": "0+1", "state": ["PENDING"]},
     ]
-    assert parsers.read_states(entries) == {
-        13: {"RUNNING"},
-        15: {"PENDING"},
-        22: {"PENDING"},
-        30: {"RUNNING"},
-    }
+    assert parsers.read_states(entries) == {13: {"RUNNING"}, 15: {"PENDING"}, 22: {"PENDING"}, 30: {"RUNNING"}}
 
 
 @given(st.lists(st.lists(STATES, min_size=1, max_size=4), max_size=5), st.data())

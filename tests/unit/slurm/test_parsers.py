@@ -44,11 +44,7 @@ FULL = COMMON | {
     "time_limit": 60,
     "exclusive": True,
 }
-WORDS = COMMON | {
-    "name": "n",
-    "cpus_per_task": 2,
-    "current_working_directory": "/",
-}
+WORDS = COMMON | {"name": "n", "cpus_per_task": 2, "current_working_directory": "/"}
 
 
 def test_a_full_request_in_the_newest_version() -> None:

@@ -35,10 +35,7 @@ def test_a_first_list_that_is_too_large_is_read_in_parts(scene: Scene, caplog: p
     assert scene.slurm.count("GET", "/job/") == number + polls - 1  # and a witness each time
     assert [snapshot.jobs.keys() for snapshot in told] == [{ours}]
     assert scene.poller.progress == ""
-    assert {record.message for record in caplog.records} == {
-        "reading all jobs for the first time",
-        "all jobs are read",
-    }
+    assert {record.message for record in caplog.records} == {"reading all jobs for the first time", "all jobs are read"}
 
 
 def test_a_list_that_fails_is_read_in_parts_the_next_time(scene: Scene) -> None:

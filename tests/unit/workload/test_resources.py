@@ -24,10 +24,7 @@ def test_the_largest_init_container_counts_when_it_is_larger():
 
 
 def test_sidecars_run_beside_containers_and_later_init_containers():
-    spec = {
-        "containers": [container("1")],
-        "initContainers": [container("2", always=True), container("3")],
-    }
+    spec = {"containers": [container("1")], "initContainers": [container("2", always=True), container("3")]}
     assert cpu(spec) == 5
     spec["initContainers"].reverse()
     assert cpu(spec) == 3

@@ -10,13 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.config.interlink import InterlinkSection
-from bridge.errors import (
-    ConfigError,
-    SiteDownError,
-    SiteError,
-    SiteRefusedError,
-    SiteUnknownOutcomeError,
-)
+from bridge.errors import ConfigError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.interlink import ping
 from bridge.interlink.messages import RetrievedPodData
 from bridge.pools.interlink import references

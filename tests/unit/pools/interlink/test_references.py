@@ -54,11 +54,7 @@ def test_the_recorded_bodies_have_the_same_objects_on_both_hops():
         assert files(pod, objects) == [
             ("credentials/password", b"s3cr\xc3\xa9t\n", 0o400),
             ("credentials/raw", b"\0\xff\1", 0o400),
-            (
-                "kube-api-access-x7k2p/ca.crt",
-                b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
-                0o644,
-            ),
+            ("kube-api-access-x7k2p/ca.crt", b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", 0o644),
             ("kube-api-access-x7k2p/namespace", b"science", 0o644),
             ("kube-api-access-x7k2p/token", b"eyJhbGciOiJSUzI1NiJ9.e30.c2ln", 0o644),
             ("settings/etc/config.yaml", b"rate: 0.1\nname: 'train'\n", 0o400),

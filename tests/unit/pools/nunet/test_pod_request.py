@@ -152,10 +152,7 @@ def test_the_whole_body():
     container = {
         "command": ["python"],
         "args": ["-m", "train"],
-        "env": [
-            {"name": "A", "value": "1"},
-            {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
-        ],
+        "env": [{"name": "A", "value": "1"}, {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
         "ports": [{"containerPort": 8080}],
         "resources": {"limits": limits},
     }
