@@ -33,4 +33,4 @@ class FakeStore:
     def _ask(self, what: str) -> None:
         self.asked.append(what)
         if self.down:
-            raise StoreError(self.down)
+            raise StoreError(self.down, hint="start it")

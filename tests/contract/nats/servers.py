@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import queue
@@ -12,13 +13,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import nats
+from click.testing import CliRunner
+from nats.aio.client import Client as Bare
+
+from bridge.apps.cli.nats_command import nats as command
 from bridge.config.pools import NatsSection
 from bridge.core.threads import Supervisor
 from bridge.errors import SiteRefusedError
@@ -76,6 +82,13 @@ def certificate(folder: Path, *names: str) -> tuple[Path, Path, Path]:
     return files
 
 
+def nats_config(*words: object) -> str:
+    """Run ``podbridge nats config``; return its output."""
+    result = CliRunner().invoke(command, ["config", *map(str, words)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
 class NatsServer:
     """A nats-server that can be killed, stopped and started again on the same port."""
 
@@ -94,17 +107,8 @@ class NatsServer:
 
     def start(self, *ports: int) -> NatsServer:
         with self.log.open("ab") as log:
-            words = [
-                self.binary,
-                "-a",
-                "127.0.0.1",
-                "-p",
-                str(self.port),
-                "-m",
-                str(self.monitoring),
-                "-c",
-                self.config,
-            ]
+            addresses = f"-a 127.0.0.1 -p {self.port} -m {self.monitoring}".split()
+            words = [self.binary, *addresses, "-c", self.config]
             self.process = subprocess.Popen(words, stderr=log, stdout=log)
         eventually(lambda: self._up(*ports))
         return self
@@ -116,15 +120,15 @@ class NatsServer:
 
     def connections(self) -> int:
         """Return the number of connections, from the server."""
-        with urlopen(f"http://127.0.0.1:{self.monitoring}/connz") as answer:
-            count: int = json.load(answer)["num_connections"]
-            return count
+        return self._monitored("connz")["num_connections"]
 
     def routes(self) -> int:
         """Return the number of connections to other servers of the cluster."""
-        with urlopen(f"http://127.0.0.1:{self.monitoring}/routez") as answer:
-            count: int = json.load(answer)["num_routes"]
-            return count
+        return self._monitored("routez")["num_routes"]
+
+    def _monitored(self, path: str) -> Any:
+        with urlopen(f"http://127.0.0.1:{self.monitoring}/{path}") as answer:
+            return json.load(answer)
 
     def signal(self, number: int) -> None:
         assert self.process is not None
@@ -136,6 +140,34 @@ class NatsServer:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+
+def attack(
+    url: str, plot: Callable[[Bare, Any], Awaitable[None]], **access: Any
+) -> tuple[list[str], list[str], list[str]]:
+    """Run ``plot(client, on_message)`` with a bare client of nats-py, which does not follow the protocol.
+
+    Return the refusals of subscriptions and of messages by the server, and the subjects that ``on_message`` has got.
+    """
+    refused: list[str] = []
+    heard: list[str] = []
+
+    async def on_error(error: Exception) -> None:
+        refused.append(str(error))
+
+    async def on_message(message: Any) -> None:
+        heard.append(message.subject)
+
+    async def run() -> None:
+        client = await nats.connect(url, error_cb=on_error, allow_reconnect=False, **access)
+        await plot(client, on_message)
+        await client.flush()
+        await asyncio.sleep(0.3)
+        await client.close()
+
+    asyncio.run(run())
+    subscriptions, messages = ([text for text in refused if word in text] for word in ("subscription", "publish"))
+    return subscriptions, messages, heard
 
 
 class Nginx:

@@ -1,7 +1,5 @@
 """A flooding pool beside a correct one, on a real nats-server."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

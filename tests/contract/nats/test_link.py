@@ -1,7 +1,5 @@
 """The link on a real nats-server that is killed, stopped and started again."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading
@@ -16,7 +14,7 @@ from bridge.errors import ConfigError, SiteDownError, SiteTooLargeError, SiteUnk
 from bridge.protocol.nats import nats_session
 from bridge.protocol.nats.nats_link import Link
 from cluster.polling import eventually
-from tests.contract.nats.servers import NatsServer, World, concurrently, free_port
+from tests.contract.nats.servers import NatsServer, World, free_port
 from tests.fakes.blackhole_proxy import BlackholeProxy
 
 pytestmark = pytest.mark.real
@@ -29,14 +27,6 @@ def echo(link: Link, seen: list[bytes], subject: str = "t.echo") -> None:
             respond(data)
 
     link.subscribe(subject, handle)
-
-
-def test_request_and_answer(server: NatsServer, world: World) -> None:
-    site, hub = world.link(server.url), world.link(server.url)
-    echo(site, [])
-    eventually(lambda: answered(hub, "t.echo", b"hello"))
-    assert hub.problem() is None
-    assert hub.max_payload == 1024 * 1024
 
 
 def answered(link: Link, subject: str, data: bytes) -> bool:
@@ -54,14 +44,6 @@ def test_what_is_no_subject_is_not_sent(server: NatsServer, world: World, subjec
         hub.publish(subject, b"")
     with pytest.raises(ValueError, match="is not a subject"):
         hub.request(subject, b"", 1)
-
-
-def test_nobody_listens_is_told_at_once(server: NatsServer, world: World) -> None:
-    hub = world.link(server.url)
-    begun = time.monotonic()
-    with pytest.raises(SiteDownError):
-        hub.request("t.nobody", b"", 30)
-    assert time.monotonic() - begun < 2
 
 
 def test_starts_without_a_server_and_connects_when_there_is_one(folder: Path, world: World) -> None:
@@ -171,17 +153,6 @@ def test_a_stopped_server_means_unknown_outcome_and_a_connection_that_mends(serv
     eventually(lambda: answered(hub, "t.echo", b"after"))
 
 
-def test_a_frozen_server_is_noticed_and_left(server: NatsServer, world: World, monkeypatch: Any) -> None:
-    monkeypatch.setattr(nats_session, "PING_INTERVAL", 1)
-    hub = world.link(server.url)
-    server.signal(signal.SIGSTOP)
-    eventually(lambda: not hub.connected, timeout=8)
-    with pytest.raises(SiteDownError):
-        hub.request("t.x", b"", 5)
-    server.signal(signal.SIGCONT)
-    eventually(lambda: hub.connected, timeout=20)
-
-
 def test_a_connection_that_takes_nothing_more_does_not_fill_memory(
     server: NatsServer, world: World, monkeypatch: Any
 ) -> None:
@@ -205,18 +176,6 @@ def test_a_message_larger_than_the_server_takes_is_not_sent(server: NatsServer, 
         hub.publish("t.x", b"x" * 1_300_000)
     with pytest.raises(SiteDownError):  # the connection still stands: nobody listens
         hub.request("t.x", b"", 5)
-
-
-def test_a_server_with_8_mb_passes_3_mb(folder: Path, world: World) -> None:
-    server = NatsServer(folder, "max_payload: 8388608").start()
-    try:
-        site, hub = world.link(server.url), world.link(server.url)
-        echo(site, [])
-        data = bytes(range(256)) * 12_000
-        eventually(lambda: answered(hub, "t.echo", data))
-        assert hub.max_payload == 8 * 1024 * 1024
-    finally:
-        server.kill()
 
 
 def test_a_handler_that_fails_ends_nothing(server: NatsServer, world: World) -> None:
@@ -319,20 +278,6 @@ def test_settings_that_can_not_be(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         Link(NatsSection.model_construct(**bad), "x")
     assert "secret" not in str(caught.value)
-
-
-def test_speed_of_requests(server: NatsServer, world: World) -> None:
-    """Sixteen threads, 8 KiB, both sides in this process: far more than the required 500 a second."""
-    site, hub = world.link(server.url), world.link(server.url)
-    site.subscribe("t.fast", lambda _subject, _data, respond: respond(b"ok"), queue="q", threads=4)
-    body = b"x" * 8192
-    eventually(lambda: hub.connected)
-    time.sleep(0.2)
-    begun = time.monotonic()
-    concurrently(3000, lambda _: hub.request("t.fast", body, 10))
-    rate = 3000 / (time.monotonic() - begun)
-    print(f"{rate:.0f} requests a second")
-    assert rate > 500
 
 
 def test_a_drained_subscription_hands_over_to_the_next_without_loss(server: NatsServer, world: World) -> None:

@@ -1,7 +1,5 @@
 """The hub's view of pools, over a real nats-server, with a site whose jobs change continuously."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import threading

@@ -1,7 +1,5 @@
 """The transports of NATS: TCP, TCP with TLS, WebSocket with TLS, and WebSocket behind an nginx that terminates TLS."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -138,6 +136,8 @@ def test_a_frozen_server_is_noticed(transport: Transport, world: World, monkeypa
     link = client._link
     transport.server.signal(19)
     eventually(lambda: not link.connected, timeout=10)
+    with pytest.raises(SiteDownError):
+        link.request("t.x", b"", 5)
     transport.server.signal(18)
     eventually(lambda: works(client), timeout=20)
 

@@ -28,8 +28,10 @@ from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects
 from cluster import dms
 from cluster.dms import FakeDms
+from cluster.polling import eventually
 
 GPU = "nunet.io/gpu.nvidia.rtx.3080.10gb"
+SUBMITTED = {names.REMOTE_JOB: "nunet/nunet-1"}
 
 
 @pytest.fixture
@@ -67,12 +69,12 @@ def submit(pool, found):
     return pool.submit(pool.prepare(found), Objects())
 
 
-def until(check, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return found
+def lost(pool, site, found):
+    """Submit a pod; its answer is lost."""
+    site.drop = 1
+    with pytest.raises(SiteUnknownOutcomeError):
+        submit(pool, found)
+    pool._dms._peer_list = None
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------
@@ -127,8 +129,7 @@ def test_no_available_peer_is_a_problem_of_the_node(site):
     for peer in site.peers:
         peer["is_available"] = False
     pool = only(site)
-    assert pool.ready().reason == "NoPeerAvailable"
-    assert pool.announced()[0].capacity["cpu"] == "0"
+    assert (pool.ready().reason, pool.announced()[0].capacity["cpu"]) == ("NoPeerAvailable", "0")
 
 
 # --- the life of a job ------------------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ def test_a_job_runs_and_ends(site):
     running = pool.job("u-1")
     assert running.phase == "running"
     assert "at the latest" in running.message
-    until(lambda: pool.poll() == 0 and pool.job("u-1").phase == "ended")
+    eventually(lambda: pool.poll() == 0 and pool.job("u-1").phase == "ended")
     assert pool.job("u-1").outcome == "Succeeded"
     pool.unfollow("u-1")
     assert pool.jobs() == {}
@@ -158,11 +159,11 @@ def test_the_loops_of_the_pool_do_all_of_it(site):
     supervisor = Supervisor()
     pool.start(supervisor)
     try:
-        until(lambda: pool.ready().ok)
+        eventually(lambda: pool.ready().ok)
         found = pod(seconds="0.5", env=[{"name": dms.FAIL, "value": "1"}])
         pool.follow(found)
         submit(pool, found)
-        until(lambda: pool.job("u-1").phase == "ended")
+        eventually(lambda: pool.job("u-1").phase == "ended")
         assert pool.job("u-1").outcome == "Failed"
         assert "u-1" in heard
     finally:
@@ -183,7 +184,7 @@ def test_the_capacity_of_the_node_includes_its_own_jobs(site):
     assert pool.announced()[0].capacity[GPU] == "4"
     # another process, which did not submit the job
     other = only(site)
-    other.follow({**found, "metadata": {**found["metadata"], "annotations": {"bridge.vk.io/job": "nunet/nunet-1"}}})
+    other.follow(pod(cpu="4", gpus="1", annotations=SUBMITTED))
     other.poll()
     other.ping()
     assert other.announced()[0].capacity["cpu"] == "18"
@@ -199,9 +200,8 @@ def test_jobs_in_one_second_do_not_share_resources(site):
 
 
 def test_a_pod_that_fits_no_peer_is_refused_with_what_is_free(site):
-    with pytest.raises(
-        ScriptError, match=r"cpu 18.*peer QmPeer3: less than cpu 18; free: cpu 17, memory 113855Mi, 4 GPU"
-    ):
+    refusal = r"cpu 18.*peer QmPeer3: less than cpu 18; free: cpu 17, memory 113855Mi, 4 GPU"
+    with pytest.raises(ScriptError, match=refusal):
         submit(only(site), pod(cpu="18"))
     assert site.jobs == {}
 
@@ -214,9 +214,7 @@ def test_cancel_needs_a_path(site):
         pool.cancel(found, 30)
     assert caught.value.retryable
     pool = only(site, cancelPath="/api/v1/job/{job}")
-    ended = pool.cancel(
-        {**found, "metadata": {**found["metadata"], "annotations": {"bridge.vk.io/job": "nunet/nunet-1"}}}, 30
-    )
+    ended = pool.cancel(pod(annotations=SUBMITTED), 30)
     assert (ended.phase, ended.reason) == ("ended", "Cancelled")
     assert pool.cancel(found, 0, forget=True) is None
     assert pool.jobs() == {}
@@ -252,23 +250,16 @@ def test_an_unknown_word_is_no_end(site, monkeypatch):
     monkeypatch.setattr(site, "status", lambda job: {"jobid": job.id, "jobstatus": "hibernating"})
     assert pool.status(found).phase == "unknown"
     pool = only(site, statuses={"Hibernating": "queued"})
-    found["metadata"]["annotations"] = {"bridge.vk.io/job": "nunet/nunet-1"}
-    assert pool.status(found).phase == "queued"
+    assert pool.status(pod(annotations=SUBMITTED)).phase == "queued"
 
 
 # --- never twice ------------------------------------------------------------------------------------------------------
 def test_a_lost_answer_is_found_again_in_the_services(site):
     pool, found = only(site), pod()
-    site.drop = 1
-    with pytest.raises(SiteUnknownOutcomeError):
-        submit(pool, found)
-    pool._dms._peer_list = None
+    lost(pool, site, found)
     status = pool.status(found)
-    assert (status.job_id, status.phase, status.host) == (
-        "nunet-1",
-        "running",
-        "QmPeer3" if status.host != "QmPeer1" else "QmPeer1",
-    )
+    assert (status.job_id, status.phase) == ("nunet-1", "running")
+    assert status.host in ("QmPeer1", "QmPeer3")
     assert submit(pool, found).job_id == "nunet-1"
     assert len(site.jobs) == 1
 
@@ -281,9 +272,8 @@ def test_a_submission_after_a_restart_finds_the_job(site):
 
 def test_a_job_that_nobody_shows_is_not_known_and_not_absent(site):
     pool, found = only(site), pod()
-    site.shows, site.drop = False, 1
-    with pytest.raises(SiteUnknownOutcomeError):
-        submit(pool, found)
+    site.shows = False
+    lost(pool, site, found)
     with pytest.raises(UnknownJobError):
         submit(pool, found)  # whoever repeats it
     with pytest.raises(UnknownJobError) as caught:
@@ -294,9 +284,7 @@ def test_a_job_that_nobody_shows_is_not_known_and_not_absent(site):
     found["metadata"]["annotations"] = {"nunet.bridge.vk.io/no-job": "true"}
     assert pool.status(found) is None
     assert only(site).status(found) is None  # another process
-    site.drop = 1
-    with pytest.raises(SiteUnknownOutcomeError):
-        submit(pool, found)
+    lost(pool, site, found)
     with pytest.raises(UnknownJobError):
         pool.status(found)
     found["metadata"]["annotations"][names.JOB_INTENT] = f"{pool.name}/{pool.statement(found)}"  # as the hub writes it
@@ -315,14 +303,6 @@ def rogue(site, name="QmRogue", **entry):
     """Add a peer that states an end of job u-1."""
     service = {"JobStatus": "finished", "ServiceName": "u-1", **entry}
     site.peers.insert(0, {"peer_id": name, "is_available": False, "services": [service]})
-
-
-def lost(pool, site, found):
-    """Submit a pod; its answer is lost."""
-    site.drop = 1
-    with pytest.raises(SiteUnknownOutcomeError):
-        submit(pool, found)
-    pool._dms._peer_list = None
 
 
 @pytest.mark.parametrize("entry", [{}, {"ID": "nunet-77"}, {"job_id": ""}])
@@ -382,7 +362,7 @@ def test_a_peer_cannot_attach_a_pod_to_the_job_of_another_pod(site):
     got["services"] = []
     # another process, which has the id from the annotation
     other = only(site)
-    other.follow(pod("u-2", annotations={names.REMOTE_JOB: "nunet/nunet-1"}))
+    other.follow(pod("u-2", annotations=SUBMITTED))
     rogue(site, ID="nunet-1")
     other._dms._peer_list = None
     with pytest.raises(UnknownJobError, match="the job of another pod"):
@@ -400,18 +380,6 @@ def test_without_a_field_for_the_peer_the_dms_chooses_it(site):
     pool, found = only(site, peerField=""), pod()
     lost(pool, site, found)
     assert pool.status(found).job_id == "nunet-1"
-
-
-@pytest.mark.parametrize(
-    ("fault", "error"), [({"fail": 1}, SiteUnknownOutcomeError), ({"token": "x"}, SiteRefusedError)]
-)
-def test_errors_of_a_submission(site, fault, error):
-    pool = only(site, pingPeriod=60)
-    for name, value in fault.items():
-        setattr(site, name, value)
-    with pytest.raises(error) as caught:
-        submit(pool, pod())
-    assert caught.value.retryable
 
 
 def test_a_refused_submission_holds_no_resources(site):

@@ -1,7 +1,5 @@
 """The Slurm room against the real daemons of each version."""
 
-from __future__ import annotations
-
 import math
 import re
 import signal

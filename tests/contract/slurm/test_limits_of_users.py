@@ -3,8 +3,6 @@
 ``docs/reference/admission.md`` shows the outcome as a table; ``admission/field_policy.py`` guards what Slurm does not.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

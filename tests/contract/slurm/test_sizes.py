@@ -1,7 +1,5 @@
 """What Slurm gives for what podbridge asks: facts that ``gres.py`` and ``translate.py`` rely on."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -8,9 +8,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner
-
-from bridge.apps.cli.nats_command import nats as command
 from bridge.config.pools import RedisStoreSection
 from bridge.pools.store.nats_store import NatsStore
 from bridge.pools.store.redis_store import RedisStore
@@ -18,7 +15,7 @@ from bridge.pools.store.store_interface import KeyValueStore
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from cluster.polling import eventually
-from tests.contract.nats.servers import PREFIX, NatsServer, World, certificate, free_port
+from tests.contract.nats.servers import PREFIX, NatsServer, World, certificate, free_port, nats_config
 
 OWNER = "c1"
 
@@ -84,9 +81,7 @@ class Broker:
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.out = folder / "nats"
-        arguments = ["config", "--pools", "alpha,beta", "--out", str(self.out), "--prefix", PREFIX, *words]
-        result = CliRunner().invoke(command, arguments, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
+        nats_config("--pools", "alpha,beta", "--out", self.out, "--prefix", PREFIX, *words)
         self.server = NatsServer(folder, config_file=self.out / "nats-server.conf").start()
 
     def hub(self, world: World, name: str = "hub", *, wait: bool = True) -> Link:

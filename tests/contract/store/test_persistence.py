@@ -1,7 +1,5 @@
 """A hub restarts while a site is silent: pools, redis or a NATS bucket, and nats-server are real."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging
@@ -18,9 +16,8 @@ from bridge.config.pools import NatsSection
 from bridge.core.threads import Supervisor
 from bridge.pools.store.persistence import PoolPersistence
 from bridge.pools.store.redis_store import RedisStore
-from bridge.pools.store.store_interface import KeyValueStore, StoreError
+from bridge.pools.store.store_interface import StoreError
 from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
-from bridge.protocol.model.requests import JobSubmission
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.request_server import Announcer, serve
@@ -118,14 +115,6 @@ def hello(site: Site, hub: Hub, *, usable: bool = True) -> None:
     eventually(known)
 
 
-def keys(store: KeyValueStore, kind: str) -> set[str] | None:
-    """Return the keys in the store; ``None`` while keys that the load has counted are being deleted."""
-    try:
-        return set(store.load(kind))
-    except StoreError:
-        return None
-
-
 def stored(hub: Hub, kind: str) -> dict[str, Any]:
     """Return the content of the store, read over another connection."""
     store = copy.copy(hub.store)
@@ -180,26 +169,6 @@ def test_when_the_site_speaks_its_words_count(place: Place, hubs: Hubs, site: Si
     eventually(lambda: second.alpha.buildconfig().runtime.kind == "enroot")
     eventually(lambda: stored(second, "jobs").keys() == {"alpha/uid-1", "alpha/uid-2"})
     eventually(lambda: stored(second, "pools")["alpha"]["buildconfig"]["config"]["runtime"]["kind"] == "enroot")
-
-
-def test_no_secret_is_kept(hubs: Hubs, site: Site) -> None:
-    hub = hubs.start()
-    site.config = {**CONFIG, "secret_of_another_version": "hunter2"}  # what is no BuildConfig of ours is not kept
-    hello(site, hub, usable=False)
-    hub.alpha.send("uid-1", JobSubmission(namespace="ns", name="pod", script="export TOKEN=hunter2"))
-    eventually(lambda: stored(hub, "jobs") and stored(hub, "pools"))
-    text = json.dumps([stored(hub, "jobs"), stored(hub, "pools")])
-    assert "hunter2" not in text
-    (job,) = stored(hub, "jobs").values()
-    assert {**job, "time": 0} == {
-        "v": 1,
-        "pool": "alpha",
-        "job": "uid-1",
-        "namespace": "ns",
-        "name": "pod",
-        "job_id": "",
-        "time": 0,
-    }
 
 
 def test_a_store_that_dies_holds_nothing_up_and_is_brought_into_step(
@@ -280,55 +249,6 @@ def test_a_store_that_is_down_at_the_start_is_merged_later(place: Place, hubs: H
     assert stored(second, "jobs").keys() == {"alpha/uid-1"}
 
 
-def test_garbage_is_left_out_and_swept(
-    place: Place, hubs: Hubs, site: Site, world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    store_one_job(hubs, site)
-    store = place.store(place.broker.hub(world, "vandal"))
-    record = json.loads(store.load("pools")["alpha"])
-    job = json.loads(store.load("jobs")["alpha/uid-1"])
-    store.put(
-        "pools",
-        {
-            "beta": json.dumps(record).encode(),  # of another pool
-            "gamma": b"\xff\x00 not json",
-            "delta": json.dumps({**record, "v": 99}).encode(),
-            "epsilon": b"{" * 100_000,
-            "zeta": b'{"v": 1' + b" " * 300_000 + b"}",
-            "../x": b"[]",
-        },
-    )
-    store.put(
-        "jobs",
-        {
-            "alpha/uid-2": json.dumps(job).encode(),
-            "alpha/uid-3": json.dumps({**job, "job": "uid-3", "time": -1}).encode(),
-            "nowhere/uid-4": json.dumps({**job, "pool": "nowhere", "job": "uid-4"}).encode(),
-            "": b"x",
-        },
-    )
-    second = hubs.start()
-    assert set(second.pools.pools()) == {"alpha"}
-    assert second.persistence.remembered("alpha") == 1
-    eventually(second.in_step)
-    eventually(lambda: keys(store, "pools") == {"alpha"} and keys(store, "jobs") == {"alpha/uid-1"})
-    told = [record for record in caplog.records if "invalid records" in record.message]
-    assert len(told) == 1
-    assert told[0].kv["records"] == 9
-
-
-def test_a_pool_that_is_removed_leaves_the_store(place: Place, hubs: Hubs, site: Site) -> None:
-    hub = hubs.start()
-    hello(site, hub)
-    hub.alpha.submit(pod("uid-1", TOKEN="hunter2"), NO_OBJECTS)
-    eventually(lambda: stored(hub, "jobs") and stored(hub, "pools"))
-    hub.pools.remove("alpha")
-    eventually(lambda: not stored(hub, "jobs") and not stored(hub, "pools"))
-    assert hub.persistence.remembered("alpha") == 0
-    hello(site, hub)  # and comes back with the site
-    eventually(lambda: stored(hub, "jobs") and stored(hub, "pools"))
-
-
 def test_only_the_leader_writes_and_the_next_one_knows_all(place: Place, hubs: Hubs, site: Site) -> None:
     leader = hubs.start()
     leading: list[bool] = []
@@ -347,20 +267,3 @@ def test_only_the_leader_writes_and_the_next_one_knows_all(place: Place, hubs: H
     eventually(lambda: standby.persistence.remembered("alpha") == 1)  # its jobs are read after the pool
     eventually(standby.in_step)
     assert stored(standby, "jobs").keys() == {"alpha/uid-1"}
-
-
-@pytest.mark.parametrize("place", ["redis"], indirect=True)  # the hub's one key opens its bucket, too
-def test_a_wrong_password_stops_nothing(
-    place: Place, hubs: Hubs, site: Site, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert place.redis is not None
-    wrong = folder / "wrong"
-    wrong.write_text("wrong-password")
-    hub = hubs.start(store=RedisStore(place.redis.access(password_file=wrong), OWNER))
-    hello(site, hub)
-    hub.alpha.submit(pod("uid-1", TOKEN="hunter2"), NO_OBJECTS)
-    told = [record.kv["error"] for record in caplog.records if "does not answer" in record.message]
-    assert len(told) == 1
-    assert "refuses the login of the default user" in told[0]
-    assert str(wrong) in told[0]
-    assert "wrong-password" not in caplog.text

@@ -39,7 +39,7 @@ SHOWN = {
         "unit/protocol/nats/test_server.py::test_nats_9_1_whatever_a_handler_raises_is_answered",
         "unit/pools/test_nats_registry.py::test_nats_9_1_one_job_that_makes_no_sense_does_not_hide_the_others",
         "unit/site/test_folder.py::test_9_1_nonsense_in_a_jobs_folder_spoils_nothing",
-        WIRE + "test_protocol.py::test_nats_9_1_one_job_that_makes_no_sense_does_not_spoil_a_snapshot",
+        "unit/protocol/nats/test_client.py::test_nats_9_1_one_job_that_makes_no_sense_does_not_spoil_a_snapshot",
     ),
     "nats 9.2": (
         HERE + "test_nats_9_2_pods_with_the_same_names_inside_share_nothing",
@@ -54,7 +54,7 @@ SHOWN = {
         VIRTUAL + "test_9_3_a_pod_that_the_site_refuses",
     ),
     "nats 9.4": (
-        WIRE + "test_protocol.py::test_nats_9_4_an_unexpected_exception_is_answered_at_once",
+        "unit/protocol/nats/test_server.py::test_nats_9_1_whatever_a_handler_raises_is_answered",
         WIRE + "test_protocol.py::test_a_slow_submit_delays_nothing_else",
     ),
     "nats 9.5": (
@@ -103,7 +103,8 @@ SHOWN = {
         "unit/controllers/test_virtual_nodes.py::test_a_site_that_announces_itself_seldom_is_not_silent",
     ),
     "nats 9.13": (
-        WIRE + "test_protocol.py::test_the_answer_to_another_version_says_so",
+        "unit/protocol/nats/test_server.py::"
+        "test_an_invalid_request_is_answered_with_an_error_that_repeats_nothing_of_its_body",
         "unit/protocol/nats/test_envelope.py::test_unknown_keys_are_ignored",
         WIRE + "test_protocol.py::test_two_submitters_share_the_requests",
     ),

@@ -3,8 +3,6 @@
 Reported for PodGroups in kubernetes/kubernetes#139914.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -26,62 +24,43 @@ def replicated(size: int) -> Json:
     return {"replicatedJobs": [{"name": "w", "template": {"spec": {"parallelism": size}}}]}
 
 
+def workers(size: int) -> Json:
+    return {"leaderWorkerTemplate": {"size": size}}
+
+
 def owner_of(kind: str, uid: str, api: str = "batch/v1") -> Json:
     return {"apiVersion": api, "kind": kind, "name": "o", "uid": uid, "controller": True}
 
 
-CREATED_AGAIN: list[tuple[str, str, Json, Callable[[int], Json], list[tuple[str, str]]]] = [
-    ("job", "jobs.batch", {}, lambda size: {"parallelism": size}, [("Job", "batch/v1")]),
-    (
-        "jobset",
-        "jobsets.jobset.x-k8s.io",
-        JOBSET_LABELS,
-        replicated,
-        [("Job", "batch/v1"), ("JobSet", "jobset.x-k8s.io/v1alpha2")],
-    ),
-    ("jobset", "jobsets.jobset.x-k8s.io", JOBSET_LABELS, replicated, []),
-    (
-        "lws",
-        "leaderworkersets.leaderworkerset.x-k8s.io",
-        LWS_LABELS,
-        lambda size: {"leaderWorkerTemplate": {"size": size}},
-        [
-            ("StatefulSet", "apps/v1"),
-            ("Pod", "v1"),
-            ("StatefulSet", "apps/v1"),
-            ("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1"),
-        ],
-    ),
-    (
-        "lws",
-        "leaderworkersets.leaderworkerset.x-k8s.io",
-        LWS_LABELS,
-        lambda size: {"leaderWorkerTemplate": {"size": size}},
-        [],
-    ),
-    ("podgroup", "podgroups.scheduling.x-k8s.io", {podgroup.NAME: "o"}, lambda size: {"minMember": size}, []),
-    (
-        "podgroup",
-        "podgroups.scheduling.x-k8s.io",
-        {podgroup.NAME: "o"},
-        lambda size: {"minMember": size},
-        [("ReplicaSet", "apps/v1")],
-    ),
-    (
-        "workload",
-        "podgroups.scheduling.k8s.io",
-        {},
-        lambda size: {"schedulingPolicy": {"gang": {"minCount": size}}},
-        [],
-    ),
-]
+KINDS: dict[str, tuple[str, Json, Callable[[int], Json]]] = {
+    "job": ("jobs.batch", {}, lambda size: {"parallelism": size}),
+    "jobset": ("jobsets.jobset.x-k8s.io", JOBSET_LABELS, replicated),
+    "lws": ("leaderworkersets.leaderworkerset.x-k8s.io", LWS_LABELS, workers),
+    "podgroup": ("podgroups.scheduling.x-k8s.io", {podgroup.NAME: "o"}, lambda size: {"minMember": size}),
+    "workload": ("podgroups.scheduling.k8s.io", {}, lambda size: {"schedulingPolicy": {"gang": {"minCount": size}}}),
+}
+"""Where the owner of a group is, the labels of its pods, and its ``spec`` for a size."""
+REPLICA = [("StatefulSet", "apps/v1"), ("Pod", "v1"), ("StatefulSet", "apps/v1")]
 
 
-@pytest.mark.parametrize(("kind", "where", "labels", "spec", "chain"), CREATED_AGAIN)
+@pytest.mark.parametrize(
+    ("kind", "chain"),
+    [
+        ("job", [("Job", "batch/v1")]),
+        ("jobset", [("Job", "batch/v1"), ("JobSet", "jobset.x-k8s.io/v1alpha2")]),
+        ("jobset", []),
+        ("lws", [*REPLICA, ("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1")]),
+        ("lws", []),
+        ("podgroup", []),
+        ("podgroup", [("ReplicaSet", "apps/v1")]),
+        ("workload", []),
+    ],
+)
 @pytest.mark.parametrize("later", [0.0, 0.5, 4.0])
 def test_the_pods_of_an_owner_that_was_created_again_get_the_new_object(
-    kind: str, where: str, labels: Json, spec: Callable[[int], Json], chain: list[tuple[str, str]], later: float
+    kind: str, chain: list[tuple[str, str]], later: float
 ) -> None:
+    where, labels, spec = KINDS[kind]
     objects, clock = Objects(), FakeClock()
     reader = GroupReader(objects, clock)
 

@@ -1,7 +1,5 @@
 """The group that admission writes on a new pod: owners are read, users cannot choose it."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping
@@ -24,6 +22,7 @@ from bridge.kube.resources import JOBS, Resource
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.kinds import job, jobset, kueue, lws, podgroup
 from tests.fakes.clock import FakeClock
+from tests.unit.admission.test_app import review
 
 OURS = names.DEFAULT_SCHEDULER_NAME
 Json = dict[str, Any]
@@ -336,17 +335,7 @@ def app(objects: Objects) -> flask.testing.FlaskClient:
 
 
 def ask(app: flask.testing.FlaskClient, path: str, body: Json, **more: Any) -> Json:
-    request = {
-        "uid": "u",
-        "operation": "CREATE",
-        "namespace": "slurm-bridge",
-        "resource": {"group": "", "version": "v1", "resource": "pods"},
-        "userInfo": {"username": "alice"},
-        "object": body,
-        **more,
-    }
-    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    return dict(app.post(path, json=review).json["response"])
+    return dict(app.post(path, json=review(body, **more)).json["response"])
 
 
 def changes(response: Json) -> dict[str, Json]:
@@ -413,9 +402,9 @@ def test_the_group_of_a_pod_can_not_change(key: str) -> None:
     given = {names.GROUP: "{}", names.GANG: "true", names.MEMBERS_PER_NODE: "2"}
     before = pod({}, given)
     for after in ({**given, key: "3"}, {k: v for k, v in given.items() if k != key}):
-        for changed in (validate.update(before, pod({}, after), "alice", RULES),):
-            (problem,) = changed.invalid + changed.forbidden
-            assert key in problem and "cannot be" in problem
+        changed = validate.update(before, pod({}, after), "alice", RULES)
+        (problem,) = changed.invalid + changed.forbidden
+        assert key in problem and "cannot be" in problem
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -195,10 +193,8 @@ def test_the_defaults_of_the_policy_are_written_where_nobody_says_anything() -> 
     own = run(pod({"annotations": {names.ACCOUNT: "chemistry"}}), defaults=defaults)["metadata"]["annotations"]
     assert own == {names.ACCOUNT: "chemistry", names.QOS: "normal"}
     assert run(pod(), defaults=defaults, pools="a")["metadata"]["annotations"] == {names.POOLS: "a"}
-    assert run(pod(), defaults=defaults, pools="a,local")["metadata"]["annotations"] == {
-        names.POOLS: "a,local",
-        **defaults,
-    }
+    both = run(pod(), defaults=defaults, pools="a,local")["metadata"]["annotations"]
+    assert both == {names.POOLS: "a,local", **defaults}
 
 
 def test_owners_annotations_are_copied_where_the_pod_says_nothing() -> None:
@@ -301,26 +297,30 @@ def test_the_namespace_says_it_for_pods_that_say_nothing() -> None:
     assert (names.POOL_TAINT, "a") not in keys(own["spec"])
 
 
+PATIENCE = [
+    {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    for what in ("not-ready", "unreachable")
+]
+
+
 def test_five_minutes_of_patience_with_a_lost_node_become_endless_on_a_pool() -> None:
-    default = [
-        {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
-        for what in ("not-ready", "unreachable")
-    ]
-    spec = run(pod({"annotations": {names.POOLS: "a"}}, tolerations=default))["spec"]
+    spec = run(pod({"annotations": {names.POOLS: "a"}}, tolerations=PATIENCE))["spec"]
     assert all("tolerationSeconds" not in t for t in spec["tolerations"])
     assert {key for key, _ in keys(spec)} >= {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
-    assert [t for t in run(pod(tolerations=default))["spec"]["tolerations"] if "tolerationSeconds" in t] == default
+    assert [t for t in run(pod(tolerations=PATIENCE))["spec"]["tolerations"] if "tolerationSeconds" in t] == PATIENCE
 
 
 def test_patience_that_the_user_limited_stays_limited() -> None:
-    own = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}
+    own = {**PATIENCE[0], "tolerationSeconds": 60}
     spec = run(pod({"annotations": {names.POOLS: "a"}}, tolerations=[own]))["spec"]
     assert own in spec["tolerations"]
 
 
+KUEUE = {"key": names.POOL_TAINT, "operator": "Equal", "value": "a", "effect": "NoSchedule"}
+
+
 def test_a_toleration_that_kueue_injected_is_enough() -> None:
-    kueue = {"key": names.POOL_TAINT, "operator": "Equal", "value": "a", "effect": "NoSchedule"}
-    spec = run(pod(tolerations=[kueue]))["spec"]
+    spec = run(pod(tolerations=[KUEUE]))["spec"]
     assert keys(spec)[:2] == [(names.POOL_TAINT, "a"), (names.VIRTUAL_TAINT, "true")]
     assert names.MANAGED_TAINT not in dict(keys(spec))
 
@@ -332,19 +332,12 @@ def test_pools_are_asked_for_once(pools: str) -> None:
 
 
 # --- updates ----------------------------------------------------------------------------------------------------------
-KUEUE = {"key": names.POOL_TAINT, "operator": "Equal", "value": "a", "effect": "NoSchedule"}
-
-
 def updated(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return patched(new, update(old, new, scheduler=OURS))
 
 
 def test_a_gated_pod_that_is_given_a_pool_tolerates_its_virtual_node() -> None:
-    default = [
-        {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
-        for what in ("not-ready", "unreachable")
-    ]
-    old = run(pod(schedulerName=OURS, tolerations=default, schedulingGates=[{"name": "kueue"}]))
+    old = run(pod(schedulerName=OURS, tolerations=PATIENCE, schedulingGates=[{"name": "kueue"}]))
     before = old["spec"]["tolerations"]
     new = pod(**{**old["spec"], "tolerations": [*before, KUEUE], "schedulingGates": []})
     after = updated(old, new)["spec"]["tolerations"]
@@ -352,7 +345,7 @@ def test_a_gated_pod_that_is_given_a_pool_tolerates_its_virtual_node() -> None:
         KUEUE,
         {"key": names.VIRTUAL_TAINT, "operator": "Equal", "value": "true", "effect": "NoSchedule"},
     ]
-    assert {entry["key"] for entry in after if "tolerationSeconds" not in entry} >= {entry["key"] for entry in default}
+    assert {entry["key"] for entry in after if "tolerationSeconds" not in entry} >= {entry["key"] for entry in PATIENCE}
     assert not [entry for entry in after if "tolerationSeconds" in entry]
     assert_allowed(before, after)
     assert update(old, pod(**{**new["spec"], "tolerations": after}), scheduler=OURS) == []

@@ -1,7 +1,5 @@
 """Permissions, owners, sizes: reads from the API server, and their caches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

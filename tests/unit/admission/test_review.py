@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any
@@ -10,22 +8,13 @@ from hypothesis import strategies as st
 
 from admission.review import MalformedReviewError, allow, deny, parse
 from admission.reviewer import summary
+from tests.unit.admission.test_app import review
 
 POD = {"metadata": {"name": "p"}, "spec": {"containers": []}}
 
 
 def body(**changes: Any) -> bytes:
-    request = {
-        "uid": "u-1",
-        "operation": "CREATE",
-        "resource": {"group": "", "version": "v1", "resource": "pods"},
-        "namespace": "ns",
-        "userInfo": {"username": "alice"},
-        "object": POD,
-        "oldObject": None,
-        **changes,
-    }
-    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+    return json.dumps(review(POD, **{"namespace": "ns", "oldObject": None, **changes})).encode()
 
 
 def test_the_message_about_many_or_long_problems_is_short() -> None:
@@ -42,11 +31,9 @@ def test_the_message_about_many_or_long_problems_is_short() -> None:
 
 
 def test_a_review_is_read() -> None:
-    review = parse(body())
-    assert (review.uid, review.operation, review.subresource, review.namespace) == ("u-1", "CREATE", "", "ns")
-    assert review.user_name == "alice"
-    assert review.object == POD
-    assert review.old == {}
+    found = parse(body())
+    assert (found.uid, found.operation, found.subresource, found.namespace) == ("u", "CREATE", "", "ns")
+    assert (found.user_name, found.object, found.old) == ("alice", POD, {})
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 The ways are those of the Kubernetes API to request a resource, and of podbridge to request more than a container does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Maxima of a namespace's policy: for each size, however it gets to the job."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Start while the API server is unavailable at times."""
 
-from __future__ import annotations
-
 import http.client
 import ssl
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 
@@ -115,10 +113,9 @@ def test_the_finalizer_comes_off_freely_without_a_job_and_by_permission_with_one
     free, bare = {"finalizers": [names.FINALIZER]}, {"finalizers": []}
     assert validate.update(pod(free), pod(bare), "alice", RULES) == validate.Verdict()
     labels = {"labels": {names.JOB_ID_LABEL: "7"}}
-    assert validate.update(pod({**free, **labels}), pod({**bare, **labels}), "alice", RULES).permissions == [
-        "finalizer"
-    ]
-    assert validate.update(pod({**free, **labels}), pod({**bare, **labels}), "podbridge", RULES).permissions == []
+    for user, permissions in (("alice", ["finalizer"]), ("podbridge", [])):
+        verdict = validate.update(pod({**free, **labels}), pod({**bare, **labels}), user, RULES)
+        assert verdict.permissions == permissions
 
 
 def test_a_size_is_fixed_while_a_job_holds_it() -> None:
@@ -151,16 +148,10 @@ def test_a_resource_that_slurm_does_not_count_needs_whole_nodes() -> None:
 
 def test_preferences_are_warned_about() -> None:
     soft = "preferredDuringSchedulingIgnoredDuringExecution"
-    verdict = validate.create(
-        pod(
-            topologySpreadConstraints=[{"whenUnsatisfiable": "ScheduleAnyway"}],
-            affinity={"nodeAffinity": {soft: [{}]}, "podAffinity": {soft: [{}]}, "podAntiAffinity": {soft: [{}]}},
-        ),
-        "alice",
-        RULES,
-    )
-    assert verdict.invalid == []
-    assert len(verdict.warnings) == 4
+    affinity = {"nodeAffinity": {soft: [{}]}, "podAffinity": {soft: [{}]}, "podAntiAffinity": {soft: [{}]}}
+    body = pod(topologySpreadConstraints=[{"whenUnsatisfiable": "ScheduleAnyway"}], affinity=affinity)
+    verdict = validate.create(body, "alice", RULES)
+    assert (verdict.invalid, len(verdict.warnings)) == ([], 4)
 
 
 SPREAD = {"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
@@ -218,9 +209,8 @@ def test_devices_that_nobody_would_allocate_are_refused() -> None:
     (problem,) = validate.create(pod(requests={GPU_CLASS + "x": "1"}), "alice", DEVICES).invalid
     assert "gpu.example.comx" in problem
     assert f"allowed: {GPU_CLASS} " in problem
-    (problem,) = validate.create(
-        pod(resourceClaims=[{"name": "a", "podGroupResourceClaim": "x"}]), "a", DEVICES
-    ).invalid
+    shared = pod(resourceClaims=[{"name": "a", "podGroupResourceClaim": "x"}])
+    (problem,) = validate.create(shared, "a", DEVICES).invalid
     assert "spec.resourceClaims[0]: 'a'" in problem
     init = [{"name": "i", "resources": {"limits": {GPU_CLASS: "1"}}}]
     (problem,) = validate.create(pod(initContainers=init), "alice", DEVICES).invalid

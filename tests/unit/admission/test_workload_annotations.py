@@ -3,8 +3,6 @@
 As slurm-bridge 1.2.0 does (SlinkyProject/slurm-bridge, docs/workload.md): Workload, Job and PodGroup are merged.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The pace of a control loop."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator, Sequence, Set

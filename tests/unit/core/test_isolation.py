@@ -3,8 +3,6 @@
 The tests look up what exists, so that a new function, subscriber or prune function is tried too.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import importlib

@@ -1,7 +1,5 @@
 """Back-off of failed calls, and one log line for many failures."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """The cache with a time to live and one load at a time."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Groups of threads that end before their process does."""
 
-from __future__ import annotations
-
 import threading
 
 from bridge.core.threads import Supervisor

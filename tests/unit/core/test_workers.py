@@ -1,7 +1,5 @@
 """Calls on a bounded number of threads."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

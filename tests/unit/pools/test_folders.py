@@ -1,7 +1,5 @@
 """A pool whose submitters have different folders: the hub uses one folder and sends no requests to the others."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Any
@@ -83,10 +81,8 @@ def test_what_another_folder_says_is_not_believed() -> None:
     assert set(sites.pool.jobs()) == {"uid-1"}
     sites.announce("f2")
     assert sites.pool.announced()[0].folder == "f1"
-    assert {folder: announce.submitter for folder, (announce, _) in sites.pool.folders().items()} == {
-        "f1": "host-f1",
-        "f2": "host-f2",
-    }
+    submitters = {folder: announce.submitter for folder, (announce, _) in sites.pool.folders().items()}
+    assert submitters == {"f1": "host-f1", "f2": "host-f2"}
     ended = job("uid-1", "ended")
     event = Event(pool="alpha", submitter="host-f2", folder="f2", sequence=1, status=ended)
     sites.link.publish(SUBJECTS.event, pack(event))

@@ -1,7 +1,5 @@
 """The inbox: a flooding pool loses only its own messages, and is reported."""
 
-from __future__ import annotations
-
 from bridge.pools.submitter import inbox
 from bridge.pools.submitter.inbox import MOST_BYTES, MOST_MESSAGES, MOST_RATE, Inbox
 

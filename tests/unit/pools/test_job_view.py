@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -100,12 +98,8 @@ def test_events_that_came_during_the_paging_are_newer_than_the_page() -> None:
     view.event(event(6, job("b", "ended")), 101)
     view.event(event(7, job("a0")), 101)
     view.snapshot([part(5, job("a"), job("b", "running"), at=100), part(7, job("c"), at=102)], began=100)
-    assert {uid: status.phase for uid, status in view.jobs.items()} == {
-        "a": "queued",
-        "a0": "queued",
-        "b": "ended",
-        "c": "queued",
-    }
+    phases = {uid: status.phase for uid, status in view.jobs.items()}
+    assert phases == {"a": "queued", "a0": "queued", "b": "ended", "c": "queued"}
 
 
 def test_events_handled_after_the_snapshot_but_sent_before_its_last_page_count() -> None:

@@ -1,7 +1,5 @@
 """The registry of pools, over a link without a network."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -151,14 +149,13 @@ def test_events_change_the_view_without_asking() -> None:
 
 def test_a_gap_a_new_submitter_an_announcement_ahead_and_a_reconnect_bring_a_snapshot() -> None:
     hub = started()
-    for number, cause in enumerate(
-        (
-            lambda: hub.link.publish(SUBJECTS.event, event(5, job("a"))),
-            lambda: hub.link.publish(SUBJECTS.announce, announce(9)),
-            lambda: hub.link.publish(SUBJECTS.announce, announce(0, "another")),
-            lambda: [watcher(True) for watcher in hub.link.watchers],
-        )
-    ):
+    causes: list[Callable[[], object]] = [
+        lambda: hub.link.publish(SUBJECTS.event, event(5, job("a"))),
+        lambda: hub.link.publish(SUBJECTS.announce, announce(9)),
+        lambda: hub.link.publish(SUBJECTS.announce, announce(0, "another")),
+        lambda: [watcher(True) for watcher in hub.link.watchers],
+    ]
+    for number, cause in enumerate(causes):
         hub.clock.advance(5)
         hub.work()
         assert hub.asked_for("snapshot") == 1 + number
@@ -221,11 +218,8 @@ def test_nats_9_1_one_job_that_makes_no_sense_does_not_hide_the_others() -> None
     jobs = [asdict(job("a")), {"job": "b", "phase": "exploded"}, asdict(job("c"))]
     hub.answers["snapshot"] = [{"submitter": "s", "sequence": 3, "jobs": jobs}]
     hub.work()
-    assert {uid: status.phase for uid, status in hub.pool.jobs().items()} == {
-        "a": "queued",
-        "b": "running",
-        "c": "queued",
-    }
+    phases = {uid: status.phase for uid, status in hub.pool.jobs().items()}
+    assert phases == {"a": "queued", "b": "running", "c": "queued"}
 
 
 def test_nats_9_6_what_a_pool_says_about_another_is_dropped() -> None:
@@ -393,18 +387,18 @@ def test_a_site_that_has_the_library_is_not_sent_it() -> None:
     assert [body["script"] for body in hub.bodies] == [cut]
 
 
-@pytest.mark.parametrize("digest", ["", "0" * 64, library.digest("podman")])
-def test_a_site_that_lacks_this_library_is_sent_all(digest: str) -> None:
+@pytest.mark.parametrize(
+    ("digest", "script"),
+    [
+        *((digest, WHOLE.script) for digest in ("", "0" * 64, library.digest("podman"))),
+        (library.digest("apptainer"), LIBRARY[:-1]),
+    ],
+    ids=["none", "another version", "another runtime", "a script with a part of the library only"],
+)
+def test_a_site_that_lacks_this_library_is_sent_all(digest: str, script: str) -> None:
     hub = announced(digest)
-    hub.pool.send("a", WHOLE)
-    assert [body["script"] for body in hub.bodies] == [WHOLE.script]
-
-
-def test_a_script_with_a_part_of_the_library_only_is_sent_as_it_is() -> None:
-    hub = announced(library.digest("apptainer"))
-    almost = SUBMIT.model_copy(update={"script": LIBRARY[:-1]})
-    hub.pool.send("a", almost)
-    assert [body["script"] for body in hub.bodies] == [almost.script]
+    hub.pool.send("a", SUBMIT.model_copy(update={"script": script}))
+    assert [body["script"] for body in hub.bodies] == [script]
 
 
 @pytest.mark.parametrize("reason", ["UnknownLibrary", "GarbledMessage"])

@@ -1,7 +1,5 @@
 """The persistence of pools, over a link and a store without a network."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import asdict
@@ -19,6 +17,7 @@ from bridge.protocol.nats.envelope import pack
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event
 from bridge.protocol.nats.subjects import Subjects
 from bridge.telemetry.metrics import POOL_REMEMBERED
+from tests.builders import job_status
 from tests.builders import site_pod as pod
 from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
@@ -36,9 +35,7 @@ def announcement(**changes: Any) -> Announce:
 
 
 def status(job: str, **changes: Any) -> JobStatus:
-    return JobStatus(
-        **{"job": job, "owner": OWNER, "namespace": "ns", "name": f"pod-{job}", "phase": "queued", **changes}
-    )
+    return job_status(job, **{"owner": OWNER, "name": f"pod-{job}", **changes})
 
 
 def pool_record(time: float, **changes: Any) -> bytes:
@@ -167,16 +164,8 @@ def test_the_life_of_a_job() -> None:
     hub.hello()
     hub.pool.send("u1", JobSubmission(namespace="ns", name="pod-u1", script="export TOKEN=hunter2"))
     hub.turn()
-    record = hub.stored("jobs")["alpha/u1"]
-    assert record == {
-        "v": 1,
-        "pool": "alpha",
-        "job": "u1",
-        "namespace": "ns",
-        "name": "pod-u1",
-        "job_id": "",
-        "time": hub.clock.now,
-    }
+    kept = {"v": 1, "pool": "alpha", "job": "u1", "namespace": "ns", "name": "pod-u1", "job_id": ""}
+    assert hub.stored("jobs")["alpha/u1"] == {**kept, "time": hub.clock.now}
     writes = hub.store.asked.count("put")
     running = status("u1", phase="running", job_id="77")
     for number in (1, 2, 3):

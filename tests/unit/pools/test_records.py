@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -10,6 +8,7 @@ from hypothesis import strategies as st
 from bridge.pools.store.records import MOST, JobRecord, PoolRecord, job_key, read_job, read_pool, write
 from bridge.protocol.nats.envelope import GarbledError
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage
+from tests.examples import json_values
 
 ANNOUNCE = Announce(pool="alpha", submitter="s", sequences={"c1": 1}, time=1.0, period=5, version="1", digest="d")
 CONFIG = BuildConfigMessage(pool="alpha", digest="d", config={"runtime": {"kind": "podman"}})
@@ -81,14 +80,7 @@ def test_no_bytes_do_worse_than_be_refused(data: bytes) -> None:
             read("alpha", data)
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
-    max_leaves=10,
-)
-
-
-@given(st.sampled_from(["v", "time", "announce", "buildconfig", "pool", "job", "namespace", "job_id"]), json_values)
+@given(st.sampled_from(["v", "time", "announce", "buildconfig", "pool", "job", "namespace", "job_id"]), json_values())
 def test_a_record_with_one_thing_changed_is_read_or_refused(key: str, value: Any) -> None:
     for record, of, read in ((POOL, "alpha", read_pool), (JOB, job_key("alpha", "u1"), read_job)):
         data = json.dumps({**record.model_dump(mode="json"), key: value}).encode()

@@ -1,7 +1,5 @@
 """Snapshots page by page: as many jobs as a site may have, and no more memory than a pool may use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import cast
 

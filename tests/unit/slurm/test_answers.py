@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -17,7 +15,7 @@ from bridge.errors import (
 )
 from bridge.slurm.slurm_answers import judge, read_answer, release, warning
 from bridge.slurm.versions import VERSIONS
-from tests.examples import examples
+from tests.examples import examples, json_values
 
 META = {"plugin": {"type": "openapi/x"}, "slurm": {"release": "26.05.5"}}
 OLD, NEW = VERSIONS["v0.0.38"], VERSIONS["v0.0.45"]
@@ -169,35 +167,18 @@ def test_the_release() -> None:
     assert release({"meta": {}}) == ""
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=10,
-)
+JSON = json_values()
 KEYS = st.sampled_from(["errors", "warnings", "status", "jobs", "nodes", "job_id", "pings", "error", "error_number"])
-ENDPOINTS = st.sampled_from(
-    [
-        "ping",
-        "diag",
-        "submit",
-        "cancel",
-        "job",
-        "jobs",
-        "jobs/state",
-        "nodes",
-        "partitions",
-        "set_node",
-        "set_job",
-        "node",
-        "add_node",
-        "delete_node",
-    ]
-)
+ENDPOINTS = "ping diag submit cancel job jobs jobs/state nodes partitions set_node set_job node add_node delete_node"
 
 
 @pytest.mark.usefixtures("long")
 @settings(max_examples=examples(40, 100))
-@given(ENDPOINTS, st.integers(200, 599), st.dictionaries(KEYS, JSON | st.lists(st.dictionaries(KEYS, JSON))))
+@given(
+    st.sampled_from(ENDPOINTS.split()),
+    st.integers(200, 599),
+    st.dictionaries(KEYS, JSON | st.lists(st.dictionaries(KEYS, JSON))),
+)
 def test_any_answer_is_data_or_a_slurm_error(endpoint: str, status: int, content: dict[str, Any]) -> None:
     for body in (json.dumps({"meta": META, "errors": [], **content}).encode(), json.dumps(content).encode()):
         try:

@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,7 +41,26 @@ def test_a_job_of_the_pod_is_cancelled(slurm: FakeSlurm, client: SlurmClient) ->
     assert paths(slurm.calls) == ["GET job/1?flags=MIXED", "DELETE job/1"]
 
 
-OF_OTHERS = pytest.mark.parametrize(
+ACTIONS: dict[str, Callable[..., object]] = {
+    "cancel": cancel_if_ours,
+    "exclude": lambda client, job_id, *more: exclude_if_ours(client, job_id, job_id, ("node-1",), *more),
+    "shrink": lambda client, job_id, *more: shrink_if_ours(client, job_id, job_id, {"node-1"}, *more),
+}
+each_action = pytest.mark.parametrize("act", ACTIONS.values(), ids=ACTIONS)
+
+
+def running(slurm: FakeSlurm, words: str, nodes: str = "node-[0-2]") -> int:
+    job = slurm.add({"admin_comment": words, "flags": ["EXTERNAL_JOB"]})
+    slurm.start(job.job_id, nodes)
+    return job.job_id
+
+
+def writes(slurm: FakeSlurm) -> int:
+    return slurm.count("DELETE", "job") + slurm.count("POST", "job/")
+
+
+@each_action
+@pytest.mark.parametrize(
     ("words", "uids"),
     [
         (comment("a", cluster="elsewhere"), ["a"]),
@@ -54,18 +71,29 @@ OF_OTHERS = pytest.mark.parametrize(
         ("{}", ["a"]),
     ],
 )
-"""Jobs that are not the pod's."""
-
-
-@OF_OTHERS
-def test_a_job_that_is_not_the_pods_goes_on(slurm: FakeSlurm, client: SlurmClient, words: str, uids: list[str]) -> None:
-    job = slurm.add({"admin_comment": words})
-    slurm.start(job.job_id)
+def test_a_job_that_is_not_the_pods_stays_as_it_is(
+    slurm: FakeSlurm, client: SlurmClient, act: Callable[..., object], words: str, uids: list[str]
+) -> None:
+    """slurmctld may have lost its state, and assigned the id to a job of another user, since the last poll."""
+    job_id = running(slurm, words)
     before = SLURM_CANCELS_REFUSED._value.get()
-    assert not cancel_if_ours(client, job.job_id, "here", uids, None)
-    assert job.states == ["RUNNING"]
-    assert slurm.count("DELETE", "job") == 0
+    assert not act(client, job_id, "here", uids, None)
+    assert (slurm.jobs[job_id].states, writes(slurm)) == (["RUNNING"], 0)
     assert SLURM_CANCELS_REFUSED._value.get() == before + 1
+
+
+@each_action
+def test_a_process_that_leads_no_more_changes_nothing(
+    slurm: FakeSlurm, client: SlurmClient, act: Callable[..., object]
+) -> None:
+    job_id = running(slurm, comment("a"))
+
+    def check_leadership() -> None:
+        raise LostLeadershipError("lease lost")
+
+    with pytest.raises(LostLeadershipError):
+        act(client, job_id, "here", ["a"], check_leadership)
+    assert (slurm.jobs[job_id].states, writes(slurm)) == (["RUNNING"], 0)
 
 
 def test_a_comment_of_another_user_proves_nothing(slurm: FakeSlurm, client: SlurmClient) -> None:
@@ -90,17 +118,6 @@ def test_no_answer_is_no_cancel(slurm: FakeSlurm, client: SlurmClient) -> None:
     assert job.states == ["PENDING"]
 
 
-def test_a_process_that_leads_no_more_cancels_nothing(slurm: FakeSlurm, client: SlurmClient) -> None:
-    job = slurm.add({"admin_comment": comment("a")})
-
-    def check_leadership() -> None:
-        raise LostLeadershipError("lease lost")
-
-    with pytest.raises(LostLeadershipError):
-        cancel_if_ours(client, job.job_id, "here", ["a"], check_leadership)
-    assert job.states == ["PENDING"]
-
-
 def test_the_excluded_nodes_of_the_pods_own_job_change(slurm: FakeSlurm, client: SlurmClient) -> None:
     job = slurm.add({"admin_comment": comment("a", "b")})
     assert client.version
@@ -109,33 +126,10 @@ def test_the_excluded_nodes_of_the_pods_own_job_change(slurm: FakeSlurm, client:
     assert paths(slurm.calls) == ["GET job/1?flags=MIXED", "POST job/1"]
 
 
-@OF_OTHERS
-def test_a_job_that_is_not_the_pods_is_not_updated(
-    slurm: FakeSlurm, client: SlurmClient, words: str, uids: list[str]
-) -> None:
-    """slurmctld may have lost its state, and assigned the id to a job of another user, since the last poll."""
-    job = slurm.add({"admin_comment": words})
-    before = SLURM_CANCELS_REFUSED._value.get()
-    assert not exclude_if_ours(client, job.job_id, job.job_id, ("node-1",), "here", uids, None)
-    assert slurm.count("POST", "job/") == 0
-    assert SLURM_CANCELS_REFUSED._value.get() == before + 1
-
-
 def test_a_job_that_is_gone_or_no_component_of_the_pods_is_not_updated(slurm: FakeSlurm, client: SlurmClient) -> None:
     job, other = slurm.add({"admin_comment": comment("a")}), slurm.add({"admin_comment": comment("b")})
     assert not exclude_if_ours(client, 99, 99, ("node-1",), "here", ["a"], None)
     assert not exclude_if_ours(client, job.job_id, other.job_id, ("node-1",), "here", ["a"], None)
-    assert slurm.count("POST", "job/") == 0
-
-
-def test_a_process_that_leads_no_more_updates_nothing(slurm: FakeSlurm, client: SlurmClient) -> None:
-    job = slurm.add({"admin_comment": comment("a")})
-
-    def check_leadership() -> None:
-        raise LostLeadershipError("lease lost")
-
-    with pytest.raises(LostLeadershipError):
-        exclude_if_ours(client, job.job_id, job.job_id, ("node-1",), "here", ["a"], check_leadership)
     assert slurm.count("POST", "job/") == 0
 
 
@@ -150,12 +144,6 @@ def test_no_other_module_cancels_or_updates(call: str) -> None:
     assert found == ["bridge/slurm/cancelling.py"]
 
 
-def running(slurm: FakeSlurm, words: str, nodes: str = "node-[0-2]") -> int:
-    job = slurm.add({"admin_comment": words, "flags": ["EXTERNAL_JOB"]})
-    slurm.start(job.job_id, nodes)
-    return job.job_id
-
-
 def test_the_pods_own_job_gives_nodes_back(slurm: FakeSlurm, client: SlurmClient) -> None:
     job_id = running(slurm, comment("a", "b"))
     assert client.version
@@ -168,15 +156,6 @@ def test_the_pods_own_job_gives_nodes_back(slurm: FakeSlurm, client: SlurmClient
     assert slurm.count("POST", "job/") == 1
 
 
-@OF_OTHERS
-def test_a_job_that_is_not_the_pods_keeps_its_nodes(
-    slurm: FakeSlurm, client: SlurmClient, words: str, uids: list[str]
-) -> None:
-    job_id = running(slurm, words)
-    assert shrink_if_ours(client, job_id, job_id, {"node-1"}, "here", uids, None) == ()
-    assert slurm.count("POST", "job/") == 0
-
-
 @pytest.mark.parametrize("state", ["PENDING", "COMPLETED"])
 def test_a_job_that_does_not_run_is_not_pinned_to_nodes(slurm: FakeSlurm, client: SlurmClient, state: str) -> None:
     """It was requeued since the decision."""
@@ -186,15 +165,4 @@ def test_a_job_that_does_not_run_is_not_pinned_to_nodes(slurm: FakeSlurm, client
     assert shrink_if_ours(client, 99, 99, {"node-1"}, "here", ["a"], None) == ()
     other = running(slurm, comment("b"))
     assert shrink_if_ours(client, job_id, other, {"node-1"}, "here", ["a"], None) == ()
-    assert slurm.count("POST", "job/") == 0
-
-
-def test_a_process_that_leads_no_more_shrinks_nothing(slurm: FakeSlurm, client: SlurmClient) -> None:
-    job_id = running(slurm, comment("a"))
-
-    def check_leadership() -> None:
-        raise LostLeadershipError("lease lost")
-
-    with pytest.raises(LostLeadershipError):
-        shrink_if_ours(client, job_id, job_id, {"node-1"}, "here", ["a"], check_leadership)
     assert slurm.count("POST", "job/") == 0

@@ -1,7 +1,5 @@
 """The time limit of a list of all jobs, by the calls before it."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

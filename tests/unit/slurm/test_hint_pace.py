@@ -1,7 +1,5 @@
 """The limit of polls that hints cause."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """When the nodes are read, and when only the question is sent whether one has changed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

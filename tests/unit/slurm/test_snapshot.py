@@ -1,7 +1,5 @@
 """Polls: what they request, and what a snapshot has after answers and failures."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -154,18 +152,6 @@ def test_a_start_taken_back_before_its_nodes_were_asked_for(scene: Scene) -> Non
     assert scene.poll().jobs[job_id].job.nodes == ("node-2",)
 
 
-def test_a_submitted_job_is_in_the_next_snapshot(scene: Scene) -> None:
-    for number in range(10):
-        scene.slurm.start(scene.add(f"other-{number}", "elsewhere"))
-    scene.poll()
-    job_id = scene.client.submit(JobRequest("n", link("new"), external=True)).job_id
-    scene.poller.expect(job_id, link("new"))
-    scene.slurm.fault = lambda method, path: (500, b"must not be asked") if "/job/" in path else None
-    scene.slurm.fault = None
-    assert scene.poll().by_uid == {"new": (job_id,)}
-    assert scene.poller.pause() == SlurmSection().poll_busy
-
-
 def test_a_job_told_of_during_a_poll_is_in_what_the_poll_publishes(scene: Scene) -> None:
     scene.poll()
 
@@ -188,7 +174,7 @@ FAILURES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("fault", FAILURES)
+@pytest.mark.parametrize("fault", [*FAILURES, "slurmctld"])
 @pytest.mark.parametrize("where", ["jobs/state", "/job/", "/nodes"])
 def test_a_failed_answer_changes_nothing_but_the_error(scene: Scene, where: str, fault: Any) -> None:
     running, ended, gone = scene.add("a"), scene.add("b"), scene.add("c")
@@ -201,37 +187,22 @@ def test_a_failed_answer_changes_nothing_but_the_error(scene: Scene, where: str,
     scene.slurm.end(ended, "TIMEOUT")
     scene.slurm.forget(gone)
     scene.poller.wake(nodes=True)
-    scene.slurm.fault = lambda method, path: fault if where in path else None
+    scene.slurm.down = fault == "slurmctld"
+    scene.slurm.fault = lambda method, path: fault if where in path and not scene.slurm.down else None
     for _ in range(2):
         after = scene.poll()
         assert after.error
         assert (after.sequence, after.began, after.jobs) == (before.sequence, before.began, before.jobs)
     assert told == []
-    scene.slurm.fault = None
+    scene.slurm.fault, scene.slurm.down = None, False
     back = scene.poll()
     assert (back.error, back.sequence, back.settled_since) == ("", 2, back.began)
     assert back.jobs[running].confirmations == 0
     assert (back.jobs[ended].confirmations, back.jobs[ended].missing) == (1, False)
     assert (back.jobs[gone].confirmations, back.jobs[gone].missing) == (1, True)
     final = scene.poll()
-    assert (final.jobs[ended].confirmations, final.jobs[gone].confirmations, final.jobs[running].confirmations) == (
-        2,
-        2,
-        0,
-    )
+    assert [final.jobs[job_id].confirmations for job_id in (ended, gone, running)] == [2, 2, 0]
     assert final.settled_since == back.began
-
-
-def test_a_slurmctld_that_is_down_ends_nothing(scene: Scene) -> None:
-    job_id = scene.add("a")
-    scene.slurm.start(job_id)
-    scene.poll()
-    scene.slurm.down = True
-    for _ in range(5):
-        assert scene.poll().error
-    assert scene.poller.snapshot.jobs[job_id].confirmations == 0
-    scene.slurm.down = False
-    assert scene.poll().jobs[job_id].confirmations == 0
 
 
 def test_silence_is_logged_once_and_so_is_the_return(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
@@ -242,11 +213,8 @@ def test_silence_is_logged_once_and_so_is_the_return(scene: Scene, caplog: pytes
     scene.slurm.down = False
     scene.poll()
     scene.poll()
-    assert [record.message for record in caplog.records] == [
-        "slurm does not answer",
-        "all jobs are read",
-        "slurm answers again",
-    ]
+    told = [record.message for record in caplog.records]
+    assert told == ["slurm does not answer", "all jobs are read", "slurm answers again"]
 
 
 def test_pauses(scene: Scene) -> None:

@@ -1,7 +1,5 @@
 """The thread of the poller: pauses, wakes and hints."""
 
-from __future__ import annotations
-
 import threading
 import time
 
@@ -188,7 +186,7 @@ def test_subscribers_learn_which_job_a_hint_was_about(scene: Scene) -> None:
         eventually(lambda: links == [link("a")])
 
 
-def test_the_first_report_of_an_end_wakes_no_loop(scene: Scene) -> None:
+def test_the_first_report_of_an_end_wakes_no_loop_and_is_confirmed_after_the_busy_period(scene: Scene) -> None:
     job_id = scene.add("a")
     scene.slurm.start(job_id)
     running = Running(scene.slurm, poll_idle=60, poll_busy=0.2)
@@ -196,23 +194,12 @@ def test_the_first_report_of_an_end_wakes_no_loop(scene: Scene) -> None:
     with running:
         told: list[int] = []
         running.poller.subscribe(lambda now: told.append(now.jobs[job_id].confirmations))
-        scene.slurm.end(job_id, "CANCELLED")
-        running.poller.hint(job_id)
-        assert running.wait(lambda now: now.jobs[job_id].is_confirmed)
-        assert 1 not in told, "a decision about it would delay the next one, which terminates the pod"
-
-
-def test_an_end_that_a_hint_reports_is_confirmed_after_the_busy_period(scene: Scene) -> None:
-    job_id = scene.add("a")
-    scene.slurm.start(job_id)
-    running = Running(scene.slurm, poll_idle=60, poll_busy=0.2)
-    running.poller._node_reader.changed = lambda **_: False  # type: ignore[method-assign]  # it causes a poll too
-    with running:
         began = time.monotonic()
         scene.slurm.end(job_id, "CANCELLED")
         running.poller.hint(job_id)
         assert running.wait(lambda now: now.jobs[job_id].is_confirmed)
         assert time.monotonic() - began >= 0.19  # a timer may end a moment early
+        assert 1 not in told, "a decision about it would delay the next one, which terminates the pod"
 
 
 def test_a_hint_about_a_job_of_others_costs_nothing(scene: Scene) -> None:
@@ -280,9 +267,3 @@ def test_hints_do_not_shorten_the_pause_after_a_failure(scene: Scene) -> None:
             running.poller.hint()
             time.sleep(0.01)
         assert scene.slurm.count("GET", "jobs/state") <= 1
-
-
-def test_stopping_does_not_wait_for_the_pause(scene: Scene) -> None:
-    with Running(scene.slurm, poll_idle=60) as running:
-        pass
-    assert running.poller.snapshot.sequence == 1

@@ -1,7 +1,5 @@
 """Lists of many jobs, of nodes and of partitions."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading
@@ -144,12 +142,3 @@ def test_a_changed_node_ends_the_pause_between_two_polls(scene: Scene) -> None:
     thread.join()
     assert not alive
     assert "DRAIN" in scene.poll().nodes["node-1"].states
-
-
-def test_nodes_that_could_not_be_read_are_asked_for_again(scene: Scene) -> None:
-    scene.poll()
-    scene.poller.wake(nodes=True)
-    scene.slurm.fault = lambda method, path: (502, b"") if "nodes" in path else None
-    assert scene.poll().error
-    scene.slurm.fault = None
-    assert any("nodes" in call for call in scene.asked_all())

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from bridge.slurm.states import (
@@ -34,32 +32,28 @@ def test_every_state_has_one_row() -> None:
     assert set(NODE_WORDS.split()) <= NODE_STATES.keys()
 
 
+PHASES = {
+    Phase.PENDING: "PENDING, PENDING REQUEUED, PENDING REQUEUE_HOLD, PENDING COMPLETING REQUEUED",
+    Phase.ALLOCATED: "RUNNING, RUNNING CONFIGURING, RUNNING CONFIGURING POWER_UP_NODE, RUNNING STOPPED",
+    Phase.BETWEEN: "RUNNING COMPLETING, RUNNING REQUEUED, SUSPENDED",
+    Phase.ENDED: "CANCELLED COMPLETING, PENDING REVOKED",
+}
+HIDDEN = {Phase.ALLOCATED: "CONFIGURING", Phase.BETWEEN: "COMPLETING", Phase.PENDING: "REQUEUED"}
+"""22.05: the flag hides the base state."""
+NEW = {
+    Phase.BETWEEN: ", HYPERSPACE, CONFIGURING HYPERSPACE, RUNNING CANCELLED",
+    Phase.ALLOCATED: "RUNNING HYPERSPACE",
+}
+"""Never seen before."""
+
+
 @pytest.mark.parametrize(
     ("states", "expected"),
     [
-        ("PENDING", Phase.PENDING),
-        ("PENDING REQUEUED", Phase.PENDING),
-        ("PENDING REQUEUE_HOLD", Phase.PENDING),
-        ("PENDING COMPLETING REQUEUED", Phase.PENDING),
-        ("RUNNING", Phase.ALLOCATED),
-        ("RUNNING CONFIGURING", Phase.ALLOCATED),
-        ("RUNNING CONFIGURING POWER_UP_NODE", Phase.ALLOCATED),
-        ("RUNNING STOPPED", Phase.ALLOCATED),
-        ("RUNNING COMPLETING", Phase.BETWEEN),
-        ("RUNNING REQUEUED", Phase.BETWEEN),
-        ("SUSPENDED", Phase.BETWEEN),
-        ("CANCELLED COMPLETING", Phase.ENDED),
-        ("PENDING REVOKED", Phase.ENDED),
-        # 22.05: the flag hides the base state
-        ("CONFIGURING", Phase.ALLOCATED),
-        ("COMPLETING", Phase.BETWEEN),
-        ("REQUEUED", Phase.PENDING),
-        # never seen before
-        ("", Phase.BETWEEN),
-        ("HYPERSPACE", Phase.BETWEEN),
-        ("RUNNING HYPERSPACE", Phase.ALLOCATED),
-        ("CONFIGURING HYPERSPACE", Phase.BETWEEN),
-        ("RUNNING CANCELLED", Phase.BETWEEN),
+        (states, phase)
+        for table in (PHASES, HIDDEN, NEW)
+        for phase, found in table.items()
+        for states in found.split(", ")
     ],
 )
 def test_phases(states: str, expected: Phase) -> None:
@@ -98,24 +92,16 @@ def test_reasons_are_told_apart() -> None:
     assert len({row.reason for row in rows}) == len(rows)
 
 
+DRAINED = "IDLE DRAIN, ALLOCATED DRAIN, DOWN, DOWN NOT_RESPONDING, UNKNOWN DRAIN, ALLOCATED FAIL"
+NOT_DRAINED = (
+    ", IDLE, IDLE NOT_RESPONDING, UNKNOWN, MIXED PLANNED, IDLE CLOUD POWERED_DOWN, IDLE MAINTENANCE RESERVED"
+    ", IDLE HYPERSPACE"
+)
+
+
 @pytest.mark.parametrize(
     ("states", "drained"),
-    [
-        ("IDLE", False),
-        ("IDLE DRAIN", True),
-        ("ALLOCATED DRAIN", True),
-        ("DOWN", True),
-        ("DOWN NOT_RESPONDING", True),
-        ("IDLE NOT_RESPONDING", False),
-        ("UNKNOWN", False),
-        ("UNKNOWN DRAIN", True),
-        ("MIXED PLANNED", False),
-        ("IDLE CLOUD POWERED_DOWN", False),
-        ("IDLE MAINTENANCE RESERVED", False),
-        ("ALLOCATED FAIL", True),
-        ("IDLE HYPERSPACE", False),
-        ("", False),
-    ],
+    [(states, drained) for text, drained in ((DRAINED, True), (NOT_DRAINED, False)) for states in text.split(", ")],
 )
 def test_drained_nodes(states: str, drained: bool) -> None:
     assert is_drained(set(states.split())) == drained

@@ -1,7 +1,5 @@
 """The client on the wire: what breaks, what hangs, what lies in between."""
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl

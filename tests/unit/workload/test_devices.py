@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -70,12 +68,7 @@ def test_alternatives_and_constraints_are_refused() -> None:
 
 
 def test_demand_is_the_sum_by_gres() -> None:
-    asked = [
-        DeviceRequest("a", GPU, 2),
-        DeviceRequest("b", GPU, 1),
-        DeviceRequest("c", "a100.example.com", 1),
-        DeviceRequest("d", CPU, 4),
-    ]
+    asked = [DeviceRequest("r", *each) for each in ((GPU, 2), (GPU, 1), ("a100.example.com", 1), (CPU, 4))]
     assert claimed_devices.demand(asked, TABLE) == Demand(4, {"gpu": 3, "gpu:a100": 1})
     with pytest.raises(UnsupportedClaimError, match=r"mig\.nvidia\.com.*allowed: a100"):
         claimed_devices.demand([DeviceRequest("a", "mig.nvidia.com", 1)], TABLE)
@@ -84,16 +77,14 @@ def test_demand_is_the_sum_by_gres() -> None:
 def test_a_class_without_a_driver_is_refused() -> None:
     with pytest.raises(UnsupportedClaimError, match="empty"):
         claimed_devices.class_selector({"metadata": {"name": "all"}, "spec": {}})
+    selectors = [{"cel": {"expression": "true"}}]
     with pytest.raises(UnsupportedClaimError, match="CEL"):
-        claimed_devices.class_selector(
-            {"metadata": {"name": "x"}, "spec": {"selectors": [{"cel": {"expression": "true"}}]}}
-        )
+        claimed_devices.class_selector({"metadata": {"name": "x"}, "spec": {"selectors": selectors}})
 
 
 def test_only_the_newest_complete_generation_counts() -> None:
-    assert [
-        d.name for d in claimed_devices.of_node([published(), published(generation=2), published("other")], "n")
-    ] == ["g2"]
+    found = claimed_devices.of_node([published(), published(generation=2), published("other")], "n")
+    assert [d.name for d in found] == ["g2"]
     with pytest.raises(DevicesNotReadyError, match="1 of 2"):
         claimed_devices.of_node([published(), published(generation=2, resourceSliceCount=2)], "n")
 
@@ -136,10 +127,9 @@ def test_cores_are_identified_by_rank_in_their_socket() -> None:
 def test_cpus_that_slurm_counts_otherwise_are_refused() -> None:
     with pytest.raises(WrongDevicesError, match="2 sockets with 2 cores"):
         claimed_devices.chosen([cpu(n, 0, n) for n in range(3)], "cpu", NodeResources(2, 2, (), ()))
+    grouped = [Device(CPU, "n", "numa0", {f"{CPU}/numaNodeID": 0})]
     with pytest.raises(WrongDevicesError, match="individual mode"):
-        claimed_devices.chosen(
-            [Device(CPU, "n", "numa0", {f"{CPU}/numaNodeID": 0})], "cpu", NodeResources(1, 1, (), ())
-        )
+        claimed_devices.chosen(grouped, "cpu", NodeResources(1, 1, (), ()))
 
 
 def test_too_few_and_taken_devices_are_told_apart() -> None:
@@ -181,8 +171,6 @@ def test_the_allocation_has_the_configuration_of_class_and_claim() -> None:
     body["spec"]["devices"]["config"] = [{"requests": ["r0"], "opaque": opaque}]
     classes = {"r0": {"spec": {"config": [{"opaque": opaque}]}}}
     found = claimed_devices.allocation({"r0": gpus(1)}, body, classes, "n", "2026-01-01T00:00:00Z")
-    assert [(one["source"], one["requests"]) for one in found["devices"]["config"]] == [
-        ("FromClass", ["r0"]),
-        ("FromClaim", ["r0"]),
-    ]
+    sources = [(one["source"], one["requests"]) for one in found["devices"]["config"]]
+    assert sources == [("FromClass", ["r0"]), ("FromClaim", ["r0"])]
     assert claimed_devices.results({"status": {"allocation": found}}) == [(GPU, "n", "card-0")]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -26,17 +24,12 @@ def test_requests_are_numbered_as_kube_scheduler_numbers_them() -> None:
     body = pod(container("a", limits={"cpu": "1", GPU: "2"}), container("b"), initContainers=[sidecar])
     found = extended_claims.claim(body)
     assert found is not None
-    listed = found["spec"]["devices"]["requests"]
-    assert [(one["name"], one["exactly"]["count"]) for one in listed] == [
-        ("container-0-request-0", 1),
-        ("container-1-request-1", 2),
-    ]
+    counts = {one["name"]: one["exactly"]["count"] for one in found["spec"]["devices"]["requests"]}
+    assert list(counts.items()) == [("container-0-request-0", 1), ("container-1-request-1", 2)]
     status = extended_claims.status(body)
     assert status["resourceClaimName"] == found["metadata"]["name"]
-    assert [(one["containerName"], one["requestName"]) for one in status["requestMappings"]] == [
-        ("s", "container-0-request-0"),
-        ("a", "container-1-request-1"),
-    ]
+    mapped = [(one["containerName"], one["requestName"]) for one in status["requestMappings"]]
+    assert mapped == [("s", "container-0-request-0"), ("a", "container-1-request-1")]
 
 
 def test_a_pod_without_device_classes_has_no_claim() -> None:

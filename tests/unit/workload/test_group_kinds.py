@@ -1,7 +1,5 @@
 """The place of a pod in its group, from the labels that real controllers set and the specification of the owner."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Gres are counted from devices, each once, and only if Slurm's numbers identify them."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -64,32 +62,24 @@ ANYTHING = {"operator": "Exists"}
 
 
 @pytest.mark.parametrize(
-    "toleration",
+    ("toleration", "remote"),
     [
-        ANYTHING,
-        {"operator": "Exists", "effect": "NoSchedule"},
-        {"key": names.POOL_TAINT, "operator": "Exists"},
-        {"key": names.POOL_TAINT, "operator": "Equal", "value": "a"},
-        {"key": names.POOL_TAINT, "value": "a", "effect": ""},
+        (ANYTHING, True),
+        ({"operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"key": names.POOL_TAINT, "operator": "Exists"}, True),
+        ({"key": names.POOL_TAINT, "operator": "Equal", "value": "a"}, True),
+        ({"key": names.POOL_TAINT, "value": "a", "effect": ""}, True),
+        ({"operator": "Exists", "effect": "NoExecute"}, False),
+        ({"operator": "Equal", "value": "a"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+        ({"key": names.POOL_TAINT, "value": ""}, False),
+        ({"key": names.POOL_TAINT, "value": "a", "effect": "NoExecute"}, False),
     ],
 )
-def test_a_pool_of_the_annotation_is_tolerated_as_kubernetes_reads_it(toleration: dict[str, str]) -> None:
-    assert pool_selection.of(pod("a", toleration)) == pool_selection.PoolSelector(("a",), remote=True)
-
-
-@pytest.mark.parametrize(
-    "toleration",
-    [
-        {"operator": "Exists", "effect": "NoExecute"},
-        {"operator": "Equal", "value": "a"},
-        {"key": "other", "operator": "Exists"},
-        {"key": names.POOL_TAINT, "value": ""},
-        {"key": names.POOL_TAINT, "value": "a", "effect": "NoExecute"},
-    ],
-)
-def test_what_tolerates_no_pool_of_the_annotation_is_no_way_there(toleration: dict[str, str]) -> None:
-    assert pool_selection.of(pod("a", toleration)) == pool_selection.LOCAL
-    assert pool_selection.of(pod(None, toleration)) == pool_selection.LOCAL
+def test_a_pool_of_the_annotation_is_tolerated_as_kubernetes_reads_it(toleration: dict[str, str], remote: bool) -> None:
+    selected = pool_selection.PoolSelector(("a",), remote=True) if remote else pool_selection.LOCAL
+    assert pool_selection.of(pod("a", toleration)) == selected
+    assert remote or pool_selection.of(pod(None, toleration)) == pool_selection.LOCAL
 
 
 def test_a_pod_that_tolerates_everything_goes_to_any_pool_it_asks_for_and_nowhere_else() -> None:

@@ -1,7 +1,5 @@
 """Whatever a pod and its annotations say, Slurm is asked for no less than the kubelet will give."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +15,7 @@ from bridge.slurm.models import ApiVersion
 from bridge.workload import translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from bridge.workload.shortfall import problems
+from tests import builders
 
 VERSION = ApiVersion("v0.0.45", external_jobs=True)
 TABLE = {"nvidia.com/gpu": "gpu", "nvidia.com/a100": "gpu:a100", "example.com/fpga": "fpga"}
@@ -124,11 +123,9 @@ def test_slurm_is_asked_for_at_least_what_the_pod_takes(pod: Json) -> None:
     ],
 )
 def test_what_is_below_is_named_with_the_least_that_is_allowed(name: str, value: str, least: str) -> None:
-    limits = {"cpu": "3500m", "memory": "1Gi", "nvidia.com/gpu": "2"}
-    pod = {
-        "metadata": {"namespace": "ns", "name": "p", "uid": "u", "annotations": {name: value}},
-        "spec": {"containers": [{"resources": {"limits": limits}}]},
-    }
+    pod = builders.pod(
+        "u", annotations={name: value}, requests={"cpu": "3500m", "memory": "1Gi", "nvidia.com/gpu": "2"}
+    )
     with pytest.raises(InvalidAnnotationsError) as told:
         translate.request(pod, Config(), VERSION, "c")
     assert f"annotation {name}: " in str(told.value)
@@ -138,15 +135,8 @@ def test_what_is_below_is_named_with_the_least_that_is_allowed(name: str, value:
 
 
 def test_more_than_the_pod_takes_is_fine() -> None:
-    pod = {
-        "metadata": {
-            "namespace": "ns",
-            "name": "p",
-            "uid": "u",
-            "annotations": {names.CPU_PER_TASK: "64", names.MEM_PER_NODE: "1Ti", names.GRES: "gpu:8"},
-        },
-        "spec": {"containers": [{"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]},
-    }
+    most = {names.CPU_PER_TASK: "64", names.MEM_PER_NODE: "1Ti", names.GRES: "gpu:8"}
+    pod = builders.pod("u", annotations=most, requests={"cpu": "1", "memory": "1Gi"})
     request = translate.request(pod, Config(), VERSION, "c")
     assert (request.cpus, request.memory_mib, request.gres) == (64, 2**20, ("gpu:8",))
 

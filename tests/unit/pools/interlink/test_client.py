@@ -20,7 +20,7 @@ from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects
 from bridge.telemetry import tracing
 from tests.builders import site_pod as pod
-from tests.examples import examples
+from tests.examples import examples, json_values
 from tests.fakes.clock import FakeClock
 
 BODIES = Path(__file__).parents[3] / "contract" / "interlink" / "bodies"
@@ -34,6 +34,14 @@ def client(clock=None, **fields):
     section = InterlinkSection.model_validate({"name": "far", "url": URL, **fields})
     clock = clock or FakeClock()
     return PluginClient(section, PluginTransport(section, clock), clock)
+
+
+def create(**fields):
+    return client(**fields).create(data(), "a", 5)
+
+
+def phases(found):
+    return {uid: state and state.phase for uid, state in found.items()}
 
 
 @pytest.fixture
@@ -84,68 +92,50 @@ def test_create_sends_the_trace_context_of_the_submission(wire):
     assert [call.request.headers.get("traceparent") for call in wire.calls] == [text, None]
 
 
-def test_a_recorded_answer_is_read(wire):
-    recorded = json.loads((BODIES / "create_answer.json").read_text())
-    wire.post(f"{URL}/create", json=recorded)
-    assert client().create(data(), recorded["PodUID"], 5) == recorded["PodJID"]
+@pytest.mark.parametrize("answer", [json.loads((BODIES / "create_answer.json").read_text()), [CREATED]])
+def test_a_recorded_answer_and_a_list_name_the_job(wire, answer):
+    wire.post(f"{URL}/create", json=answer)
+    told = answer[0] if isinstance(answer, list) else answer
+    assert client().create(data(), told["PodUID"], 5) == told["PodJID"]
 
 
-def test_the_answer_may_be_a_list(wire):
-    wire.post(f"{URL}/create", json=[CREATED])
-    assert client().create(data(), "a", 5) == "4242"
+NO_OBJECT = "json: cannot unmarshal object into Go value of type []common.RetrievedPodData"
 
 
 @pytest.mark.parametrize(
-    "refusal",
-    [
-        {"status": 400, "body": "Input should be a valid list"},
-        {"status": 422, "json": {"detail": [{"type": "list_type"}]}},
-        {"status": 500, "body": "json: cannot unmarshal object into Go value of type []common.RetrievedPodData"},
-    ],
+    ("status", "text"),
+    [(400, "Input should be a valid list"), (422, '{"detail": [{"type": "list_type"}]}'), (500, NO_OBJECT)],
 )
-def test_an_older_plugin_gets_a_list_and_the_form_is_remembered(wire, refusal):
+def test_an_older_plugin_gets_a_list_and_the_form_is_remembered(wire, status, text):
     def answer(request):
-        if isinstance(json.loads(request.body), list):
-            return 200, {}, json.dumps([CREATED])
-        text = json.dumps(refusal["json"]) if "json" in refusal else refusal["body"]
-        return refusal["status"], {}, text
+        return (200, {}, json.dumps([CREATED])) if request.body.startswith(b"[") else (status, {}, text)
 
     wire.add_callback(responses.POST, f"{URL}/create", answer)
     asked = client()
-    assert asked.create(data(), "a", 5) == "4242"
-    assert asked.create(data(), "a", 5) == "4242"
+    assert [asked.create(data(), "a", 5) for _ in range(2)] == ["4242", "4242"]
     assert [isinstance(body_of(call), list) for call in wire.calls] == [False, True, True]
 
 
-def test_a_malformed_pod_is_refused_with_the_text_of_the_first_answer(wire):
-    wire.post(f"{URL}/create", status=400, body="no such flavor")
-    with pytest.raises(SiteRefusedError, match="HTTP 400: no such flavor") as raised:
-        client().create(data(), "a", 5)
-    assert not raised.value.retryable
-    assert len(wire.calls) == 2, "the list was tried once"
-
-
-@pytest.mark.parametrize("status", [500, 504])
-def test_a_list_that_may_have_been_carried_out_is_no_refusal(wire, status):
-    wire.add_callback(
-        responses.POST,
-        f"{URL}/create",
-        lambda request: (status if request.body.startswith(b"[") else 422, {}, "sbatch timed out"),
-    )
-    with pytest.raises(ServerError, match=f"HTTP {status}"):
-        client().create(data(), "a", 5)
-
-
-def test_a_plugin_that_names_its_form_refuses_the_pod_with_the_second_answer(wire):
+@pytest.mark.parametrize(
+    ("to_object", "to_list", "error", "text"),
+    [
+        ((400, "no such flavor"), (400, "a list"), SiteRefusedError, "HTTP 400: no such flavor"),
+        ((500, NO_OBJECT), (400, "no such flavor"), SiteRefusedError, "no such flavor"),
+        ((422, ""), (500, "sbatch timed out"), ServerError, "HTTP 500"),
+        ((422, ""), (504, "sbatch timed out"), ServerError, "HTTP 504"),
+    ],
+    ids=["malformed: the first answer", "it names its form: the second answer", "may be carried out", "late"],
+)
+def test_a_pod_that_is_accepted_in_neither_form(wire, to_object, to_list, error, text):
     def answer(request):
-        if request.body.startswith(b"["):
-            return 400, {}, "no such flavor"
-        return 500, {}, "json: cannot unmarshal object into Go value of type []common.RetrievedPodData"
+        status, body = to_list if request.body.startswith(b"[") else to_object
+        return status, {}, body
 
     wire.add_callback(responses.POST, f"{URL}/create", answer)
-    with pytest.raises(SiteRefusedError, match="no such flavor") as raised:
-        client().create(data(), "a", 5)
-    assert not raised.value.retryable
+    with pytest.raises(error, match=text) as raised:
+        create()
+    assert error is ServerError or not raised.value.retryable
+    assert len(wire.calls) == 2, "the list was tried once"
 
 
 def test_a_new_version_of_a_plugin_may_want_the_other_form_of_the_body(wire):
@@ -170,27 +160,21 @@ def test_a_new_version_of_a_plugin_may_want_the_other_form_of_the_body(wire):
     assert forms == [["dict", "list"], ["list", "dict"], ["dict"], ["dict", "list"]]
 
 
-def test_a_server_error_is_no_reason_to_send_the_pod_again(wire):
-    wire.post(f"{URL}/create", status=500, body="sbatch: error: Batch job submission failed")
-    with pytest.raises(ServerError, match="sbatch: error"):
-        client().create(data(), "a", 5)
-    assert len(wire.calls) == 1
-
-
 @pytest.mark.parametrize(
     ("api", "status", "body", "answered"),
     [
-        ("plugin", 500, "sbatch: error", True),
+        ("plugin", 500, "sbatch: error: Batch job submission failed", True),
         ("plugin", 502, "bad gateway", False),
         ("server", 500, "", False),
         ("server", 500, "CreatePod#1 call exit status: 500. Body: sbatch: error", True),
     ],
 )
-def test_who_has_answered_an_error(wire, api, status, body, answered):
+def test_who_has_answered_an_error_after_which_the_pod_is_not_sent_again(wire, api, status, body, answered):
     wire.post(f"{URL}/create", status=status, body=body)
     with pytest.raises(ServerError) as raised:
-        client(api=api).create(data(), "a", 5)
-    assert raised.value.answered == answered
+        create(api=api)
+    assert (raised.value.answered, len(wire.calls)) == (answered, 1)
+    assert not answered or "sbatch: error" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +197,7 @@ def test_who_has_answered_an_error(wire, api, status, body, answered):
 def test_an_answer_that_does_not_name_the_job_leaves_the_outcome_unknown(wire, answer):
     wire.post(f"{URL}/create", **answer)
     with pytest.raises(SiteUnknownOutcomeError):
-        client().create(data(), "a", 5)
+        create()
 
 
 def test_a_refused_connection_is_a_certain_outcome(wire):
@@ -222,7 +206,7 @@ def test_a_refused_connection_is_a_certain_outcome(wire):
 
     wire.post(f"{URL}/create", body=requests.ConnectionError(NewConnectionError("refused")))
     with pytest.raises(SiteDownError):
-        client().create(data(), "a", 5)
+        create()
 
 
 # --- who answers ------------------------------------------------------------------------------------------------------
@@ -285,19 +269,14 @@ def test_a_redirect_to_https_says_so(wire):
     assert "begins with https://" in raised.value.hint
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_refused_credentials(wire, status):
+@pytest.mark.parametrize(
+    ("status", "reason"), [(401, "CredentialsRefused"), (403, "CredentialsRefused"), (404, "NoSuchRoute")]
+)
+def test_refused_credentials_and_a_wrong_address_do_not_fail_the_pod(wire, status, reason):
     wire.post(f"{URL}/create", status=status)
     with pytest.raises(SiteRefusedError) as raised:
-        client().create(data(), "a", 5)
-    assert (raised.value.reason, raised.value.retryable) == ("CredentialsRefused", True)
-
-
-def test_a_wrong_address_does_not_fail_the_pod(wire):
-    wire.post(f"{URL}/create", status=404)
-    with pytest.raises(SiteRefusedError) as raised:
-        client().create(data(), "a", 5)
-    assert (raised.value.reason, raised.value.retryable) == ("NoSuchRoute", True)
+        create()
+    assert (raised.value.reason, raised.value.retryable) == (reason, True)
 
 
 def test_the_token_is_read_for_each_request(wire, tmp_path):
@@ -331,7 +310,7 @@ def test_states_of_many_pods_in_one_request(wire):
     pods = [pod("a"), pod("b"), pod("c")]
     wire.get(f"{URL}/status", json=[told(pods[0], RUNNING), told(pods[1]), told(pods[2], RUNNING)])
     found = client().statuses(pods)
-    assert {uid: state and state.phase for uid, state in found.items()} == {"a": "running", "b": None, "c": "running"}
+    assert phases(found) == {"a": "running", "b": None, "c": "running"}
     assert len(wire.calls) == 1
     assert [each["metadata"]["uid"] for each in body_of(wire.calls[0])] == ["a", "b", "c"]
 
@@ -408,7 +387,7 @@ def test_a_plugin_that_answers_for_the_first_pod_gets_one_request_for_each_pod(w
         lambda request: (200, {}, json.dumps([told(json.loads(request.body)[0], RUNNING)])),
     )
     asked = client()
-    assert {uid: state.phase for uid, state in asked.statuses(pods).items()} == dict.fromkeys("abc", "running")
+    assert phases(asked.statuses(pods)) == dict.fromkeys("abc", "running")
     assert len(wire.calls) == 3
 
 
@@ -441,7 +420,7 @@ def test_a_pod_without_a_state_does_not_hide_the_others(wire, fault):
 
     wire.add_callback(responses.GET, f"{URL}/status", answer)
     found = client().statuses([pod(uid) for uid in "abcd"])
-    assert {uid: state and state.phase for uid, state in found.items()} == {"a": "running", "c": "running", "d": None}
+    assert phases(found) == {"a": "running", "c": "running", "d": None}
 
 
 @pytest.mark.parametrize(("status", "error"), [(503, SiteDownError), (500, SiteRefusedError)])
@@ -491,18 +470,25 @@ def test_a_plugin_that_answers_a_ping_does_not_know_a_pod_that_it_does_not_find(
     assert client().statuses([pod("a")]) == {"a": None}
 
 
-@pytest.mark.parametrize("ping", [NOT_FOUND, (502, {}, ""), (503, {}, "{}"), (302, {}, ""), (200, {}, "<html>")])
-def test_a_proxy_does_not_say_that_a_job_is_not_known(wire, ping):
-    answers(wire, [ping], [NOT_FOUND])
-    with pytest.raises(SiteRefusedError, match="HTTP 404"):
-        client().statuses([pod("a")])
+ANSWERED = (200, {}, "[]")
 
 
-@pytest.mark.parametrize("body", ["", "404 page not found", "<html>", '"Not found"', "404"])
-def test_a_404_without_an_object_does_not_say_that_a_job_is_not_known(wire, body):
-    answers(wire, [(200, {}, "[]")], [(404, {}, body)])
+@pytest.mark.parametrize(
+    ("api", "ping", "state"),
+    [
+        ("plugin", ping, NOT_FOUND)
+        for ping in (NOT_FOUND, (502, {}, ""), (503, {}, "{}"), (302, {}, ""), (200, {}, "<html>"))
+    ]
+    + [("plugin", ANSWERED, (404, {}, body)) for body in ("", "404 page not found", "<html>", '"Not found"', "404")]
+    + [("server", ANSWERED, NOT_FOUND)],
+)
+def test_a_404_of_a_proxy_without_an_object_or_of_an_api_server_does_not_say_that_a_job_is_not_known(
+    wire, api, ping, state
+):
+    answers(wire, [ping], [state])
+    wire.post(f"{URL}/pinglink", json={})
     with pytest.raises(SiteRefusedError, match="HTTP 404"):
-        client().statuses([pod("a")])
+        client(api=api).statuses([pod("a")])
 
 
 def test_a_plugin_that_starts_behind_its_proxy_is_asked_once_more(wire):
@@ -512,13 +498,6 @@ def test_a_plugin_that_starts_behind_its_proxy_is_asked_once_more(wire):
     with pytest.raises(SiteRefusedError, match="HTTP 404"):
         asked.statuses([pod("a")])
     assert asked.statuses([pod("a")])["a"].phase == "running"
-
-
-def test_an_api_server_has_no_404_for_a_pod(wire):
-    answers(wire, [(200, {}, "[]")], [NOT_FOUND])
-    wire.post(f"{URL}/pinglink", json={})
-    with pytest.raises(SiteRefusedError, match="HTTP 404"):
-        client(api="server").statuses([pod("a")])
 
 
 def test_a_pod_that_is_not_found_does_not_hide_the_others(wire):
@@ -531,21 +510,14 @@ def test_a_pod_that_is_not_found_does_not_hide_the_others(wire):
     wire.add_callback(responses.GET, f"{URL}/status", answer)
     wire.post(f"{URL}/status", status=405)
     found = client().statuses([pod(uid) for uid in "abcd"])
-    assert {uid: state and state.phase for uid, state in found.items()} == {"a": None} | dict.fromkeys("bcd", "running")
+    assert phases(found) == {"a": None} | dict.fromkeys("bcd", "running")
 
 
-def test_init_containers_that_the_pod_does_not_have_are_left_out(wire):
-    made = pod("a")
-    strangers = [{"name": f"x{number}", "state": RUNNING} for number in range(1000)]
-    wire.get(f"{URL}/status", json=[told(made, RUNNING, initContainers=strangers)])
-    assert client().statuses([made])["a"].init_containers == []
-
-
-@pytest.mark.parametrize("name", [[], {}, 7, None])
-def test_a_name_of_an_init_container_that_is_no_text_is_left_out(wire, name):
-    made = pod("a")
-    wire.get(f"{URL}/status", json=[told(made, RUNNING, initContainers=[{"name": name, "state": RUNNING}])])
-    assert client().statuses([made])["a"].init_containers == []
+@pytest.mark.parametrize("init", [[f"x{number}" for number in range(1000)], [[]], [{}], [7], [None]])
+def test_init_containers_that_the_pod_does_not_have_are_left_out(wire, init):
+    strangers = [{"name": name, "state": RUNNING} for name in init]
+    wire.get(f"{URL}/status", json=[told(pod("a"), RUNNING, initContainers=strangers)])
+    assert client().statuses([pod("a")])["a"].init_containers == []
 
 
 def test_half_a_surrogate_pair_is_replaced(wire):
@@ -600,20 +572,8 @@ def test_a_configured_method_is_kept(wire):
     assert len(wire.calls) == 1
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(
-                ["UID", "name", "namespace", "containers", "state", "running", "terminated", "exitCode", "startedAt"]
-            ),
-            inner,
-            max_size=6,
-        )
-    ),
-    max_leaves=20,
-)
+WORDS = ["UID", "name", "namespace", "containers", "state", "running", "terminated", "exitCode", "startedAt"]
+JSON = json_values(st.sampled_from(WORDS))
 
 
 @pytest.mark.usefixtures("long")
@@ -713,23 +673,21 @@ def test_an_api_server_says_whether_its_plugin_answered(wire, body, runs):
 
 
 # --- logs -------------------------------------------------------------------------------------------------------------
-def test_a_log_and_its_options(wire):
+@pytest.mark.parametrize(("limit", "log"), [(None, b"one\ntwo\n"), (5, b"one\nt")])
+def test_a_log_and_its_options_and_a_limit_that_is_not_sent(wire, limit, log):
     wire.get(f"{URL}/getLogs", body=b"one\ntwo\n")
-    pieces = client().logs(pod("a"), LogOptions(container="main", tail=2))
-    assert b"".join(pieces) == b"one\ntwo\n"
+    pieces = client().logs(pod("a"), LogOptions(container="main", tail=2, limit_bytes=limit))
+    assert b"".join(pieces) == log
     assert body_of(wire.calls[0])["Opts"]["Tail"] == 2
-
-
-def test_a_limit_that_is_not_sent_is_applied(wire):
-    wire.get(f"{URL}/getLogs", body=b"one\ntwo\n")
-    pieces = client().logs(pod("a"), LogOptions(container="main", tail=2, limit_bytes=5))
-    assert b"".join(pieces) == b"one\nt"
 
 
 def test_a_refused_log_is_an_error_with_the_text(wire):
     wire.get(f"{URL}/getLogs", status=500, body="no such file")
     with pytest.raises(SiteRefusedError, match="HTTP 500: no such file"):
         client().logs(pod("a"), LogOptions(container="main"))
+    pieces = client().logs(pod("a"), LogOptions(container="main", follow=True))
+    with pytest.raises(SiteRefusedError, match="HTTP 500: no such file"):
+        next(pieces)
 
 
 def test_a_log_that_is_refused_with_both_methods_is_reported_with_the_first_answer(wire):
@@ -744,13 +702,6 @@ def test_a_followed_log_is_requested_with_its_first_piece(wire):
     pieces = client().logs(pod("a"), LogOptions(container="main", follow=True))
     assert len(wire.calls) == 0
     assert list(pieces) == [b"one\n"]
-
-
-def test_a_followed_log_that_is_refused_is_an_error_at_its_first_piece(wire):
-    wire.get(f"{URL}/getLogs", status=500, body="no such file")
-    pieces = client().logs(pod("a"), LogOptions(container="main", follow=True))
-    with pytest.raises(SiteRefusedError, match="HTTP 500: no such file"):
-        next(pieces)
 
 
 # --- /delete ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Requests over real connections: the time limit of the whole answer, and logs that another thread closes."""
 
-import contextlib
 import os
 import socket
 import threading
@@ -15,49 +14,16 @@ from bridge.pools.interlink.interlink_client import PluginClient
 from bridge.pools.interlink.interlink_transport import PluginTransport
 from bridge.protocol.model.requests import LogOptions
 from tests.builders import site_pod as pod
+from tests.fakes.raw_server import RawServer
 
 HEADERS = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 FOLLOW = LogOptions(container="main", follow=True)
 
 
-class Server:
-    """Answers each request with ``answer(connection)``. ``hung_up`` is set when a client closes its connection."""
-
-    def __init__(self, listener, url):
-        self.url = url
-        self.answer = lambda connection: None
-        self.connections, self.asked, self.hung_up = 0, threading.Event(), threading.Event()
-        self._listener = listener
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self.connections += 1
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection):
-        with contextlib.suppress(OSError), connection, connection.makefile("rb") as file:
-            size = 0
-            while line := file.readline():
-                if line.startswith(b"Content-Length:"):
-                    size = int(line[15:])
-                if line == b"\r\n":
-                    file.read(size)
-                    self.asked.set()
-                    self.answer(connection)
-        self.hung_up.set()
-
-
 @pytest.fixture(params=["tcp", "unix"])
 def server(request, tmp_path):
-    family = socket.AF_UNIX if request.param == "unix" else socket.AF_INET
-    with socket.socket(family) as listener:
-        listener.bind(str(tmp_path / "s") if request.param == "unix" else ("127.0.0.1", 0))
-        listener.listen()
-        name = listener.getsockname()
-        yield Server(listener, f"unix://{name}" if request.param == "unix" else f"http://127.0.0.1:{name[1]}")
+    with RawServer(path=tmp_path / "s" if request.param == "unix" else None) as running:
+        yield running
 
 
 TIMEOUT = 0.4

@@ -1,8 +1,6 @@
 """Requests to a DMS: what an answer means for a job, and how long an answer may take."""
 
-import contextlib
 import json
-import socket
 import threading
 import time
 
@@ -14,50 +12,19 @@ from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknow
 from bridge.pools.nunet import dms_client
 from bridge.pools.nunet.dms_client import DmsClient
 from cluster.polling import eventually
-
-
-class Server:
-    """Calls ``answer`` with each connection after its request has arrived."""
-
-    def __init__(self, answer):
-        self.requests = []
-        self.answer = answer
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self):
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._handle, args=(connection,), daemon=True).start()
-
-    def _handle(self, connection):
-        with connection, contextlib.suppress(OSError):
-            while request := connection.recv(65536):
-                self.requests.append(request.decode())
-                self.answer(connection)
-
-    def close(self):
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+from tests.fakes.raw_server import RawServer
 
 
 @pytest.fixture
 def serve(monkeypatch):
-    servers = []
+    with RawServer() as server:
 
-    def start(answer, timeout=30.0, cancel_path="/job/{job}"):
-        servers.append(Server(answer))
-        monkeypatch.setattr(dms_client, "TIMEOUT", timeout)
-        section = NunetSection(name="n", url=servers[-1].url, cancel_path=cancel_path)
-        return DmsClient(section, SystemClock()), servers[-1]
+        def start(answer, timeout=30.0, cancel_path="/job/{job}"):
+            server.answer = answer
+            monkeypatch.setattr(dms_client, "TIMEOUT", timeout)
+            return DmsClient(NunetSection(name="n", url=server.url, cancel_path=cancel_path), SystemClock()), server
 
-    yield start
-    for server in servers:
-        server.close()
+        yield start
 
 
 def json_answer(status, content):

@@ -6,12 +6,9 @@ from bridge.errors import SiteError
 from bridge.pools.nunet import dialect
 from bridge.pools.nunet.peer import Resources
 from cluster import dms
+from tests.examples import json_values
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
-    max_leaves=20,
-)
+JSON = json_values()
 KEYS = st.sampled_from(
     ["peer_id", "is_available", "gpu_info", "available_resources", "services", "ram", "vcpu", "ntx_price"]
 )
@@ -58,33 +55,19 @@ def test_no_answer_about_a_job_breaks_the_reader(told):
 
 
 def test_the_published_answer_about_a_job_is_read():
-    told = {
-        "jobid": 7,
-        "jobstatus": "running",
-        "starttime": "2024-03-22T10:00:00Z",
-        "duration": 12,
-        "remainingtime": "1h2m3s",
-    }
+    told = {"jobid": 7, "jobstatus": "running", "starttime": "2024-03-22T10:00:00Z"}
+    told |= {"duration": 12, "remainingtime": "1h2m3s"}
     answer = dialect.job_answer(told)
     assert (answer.job, answer.status, answer.started_at) == ("7", "running", 1711101600)
     assert (answer.duration, answer.remaining) == (12, 3723)
+    for start, seconds in ((1711101600000, 1711101600), ("900000000", 900000000), ("soon", None)):
+        assert dialect.job_answer({**told, "starttime": start}).started_at == seconds
 
 
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("90", 90),
-        (90, 90),
-        ("1m30s", 90),
-        ("1.5h", 5400),
-        ("2h5s", 7205),
-        ("1.2.3s", None),
-        ("soon", None),
-        (-1, None),
-        (True, None),
-        ("", None),
-    ],
-)
+DURATIONS = {90: ("90", 90, "1m30s"), 5400: ("1.5h",), 7205: ("2h5s",), None: ("1.2.3s", "soon", -1, True, "")}
+
+
+@pytest.mark.parametrize(("value", "seconds"), [(value, key) for key, values in DURATIONS.items() for value in values])
 def test_durations(value, seconds):
     assert dialect.seconds(value) == seconds
 

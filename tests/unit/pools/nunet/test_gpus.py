@@ -31,17 +31,9 @@ def test_a_driver_name_becomes_a_kind(name, vram, kind):
 @given(st.text(max_size=200), st.integers(0, 10**9))
 def test_every_kind_is_a_resource_that_kubernetes_accepts_and_is_read_back(name, vram):
     kind = kind_of(name, vram)
-    told = Announcement(
-        pool="p",
-        submitter="s",
-        time=0,
-        period=1,
-        version="",
-        capacity={kind.resource: "3"},
-        labels={"gpu-type": str(kind)},
-    )
-    valid = announcement_validation.check(told)
-    assert not valid.problems
+    content = {"capacity": {kind.resource: "3"}, "labels": {"gpu-type": str(kind)}}
+    told = Announcement(pool="p", submitter="s", time=0, period=1, version="", **content)
+    assert not announcement_validation.check(told).problems
     assert kind_in(kind.resource) == kind_in(f"nunet.gpu.{kind}") == kind
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import socket
-import threading
 import time
 
 import pytest
@@ -13,38 +12,22 @@ from bridge.errors import SiteRefusedError
 from bridge.pools.nunet import dms_logs
 from bridge.pools.nunet.dms_logs import Log
 from bridge.protocol.model.requests import LogOptions
+from tests.fakes.raw_server import RawServer
 
 SECTION = NunetSection(name="n", url="http://127.0.0.1:1", log_hosts=["127.0.0.1"])
 
 
 @pytest.fixture
 def peer(monkeypatch):
-    """Return a function that starts a server with the beginning of an answer; the rest of it never comes."""
+    """Return a function that sets the beginning of an answer, and returns its URL; the rest of it never comes."""
     monkeypatch.setattr(dms_logs, "TIMEOUT", 5.0)
-    listeners, connections = [], []
+    with RawServer() as server:
 
-    def start(begin):
-        listener = socket.create_server(("127.0.0.1", 0))
-        listeners.append(listener)
+        def start(begin):
+            server.answer = lambda connection: connection.sendall(begin)
+            return f"{server.url}/log"
 
-        def serve():
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                connections.append(connection)
-                connection.recv(65536)
-                connection.sendall(begin)
-
-        threading.Thread(target=serve, daemon=True).start()
-        return f"http://127.0.0.1:{listener.getsockname()[1]}/log"
-
-    yield start
-    for each in listeners:
-        each.shutdown(socket.SHUT_RDWR)
-    for each in (*listeners, *connections):
-        each.close()
+        yield start
 
 
 def test_the_beginning_of_a_log_does_not_wait_for_its_end(peer):

@@ -1,7 +1,5 @@
 """The bucket over a link without a network, with every kind of answer."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

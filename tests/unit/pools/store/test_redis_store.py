@@ -1,7 +1,5 @@
 """Valid and invalid redis URLs, and the errors of a server that breaks the protocol."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The state of a job: a faulty site can state no more than its limits."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,21 +1,12 @@
 """`podbridge nats config --jetstream`: the hub's user has its bucket; no other user has access to JetStream."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from bridge.apps.cli.nats_command import nats
 from bridge.errors import ConfigError
 from bridge.protocol.nats.nats_server_config import hub_permissions, site_permissions
-
-
-def run(*arguments: str) -> str:
-    result = CliRunner().invoke(nats, ["config", *arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
+from tests.unit.protocol.nats.test_nats_files import run
 
 
 def test_without_it_nothing_of_jetstream_is_there(tmp_path: Path) -> None:
@@ -57,8 +48,8 @@ def test_a_server_s_file_that_does_not_switch_it_on_is_pointed_out(tmp_path: Pat
 
 def test_a_name_that_can_not_be_changes_nothing(tmp_path: Path) -> None:
     out = tmp_path / "n"
-    result = CliRunner().invoke(nats, ["config", "--pools", "a", "--out", str(out), "--jetstream", "--bucket", "a.>"])
-    assert isinstance(result.exception, ConfigError)
+    with pytest.raises(ConfigError):
+        run("--pools", "a", "--out", str(out), "--jetstream", "--bucket", "a.>")
     assert not out.exists()
 
 
@@ -74,5 +65,5 @@ def test_no_permission_is_wider_than_the_bucket() -> None:
 def test_a_file_that_names_no_bucket_is_refused(tmp_path: Path, text: str) -> None:
     run("--pools", "alpha", "--out", str(tmp_path))
     (tmp_path / "bucket").write_text(text)
-    result = CliRunner().invoke(nats, ["config", "--out", str(tmp_path)])
-    assert isinstance(result.exception, ConfigError)
+    with pytest.raises(ConfigError):
+        run("--out", str(tmp_path))

@@ -1,37 +1,29 @@
 """The hub's side of the protocol, with arbitrary answers of a site."""
 
-from __future__ import annotations
-
 import json
 import math
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.errors import SiteError, SiteRefusedError
+from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.model.requests import LogOptions
-from bridge.protocol.nats.messages import CancelMessage, Files, SubmitMessage
+from bridge.protocol.nats.messages import CancelMessage, Files, SnapshotPage, SubmitMessage
 from bridge.protocol.nats.request_client import PoolClient
 from bridge.protocol.nats.subjects import Subjects
+from tests.builders import job_status
+from tests.examples import json_values
 from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"
 
 KEYS = ["v", "body", "error", "reason", "message", "status", "jobs", "job", "submitter", "sequence", "more", "announce"]
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=10)
-    | st.sampled_from(["queued", "uid-1"]),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=8),
-    max_leaves=25,
-)
+JSON = json_values(st.sampled_from(KEYS), st.text(max_size=10) | st.sampled_from(["queued", "uid-1"]))
 ANSWERS = st.one_of(
     st.binary(max_size=200),
     JSON.map(lambda value: json.dumps(value).encode()),
@@ -75,11 +67,30 @@ def test_whatever_is_answered_only_site_errors_are_raised(data: bytes) -> None:
     ).ask()
 
 
+def client(data: bytes) -> PoolClient:
+    return PoolClient(answering(data), "bridge.v1", "alpha", OWNER)  # type: ignore[arg-type]
+
+
+def test_nats_9_1_one_job_that_makes_no_sense_does_not_spoil_a_snapshot() -> None:
+    def snapshot(*jobs: Any) -> SnapshotPage:
+        body = {"submitter": "s", "sequence": 4, "more": False, "jobs": jobs}
+        return client(json.dumps({"v": 1, "body": body}).encode()).snapshot()
+
+    page = snapshot(asdict(job_status("a", owner=OWNER)), {"job": "b"}, asdict(job_status("c", owner=OWNER)))
+    assert ([job.job for job in page.jobs], page.unreadable, page.last) == (["a", "c"], {"b"}, "c")
+    with pytest.raises(SiteError, match="the snapshot is invalid"):
+        snapshot({"no": "uid"})
+
+
+def test_an_answer_that_can_not_be_read_is_an_unknown_outcome() -> None:
+    with pytest.raises(SiteUnknownOutcomeError):
+        client(b"what?").submit("u", SubmitMessage(namespace="n", name="p", script="x"))
+
+
 def test_a_reason_that_is_none_does_not_come_through() -> None:
     bad = {"reason": "rm -rf\n/", "message": "m" * 10_000, "hint": "h" * 10_000}
-    link: Any = answering(json.dumps({"v": 1, "error": bad}).encode())
     with pytest.raises(SiteRefusedError) as caught:
-        PoolClient(link, "bridge.v1", "alpha", OWNER).describe()
+        client(json.dumps({"v": 1, "error": bad}).encode()).describe()
     assert caught.value.reason == "SiteRefused"
     assert len(str(caught.value)) == len(caught.value.hint) == 4096
 

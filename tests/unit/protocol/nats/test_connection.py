@@ -1,7 +1,5 @@
 """Subscriptions that change while a connection is being opened."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

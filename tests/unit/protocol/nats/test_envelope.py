@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import json
 import zlib
@@ -11,15 +9,10 @@ from hypothesis import strategies as st
 from bridge.protocol.nats import envelope
 from bridge.protocol.nats.envelope import GarbledError, pack, pack_chunk, parse, parse_body, parse_chunk, unpack
 from bridge.protocol.nats.messages import Announce, Event, LogChunk, Reply, Request, SnapshotPage, Status, SubmitMessage
+from tests.examples import json_values
 
 KINDS = (Request, Reply, Announce, Event, SnapshotPage, LogChunk)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: (
-        st.lists(inner) | st.dictionaries(st.sampled_from(["v", "pool", "job", "body", "jobs"]) | st.text(), inner)
-    ),
-    max_leaves=20,
-)
+JSON = json_values(st.sampled_from(["v", "pool", "job", "body", "jobs"]) | st.text(), st.text())
 
 
 def test_small_messages_are_json_and_large_ones_compressed() -> None:

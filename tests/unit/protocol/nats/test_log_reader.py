@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bridge.errors import SiteError, SiteRefusedError
+from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.protocol.nats.envelope import pack_chunk
 from bridge.protocol.nats.log_reader import LogReader
 from bridge.protocol.nats.log_streams import CHUNK, WINDOW
@@ -81,3 +81,15 @@ def test_a_site_without_flow_control_ends_the_log(link, reader):
     assert reader._chunks.qsize() <= 4 * WINDOW + 2
     with pytest.raises(SiteRefusedError, match="without acknowledgement"):
         list(reader)
+
+
+def test_a_lost_chunk_is_an_error_not_a_hole(link, reader):
+    link.send(chunk(1, b"one"), chunk(3, b"three"))
+    assert next(reader) == b"one"
+    with pytest.raises(SiteUnknownOutcomeError, match="chunk 2"):
+        next(reader)
+
+
+def test_a_site_that_falls_silent_is_told(link):
+    with pytest.raises(SiteUnknownOutcomeError, match="sent nothing"):
+        next(LogReader(link, Subjects("p", "pool", "owner"), "s", silence=0.01))

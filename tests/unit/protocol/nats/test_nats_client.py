@@ -4,8 +4,6 @@ When one of these tests fails after an upgrade of nats-py, read bridge/protocol/
 the pins.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import tomllib

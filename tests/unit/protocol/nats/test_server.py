@@ -1,8 +1,7 @@
 """The site's side of the protocol, over a link without a network: every request gets an answer."""
 
-from __future__ import annotations
-
 import json
+import math
 from typing import Any
 
 import pytest
@@ -91,14 +90,43 @@ def test_a_request_without_a_reply_subject_is_not_carried_out() -> None:
     assert handlers.calls == []
 
 
+def request(**changes: Any) -> bytes:
+    return json.dumps({"v": 1, "pool": "alpha", "owner": OWNER, "job": "u", "deadline": 1e12, **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "message"),
+    [
+        ({"v": 7}, "GarbledMessage", "version"),
+        ({"job": "../etc"}, "GarbledMessage", ""),
+        ({"pool": "beta"}, "WrongPool", ""),
+        ({"job": "uid-2"}, "WrongJob", ""),
+        ({"job": ""}, "WrongJob", ""),
+        ({"owner": "c2"}, "WrongOwner", ""),
+        ({"owner": "*"}, "GarbledMessage", ""),
+        ({"folder": "another"}, "WrongFolder", ""),
+        ({"deadline": math.nan}, "Late", ""),
+        ({"body": {"namespace": "ns"}}, "GarbledMessage", ""),
+        ({"body": {"namespace": "ns", "name": ["hunter2"], "script": {"x": "hunter2"}}}, "GarbledMessage", ""),
+    ],
+)
+def test_an_invalid_request_is_answered_with_an_error_that_repeats_nothing_of_its_body(
+    changes: dict[str, Any], reason: str, message: str
+) -> None:
+    handlers = Handlers()
+    answer = served(handlers).request(SUBJECTS.submit("ns", "pod", "u"), request(**changes), 1)
+    error = json.loads(answer)["error"]
+    assert (error["reason"], handlers.calls) == (reason, [])
+    assert message in error["message"]
+    assert b"hunter2" not in answer
+
+
 @pytest.mark.parametrize(("ago", "done"), [(-60, True), (0, True), (4.9, True), (5.1, False), (3600, False)])
 def test_the_deadline_has_five_seconds_of_allowance(ago: float, done: bool) -> None:
     handlers, clock = Handlers(), FakeClock()
-    link = served(handlers, clock)
-    data = json.dumps({"v": 1, "pool": "alpha", "owner": OWNER, "job": "u", "deadline": clock.now - ago}).encode()
-    answer = json.loads(link.request(SUBJECTS.cancel("u"), data, 1))
-    assert (handlers.calls == ["cancel"]) == done
-    assert (answer["error"] is None) == done
+    answer = json.loads(served(handlers, clock).request(SUBJECTS.cancel("u"), request(deadline=clock.now - ago), 1))
+    assert handlers.calls == (["cancel"] if done else [])
+    assert (answer["error"] or {}).get("reason") == (None if done else "Late")
 
 
 def test_nats_9_1_whatever_a_handler_raises_is_answered() -> None:

@@ -1,7 +1,5 @@
 """The threads that handle the messages of a subscription."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time
