@@ -154,27 +154,3 @@ def test_kill_after_every_call(bare_world, devices, run, long, report):
     which = "each call" if long else f"one call in {stride} from {first} on (--long kills: each)"
     counts = f"{killed * (1 + MEMBERS)} pods, {killed} gangs, {seen} members seen with devices"
     report(f"killed {killed} times, after {which}, {counts}: 0 lost, 0 doubled, 0 half bound")
-
-
-def test_two_gangs_that_need_more_than_half_of_the_cluster_run_one_after_the_other(bare_world, run):
-    world = bare_world
-    gangs = [world.create_gang(f"big-{number}", MEMBERS, run="2", cpu="100") for number in range(3)]
-    hub = run(0)
-    most = 0
-
-    def done():
-        nonlocal most
-        shown = [[pod["spec"].get("nodeName") for pod in world.members(gang)] for gang in gangs]
-        running = [pod for gang in gangs for pod in world.members(gang) if pod["status"]["phase"] == "Running"]
-        most = max(most, len(running))
-        return all(len(nodes) == MEMBERS and all(nodes) for nodes in shown)
-
-    eventually(done, "all gangs bound", 60)
-    assert most <= MEMBERS, f"{most} members of gangs that need {MEMBERS} of 4 nodes ran at once"
-    eventually(lambda: not world.queue(), "no job left")
-    hub.kill()
-    hub.wait()
-    jobs = world.jobs_by_uid()
-    for gang in gangs:
-        assert len(jobs[gang["metadata"]["uid"]]) == 1
-        world.delete_gang(gang)

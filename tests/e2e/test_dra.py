@@ -91,13 +91,6 @@ def with_resource(world, name, count):
     return world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
 
 
-def with_class(world, **counts):
-    body = world.manifest()
-    asked = {f"deviceclass.resource.kubernetes.io/{name.replace('_', '.')}": str(n) for name, n in counts.items()}
-    body["spec"]["containers"][0]["resources"]["limits"] = asked
-    return world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
-
-
 def supported(world):
     return world.cluster.options.slurm == "26.05"
 
@@ -192,19 +185,6 @@ class TestClaims:
             assert len(cards) == 3
             files = {f"card-{7 - n}": n for n in range(GPUS)}
             assert devices(found, NVIDIA) == {nvidia_name(node, files[card]) for card in cards}
-
-    def test_extended_resources_by_class_get_a_claim(self, dra):
-        pod = dra.running(with_class(dra, gpu_example_com=2))
-        (found,) = owned(dra, pod)
-        status = pod["status"]["extendedResourceClaimStatus"]
-        assert status["resourceClaimName"] == found["metadata"]["name"]
-        (mapping,) = status["requestMappings"]
-        assert mapping["containerName"] == "main"
-        assert mapping["requestName"] == found["spec"]["devices"]["requests"][0]["name"]
-        assert devices(found, GPU) == chosen(dra, pod)[0]
-        assert len(devices(found, GPU)) == 2
-        dra.delete(pod, grace=1)
-        eventually(lambda: not dra.api("GET", CLAIMS)["items"], "the claim deleted")
 
     def test_a_whole_node_has_the_first_of_its_devices_and_the_claim_serves_the_next_pod(self, dra):
         claim(dra, "mine", (GPU, 2))
@@ -330,24 +310,6 @@ class TestClaims:
             assert owned(dra, pods[1]) == [found]
             assert devices(found, GPU) == given(dra, dra.job_of(pods[0]))[node][0]
             assert len(devices(found, GPU)) == 3
-        finally:
-            dra.delete_gang(gang)
-
-    def test_a_gang_whose_devices_are_not_there_is_given_back_as_a_whole(self, dra):
-        path = f"{DRA}/resourceslices/node-2-{GPU}"
-        body = dra.api("GET", path)
-        dra.api("DELETE", path)
-        source = {"name": "d", "resourceClaimTemplateName": template(dra, (GPU, 1))}
-        gang = dra.create_gang("whole", 4, run="600", resourceClaims=[source])
-        try:
-            eventually(
-                lambda: any(dra.events(pod, "NodeRefused") for pod in dra.members(gang)), "the job of all given back"
-            )
-            assert not any(pod["spec"].get("nodeName") for pod in dra.members(gang))
-            body["metadata"] = {"name": body["metadata"]["name"]}
-            dra.api("POST", f"{DRA}/resourceslices", body)
-            for pod in bound(dra, gang, 4, 60):
-                assert devices(owned(dra, pod)[0], GPU) == chosen(dra, pod)[0]
         finally:
             dra.delete_gang(gang)
 

@@ -4,7 +4,7 @@ import pytest
 
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
-from tests.e2e.gangs.test_gang_kinds import CORES, bound, create, labelled, template
+from tests.e2e.gangs.test_gang_kinds import bound, create, labelled, template
 
 pytestmark = pytest.mark.real
 
@@ -57,19 +57,4 @@ def test_a_leader_with_a_template_of_its_own_starts_with_its_workers(world):
     assert names == [["mixed-0-1", "mixed-0-2"], ["mixed-0"]]
     eventually(lambda: world.api("GET", path).get("status", {}).get("readyReplicas") == 1, "the replica is ready")
     world.api("DELETE", path)
-    eventually(lambda: job not in world.queue(), "its job gone", 40)
-
-
-def test_a_pod_group_with_two_kinds_of_pods_runs_in_one_job(world):
-    path = create(world, "scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup", "mixed", {"minMember": 3})
-    for number, cpu in enumerate((LARGE, SMALL, LARGE)):
-        body = world.manifest(f"mixed-{number}", cpu=cpu)
-        body["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "mixed"}
-        world.api("POST", f"{CORES}/pods", body)
-    pods = labelled(world, "scheduling.x-k8s.io/pod-group=mixed")
-    job, names = components(world, pods, 3)
-    assert names == [["mixed-0", "mixed-2"], ["mixed-1"]]
-    eventually(lambda: world.api("GET", path).get("status", {}).get("phase") == "Running", "the PodGroup runs")
-    for pod in pods():
-        world.delete(pod, grace=1)
     eventually(lambda: job not in world.queue(), "its job gone", 40)
