@@ -7,7 +7,6 @@ or an administrator can see.
 
 import re
 import shutil
-import stat
 import subprocess
 import tempfile
 import time
@@ -42,13 +41,13 @@ SHOWN = {
         "unit/protocol/nats/test_client.py::test_nats_9_1_one_job_that_makes_no_sense_does_not_spoil_a_snapshot",
     ),
     "nats 9.2": (
-        HERE + "test_nats_9_2_pods_with_the_same_names_inside_share_nothing",
+        "contract/script/test_ends.py::test_files_are_ones_own_alone",
         LIFE + "test_9_2_two_pods_of_one_name_are_two_jobs",
         VIRTUAL + "test_a_pod_created_again_under_its_name_is_another_pod",
     ),
     "nats 9.3": (
         HERE + "test_nats_9_3_no_job_is_declared_dead_while_its_submitter_is_away",
-        HERE + "test_nats_9_3_a_job_ended_at_its_site_ends_its_pod",
+        HERE + "test_interlink_3_6_one_job_gone_from_slurm_spoils_no_other",
         LIFE + "test_9_3_a_refusal_is_told_in_the_batch_systems_words_and_leaves_nothing",
         LIFE + "test_9_3_a_job_that_vanished_is_lost_after_two_looks_and_a_while",
         VIRTUAL + "test_9_3_a_pod_that_the_site_refuses",
@@ -115,7 +114,7 @@ SHOWN = {
         "unit/site/test_config.py::test_what_is_wrong_is_named",
     ),
     "interlink 2.2": (
-        HERE + "test_interlink_2_2_a_node_has_a_lease_that_lives_and_taints_that_arrive",
+        VIRTUAL + "test_a_pool_has_a_node_and_a_lease",
         "unit/controllers/test_virtual_nodes.py::test_2_2_what_a_virtual_node_is",
         STORY + "test_a_silent_site_is_not_ready_and_says_its_last_words",
     ),
@@ -159,10 +158,7 @@ SHOWN = {
         "unit/script/test_sizing.py::test_sum_of_containers_and_rounding_up",
         "unit/site/test_slurm.py::test_what_passes_is_one_option_each_and_never_the_script",
     ),
-    "interlink 3.4": (
-        HERE + "test_nats_9_2_pods_with_the_same_names_inside_share_nothing",
-        "contract/script/test_ends.py::test_files_are_ones_own_alone",
-    ),
+    "interlink 3.4": ("contract/script/test_ends.py::test_files_are_ones_own_alone",),
     "interlink 3.5": ("contract/script/test_data.py::test_configmap_secret_and_projected", CONFORMANCE),
     "interlink 3.6": (
         HERE + "test_interlink_3_6_one_job_gone_from_slurm_spoils_no_other",
@@ -249,25 +245,6 @@ class TestNats:
         assert world.log_bytes(binary) == b"a\xff\x80\n\x00b"
         assert [world.logs(other) for other in others] == [f"other {number}\n" for number in range(5)]
 
-    def test_nats_9_2_pods_with_the_same_names_inside_share_nothing(self, world):
-        def one(number):
-            script = f"echo {number} >>/d/x; echo {number}; sleep 10; cat /d/x; exit {number}"
-            spec = pod(sh(script, volumeMounts=[mount("d", "/d")]), volumes=[volume("d", emptyDir={})])
-            return world.create_pod(spec, POOL)
-
-        pods = {number: one(number) for number in (7, 8, 9)}
-        for each in pods.values():
-            world.running(each)
-            folder = world.job_folder(each, POOL)
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-            assert stat.S_IMODE((folder / "job.sh").stat().st_mode) == 0o600
-            modes = {entry: stat.S_IMODE(entry.lstat().st_mode) for entry in folder.rglob("*") if entry.is_dir()}
-            # as a kubelet's, an emptyDir is open to all users; its parent folder is closed
-            assert [entry.name for entry, mode in modes.items() if mode & 0o077] == ["d"]
-        for number, each in pods.items():
-            assert code(world.ended(each)) == number
-            assert world.logs(each) == f"{number}\n{number}\n"
-
     @BOTH
     def test_nats_9_3_no_job_is_declared_dead_while_its_submitter_is_away(self, world, site):
         one = world.run("echo began; sleep 15; echo over", site)
@@ -277,15 +254,6 @@ class TestNats:
         assert [status["phase"] for status in seen if status["phase"] != "Running"] == ["Succeeded"], seen
         assert all(entry["restartCount"] == 0 for status in seen for entry in status["containerStatuses"])
         assert world.logs(one) == "began\nover\n"
-
-    def test_nats_9_3_a_job_ended_at_its_site_ends_its_pod(self, world):
-        site = "slurm-site"
-        one = world.run("sleep 300", site, terminationGracePeriodSeconds=1)
-        world.running(one, 60)
-        world.cluster.sites[site].run("scancel", world.taken(one).partition("/")[2])
-        status = world.ended(one)["status"]
-        assert status["phase"] == "Failed"
-        assert status.get("reason") or ended({"status": status})["reason"]
 
     @BOTH
     def test_nats_9_5_a_hub_killed_while_it_submits_runs_nothing_twice_and_loses_nothing(self, world, site):
@@ -436,20 +404,6 @@ def command_lines():
 
 @pytest.mark.real
 class TestInterlink:
-    @BOTH
-    def test_interlink_2_2_a_node_has_a_lease_that_lives_and_taints_that_arrive(self, world, site):
-        path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{site}"
-        first = world.api("GET", path)["spec"]
-        assert first["leaseDurationSeconds"] <= 60
-        eventually(lambda: world.api("GET", path)["spec"]["renewTime"] != first["renewTime"], "renewed", 60, 0.5)
-        node = world.kube_node(site)
-        assert node["metadata"]["labels"]["kubernetes.io/os"] == "linux"
-        assert node["status"]["nodeInfo"]["architecture"] in ("amd64", "arm64", "")
-        condition = world.readiness(site)
-        assert (condition["status"], condition["reason"] != "KubeletPending") == ("True", True)
-        taints = {taint["key"] for taint in node["spec"]["taints"]}
-        assert {names.POOL_TAINT, names.VIRTUAL_TAINT} <= taints
-
     def test_interlink_2_3_a_pod_that_waits_for_its_config_map_holds_nobody_up(self, world):
         wanted = {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "nobody-makes-it", "key": "k"}}}
         waiting = [world.create_pod(pod(sh(":", env=[wanted])), POOL) for _ in range(3)]
