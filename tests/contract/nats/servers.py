@@ -51,7 +51,6 @@ from cluster.ports import free_block
 from cluster.processes import send_signal
 
 OWNER = "c1"
-
 PREFIX = "bridge.v1"
 
 

@@ -18,9 +18,7 @@ from bridge.protocol.nats.request_server import Announcer, serve
 from cluster.polling import eventually
 from tests.builders import NO_OBJECTS
 from tests.builders import site_pod as pod
-from tests.contract.nats.servers import PATIENCE, PREFIX, NatsServer, PlainMessages, Site, World, status
-
-OWNER = "c1"
+from tests.contract.nats.servers import OWNER, PATIENCE, PREFIX, NatsServer, PlainMessages, Site, World, status
 
 pytestmark = pytest.mark.real
 

@@ -20,10 +20,8 @@ from bridge.protocol.nats.request_client import PoolClient
 from bridge.protocol.nats.request_server import serve
 from bridge.protocol.nats.subjects import Subjects
 from cluster.polling import eventually
-from tests.contract.nats.servers import PREFIX, NatsServer, Site, World, concurrently, status
+from tests.contract.nats.servers import OWNER, PREFIX, NatsServer, Site, World, concurrently, status
 from tests.fakes.clock import FakeClock
-
-OWNER = "c1"
 
 pytestmark = pytest.mark.real
 

@@ -25,9 +25,7 @@ from bridge.protocol.nats.request_client import PoolClient
 from bridge.protocol.nats.request_server import Announcer, serve
 from bridge.protocol.nats.subjects import Subjects
 from cluster.polling import eventually
-from tests.contract.nats.servers import PREFIX, NatsServer, Site, World, attack, free_port, nats_config
-
-OWNER = "c1"
+from tests.contract.nats.servers import OWNER, PREFIX, NatsServer, Site, World, attack, free_port, nats_config
 
 pytestmark = pytest.mark.real
 

@@ -16,9 +16,17 @@ from bridge.protocol.nats.nats_server_config import Listeners
 from bridge.protocol.nats.request_client import PoolClient
 from bridge.protocol.nats.request_server import serve
 from cluster.polling import eventually
-from tests.contract.nats.servers import PREFIX, NatsServer, Nginx, Site, World, certificate, concurrently, free_port
-
-OWNER = "c1"
+from tests.contract.nats.servers import (
+    OWNER,
+    PREFIX,
+    NatsServer,
+    Nginx,
+    Site,
+    World,
+    certificate,
+    concurrently,
+    free_port,
+)
 
 pytestmark = pytest.mark.real
 

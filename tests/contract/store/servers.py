@@ -15,9 +15,7 @@ from bridge.pools.store.store_interface import KeyValueStore
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from cluster.polling import eventually
-from tests.contract.nats.servers import PREFIX, NatsServer, World, certificate, free_port, nats_config
-
-OWNER = "c1"
+from tests.contract.nats.servers import OWNER, PREFIX, NatsServer, World, certificate, free_port, nats_config
 
 PASSWORD = "hunter2-redis"
 

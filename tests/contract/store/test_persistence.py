@@ -25,10 +25,8 @@ from bridge.telemetry.metrics import POOL_REMEMBERED, STORE_UP
 from cluster.polling import eventually
 from tests.builders import NO_OBJECTS
 from tests.builders import site_pod as pod
-from tests.contract.nats.servers import PREFIX, Site, World
+from tests.contract.nats.servers import OWNER, PREFIX, Site, World
 from tests.contract.store.servers import Place
-
-OWNER = "c1"
 
 pytestmark = pytest.mark.real
 
@@ -215,9 +213,8 @@ def test_a_store_that_lost_everything_gets_it_again(place: Place, hubs: Hubs, si
     place.start()
     eventually(lambda: hub.link.connected and site.link.connected, timeout=20)
     hello(site, hub)
-    hub.alpha.submit(
-        pod("uid-20", TOKEN="hunter2"), NO_OBJECTS
-    )  # a store that came back empty is noticed when it is asked
+    # a store that came back empty is noticed when it is asked
+    hub.alpha.submit(pod("uid-20", TOKEN="hunter2"), NO_OBJECTS)
     eventually(lambda: len(stored(hub, "jobs")) == 21 and "alpha" in stored(hub, "pools"), timeout=20)
 
 

@@ -16,11 +16,9 @@ from bridge.protocol.nats.bucket import BucketSubjects
 from bridge.protocol.nats.nats_server_config import INBOX
 from cluster.polling import eventually
 from cluster.processes import send_signal
-from tests.contract.nats.servers import PREFIX, World, attack, nats_config
+from tests.contract.nats.servers import OWNER, PREFIX, World, attack, nats_config
 from tests.contract.store.servers import PASSWORD, Broker, Place, RedisServer
 from tests.fakes.store_suite import StoreSuite
-
-OWNER = "c1"
 
 pytestmark = pytest.mark.real
 

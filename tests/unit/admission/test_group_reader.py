@@ -1,6 +1,5 @@
 """The group that admission writes on a new pod: owners are read, users cannot choose it."""
 
-import base64
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +21,7 @@ from bridge.kube.resources import JOBS, Resource
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.kinds import job, jobset, kueue, lws, podgroup
 from tests.fakes.clock import FakeClock
-from tests.unit.admission.test_app import review
+from tests.unit.admission.test_app import patch_of, review
 
 OURS = names.DEFAULT_SCHEDULER_NAME
 Json = dict[str, Any]
@@ -101,9 +100,8 @@ def test_a_job_set_is_a_group_without_annotation_unless_it_says_no(objects: Obje
     objects.add("jobsets.jobset.x-k8s.io/s", spec)
     expected = {"kind": "jobset", "name": "s", "uid": "S", "index": "w", "size": 6, "minimum": 6}
     assert value(find(objects, pod(labels))) == expected
-    assert value(find(objects, pod(labels), {}, {names.GANG: "all"})) == {
-        k: expected[k] for k in expected if k != "index"
-    }
+    whole = value(find(objects, pod(labels), {}, {names.GANG: "all"}))
+    assert whole == {key: expected[key] for key in expected if key != "index"}
     objects.add("jobsets.jobset.x-k8s.io/s", spec, **{names.GANG: "false"})
     assert find(objects, pod(labels)).value is None
 
@@ -340,8 +338,7 @@ def ask(app: flask.testing.FlaskClient, path: str, body: Json, **more: Any) -> J
 
 def changes(response: Json) -> dict[str, Json]:
     assert response["allowed"], response
-    patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
-    return {operation["path"]: operation for operation in patch}
+    return {operation["path"]: operation for operation in patch_of(response)}
 
 
 GROUP_PATH = "/metadata/annotations/bridge.vk.io~1group"

@@ -26,7 +26,6 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"
-
 SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
 SUBMIT = JobSubmission(namespace="n", name="p", script="x")
 

@@ -24,7 +24,6 @@ from tests.fakes.nats_link import FakeLink
 from tests.fakes.store import FakeStore
 
 OWNER = "c1"
-
 SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
 CONFIG = BuildConfigMessage(pool="alpha", digest="d", config={"runtime": {"kind": "podman"}})
 

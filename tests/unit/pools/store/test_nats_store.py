@@ -12,7 +12,6 @@ from bridge.protocol.nats.bucket import BucketSubjects
 from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"
-
 SUBJECTS = BucketSubjects("b", OWNER)
 CONFIG = {"config": {"subjects": ["$KV.b.>"]}}
 NOT_FOUND = {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}

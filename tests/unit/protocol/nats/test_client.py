@@ -21,7 +21,6 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"
-
 KEYS = ["v", "body", "error", "reason", "message", "status", "jobs", "job", "submitter", "sequence", "more", "announce"]
 JSON = json_values(st.sampled_from(KEYS), st.text(max_size=10) | st.sampled_from(["queued", "uid-1"]))
 ANSWERS = st.one_of(

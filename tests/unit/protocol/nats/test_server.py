@@ -29,7 +29,6 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"
-
 SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
 SUBMIT = SubmitMessage(namespace="ns", name="pod", script="x")
 

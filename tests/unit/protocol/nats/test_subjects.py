@@ -7,7 +7,6 @@ from bridge.errors import ConfigError
 from bridge.protocol.nats.subjects import ANY, Subjects, decode, encode, last_token, pool_of
 
 OWNER = "c1"
-
 SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
 TEXT = st.text(max_size=300)
 NASTY = st.text(alphabet=" .*>\r\n\t=$-_aZ0é\U0001f600\x00", max_size=60)
