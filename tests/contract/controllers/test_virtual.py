@@ -23,7 +23,7 @@ from bridge.kube.prune import prune_node
 from bridge.kube.resources import CONFIGMAPS, LEASES, NODES, PODS, SECRETS
 from bridge.script.buildconfig import BuildConfig
 from cluster.polling import eventually
-from controllers.virtual import virtual_pod_decide
+from controllers.virtual import virtual_node_loop, virtual_pod_decide
 from controllers.virtual.node_manifest import NodeSettings
 from controllers.virtual.virtual_node_loop import VirtualNodes
 from tests.fakes.pool import FakePool, FakePools
@@ -186,6 +186,7 @@ def uid(pod):
 
 @contextlib.contextmanager
 def started_place(kubernetes, monkeypatch):
+    monkeypatch.setattr(virtual_node_loop, "LEASE_PERIOD", 1.0)
     monkeypatch.setattr(virtual_pod_decide, "LOOK_AGAIN", 0.3)
     monkeypatch.setattr(virtual_pod_decide, "CANCEL_AGAIN", 1.0)
     kubernetes.add_namespace(NAMESPACE)
@@ -210,6 +211,7 @@ def test_a_pool_has_a_node_and_a_lease(place):
     lease = eventually(lambda: _lease(place), "lease")
     assert lease["spec"]["leaseDurationSeconds"] == 40
     assert lease["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
+    eventually(lambda: _lease(place)["spec"]["renewTime"] != lease["spec"]["renewTime"], "renewed")
 
 
 def _lease(place):

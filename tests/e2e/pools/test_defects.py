@@ -42,7 +42,7 @@ SHOWN = {
     ),
     "nats 9.2": (
         "contract/script/test_ends.py::test_files_are_ones_own_alone",
-        LIFE + "test_9_2_two_pods_of_one_name_are_two_jobs",
+        LIFE + "test_8101_and_1081_are_two_jobs",
         VIRTUAL + "test_a_pod_created_again_under_its_name_is_another_pod",
     ),
     "nats 9.3": (
