@@ -1,7 +1,6 @@
 """A pod ends when its job has ended, and a job when its pod has ended: cases found in a review."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -13,15 +12,11 @@ import pytest
 from cluster import kube
 from cluster.polling import eventually
 from cluster.world import LABEL, NODE
+from tests.e2e.test_commands import podbridge
 
 pytestmark = [pytest.mark.real, pytest.mark.parametrize("world", ["26.05"], indirect=True)]
 
 SLURM_NODE = "bridge.vk.io/slurm-node"
-
-
-def podbridge(world, *args):
-    env = {**os.environ, **world.cluster.env}
-    return subprocess.run(["podbridge", *args], env=env, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 def test_a_pod_without_grace_keeps_its_job_until_its_containers_have_ended(clean):
@@ -185,7 +180,7 @@ def test_a_slurmctld_without_its_state_ends_no_pod_until_confirmed(clean):
     restart(lambda: (subprocess.run(["cp", "-a", str(state), str(kept)], check=True), empty()))
     try:
         eventually(lambda: marked("True"), "every pod says that its job is missing", 40)
-        assert "slurm: engaged since" in podbridge(world, "brake", "status")
+        assert "slurm: engaged since" in podbridge(world, "brake", "status").stdout
         eventually(lambda: world.events(pods[0], "JobsMissing"), "an Event")
         world.polled()
         found = [world.get(pod) for pod in pods]
@@ -193,14 +188,14 @@ def test_a_slurmctld_without_its_state_ends_no_pod_until_confirmed(clean):
     finally:
         restart(put_back)
     eventually(lambda: marked("False"), "every pod says that its job is there", 40)
-    eventually(lambda: "No brake is engaged" in podbridge(world, "brake", "status"), "no brake")
+    eventually(lambda: "No brake is engaged" in podbridge(world, "brake", "status").stdout, "no brake")
     for pod in pods:
         found = world.get(pod)
         assert not found["metadata"].get("deletionTimestamp")
         assert world.queue()[jobs[pod["metadata"]["name"]]] == "RUNNING"
     restart(empty)
     shutil.rmtree(kept)
-    eventually(lambda: "slurm: engaged since" in podbridge(world, "brake", "status"), "the brake", 40)
+    eventually(lambda: "slurm: engaged since" in podbridge(world, "brake", "status").stdout, "the brake", 40)
     podbridge(world, "brake", "confirm", "slurm")
     for pod in pods:
         world.gone(pod, 20)

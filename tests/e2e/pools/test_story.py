@@ -107,8 +107,8 @@ class TestPods:
             assert world.ended(pod, 30)["status"]["phase"] == "Succeeded"
             assert world.logs(pod) == 'keyoneteam="b"\n'
 
-    def test_logs_with_every_option(self, pools_world, pool):
-        pod = pools_world.run("for i in 1 2 3 4 5; do echo line $i; sleep 1; done", pool)
+    def test_logs_with_every_option(self, pools_world):
+        pod = pools_world.run("for i in 1 2 3 4 5; do echo line $i; sleep 1; done", "slurm-site")
         pools_world.running(pod)
         follow = pools_world.follow(pod)
         assert follow.communicate(timeout=30)[0] == "".join(f"line {n}\n" for n in range(1, 6))
