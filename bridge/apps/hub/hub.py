@@ -35,6 +35,7 @@ from bridge.kube.resources import (
     PODS,
     RESOURCE_CLAIMS,
     STORAGE_CLASSES,
+    Resource,
 )
 from bridge.logs import kv
 from bridge.serving.health import Health, start_servers
@@ -76,7 +77,7 @@ class Hub:
         self.clock = SystemClock()
         self.identity = f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
         self.kube = KubeClient.load(kubeconfig, context, user_agent=f"podbridge/{__version__} {self.identity}")
-        self.nodes = Cache(self.kube, NODES, name="nodes", prune=prune_node, clock=self.clock)
+        self.nodes = self._cache(NODES, "nodes", prune_node)
         self.electors: list[Elector] = []
         self.loops: list[Loop] = []
         self.events = EventRecorder(
@@ -107,12 +108,8 @@ class Hub:
 
     def _start(self) -> None:
         if "admission" in self.parts:
-            sizes = NodeSizes(
-                self.nodes.items,
-                scheduler=self.config.scheduler_name,
-                tainted=self.config.nodes.taint,
-                clock=self.clock,
-            )
+            taint, name = self.config.nodes.taint, self.config.scheduler_name
+            sizes = NodeSizes(self.nodes.items, scheduler=name, tainted=taint, clock=self.clock)
             admission = Admission(self.config, self.kube, self.supervisor, sizes)
             self.health.ready("admission", admission.ready)
             self.supervisor.spawn("admission-start", lambda: self._retry_start(admission.start))
@@ -143,7 +140,10 @@ class Hub:
         Raises retryable :class:`KubeError` before anything has started: the caller tries again.
         """
         cluster, version = cluster_id(self.kube, self.config.installation), node_version(self.kube)
-        pods = self._pod_cache()
+        selector = f"spec.schedulerName={self.config.scheduler_name}"
+        pods = Cache(
+            self.kube, PODS, name="pods", prune=prune_pod, pick=is_open, field_selector=selector, clock=self.clock
+        )
         electors = {part: self._elector(part) for part in self.parts if part != "admission"}
         loops: list[Loop] = []
         local: set[str] = set()
@@ -192,7 +192,11 @@ class Hub:
         loops: list[Loop] = []
         spawn, stopping = self.supervisor.spawn, self.supervisor.stopping
         if "scheduler" in electors:
-            others, storage, claims = self._other_pods(), self._storage(), self._resource_claims()
+            bound = occupancy.selector(self.config.scheduler_name)
+            others = self._cache(PODS, "other-pods", occupancy.reduce, bound)  # for example of DaemonSets
+            storage, claims = self._storage(), None
+            if self.config.device_classes:
+                claims = self._cache(RESOURCE_CLAIMS, "resource-claims", taken_devices.prune)
             loops.append(Scheduler(dependencies, electors["scheduler"], local, others, storage, claims))
             if claims is not None:  # an API server may not serve claims: the process is ready without them
                 spawn("cache-resource-claims", lambda: claims.run(stopping))
@@ -215,53 +219,26 @@ class Hub:
         pools.start(self.supervisor, self.health)
         return pools.loop
 
-    def _pod_cache(self) -> Cache:
-        """Create the cache of the pods that name podbridge's scheduler."""
-        return Cache(
-            self.kube,
-            PODS,
-            name="pods",
-            prune=prune_pod,
-            pick=is_open,
-            field_selector=f"spec.schedulerName={self.config.scheduler_name}",
-            clock=self.clock,
-        )
-
-    def _other_pods(self) -> Cache:
-        """Create the cache of bound pods of other schedulers, for example of DaemonSets."""
-        return Cache(
-            self.kube,
-            PODS,
-            name="other-pods",
-            prune=occupancy.reduce,
-            field_selector=occupancy.selector(self.config.scheduler_name),
-            clock=self.clock,
-        )
+    def _cache(self, resource: Resource, name: str, prune: Callable[[Object], Object], selector: str = "") -> Cache:
+        return Cache(self.kube, resource, name=name, prune=prune, field_selector=selector, clock=self.clock)
 
     def _storage(self) -> list[Cache]:
         """Create the caches that decide which nodes the volumes of a pod allow."""
-        kinds = (
-            ("claims", PERSISTENT_VOLUME_CLAIMS, prune_claim),
-            ("volumes", PERSISTENT_VOLUMES, prune_volume),
-            ("storage-classes", STORAGE_CLASSES, prune_storage_class),
-        )
-        return [Cache(self.kube, what, name=name, prune=prune, clock=self.clock) for name, what, prune in kinds]
-
-    def _resource_claims(self) -> Cache | None:
-        """Create the cache of the devices that are taken, if pods may have ResourceClaims."""
-        if not self.config.device_classes:
-            return None
-        return Cache(self.kube, RESOURCE_CLAIMS, name="resource-claims", prune=taken_devices.prune, clock=self.clock)
+        return [
+            self._cache(PERSISTENT_VOLUME_CLAIMS, "claims", prune_claim),
+            self._cache(PERSISTENT_VOLUMES, "volumes", prune_volume),
+            self._cache(STORAGE_CLASSES, "storage-classes", prune_storage_class),
+        ]
 
     def _elector(self, name: str) -> Elector | None:
-        lease = self.config.leader_election
+        lease, lease_name = self.config.leader_election, names.lease(name, self.config.installation)
         if not lease.enabled:
-            LEADER.labels(names.lease(name, self.config.installation)).set(1)
+            LEADER.labels(lease_name).set(1)
             return None
         elector = Elector(
             self.kube,
             lease.namespace,
-            names.lease(name, self.config.installation),
+            lease_name,
             self.identity,
             lease_duration=lease.lease_duration,
             renew_deadline=lease.renew_deadline,

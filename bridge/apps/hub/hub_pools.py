@@ -53,11 +53,10 @@ def node_address(config: Config, server: str) -> str:
     if configured:
         return configured
     parts = urlsplit(server)
+    host = parts.hostname or "127.0.0.1"
     try:
-        with socket.socket(
-            socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET, socket.SOCK_DGRAM
-        ) as probe:
-            probe.connect((parts.hostname or "127.0.0.1", parts.port or 443))  # sends nothing
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, parts.port or 443))  # sends nothing
             return str(probe.getsockname()[0])
     except OSError:
         return "127.0.0.1"
@@ -132,7 +131,8 @@ class HubPools:
         if store is None:
             return None
         reachable = (lambda: link.connected) if kind == "nats" else (lambda: True)
-        persistence = PoolPersistence(store, pools, clock, self._leads, kind, reachable)
+        leads = lambda: self.loop.leading_since is not None  # noqa: E731
+        persistence = PoolPersistence(store, pools, clock, leads, kind, reachable)
         if kind == "nats":
             link.watch(persistence.compare_soon)
         return persistence
@@ -147,9 +147,6 @@ class HubPools:
         self._kubelet.start(supervisor)
         self.loop.settings = replace(self.loop.settings, port=self._kubelet.port)
         health.ready("kubelet", self._kubelet.ready)
-
-    def _leads(self) -> bool:
-        return self.loop.leading_since is not None
 
     def _find(self, namespace: str, name: str) -> PodOnPool | None:
         located = self.loop.find(namespace, name)
