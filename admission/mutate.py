@@ -26,6 +26,7 @@ DEFAULT_EVICTION_SECONDS = 300
 _LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _NOT_READY_TOLERATIONS = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _LOST]
 _DEFAULT_EVICTIONS = [{**entry, "tolerationSeconds": DEFAULT_EVICTION_SECONDS} for entry in _NOT_READY_TOLERATIONS]
+"""Tolerations that the API server adds to every pod: five minutes on a lost node."""
 _ANY_VALUE = "\0"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 OWN_ANNOTATIONS = (
@@ -206,7 +207,7 @@ def _tolerate(pod: raw_pods.Pod, scheduler: str, inherited: Mapping[str, str]) -
     if not desired and pool_selection.of(pod).remote:
         desired = [pool_selection.VIRTUAL_TOLERATION]  # Kueue adds only the toleration of the pool
     if desired:
-        after = [entry for entry in after if not _is_default_eviction(entry)]
+        after = [entry for entry in after if entry not in _DEFAULT_EVICTIONS]
         # otherwise Kubernetes evicts the pod after five minutes in which its site is silent
         desired = [*desired, *_NOT_READY_TOLERATIONS]
     if not desired or names.LOCAL_POOL in pool_names:
@@ -221,11 +222,6 @@ def _taint(toleration: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a taint that the toleration tolerates; for the operator Exists, with a value that no other matches."""
     value = toleration.get("value", "") if toleration["operator"] == "Equal" else _ANY_VALUE
     return {"key": toleration["key"], "value": value, "effect": toleration["effect"]}
-
-
-def _is_default_eviction(entry: Mapping[str, Any]) -> bool:
-    """Whether it is a toleration that the API server adds to every pod: five minutes on a lost node."""
-    return entry in _DEFAULT_EVICTIONS
 
 
 def annotates(patch: Iterable[Operation], name: str) -> bool:

@@ -192,10 +192,6 @@ def find(
     return next((policy for policy in policies if policy.selects(namespace, labels, groups)), NOTHING)
 
 
-def _within(value: str, allowed: list[str]) -> bool:
-    return ANY in allowed or set(parts(value)) <= set(allowed)
-
-
 def _beyond(policies: list[NamespacePolicy], partition: str, partitions: Collection[str]) -> list[str]:
     """List the default and allowed partitions that the list ``partitions`` lacks."""
     possible = ", ".join(partitions)
@@ -229,7 +225,8 @@ def problems(policies: list[NamespacePolicy], partition: str, partitions: Collec
         if again and ANY not in again:
             found.append(f"{where}.namespaces: {', '.join(again)} already has a policy; allowed: one each")
         allowed = policy.allowed.partition
-        if partition and allowed is not None and not policy.default.partition and not _within(partition, allowed):
+        is_default = partition and not policy.default.partition
+        if is_default and allowed is not None and ANY not in allowed and not set(parts(partition)) <= set(allowed):
             found.append(
                 f"{where}.allowed.partition: lacks {partition!r}, the configured partition of pods that name "
                 f"none; allowed: add it, or set {where}.default.partition"

@@ -115,10 +115,7 @@ class Elector:
         give_up = self._held_until - self._lease_duration + self._renew_deadline
         if self._clock.monotonic() >= self._held_until:
             return False  # the process was suspended; another one may be acquiring the lease now
-        return self._attempt() or (self._clock.monotonic() < give_up and not self._held_by_other())
-
-    def _held_by_other(self) -> bool:
-        return self._holder() != self._identity
+        return self._attempt() or (self._clock.monotonic() < give_up and self._holder() == self._identity)
 
     def _attempt(self) -> bool:
         """Try once to acquire or renew the lease; return whether it is held. API errors are logged."""

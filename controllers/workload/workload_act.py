@@ -51,7 +51,9 @@ class WorkloadActor:
                 self._poller.expect(action.job_id, links.link(action.pod, self._cluster), sure=False)
                 self._poller.wake()
             case workload_actions.Cancel():
-                self._cancel_second(action)
+                if self.cancel(action.job_id, [links.key(action.pod)]):
+                    extra = kv(pod=pods.key(action.pod), job=action.job_id)
+                    log.warning("cancelled a second job of a pod", extra=extra)
             case workload_actions.Mark():
                 patch = mark_patch(action.pod, action.missing, clocks.rfc3339(self._clock.time()))
                 self._cache.apply(self._kube.patch(PODS.path_of(action.pod, "status"), patch, kind="strategic"))
@@ -97,10 +99,6 @@ class WorkloadActor:
         is_ours = cancel_if_ours(self._slurm, job_id, self._cluster, keys, self._check_leadership)
         self._poller.wake()
         return is_ours
-
-    def _cancel_second(self, action: workload_actions.Cancel) -> None:
-        if self.cancel(action.job_id, [links.key(action.pod)]):
-            log.warning("cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id))
 
     def _end(self, action: workload_actions.End) -> None:
         """Write the reason to the pod, then delete it, unless it has changed meanwhile.

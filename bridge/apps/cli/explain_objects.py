@@ -92,7 +92,7 @@ def job(session: CommandSession, name: str) -> dict[str, Any]:
     job_id = int(name)
     if not session.config.slurm_rest_api:
         raise BridgeError("no Slurm is configured", hint="set slurmRestApi, or explain the pod: podbridge explain pod")
-    slurm_job = next((each for each in session.all_jobs if job_id == each.job_id or _is_part(each, job_id)), None)
+    slurm_job = next((j for j in session.all_jobs if job_id in (j.job_id, *(p.job_id for p in j.parts))), None)
     if slurm_job is None:
         hint = "it may have ended long ago; podbridge get jobs --all lists the jobs that Slurm still knows"
         raise BridgeError(f"Slurm does not list job {job_id}", hint=hint)
@@ -117,10 +117,6 @@ def job(session: CommandSession, name: str) -> dict[str, Any]:
         + [f"{each['pods']} has the id of this job, from before slurmctld assigned it again" for each in others],
         "next": step,
     }
-
-
-def _is_part(job: Any, job_id: int) -> bool:
-    return any(part.job_id == job_id for part in job.parts)
 
 
 def node(session: CommandSession, name: str) -> dict[str, Any]:

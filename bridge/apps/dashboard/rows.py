@@ -115,7 +115,8 @@ def times(pod: Mapping[str, Any]) -> Times:
     scheduled = pods.condition(pod, names.POD_SCHEDULED)
     states = list(_states(status))
     runs = (*states, *_states(status, "lastState"))  # after a restart, the first start is in lastState
-    begun = [at for state in runs if (at := _begun(state)) is not None]
+    starts = (seconds((state.get("running") or state.get("terminated") or {}).get("startedAt")) for state in runs)
+    begun = [at for at in starts if at is not None]
     ended = None
     if status.get("phase") in pods.FINISHED:
         finished = [seconds((state.get("terminated") or {}).get("finishedAt")) for state in states]
@@ -184,10 +185,6 @@ def _states(status: Mapping[str, Any], key: str = "state") -> Iterator[Mapping[s
     for kind in ("containerStatuses", "initContainerStatuses"):
         for entry in status.get(kind) or ():
             yield entry.get(key) or {}
-
-
-def _begun(state: Mapping[str, Any]) -> float | None:
-    return seconds((state.get("running") or state.get("terminated") or {}).get("startedAt"))
 
 
 def _last_transition(status: Mapping[str, Any]) -> float | None:

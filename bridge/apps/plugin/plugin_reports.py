@@ -56,13 +56,11 @@ class Reports:
 
         Raises :class:`SiteDownError` if none of them does.
         """
-        announced = [pair[0] for pool in self._directory.pools().values() if (pair := self._usable(pool))]
+        usable = (pool for pool in self._directory.pools().values() if not self._problem(pool))
+        announced = [pair[0] for pool in usable if (pair := pool.announced())]
         if not announced:
             raise SiteDownError("no pool accepts jobs")
         return flat(total(announcement.free or announcement.capacity for announcement in announced))
-
-    def _usable(self, pool: Pool) -> tuple[Announcement, float] | None:
-        return pool.announced() if not self._problem(pool) else None
 
     def system_info(self) -> SystemInfo:
         """Return one line for each pool: its state, batch system, container runtime and resources."""
