@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bridge import names
-from bridge.workload import host_ports
+from bridge.workload import host_ports, pods
 from bridge.workload.resources import PODS, Resources, allocatable
 
 BESIDE = "beside the pods there"
@@ -144,10 +144,7 @@ def unseen(slurm_node: str) -> NodeView:
 
 def readiness(node: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the condition Ready of a raw node, empty if it has none."""
-    for condition in (node.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "Ready":
-            return dict(condition)
-    return {}
+    return pods.condition(node, "Ready")
 
 
 SPEC_FIELDS = ("schedulerName", "nodeSelector", "affinity", "tolerations")

@@ -142,9 +142,9 @@ def release_patch(pod: Pod) -> dict[str, Any]:
     return {"metadata": {"uid": uid(pod), "$deleteFromPrimitiveList/finalizers": [names.POOL_FINALIZER]}}
 
 
-def condition(pod: Pod, kind: str) -> Mapping[str, Any]:
-    """Return one condition of the pod's status, empty if it has none of this type."""
-    for entry in (pod.get("status") or {}).get("conditions") or ():
+def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return one condition of an object's status, empty if it has none of this type."""
+    for entry in (obj.get("status") or {}).get("conditions") or ():
         if entry.get("type") == kind:
             result: Mapping[str, Any] = entry
             return result

@@ -85,15 +85,14 @@ def of_nodes(
 
 
 def _is_ready(node: Mapping[str, Any], *, asleep: bool) -> bool:
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    ready = pods.condition(node, "Ready").get("status") == "True"
     return (ready or asleep) and not (node.get("spec") or {}).get("unschedulable")
 
 
 def _offer(node: Mapping[str, Any]) -> Offer:
     metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
     labels = metadata.get("labels") or {}
-    ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), {})
+    ready = pods.condition(node, "Ready")
     state: State = {"True": "ready", "False": "held"}.get(str(ready.get("status")), "unknown")  # type: ignore[assignment]
     reason = str(ready.get("reason") or "NotReported")
     if spec.get("unschedulable"):

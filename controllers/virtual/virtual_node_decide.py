@@ -15,7 +15,7 @@ from bridge import names
 from bridge.clock import parse_rfc3339, rfc3339
 from bridge.core import isolation
 from bridge.protocol.model.announcement import Announcement
-from bridge.workload import quantity
+from bridge.workload import pods, quantity
 from controllers.virtual import announcement_validation, node_manifest
 from controllers.virtual.announcement_validation import ValidAnnouncement
 from controllers.virtual.node_manifest import Body, NodeSettings, PoolStatus
@@ -315,7 +315,5 @@ def _forget(view: NodesView, state: PoolStatus) -> Action | None:
 
 def may_vanish(node: Node, remove_after: float, time: float) -> bool:
     """Whether the site of this node (fresh from the API server) has been silent for ``remove_after`` seconds."""
-    for condition in (node.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == names.POOL_CONNECTED and condition.get("status") == "False":
-            return bool(time - parse_rfc3339(condition["lastTransitionTime"]) >= remove_after)
-    return False
+    connected = pods.condition(node, names.POOL_CONNECTED)
+    return connected.get("status") == "False" and time - parse_rfc3339(connected["lastTransitionTime"]) >= remove_after

@@ -11,6 +11,7 @@ from bridge.apps.cli.session import CommandSession
 from bridge.errors import BridgeError, KubeError
 from bridge.kube.discovery import is_served
 from bridge.kube.resources import MASTER_QUEUES, Resource
+from bridge.workload.pods import condition
 from bridge.workload.quantity import parse
 from bridge.workload.resources import total
 from controllers.queues.manifests import GROUP, VERSIONS
@@ -61,7 +62,7 @@ def cluster_queue(session: CommandSession, queue: Object) -> Object:
 def record(queue: Object, cluster: Object) -> dict[str, Any]:
     """Return the record of a MasterQueue; ``cluster`` is its ClusterQueue, which may be empty."""
     status, counts = queue.get("status") or {}, cluster.get("status") or {}
-    ready = _condition(queue, "Ready")
+    ready = condition(queue, "Ready")
     quota, used = total(_quotas(cluster).values()), total(_reservations(cluster).values())
     spec = queue.get("spec") or {}
     return {
@@ -100,7 +101,7 @@ def describe(queue: Object, cluster: Object, workloads: Iterable[Object]) -> dic
         {
             "workload": f"{item['metadata']['namespace']}/{item['metadata']['name']}",
             "age": output.age(item["metadata"].get("creationTimestamp", "")),
-            "message": _condition(item, "QuotaReserved").get("message", "Kueue has not considered it yet"),
+            "message": condition(item, "QuotaReserved").get("message", "Kueue has not considered it yet"),
         }
         for item in sorted(filter(_waits, workloads), key=_order)
     ]
@@ -116,7 +117,7 @@ def admitted(workloads: Iterable[Object]) -> list[str]:
     """Return a line for each workload that has quota and has not finished: its name, its flavors and its age."""
     lines = []
     for item in workloads:
-        if _waits(item) or _condition(item, "Finished").get("status") == "True":
+        if _waits(item) or condition(item, "Finished").get("status") == "True":
             continue
         assignments = ((item.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
         flavors = sorted({flavor for each in assignments for flavor in (each.get("flavors") or {}).values()})
@@ -171,17 +172,12 @@ def workloads(session: CommandSession, queue: str) -> list[dict[str, Any]]:
 
 
 def _waits(workload: Object) -> bool:
-    return not any(_condition(workload, kind).get("status") == "True" for kind in ("QuotaReserved", "Finished"))
+    return not any(condition(workload, kind).get("status") == "True" for kind in ("QuotaReserved", "Finished"))
 
 
 def _order(workload: Object) -> tuple[int, str]:
     """Kueue's order within a queue: by priority, then by age."""
     return -int(workload["spec"].get("priority") or 0), workload["metadata"].get("creationTimestamp", "")
-
-
-def _condition(item: Object, kind: str) -> Object:
-    conditions = (item.get("status") or {}).get("conditions") or ()
-    return next((c for c in conditions if c["type"] == kind), {})
 
 
 def _quotas(cluster: Object) -> dict[str, dict[str, Decimal]]:
