@@ -100,24 +100,24 @@ def collisions(one: Installation, other: Installation, namespaces: Mapping[str, 
 
     Slurm clusters are the same if their URLs are. Nodes are not compared: a node that has been taken shows a collision.
     """
-    found = []
+    reasons = []
     if one.name == other.name:
-        found.append(f"both have the name {one.name}: set installation")
+        reasons.append(f"both have the name {one.name}: set installation")
     if one.scheduler == other.scheduler:
-        found.append(f"both schedule the pods of {one.scheduler}: set schedulerName")
+        reasons.append(f"both schedule the pods of {one.scheduler}: set schedulerName")
     known: dict[str, Mapping[str, str]] = {name: {} for name in [*one.namespaces, *other.namespaces]}
     known |= namespaces
     if both := sorted(
         name for name, labels in known.items() if one.manages(name, labels) and other.manages(name, labels)
     ):
-        found.append(f"both manage namespace {', '.join(both)}: set managedNamespaces or managedNamespaceSelector")
+        reasons.append(f"both manage namespace {', '.join(both)}: set managedNamespaces or managedNamespaceSelector")
     if one.slurm and one.slurm == other.slurm:
         shared = sorted(set(one.partitions) & set(other.partitions))
         if shared:
-            found.append(f"both use partition {', '.join(shared)} of {one.slurm}: set partitions")
+            reasons.append(f"both use partition {', '.join(shared)} of {one.slurm}: set partitions")
         unlimited = [each.name for each in (one, other) if not each.partitions]
         if unlimited and one.node_selector == other.node_selector:
-            found.append(f"{' and '.join(unlimited)} may use all partitions of {one.slurm}: set partitions")
+            reasons.append(f"{' and '.join(unlimited)} may use all partitions of {one.slurm}: set partitions")
     if one.pools and other.pools:
-        found.append("both have pools: configure pools in one of them")
-    return found
+        reasons.append("both have pools: configure pools in one of them")
+    return reasons

@@ -195,9 +195,9 @@ def find(
 def _beyond(policies: list[NamespacePolicy], partition: str, partitions: Collection[str]) -> list[str]:
     """List the default and allowed partitions that the list ``partitions`` lacks."""
     possible = ", ".join(partitions)
-    found = []
+    lines = []
     if not set(parts(partition)) <= set(partitions) or not partition:
-        found.append(f"partition: {partition!r} is not in partitions; allowed: {possible}")
+        lines.append(f"partition: {partition!r} is not in partitions; allowed: {possible}")
     for index, policy in enumerate(policies):
         for key, values in (
             ("allowed", policy.allowed.partition or []),
@@ -205,8 +205,8 @@ def _beyond(policies: list[NamespacePolicy], partition: str, partitions: Collect
         ):
             if wrong := sorted({part for value in values for part in parts(value)} - {ANY, *partitions}):
                 where = f"namespacePolicies[{index}].{key}.partition"
-                found.append(f"{where}: {', '.join(wrong)} is not in partitions; allowed: {possible}")
-    return found
+                lines.append(f"{where}: {', '.join(wrong)} is not in partitions; allowed: {possible}")
+    return lines
 
 
 def problems(policies: list[NamespacePolicy], partition: str, partitions: Collection[str] = ()) -> list[str]:
@@ -214,21 +214,21 @@ def problems(policies: list[NamespacePolicy], partition: str, partitions: Collec
 
     Without ``partitions``, all are possible.
     """
-    found = _beyond(policies, partition, partitions) if partitions else []
+    lines = _beyond(policies, partition, partitions) if partitions else []
     for index, policy in enumerate(policies):
         where = f"namespacePolicies[{index}]"
         # a policy for some groups leaves the other users to later policies
         before = [earlier for earlier in policies[:index] if not earlier.groups or earlier.groups == policy.groups]
         if any(ANY in earlier.namespaces for earlier in before):
-            found.append(f"{where}: is never used, because an earlier policy selects all namespaces; allowed: '*' last")
+            lines.append(f"{where}: is never used, because an earlier policy selects all namespaces; allowed: '*' last")
         again = sorted({n for n in policy.namespaces for earlier in before if n in earlier.namespaces})
         if again and ANY not in again:
-            found.append(f"{where}.namespaces: {', '.join(again)} already has a policy; allowed: one each")
+            lines.append(f"{where}.namespaces: {', '.join(again)} already has a policy; allowed: one each")
         allowed = policy.allowed.partition
         is_default = partition and not policy.default.partition
         if is_default and allowed is not None and ANY not in allowed and not set(parts(partition)) <= set(allowed):
-            found.append(
+            lines.append(
                 f"{where}.allowed.partition: lacks {partition!r}, the configured partition of pods that name "
                 f"none; allowed: add it, or set {where}.default.partition"
             )
-    return found
+    return lines

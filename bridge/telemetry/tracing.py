@@ -114,11 +114,11 @@ _current: ContextVar[str] = ContextVar("traceparent", default="")
 
 def parse(text: object) -> Context | None:
     """Parse a ``traceparent`` of version 00; ``None`` if it is malformed."""
-    found = _FORM.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    match = _FORM.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         return None
-    trace, span = int(found[1], 16), int(found[2], 16)
-    return Context(trace, span, bool(int(found[3], 16) & 1)) if trace and span else None
+    trace, span = int(match[1], 16), int(match[2], 16)
+    return Context(trace, span, bool(int(match[3], 16) & 1)) if trace and span else None
 
 
 def of(pod: Pod) -> Context | None:
