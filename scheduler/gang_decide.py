@@ -29,12 +29,7 @@ from scheduler.pod_actions import (
     SetApart,
     Submit,
 )
-from scheduler.pod_states import (
-    Pending,
-    PodState,
-    Submitted,
-    failure_of,
-)
+from scheduler.pod_states import Pending, PodState, Submitted, failure_of
 from scheduler.rules import (
     ALIKE_AFTER,
     SchedulerView,

@@ -47,17 +47,7 @@ from scheduler.pod_actions import (
     SetCondition,
     Submit,
 )
-from scheduler.pod_states import (
-    NEW,
-    Allocated,
-    Bound,
-    NodeBusy,
-    NodeStarting,
-    Pending,
-    PodState,
-    Submitted,
-    failure_of,
-)
+from scheduler.pod_states import NEW, Allocated, Bound, NodeBusy, NodeStarting, Pending, PodState, Submitted, failure_of
 from scheduler.rules import (
     SchedulerView,
     busy,

@@ -39,12 +39,7 @@ class PodWriter:
         self._cache.apply(self._kube.patch(path, pods.conditional(patch, current), kind="strategic"))
 
     def bind(
-        self,
-        pod: Pod,
-        node: str,
-        annotations: Mapping[str, str],
-        message: str,
-        labels: Mapping[str, str] | None = None,
+        self, pod: Pod, node: str, annotations: Mapping[str, str], message: str, labels: Mapping[str, str] | None = None
     ) -> None:
         """Bind the pod to a node, with annotations and labels, and write an Event with the message.
 

@@ -77,10 +77,7 @@ def _data(plan: Plan) -> Iterator[str]:
     yield from _volumes(plan)
     for name, body in (
         ("command_of", [array("COMMAND", (*c.command, *c.args)) for c in containers]),
-        (
-            "variables_of",
-            [array("VARIABLES", [t for pair in c.environment.items() for t in pair]) for c in containers],
-        ),
+        ("variables_of", [array("VARIABLES", [t for pair in c.environment.items() for t in pair]) for c in containers]),
         ("mounts_of", [_mounts(c) for c in containers]),
     ):
         yield f"{name}() {{\ncase $1 in"

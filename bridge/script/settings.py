@@ -43,8 +43,7 @@ class Volumes(SettingsPart):
         None, examples=["/shared/images"], description="Directory of images as files; in their names, _ replaces :."
     )
     image_paths: list[AbsolutePath] = Field(
-        [],
-        description="Other images, or directories of images, that pods may name.",
+        [], description="Other images, or directories of images, that pods may name."
     )
     apptainer_cachedir: AbsolutePath | None = Field(
         None, examples=["/shared/cache/apptainer"], description="Default: the runtime's own."
@@ -69,8 +68,7 @@ class RuntimeSection(SettingsPart):
     image_prefix: str = Field("docker://", description="Prefix of images without a scheme that are no path.")
     network: Literal["host", "none"] = Field("host", description="none: containers have no network.")
     run_as_user: Literal["refuse", "ignore"] = Field(
-        "refuse",
-        description="If the runtime cannot give runAsUser or runAsGroup.",
+        "refuse", description="If the runtime cannot give runAsUser or runAsGroup."
     )
 
 
@@ -134,26 +132,19 @@ class LimitsSection(SettingsPart):
     default_memory: str = "1Gi"
     max_time_seconds: Annotated[int, Field(ge=1)] | None = Field(None, examples=[86400])
     rules: Literal["podbridge", "interlink-slurm"] = Field(
-        "podbridge",
-        description="How size, flavor and flags follow from a pod.",
+        "podbridge", description="How size, flavor and flags follow from a pod."
     )
     default_uid: Annotated[int, Field(ge=0)] | None = Field(
-        None,
-        examples=[1000],
-        description="With interlink-slurm rules: user of jobs without one.",
+        None, examples=[1000], description="With interlink-slurm rules: user of jobs without one."
     )
     probes: bool = Field(True, description="Run the probes of containers.")
     watch_memory: bool = Field(True, description="End a container that uses more than its memory limit.")
     allow_user_flags: bool = Field(False, description="Honour slurm-job.vk.io/flags: options of the submit command.")
     allow_pre_exec: bool = Field(False, description="Honour slurm-job.vk.io/pre-exec: a script outside of containers.")
-    allow_race: bool = Field(
-        False,
-        description="Accept jobs of pods that are queued elsewhere too.",
-    )
+    allow_race: bool = Field(False, description="Accept jobs of pods that are queued elsewhere too.")
     allow_fuse: bool = Field(False, description="Honour fuse.vk.io/: a script that mounts; may run outside.")
     allow_runtime_options: bool = Field(
-        False,
-        description="Honour slurm-job.vk.io/mpi-flags, and options of the runtime.",
+        False, description="Honour slurm-job.vk.io/mpi-flags, and options of the runtime."
     )
 
 

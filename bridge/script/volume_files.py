@@ -55,12 +55,7 @@ def sources(volume: Mapping[str, Any], where: str) -> Iterator[VolumeSource]:
 
 
 def content(
-    pod: Pod,
-    volume: Mapping[str, Any],
-    where: str,
-    objects: Objects,
-    node: str,
-    machine: Mapping[str, Decimal],
+    pod: Pod, volume: Mapping[str, Any], where: str, objects: Objects, node: str, machine: Mapping[str, Decimal]
 ) -> list[VolumeFile]:
     """Return the files of a volume with files; of two sources with the same path, the last one counts.
 

@@ -18,16 +18,7 @@ from bridge.script.settings import BuildSettings
 from bridge.workload import quantity
 
 ALLOWED = ("configMap", "secret", "projected", "downwardAPI", "emptyDir", "hostPath")
-_HOST_TYPES = (
-    "",
-    "Directory",
-    "DirectoryOrCreate",
-    "File",
-    "FileOrCreate",
-    "Socket",
-    "CharDevice",
-    "BlockDevice",
-)
+_HOST_TYPES = ("", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket", "CharDevice", "BlockDevice")
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,13 +186,7 @@ class Service:
             return
         try:
             self.publisher.publish_event(
-                Event(
-                    pool=self.config.pool,
-                    submitter=self.name,
-                    folder=self.folder.id,
-                    sequence=number,
-                    status=status,
-                )
+                Event(pool=self.config.pool, submitter=self.name, folder=self.folder.id, sequence=number, status=status)
             )
         except BridgeError as error:  # the hub sees the gap, and requests a snapshot
             log.debug("event not sent", extra=kv(job=status.job, why=error))

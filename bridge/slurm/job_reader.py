@@ -16,14 +16,7 @@ from bridge.slurm.allotments import Allotment
 from bridge.slurm.merging import is_unexplained, started
 from bridge.slurm.models import Job, JobPart, JsonObject
 from bridge.slurm.poll_state import Answers, Expected, PollState, States
-from bridge.slurm.query_plan import (
-    MOST_SINGLES,
-    QueryPlan,
-    most_singles,
-    plan_queries,
-    starts_alone,
-    witnesses,
-)
+from bridge.slurm.query_plan import MOST_SINGLES, QueryPlan, most_singles, plan_queries, starts_alone, witnesses
 from bridge.slurm.slurm_client import SlurmClient
 from bridge.slurm.state_lists import StateList, StateLists
 from bridge.slurm.states import is_allocated, is_pending

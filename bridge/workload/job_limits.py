@@ -19,12 +19,7 @@ from bridge.workload.devices import gres
 
 Limits = dict[str, Any]
 """Limits by the annotation that they limit, as in :class:`~bridge.config.policies.MaxValues`."""
-_KEYS = {
-    names.GRES: "gres",
-    names.CPU_PER_TASK: "cpuPerTask",
-    names.MIN_NODES: "minNodes",
-    names.MAX_NODES: "maxNodes",
-}
+_KEYS = {names.GRES: "gres", names.CPU_PER_TASK: "cpuPerTask", names.MIN_NODES: "minNodes", names.MAX_NODES: "maxNodes"}
 
 
 class LimitExceededError(UntranslatableError):

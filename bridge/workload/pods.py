@@ -162,11 +162,7 @@ def hold_patch(pod: Pod, job: int, scheduler_name: str) -> dict[str, Any]:
     The UID is a precondition: the API server refuses the patch (409) for a new pod with the same name.
     """
     patch: dict[str, Any] = {
-        "metadata": {
-            "uid": uid(pod),
-            "labels": {names.JOB_ID_LABEL: str(job)},
-            "finalizers": [names.FINALIZER],
-        }
+        "metadata": {"uid": uid(pod), "labels": {names.JOB_ID_LABEL: str(job)}, "finalizers": [names.FINALIZER]}
     }
     tolerations = list(pod["spec"].get("tolerations") or ())
     if not any(t.get("key") == names.MANAGED_TAINT for t in tolerations):

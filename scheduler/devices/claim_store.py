@@ -31,10 +31,7 @@ class ClaimStore:
     """The claims of pods in the API server. Thread-safe."""
 
     def __init__(
-        self,
-        kube: KubeClient,
-        applied: Callable[[Object], object] = lambda _: None,
-        taken: TakenDevices | None = None,
+        self, kube: KubeClient, applied: Callable[[Object], object] = lambda _: None, taken: TakenDevices | None = None
     ) -> None:
         self._kube = kube
         self._taken = taken or TakenDevices()

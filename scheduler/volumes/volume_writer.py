@@ -39,8 +39,6 @@ class VolumeWriter:
 
     def _claim_volume(self, write: ClaimVolume) -> dict[str, object]:
         claim, name = write.claim["metadata"], write.volume["metadata"]["name"]
-        answer = prune_volume(
-            self._kube.patch(PERSISTENT_VOLUMES.path(name=name), write.patch, kind="merge"),
-        )
+        answer = prune_volume(self._kube.patch(PERSISTENT_VOLUMES.path(name=name), write.patch, kind="merge"))
         log.info("volume claimed", extra=kv(claim=f"{claim['namespace']}/{claim['name']}", volume=name))
         return answer

@@ -189,12 +189,7 @@ class PluginTransport:
             request.prepare_body(None, None, json=body)
             with exchange.sending():
                 return self._adapter.send(
-                    request,
-                    stream=True,
-                    timeout=limits,
-                    verify=self._verify,
-                    cert=self._cert,
-                    proxies=self._proxies,
+                    request, stream=True, timeout=limits, verify=self._verify, cert=self._cert, proxies=self._proxies
                 )
         except (requests.RequestException, OSError, ValueError) as error:
             raise self._no_answer(f"{method} {path}", error, writes) from error

@@ -34,8 +34,7 @@ class Apptainer(SettingsPart):
     sharens: bool = False
     containall: bool = True
     fuse_mode: Literal["container", "host", "host-privileged"] = Field(
-        "container",
-        description="Where the script of a FUSE volume runs; host-privileged: without apptainer.",
+        "container", description="Where the script of a FUSE volume runs; host-privileged: without apptainer."
     )
     no_init: bool = False
     no_home: bool = True
@@ -45,8 +44,7 @@ class Apptainer(SettingsPart):
     unsquash: bool = False
     writable_tmpfs: bool = Field(True, description="Containers may change their root file system.")
     root_filesystem: Literal["disk", "memory"] = Field(
-        "disk",
-        description="Where changes are stored; memory: some MiB (sessiondir max size).",
+        "disk", description="Where changes are stored; memory: some MiB (sessiondir max size)."
     )
     options: Words = Field([], description="More options.")
 
@@ -67,10 +65,7 @@ class ApptainerRuntime(Runtime):
         for name in runtime_images.foreign(container):
             if name.startswith(_ITS_OWN):
                 runtime_images.refuse_name(
-                    container,
-                    name,
-                    self.kind,
-                    f"letters, digits and _ in names that begin with {', '.join(_ITS_OWN)}",
+                    container, name, self.kind, f"letters, digits and _ in names that begin with {', '.join(_ITS_OWN)}"
                 )
         home = container.environment.get("HOME", "")
         if home and (not home.startswith("/") or ":" in home):

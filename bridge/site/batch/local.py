@@ -188,15 +188,7 @@ class LocalBatch(BatchSystem):
         variables = job_environment(self._config.environment)
         if self._room.devices:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, job.devices))
-        words = [
-            "bash",
-            "-c",
-            _LAUNCH,
-            "podbridge-job",
-            str(self._records.path / f"{job.id}.pid"),
-            job.uid,
-            job.folder,
-        ]
+        words = ["bash", "-c", _LAUNCH, "podbridge-job", str(self._records.path / f"{job.id}.pid"), job.uid, job.folder]
         if self._config.nice:
             words = ["nice", "-n", str(self._config.nice), *words]
         self._waits_since[job.id] = self._clock.monotonic()

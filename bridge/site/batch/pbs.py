@@ -70,8 +70,7 @@ class PBS(SettingsPart):
     account: str | None = Field(None, examples=["project"], description="If the flavor names none.")
     options: Words = Field([], description="More options of qsub.")
     gpus: dict[str, str] = Field(
-        {"nvidia.com/gpu": "ngpus", "amd.com/gpu": "ngpus"},
-        description="Resource of PBS for an extended resource.",
+        {"nvidia.com/gpu": "ngpus", "amd.com/gpu": "ngpus"}, description="Resource of PBS for an extended resource."
     )
     environment: batch_interface.Environment = Field({})
 

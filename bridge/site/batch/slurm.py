@@ -86,8 +86,7 @@ class Slurm(SettingsPart):
     qos: str | None = Field(None, examples=["normal"], description="If the flavor names none.")
     options: Words = Field([], description="More options of sbatch.")
     gres: dict[str, str] = Field(
-        {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"},
-        description="Gres for an extended resource, e.g. gpu:a100.",
+        {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}, description="Gres for an extended resource, e.g. gpu:a100."
     )
     environment: Environment = Field({})
     accounting: Literal["auto", "never"] = Field("auto", description="Run sacct for jobs that squeue no longer lists.")

@@ -80,10 +80,7 @@ def fields_of(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, Any]]:
 def sample() -> str:
     """Return a documented ``site.toml`` that is valid: every key with its default; keys without one as comments."""
     fields = {name: (field, default) for name, field, default in fields_of(SiteConfig)}
-    lines = [
-        "# Configuration of a podbridge submitter. Every key is shown; all but pool may be left out.",
-        "",
-    ]
+    lines = ["# Configuration of a podbridge submitter. Every key is shown; all but pool may be left out.", ""]
     for name in FIRST:
         field, default = fields[name]
         if text := described(field):

@@ -49,17 +49,13 @@ class Nats(SettingsPart):
         None, examples=["/home/me/.config/podbridge/password"], description="File with its password (0600)."
     )
     ca_file: Path | None = Field(
-        None,
-        examples=["/home/me/.config/podbridge/ca.crt"],
-        description="CA certificates; default: the machine's.",
+        None, examples=["/home/me/.config/podbridge/ca.crt"], description="CA certificates; default: the machine's."
     )
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")] = Field(
         names.SUBJECT_PREFIX, description="Prefix of subjects, as at the hub."
     )
     inbox_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")] | None = Field(
-        None,
-        examples=["_INBOX.my-pool"],
-        description="Of subjects of replies; default: _INBOX.",
+        None, examples=["_INBOX.my-pool"], description="Of subjects of replies; default: _INBOX."
     )
 
     @field_validator("servers")
@@ -81,10 +77,7 @@ class Batch(SettingsPart):
     period: Seconds | None = Field(
         None, examples=[5], description=f"Seconds between two lists of all jobs; default: {defaults('period')}."
     )
-    settle: Seconds = Field(
-        60,
-        description="Seconds until a submission without an answer is repeated.",
-    )
+    settle: Seconds = Field(60, description="Seconds until a submission without an answer is repeated.")
     lost_after: Seconds = Field(60, description="Seconds until a job that is no longer listed is lost.")
     lag: Annotated[float, Field(ge=0, le=3600)] | None = Field(
         None,
@@ -96,10 +89,7 @@ class Batch(SettingsPart):
 class Images(SettingsPart):
     """``[images]``: the cache of pulled images, in ``folder``. Images in use are never removed."""
 
-    cache_size: str = Field(
-        "20Gi",
-        description="Size of all images; 0: no cache.",
-    )
+    cache_size: str = Field("20Gi", description="Size of all images; 0: no cache.")
     cache_days: Annotated[float, Field(ge=0, le=3650)] = Field(
         14, description="Days until an unused image is removed; 0: no limit."
     )
@@ -144,10 +134,7 @@ class ContainerLogs(SettingsPart):
     """``[container_logs]``: limits of a container's output; neither pods nor hubs can change them."""
 
     max_size: str = Field("10Mi", description="64Ki to 1Ti; as a kubelet's containerLogMaxSize.")
-    max_files: Annotated[int, Field(ge=2, le=1000)] = Field(
-        5,
-        description="As a kubelet's containerLogMaxFiles.",
-    )
+    max_files: Annotated[int, Field(ge=2, le=1000)] = Field(5, description="As a kubelet's containerLogMaxFiles.")
 
     @field_validator("max_size")
     @classmethod

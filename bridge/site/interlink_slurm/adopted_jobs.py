@@ -136,10 +136,7 @@ def containers_of(script: str) -> list[tuple[str, bool]]:
 
 
 def state(
-    listed: Sequence[tuple[str, bool]],
-    files: Mapping[str, float],
-    codes: Mapping[str, str],
-    started_at: float | None,
+    listed: Sequence[tuple[str, bool]], files: Mapping[str, float], codes: Mapping[str, str], started_at: float | None
 ) -> OldState:
     """Return the state of a job. ``files``: name -> last write; ``codes``: text of the files with exit codes. Pure."""
     is_without_script = not listed
