@@ -196,7 +196,7 @@ def _plan_binds(
 ) -> tuple[list[Bind], full_nodes.FullNode | None]:
     """Plan the bindings of the members; stop at the first node without room, and return it."""
     binds: list[Bind] = []
-    sharing = gang_states.sharing(gang, job, members)
+    sharing = gang_states.sharing(job, members)
     for pod in members:
         slurm_node = assigned[pods.uid(pod)]
         node = view.placements.by_slurm_name[slurm_node]

@@ -14,65 +14,35 @@ from dataclasses import replace
 from bridge.slurm import states
 from bridge.slurm.models import Job, ObservedJob
 from bridge.workload import pods
-from scheduler import gang_apart, gang_binding, gang_shrink, gang_states, volume_waits
+from scheduler import gang_apart, gang_binding, gang_shrink, gang_states, pod_actions, rules, volume_waits
 from scheduler.gang_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, set_conditions
 from scheduler.gang_states import Gang
 from scheduler.nodes.occupancy import PlannedOccupancy
-from scheduler.pod_actions import (
-    Action,
-    BindTogether,
-    Cancel,
-    CancelAndResubmit,
-    Exclude,
-    Join,
-    Release,
-    SetApart,
-    Submit,
-)
 from scheduler.pod_states import Pending, PodState, Submitted, failure_of
-from scheduler.rules import (
-    ALIKE_AFTER,
-    SchedulerView,
-    awaits_alike,
-    excluded_now,
-    is_cancelled,
-    is_doubtful,
-    is_live,
-    is_unread,
-    jobs_of,
-    last_job,
-    may_exclude,
-    may_predate_cancellation,
-    obstacle,
-    pending_text,
-    unsettled,
-    with_excluded,
-    without_job,
-)
 
 _ENDING = "{} pods of the last Slurm job of this group have not ended yet"
 """Members of two jobs would run at the same time."""
 
 
-def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedOccupancy) -> Steps:
+def decide(view: rules.SchedulerView, gang: Gang, state: PodState, occupancy: PlannedOccupancy) -> Steps:
     """Decide for all members of a gang."""
     snapshot, phase = view.snapshot, state.phase
     gang = gang_states.without(gang, gang_apart.lost(view, gang))
-    observed_jobs = jobs_of(view, gang.key)
-    live = [observed for observed in observed_jobs if is_live(observed, state.cancelled | view.cancelled)]
+    observed_jobs = rules.jobs_of(view, gang.key)
+    live = [observed for observed in observed_jobs if rules.is_live(observed, state.cancelled | view.cancelled)]
     if isinstance(phase, Submitted):
         is_seen = any(observed.job.job_id == phase.job_id for observed in observed_jobs)
-        if not is_seen and is_unread(snapshot, phase):
+        if not is_seen and rules.is_unread(snapshot, phase):
             return hold(gang, phase.job_id), state
         state = state if is_seen else state.seen()
     deleted = [pod for pod in gang.open if pods.is_deleted(pod)]
     if deleted and not gang.waiting and not gang.running and not gang.gated:
-        is_unsettled, state = unsettled(view, state.seen(), gang.pods)
+        is_unsettled, state = rules.unsettled(view, state.seen(), gang.pods)
         has_held = any(map(pods.is_held, deleted))
         if not live and (is_unsettled or not has_held):
             return [], state
-        return [Release(deleted[0], tuple(observed.job.job_id for observed in live), tuple(deleted))], state
-    releases: list[Action] = [Release(pod, ()) for pod in deleted if pods.is_held(pod)]
+        return [pod_actions.Release(deleted[0], tuple(observed.job.job_id for observed in live), tuple(deleted))], state
+    releases: list[pod_actions.Action] = [pod_actions.Release(pod, ()) for pod in deleted if pods.is_held(pod)]
     if (shrink := gang_shrink.decide(view, gang, state, live)) is not None:
         return [*releases, shrink], state.seen()
     if not gang.waiting:
@@ -82,8 +52,8 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
         and not gang.running
         and any(gang_states.may_join(pod, gang.ref) for pod in gang.open)
     ):
-        return [*releases, Join(gang.waiting[0], gang)], state.seen()
-    if live and may_predate_cancellation(view, gang, state):
+        return [*releases, pod_actions.Join(gang.waiting[0], gang)], state.seen()
+    if live and rules.may_predate_cancellation(view, gang, state):
         return releases, state
     actions, state = (
         _decide_with_job(view, gang, state, live, occupancy)
@@ -92,18 +62,20 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
     )
     # a pod that has changed since it got the id of the job is no member of the job, but must lose the id too
     job_actions = [
-        replace(action, gang=gang) if isinstance(action, CancelAndResubmit | BindTogether | Exclude) else action
+        replace(action, gang=gang)
+        if isinstance(action, pod_actions.CancelAndResubmit | pod_actions.BindTogether | pod_actions.Exclude)
+        else action
         for action in actions
     ]
     return releases + job_actions, state
 
 
 def _decide_with_job(
-    view: SchedulerView, gang: Gang, state: PodState, live: list[ObservedJob], occupancy: PlannedOccupancy
+    view: rules.SchedulerView, gang: Gang, state: PodState, live: list[ObservedJob], occupancy: PlannedOccupancy
 ) -> Steps:
     kept_job, present = gang_states.job_of(gang, live), len(gang.waiting)
-    extra: list[Action] = [
-        Cancel(gang.waiting[0], observed.job.job_id) for observed in live if observed is not kept_job
+    extra: list[pod_actions.Action] = [
+        pod_actions.Cancel(gang.waiting[0], observed.job.job_id) for observed in live if observed is not kept_job
     ]
     if extra:
         return extra[:1], state.seen()
@@ -125,12 +97,12 @@ def _decide_with_job(
     stranger_actions = set_conditions(view, strangers, "GangDiffers", text)
     # The first bind follows the decision to bind the minimum. Its time tells less: the pod may be of the same second.
     if strangers and gang_apart.others_run(gang, job):
-        stranger_actions = [SetApart(pod, text) for pod in strangers]
+        stranger_actions = [pod_actions.SetApart(pod, text) for pod in strangers]
     if not gang.waiting:
         return (
             (stranger_actions, state)
             if gang.running
-            else ([CancelAndResubmit(strangers[0], job.job_id, text, gang)], state)
+            else ([pod_actions.CancelAndResubmit(strangers[0], job.job_id, text, gang)], state)
         )
     if states.is_allocated(job.states):
         actions, state = gang_binding.decide(view, gang, state, job, present, occupancy)
@@ -140,62 +112,69 @@ def _decide_with_job(
 
 
 def _decide_without_job(
-    view: SchedulerView, gang: Gang, state: PodState, observed_jobs: list[ObservedJob], occupancy: PlannedOccupancy
+    view: rules.SchedulerView,
+    gang: Gang,
+    state: PodState,
+    observed_jobs: list[ObservedJob],
+    occupancy: PlannedOccupancy,
 ) -> Steps:
     waiting = gang.waiting
     for pod in () if gang.running else waiting:
-        last = last_job(pod, state, observed_jobs)
+        last = rules.last_job(pod, state, observed_jobs)
         if last is not None and not last.is_confirmed:
             return [], state
-        if last is not None and is_cancelled(pod, state, last):
+        if last is not None and rules.is_cancelled(pod, state, last):
             # the workload controller terminates these pods, but not those that are created in their place
             members, _ = gang_states.matching_members(gang, last.job)
             labels = label(members, last.job.job_id) if isinstance(state.phase, Submitted | Pending) else []
             return labels, state.without_job()
-    if is_doubtful(state, observed_jobs):
+    if rules.is_doubtful(state, observed_jobs):
         return [], state
     if gang.running:
         state = state.without_job()
         return set_conditions(view, waiting, "GangEnding", _ENDING.format(len(gang.running))), state
-    state = without_job(view, state, observed_jobs)
+    state = rules.without_job(view, state, observed_jobs)
     if len(waiting) + gang.succeeded() < gang.minimum:
         return set_conditions(view, waiting, INCOMPLETE, count_text(gang, len(waiting) + gang.succeeded())), state
     all_pods = gang.pods
     gang, strangers = gang_states.choose_members(gang)
     text = "the next Slurm job of the group is for members that request other resources or settings than the pod"
     differs = set_conditions(view, strangers, "GangDiffers", text)
-    condition, state = obstacle(view, state, all_pods)
+    condition, state = rules.obstacle(view, state, all_pods)
     if condition is not None:
         return (set_conditions(view, gang.waiting, *condition) + differs if condition[0] else []), state
     if (wait := volume_waits.before_submission(view, gang.waiting, occupancy)) is not None:
         return set_conditions(view, gang.waiting, wait.reason, wait.message) + differs, state
-    must_wait, state = awaits_alike(view, gang, state)
+    must_wait, state = rules.awaits_alike(view, gang, state)
     if must_wait:
-        text = f"the pods request different resources: podbridge waits {ALIKE_AFTER:.0f} s for more pods of the group"
+        seconds = f"{rules.ALIKE_AFTER:.0f} s"
+        text = f"the pods request different resources: podbridge waits {seconds} for more pods of the group"
         return set_conditions(view, gang.waiting, INCOMPLETE, text) + differs, state
-    return [Submit(gang.waiting[0], gang), *differs], state
+    return [pod_actions.Submit(gang.waiting[0], gang), *differs], state
 
 
-def _decide_pending(view: SchedulerView, gang: Gang, state: PodState, job: Job, present: int) -> Steps:
+def _decide_pending(view: rules.SchedulerView, gang: Gang, state: PodState, job: Job, present: int) -> Steps:
     since = state.waiting_since if state.waiting_since is not None else view.now
     if not isinstance(state.phase, Pending) or state.waiting_since is None:
         state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since, claim_wait=None)
     parts = gang_states.parts(gang, job)
     if job.link is not None and present >= job.link.size and not all(members for _, members in parts):
-        return [CancelAndResubmit(gang.waiting[0], job.job_id, OTHERS.format(job.job_id), gang)], state
+        return [pod_actions.CancelAndResubmit(gang.waiting[0], job.job_id, OTHERS.format(job.job_id), gang)], state
     if holds := hold(gang, job.job_id):
         return holds, state
-    if may_exclude(view, state, job.job_id):
+    if rules.may_exclude(view, state, job.job_id):
         for number, (component, members) in enumerate(parts):
             if not members:
                 continue
             nodes_to_exclude = view.placements.of_all(members, view.config.partition).excluded
-            updated = with_excluded(view, state, component, nodes_to_exclude, number)
+            updated = rules.with_excluded(view, state, component, nodes_to_exclude, number)
             if updated is None:
-                before = excluded_now(state, component, number)
-                return [Exclude(gang.waiting[0], job.job_id, nodes_to_exclude, number, component.job_id, before)], state
+                before = rules.excluded_now(state, component, number)
+                return [
+                    pod_actions.Exclude(gang.waiting[0], job.job_id, nodes_to_exclude, number, component.job_id, before)
+                ], state
             state = updated
-    text = pending_text(job, view.now - since)
+    text = rules.pending_text(job, view.now - since)
     if not text:
         return [], state
     return label(gang, job.job_id) or set_conditions(view, gang.waiting, "SlurmPending", text), state

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from bridge.slurm import states
-from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, ObservedJob
+from bridge.slurm.models import GroupRef, Job, JobPart, ObservedJob
 from bridge.workload import groups, host_ports, links, pods
 from bridge.workload.groups import Membership
 
@@ -184,13 +184,13 @@ def assign_places(gang: Gang, job: Job) -> dict[str, str]:
 
     A member gets a place only in the component for its shape. Two components share no node, so a running member is in
     the component that has its node. The slot of a member in a component is the rank of its slot among those of its
-    shape. Comments of older releases do not have the size of a component: the others have at least one member each.
+    shape.
     """
-    size = _size(gang, job)
     if not job.parts:
+        size = job.link.size if job.link is not None else gang.size
         exact = gang.minimum >= gang.size  # as the request: else the number of tasks follows from the nodes
-        return assign(gang, job.nodes, size, _shared(job.link, gang.waiting, size), exact)
-    largest_component, shape_of = size - len(job.parts) + 1, shape_in(job)
+        return assign(gang, job.nodes, size, _shared(job), exact)
+    shape_of = shape_in(job)
     shapes = {pods.uid(pod): shape_of(pod) for pod in gang.pods}
     assigned: dict[str, str] = {}
     for part in job.parts:
@@ -201,11 +201,8 @@ def assign_places(gang: Gang, job: Job) -> dict[str, str]:
         ranks: dict[int | None, int] = {slot: rank for rank, slot in enumerate(component_slots)}
         slots = {uid: ranks.get(slot) for uid, slot in gang.slots.items()}
         members = tuple([pod for pod in gang.pods if pods.is_bound(pod) or pods.uid(pod) in component_uids])
-        shared = _shared(
-            part, [pod for pod in gang.waiting if pods.uid(pod) in component_uids], part.members or largest_component
-        )
-        component_gang, component_size = replace(gang, pods=members, slots=slots), part.members or largest_component
-        assigned |= assign(component_gang, part.nodes, component_size, shared, exact=bool(part.members))
+        component_gang = replace(gang, pods=members, slots=slots)
+        assigned |= assign(component_gang, part.nodes, part.members, part.together, exact=True)
     return assigned
 
 
@@ -282,20 +279,12 @@ def by_node(
         yield part, placed
 
 
-def sharing(gang: Gang, job: Job, members: Sequence[Pod]) -> dict[str, int]:
-    """Return for each of these members how many members may share its node, itself included, by UID.
-
-    Not more than the job or the component was submitted for.
-    """
+def sharing(job: Job, members: Sequence[Pod]) -> dict[str, int]:
+    """Return for each of these members how many members may share its node, itself included, by UID."""
     if not job.parts:
-        return dict.fromkeys(map(pods.uid, members), _shared(job.link, members, _size(gang, job)))
-    parts, shape_of = {part.shape: part for part in job.parts}, shape_in(job)
-    present = {shape: len(group) for shape, group in links.by_shape([*gang.waiting, *gang.running], shape_of).items()}
-    shared = {}
-    for pod in members:
-        part, alike = parts.get(shape := shape_of(pod)), present[shape]
-        shared[pods.uid(pod)] = _shared(part, [pod], part.members or alike if part is not None else alike)
-    return shared
+        return dict.fromkeys(map(pods.uid, members), _shared(job))
+    together_by_shape, shape_of = {part.shape: part.together for part in job.parts}, shape_in(job)
+    return {pods.uid(pod): together_by_shape.get(shape_of(pod), 1) for pod in members}
 
 
 def shape_in(job: Job) -> Callable[[Pod], str]:
@@ -303,15 +292,9 @@ def shape_in(job: Job) -> Callable[[Pod], str]:
     return links.shape_for(part.shape for part in job.parts)
 
 
-def _shared(submitted: JobLink | JobPart | None, members: Sequence[Pod], size: int) -> int:
-    """Return how many members share a node; if the comment is of an older release, the members state it."""
-    stated = submitted.together if submitted is not None else 0
-    return stated or min(together(members), size)
-
-
-def _size(gang: Gang, job: Job) -> int:
-    """Return the number of members for which the job was submitted."""
-    return job.link.size if job.link is not None else gang.size
+def _shared(job: Job) -> int:
+    """Return how many members share a node of a job that is not heterogeneous."""
+    return job.link.together if job.link is not None else 1
 
 
 def without(gang: Gang, lost: Iterable[Pod]) -> Gang:

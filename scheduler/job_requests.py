@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.control.control_loop import Dependencies
+from bridge.errors import BridgeError, UntranslatableError
 from bridge.slurm import states
 from bridge.slurm.models import ApiVersion, JobRequest
 from bridge.workload import job_limits, links, translate
@@ -15,9 +16,19 @@ from bridge.workload.devices.claimed_devices import UnsupportedClaimError
 from scheduler.devices.claims import Claims
 from scheduler.gang_states import Gang, together
 from scheduler.nodes.placement import Placement, Placements
-from scheduler.submission_errors import NoNodeError
 
 Pod = Mapping[str, Any]
+
+
+class LostJobsError(BridgeError):
+    """Slurm lost the last jobs of a pod, or their comments. podbridge would not find another job either."""
+
+    reason = "SlurmJobsLost"
+    hint = "does a plugin of slurmctld change admin_comment?"
+
+
+class NoNodeError(UntranslatableError):
+    """Kubernetes would refuse every node that Slurm could allocate."""
 
 
 class JobRequests:

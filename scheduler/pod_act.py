@@ -8,21 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from bridge import clock, names
+from bridge import clock, errors, names
 from bridge.control.control_loop import Dependencies
 from bridge.core import isolation
 from bridge.core.backoff import Backoff
-from bridge.errors import (
-    BridgeError,
-    KubeConflictError,
-    KubeNotFoundError,
-    SlurmError,
-    SlurmRefusedError,
-    SlurmUnavailableError,
-    SlurmUnknownOutcomeError,
-    UnexpectedError,
-    UntranslatableError,
-)
 from bridge.http.fencing import fence
 from bridge.kube.resources import PODS
 from bridge.logs import kv
@@ -41,12 +30,11 @@ from scheduler.devices.claims import Claims
 from scheduler.devices.device_names import DeviceNames
 from scheduler.devices.taken_devices import TakenDevices
 from scheduler.gang_states import Gang
-from scheduler.job_requests import JobRequests, traced
+from scheduler.job_requests import JobRequests, LostJobsError, NoNodeError, traced
 from scheduler.nodes.placement import Placements
 from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, ReportedCondition, failure_of
 from scheduler.pod_writer import PodWriter
 from scheduler.rules import is_live
-from scheduler.submission_errors import LostJobsError, NoNodeError
 from scheduler.update_pace import UpdatePace
 from scheduler.volumes.storage import Storage
 from scheduler.volumes.volume_writer import VolumeWriter
@@ -94,7 +82,7 @@ class SlurmActor:
         storage: Storage,
         device_names: DeviceNames,
         check_leadership: Callable[[], None],
-        taken: TakenDevices | None = None,
+        taken: TakenDevices,
     ) -> None:
         self._dependencies = dependencies
         self._config = dependencies.config
@@ -176,15 +164,20 @@ class SlurmActor:
             began = self._clock.time()
             # after a crash from here on, the successor finds the job by the UID or the group in its comment
             submitted = self._send(pod, request)
-        except SlurmUnknownOutcomeError as error:
+        except errors.SlurmUnknownOutcomeError as error:
             now, reason, message = self._clock.monotonic(), error.reason, str(error)
             self._states.update(key, lambda state: state.without_answer(now, reason, message))
             self._poller.wake()
             raise
-        except SlurmUnavailableError as error:
+        except errors.SlurmUnavailableError as error:
             self._record_failure(key, UNAVAILABLE, error.reason, str(error))
             raise
-        except (SlurmError, UntranslatableError, InvalidAnnotationsError, UnexpectedError) as error:
+        except (
+            errors.SlurmError,
+            errors.UntranslatableError,
+            InvalidAnnotationsError,
+            errors.UnexpectedError,
+        ) as error:
             self._record_refusal(pod, error)
             return False
         now = self._clock.monotonic()
@@ -203,7 +196,7 @@ class SlurmActor:
     def _build(self, members: list[pod_actions.Pod], gang: Gang | None) -> JobRequest:
         try:
             return self._requests.of(members, gang, self.placements)
-        except BridgeError:
+        except errors.BridgeError:
             raise
         except Exception as error:
             raise isolation.report("scheduler", pods.key(members[0]), error) from error
@@ -212,10 +205,10 @@ class SlurmActor:
         try:
             with fence(self._check_leadership):
                 return self._slurm.submit(request)
-        except BridgeError:
+        except errors.BridgeError:
             raise
         except Exception as error:  # Slurm may have the job
-            raise SlurmUnknownOutcomeError(str(isolation.report("scheduler", pods.key(pod), error))) from error
+            raise errors.SlurmUnknownOutcomeError(str(isolation.report("scheduler", pods.key(pod), error))) from error
 
     def _trace_submission(self, key: str, members: list[pod_actions.Pod], job_id: int, began: float) -> None:
         now = self._clock.time()
@@ -235,7 +228,7 @@ class SlurmActor:
         ]
         return [*waiting] if len(waiting) == len(members) else []
 
-    def _record_refusal(self, pod: pod_actions.Pod, error: BridgeError) -> None:
+    def _record_refusal(self, pod: pod_actions.Pod, error: errors.BridgeError) -> None:
         uid, key = pods.uid(pod), links.key(pod)
         failure = failure_of(self._states.of(key).phase)
         is_repeated = failure is not None and (failure.reason, failure.message) == (error.reason, str(error))
@@ -258,9 +251,9 @@ class SlurmActor:
     def _hold(self, pod: pod_actions.Pod, job_id: int) -> None:
         try:
             self._writer.patch(pod, pods.hold_patch(pod, job_id, self._config.scheduler_name))
-        except KubeNotFoundError:
+        except errors.KubeNotFoundError:
             self._cancel_alone(pod, job_id)
-        except KubeConflictError:
+        except errors.KubeConflictError:
             if self._read_pod(pod) is not None:
                 raise
             self._cancel_alone(pod, job_id)
@@ -274,7 +267,7 @@ class SlurmActor:
         """Read the pod from the API server; ``None`` if it is gone, or if another pod has its name."""
         try:
             current = self._kube.get(PODS.path_of(pod))
-        except KubeNotFoundError:
+        except errors.KubeNotFoundError:
             return None
         return current if pods.uid(current) == pods.uid(pod) else None
 
@@ -424,7 +417,7 @@ class SlurmActor:
                 [key],
                 self._check_leadership,
             )
-        except SlurmRefusedError as error:
+        except errors.SlurmRefusedError as error:
             released = ()
             log.info("job not shrunk", extra=kv(group=key, job=action.job_id, nodes=action.nodes, error=error))
         if released:
@@ -450,8 +443,8 @@ class SlurmActor:
                     self._check_leadership,
                 )
             if not is_ours:
-                raise SlurmRefusedError(f"Slurm job {action.job_id} is not the pod's")
-        except SlurmRefusedError as error:
+                raise errors.SlurmRefusedError(f"Slurm job {action.job_id} is not the pod's")
+        except errors.SlurmRefusedError as error:
             deleted = set(action.before) - self._poller.snapshot.nodes.keys()
             if error.code == UNKNOWN_NODE and deleted:
                 # slurmctld (24.11, 26.05) looks up the old names in each update of the job, also in one of its comment

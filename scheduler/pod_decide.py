@@ -29,7 +29,7 @@ from bridge.slurm import states
 from bridge.slurm.models import ObservedJob
 from bridge.workload import allotted, links, pods
 from bridge.workload.resources import Resources
-from scheduler import gang_decide, volume_waits
+from scheduler import gang_actions, gang_decide, rules, volume_waits
 from scheduler.gang_states import Gang
 from scheduler.nodes import full_nodes
 from scheduler.nodes.full_nodes import FullNode
@@ -48,28 +48,6 @@ from scheduler.pod_actions import (
     Submit,
 )
 from scheduler.pod_states import NEW, Allocated, Bound, NodeBusy, NodeStarting, Pending, PodState, Submitted, failure_of
-from scheduler.rules import (
-    SchedulerView,
-    busy,
-    excluded_now,
-    is_better_elsewhere,
-    is_cancelled,
-    is_current,
-    is_doubtful,
-    is_live,
-    is_unread,
-    jobs_of,
-    last_job,
-    may_exclude,
-    obstacle,
-    paced,
-    pending_text,
-    set_condition,
-    starting,
-    unsettled,
-    with_excluded,
-    without_job,
-)
 from scheduler.volume_waits import VolumeWait
 
 
@@ -92,9 +70,9 @@ _Step = tuple[Action | None, PodState]
 """The action for one pod, and its next state."""
 
 
-def decide(view: SchedulerView) -> Decision:
+def decide(view: rules.SchedulerView) -> Decision:
     """Decide for every pod and gang of the view, in the order of their priority; at most one action for each pod."""
-    if not is_current(view):
+    if not rules.is_current(view):
         return Decision([], {}, [])
     actions: list[Action] = []
     changed: dict[str, PodState] = {}
@@ -125,27 +103,24 @@ def decide(view: SchedulerView) -> Decision:
             continue
         if after is not before:
             changed[key] = after
-    return Decision(paced(view, actions), changed, occupancy.planned, occupancy.refused)
+    return Decision(rules.paced(view, actions), changed, occupancy.planned, occupancy.refused)
 
 
-def _report_failure(view: SchedulerView, unit: Pod | Gang, error: UnexpectedError) -> list[Action]:
+def _report_failure(view: rules.SchedulerView, unit: Pod | Gang, error: UnexpectedError) -> list[Action]:
     """Return the conditions of the pods of a unit for which the decision has failed."""
     members = unit.open if isinstance(unit, Gang) else [unit]
-    conditions = (
-        set_condition(view, pod, view.states.get(pods.uid(pod), NEW), error.reason, str(error)) for pod in members
-    )
-    return [action for action in conditions if action is not None]
+    return gang_actions.set_conditions(view, members, error.reason, str(error))
 
 
-def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: PlannedOccupancy) -> _Step:
+def _decide_pod(view: rules.SchedulerView, pod: Pod, state: PodState, occupancy: PlannedOccupancy) -> _Step:
     snapshot, phase = view.snapshot, state.phase
-    observed_jobs = jobs_of(view, pods.uid(pod))
-    live = [observed for observed in observed_jobs if is_live(observed, state.cancelled | view.cancelled)]
+    observed_jobs = rules.jobs_of(view, pods.uid(pod))
+    live = [observed for observed in observed_jobs if rules.is_live(observed, state.cancelled | view.cancelled)]
     if isinstance(phase, Submitted):
         is_seen = any(observed.job.job_id == phase.job_id for observed in observed_jobs)
-        if not is_seen and is_unread(snapshot, phase):
+        if not is_seen and rules.is_unread(snapshot, phase):
             job_ids = [*(observed.job.job_id for observed in live), phase.job_id]
-            return (_release(pod, job_ids) if pods.is_deleted(pod) else None), state
+            return (Release(pod, tuple(job_ids)) if pods.is_deleted(pod) else None), state
     if pods.is_deleted(pod):
         return _decide_deleted(view, pod, state.seen(), live)
     if isinstance(phase, Bound) or pods.is_gated(pod):
@@ -168,55 +143,51 @@ def _select_job(pod: Pod, live: list[ObservedJob]) -> ObservedJob:
     return next((observed for observed in live if observed.job.job_id == job_id), live[0])
 
 
-def _decide_deleted(view: SchedulerView, pod: Pod, state: PodState, live: list[ObservedJob]) -> _Step:
+def _decide_deleted(view: rules.SchedulerView, pod: Pod, state: PodState, live: list[ObservedJob]) -> _Step:
     """Release a deleted pod. If a job may still appear, keep its finalizer, but cancel the jobs that are known."""
-    is_unsettled, state = unsettled(view, state, [pod])
+    is_unsettled, state = rules.unsettled(view, state, [pod])
     if (is_unsettled or not pods.is_held(pod)) and not live:
         return None, state
-    return _release(pod, [observed.job.job_id for observed in live]), state
-
-
-def _release(pod: Pod, job_ids: list[int]) -> Release:
-    return Release(pod, tuple(job_ids))
+    return Release(pod, tuple([observed.job.job_id for observed in live])), state
 
 
 def _decide_without_job(
-    view: SchedulerView, pod: Pod, state: PodState, observed_jobs: list[ObservedJob], occupancy: PlannedOccupancy
+    view: rules.SchedulerView, pod: Pod, state: PodState, observed_jobs: list[ObservedJob], occupancy: PlannedOccupancy
 ) -> _Step:
-    last = last_job(pod, state, observed_jobs)
-    if is_doubtful(state, observed_jobs) or (last is not None and not last.is_confirmed):
+    last = rules.last_job(pod, state, observed_jobs)
+    if rules.is_doubtful(state, observed_jobs) or (last is not None and not last.is_confirmed):
         return None, state
-    if last is not None and is_cancelled(pod, state, last):
+    if last is not None and rules.is_cancelled(pod, state, last):
         # the workload controller terminates a pod that has the id of a cancelled job
         return (Hold(pod, last.job.job_id) if pods.job_id(pod) is None else None), state
-    state = without_job(view, state, observed_jobs)
-    condition, state = obstacle(view, state, [pod])
+    state = rules.without_job(view, state, observed_jobs)
+    condition, state = rules.obstacle(view, state, [pod])
     if condition is not None:
-        return (set_condition(view, pod, state, *condition) if condition[0] else None), state
+        return (rules.set_condition(view, pod, state, *condition) if condition[0] else None), state
     if (wait := volume_waits.before_submission(view, [pod], occupancy)) is not None:
-        return set_condition(view, pod, state, wait.reason, wait.message), state
+        return rules.set_condition(view, pod, state, wait.reason, wait.message), state
     return Submit(pod), state
 
 
-def _decide_pending(view: SchedulerView, pod: Pod, state: PodState, observed: ObservedJob) -> _Step:
+def _decide_pending(view: rules.SchedulerView, pod: Pod, state: PodState, observed: ObservedJob) -> _Step:
     job = observed.job
     since = view.now if state.waiting_since is None else state.waiting_since
     if not isinstance(state.phase, Pending) or state.waiting_since is None:
         state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since, claim_wait=None)
     if pods.lacks_hold(pod, job.job_id):
         return Hold(pod, job.job_id), state
-    if may_exclude(view, state, job.job_id):
+    if rules.may_exclude(view, state, job.job_id):
         nodes_to_exclude = view.placements.of(pod, view.config.partition).excluded
-        updated = with_excluded(view, state, job, nodes_to_exclude)
+        updated = rules.with_excluded(view, state, job, nodes_to_exclude)
         if updated is None:
-            return Exclude(pod, job.job_id, nodes_to_exclude, before=excluded_now(state, job)), state
+            return Exclude(pod, job.job_id, nodes_to_exclude, before=rules.excluded_now(state, job)), state
         state = updated
-    text = pending_text(job, view.now - since)
+    text = rules.pending_text(job, view.now - since)
     return (_hold_or_set_condition(view, pod, state, job.job_id, "SlurmPending", text) if text else None), state
 
 
 def _decide_allocated(
-    view: SchedulerView, pod: Pod, state: PodState, observed: ObservedJob, occupancy: PlannedOccupancy
+    view: rules.SchedulerView, pod: Pod, state: PodState, observed: ObservedJob, occupancy: PlannedOccupancy
 ) -> _Step:
     job, failure = observed.job, failure_of(state.phase)
     if not isinstance(state.phase, Allocated | NodeStarting | NodeBusy):
@@ -230,7 +201,7 @@ def _decide_allocated(
     # Slurm lets the owner of a job make it smaller
     if short := allotted.shortage(job.allotment, {job.nodes[0]: [pod]}, view.config.gres):
         return CancelAndResubmit(pod, job.job_id, f"Slurm has allocated {short}", reason=allotted.REASON), state
-    missing, state = starting(view, state, job.nodes[:1])
+    missing, state = rules.starting(view, state, job.nodes[:1])
     if missing:
         text = f"Slurm job {job.job_id} is allocated; {missing}"
         return _hold_or_set_condition(view, pod, state, job.job_id, "SlurmNodeStarting", text), state
@@ -246,10 +217,10 @@ def _decide_allocated(
         return _wait_for_room(view, pod, state, job.job_id, full, occupancy)
     wait = volume_waits.before_bind(view, pod, job.nodes[0], occupancy)
     if wait is not None:
-        return _wait_for_volumes(view, pod, state, job.job_id, wait)
+        return _wait_for_objects(view, pod, state, job.job_id, wait)
     if state.claim_wait is not None:
-        action, state = _wait_for_claims(view, pod, state, job.job_id, *state.claim_wait)
-        if action is not None:
+        action, state = _wait_for_objects(view, pod, state, job.job_id, VolumeWait(*state.claim_wait))
+        if action is not None:  # else the bind tries again to allocate the devices
             return action, state
     elif not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure))
@@ -258,13 +229,13 @@ def _decide_allocated(
 
 
 def _wait_for_room(
-    view: SchedulerView, pod: Pod, state: PodState, job_id: int, full: FullNode, occupancy: PlannedOccupancy
+    view: rules.SchedulerView, pod: Pod, state: PodState, job_id: int, full: FullNode, occupancy: PlannedOccupancy
 ) -> _Step:
     """Keep the job until its node has room, for a limited time; cancel it if other nodes may have room now."""
-    if is_better_elsewhere(view, [pod], 1, full):
+    if rules.is_better_elsewhere(view, [pod], 1, full):
         occupancy.refuse(full.node, full.lacking)
         return CancelAndResubmit(pod, job_id, full.refusal(), soon=True), state
-    is_overdue, state = busy(view, state, full.until)
+    is_overdue, state = rules.busy(view, state, full.until)
     if is_overdue:
         occupancy.refuse(full.node, full.lacking)
         text = f"node {full.node} has had {full.lack()} for {view.config.busy_node_timeout:.0f} s: {full.names()}"
@@ -273,9 +244,9 @@ def _wait_for_room(
     return _hold_or_set_condition(view, pod, state, job_id, "NodeBusy", text), state
 
 
-def _wait_for_volumes(view: SchedulerView, pod: Pod, state: PodState, job_id: int, wait: VolumeWait) -> _Step:
-    """Keep the job until the claims of the pod are bound, for a limited time."""
-    is_overdue, state = busy(view, state)
+def _wait_for_objects(view: rules.SchedulerView, pod: Pod, state: PodState, job_id: int, wait: VolumeWait) -> _Step:
+    """Keep the job until the volumes or devices of the pod are ready, for a limited time; no action: no news."""
+    is_overdue, state = rules.busy(view, state)
     if is_overdue:
         return CancelAndResubmit(pod, job_id, f"after {view.config.busy_node_timeout:.0f} s: {wait.message}"), state
     if wait.writes and not pods.lacks_hold(pod, job_id):
@@ -283,18 +254,10 @@ def _wait_for_volumes(view: SchedulerView, pod: Pod, state: PodState, job_id: in
     return _hold_or_set_condition(view, pod, state, job_id, wait.reason, f"Slurm job {job_id}: {wait.message}"), state
 
 
-def _wait_for_claims(view: SchedulerView, pod: Pod, state: PodState, job_id: int, reason: str, message: str) -> _Step:
-    """Keep the job until its devices can be allocated, for a limited time; return no action if the bind is due."""
-    is_overdue, state = busy(view, state)
-    if is_overdue:
-        return CancelAndResubmit(pod, job_id, f"after {view.config.busy_node_timeout:.0f} s: {message}"), state
-    return _hold_or_set_condition(view, pod, state, job_id, reason, f"Slurm job {job_id}: {message}"), state
-
-
 def _hold_or_set_condition(
-    view: SchedulerView, pod: Pod, state: PodState, job_id: int, reason: str, message: str
+    view: rules.SchedulerView, pod: Pod, state: PodState, job_id: int, reason: str, message: str
 ) -> Hold | SetCondition | None:
     """Set the job id on the pod if it is not set yet; else write the reason for the wait."""
     if pods.job_id(pod) != job_id or not pods.is_held(pod):
         return Hold(pod, job_id)
-    return set_condition(view, pod, state, reason, message)
+    return rules.set_condition(view, pod, state, reason, message)

@@ -14,8 +14,13 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from bridge import names
 from bridge.core.backoff import Backoff
+from bridge.workload import pods
+
+Pod = Mapping[str, Any]
 
 REFUSED = Backoff(first=5, limit=300)
 """After a refusal by Slurm or podbridge: a user or an administrator has to change something."""
@@ -23,6 +28,8 @@ UNAVAILABLE = Backoff(first=1, limit=30)
 """After a request without an answer."""
 BINDING_SHOWN = 60.0
 """Seconds after which the API server shows a binding that it accepted."""
+MIN_INTERVAL = 15.0
+"""Least time in seconds between two conditions that differ only in their message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +172,19 @@ class PodState:
     claim_wait: tuple[str, str] | None = None
     started_job: int = 0
     submitted_at: float | None = None
+
+    def reports(self, pod: Pod, reason: str, message: str, now: float) -> bool:
+        """Whether the condition PodScheduled=False of the pod is to be written: it differs from the one there.
+
+        The condition in the pod's status counts only until this process has written one.
+        """
+        written = self.condition
+        if written is None:
+            before = pods.condition(pod, names.POD_SCHEDULED)
+            return bool((before.get("reason", ""), before.get("message", "")) != (reason, message[:1024]))
+        if (written.reason, written.message) == (reason, message[:1024]):
+            return False
+        return written.reason != reason or now - written.at >= MIN_INTERVAL
 
     def submitted(self, job_id: int, now: float, *excluded: tuple[str, ...]) -> PodState:
         """Return the state after slurmctld has returned the id of a new job; ``excluded`` are those of each part."""

@@ -14,8 +14,7 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.workload import pods
-from scheduler.conditions import Pod
-from scheduler.pod_states import Bound, PodStates, ReportedCondition
+from scheduler.pod_states import Bound, Pod, PodStates, ReportedCondition
 
 
 class PodWriter:

@@ -11,7 +11,6 @@ from bridge.config.hub import Config
 from bridge.slurm import states
 from bridge.slurm.models import ApiVersion, Job, JobPart, ObservedJob, Snapshot
 from bridge.workload import pods
-from scheduler.conditions import is_due
 from scheduler.gang_states import Gang, differ_without_slots
 from scheduler.nodes.full_nodes import FullNode
 from scheduler.nodes.occupancy import Occupancy
@@ -387,4 +386,4 @@ def pending_text(job: Job, waited: float) -> str:
 
 def set_condition(view: SchedulerView, pod: Pod, state: PodState, reason: str, message: str) -> SetCondition | None:
     """Return the action that writes a condition to the pod; ``None`` if it is not due."""
-    return SetCondition(pod, reason, message) if is_due(pod, state.condition, reason, message, view.now) else None
+    return SetCondition(pod, reason, message) if state.reports(pod, reason, message, view.now) else None

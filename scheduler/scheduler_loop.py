@@ -66,7 +66,7 @@ class Scheduler(SlurmLoop):
         local: set[str],
         others: Cache,
         storage: Sequence[Cache],
-        claims: Cache | None = None,
+        claims: Cache | None,
     ) -> None:
         super().__init__("scheduler", dependencies, elector)
         self._local = local
@@ -268,9 +268,7 @@ class Scheduler(SlurmLoop):
                 isolation.report("scheduler", pods.key(action.pod), error)
         return counts
 
-    def _idle_gangs(
-        self, waiting: Mapping[str, pod_actions.Pod], snapshot: Snapshot, closed: Set[str] = frozenset()
-    ) -> list[Gang]:
+    def _idle_gangs(self, waiting: Mapping[str, pod_actions.Pod], snapshot: Snapshot, closed: Set[str]) -> list[Gang]:
         """Return the gangs with a waiting pod, or with a job on a ``closed`` node, without a call of the workers."""
         if not (in_gangs := self._gangs.uids):
             return []

@@ -12,10 +12,9 @@ from bridge.core import isolation
 from bridge.slurm import states
 from bridge.slurm.models import ObservedJob
 from bridge.workload import pods
-from scheduler.conditions import MIN_INTERVAL
 from scheduler.pod_actions import Pod
 from scheduler.pod_decide import Decision
-from scheduler.pod_states import Pending, PodState
+from scheduler.pod_states import MIN_INTERVAL, Pending, PodState
 from scheduler.rules import TELL_UNKNOWN_AFTER, SchedulerView, is_current, is_kept_up_to_date, is_live, with_excluded
 from scheduler.volumes import pod_volumes
 

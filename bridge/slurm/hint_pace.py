@@ -20,12 +20,7 @@ READ_COST = 0.25
 class HintPace:
     """A token bucket over polls and reads of single jobs: hints that arrive before the next one share it.
 
-    Parameters
-    ----------
-    rate
-        polls and reads per second that hints may cause, on average.
-    now
-        monotonic time, in seconds.
+    Hints may cause ``rate`` polls and reads per second on average. ``now`` is in monotonic seconds.
     """
 
     def __init__(self, rate: float, now: float) -> None:

@@ -15,17 +15,18 @@ def encode(link: JobLink) -> str:
 
     For a group: ``{"cluster": ..., "group": {"kind": ..., "namespace": ..., "name": ..., "uid": ..., "index": ...},
     "size": ..., "completed": ..., "together": ..., "shape": ...}``; for a component of a heterogeneous job, also
-    ``"part": 0, "parts": 2, "members": ...``. If traces are sent, ``"traceparent": ...`` is the last field. An empty
-    ``shape`` and a ``completed`` of 0 are absent.
+    ``"part": 0, "parts": 2, "members": ...``. If traces are sent, ``"traceparent": ...`` is the last field. A
+    ``completed`` of 0 is absent.
     """
-    shape: dict[str, Any] = {"shape": link.shape} if link.shape else {}
+    shape: dict[str, Any] = {"shape": link.shape}
     if link.parts > 1:
-        shape |= {"part": link.part, "parts": link.parts} | ({"members": link.members} if link.members else {})
+        shape |= {"part": link.part, "parts": link.parts, "members": link.members}
     if link.traceparent:
         shape["traceparent"] = link.traceparent
     if link.group is not None:  # without its pods: the comment of Slurm 22.05 takes 1,024 characters, about 25 UIDs
-        counts = {name: getattr(link, name) for name in ("completed", "together") if getattr(link, name)}
-        return _text({"cluster": link.cluster, "group": asdict(link.group), "size": link.size, **counts, **shape})
+        completed = {"completed": link.completed} if link.completed else {}
+        counts = {"size": link.size, **completed, "together": link.together}
+        return _text({"cluster": link.cluster, "group": asdict(link.group), **counts, **shape})
     pods = [{"namespace": pod.namespace, "name": pod.name, "uid": pod.uid} for pod in link.pods]
     return _text({"cluster": link.cluster, "pods": pods, **shape})
 
@@ -39,7 +40,7 @@ def decode(text: str) -> JobLink | None:
         if "group" in data:
             return _read_group(data)
         refs = tuple(PodRef(pod["namespace"], pod["name"], pod["uid"]) for pod in data["pods"])
-        link = JobLink(data["cluster"], refs, shape=data.get("shape", ""))
+        link = JobLink(data["cluster"], refs, shape=data["shape"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     words = [link.cluster, *(word for pod in link.pods for word in (pod.namespace, pod.name, pod.uid))]
@@ -50,17 +51,17 @@ def decode(text: str) -> JobLink | None:
 def _read_group(data: Mapping[str, Any]) -> JobLink | None:
     fields = data["group"]
     group = GroupRef(*(fields[name] for name in ("kind", "namespace", "name", "uid", "index")))
-    cluster, size, shape, completed = data["cluster"], data["size"], data.get("shape", ""), data.get("completed", 0)
+    cluster, size, shape, completed = data["cluster"], data["size"], data["shape"], data.get("completed", 0)
     texts = (cluster, group.kind, group.namespace, group.name)
     if not all(isinstance(text, str) and text for text in texts) or not isinstance(
         group.uid + group.index + shape, str
     ):
         return None
     part, parts = data.get("part", 0), data.get("parts", 1)
-    members, together = data.get("members", 0), data.get("together", 0)
+    members, together = data["members"] if parts != 1 else 0, data["together"]
     if any(type(number) is not int for number in (size, part, parts, completed, members, together)):
         return None
-    if size < 1 or min(completed, members, together) < 0 or not 0 <= part < parts:
+    if min(size, together) < 1 or min(completed, members) < 0 or not 0 <= part < parts:
         return None
     return JobLink(cluster, (), group, size, shape, part, parts, completed, members=members, together=together)
 

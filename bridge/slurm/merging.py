@@ -290,7 +290,7 @@ def is_busy(snapshot: Snapshot) -> bool:
         if observed_job.confirmations == 1 or (
             not observed_job.confirmations
             and "SUSPENDED" not in observed_job.job.states
-            and _is_changing(observed_job.job)
+            and phase(observed_job.job.states) in (Phase.PENDING, Phase.BETWEEN)
         ):
             return True
     return False
@@ -305,7 +305,3 @@ def is_unexplained(snapshot: Snapshot) -> bool:
     """Whether one of podbridge's jobs is pending without a reason."""
     jobs = (observed_job.job for observed_job in snapshot.jobs.values())
     return any(job.link is not None and not job.reason and phase(job.states) is Phase.PENDING for job in jobs)
-
-
-def _is_changing(job: Job) -> bool:
-    return phase(job.states) in (Phase.PENDING, Phase.BETWEEN)

@@ -50,12 +50,12 @@ class JobLink:
     ``cluster`` is the UID of the Kubernetes namespace kube-system. Several clusters may share one Slurm, and none may
     cancel the jobs of another. A job of a ``group`` has no ``pods``: Slurm limits a comment to 1,024 characters.
     ``size`` is the number of members for which the job was submitted, ``shape`` a digest of what each of them requests
-    (:func:`bridge.workload.links.shape`); it is empty in comments of older releases, and is not part of the identity.
-    The comment of a component of a heterogeneous job has the ``shape`` of its own members, the number of the component
-    (``part``), of all components (``parts``) and of its ``members``; ``together`` of them may share a node (both are 0
-    in comments of older releases). ``completed`` is the number of members that had succeeded before the submission: the
-    job starts without them; it is not part of the identity. ``traceparent`` is the W3C trace context of the first pod
-    if traces are sent, for the tools of the site: podbridge writes it, but does not read it.
+    (:func:`bridge.workload.links.shape`); it is not part of the identity, and empty while the comment is unread. The
+    comment of a component of a heterogeneous job has the ``shape`` of its own members, the number of the component
+    (``part``), of all components (``parts``) and of its ``members``; ``together`` of them may share a node.
+    ``completed`` is the number of members that had succeeded before the submission: the job starts without them; it is
+    not part of the identity. ``traceparent`` is the W3C trace context of the first pod if traces are sent, for the
+    tools of the site: podbridge writes it, but does not read it.
     """
 
     cluster: str
@@ -68,7 +68,7 @@ class JobLink:
     completed: int = field(default=0, compare=False)
     traceparent: str = field(default="", compare=False)
     members: int = field(default=0, compare=False)
-    together: int = field(default=0, compare=False)
+    together: int = field(default=1, compare=False)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -139,7 +139,7 @@ class JobPart:
     shape: str = ""
     excluded: str = ""
     members: int = 0
-    together: int = 0
+    together: int = 1
     allotment: Allotment | None = field(default=None, compare=False)
     batch_host: str = field(default="", compare=False)
 

@@ -27,12 +27,8 @@ SLOW_PERIOD = 60.0
 class DeviceNames:
     """The DeviceClass of each extended resource, listed again every ``PERIOD`` seconds by a worker.
 
-    If the API server refuses the list, the last one stays: the refusal may be temporary.
-
-    Attributes
-    ----------
-    class_by_resource
-        Name of the resource -> name of the class. Both are in the configuration (``gres``, ``deviceClasses``).
+    If the API server refuses the list, the last one stays: the refusal may be temporary. ``class_by_resource`` has
+    name of the resource -> name of the class, both of the configuration (``gres``, ``deviceClasses``).
     """
 
     def __init__(self, kube: KubeClient, config: Config, clock: Clock) -> None:

@@ -10,6 +10,7 @@ from bridge.logs import kv
 from bridge.telemetry import tracing
 from bridge.telemetry.metrics import SCHEDULER_ACTIONS, counted, label_of
 from bridge.workload import places, pods
+from scheduler.pod_actions import SetCondition
 from scheduler.pod_writer import PodWriter
 from scheduler.pools import pool_decide
 from scheduler.pools.usage import Usage
@@ -41,7 +42,7 @@ class PoolActor:
                     log.info("pod goes to the colocated Slurm", extra=kv(pod=pods.key(action.pod), why=action.why))
                 case pool_decide.Race():
                     self._race(action)
-                case pool_decide.SetCondition():
+                case SetCondition():
                     self._writer.set_condition(action.pod, action.reason, action.message)
 
     def _race(self, action: pool_decide.Race) -> None:

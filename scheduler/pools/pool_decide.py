@@ -20,12 +20,11 @@ from bridge.script import consent
 from bridge.workload import eligibility, links, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
-from scheduler.conditions import is_due
-from scheduler.pod_states import NEW, Bound, PodState
+from scheduler.pod_actions import SetCondition
+from scheduler.pod_states import NEW, Bound, Pod, PodState
 from scheduler.pools import race_places
 from scheduler.pools.usage import PlannedUsage, Usage, requests
 
-Pod = Mapping[str, Any]
 Policy = Literal["order", "least-loaded", "weight"]
 
 
@@ -49,9 +48,6 @@ class NamespaceView:
     problem: str = ""
 
 
-NO_NAMESPACE = NamespaceView()
-
-
 @dataclass(frozen=True, slots=True)
 class Bind:
     """Bind the pod to the pool's virtual node."""
@@ -67,15 +63,6 @@ class Local:
 
     pod: Pod
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetCondition:
-    """Write the reason for the wait into the condition PodScheduled of the pod."""
-
-    pod: Pod
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +97,7 @@ class PoolSchedulerView:
     weights: Mapping[str, int]
     now: float
     taken: Callable[[str], bool] = field(default=lambda _: False)
-    namespace: Callable[[str], NamespaceView] = field(default=lambda _: NO_NAMESPACE)
+    namespace: Callable[[str], NamespaceView] = field(default=lambda _: NamespaceView())
     colocated: bool = True
     most_places: int = 0
     left: Set[str] = frozenset()
@@ -314,7 +301,7 @@ def _race(
 def _set_condition(
     view: PoolSchedulerView, pod: Pod, state: PodState, message: str, reason: str = "Unschedulable"
 ) -> SetCondition | None:
-    return SetCondition(pod, reason, message) if is_due(pod, state.condition, reason, message, view.now) else None
+    return SetCondition(pod, reason, message) if state.reports(pod, reason, message, view.now) else None
 
 
 def _candidates(

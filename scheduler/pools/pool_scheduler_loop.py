@@ -21,6 +21,7 @@ from bridge.kube.lease import Elector
 from bridge.kube.namespaces import Namespaces
 from bridge.workload import eligibility, node_ownership, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
+from scheduler.pod_actions import SetCondition
 from scheduler.pod_states import PodStates
 from scheduler.pod_writer import PodWriter
 from scheduler.pools import pool_decide
@@ -35,7 +36,7 @@ URGENCY: dict[type[pool_decide.Action], int] = {
     pool_decide.Local: 1,
     pool_decide.Bind: 2,
     pool_decide.Race: 3,
-    pool_decide.SetCondition: 9,
+    SetCondition: 9,
 }
 
 

@@ -13,18 +13,10 @@ NO_PLACE_LEFT = "no place left"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pool that the pod selects, or the colocated Slurm.
+    """A pool that the pod selects, or the colocated Slurm (``local``).
 
-    Parameters
-    ----------
-    name
-        The pool, or ``local``.
-    problem
-        Why the pod cannot have a place there; empty: it can.
-    silent
-        Why the pool takes no job now; empty: it is Ready.
-    full
-        Why the pod would wait there; empty: there is room.
+    ``problem``: why the pod cannot have a place there. ``silent``: why the pool takes no job now. ``full``: why the pod
+    would wait there. Each is empty without such a reason.
     """
 
     name: str

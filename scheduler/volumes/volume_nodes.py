@@ -89,7 +89,9 @@ class NodeFilter:
         for claim, by_host in self._candidates:
             candidates = [*by_host.get(node.labels.get(HOSTNAME, ""), ()), *by_host.get(None, ())]
             candidates = [
-                candidate for candidate in candidates if candidate[1] not in taken_names and _allows(candidate[3], node)
+                candidate
+                for candidate in candidates
+                if candidate[1] not in taken_names and all(_matches(term.selector, node) for term in candidate[3])
             ]
             if candidates:
                 _, name, volume, _ = min(candidates, key=itemgetter(0, 1))
@@ -145,10 +147,6 @@ def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 def _capacity(volume: Object) -> Decimal:
     return quantity.parse((volume["spec"].get("capacity") or {}).get("storage", "0"))
-
-
-def _allows(terms: tuple[Term, ...], node: NodeView) -> bool:
-    return all(_matches(term.selector, node) for term in terms)
 
 
 @lru_cache(4096)

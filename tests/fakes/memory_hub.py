@@ -130,7 +130,7 @@ class MemoryHub:
         elector: Any = _Elector(inherited)
         self._elector: _Elector = elector
         self.others: Any = MemoryCache([*self.blockers.values()])
-        self.scheduler = Scheduler(dependencies, elector, set(), self.others, [])
+        self.scheduler = Scheduler(dependencies, elector, set(), self.others, [], None)
         self.unchanged = self.scheduler._unchanged = _CheckedUnchangedPods()
         self.controllers = Controllers(theirs, elector)
         self.pods.subscribe(self.scheduler._gangs.changed)

@@ -9,7 +9,7 @@ from bridge import names
 from bridge.config.hub import Config
 from bridge.slurm.models import JobLink
 from bridge.workload import links
-from scheduler import pod_actions, rules
+from scheduler import gang_states, pod_actions, rules
 from scheduler.pod_states import BackingOff, Failure, PodState, PodStates
 from tests.unit.scheduler.test_gang_decide import (
     NODES,
@@ -27,7 +27,8 @@ from tests.unit.scheduler.test_gang_decide import (
 def submitted(job_id, nodes, pod, size=3):
     """A running job that was submitted for ``size`` members like ``pod``."""
     entry = known(job_id, "RUNNING", nodes=nodes)
-    return replace(entry, job=replace(entry.job, link=JobLink("c", (), REF, size, links.shape(pod))))
+    together = min(gang_states.together([pod]), size)
+    return replace(entry, job=replace(entry.job, link=JobLink("c", (), REF, size, links.shape(pod), together=together)))
 
 
 @pytest.mark.parametrize(("together", "nodes"), [(1000, NODES[:1]), (2, NODES[:2])])

@@ -14,7 +14,7 @@ from bridge.workload import links, pods
 from scheduler import gang_states, pod_actions
 from scheduler.pod_states import PodState, PodStates, Submitted
 from tests.fakes.memory_hub import MemoryHub
-from tests.unit.scheduler.test_gang_decide import NODES, REF, gang_of, kinds, look, member, sharing_nodes, snapshot
+from tests.unit.scheduler.test_gang_decide import NODES, REF, kinds, look, member, sharing_nodes, snapshot
 from tests.unit.scheduler.test_state_machine import path_of
 
 KUEUE = '{"kind":"jobset","name":"train","uid":"o1","index":"workers","size":2,"minimum":2}'
@@ -29,10 +29,13 @@ def members(*, size=3, **more):
 
 def known(job_id, states, nodes, pods_of_parts, **more):
     """Return a heterogeneous job; ``states``, ``nodes`` and a pod for each part."""
-    count, size, counts = len(nodes), more.pop("size", 3), more.pop("counts", [0] * len(nodes))
+    count, size = len(nodes), more.pop("size", 3)
+    counts = more.pop("counts", [1] * (count - 1) + [size - count + 1])
     found = []
     for number, (state, given_nodes, pod) in enumerate(zip(states, nodes, pods_of_parts, strict=True)):
-        link = JobLink("c", (), REF, size, links.shape(pod), number, count, members=counts[number])
+        together = min(gang_states.together([pod]), counts[number])
+        shape = links.shape(pod)
+        link = JobLink("c", (), REF, size, shape, number, count, members=counts[number], together=together)
         job = Job(job_id + number, frozenset({state}), link, tuple(given_nodes), **more)
         found.append(Component(job_id, number, job))
     return ObservedJob(joined(found)[0])
@@ -51,9 +54,7 @@ def test_a_component_runs_no_more_members_than_it_was_submitted_for():
     entries = [(pod, links.membership(pod)) for pod in (driver, *workers)]
     job = running(5, [["n0"], ["n1"]], [driver, workers[0]], size=5, counts=[1, 2]).job
     assert gang_states.assign_places(gang_states.make(entries), job) == {"u0": "n0", "u1": "n1", "u2": "n1"}
-    assert gang_states.sharing(gang_states.make(entries), job, [driver, *workers]) == {"u0": 1} | dict.fromkeys(
-        ("u1", "u2", "u3", "u4"), 2
-    )
+    assert gang_states.sharing(job, [driver, *workers]) == {"u0": 1} | dict.fromkeys(("u1", "u2", "u3", "u4"), 2)
 
 
 def test_members_that_differ_are_submitted_together():
@@ -92,12 +93,9 @@ def test_each_member_is_bound_to_a_node_of_the_component_for_its_shape():
 def test_a_node_is_shared_by_no_more_members_than_the_component_or_the_job_has():
     found = members(annotations={names.GROUP: KUEUE, names.MEMBERS_PER_NODE: "8"})
     job = running(5, [("n3",), ("n0",)], found[:2]).job
-    gang = gang_of(*found)
-    assert gang_states.sharing(gang, job, found) == {"u0": 1, "u1": 2, "u2": 2}
-    whole = Job(5, frozenset({"RUNNING"}), JobLink("c", (), REF, 3), ("n0",))
-    assert gang_states.sharing(gang, whole, found[:1]) == {"u0": 3}
-    fewer = members(annotations={names.GROUP: KUEUE, names.MEMBERS_PER_NODE: "2"})
-    assert gang_states.sharing(gang_of(*fewer), whole, fewer[:1]) == {"u0": 2}
+    assert gang_states.sharing(job, found) == {"u0": 1, "u1": 2, "u2": 2}
+    whole = Job(5, frozenset({"RUNNING"}), JobLink("c", (), REF, 3, together=2), ("n0",))
+    assert gang_states.sharing(whole, found[:1]) == {"u0": 2}
 
 
 @pytest.mark.parametrize("states", [["RUNNING", "PENDING"], ["PENDING", "RUNNING"], ["RUNNING", "SUSPENDED"]])
@@ -213,7 +211,8 @@ def test_places_are_in_the_own_component_never_taken_twice_and_the_same_after_a_
     groups = links.by_shape(pod for pod, _ in entries)
     numbers = iter(range(100))
     nodes = [tuple(f"n{next(numbers)}" for _ in range(-(-len(group) // together))) for group in groups.values()]
-    job = running(5, nodes, [group[0] for group in groups.values()], size=len(cpus)).job
+    counts = [len(group) for group in groups.values()]
+    job = running(5, nodes, [group[0] for group in groups.values()], size=len(cpus), counts=counts).job
     plan = gang_states.assign_places(gang_states.make(entries), job)
     shape_of = {node: part.shape for part in job.parts for node in part.nodes} or {
         node: links.shape(entries[0][0]) for node in job.nodes

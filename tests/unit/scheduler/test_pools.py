@@ -15,6 +15,7 @@ from bridge.errors import KubeError, KubeForbiddenError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.workload import eligibility
 from bridge.workload.eligibility import NodeView
+from scheduler.pod_actions import SetCondition
 from scheduler.pod_states import Bound, PodState
 from scheduler.pools import pool_decide
 from scheduler.pools.pool_scheduler_loop import namespace_views
@@ -78,7 +79,7 @@ def test_a_pool_that_is_silent_or_full_waits_with_its_reason() -> None:
     usage = Usage()
     usage.assume("other", "b", {"cpu": Decimal(8)})
     (action,) = look([pod()], pool("a", problem="not ready: SiteSilent"), pool("b"), usage=usage)
-    assert isinstance(action, pool_decide.SetCondition)
+    assert isinstance(action, SetCondition)
     assert action.reason == "Unschedulable"
     assert action.message == "no pool takes the pod now: a (not ready: SiteSilent), b (no room for cpu now)"
 
@@ -94,7 +95,7 @@ def test_pods_of_one_look_share_the_room() -> None:
     many = [pod(f"u{n}", cpu="4") for n in range(5)]
     actions = look(many, pool("a"), pool("b"))
     assert [a.pool for a in actions if isinstance(a, pool_decide.Bind)] == ["a", "a", "b", "b"]
-    assert isinstance(actions[4], pool_decide.SetCondition)
+    assert isinstance(actions[4], SetCondition)
 
 
 def test_a_pool_is_checked_once_for_all_pods_that_request_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ def test_a_bind_that_the_workers_did_not_accept_makes_room_for_later_pods() -> N
     usage.assume("u2", "a", {"cpu": Decimal(8), "pods": Decimal(1)})
     first, moved, last = (pod("u1", "a", priority=3), pod("u2", "b", priority=2), pod("u3", "a", priority=1))
     waits, elsewhere, bound = look([last, moved, first], pool("a"), pool("b"), usage=usage)
-    assert isinstance(waits, pool_decide.SetCondition)
+    assert isinstance(waits, SetCondition)
     assert (elsewhere.pod, bound.pod) == (moved, last)
     assert isinstance(bound, pool_decide.Bind)
     assert bound.pool == "a"
@@ -127,7 +128,7 @@ def test_a_bind_that_the_workers_did_not_accept_makes_room_for_later_pods() -> N
 
 def test_the_number_of_pods_counts() -> None:
     actions = look([pod("u1"), pod("u2")], pool("a", pods="1"))
-    assert [type(a) for a in actions] == [pool_decide.Bind, pool_decide.SetCondition]
+    assert [type(a) for a in actions] == [pool_decide.Bind, SetCondition]
 
 
 def test_the_least_loaded() -> None:
@@ -197,7 +198,7 @@ def test_a_pool_where_the_pods_secrets_may_not_go_is_left_out() -> None:
     why = "annotation bridge.vk.io/pool-secrets of namespace ns does not let Secret s go there"
     assert action.why == f"first with room; not a ({why})"
     (action,) = look([secret], pool("a"), pool("b", cpu="0"), **lets(None))
-    assert isinstance(action, pool_decide.SetCondition)
+    assert isinstance(action, SetCondition)
     assert action.message == f"no pool takes the pod now: a ({why}), b (too little cpu)"
     assert chosen([pod(pools="a,b")], pool("a"), pool("b"), **lets(None)) == "a"
 
@@ -212,7 +213,7 @@ def test_a_namespace_that_cannot_be_read_keeps_its_pods_waiting_and_no_others() 
         return pool_decide.NamespaceView(problem="the annotations of the pod's namespace can't be read: no answer")
 
     tell, bind = look([pod("u1", volumes=SECRET), pod("u2")], pool("a"), namespace=namespace)
-    assert isinstance(tell, pool_decide.SetCondition)
+    assert isinstance(tell, SetCondition)
     assert "can't be read: no answer" in tell.message
     assert isinstance(bind, pool_decide.Bind)
 
@@ -245,7 +246,7 @@ def test_a_pod_without_room_costs_no_question_about_its_namespace() -> None:
         raise AssertionError("asked")
 
     (action,) = look([pod(cpu="9", volumes=SECRET)], pool("a"), namespace=namespace)
-    assert isinstance(action, pool_decide.SetCondition)
+    assert isinstance(action, SetCondition)
 
 
 def test_the_colocated_slurm_is_one_of_them() -> None:
@@ -260,7 +261,7 @@ def test_where_nothing_has_room_slurm_queues_if_it_ever_could() -> None:
     usage.assume("other", "n1", {"cpu": Decimal(8)})
     assert chosen([pod(pools="*,local")], pool("a", problem="x"), nodes=(node("n1"),), usage=usage) == "local"
     (action,) = look([pod(pools="*,local", cpu="9")], pool("a", problem="x"), nodes=(node("n1"),))
-    assert isinstance(action, pool_decide.SetCondition)
+    assert isinstance(action, SetCondition)
 
 
 def test_a_pod_that_slurm_has_a_job_for_stays_there() -> None:
@@ -314,7 +315,7 @@ def test_without_slurm_a_pod_that_asks_for_no_pool_is_told_so_and_with_slurm_lef
     plain["metadata"]["annotations"], plain["spec"]["tolerations"] = {}, [{"operator": "Exists"}]
     assert look([plain], pool("a")) == []
     (action,) = look([plain], pool("a"), colocated=False)
-    assert isinstance(action, pool_decide.SetCondition)
+    assert isinstance(action, SetCondition)
     assert "slurmRestApi is empty" in action.message
     assert names.POOLS in action.message
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bridge import names
 from bridge.workload import eligibility, places
+from scheduler.pod_actions import SetCondition
 from scheduler.pools import pool_decide, race_places
 from scheduler.pools.race_places import Candidate
 from scheduler.pools.usage import Usage
@@ -83,20 +84,20 @@ def test_one_possible_place_is_no_race():
 def test_recorded_places_are_told_once_and_not_written_again():
     the_pod = pod(recorded="a,b")
     action = look(the_pod, pool("a"), pool("b"))
-    assert isinstance(action, pool_decide.SetCondition)
+    assert isinstance(action, SetCondition)
     assert (action.reason, action.message) == ("Racing", "queued at a, b")
 
 
 def test_a_present_place_is_kept_before_a_new_one_with_room():
     action = look(pod(recorded="b,c"), pool("a"), pool("b"), pool("c"), most=2, full="b c")
-    assert isinstance(action, pool_decide.SetCondition)
+    assert isinstance(action, SetCondition)
     assert action.message == f"queued at b, c; not a ({race_places.NO_PLACE_LEFT})"
 
 
 def test_a_silent_place_gives_its_number_to_another_pool_only():
     silent = pool("b", problem="not ready: SiteSilent")
     alone = look(pod(recorded="a,b"), pool("a"), silent, most=2)
-    assert isinstance(alone, pool_decide.SetCondition)
+    assert isinstance(alone, SetCondition)
     action = look(pod(recorded="a,b"), pool("a"), silent, pool("c"), most=2)
     assert isinstance(action, pool_decide.Race)
     assert action.places == ("a", "c")

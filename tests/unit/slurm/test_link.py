@@ -14,7 +14,8 @@ LINKS = st.builds(JobLink, WORD, st.lists(st.builds(PodRef, WORD, WORD, WORD), m
 
 
 GROUP_TEXT = (
-    '{"cluster":"c","group":{"kind":"kueue","namespace":"n","name":"g","uid":"","index":""},"size":2,"shape":"s",%s}'
+    '{"cluster":"c","group":{"kind":"kueue","namespace":"n","name":"g","uid":"","index":""},'
+    '"size":2,"together":1,"shape":"s",%s}'
 )
 GROUPS = st.builds(
     JobLink,
@@ -45,8 +46,9 @@ def test_what_is_written_is_read(link: JobLink) -> None:
 
 
 def test_the_form_on_the_wire() -> None:
-    text = encode(JobLink("c", (PodRef("ns", "p", "u"),)))
-    assert text == '{"cluster":"c","pods":[{"namespace":"ns","name":"p","uid":"u"}]}'
+    text = encode(JobLink("c", (PodRef("ns", "p", "u"),), shape="s"))
+    assert text == '{"cluster":"c","pods":[{"namespace":"ns","name":"p","uid":"u"}],"shape":"s"}'
+    assert decode(GROUP_TEXT % '"part":0,"parts":2,"members":1') is not None
 
 
 @pytest.mark.parametrize(
@@ -59,16 +61,16 @@ def test_the_form_on_the_wire() -> None:
         "{}",
         "null",
         '{"pods":["ns/name"]}',
-        '{"cluster":"c","pods":[]}',
-        '{"cluster":"c","pods":["ns/name"]}',
-        '{"cluster":"c","pods":{"uid":"u"}}',
-        '{"cluster":1,"pods":[{"namespace":"n","name":"p","uid":"u"}]}',
-        '{"cluster":"c","pods":[{"namespace":"n","name":"p","uid":""}]}',
-        '{"cluster":"c","pods":[{"namespace":"n","name":"p"}]}',
-        GROUP_TEXT % '"part":2,"parts":2',
-        GROUP_TEXT % '"part":-1,"parts":2',
-        GROUP_TEXT % '"part":"0","parts":2',
-        GROUP_TEXT % '"part":0,"parts":true',
+        '{"cluster":"c","pods":[],"shape":"s"}',
+        '{"cluster":"c","pods":["ns/name"],"shape":"s"}',
+        '{"cluster":"c","pods":{"uid":"u"},"shape":"s"}',
+        '{"cluster":1,"pods":[{"namespace":"n","name":"p","uid":"u"}],"shape":"s"}',
+        '{"cluster":"c","pods":[{"namespace":"n","name":"p","uid":""}],"shape":"s"}',
+        '{"cluster":"c","pods":[{"namespace":"n","name":"p"}],"shape":"s"}',
+        GROUP_TEXT % '"part":2,"parts":2,"members":1',
+        GROUP_TEXT % '"part":-1,"parts":2,"members":1',
+        GROUP_TEXT % '"part":"0","parts":2,"members":1',
+        GROUP_TEXT % '"part":0,"parts":true,"members":1',
         GROUP_TEXT % '"part":0,"parts":2,"members":"1"',
         "[" * 100_000,
         '{"a":' * 100_000,
@@ -112,8 +114,9 @@ def test_the_longest_comment_of_a_group_is_below_the_limit_of_slurm() -> None:
 )
 def test_an_invalid_comment_of_a_group_is_not_ours(change: dict[str, object]) -> None:
     fields = {"kind": "job", "namespace": "ns", "name": "n", "uid": "u", "index": ""}
-    text = json.dumps({"cluster": "c", "group": fields, "size": 2} | change)
-    assert decode(text) is None
+    valid = {"cluster": "c", "group": fields, "size": 2, "together": 1, "shape": "s"}
+    assert decode(json.dumps(valid)) is not None
+    assert decode(json.dumps(valid | change)) is None
 
 
 @given(st.one_of(LINKS, GROUPS))
