@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from bridge.logs import kv
 from bridge.protocol.model.job_user import JobUser
+from bridge.protocol.model.requests import JobSubmission
 from bridge.script import interlink_rules, plan, references, render, volume_files
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import ROOT_CA, Objects
@@ -16,21 +17,6 @@ from bridge.script.runtimes import runtime_table as runtimes
 from bridge.script.volume_files import CurrentFiles
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptJob:
-    """A script, and the resources to request. ``memory`` in bytes, times in seconds."""
-
-    script: str
-    cpus: int
-    memory: int
-    gpus: int
-    gpu_resource: str
-    time_limit: float | None
-    flags: list[str]
-    flavor: str
-    grace: float
 
 
 def at_site(pod: references.Pod, config: BuildConfig) -> references.Pod:
@@ -46,7 +32,7 @@ def build(
     node: str,
     grant_wait: float | None = None,
     jobs: JobUser | None = None,
-) -> ScriptJob:
+) -> JobSubmission:
     """Return the job of a pod for a site; raises ``ScriptError`` and ``MissingReferenceError``.
 
     ``grant_wait``: seconds for which the script waits for a grant before it starts anything; ``None``: it needs none.
@@ -58,7 +44,10 @@ def build(
     by_flags = interlink_rules.apply(config)
     for problem in interlink_rules.warnings(pod, config) if by_flags else ():
         log.warning("the pod gets less than it asks for", extra=kv(pod=pod["metadata"].get("uid"), why=problem))
-    return ScriptJob(
+    metadata = pod["metadata"]
+    return JobSubmission(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
         script=render.script(planned),
         cpus=size.cpus,
         memory=size.memory,
@@ -68,6 +57,7 @@ def build(
         flags=planned.annotations.flags,
         flavor=size.flavor,
         grace=planned.grace,
+        grant_wait=grant_wait,
     )
 
 

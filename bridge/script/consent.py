@@ -44,8 +44,8 @@ def lets_secrets_go(annotations: Mapping[str, str], pool: str) -> bool:
 
 def refused_by_all(annotations: Mapping[str, str], pools: Iterable[str]) -> bool:
     """Return whether such a namespace allows them in none of ``pools``; ``*`` means any pool."""
-    asked, allowed = set(pools), _allowed(annotations)
-    return not allowed if names.ANY_POOL in asked else not (asked | {names.ANY_POOL}) & allowed
+    selected, allowed = set(pools), _allowed(annotations)
+    return not allowed if names.ANY_POOL in selected else not (selected | {names.ANY_POOL}) & allowed
 
 
 def refusal(namespace: str, pool: str, what: str) -> str:
@@ -63,11 +63,11 @@ def exclusion(namespace: str, what: str) -> str:
 
 def warning(namespace: str, pools: Iterable[str], what: str) -> str:
     """Return a warning for the creator of a pod: none of its pools may get ``what``."""
-    asked = [name for name in pools if name != names.LOCAL_POOL]
-    where = "any pool" if names.ANY_POOL in asked else f"pool {', '.join(asked)}"
+    remote = [name for name in pools if name != names.LOCAL_POOL]
+    target = "any pool" if names.ANY_POOL in remote else f"pool {', '.join(remote)}"
     return (
         f"this pod waits until an administrator changes annotation {names.POOL_SECRETS} of namespace {namespace}, "
-        f"which does not let {what} go to {where}"
+        f"which does not let {what} go to {target}"
     )
 
 

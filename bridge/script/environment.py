@@ -62,11 +62,11 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
 
 def not_set(text: str, environment: Mapping[str, str]) -> list[str]:
     """Return the names in ``$(NAME)`` that :func:`expand` leaves unchanged."""
-    found = (match.group(1) for match in _REFERENCE.finditer(text))
-    return [name for name in found if name is not None and name not in environment]
+    references = (match.group(1) for match in _REFERENCE.finditer(text))
+    return [name for name in references if name is not None and name not in environment]
 
 
-def field(pod: Mapping[str, Any], path: str, node: str, where: str) -> str:
+def field(pod: Mapping[str, Any], path: str, node: str, field_path: str) -> str:
     """Read a field of the pod, as the downward API does."""
     metadata, spec = pod["metadata"], pod["spec"]
     if path in ("metadata.name", "metadata.namespace", "metadata.uid"):
@@ -78,17 +78,19 @@ def field(pod: Mapping[str, Any], path: str, node: str, where: str) -> str:
     if path in _ADDRESSES:
         return ADDRESS
     if match := _SUBSCRIPT.fullmatch(path):
-        return clean(str((metadata.get(match.group(1)) or {}).get(match.group(2), "")), where)
-    raise ScriptError(f"{where}: {path!r} is not allowed; allowed: {', '.join(FIELDS)}")
+        return clean(str((metadata.get(match.group(1)) or {}).get(match.group(2), "")), field_path)
+    raise ScriptError(f"{field_path}: {path!r} is not allowed; allowed: {', '.join(FIELDS)}")
 
 
 def resource(
-    container: Mapping[str, Any], source: Mapping[str, Any], machine: Mapping[str, Decimal], where: str
+    container: Mapping[str, Any], source: Mapping[str, Any], machine: Mapping[str, Decimal], field_path: str
 ) -> str:
     """Read a request or limit, divided and rounded up; the default is that of the job (``machine``)."""
     kind, _, name = str(source.get("resource") or "").partition(".")
     if kind not in ("limits", "requests") or not name:
-        raise ScriptError(f"{where}: resource {source.get('resource')!r} is not allowed; allowed: limits.*, requests.*")
+        raise ScriptError(
+            f"{field_path}: resource {source.get('resource')!r} is not allowed; allowed: limits.*, requests.*"
+        )
     resources = container.get("resources") or {}
     stated = (resources.get(kind) or {}).get(name)
     if stated is None and kind == "requests":
@@ -99,14 +101,14 @@ def resource(
             value = machine.get(name, Decimal(0))
         divisor = quantity.parse(source.get("divisor") or "1") or Decimal(1)
     except ValueError as error:
-        raise ScriptError(f"{where}: {error}") from error
+        raise ScriptError(f"{field_path}: {error}") from error
     return str(quantity.whole(value / divisor))
 
 
 def make(
     pod: Mapping[str, Any],
     container: Mapping[str, Any],
-    where: str,
+    field_path: str,
     objects: Objects,
     node: str,
     machine: Mapping[str, Decimal],
@@ -116,39 +118,35 @@ def make(
     environment: Environment = dict(service or {})
     fields: dict[str, str] = {}
     for index, entry in enumerate(container.get("envFrom") or ()):
-        place = f"{where}.envFrom[{index}]"
+        place = f"{field_path}.envFrom[{index}]"
         prefix = str(entry.get("prefix") or "")
         data: dict[str, bytes] | None = None
-        if source := entry.get("configMapRef"):
-            data = references.configmap_data(
-                objects, str(source.get("name")), place, optional=bool(source.get("optional")), binary=False
-            )
-        elif source := entry.get("secretRef"):
-            data = references.secret_data(
-                objects, str(source.get("name")), place, optional=bool(source.get("optional"))
-            )
+        for kind in ("secret", "configMap"):
+            if source := entry.get(f"{kind}Ref"):
+                name, optional = str(source.get("name")), bool(source.get("optional"))
+                data = references.data_of(objects, kind, name, place, optional=optional, binary=False)
         for key, value in sorted((data or {}).items()):
             name, entry_key = prefix + key, f"{place}, key {key!r}"
             fields[accepted(name, entry_key)] = entry_key
             environment[name] = _text(value, entry_key)
     for index, entry in enumerate(container.get("env") or ()):
-        place = f"{where}.env[{index}]"
+        place = f"{field_path}.env[{index}]"
         name = accepted(str(entry.get("name") or ""), f"{place}.name")
         source = entry.get("valueFrom")
         if not source:
             text = clean(str(entry.get("value") or ""), f"{place}.value")
             environment[name], fields[name] = expand(text, environment), f"{place}.name"
             continue
-        found = _from(pod, container, source, place, objects, node, machine)
-        if found is not None:
-            environment[name], fields[name] = found, f"{place}.name"
+        resolved = _from(pod, container, source, place, objects, node, machine)
+        if resolved is not None:
+            environment[name], fields[name] = resolved, f"{place}.name"
     return ContainerVariables(environment, fields)
 
 
-def accepted(name: str, where: str) -> str:
+def accepted(name: str, field_path: str) -> str:
     """Return the name of a variable; raises ``ScriptError`` for one that no API server allows."""
     if not NAME.fullmatch(name):
-        raise ScriptError(f"{where}: the variable name {name!r} is not allowed; allowed: {NAMES_ALLOWED}")
+        raise ScriptError(f"{field_path}: the variable name {name!r} is not allowed; allowed: {NAMES_ALLOWED}")
     return name
 
 
@@ -161,29 +159,24 @@ def _from(
     node: str,
     machine: Mapping[str, Decimal],
 ) -> str | None:
-    value: bytes | None
     if inner := source.get("fieldRef"):
         return field(pod, str(inner.get("fieldPath") or ""), node, f"{place}.valueFrom.fieldRef.fieldPath")
     if inner := source.get("resourceFieldRef"):
         return resource(container, inner, machine, f"{place}.valueFrom.resourceFieldRef")
-    if inner := source.get("configMapKeyRef"):
-        optional, name = bool(inner.get("optional")), str(inner.get("name"))
-        data = references.configmap_data(objects, name, place, optional=optional, binary=False)
-        value = references.one_key(data, str(inner.get("key")), f"ConfigMap {name!r}", place, optional=optional)
-    elif inner := source.get("secretKeyRef"):
-        optional, name = bool(inner.get("optional")), str(inner.get("name"))
-        data = references.secret_data(objects, name, place, optional=optional)
-        value = references.one_key(data, str(inner.get("key")), f"Secret {name!r}", place, optional=optional)
-    else:
-        raise ScriptError(
-            f"{place}.valueFrom: {', '.join(sorted(source))} is not allowed; "
-            f"allowed: fieldRef, resourceFieldRef, configMapKeyRef, secretKeyRef"
-        )
-    return None if value is None else _text(value, place)
+    for kind, title in (("configMap", "ConfigMap"), ("secret", "Secret")):
+        if inner := source.get(f"{kind}KeyRef"):
+            optional, name = bool(inner.get("optional")), str(inner.get("name"))
+            data = references.data_of(objects, kind, name, place, optional=optional, binary=False)
+            value = references.one_key(data, str(inner.get("key")), f"{title} {name!r}", place, optional=optional)
+            return None if value is None else _text(value, place)
+    raise ScriptError(
+        f"{place}.valueFrom: {', '.join(sorted(source))} is not allowed; "
+        f"allowed: fieldRef, resourceFieldRef, configMapKeyRef, secretKeyRef"
+    )
 
 
-def _text(value: bytes, where: str) -> str:
+def _text(value: bytes, field_path: str) -> str:
     try:
-        return clean(value.decode(), where)
+        return clean(value.decode(), field_path)
     except UnicodeDecodeError as error:
-        raise ScriptError(f"{where}: the value is not UTF-8: it can't be an environment variable") from error
+        raise ScriptError(f"{field_path}: the value is not UTF-8: it can't be an environment variable") from error

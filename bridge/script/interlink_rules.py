@@ -62,34 +62,36 @@ def choose(pod: Mapping[str, Any], config: BuildSettings) -> tuple[Flavor | None
     The annotation comes first. A pod with GPU limits gets the first flavor that asks for this number of GPUs, or for
     any, or whose flags mention them; all others get the default flavor. An unknown flavor is no error.
     """
-    known = {flavor.name: flavor for flavor in config.flavors}
-    wanted = (pod["metadata"].get("annotations") or {}).get(names.FLAVOR)
+    flavor_by_name = {flavor.name: flavor for flavor in config.flavors}
+    name = (pod["metadata"].get("annotations") or {}).get(names.FLAVOR)
     count = sum(_gpus(pod["spec"], name) for name in GPUS)
-    chosen, problem = known.get(str(wanted)), ""
-    if wanted and chosen is None:
-        problem = f"annotation {names.FLAVOR}: there is no flavor {wanted!r} (there are: {', '.join(known) or 'none'})"
+    chosen, problem = flavor_by_name.get(str(name)), ""
+    if name and chosen is None:
+        problem = (
+            f"annotation {names.FLAVOR}: there is no flavor {name!r} (there are: {', '.join(flavor_by_name) or 'none'})"
+        )
     if chosen is None and count:
         with_gpus = [flavor for flavor in config.flavors if gpus_in(flavor.flags)]
         exact = [flavor for flavor in with_gpus if gpus_in(flavor.flags) == count]
         by_name = [flavor for flavor in config.flavors if any("gpu" in word for word in flavor.flags)]
         chosen = next(iter([*exact, *with_gpus, *by_name]), None)
-    chosen = chosen or known.get(config.default_flavor)
-    asked = [*(chosen.flags if chosen else ()), *split_annotation(normalized(pod), names.FLAGS)]
-    if count and not gpus_in(asked):
+    chosen = chosen or flavor_by_name.get(config.default_flavor)
+    all_flags = [*(chosen.flags if chosen else ()), *split_annotation(normalized(pod), names.FLAGS)]
+    if count and not gpus_in(all_flags):
         problem = problem or f"{count} GPUs: no flag of flavor or pod asks for them, so the containers see none"
     return chosen, problem
 
 
 def gpus_in(flags: Sequence[str]) -> int:
     """Return the number of GPUs that the last GPU option asks for: ``--gres=gpu:a100:2``, ``-G 2``; 0: none."""
-    found = 0
+    count = 0
     for option, value in options(flags):
         if option == "gres":
             items = [item.partition("(")[0].replace("=", ":").split(":") for item in value.split(",")]
-            found = sum(_count(item[-1]) for item in items if item[0] in ("gpu", "gres/gpu"))
+            count = sum(_count(item[-1]) for item in items if item[0] in ("gpu", "gres/gpu"))
         elif option in ("gpus", "gpus-per-node", "gpus-per-task", "G"):
-            found = sum(_count(item.rpartition(":")[2]) for item in value.split(","))
-    return found
+            count = sum(_count(item.rpartition(":")[2]) for item in value.split(","))
+    return count
 
 
 def _count(text: str) -> int:
@@ -111,14 +113,14 @@ def options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 def flags(pod: Mapping[str, Any], config: BuildSettings, words: Sequence[str]) -> list[str]:
     """Return the user's words without options that the pod's limits set, and with the user of the job."""
     spec = pod["spec"]
-    held = (*(_BY_CPU if _largest(spec, "cpu") else ()), *(_BY_MEMORY if _largest(spec, "memory") else ()))
-    found = _without(words, held)
+    limit_options = (*(_BY_CPU if _largest(spec, "cpu") else ()), *(_BY_MEMORY if _largest(spec, "memory") else ()))
+    user_flags = _without(words, limit_options)
     flavor, _ = choose(pod, config)
     user = None if config.runtime.run_as_user == "ignore" else run_as(spec)
     for candidate in (user, flavor.uid if flavor else None, config.limits.default_uid):
         if candidate is not None:
-            return [*found, f"--uid={int(candidate)}"]
-    return found
+            return [*user_flags, f"--uid={int(candidate)}"]
+    return user_flags
 
 
 def run_as(spec: Mapping[str, Any]) -> int | None:
@@ -132,35 +134,39 @@ def normalized(pod: Mapping[str, Any]) -> dict[str, str]:
 
     Upstream's order: address of the pod, tunnel, then the pod's commands. Their failure does not end the job.
     """
-    given = {key: str(value) for key, value in (pod["metadata"].get("annotations") or {}).items() if value}
-    found = {key: value for key, value in given.items() if key.startswith(names.SITE_PREFIX)}
-    if names.FLAGS not in found and names.KNOC_FLAGS in given:
-        found[names.FLAGS] = given[names.KNOC_FLAGS]
+    pod_annotations = {key: str(value) for key, value in (pod["metadata"].get("annotations") or {}).items() if value}
+    annotations = {key: value for key, value in pod_annotations.items() if key.startswith(names.SITE_PREFIX)}
+    if names.FLAGS not in annotations and names.KNOC_FLAGS in pod_annotations:
+        annotations[names.FLAGS] = pod_annotations[names.KNOC_FLAGS]
     before = [
-        given[key] for key in (names.INTERLINK_WSTUNNEL, names.SINGULARITY_COMMANDS, names.PRE_EXEC) if key in given
+        pod_annotations[key]
+        for key in (names.INTERLINK_WSTUNNEL, names.SINGULARITY_COMMANDS, names.PRE_EXEC)
+        if key in pod_annotations
     ]
     if any(_MESH in text for text in before):
         raise ScriptError(
             f"annotation {names.PRE_EXEC}: a full mesh network (heredoc {_MESH}) is not possible at this site; "
             f"allowed: annotation interlink.eu/mesh-network: disabled"
         )
-    if before and (address := given.get(names.INTERLINK_POD_IP)):
+    if before and (address := pod_annotations.get(names.INTERLINK_POD_IP)):
         before.insert(0, f"export POD_IP={shlex.quote(address)}")
     if before:
-        found[names.PRE_EXEC] = "\n".join([*before, ":"])
-    found.pop(names.SINGULARITY_COMMANDS, None)
-    return found
+        annotations[names.PRE_EXEC] = "\n".join([*before, ":"])
+    annotations.pop(names.SINGULARITY_COMMANDS, None)
+    return annotations
 
 
 def warnings(pod: Mapping[str, Any], config: BuildSettings) -> list[str]:
     """Return what a pod asks for and does not get."""
     _, problem = choose(pod, config)
-    found = [problem] if problem else []
-    given = pod["metadata"].get("annotations") or {}
-    if names.NO_CLEAN_WORKDIR in given:
-        found.append(f"annotation {names.NO_CLEAN_WORKDIR}: ignored; the folder of a job is removed with its pod")
-    found += [
-        f"annotation {key}: unknown, ignored" for key in given if key.startswith(_PREFIXES) and key not in _ANNOTATIONS
+    texts = [problem] if problem else []
+    annotations = pod["metadata"].get("annotations") or {}
+    if names.NO_CLEAN_WORKDIR in annotations:
+        texts.append(f"annotation {names.NO_CLEAN_WORKDIR}: ignored; the folder of a job is removed with its pod")
+    texts += [
+        f"annotation {key}: unknown, ignored"
+        for key in annotations
+        if key.startswith(_PREFIXES) and key not in _ANNOTATIONS
     ]
     users = {
         user
@@ -168,20 +174,20 @@ def warnings(pod: Mapping[str, Any], config: BuildSettings) -> list[str]:
         if (user := (container.get("securityContext") or {}).get("runAsUser")) is not None
     }
     if users - {(pod["spec"].get("securityContext") or {}).get("runAsUser")}:
-        found.append("runAsUser of a container: ignored; the job runs as one user, that of the pod's securityContext")
-    return found
+        texts.append("runAsUser of a container: ignored; the job runs as one user, that of the pod's securityContext")
+    return texts
 
 
-def _without(words: Sequence[str], held: Collection[str]) -> list[str]:
-    """Return the words without the options ``held`` and their values."""
+def _without(words: Sequence[str], removed: Collection[str]) -> list[str]:
+    """Return the words without the options ``removed`` and their values."""
     kept: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
         long, sign, _ = word.removeprefix("--").partition("=")
-        if word.startswith("--") and long in held:
+        if word.startswith("--") and long in removed:
             bare = not sign
-        elif word.startswith("-") and not word.startswith("--") and word[1:2] in held:
+        elif word.startswith("-") and not word.startswith("--") and word[1:2] in removed:
             bare = len(word) == 2
         else:
             kept.append(word)

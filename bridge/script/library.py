@@ -34,17 +34,17 @@ def digest(runtime: str) -> str:
     return hashlib.sha256(text(runtime).encode()).hexdigest()
 
 
-def known(wanted: str) -> str | None:
+def of_digest(library_digest: str) -> str | None:
     """Return the library of a digest; ``None``: no library of this version has it."""
-    return _by_digest().get(wanted)
+    return _by_digest().get(library_digest)
 
 
-def split(script: str, wanted: str) -> tuple[str, str] | None:
+def split(script: str, library_digest: str) -> tuple[str, str] | None:
     """Return what stands before and after the library of a digest in a script.
 
     Return ``None`` if no library of this version has the digest, or if the script does not contain the library.
     """
-    library = known(wanted)
+    library = of_digest(library_digest)
     if library is None:
         return None
     at = script.find(library[:_NEEDLE])  # a search for the complete library takes longer

@@ -51,7 +51,7 @@ def written_beside(spec: Mapping[str, Any], container: Mapping[str, Any], *, exe
 
 def make(
     container: Mapping[str, Any],
-    where: str,
+    field_path: str,
     volumes: Volumes,
     variables: Mapping[str, str],
     message_path: str,
@@ -59,10 +59,10 @@ def make(
 ) -> list[Mount]:
     """Return the mounts, outer paths before inner ones; ``written``: see :func:`written_beside`."""
     mounts = [
-        _mount(entry, f"{where}.volumeMounts[{index}]", volumes, variables, written)
+        _mount(entry, f"{field_path}.volumeMounts[{index}]", volumes, variables, written)
         for index, entry in enumerate(container.get("volumeMounts") or ())
     ]
-    place = place_of(message_path, f"{where}.terminationMessagePath")
+    place = place_of(message_path, f"{field_path}.terminationMessagePath")
     if all(mount.path != place for mount in mounts):
         mounts.append(Mount("own", f"run/{container['name']}.message", "", False, place))
     mounts.sort(key=lambda mount: mount.path.count("/"))
@@ -76,42 +76,44 @@ apptainer splits at ``^`` too: ``[^,^:]+`` in its ``ParseBindPath``, which also 
 """
 
 
-def place_of(path: str, where: str) -> str:
+def place_of(path: str, field_path: str) -> str:
     """Return a path in a container; raises ``ScriptError`` unless it is absolute, not /, and safe for all runtimes."""
-    clean(path, where)
+    clean(path, field_path)
     place = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
     bad = place == "/" or ".." in place.split("/") or place != place.rstrip()
     if bad or not path.startswith("/") or any(letter in _SEPARATORS or ord(letter) < 32 for letter in place):
         raise ScriptError(
-            f"{where}: {path!r} is not allowed; allowed: an absolute path, not / itself, without '..', ':', ',', '^', "
-            f"backslash, quotation marks, control characters, and blanks at its end"
+            f"{field_path}: {path!r} is not allowed; allowed: an absolute path, not / itself, without '..', ':', ',', "
+            f"'^', backslash, quotation marks, control characters, and blanks at its end"
         )
     return place
 
 
 def _mount(
-    entry: Mapping[str, Any], where: str, volumes: Volumes, variables: Mapping[str, str], written: set[str]
+    entry: Mapping[str, Any], field_path: str, volumes: Volumes, variables: Mapping[str, str], written: set[str]
 ) -> Mount:
     name = str(entry.get("name"))
     kind = volumes.kinds.get(name)
     if kind is None:
-        raise ScriptError(f"{where}.name: {name!r} is no volume of the pod")
+        raise ScriptError(f"{field_path}.name: {name!r} is no volume of the pod")
     sub_path = str(entry.get("subPath") or "")
     if expression := str(entry.get("subPathExpr") or ""):
-        sub_path = environment.expand(clean(expression, f"{where}.subPathExpr"), variables)
+        sub_path = environment.expand(clean(expression, f"{field_path}.subPathExpr"), variables)
         if ADDRESS in sub_path:
-            raise ScriptError(f"{where}.subPathExpr: {expression!r}: the address of the machine is not allowed in it")
+            raise ScriptError(
+                f"{field_path}.subPathExpr: {expression!r}: the address of the machine is not allowed in it"
+            )
         if environment.not_set(expression, variables):
-            raise ScriptError(f"{where}.subPathExpr: {expression!r} names a variable that is not set")
+            raise ScriptError(f"{field_path}.subPathExpr: {expression!r} names a variable that is not set")
     if sub_path:
-        sub_path = inside(sub_path, f"{where}.subPath")
+        sub_path = inside(sub_path, f"{field_path}.subPath")
         sub_path = "" if sub_path == "." else sub_path
     return Mount(
         kind=kind,
         volume=name,
         sub_path=sub_path,
         read_only=kind == "files" or name in volumes.shared or bool(entry.get("readOnly")),
-        path=place_of(str(entry.get("mountPath") or ""), f"{where}.mountPath"),
+        path=place_of(str(entry.get("mountPath") or ""), f"{field_path}.mountPath"),
         shared=(kind == "host" and not volumes.host[name].free)
         or (bool(sub_path) and (kind == "fuse" or (kind == "scratch" and name in written))),
     )

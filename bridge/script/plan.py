@@ -33,27 +33,27 @@ def make(
     spec = pod["spec"]
     size = (interlink_rules if interlink_rules.apply(config) else sizing).measure(pod, config)
     runtime = runtimes.of(config)
-    made = volumes.make(pod, config, objects, node, size.machine)
-    asked = site_annotations.read(pod, config)
+    pod_volumes = volumes.make(pod, config, objects, node, size.machine)
+    options = site_annotations.read(pod, config)
     containers = []
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(kind) or ()):
-            where = f"spec.{kind}[{index}]"
-            planned = _container(pod, container, where, config, objects, node, size, made)
-            run_as.accept(pod, container, where, runtime, config, jobs)
-            runtime.accept(planned, where, config, asked.image_root)
-            _reachable(planned, where, runtime.has_network(config))
+            field_path = f"spec.{kind}[{index}]"
+            planned = _container(pod, container, field_path, config, objects, node, size, pod_volumes)
+            run_as.accept(pod, container, field_path, runtime, config, jobs)
+            runtime.accept(planned, field_path, config, options.image_root)
+            _reachable(planned, field_path, runtime.has_network(config))
             containers.append(planned)
     deadline = spec.get("activeDeadlineSeconds")
     return Plan(
         containers=containers,
-        volumes=made,
+        volumes=pod_volumes,
         restart_policy=str(spec.get("restartPolicy") or "Always"),
         grace=sizing.grace(spec),
         deadline=None if deadline is None else float(deadline),
         pull_secret=site_annotations.pull_secret(pod, objects),
         size=size,
-        annotations=asked,
+        annotations=options,
         config=config,
     )
 
@@ -61,19 +61,19 @@ def make(
 def _container(
     pod: Mapping[str, Any],
     container: Mapping[str, Any],
-    where: str,
+    field_path: str,
     config: BuildSettings,
     objects: Objects,
     node: str,
     size: Size,
-    made: Volumes,
+    pod_volumes: Volumes,
 ) -> Container:
-    if where.startswith("spec.containers"):
+    if field_path.startswith("spec.containers"):
         kind = "main"
     else:
         kind = "sidecar" if container.get("restartPolicy") == "Always" else "init"
     variables, fields = environment.make(
-        pod, container, where, objects, node, size.machine, config.api_server.environment
+        pod, container, field_path, objects, node, size.machine, config.api_server.environment
     )
     lifecycle = container.get("lifecycle") or {}
     context = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
@@ -84,24 +84,24 @@ def _container(
     return Container(
         name=str(container["name"]),
         kind=kind,
-        image=clean(str(container.get("image") or ""), f"{where}.image"),
+        image=clean(str(container.get("image") or ""), f"{field_path}.image"),
         pull_policy=runtime_images.pull_policy(container),
-        command=_texts(container, "command", where, variables),
-        args=_texts(container, "args", where, variables),
-        directory=clean(str(container.get("workingDir") or ""), f"{where}.workingDir"),
+        command=_texts(container, "command", field_path, variables),
+        args=_texts(container, "args", field_path, variables),
+        directory=clean(str(container.get("workingDir") or ""), f"{field_path}.workingDir"),
         environment={**_hostname(pod), **variables},
         fields=fields,
-        mounts=mounts.make(container, where, made, variables, message, written),
-        memory=sizing.memory_limit(container, where) if config.limits.watch_memory else None,
+        mounts=mounts.make(container, field_path, pod_volumes, variables, message, written),
+        memory=sizing.memory_limit(container, field_path) if config.limits.watch_memory else None,
         fallback_to_logs=container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
         read_only_root=bool(context.get("readOnlyRootFilesystem")),
         run_as=user.text,
         non_root=user.non_root,
-        probes=probes.make(container, where, ports, sizing.grace(pod["spec"]), variables)
+        probes=probes.make(container, field_path, ports, sizing.grace(pod["spec"]), variables)
         if config.limits.probes
         else [],
-        post_start=probes.action(lifecycle.get("postStart"), f"{where}.lifecycle.postStart", ports),
-        pre_stop=probes.action(lifecycle.get("preStop"), f"{where}.lifecycle.preStop", ports),
+        post_start=probes.action(lifecycle.get("postStart"), f"{field_path}.lifecycle.postStart", ports),
+        pre_stop=probes.action(lifecycle.get("preStop"), f"{field_path}.lifecycle.preStop", ports),
     )
 
 
@@ -113,17 +113,17 @@ def _hostname(pod: Mapping[str, Any]) -> dict[str, str]:
     return {"HOSTNAME": str(spec.get("hostname") or pod["metadata"]["name"])[:63].rstrip("-.")}
 
 
-def _reachable(container: Container, where: str, has_network: bool) -> None:
+def _reachable(container: Container, field_path: str, has_network: bool) -> None:
     by_network = sorted(container.ways - {"exec", "sleep"})
     if by_network and not has_network:
         raise ScriptError(
-            f"{where}: a probe or hook by {by_network[0]} is not allowed at this site, whose containers have no "
+            f"{field_path}: a probe or hook by {by_network[0]} is not allowed at this site, whose containers have no "
             f"network; allowed: exec"
         )
 
 
-def _texts(container: Mapping[str, Any], key: str, where: str, variables: Mapping[str, str]) -> list[str]:
+def _texts(container: Mapping[str, Any], key: str, field_path: str, variables: Mapping[str, str]) -> list[str]:
     return [
-        environment.expand(clean(str(text), f"{where}.{key}[{index}]"), variables)
+        environment.expand(clean(str(text), f"{field_path}.{key}[{index}]"), variables)
         for index, text in enumerate(container.get(key) or ())
     ]

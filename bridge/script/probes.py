@@ -50,24 +50,24 @@ def named_ports(container: Mapping[str, Any]) -> dict[str, int]:
 
 
 def make(
-    container: Mapping[str, Any], where: str, ports: Mapping[str, int], grace: float, variables: Mapping[str, str]
+    container: Mapping[str, Any], field_path: str, ports: Mapping[str, int], grace: float, variables: Mapping[str, str]
 ) -> list[Probe]:
     """Return a container's probes. Their commands may use its variables, those of hooks may not (as for a kubelet)."""
-    found = []
+    container_probes = []
     for kind in KINDS:
         probe = container.get(f"{kind}Probe")
         if not probe:
             continue
-        place = f"{where}.{kind}Probe"
-        doing = action(probe, place, ports)
-        if doing is None:
+        place = f"{field_path}.{kind}Probe"
+        handler_action = action(probe, place, ports)
+        if handler_action is None:
             raise ScriptError(f"{place}: no handler is set; allowed: exec, httpGet, tcpSocket, grpc")
-        if doing.how == "exec":
-            doing = Action("exec", [expand(text, variables) for text in doing.words])
-        found.append(
+        if handler_action.how == "exec":
+            handler_action = Action("exec", [expand(text, variables) for text in handler_action.words])
+        container_probes.append(
             Probe(
                 kind=kind,
-                action=doing,
+                action=handler_action,
                 initial=float(probe.get("initialDelaySeconds") or 0),
                 period=float(probe.get("periodSeconds") or 10),
                 timeout=float(probe.get("timeoutSeconds") or 1),
@@ -76,7 +76,7 @@ def make(
                 grace=float(probe.get("terminationGracePeriodSeconds") or grace),
             )
         )
-    return found
+    return container_probes
 
 
 def has_commands(container: Mapping[str, Any]) -> bool:
@@ -89,80 +89,85 @@ def has_commands(container: Mapping[str, Any]) -> bool:
     return any((handler or {}).get("exec") for handler in handlers)
 
 
-def action(handler: Mapping[str, Any] | None, where: str, ports: Mapping[str, int]) -> Action | None:
+def action(handler: Mapping[str, Any] | None, field_path: str, ports: Mapping[str, int]) -> Action | None:
     """Return the action of a handler; ``None``: it has none."""
     if not handler:
         return None
     if (inner := handler.get("exec")) is not None:
-        command = [clean(str(text), f"{where}.exec.command") for text in inner.get("command") or ()]
+        command = [clean(str(text), f"{field_path}.exec.command") for text in inner.get("command") or ()]
         if not command:
-            raise ScriptError(f"{where}.exec.command: must not be empty")
+            raise ScriptError(f"{field_path}.exec.command: must not be empty")
         return Action("exec", command)
     if (inner := handler.get("httpGet")) is not None:
-        return _http(inner, f"{where}.httpGet", ports)
+        return _http(inner, f"{field_path}.httpGet", ports)
     if (inner := handler.get("tcpSocket")) is not None:
-        return Action("tcp", [_host(inner, where), str(_port(inner.get("port"), where, ports))])
+        return Action("tcp", [_host(inner, field_path), str(_port(inner.get("port"), field_path, ports))])
     if (inner := handler.get("grpc")) is not None:
-        port = _port(inner.get("port"), where, ports)
-        service = clean(str(inner.get("service") or ""), f"{where}.grpc.service")
+        port = _port(inner.get("port"), field_path, ports)
+        service = clean(str(inner.get("service") or ""), f"{field_path}.grpc.service")
         if len(service.encode()) > MAX_SERVICE:
-            raise ScriptError(f"{where}.grpc.service: {service[:20]!r}... is not allowed; allowed: {MAX_SERVICE} bytes")
+            raise ScriptError(
+                f"{field_path}.grpc.service: {service[:20]!r}... is not allowed; allowed: {MAX_SERVICE} bytes"
+            )
         return Action("grpc", [f"{ADDRESS}:{port}", service])
     if (inner := handler.get("sleep")) is not None:
         return Action("sleep", [str(int(inner.get("seconds") or 0))])
     return None
 
 
-def _http(inner: Mapping[str, Any], where: str, ports: Mapping[str, int]) -> Action:
-    host, port = _host(inner, where), _port(inner.get("port"), where, ports)
-    named = f"[{host}]" if ":" in host else host
-    path = _line(str(inner.get("path") or "/"), f"{where}.path").replace(" ", "%20")
+def _http(inner: Mapping[str, Any], field_path: str, ports: Mapping[str, int]) -> Action:
+    host, port = _host(inner, field_path), _port(inner.get("port"), field_path, ports)
+    address = f"[{host}]" if ":" in host else host
+    path = _line(str(inner.get("path") or "/"), f"{field_path}.path").replace(" ", "%20")
     path = path if path.startswith("/") else f"/{path}"
-    asked = [
+    pod_headers = [
         (
-            _header_name(str(header.get("name") or ""), f"{where}.httpHeaders[{index}].name"),
-            _line(str(header.get("value") or ""), f"{where}.httpHeaders[{index}].value"),
+            _header_name(str(header.get("name") or ""), f"{field_path}.httpHeaders[{index}].name"),
+            _line(str(header.get("value") or ""), f"{field_path}.httpHeaders[{index}].value"),
         )
         for index, header in enumerate(inner.get("httpHeaders") or ())
     ]
-    given = {name.lower() for name, _ in asked}
-    usual = [("Accept", "*/*"), ("User-Agent", "kube-probe/1")]
-    headers = [*((name, value) for name, value in usual if name.lower() not in given), *asked]
+    pod_header_names = {name.lower() for name, _ in pod_headers}
+    default_headers = [("Accept", "*/*"), ("User-Agent", "kube-probe/1")]
+    headers = [
+        *((name, value) for name, value in default_headers if name.lower() not in pod_header_names),
+        *pod_headers,
+    ]
     if str(inner.get("scheme") or "HTTP").upper() == "HTTPS":
-        url = f"https://{named}:{port}{path}"
+        url = f"https://{address}:{port}{path}"
         return Action("https", [url, *(f"{k}: {v}".replace("\\", "\\\\").replace('"', '\\"') for k, v in headers)])
-    if "host" not in given:
-        headers.insert(0, ("Host", f"{named}:{port}"))
+    if "host" not in pod_header_names:
+        headers.insert(0, ("Host", f"{address}:{port}"))
     lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers), "Connection: close"]
     return Action("http", [host, str(port), *lines])
 
 
-def _header_name(text: str, where: str) -> str:
+def _header_name(text: str, field_path: str) -> str:
     if not _HEADER_NAME.fullmatch(text):
-        raise ScriptError(f"{where}: {text!r} is not allowed; allowed: letters, digits and -")
+        raise ScriptError(f"{field_path}: {text!r} is not allowed; allowed: letters, digits and -")
     return text
 
 
-def _host(inner: Mapping[str, Any], where: str) -> str:
-    host = _line(str(inner.get("host") or ""), f"{where}.host")
+def _host(inner: Mapping[str, Any], field_path: str) -> str:
+    host = _line(str(inner.get("host") or ""), f"{field_path}.host")
     if "/" in host or " " in host:
-        raise ScriptError(f"{where}.host: {host!r} is not allowed; allowed: a host name or an address")
+        raise ScriptError(f"{field_path}.host: {host!r} is not allowed; allowed: a host name or an address")
     return host or ADDRESS
 
 
-def _port(port: Any, where: str, ports: Mapping[str, int]) -> int:
+def _port(port: Any, field_path: str, ports: Mapping[str, int]) -> int:
     if isinstance(port, str) and not port.isdigit():
         if port not in ports:
-            raise ScriptError(f"{where}.port: {port!r} is no port of the container")
+            raise ScriptError(f"{field_path}.port: {port!r} is no port of the container")
         return ports[port]
     number = int(port or 0)
     if not 1 <= number <= 65535:
-        raise ScriptError(f"{where}.port: {number} is not allowed; allowed: 1 to 65535")
+        raise ScriptError(f"{field_path}.port: {number} is not allowed; allowed: 1 to 65535")
     return number
 
 
-def _line(text: str, where: str) -> str:
-    clean(text, where)
+def _line(text: str, field_path: str) -> str:
+    clean(text, field_path)
     if any(ord(letter) < 32 and letter != "\t" for letter in text):
-        raise ScriptError(f"{where}: control characters are not allowed; allowed: one line of text")
+        raise ScriptError(f"{field_path}: control characters are not allowed; allowed: one line of text")
     return text

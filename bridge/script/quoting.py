@@ -16,14 +16,14 @@ ADDRESS = "\x00address\x00"
 _ADDRESS_WORD = '"$ADDRESS"'
 
 
-def clean(text: str, where: str) -> str:
+def clean(text: str, field_path: str) -> str:
     """Return the text; raises ``ScriptError`` for characters that no argument can contain (NUL, lone surrogates)."""
     if "\x00" in text:
-        raise ScriptError(f"{where}: a NUL character is not allowed; allowed: any other character")
+        raise ScriptError(f"{field_path}: a NUL character is not allowed; allowed: any other character")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ScriptError(f"{where}: the text is not valid Unicode; allowed: any Unicode text") from error
+        raise ScriptError(f"{field_path}: the text is not valid Unicode; allowed: any Unicode text") from error
     return text
 
 

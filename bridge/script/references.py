@@ -137,47 +137,41 @@ def of_volumes(pod: Pod) -> PodReferences:
 
 
 def _collected(spec: Mapping[str, Any], references: Iterable[_Reference]) -> PodReferences:
-    found: dict[str, dict[str, bool]] = {"configmaps": {}, "secrets": {}}
+    optional_by_name: dict[str, dict[str, bool]] = {"configmaps": {}, "secrets": {}}
     for kind, name, optional in references:
         if name:
-            found[kind][str(name)] = bool(optional) and found[kind].get(str(name), True)
+            optional_by_name[kind][str(name)] = bool(optional) and optional_by_name[kind].get(str(name), True)
     return PodReferences(
-        configmaps=frozenset(found["configmaps"]),
-        secrets=frozenset(found["secrets"]),
-        optional_configmaps=frozenset(name for name, optional in found["configmaps"].items() if optional),
-        optional_secrets=frozenset(name for name, optional in found["secrets"].items() if optional),
+        configmaps=frozenset(optional_by_name["configmaps"]),
+        secrets=frozenset(optional_by_name["secrets"]),
+        optional_configmaps=frozenset(name for name, optional in optional_by_name["configmaps"].items() if optional),
+        optional_secrets=frozenset(name for name, optional in optional_by_name["secrets"].items() if optional),
         tokens=tuple(_tokens(spec)),
     )
 
 
 def _of_volumes(spec: Mapping[str, Any]) -> Iterator[_Reference]:
     for volume in spec.get("volumes") or ():
-        if (source := volume.get("configMap")) is not None:
-            yield "configmaps", source.get("name"), source.get("optional")
-        elif (source := volume.get("secret")) is not None:
-            yield "secrets", source.get("secretName"), source.get("optional")
+        yield from _references(volume, "", "secretName")
         for part in _projected(volume):
-            if (source := part.get("configMap")) is not None:
-                yield "configmaps", source.get("name"), source.get("optional")
-            if (source := part.get("secret")) is not None:
-                yield "secrets", source.get("name"), source.get("optional")
+            yield from _references(part, "")
 
 
 def _of_containers(spec: Mapping[str, Any]) -> Iterator[_Reference]:
     for _, container in containers(spec):
         for entry in container.get("env") or ():
-            source = entry.get("valueFrom") or {}
-            if inner := source.get("configMapKeyRef"):
-                yield "configmaps", inner.get("name"), inner.get("optional")
-            if inner := source.get("secretKeyRef"):
-                yield "secrets", inner.get("name"), inner.get("optional")
+            yield from _references(entry.get("valueFrom") or {}, "KeyRef")
         for entry in container.get("envFrom") or ():
-            if inner := entry.get("configMapRef"):
-                yield "configmaps", inner.get("name"), inner.get("optional")
-            if inner := entry.get("secretRef"):
-                yield "secrets", inner.get("name"), inner.get("optional")
+            yield from _references(entry, "Ref")
     for reference in spec.get("imagePullSecrets") or ():
         yield "secrets", reference.get("name"), True
+
+
+def _references(holder: Mapping[str, Any], suffix: str, name_key: str = "name") -> Iterator[_Reference]:
+    if (source := holder.get(f"configMap{suffix}")) is not None:
+        yield "configmaps", source.get("name"), source.get("optional")
+    if (source := holder.get(f"secret{suffix}")) is not None:
+        yield "secrets", source.get(name_key), source.get("optional")
 
 
 def _tokens(spec: Mapping[str, Any]) -> Iterator[TokenRequest]:
@@ -196,49 +190,39 @@ def _projected(volume: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     return (volume.get("projected") or {}).get("sources") or ()
 
 
-def configmap_data(
-    objects: Objects, name: str, where: str, *, optional: bool, binary: bool = True
+def data_of(
+    objects: Objects, kind: str, name: str, field_path: str, *, optional: bool, binary: bool = True
 ) -> dict[str, bytes] | None:
-    """Read a ConfigMap's keys; ``None``: it is optional and missing. ``binary``: with those of ``binaryData``."""
-    found = objects.configmaps.get(name)
-    if found is None:
+    """Read the keys of a ``configMap`` or ``secret``; ``None``: it is optional and missing.
+
+    ``binary``: with the keys of ``binaryData``.
+    """
+    is_secret = kind == "secret"
+    obj = (objects.secrets if is_secret else objects.configmaps).get(name)
+    title = f"{'Secret' if is_secret else 'ConfigMap'} {name!r}"
+    if obj is None:
         if optional:
             return None
-        raise MissingReferenceError(f"{where}: ConfigMap {name!r} does not exist")
-    data = {key: text.encode("utf-8", "surrogatepass") for key, text in (found.get("data") or {}).items()}
-    if binary:
-        items = _items(found, "binaryData")
-        data.update((key, _decode(text, f"ConfigMap {name!r}, key {key!r}")) for key, text in items)
-    return data
+        raise MissingReferenceError(f"{field_path}: {title} does not exist")
+    texts, encoded = ("stringData", "data") if is_secret else ("data", "binaryData")
+    plain = {key: text.encode("utf-8", "surrogatepass") for key, text in (obj.get(texts) or {}).items()}
+    if not (is_secret or binary):
+        return plain
+    decoded = {key: _decode(text, f"{title}, key {key!r}") for key, text in (obj.get(encoded) or {}).items()}
+    return {**decoded, **plain} if is_secret else {**plain, **decoded}
 
 
-def secret_data(objects: Objects, name: str, where: str, *, optional: bool) -> dict[str, bytes] | None:
-    """Read a Secret's keys; ``None``: it is optional and missing."""
-    found = objects.secrets.get(name)
-    if found is None:
-        if optional:
-            return None
-        raise MissingReferenceError(f"{where}: Secret {name!r} does not exist")
-    data = {key: _decode(text, f"Secret {name!r}, key {key!r}") for key, text in _items(found, "data")}
-    data.update((key, text.encode("utf-8", "surrogatepass")) for key, text in _items(found, "stringData"))
-    return data
-
-
-def one_key(data: dict[str, bytes] | None, key: str, kind: str, where: str, *, optional: bool) -> bytes | None:
+def one_key(data: dict[str, bytes] | None, key: str, kind: str, field_path: str, *, optional: bool) -> bytes | None:
     """Return the value of a key; ``None``: it is optional and missing."""
     if data is not None and key in data:
         return data[key]
     if optional:
         return None
-    raise MissingReferenceError(f"{where}: {kind} has no key {key!r}")
+    raise MissingReferenceError(f"{field_path}: {kind} has no key {key!r}")
 
 
-def _items(found: Raw, kind: str) -> list[tuple[str, str]]:
-    return list((found.get(kind) or {}).items())
-
-
-def _decode(text: str, where: str) -> bytes:
+def _decode(text: str, field_path: str) -> bytes:
     try:
         return base64.b64decode(text, validate=False)
     except (binascii.Error, ValueError) as error:
-        raise ScriptError(f"{where}: the value is not base64") from error
+        raise ScriptError(f"{field_path}: the value is not base64") from error

@@ -15,7 +15,7 @@ from bridge.script.runtimes.runtime_interface import Runtime
 from bridge.script.settings import BuildSettings
 
 
-class Asked(NamedTuple):
+class ContainerUser(NamedTuple):
     """The user of a container: ids, or ``None`` for those that the pod does not set."""
 
     user: int | None
@@ -28,49 +28,50 @@ class Asked(NamedTuple):
         return f"{'' if self.user is None else self.user}:{'' if self.group is None else self.group}"
 
 
-def of_container(pod: Mapping[str, Any], container: Mapping[str, Any], config: BuildSettings) -> Asked:
+def of_container(pod: Mapping[str, Any], container: Mapping[str, Any], config: BuildSettings) -> ContainerUser:
     """Return the user of a container. With interlink-slurm rules it is that of the whole job, and has no group."""
     outer = pod["spec"].get("securityContext") or {}
     context = {**outer, **(container.get("securityContext") or {})}
     if interlink_rules.apply(config):
-        return Asked(interlink_rules.run_as(pod["spec"]), None, bool(context.get("runAsNonRoot")))
-    return Asked(_id(context, "runAsUser"), _id(context, "runAsGroup"), bool(context.get("runAsNonRoot")))
+        return ContainerUser(interlink_rules.run_as(pod["spec"]), None, bool(context.get("runAsNonRoot")))
+    return ContainerUser(_id(context, "runAsUser"), _id(context, "runAsGroup"), bool(context.get("runAsNonRoot")))
 
 
 def accept(
     pod: Mapping[str, Any],
     container: Mapping[str, Any],
-    where: str,
+    field_path: str,
     runtime: Runtime,
     config: BuildSettings,
     jobs: JobUser | None,
 ) -> None:
     """Raise ``ScriptError`` for a user that the site cannot give, unless it ignores the field.
 
-    ``where`` is the path of the container in the pod; ``jobs`` is the announced user of the site's jobs.
+    ``field_path`` is the path of the container in the pod; ``jobs`` is the announced user of the site's jobs.
     """
-    asked = of_container(pod, container, config)
-    user, group = asked.user, asked.group
+    requested = of_container(pod, container, config)
+    user, group = requested.user, requested.group
     while refusal := runtime.refused_user(user, group, config, jobs):
         field, allowed = refusal
         if config.runtime.run_as_user != "ignore":
             raise ScriptError(
-                f"{_place(container, where, field, config)}: {user if field == 'runAsUser' else group} is not allowed "
-                f"at this site, whose runtime is {runtime.kind}; allowed: {allowed}",
+                f"{_place(container, field_path, field, config)}: {user if field == 'runAsUser' else group} is not "
+                f"allowed at this site, whose runtime is {runtime.kind}; allowed: {allowed}",
                 hint=f"Remove {field}, allow other pools, or set runtime.run_as_user to ignore in site.toml.",
             )
         user, group = (None, group) if field == "runAsUser" else (user, None)
-    if asked.non_root and user is None and jobs is not None and jobs.uid == 0 and not runtime.image_user:
+    if requested.non_root and user is None and jobs is not None and jobs.uid == 0 and not runtime.image_user:
         raise ScriptError(
-            f"{_place(container, where, 'runAsNonRoot', config)}: true is not allowed at this site, whose user is root"
+            f"{_place(container, field_path, 'runAsNonRoot', config)}: true is not allowed at this site, "
+            f"whose user is root"
         )
 
 
-def _place(container: Mapping[str, Any], where: str, field: str, config: BuildSettings) -> str:
+def _place(container: Mapping[str, Any], field_path: str, field: str, config: BuildSettings) -> str:
     inner = field in (container.get("securityContext") or {}) and not (
         interlink_rules.apply(config) and field == "runAsUser"
     )
-    return f"{where if inner else 'spec'}.securityContext.{field}"
+    return f"{field_path if inner else 'spec'}.securityContext.{field}"
 
 
 def _id(context: Mapping[str, Any], field: str) -> int | None:

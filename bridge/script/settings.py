@@ -162,8 +162,8 @@ class BuildSettings(SettingsPart):
 
     def section(self, model: type[P]) -> P:
         """Return the section of a driver, whose type is ``model``."""
-        found: P = getattr(self, _field_of(type(self), model))
-        return found
+        section: P = getattr(self, _field_of(type(self), model))
+        return section
 
 
 @cache

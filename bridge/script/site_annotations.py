@@ -42,54 +42,57 @@ class _DockerConfig(BaseModel):
 
 
 _NOTHING = AnnotationOptions([], [], None, "", "", "")
+_LIMITS = {
+    names.FLAGS: "allow_user_flags",
+    names.PRE_EXEC: "allow_pre_exec",
+    names.MPI_FLAGS: "allow_runtime_options",
+    names.SINGULARITY_OPTIONS: "allow_runtime_options",
+    names.SINGULARITY_MOUNTS: "allow_runtime_options",
+    names.ENROOT_OPTIONS: "allow_runtime_options",
+    names.ENROOT_MOUNTS: "allow_runtime_options",
+}
+"""The key of ``limits`` that allows an annotation."""
 
 
 def read(pod: Mapping[str, Any], config: BuildSettings) -> AnnotationOptions:
     """Read the annotations; raises ``ScriptError`` for one that the site does not allow."""
     by_interlink = interlink_rules.apply(config)
     if by_interlink:
-        asked = interlink_rules.normalized(pod)
+        annotations = interlink_rules.normalized(pod)
     else:
         annotations = pod["metadata"].get("annotations") or {}
-        asked = {key: str(value) for key, value in annotations.items() if key.startswith(names.SITE_PREFIX) and value}
-        if not asked:
+        annotations = {
+            key: str(value) for key, value in annotations.items() if key.startswith(names.SITE_PREFIX) and value
+        }
+        if not annotations:
             return _NOTHING
-    limits, runtime = config.limits, runtimes.of(config)
-    allowed = {
-        names.FLAGS: (limits.allow_user_flags, "allow_user_flags"),
-        names.MPI_FLAGS: (limits.allow_runtime_options, "allow_runtime_options"),
-        names.SINGULARITY_OPTIONS: (limits.allow_runtime_options, "allow_runtime_options"),
-        names.SINGULARITY_MOUNTS: (limits.allow_runtime_options, "allow_runtime_options"),
-        names.ENROOT_OPTIONS: (limits.allow_runtime_options, "allow_runtime_options"),
-        names.ENROOT_MOUNTS: (limits.allow_runtime_options, "allow_runtime_options"),
-        names.PRE_EXEC: (limits.allow_pre_exec, "allow_pre_exec"),
-    }
-    for key, value in asked.items():
+    runtime = runtimes.of(config)
+    for key, value in annotations.items():
         clean(value, f"annotation {key}")
-        if key in allowed and not allowed[key][0]:
-            raise ScriptError(f"annotation {key} is not allowed at this site (limits.{allowed[key][1]} is false)")
-    options = [word for key in runtime.option_annotations for word in split_annotation(asked, key)]
-    workdir = asked.get(names.JOB_WORKDIR, "")
+        if key in _LIMITS and not getattr(config.limits, _LIMITS[key]):
+            raise ScriptError(f"annotation {key} is not allowed at this site (limits.{_LIMITS[key]} is false)")
+    options = [word for key in runtime.option_annotations for word in split_annotation(annotations, key)]
+    workdir = annotations.get(names.JOB_WORKDIR, "")
     if workdir and not may_use(workdir, config):
         raise ScriptError(
             f"annotation {names.JOB_WORKDIR}: {workdir!r} is not allowed; allowed at this site: below "
             f"{', '.join(config.volumes.host_paths) or 'no path'}"
         )
     mpi = None
-    if names.MPI_FLAGS in asked:
+    if names.MPI_FLAGS in annotations:
         if not runtime.supports_mpi:  # if it were ignored, one process would run instead of many
             raise ScriptError(
                 f"annotation {names.MPI_FLAGS} is not possible at this site, whose runtime is {runtime.kind}; "
                 f"it is with {', '.join(runtimes.MPI_KINDS[:-1])} and {runtimes.MPI_KINDS[-1]}"
             )
-        mpi = [] if asked[names.MPI_FLAGS] == "true" else split_annotation(asked, names.MPI_FLAGS)
-    flags = split_annotation(asked, names.FLAGS)
+        mpi = [] if annotations[names.MPI_FLAGS] == "true" else split_annotation(annotations, names.MPI_FLAGS)
+    flags = split_annotation(annotations, names.FLAGS)
     return AnnotationOptions(
         flags=interlink_rules.flags(pod, config, flags) if by_interlink else flags,
         options=options,
         mpi=mpi,
-        pre_exec=asked.get(names.PRE_EXEC, ""),
-        image_root=asked.get(names.IMAGE_ROOT, ""),
+        pre_exec=annotations.get(names.PRE_EXEC, ""),
+        image_root=annotations.get(names.IMAGE_ROOT, ""),
         workdir=workdir,
     )
 
@@ -101,13 +104,13 @@ def pull_secret(pod: Mapping[str, Any], objects: Objects) -> bytes:
         data = (objects.secrets.get(str(reference.get("name"))) or {}).get("data") or {}
         try:
             if _DOCKER_JSON in data:
-                found = _DockerConfig.model_validate_json(base64.b64decode(data[_DOCKER_JSON])).auths or {}
+                logins = _DockerConfig.model_validate_json(base64.b64decode(data[_DOCKER_JSON])).auths or {}
             elif _DOCKER_CFG in data:
-                found = _LOGINS.validate_json(base64.b64decode(data[_DOCKER_CFG]))
+                logins = _LOGINS.validate_json(base64.b64decode(data[_DOCKER_CFG]))
             else:
                 continue
             # the first secret that names a registry wins, as for a kubelet
-            auths = {**{registry: _login(entry) for registry, entry in found.items() if entry is not None}, **auths}
+            auths = {**{registry: _login(entry) for registry, entry in logins.items() if entry is not None}, **auths}
         except (TypeError, ValueError):  # its text and its cause contain the login
             raise ScriptError(
                 f"spec.imagePullSecrets: Secret {reference.get('name')!r} does not hold a docker configuration"

@@ -50,27 +50,29 @@ def measure(pod: Mapping[str, Any], config: BuildSettings) -> Size:
     """Add up the pod's requests and select its flavor; raises ``ScriptError`` if no flavor is possible."""
     spec = pod["spec"]
     try:
-        asked = pod_requests(spec)
+        requested = pod_requests(spec)
         memory = pod_requests(_by_limits(spec)).get("memory", Decimal(0))
     except ValueError as error:
         raise ScriptError(f"spec.containers: resources: {error}") from error
     if memory:
-        asked["memory"] = memory
-    gpus = [name for name in asked if is_gpu(name)]
+        requested["memory"] = memory
+    gpus = [name for name in requested if is_gpu(name)]
     if len(gpus) > 1:
         raise ScriptError(f"spec.containers: resources {', '.join(sorted(gpus))}: one kind of GPU is allowed in a pod")
     deadline = spec.get("activeDeadlineSeconds")
-    flavor = _choose(pod, config, asked, None if deadline is None else float(deadline))
+    flavor = _choose(pod, config, requested, None if deadline is None else float(deadline))
     unknown = [
         name
-        for name in asked
+        for name in requested
         if "/" in name and not is_gpu(name) and (flavor is None or name not in flavor.max_resources)
     ]
     if unknown:
         raise ScriptError(f"spec.containers: resource {unknown[0]!r} is not allowed: no flavor of this site has it")
     limits = config.limits
-    cpus = quantity.whole(asked.get("cpu", Decimal(0))) or (flavor.cpu if flavor and flavor.cpu else limits.default_cpu)
-    bytes_ = quantity.whole(asked.get("memory", Decimal(0))) or int(
+    cpus = quantity.whole(requested.get("cpu", Decimal(0))) or (
+        flavor.cpu if flavor and flavor.cpu else limits.default_cpu
+    )
+    bytes_ = quantity.whole(requested.get("memory", Decimal(0))) or int(
         quantity.parse(flavor.memory if flavor and flavor.memory else limits.default_memory)
     )
     ends = [] if deadline is None else [float(deadline) + grace(spec) + SLACK]
@@ -78,7 +80,7 @@ def measure(pod: Mapping[str, Any], config: BuildSettings) -> Size:
     return Size(
         cpus=cpus,
         memory=bytes_,
-        gpus=quantity.whole(asked[gpus[0]]) if gpus else 0,
+        gpus=quantity.whole(requested[gpus[0]]) if gpus else 0,
         gpu_resource=gpus[0] if gpus else "",
         time_limit=min(ends) if ends else None,
         flavor=flavor.name if flavor else "",
@@ -95,46 +97,48 @@ def _by_limits(spec: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _memory_of(holder: Mapping[str, Any], *, restart: bool = True) -> dict[str, Any]:
-    resources = holder.get("resources") or {}
+def _memory_of(source: Mapping[str, Any], *, restart: bool = True) -> dict[str, Any]:
+    resources = source.get("resources") or {}
     stated = (resources.get("limits") or {}).get("memory") or (resources.get("requests") or {}).get("memory")
-    found: dict[str, Any] = {"resources": {"requests": {"memory": stated}}} if stated else {}
-    if restart and "restartPolicy" in holder:
-        found["restartPolicy"] = holder["restartPolicy"]
-    return found
+    memory_only: dict[str, Any] = {"resources": {"requests": {"memory": stated}}} if stated else {}
+    if restart and "restartPolicy" in source:
+        memory_only["restartPolicy"] = source["restartPolicy"]
+    return memory_only
 
 
-def _choose(pod: Mapping[str, Any], config: BuildSettings, asked: Resources, deadline: float | None) -> Flavor | None:
-    known = {flavor.name: flavor for flavor in config.flavors}
-    wanted = (pod["metadata"].get("annotations") or {}).get(names.FLAVOR)
-    if wanted:
-        if wanted not in known:
+def _choose(
+    pod: Mapping[str, Any], config: BuildSettings, requested: Resources, deadline: float | None
+) -> Flavor | None:
+    flavor_by_name = {flavor.name: flavor for flavor in config.flavors}
+    name = (pod["metadata"].get("annotations") or {}).get(names.FLAVOR)
+    if name:
+        if name not in flavor_by_name:
             raise ScriptError(
-                f"annotation {names.FLAVOR}: {wanted!r} is not allowed; "
-                f"allowed at this site: {', '.join(known) or 'none'}"
+                f"annotation {names.FLAVOR}: {name!r} is not allowed; "
+                f"allowed at this site: {', '.join(flavor_by_name) or 'none'}"
             )
-        lacking = _lacking(known[wanted], asked, deadline)
+        lacking = _lacking(flavor_by_name[name], requested, deadline)
         if lacking:
-            raise ScriptError(f"annotation {names.FLAVOR}: {wanted!r} is too small for this pod: {lacking}")
-        return known[wanted]
+            raise ScriptError(f"annotation {names.FLAVOR}: {name!r} is too small for this pod: {lacking}")
+        return flavor_by_name[name]
     for flavor in config.flavors:
-        if not _lacking(flavor, asked, deadline):
+        if not _lacking(flavor, requested, deadline):
             return flavor
     if not config.flavors:
         return None
-    default = known.get(config.default_flavor)
-    gpus = [name for name in asked if is_gpu(name)]
+    default = flavor_by_name.get(config.default_flavor)
+    gpus = [name for name in requested if is_gpu(name)]
     if default is None or (gpus and gpus[0] not in default.max_resources):
         raise ScriptError(
             f"spec.containers: no flavor of this site covers what the pod asks for: "
-            f"{'; '.join(f'{flavor.name}: {_lacking(flavor, asked, deadline)}' for flavor in config.flavors)}"
+            f"{'; '.join(f'{flavor.name}: {_lacking(flavor, requested, deadline)}' for flavor in config.flavors)}"
         )
     return default
 
 
-def _lacking(flavor: Flavor, asked: Resources, deadline: float | None) -> str:
+def _lacking(flavor: Flavor, requested: Resources, deadline: float | None) -> str:
     """Return what a flavor lacks, or an empty text. Only extended resources must be named in a flavor."""
-    for name, value in asked.items():
+    for name, value in requested.items():
         most = flavor.max_resources.get(name)
         if most is None:
             if "/" in name:
@@ -150,11 +154,11 @@ def _lacking(flavor: Flavor, asked: Resources, deadline: float | None) -> str:
     return ""
 
 
-def memory_limit(container: Mapping[str, Any], where: str) -> int | None:
+def memory_limit(container: Mapping[str, Any], field_path: str) -> int | None:
     """Return a container's memory limit in KiB; ``None``: it has none, or 0, which limits nothing."""
     text = ((container.get("resources") or {}).get("limits") or {}).get("memory")
     try:
         size = quantity.parse(text or "0")
         return max(1, int(size) // 1024) if size > 0 else None
     except ValueError as error:
-        raise ScriptError(f"{where}.resources.limits.memory: {error}") from error
+        raise ScriptError(f"{field_path}.resources.limits.memory: {error}") from error

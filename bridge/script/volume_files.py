@@ -27,7 +27,7 @@ class VolumeSource:
     volume: str
     kind: str
     spec: Mapping[str, Any]
-    where: str
+    field_path: str
     mode: int
 
     @property
@@ -36,7 +36,7 @@ class VolumeSource:
         return str(self.spec.get("secretName" if "secretName" in self.spec else "name"))
 
 
-def sources(volume: Mapping[str, Any], where: str) -> Iterator[VolumeSource]:
+def sources(volume: Mapping[str, Any], field_path: str) -> Iterator[VolumeSource]:
     """Yield the sources of a volume with files, in their order; nothing for another volume.
 
     A source that podbridge does not support has the kind ``""``.
@@ -44,39 +44,39 @@ def sources(volume: Mapping[str, Any], where: str) -> Iterator[VolumeSource]:
     name = str(volume["name"])
     for kind in _SOURCES[:3]:
         if (spec := volume.get(kind)) is not None:
-            yield VolumeSource(name, kind, spec, f"{where}.{kind}", _mode(spec.get("defaultMode"), 0o644))
+            yield VolumeSource(name, kind, spec, f"{field_path}.{kind}", _mode(spec.get("defaultMode"), 0o644))
             return
     projected = volume.get("projected") or {}
     default = _mode(projected.get("defaultMode"), 0o644)
     for index, part in enumerate(projected.get("sources") or ()):
-        place = f"{where}.projected.sources[{index}]"
-        found = next((each for each in _SOURCES if part.get(each) is not None), "")
-        yield VolumeSource(name, found, part[found] if found else part, f"{place}.{found}".rstrip("."), default)
+        place = f"{field_path}.projected.sources[{index}]"
+        kind = next((each for each in _SOURCES if part.get(each) is not None), "")
+        yield VolumeSource(name, kind, part[kind] if kind else part, f"{place}.{kind}".rstrip("."), default)
 
 
 def content(
-    pod: Pod, volume: Mapping[str, Any], where: str, objects: Objects, node: str, machine: Mapping[str, Decimal]
+    pod: Pod, volume: Mapping[str, Any], field_path: str, objects: Objects, node: str, machine: Mapping[str, Decimal]
 ) -> list[VolumeFile]:
     """Return the files of a volume with files; of two sources with the same path, the last one counts.
 
     ``machine``: limits for a container without limits of its own.
     """
     files: dict[str, VolumeFile] = {}
-    for source in sources(volume, where):
+    for source in sources(volume, field_path):
         for path, data, mode in _files(pod, source, objects, node, machine):
             files[path] = VolumeFile(path=path, data=data, mode=mode)
-    _refuse_overlaps(set(files), where)
+    _refuse_overlaps(set(files), field_path)
     return list(files.values())
 
 
-def _refuse_overlaps(paths: set[str], where: str) -> None:
+def _refuse_overlaps(paths: set[str], field_path: str) -> None:
     """Refuse files that would have to be directories; the two may come from different sources of the volume."""
     for path in sorted(paths):
         parts = path.split("/")
         above = next((above for at in range(1, len(parts)) if (above := "/".join(parts[:at])) in paths), None)
         if path == "." or above is not None:
             raise ScriptError(
-                f"{where}: the file {path!r} is not allowed{'' if above is None else f' beside the file {above!r}'}; "
+                f"{field_path}: the file {path!r} is not allowed{f' beside the file {above!r}' if above else ''}; "
                 f"allowed: files none of which is a directory, too"
             )
 
@@ -84,25 +84,22 @@ def _refuse_overlaps(paths: set[str], where: str) -> None:
 def _files(
     pod: Pod, source: VolumeSource, objects: Objects, node: str, machine: Mapping[str, Decimal]
 ) -> Iterator[tuple[str, bytes, int]]:
-    spec, where = source.spec, source.where
-    optional = bool(spec.get("optional"))
-    if source.kind == "configMap":
-        data = references.configmap_data(objects, source.name, where, optional=optional)
-        yield from _keys(data, spec, where, source.mode)
-    elif source.kind == "secret":
-        data = references.secret_data(objects, source.name, where, optional=optional)
-        yield from _keys(data, spec, where, source.mode)
+    spec, field_path = source.spec, source.field_path
+    if source.kind in ("configMap", "secret"):
+        optional = bool(spec.get("optional"))
+        data = references.data_of(objects, source.kind, source.name, field_path, optional=optional)
+        yield from _keys(data, spec, field_path, source.mode)
     elif source.kind == "downwardAPI":
-        yield from _downward(pod, spec, where, source.mode, node, machine)
+        yield from _downward(pod, spec, field_path, source.mode, node, machine)
     elif source.kind == "serviceAccountToken":
-        path = inside(str(spec.get("path") or ""), f"{where}.path")
+        path = inside(str(spec.get("path") or ""), f"{field_path}.path")
         token = objects.tokens.get((source.volume, path))
         if token is None:
-            raise MissingReferenceError(f"{where}: there is no token for {path!r} yet")
+            raise MissingReferenceError(f"{field_path}: there is no token for {path!r} yet")
         yield path, token.encode(), source.mode
     else:
         raise ScriptError(
-            f"{where}: {', '.join(sorted(spec)) or 'nothing'} is not allowed; allowed: {', '.join(_SOURCES)}"
+            f"{field_path}: {', '.join(sorted(spec)) or 'nothing'} is not allowed; allowed: {', '.join(_SOURCES)}"
         )
 
 
@@ -110,18 +107,9 @@ def _files(
 class CurrentFiles:
     """The files of a pod's volumes as far as they are known, by paths ``<volume>/<path in it>``.
 
-    Parameters
-    ----------
-    files
-        The files whose content is known.
-    volumes
-        The names of all volumes with files.
-    kept
-        Paths of files that remain as they are: tokens that are not due, resources of containers.
-    incomplete
-        Volumes with a source that is not known: they may have further files.
-    problems
-        Why a source is not known although its object is.
+    ``files``: those whose content is known. ``kept``: paths of files that remain as they are (tokens that are not due,
+    resources of containers). ``volumes``: names of all volumes with files. ``incomplete``: volumes with a source that
+    is not known, which may have further files. ``problems``: why a source is not known although its object is.
     """
 
     files: dict[str, VolumeFile] = field(default_factory=dict)
@@ -132,12 +120,12 @@ class CurrentFiles:
 
     def lists(self) -> dict[str, list[str]]:
         """Return the paths in each volume of which all files are known."""
-        found: dict[str, list[str]] = {name: [] for name in sorted(self.volumes - self.incomplete)}
+        paths_by_volume: dict[str, list[str]] = {name: [] for name in sorted(self.volumes - self.incomplete)}
         for path in sorted({*self.files, *self.kept}):
             volume, _, rest = path.partition("/")
-            if volume in found:
-                found[volume].append(rest)
-        return found
+            if volume in paths_by_volume:
+                paths_by_volume[volume].append(rest)
+        return paths_by_volume
 
 
 def current(pod: Pod, objects: Objects, node: str) -> CurrentFiles:
@@ -145,33 +133,33 @@ def current(pod: Pod, objects: Objects, node: str) -> CurrentFiles:
 
     A source whose object or key is missing is not known, also if it is optional: its files stay as they are.
     """
-    found = CurrentFiles()
+    files_now = CurrentFiles()
     for index, volume in enumerate(pod["spec"].get("volumes") or ()):
-        where, name = f"spec.volumes[{index}]", str(volume["name"])
+        field_path, name = f"spec.volumes[{index}]", str(volume["name"])
         files: dict[str, VolumeFile] = {}
         kept: set[str] = set()
-        for source in sources(volume, where):
-            found.volumes.add(name)
-            known, fixed = _changing(source, objects)
+        for source in sources(volume, field_path):
+            files_now.volumes.add(name)
+            readable, fixed = _changing(source, objects)
             kept.update(fixed)
             try:
-                if known is not None:
-                    for path, data, mode in _files(pod, known, objects, node, {}):
+                if readable is not None:
+                    for path, data, mode in _files(pod, readable, objects, node, {}):
                         files[path] = VolumeFile(path=f"{name}/{path}", data=data, mode=mode)
                 elif source.kind in ("configMap", "secret"):
-                    found.incomplete.add(name)
+                    files_now.incomplete.add(name)
             except (MissingReferenceError, ScriptError) as error:
-                found.incomplete.add(name)
-                found.problems.append(str(error))
+                files_now.incomplete.add(name)
+                files_now.problems.append(str(error))
         try:
-            _refuse_overlaps({*files, *kept}, where)
+            _refuse_overlaps({*files, *kept}, field_path)
         except ScriptError as error:
-            found.incomplete.add(name)
-            found.problems.append(str(error))
+            files_now.incomplete.add(name)
+            files_now.problems.append(str(error))
             continue
-        found.kept.update(f"{name}/{path}" for path in kept)
-        found.files.update((file.path, file) for file in files.values())
-    return found
+        files_now.kept.update(f"{name}/{path}" for path in kept)
+        files_now.files.update((file.path, file) for file in files.values())
+    return files_now
 
 
 def _changing(source: VolumeSource, objects: Objects) -> tuple[VolumeSource | None, list[str]]:
@@ -187,8 +175,8 @@ def _changing(source: VolumeSource, objects: Objects) -> tuple[VolumeSource | No
         changing = [each for each in items if "resourceFieldRef" not in each]
         return replace(source, spec={**spec, "items": changing}), fixed
     if source.kind in ("configMap", "secret"):
-        held = objects.configmaps if source.kind == "configMap" else objects.secrets
-        return (source if source.name in held else None), []
+        objects_of_kind = objects.configmaps if source.kind == "configMap" else objects.secrets
+        return (source if source.name in objects_of_kind else None), []
     return source, []
 
 
@@ -218,23 +206,23 @@ def shown(pod: Pod) -> tuple[Any, ...]:
 
 
 def _keys(
-    data: dict[str, bytes] | None, source: Mapping[str, Any], where: str, default: int
+    data: dict[str, bytes] | None, source: Mapping[str, Any], field_path: str, default: int
 ) -> Iterator[tuple[str, bytes, int]]:
     if data is None:
         return
     items = source.get("items")
     if not items:
         for key, value in data.items():
-            yield inside(key, where), value, default
+            yield inside(key, field_path), value, default
         return
     for index, item in enumerate(items):
         key = str(item.get("key"))
         if key not in data:
             if source.get("optional"):
                 continue
-            raise MissingReferenceError(f"{where}.items[{index}]: there is no key {key!r}")
+            raise MissingReferenceError(f"{field_path}.items[{index}]: there is no key {key!r}")
         yield (
-            inside(str(item.get("path") or ""), f"{where}.items[{index}].path"),
+            inside(str(item.get("path") or ""), f"{field_path}.items[{index}].path"),
             data[key],
             _mode(item.get("mode"), default),
         )
@@ -243,13 +231,13 @@ def _keys(
 def _downward(
     pod: Mapping[str, Any],
     source: Mapping[str, Any],
-    where: str,
+    field_path: str,
     default: int,
     node: str,
     machine: Mapping[str, Decimal],
 ) -> Iterator[tuple[str, bytes, int]]:
     for index, item in enumerate(source.get("items") or ()):
-        place = f"{where}.items[{index}]"
+        place = f"{field_path}.items[{index}]"
         path = inside(str(item.get("path") or ""), f"{place}.path")
         if inner := item.get("fieldRef"):
             field = str(inner.get("fieldPath") or "")
@@ -263,10 +251,14 @@ def _downward(
                     f"spec.nodeName, spec.serviceAccountName"
                 )
         elif inner := item.get("resourceFieldRef"):
-            wanted = inner.get("containerName")
-            container = next((c for _, c in references.containers(pod["spec"]) if c.get("name") == wanted), None)
+            container_name = inner.get("containerName")
+            container = next(
+                (c for _, c in references.containers(pod["spec"]) if c.get("name") == container_name), None
+            )
             if container is None:
-                raise ScriptError(f"{place}.resourceFieldRef.containerName: {wanted!r} is no container of the pod")
+                raise ScriptError(
+                    f"{place}.resourceFieldRef.containerName: {container_name!r} is no container of the pod"
+                )
             text = environment.resource(container, inner, machine, f"{place}.resourceFieldRef")
         else:
             raise ScriptError(f"{place}: no source is set; allowed: fieldRef, resourceFieldRef")
@@ -299,12 +291,12 @@ def _go_quoted(text: str) -> str:
     return '"' + "".join(out) + '"'
 
 
-def inside(path: str, where: str) -> str:
+def inside(path: str, field_path: str) -> str:
     """Return a path inside a volume; raises ``ScriptError`` if it is absolute or has ``..``."""
-    clean(path, where)
+    clean(path, field_path)
     parts = path.split("/")
     if not path or path.startswith("/") or ".." in parts or any(ord(letter) < 32 for letter in path):
-        raise ScriptError(f"{where}: {path!r} is not allowed; allowed: a relative path without '..'")
+        raise ScriptError(f"{field_path}: {path!r} is not allowed; allowed: a relative path without '..'")
     return posixpath.normpath(path)
 
 

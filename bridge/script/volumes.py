@@ -1,4 +1,8 @@
-"""Volumes: files that the script writes, directories that it creates, and paths of the host that it uses."""
+"""Volumes: files that the script writes, directories that it creates, and paths of the host that it uses.
+
+A volume that an annotation names is a FUSE file system that a script of the user mounts, or CernVM-FS. It is a claim
+that nobody binds, as users of the interLink NATS plugin write it, or an emptyDir.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,18 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from bridge import names
 from bridge.errors import ScriptError
+from bridge.names import CVMFS_PREFIX, FUSE_PREFIX
 from bridge.protocol.model.requests import VolumeFile
-from bridge.script import fuse, volume_files
+from bridge.script import volume_files
 from bridge.script.quoting import clean
 from bridge.script.references import Objects
 from bridge.script.settings import BuildSettings
 from bridge.workload import quantity
 
 ALLOWED = ("configMap", "secret", "projected", "downwardAPI", "emptyDir", "hostPath")
+STAND_INS = ("persistentVolumeClaim", "emptyDir")
+"""Kinds of volumes that an annotation may replace."""
 _HOST_TYPES = ("", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket", "CharDevice", "BlockDevice")
 
 
@@ -60,50 +66,72 @@ def make(
     pod: Mapping[str, Any], config: BuildSettings, objects: Objects, node: str, machine: Mapping[str, Decimal]
 ) -> Volumes:
     """Return every volume of the pod, with its content."""
-    made = Volumes({}, [], {}, {}, {}, set())
-    scripts, shared = fuse.annotated(pod, names.FUSE_PREFIX), fuse.annotated(pod, names.CVMFS_PREFIX)
+    pod_volumes = Volumes({}, [], {}, {}, {}, set())
+    scripts, shared = annotated(pod, FUSE_PREFIX), annotated(pod, CVMFS_PREFIX)
     for index, volume in enumerate(pod["spec"].get("volumes") or ()):
-        where, name = f"spec.volumes[{index}]", str(volume["name"])
+        field_path, name = f"spec.volumes[{index}]", str(volume["name"])
         if name in scripts:
-            made.kinds[name] = "fuse"
-            made.fuse[name] = fuse.script(name, scripts[name], config)
+            pod_volumes.kinds[name] = "fuse"
+            pod_volumes.fuse[name] = _fuse_script(name, scripts[name], config)
         elif name in shared:
-            made.kinds[name] = "host"
-            made.host[name] = HostPath(fuse.cvmfs(name, config), "Directory", free=True)
-            made.shared.add(name)
+            pod_volumes.kinds[name] = "host"
+            pod_volumes.host[name] = HostPath(_cvmfs(name, config), "Directory", free=True)
+            pod_volumes.shared.add(name)
         elif (source := volume.get("emptyDir")) is not None:
-            made.kinds[name] = "scratch"
-            made.scratch[name] = Scratch(source.get("medium") == "Memory", _kibibytes(source.get("sizeLimit"), where))
-        elif (source := volume.get("hostPath")) is not None:
-            made.kinds[name] = "host"
-            made.host[name] = _host(source, f"{where}.hostPath", config)
-        else:
-            made.kinds[name] = "files"
-            made.files.extend(
-                file.model_copy(update={"path": f"{name}/{file.path}"})
-                for file in volume_files.content(pod, volume, where, objects, node, machine)
+            pod_volumes.kinds[name] = "scratch"
+            pod_volumes.scratch[name] = Scratch(
+                source.get("medium") == "Memory", _kibibytes(source.get("sizeLimit"), field_path)
             )
-    return made
+        elif (source := volume.get("hostPath")) is not None:
+            pod_volumes.kinds[name] = "host"
+            pod_volumes.host[name] = _host(source, f"{field_path}.hostPath", config)
+        else:
+            pod_volumes.kinds[name] = "files"
+            pod_volumes.files.extend(
+                file.model_copy(update={"path": f"{name}/{file.path}"})
+                for file in volume_files.content(pod, volume, field_path, objects, node, machine)
+            )
+    return pod_volumes
 
 
-def _kibibytes(limit: Any, where: str) -> int | None:
+def annotated(pod: Mapping[str, Any], prefix: str) -> dict[str, str]:
+    """Return the value of each annotation with a prefix, by volume."""
+    annotations = pod["metadata"].get("annotations") or {}
+    return {key.removeprefix(prefix): str(value) for key, value in annotations.items() if key.startswith(prefix)}
+
+
+def _fuse_script(volume: str, text: str, config: BuildSettings) -> str:
+    if not config.limits.allow_fuse:
+        raise ScriptError(f"annotation {FUSE_PREFIX}{volume} is not allowed at this site (limits.allow_fuse is false)")
+    return clean(text, f"annotation {FUSE_PREFIX}{volume}")
+
+
+def _cvmfs(volume: str, config: BuildSettings) -> str:
+    if not config.volumes.cvmfs_path:
+        raise ScriptError(
+            f"annotation {CVMFS_PREFIX}{volume} is not allowed at this site (volumes.cvmfs_path is empty)"
+        )
+    return config.volumes.cvmfs_path
+
+
+def _kibibytes(limit: Any, field_path: str) -> int | None:
     if limit is None:
         return None
     try:
         size = quantity.parse(limit)
     except ValueError as error:
-        raise ScriptError(f"{where}.emptyDir.sizeLimit: {error}") from error
+        raise ScriptError(f"{field_path}.emptyDir.sizeLimit: {error}") from error
     return max(1, quantity.whole(size / 1024)) if size > 0 else None
 
 
-def _host(source: Mapping[str, Any], where: str, config: BuildSettings) -> HostPath:
-    path = clean(str(source.get("path") or ""), f"{where}.path")
+def _host(source: Mapping[str, Any], field_path: str, config: BuildSettings) -> HostPath:
+    path = clean(str(source.get("path") or ""), f"{field_path}.path")
     kind = str(source.get("type") or "")
     if kind not in _HOST_TYPES:
-        raise ScriptError(f"{where}.type: {kind!r} is not allowed; allowed: {', '.join(_HOST_TYPES[1:])}")
+        raise ScriptError(f"{field_path}.type: {kind!r} is not allowed; allowed: {', '.join(_HOST_TYPES[1:])}")
     if not may_use(path, config):
         raise ScriptError(
-            f"{where}.path: {path!r} is not allowed; allowed at this site: below "
+            f"{field_path}.path: {path!r} is not allowed; allowed at this site: below "
             f"{', '.join(config.volumes.host_paths) or 'no path'}"
         )
     return HostPath(posixpath.normpath(path), kind, free=everything(config))

@@ -10,7 +10,6 @@ from typing import Any
 
 from bridge.core.threads import Supervisor
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
-from bridge.pools.submitter import submission
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import GRANTED, ContainerState, JobStatus, Termination
 from bridge.protocol.model.readiness import READY, Readiness
@@ -88,7 +87,7 @@ class FakePool:
         assert self.config is not None
         job, submit = (
             uid_of(pod),
-            submission.make(pod, self.config, objects, self.name, jobs=self.heard[0].user if self.heard else None),
+            build.build(pod, self.config, objects, self.name, jobs=self.heard[0].user if self.heard else None),
         )
         with self._lock:
             self._ask("submit", job)

@@ -1,57 +1,22 @@
-"""The submission of a pod to podbridge's submitter: its script and parameters."""
+"""The submission of a job to podbridge's submitter, and of files of its volumes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from bridge.errors import SiteRefusedError
 from bridge.pools.submitter.submitter_client import Client
-from bridge.protocol.model.job_user import JobUser
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import JobSubmission, VolumeFile
 from bridge.protocol.nats.envelope import GarbledError
 from bridge.protocol.nats.messages import UNKNOWN_LIBRARY, ScriptWithoutLibrary, SubmitMessage
-from bridge.script import build, library
-from bridge.script.buildconfig import BuildConfig
-from bridge.script.references import Objects
+from bridge.script import library
 
 LIBRARY_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
 """Reasons with which a submitter of another version refuses a script without its library."""
 
 PORTION = 2**18
 """Bytes of files in one request: base64 and JSON make it a third larger, and NATS servers allow 1 MiB by default."""
-
-
-def make(
-    pod: Mapping[str, Any],
-    config: BuildConfig,
-    objects: Objects,
-    pool: str,
-    grant_wait: float | None = None,
-    jobs: JobUser | None = None,
-) -> JobSubmission:
-    """Return the job of a pod for a site; raises ``ScriptError`` and ``MissingReferenceError``.
-
-    ``grant_wait``: seconds for which the script waits for a grant; ``None``: it needs none. ``jobs``: the user of the
-    site's jobs, if it has announced one.
-    """
-    script_job = build.build(pod, config, objects, pool, grant_wait, jobs)
-    metadata = pod["metadata"]
-    return JobSubmission(
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        script=script_job.script,
-        cpus=script_job.cpus,
-        memory=script_job.memory,
-        gpus=script_job.gpus,
-        gpu_resource=script_job.gpu_resource,
-        time_limit=script_job.time_limit,
-        flags=script_job.flags,
-        flavor=script_job.flavor,
-        grace=script_job.grace,
-        grant_wait=grant_wait,
-    )
 
 
 def send(client: Client, job: str, submission: JobSubmission, digest: str, timeout: float) -> JobStatus:

@@ -146,7 +146,7 @@ class SubmitterPool:
     def _build_and_send(self, pod: Pod, objects: Objects, wait: float | None) -> JobStatus:
         announced = self._announced
         user = announced[0].user if announced else None
-        job_submission = submission.make(pod, self._usable_config(), objects, self.name, wait, user)
+        job_submission = build.build(pod, self._usable_config(), objects, self.name, wait, user)
         return self.send(pod["metadata"]["uid"], job_submission)
 
     def withdraw(self, pod: Pod) -> JobStatus | None:

@@ -59,9 +59,9 @@ class ApptainerRuntime(Runtime):
     exec_mounts = True
     option_annotations = (names.SINGULARITY_MOUNTS, names.SINGULARITY_OPTIONS)
 
-    def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
+    def accept(self, container: Container, field_path: str, config: BuildSettings, image_root: str) -> None:
         """Refuse names that are no images, and variables that it cannot set."""
-        runtime_images.accept_image(container, where, config, image_root, self.schemes)
+        runtime_images.accept_image(container, field_path, config, image_root, self.schemes)
         for name in runtime_images.foreign(container):
             if name.startswith(_ITS_OWN):
                 runtime_images.refuse_name(
@@ -78,8 +78,8 @@ class ApptainerRuntime(Runtime):
         for mount in container.mounts:
             if mount.kind == "fuse" and (mount.read_only or any(letter.isspace() for letter in mount.path)):
                 raise ScriptError(
-                    f"{where}.volumeMounts: readOnly, or a place with blanks ({mount.path!r}), is not allowed for a "
-                    f"FUSE volume at this site (apptainer.fuse_mode is {config.section(Apptainer).fuse_mode})"
+                    f"{field_path}.volumeMounts: readOnly, or a place with blanks ({mount.path!r}), is not allowed for "
+                    f"a FUSE volume at this site (apptainer.fuse_mode is {config.section(Apptainer).fuse_mode})"
                 )
 
     def refused_user(

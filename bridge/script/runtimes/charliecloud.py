@@ -30,19 +30,19 @@ class CharliecloudRuntime(Runtime):
     settings = Charliecloud
     account_files = True
 
-    def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
+    def accept(self, container: Container, field_path: str, config: BuildSettings, image_root: str) -> None:
         """Refuse what ch-run has no option for."""
-        runtime_images.accept_image(container, where, config, image_root, self.schemes)
+        runtime_images.accept_image(container, field_path, config, image_root, self.schemes)
         runtime_images.accept_lines(container)
         if not container.command:
-            raise ScriptError(f"{where}.command: must be set at this site: charliecloud runs no entry points")
+            raise ScriptError(f"{field_path}.command: must be set at this site: charliecloud runs no entry points")
         for mount in container.mounts:
             if mount.kind != "own" and mount.path.startswith(_OF_THE_MACHINE) and mount.path != "/dev/shm":  # noqa: S108
                 raise ScriptError(
-                    f"{where}.volumeMounts: {mount.path!r} is not allowed at this site: it is the machine's"
+                    f"{field_path}.volumeMounts: {mount.path!r} is not allowed at this site: it is the machine's"
                 )
         if container.read_only_root:
-            raise ScriptError(f"{where}.securityContext.readOnlyRootFilesystem: true is not allowed at this site")
+            raise ScriptError(f"{field_path}.securityContext.readOnlyRootFilesystem: true is not allowed at this site")
 
     def options(self, plan: Plan) -> list[str]:
         """Return the variables of ``lib/runtime_charliecloud.bash``."""

@@ -35,19 +35,19 @@ class EnrootRuntime(Runtime):
     option_annotations = (names.ENROOT_MOUNTS, names.ENROOT_OPTIONS)
     secrets = ("run/enroot-credentials", "run/enroot.config")
 
-    def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
+    def accept(self, container: Container, field_path: str, config: BuildSettings, image_root: str) -> None:
         """Refuse names that are no images, mount paths with blanks, at which enroot splits, and names of variables.
 
         A shell of the image starts the command, and most shells drop names that they can't assign; ``enroot start
         --env`` refuses such names itself.
         """
-        runtime_images.accept_image(container, where, config, image_root, self.schemes)
+        runtime_images.accept_image(container, field_path, config, image_root, self.schemes)
         for name in runtime_images.foreign(container):
             runtime_images.refuse_name(container, name, "enroot", "letters, digits and _, no digit first")
         for mount in container.mounts:
             if any(letter.isspace() for letter in mount.path + mount.sub_path):
                 raise ScriptError(
-                    f"{where}.volumeMounts: {mount.path!r} is not allowed at this site: blanks in a place"
+                    f"{field_path}.volumeMounts: {mount.path!r} is not allowed at this site: blanks in a place"
                 )
 
     def refused_user(

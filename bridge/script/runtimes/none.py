@@ -16,10 +16,10 @@ class NoRuntime(Runtime):
     supports_mpi = False
     exec_mounts = True
 
-    def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
+    def accept(self, container: Container, field_path: str, config: BuildSettings, image_root: str) -> None:
         """Refuse containers without a command: there is no image whose command could run."""
         if not container.command:
-            raise ScriptError(f"{where}.command: must be set at this site: it runs no images")
+            raise ScriptError(f"{field_path}.command: must be set at this site: it runs no images")
 
     def has_network(self, config: BuildSettings) -> bool:
         """Return ``True``: processes of the machine always have its network."""

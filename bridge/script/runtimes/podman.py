@@ -37,9 +37,9 @@ class PodmanRuntime(Runtime):
     settings = Podman
     supports_mpi = False
 
-    def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
+    def accept(self, container: Container, field_path: str, config: BuildSettings, image_root: str) -> None:
         """Refuse names that are no images, and variables that podman itself would obey."""
-        target, field = runtime_images.accept_image(container, where, config, image_root, self.schemes)
+        target, field = runtime_images.accept_image(container, field_path, config, image_root, self.schemes)
         if _TRANSPORT.fullmatch(target.removeprefix("docker://")):
             raise ScriptError(
                 f"{field}: {target!r} is not allowed; allowed: names with a registry, <registry>/{target}"
@@ -47,8 +47,8 @@ class PodmanRuntime(Runtime):
         runtime_images.accept_lines(container)
         if container.command and _is_list(container.command[0]):
             raise ScriptError(
-                f"{where}.command[0]: {container.command[0]!r} is not allowed at this site: podman reads it as a list; "
-                f"allowed: the name of a program"
+                f"{field_path}.command[0]: {container.command[0]!r} is not allowed at this site: podman reads it as a "
+                f"list; allowed: the name of a program"
             )
         for name, value in container.environment.items():
             if name.startswith(" "):

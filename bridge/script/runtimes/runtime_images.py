@@ -33,7 +33,7 @@ _POLICIES = ("Always", "IfNotPresent", "Never")
 
 
 def accept_image(
-    container: Container, where: str, config: BuildSettings, root: str, schemes: Sequence[str]
+    container: Container, field_path: str, config: BuildSettings, root: str, schemes: Sequence[str]
 ) -> tuple[str, str]:
     """Refuse an image that is not at a registry or in a directory that the site keeps for images.
 
@@ -46,7 +46,7 @@ def accept_image(
     name = container.image
     if not _IMAGE.fullmatch(name) or ".." in name.split("/"):
         raise ScriptError(
-            f"{where}.image: {name!r} is not allowed; allowed: the name of an image, a URL of one, or an "
+            f"{field_path}.image: {name!r} is not allowed; allowed: the name of an image, a URL of one, or an "
             f"absolute path, made of letters, digits and _ . / : @ + # % = ~ -"
         )
     if root and (not _IMAGE.fullmatch(root) or ".." in root.split("/")):
@@ -56,10 +56,10 @@ def accept_image(
         )
     prefix = root or config.runtime.image_prefix
     if "://" in name or name.startswith("/"):
-        target, field = name, f"{where}.image"
+        target, field = name, f"{field_path}.image"
     else:
         target = _with_prefix(name, prefix)
-        field = f"annotation {names.IMAGE_ROOT}" if root else f"{where}.image"
+        field = f"annotation {names.IMAGE_ROOT}" if root else f"{field_path}.image"
     _accept_target(target, field, config, schemes)
     return target, field
 

@@ -53,10 +53,10 @@ class Runtime(ABC):
         return (resources.files("bridge.script") / "lib" / f"runtime_{self.library}.bash").read_text("utf-8")
 
     @abstractmethod
-    def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
+    def accept(self, container: Container, field_path: str, config: BuildSettings, image_root: str) -> None:
         """Raise ``ScriptError`` for what this runtime does not support.
 
-        ``where`` is the path of the container in the pod; ``image_root`` is the annotation of that name, or empty.
+        ``field_path`` is the path of the container in the pod; ``image_root`` is the annotation of that name, or empty.
         """
 
     def refused_user(

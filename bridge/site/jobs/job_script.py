@@ -5,7 +5,7 @@ from __future__ import annotations
 from bridge.errors import SiteRefusedError
 from bridge.protocol.nats import messages
 from bridge.script import library
-from bridge.site.config.site_config import ContainerLogs, SiteConfig
+from bridge.site.config.site_config import SiteConfig
 
 LARGEST_SCRIPT = 32 * 2**20
 
@@ -13,7 +13,7 @@ LARGEST_SCRIPT = 32 * 2**20
 def whole(script: str | messages.ScriptWithoutLibrary, config: SiteConfig) -> str:
     """Return the script with the library, if it came without, and with the site's settings before all else."""
     if isinstance(script, messages.ScriptWithoutLibrary):
-        text = library.known(script.library)
+        text = library.of_digest(script.library)
         if text is None:
             raise SiteRefusedError(
                 f"no library {script.library!r} here", reason=messages.UNKNOWN_LIBRARY, retryable=True
@@ -21,11 +21,8 @@ def whole(script: str | messages.ScriptWithoutLibrary, config: SiteConfig) -> st
         script = f"{script.before}{text}{script.after}"
     if len(script) > LARGEST_SCRIPT:
         raise SiteRefusedError(f"the script is larger than {LARGEST_SCRIPT} bytes", reason="ScriptTooLarge")
-    settings = _settings(config.container_logs)
+    logs = config.container_logs
+    # as bridge/script/lib/logs.bash reads them; later lines can't change them
+    settings = f"readonly PODBRIDGE_LOG_MAX_SIZE={logs.max_bytes} PODBRIDGE_LOG_MAX_FILES={logs.max_files}"
     first, newline, rest = script.partition("\n")
     return f"{first}\n{settings}\n{rest}" if newline and first.startswith("#!") else f"{settings}\n{script}"
-
-
-def _settings(logs: ContainerLogs) -> str:
-    """Return the limits of logs, as ``bridge/script/lib/logs.bash`` reads them; later lines can't change them."""
-    return f"readonly PODBRIDGE_LOG_MAX_SIZE={logs.max_bytes} PODBRIDGE_LOG_MAX_FILES={logs.max_files}"

@@ -33,11 +33,11 @@ from bridge.errors import (
     SiteDownError,
     SiteUnknownOutcomeError,
 )
-from bridge.pools.submitter import submission
 from bridge.pools.submitter.job_view import JobView, Part
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.nats.messages import CancelMessage, Event, Grant, Snapshot, SubmitMessage
+from bridge.script import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from bridge.site.batch.batch_interface import BatchJob
@@ -327,7 +327,7 @@ class SitePool:
 
     def _send(self, pod: Any, objects: Objects, wait: float | None) -> JobStatus:
         assert pod["spec"]["containers"][0].get("command"), "the cache keeps only a part of this pod"
-        made = submission.make(pod, CONFIG, objects, self.name, wait)
+        made = build.build(pod, CONFIG, objects, self.name, wait)
         body = SubmitMessage.of(made, "true\n")
         status = self._ask(lambda: self.site.answers.submit(OWNER, UID, body).status)
         self.view.submitted(status, self.site.clock.monotonic())

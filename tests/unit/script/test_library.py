@@ -14,7 +14,7 @@ RUNTIMES = ("apptainer", "charliecloud", "enroot", "none", "podman")
 def test_a_library_is_known_by_its_digest(runtime):
     digest = hashlib.sha256(library.text(runtime).encode()).hexdigest()
     assert library.digest(runtime) == digest
-    assert library.known(digest) == library.text(runtime)
+    assert library.of_digest(digest) == library.text(runtime)
 
 
 def test_each_runtime_has_a_library_of_its_own():
@@ -23,7 +23,7 @@ def test_each_runtime_has_a_library_of_its_own():
 
 @pytest.mark.parametrize("digest", ["", "0" * 64, "apptainer"])
 def test_what_is_none_of_them_is_not_known(digest):
-    assert library.known(digest) is None
+    assert library.of_digest(digest) is None
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -14,7 +14,8 @@ import pytest
 
 from bridge.errors import ScriptError
 from bridge.protocol.model.job_user import JobUser
-from bridge.script.build import ScriptJob, build
+from bridge.protocol.model.requests import JobSubmission
+from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from tests.unit.script.pods import pod, shell
@@ -43,7 +44,7 @@ def config(runtime: str, setting: str = "refuse", **more: Any) -> BuildConfig:
 
 def made(
     context: dict[str, Any], settings: BuildConfig, jobs: JobUser | None, outer: dict[str, Any] | None = None
-) -> ScriptJob:
+) -> JobSubmission:
     spec = {"securityContext": outer or {}, "containers": [shell("id", securityContext=context)]}
     return build(pod(spec), settings, Objects(), "node", jobs=jobs)
 
