@@ -22,7 +22,7 @@ from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.nats.messages import Event
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.request_server import Announcer as WireAnnouncer
-from bridge.protocol.nats.request_server import serve
+from bridge.protocol.nats.request_server import Server
 from bridge.site.announce import Announcer, Presence, Publisher
 from bridge.site.batch.batch_interface import BatchSystem
 from bridge.site.batch_list import BatchList
@@ -292,7 +292,7 @@ def run(path: Path, pool: str | None) -> int:
     except BatchError as error:
         log.warning("the batch system does not answer", extra=kv(why=error))
     link = nats_link(config, service.name)
-    serve(link, config.nats.prefix, config.pool, service.handlers, service.clock, folder=service.folder.id)
+    Server(link, config.nats.prefix, config.pool, service.handlers, service.clock, folder=service.folder.id)
     service.start(WireAnnouncer(link, config.nats.prefix, config.pool))
     link.watch(service.connection_changed)
     link.start(supervisor)

@@ -37,20 +37,10 @@ class InvalidGroupError(BridgeError):
 class Membership:
     """The place of one pod in its group.
 
-    Attributes
-    ----------
-    size
-        Number of members that the group should have; at least ``minimum``.
-    minimum
-        Number of members without which no member starts.
-    slot
-        Index of the pod in the group, from 0 to ``size - 1``; ``None`` if the kind has none: slots follow the names.
-    together
-        Number of members that may share one node.
-    completed
-        Number of members that had succeeded when the pod was created; their pods may be deleted.
-    alone
-        Whether the pod has a job of its own.
+    The group should have ``size`` members, and none starts without ``minimum`` of them; ``together`` may share a node.
+    ``slot`` is the index of the pod, from 0 to ``size - 1``; ``None`` if the kind has none: slots follow the names.
+    ``completed`` members had succeeded when the pod was created; their pods may be deleted. ``alone``: the pod has a
+    job of its own.
     """
 
     key: GroupRef

@@ -21,7 +21,7 @@ from bridge.apps.cli import main as cli
 from bridge.site import service
 from bridge.site.batch.batch_interface import Amount, BatchJob, BatchJobRequest, BatchSystem, Capacity, Site
 from bridge.site.batch.batch_table import SYSTEMS
-from bridge.site.batch.local_settings import Local
+from bridge.site.batch.local_resources import Local
 
 STATES = "NULLSITE_STATES"
 QUESTIONS = "questions"

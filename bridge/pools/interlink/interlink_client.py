@@ -22,16 +22,9 @@ from pydantic import ValidationError
 from bridge.clock import Clock
 from bridge.config.interlink import InterlinkSection
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.interlink import messages
 from bridge.interlink.job_status import job_status
 from bridge.interlink.log_options import sent_options
-from bridge.interlink.messages import (
-    CreateStruct,
-    PingResponse,
-    PodCreateRequests,
-    PodStatus,
-    RetrievedPodData,
-    as_json,
-)
 from bridge.interlink.objects import ObjectPart
 from bridge.logs import kv
 from bridge.pools.interlink.interlink_exchange import Exchange
@@ -91,7 +84,7 @@ class Ping:
     does not work.
     """
 
-    response: PingResponse
+    response: messages.PingResponse
     degraded: str = ""
 
 
@@ -124,7 +117,7 @@ class PluginClient:
             raise SiteDownError(f"{error}") from error
         if answer.status < 500 and answer.status not in (400, 422):
             raise error
-        return Ping(PingResponse(), f"HTTP {answer.status}")
+        return Ping(messages.PingResponse(), f"HTTP {answer.status}")
 
     def _pong(self, answer: Answer) -> Ping:
         if answer.is_page:
@@ -132,23 +125,25 @@ class PluginClient:
         try:
             content = answer.json()
         except SiteError:  # interLink accepts any text
-            return Ping(PingResponse())
+            return Ping(messages.PingResponse())
         if not isinstance(content, dict):
-            return Ping(PingResponse())
+            return Ping(messages.PingResponse())
         try:
-            return Ping(PingResponse.model_validate(content))
+            return Ping(messages.PingResponse.model_validate(content))
         except ValidationError as error:
             _unusable("ping")
-            return Ping(PingResponse.model_validate(_valid(content, error)), f"invalid values: {_explain(error)}")
+            return Ping(
+                messages.PingResponse.model_validate(_valid(content, error)), f"invalid values: {_explain(error)}"
+            )
 
     # --- pods ---------------------------------------------------------------------------------------------------------
-    def create(self, body: RetrievedPodData | PodCreateRequests, job: str, timeout: float) -> str:
+    def create(self, body: messages.RetrievedPodData | messages.PodCreateRequests, job: str, timeout: float) -> str:
         """Create a pod; return the batch system's name of its job.
 
         Raises SiteUnknownOutcomeError unless the plugin has certainly created the pod, or certainly not.
         """
-        content = as_json(body)
-        if isinstance(body, RetrievedPodData):
+        content = messages.as_json(body)
+        if isinstance(body, messages.RetrievedPodData):
             content.setdefault("jobConfig", _NO_BUILDER)
         form, *others = self._forms
         answer = self._create(form, content, timeout)
@@ -174,7 +169,7 @@ class PluginClient:
         except SiteError as error:
             raise SiteUnknownOutcomeError(str(error)) from error
         for entry in answer_content if isinstance(answer_content, list) else [answer_content]:
-            created = _message(CreateStruct, entry)
+            created = _message(messages.CreateStruct, entry)
             if created is not None and created.pod_uid == job:
                 return created.pod_jid
         raise SiteUnknownOutcomeError(
@@ -279,7 +274,7 @@ class PluginClient:
         for entry in entries:
             uid = entry.get("UID") if isinstance(entry, dict) else None
             pod = pods_by_uid.get(uid) if isinstance(uid, str) else None
-            status = _message(PodStatus, entry) if pod is not None else None
+            status = _message(messages.PodStatus, entry) if pod is not None else None
             try:
                 if pod is None or status is None:
                     raise SiteError("the answer is of another pod, or it is not a PodStatus")
@@ -300,7 +295,7 @@ class PluginClient:
         A log that is followed is requested with its first piece: some plugins answer only when the container writes,
         and the caller must be able to close the log until then.
         """
-        body = as_json(sent_options(pod, options, self._clock.time()))
+        body = messages.as_json(sent_options(pod, options, self._clock.time()))
         exchange = self._transport.exchange(None if options.follow else self._section.timeout)
         pieces = LogPieces(lambda: self._open_log(body, exchange), exchange, options.limit_bytes)
         if not options.follow:
@@ -363,7 +358,7 @@ def _sent(pod: Pod) -> Pod:
     }
 
 
-def _bounded(pod: Pod, status: PodStatus) -> PodStatus:
+def _bounded(pod: Pod, status: messages.PodStatus) -> messages.PodStatus:
     """Return the answer without init containers that the pod does not have."""
     spec = pod.get("spec") or {}
     # a list, not a set: the plugin's name may be any JSON value, also one that has no hash

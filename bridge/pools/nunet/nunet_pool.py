@@ -8,18 +8,9 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bridge import names
+from bridge import errors, names
 from bridge.clock import Clock
 from bridge.config.nunet import NunetGroupSection, NunetSection
-from bridge.errors import (
-    ScriptError,
-    SiteDownError,
-    SiteError,
-    SiteRefusedError,
-    SiteUnknownOutcomeError,
-    UnknownJobError,
-    UntracedJobError,
-)
 from bridge.logs import kv
 from bridge.pools.nunet import capacity, dialect, dms_logs, pod_annotations, pod_request, statuses
 from bridge.pools.nunet.dialect import JobAnswer
@@ -130,7 +121,7 @@ class NunetPool(PolledPool):
             if (placed := self._placement.of(uid)) is not None:
                 held_resources[uid] = placed
             elif (pod := self.followed.get(uid)) is not None and "spec" in pod:  # another process has submitted it
-                with contextlib.suppress(ScriptError):
+                with contextlib.suppress(errors.ScriptError):
                     held_resources[uid] = Placed(status.host, pod_request.resources(pod), -1.0)
         return held_resources
 
@@ -161,11 +152,11 @@ class NunetPool(PolledPool):
         with retryable():
             self._update_peers(self._section.ping_period)
         if not (readiness := self.ready()).ok:
-            raise SiteDownError(readiness.message)
+            raise errors.SiteDownError(readiness.message)
         if (shown_job := self._shown_job(uid)) is not None:
             return self._status_of_shown(pod, *shown_job)
         if dialect.services_of(self._all_peers, uid=uid) and "no-job" not in values:
-            raise UnknownJobError("a peer that is not in the pool shows a job of the pod", hint=_HINT)
+            raise errors.UnknownJobError("a peer that is not in the pool shows a job of the pod", hint=_HINT)
         requested = pod_request.resources(pod)
         peer = self._placement.place(uid, requested, values, self._held_resources().values())
         if self._section.peer_field:
@@ -176,9 +167,9 @@ class NunetPool(PolledPool):
                 job = self._dms.submit(body, self._submit_timeout)
                 with self._jobs_lock:
                     self._ids[uid] = job
-        except SiteUnknownOutcomeError:
+        except errors.SiteUnknownOutcomeError:
             raise  # the job may hold its resources
-        except SiteError:
+        except errors.SiteError:
             self._placement.release(uid)
             raise
         answer = JobAnswer(job=job, status="queued", message=f"submitted for {peer.short_name}")
@@ -192,7 +183,7 @@ class NunetPool(PolledPool):
         uid = uid_of(pod)
         try:
             status = self.status(pod)
-        except UnknownJobError:
+        except errors.UnknownJobError:
             if not forget:
                 raise
             status = None  # the pod has failed before its job had an id
@@ -203,7 +194,7 @@ class NunetPool(PolledPool):
         if status is None or status.phase == "ended":
             return status
         if status.job_id == uid:
-            raise SiteRefusedError(
+            raise errors.SiteRefusedError(
                 "the job cannot be cancelled: a peer shows it without the id that the DMS needs; the pod stays until "
                 "the job has ended",
                 reason="NoJobId",
@@ -211,7 +202,7 @@ class NunetPool(PolledPool):
             )
         if not self._section.cancel_path:
             limit = f": {status.message}" if status.message else ""
-            raise SiteRefusedError(
+            raise errors.SiteRefusedError(
                 f"job {status.job_id} cannot be cancelled: no cancelPath is configured; the pod stays until the "
                 f"job has ended{limit}",
                 reason="NoCancelPath",
@@ -223,7 +214,7 @@ class NunetPool(PolledPool):
     def status(self, pod: Pod) -> JobStatus | None:
         """Request the state of one job; ``None`` if the DMS does not know it."""
         requested_at = self._clock.monotonic()
-        with POOL_REQUESTS.labels(self.name, "status", "error").count_exceptions(SiteError):
+        with POOL_REQUESTS.labels(self.name, "status", "error").count_exceptions(errors.SiteError):
             status = self._state(self.followed.whole(pod))
         POOL_REQUESTS.labels(self.name, "status", "ok").inc()
         self.followed.apply({uid_of(pod): status}, requested_at)
@@ -234,7 +225,7 @@ class NunetPool(PolledPool):
         for pod in pods:
             try:
                 status_by_uid[uid_of(pod)] = self._state(pod)
-            except UnknownJobError as error:  # no failure of the DMS
+            except errors.UnknownJobError as error:  # no failure of the DMS
                 log.debug("the job of a pod is not known", extra=kv(pool=self.name, error=error))
         return status_by_uid
 
@@ -251,7 +242,7 @@ class NunetPool(PolledPool):
         word, earlier_word = pod_annotations.no_job(pod), self._submissions.word(uid)
         if word and word != earlier_word and intent(pod) != (self.name, word):
             return None
-        raise (UntracedJobError if earlier_word is None else UnknownJobError)(
+        raise (errors.UntracedJobError if earlier_word is None else errors.UnknownJobError)(
             "the pod may have been submitted, and the DMS cannot say whether it has a job of it: no peer shows one",
             hint=_HINT,
         )
@@ -285,7 +276,7 @@ class NunetPool(PolledPool):
         job_ids = {uid_of(other): self._job_id(other) for other in self.followed.pods()}
         with self._jobs_lock:
             if any(other_job == job and other != uid for other, other_job in (job_ids | self._ids).items()):
-                raise UnknownJobError(f"a peer or the DMS states the job of another pod: {job[:_SHOWN]!r}")
+                raise errors.UnknownJobError(f"a peer or the DMS states the job of another pod: {job[:_SHOWN]!r}")
             self._ids[uid] = job
         return self._status(pod, answer, job, peer)
 
@@ -341,7 +332,7 @@ class NunetPool(PolledPool):
         self._update_peers(self._section.ping_period)
         shown_job = self._shown_job(uid_of(pod), job or "") or self._shown_job(uid_of(pod))
         if shown_job is None or not shown_job[1].log_url:
-            raise SiteRefusedError("the DMS shows no log of the job yet", retryable=True)
+            raise errors.SiteRefusedError("the DMS shows no log of the job yet", retryable=True)
         return shown_job[1].log_url
 
     def unfollow(self, job: str) -> None:
@@ -360,5 +351,5 @@ def _single(shown: Sequence[tuple[Peer, Service]]) -> tuple[Peer, Service] | Non
     """Return the only peer that shows a job; raises UnknownJobError if there are several."""
     if len(shown) > 1:
         peers = ", ".join(peer.short_name for peer, _ in shown[:_MOST_NAMED])
-        raise UnknownJobError(f"several peers show the job of the pod, and one at most has it: {peers}")
+        raise errors.UnknownJobError(f"several peers show the job of the pod, and one at most has it: {peers}")
     return shown[0] if shown else None

@@ -75,17 +75,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One peer.
-
-    Parameters
-    ----------
-    free
-        Free resources.
-    gpu_kinds
-        Kinds of all GPUs, also of those that are not free.
-    price
-        NTX for an hour; ``None``: the peer does not state it.
-    """
+    """One peer. ``gpu_kinds``: of all GPUs, also of those that are not ``free``. ``price``: NTX for an hour."""
 
     id: str
     available: bool

@@ -45,15 +45,9 @@ class PolledPool(abc.ABC):
 
     A subclass implements the abstract methods. It applies each other answer about a job to :attr:`followed`.
 
-    Parameters
-    ----------
-    poll_period, ping_period
-        Seconds between two polls of all jobs, and between two pings.
-    batch
-        Pods in one request for states, at most.
-    late
-        Seconds after its time-out for which the site may still carry out a submission that got no answer: the API has
-        no deadlines, and a batch system can take long to accept a job.
+    ``poll_period`` and ``ping_period``: seconds between two polls of all jobs, and between two pings. ``batch``: pods
+    in one request for states, at most. ``late``: seconds after its time-out for which the site may still carry out a
+    submission that got no answer: the API has no deadlines, and a batch system can take long to accept a job.
     """
 
     lists = refreshes = False

@@ -53,16 +53,9 @@ class RecordSource(Protocol):
 class StoreSynchronizer:
     """Synchronizes one store with one source. Every process reads at its start; only the leader writes.
 
-    Parameters
-    ----------
-    leads
-        Returns whether this process is the leader.
-    name
-        The label of the metrics.
-    reachable
-        Returns whether requests to the store can succeed. While it returns false, no request is sent.
-
-    The event ``loaded`` is set when the store has answered for the first time.
+    ``leads`` returns whether this process is the leader, ``reachable`` whether requests to the store can succeed: while
+    it returns false, no request is sent. ``name`` is the label of the metrics. The event ``loaded`` is set when the
+    store has answered for the first time.
     """
 
     def __init__(

@@ -9,14 +9,8 @@ from dataclasses import dataclass
 class Readiness:
     """Whether a pool accepts submissions. ``reason`` and ``message`` are empty if it does.
 
-    Parameters
-    ----------
-    reason
-        CamelCase, for conditions of the virtual node.
-    message
-        One sentence: why the pool accepts no submissions.
-    transient
-        The state ends without an intervention: for example, a message of the site is still on its way.
+    ``reason`` is CamelCase, for conditions of the virtual node; ``message`` is one sentence. ``transient``: the state
+    ends without an intervention, for example because a message of the site is still on its way.
     """
 
     reason: str = ""

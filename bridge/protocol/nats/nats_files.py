@@ -116,7 +116,7 @@ def write(
     folder.chmod(0o700)
     pool_files = sorted(pools_folder.iterdir()) if pools_folder.is_dir() else []
     site_permissions_by_pool |= {
-        file.stem: site_permissions(prefix, file.stem) for file in pool_files if _is_secret(file)
+        file.stem: site_permissions(prefix, file.stem) for file in pool_files if file.suffix in (SEED, PASSWORD)
     }
     if not site_permissions_by_pool:
         raise ConfigError("pools: none given, and the folder has none from an earlier run")
@@ -245,10 +245,6 @@ def _bucket(folder: Path, jetstream: bool, requested_name: str) -> str:
     file = folder / BUCKET
     earlier_name = file.read_text().strip() if file.exists() else ""
     return (requested_name or earlier_name or DEFAULT_BUCKET) if jetstream or earlier_name else ""
-
-
-def _is_secret(file: Path) -> bool:
-    return file.suffix in (SEED, PASSWORD)
 
 
 def _secret(base: Path, passwords: bool, new_files: list[Path]) -> Path:

@@ -12,28 +12,13 @@ from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import LogOptions
+from bridge.protocol.nats import messages
 from bridge.protocol.nats.envelope import GarbledError, pack, parse, parse_body
 from bridge.protocol.nats.log_reader import LogReader
-from bridge.protocol.nats.messages import (
-    WRONG_FOLDER,
-    CancelMessage,
-    Description,
-    Files,
-    Grant,
-    Logs,
-    Message,
-    Reply,
-    Request,
-    Snapshot,
-    SnapshotPage,
-    Status,
-    SubmitMessage,
-    SubmittedMessage,
-)
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.subjects import Subjects
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=messages.Message)
 
 SUBMIT_TIMEOUT = 60.0
 CANCEL_TIMEOUT = 30.0
@@ -77,38 +62,40 @@ class PoolClient:
         self._link, self._pool, self._owner, self._clock, self._folder = link, pool, owner, clock, folder
         self._subjects = Subjects(prefix, pool, owner)
 
-    def submit(self, job: str, submit: SubmitMessage, timeout: float = SUBMIT_TIMEOUT) -> SubmittedMessage:
+    def submit(
+        self, job: str, submit: messages.SubmitMessage, timeout: float = SUBMIT_TIMEOUT
+    ) -> messages.SubmittedMessage:
         """Submit a job; return the existing one if the site has it already."""
         subject = self._subjects.submit(submit.namespace, submit.name, job)
-        answer = self._parse(SubmittedMessage, self._request(subject, job, submit, timeout))
+        answer = self._parse(messages.SubmittedMessage, self._request(subject, job, submit, timeout))
         self._check(answer.status)
         return answer
 
-    def cancel(self, job: str, cancel: CancelMessage, timeout: float = CANCEL_TIMEOUT) -> Status:
+    def cancel(self, job: str, cancel: messages.CancelMessage, timeout: float = CANCEL_TIMEOUT) -> messages.Status:
         """Cancel a job."""
         return self._status(self._request(self._subjects.cancel(job), job, cancel, timeout))
 
-    def status(self, job: str, timeout: float = TIMEOUT) -> Status:
+    def status(self, job: str, timeout: float = TIMEOUT) -> messages.Status:
         """Request the state of one job."""
         return self._status(self._request(self._subjects.status(job), job, None, timeout))
 
-    def grant(self, job: str, grant: Grant, timeout: float = TIMEOUT) -> Status:
+    def grant(self, job: str, grant: messages.Grant, timeout: float = TIMEOUT) -> messages.Status:
         """Let the waiting script of a job begin."""
         return self._status(self._request(self._subjects.grant(job), job, grant, timeout))
 
-    def describe(self, timeout: float = TIMEOUT) -> Description:
+    def describe(self, timeout: float = TIMEOUT) -> messages.Description:
         """Request the announcement and the BuildConfig."""
-        return self._parse(Description, self._request(self._subjects.describe, "", None, timeout))
+        return self._parse(messages.Description, self._request(self._subjects.describe, "", None, timeout))
 
-    def files(self, job: str, files: Files, timeout: float = TIMEOUT) -> None:
+    def files(self, job: str, files: messages.Files, timeout: float = TIMEOUT) -> None:
         """Replace files in volumes of a job."""
         self._request(self._subjects.files(job), job, files, timeout)
 
     def snapshot(self, after: str = "", limit: int = PAGE, timeout: float = SNAPSHOT_TIMEOUT) -> Page:
         """Request a page of all jobs. A job with an invalid state does not make the page invalid."""
-        body = self._request(self._subjects.snapshot, "", Snapshot(after=after, limit=limit), timeout)
+        body = self._request(self._subjects.snapshot, "", messages.Snapshot(after=after, limit=limit), timeout)
         try:
-            message = parse_body(SnapshotPage, body)
+            message = parse_body(messages.SnapshotPage, body)
         except GarbledError:
             page = _parse_job_by_job(body)
         else:
@@ -122,15 +109,15 @@ class PoolClient:
         stream = secrets.token_hex(16)
         reader = LogReader(self._link, self._subjects, stream)
         try:
-            self._request(self._subjects.logs(job), job, Logs.of(options, stream), timeout)
+            self._request(self._subjects.logs(job), job, messages.Logs.of(options, stream), timeout)
         except BaseException:
             reader.close()
             raise
         return reader
 
-    def _request(self, subject: str, job: str, body: Message | None, timeout: float) -> dict[str, object]:
+    def _request(self, subject: str, job: str, body: messages.Message | None, timeout: float) -> dict[str, object]:
         folder = self._folder()
-        request = Request(
+        request = messages.Request(
             pool=self._pool,
             owner=self._owner,
             folder=folder,
@@ -141,10 +128,10 @@ class PoolClient:
         data = pack(request)
         for _ in range(TRIES):
             try:
-                reply = parse(Reply, self._link.request(subject, data, timeout))
+                reply = parse(messages.Reply, self._link.request(subject, data, timeout))
             except GarbledError as error:
                 raise SiteUnknownOutcomeError(f"the answer of pool {self._pool} is invalid: {error}") from error
-            if reply.error is None or reply.error.reason != WRONG_FOLDER:
+            if reply.error is None or reply.error.reason != messages.WRONG_FOLDER:
                 break  # otherwise it was not carried out
         if (problem := reply.error) is not None:
             reason = problem.reason if _REASON.fullmatch(problem.reason) else "SiteRefused"
@@ -156,8 +143,8 @@ class PoolClient:
             )
         return reply.body
 
-    def _status(self, body: object) -> Status:
-        answer = self._parse(Status, body)
+    def _status(self, body: object) -> messages.Status:
+        answer = self._parse(messages.Status, body)
         if answer.status is not None:
             self._check(answer.status)
         return answer
@@ -180,16 +167,16 @@ def _parse_job_by_job(body: dict[str, object]) -> Page:
     """Parse a page job by job; raise SiteError if a UID is invalid, because the page then shows no job as gone."""
     entries = body.get("jobs")
     try:
-        page = parse_body(SnapshotPage, {**body, "jobs": []})
+        page = parse_body(messages.SnapshotPage, {**body, "jobs": []})
         jobs, unreadable, last_uid = [], set(), ""
         for entry in entries if isinstance(entries, list) else []:
             try:
-                status = parse_body(Status, {"status": entry}).status
+                status = parse_body(messages.Status, {"status": entry}).status
                 if status is None:
                     raise GarbledError("null instead of a job")
             except GarbledError:
                 uid = entry.get("job") if isinstance(entry, dict) else None
-                last_uid = parse_body(Request, {"pool": "x", "owner": "x", "deadline": 0, "job": uid}).job
+                last_uid = parse_body(messages.Request, {"pool": "x", "owner": "x", "deadline": 0, "job": uid}).job
                 if not last_uid:
                     raise
                 unreadable.add(last_uid)

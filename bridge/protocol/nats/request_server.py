@@ -9,34 +9,15 @@ from typing import Protocol
 from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.errors import BridgeError, SiteError, SiteRefusedError, SiteTooLargeError
 from bridge.logs import kv
+from bridge.protocol.nats import messages
 from bridge.protocol.nats.envelope import LIMITS, GarbledError, pack, parse, parse_body
 from bridge.protocol.nats.log_streams import StreamClosed, Streams, Write
-from bridge.protocol.nats.messages import (
-    WRONG_FOLDER,
-    Announce,
-    BuildConfigMessage,
-    CancelMessage,
-    Description,
-    Event,
-    Files,
-    Grant,
-    Logs,
-    Message,
-    Problem,
-    Reply,
-    Request,
-    Snapshot,
-    SnapshotPage,
-    Status,
-    SubmitMessage,
-    SubmittedMessage,
-)
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_session import Respond, TracedRespond
 from bridge.protocol.nats.subjects import ANY, Subjects, last_token, owner_of
 from bridge.telemetry import tracing
 
-__all__ = ["Announcer", "Server", "StreamClosed", "SubmitterHandlers", "Write", "serve"]
+__all__ = ["Announcer", "Server", "StreamClosed", "SubmitterHandlers", "Write"]
 
 log = logging.getLogger(__name__)
 
@@ -56,15 +37,15 @@ class SubmitterHandlers(Protocol):
     ``InternalError``.
     """
 
-    def submit(self, owner: str, job: str, submit: SubmitMessage) -> SubmittedMessage: ...  # noqa: D102
-    def cancel(self, owner: str, job: str, cancel: CancelMessage) -> Status: ...  # noqa: D102
-    def status(self, owner: str, job: str) -> Status: ...  # noqa: D102
-    def grant(self, owner: str, job: str, grant: Grant) -> Status: ...  # noqa: D102
-    def snapshot(self, owner: str, snapshot: Snapshot) -> SnapshotPage: ...  # noqa: D102
-    def files(self, owner: str, job: str, files: Files) -> None: ...  # noqa: D102
-    def describe(self) -> Description: ...  # noqa: D102
+    def submit(self, owner: str, job: str, submit: messages.SubmitMessage) -> messages.SubmittedMessage: ...  # noqa: D102
+    def cancel(self, owner: str, job: str, cancel: messages.CancelMessage) -> messages.Status: ...  # noqa: D102
+    def status(self, owner: str, job: str) -> messages.Status: ...  # noqa: D102
+    def grant(self, owner: str, job: str, grant: messages.Grant) -> messages.Status: ...  # noqa: D102
+    def snapshot(self, owner: str, snapshot: messages.Snapshot) -> messages.SnapshotPage: ...  # noqa: D102
+    def files(self, owner: str, job: str, files: messages.Files) -> None: ...  # noqa: D102
+    def describe(self) -> messages.Description: ...  # noqa: D102
 
-    def logs(self, owner: str, job: str, logs: Logs, write: Write) -> None:
+    def logs(self, owner: str, job: str, logs: messages.Logs, write: Write) -> None:
         """Write a log, and return at its end. Runs on a thread of its own.
 
         ``write`` sends a piece of any size, and waits while the window is full. It raises :class:`StreamClosed` if the
@@ -74,18 +55,11 @@ class SubmitterHandlers(Protocol):
         """
 
 
-def serve(
-    link: Link, prefix: str, pool: str, handlers: SubmitterHandlers, clock: Clock = SYSTEM_CLOCK, *, folder: str = ""
-) -> Server:
-    """Answer the requests to a pool from now on. If a pool has several submitters, one of them answers each request.
+class Server:
+    """Answers the requests to one pool. If a pool has several submitters, one of them answers each request.
 
     ``folder``: id of the submitter's folder.
     """
-    return Server(link, prefix, pool, handlers, clock, folder)
-
-
-class Server:
-    """Answers the requests to one pool."""
 
     def __init__(
         self,
@@ -100,17 +74,21 @@ class Server:
         self._prefix = prefix
         subjects = Subjects(prefix, pool, ANY)
         self._streams = Streams(link, subjects, clock)
-        handlers_by_kind: dict[str, Callable[[Request], Message | None]] = {
+        handlers_by_kind: dict[str, Callable[[messages.Request], messages.Message | None]] = {
             "submit": lambda request: handlers.submit(
-                request.owner, request.job, parse_body(SubmitMessage, request.body)
+                request.owner, request.job, parse_body(messages.SubmitMessage, request.body)
             ),
             "cancel": lambda request: handlers.cancel(
-                request.owner, request.job, parse_body(CancelMessage, request.body)
+                request.owner, request.job, parse_body(messages.CancelMessage, request.body)
             ),
             "status": lambda request: handlers.status(request.owner, request.job),
-            "grant": lambda request: handlers.grant(request.owner, request.job, parse_body(Grant, request.body)),
-            "files": lambda request: handlers.files(request.owner, request.job, parse_body(Files, request.body)),
-            "snapshot": lambda request: handlers.snapshot(request.owner, parse_body(Snapshot, request.body)),
+            "grant": lambda request: handlers.grant(
+                request.owner, request.job, parse_body(messages.Grant, request.body)
+            ),
+            "files": lambda request: handlers.files(
+                request.owner, request.job, parse_body(messages.Files, request.body)
+            ),
+            "snapshot": lambda request: handlers.snapshot(request.owner, parse_body(messages.Snapshot, request.body)),
             "describe": lambda _request: handlers.describe(),
         }
         patterns = subjects.requests()
@@ -119,7 +97,7 @@ class Server:
         link.subscribe(patterns["logs"], self._logs, queue=pool, threads=THREADS["logs"])
 
     def _handler(
-        self, kind: str, handler: Callable[[Request], Message | None]
+        self, kind: str, handler: Callable[[messages.Request], messages.Message | None]
     ) -> Callable[[str, bytes, Respond | None], None]:
         def handle(subject: str, data: bytes, respond: Respond | None) -> None:
             if respond is None:
@@ -148,7 +126,7 @@ class Server:
 
         try:
             request = self._request("logs", subject, data)
-            options = parse_body(Logs, request.body)
+            options = parse_body(messages.Logs, request.body)
             owner, job = request.owner, request.job
             self._streams.start(
                 owner, job, options.stream, lambda write: self._handlers.logs(owner, job, options, write), answer
@@ -156,9 +134,9 @@ class Server:
         except Exception as error:
             answer(error)
 
-    def _request(self, kind: str, subject: str, data: bytes) -> Request:
+    def _request(self, kind: str, subject: str, data: bytes) -> messages.Request:
         """Parse a request; raise unless pool, folder, owner and job are correct and its deadline is not over."""
-        request = parse(Request, data)
+        request = parse(messages.Request, data)
         if request.pool != self._pool:
             raise SiteRefusedError(f"a request to pool {request.pool}; this is pool {self._pool}", reason="WrongPool")
         if kind not in _WITHOUT_JOB and (not request.job or request.job != last_token(subject)):
@@ -172,7 +150,7 @@ class Server:
         if request.folder and request.folder != self._folder:
             raise SiteRefusedError(
                 f"a request for folder {request.folder} was not carried out: this submitter has folder {self._folder}",
-                reason=WRONG_FOLDER,
+                reason=messages.WRONG_FOLDER,
                 retryable=True,
                 hint="All submitters of a pool must use the same folder on a shared file system.",
             )
@@ -186,24 +164,25 @@ class Server:
             )
         return request
 
-    def _reply(self, answer: Message | None) -> Reply:
-        return Reply(folder=self._folder, body=answer.model_dump(mode="json") if answer else {})
+    def _reply(self, answer: messages.Message | None) -> messages.Reply:
+        return messages.Reply(folder=self._folder, body=answer.model_dump(mode="json") if answer else {})
 
-    def _respond(self, respond: Respond, kind: str, answer: Message | None) -> None:
+    def _respond(self, respond: Respond, kind: str, answer: messages.Message | None) -> None:
         """Send an answer. A snapshot that cannot be sent is shortened; another answer becomes an error."""
         try:
             while True:
-                reply = answer if isinstance(answer, Reply) else self._reply(answer)
+                reply = answer if isinstance(answer, messages.Reply) else self._reply(answer)
                 try:
-                    respond(pack(reply, LIMITS[Reply]))
+                    respond(pack(reply, LIMITS[messages.Reply]))
                     return
                 except (GarbledError, SiteTooLargeError) as error:
-                    if isinstance(answer, Reply):
+                    if isinstance(answer, messages.Reply):
                         raise
-                    if isinstance(answer, SnapshotPage) and len(answer.jobs) > 1:
+                    if isinstance(answer, messages.SnapshotPage) and len(answer.jobs) > 1:
                         answer = answer.model_copy(update={"jobs": answer.jobs[: len(answer.jobs) // 2], "more": True})
-                    elif isinstance(answer, SubmittedMessage):
-                        answer = Reply(folder=self._folder)  # an unknown outcome: a refusal means that there is no job
+                    elif isinstance(answer, messages.SubmittedMessage):
+                        # an unknown outcome: a refusal means that there is no job
+                        answer = messages.Reply(folder=self._folder)
                     else:
                         answer = refusal(error, kind)
         except SiteError as error:
@@ -216,25 +195,27 @@ class Announcer:
     def __init__(self, link: Link, prefix: str, pool: str) -> None:
         self._link, self._subjects = link, Subjects(prefix, pool, ANY)
 
-    def publish_announce(self, announce: Announce) -> None:
+    def publish_announce(self, announce: messages.Announce) -> None:
         """Publish the announcement."""
         self._link.publish(self._subjects.announce, pack(announce))
 
-    def publish_buildconfig(self, config: BuildConfigMessage) -> None:
+    def publish_buildconfig(self, config: messages.BuildConfigMessage) -> None:
         """Publish the BuildConfig."""
         self._link.publish(self._subjects.buildconfig, pack(config))
 
-    def publish_event(self, event: Event) -> None:
+    def publish_event(self, event: messages.Event) -> None:
         """Publish a change of a job to its owner. A job without an owner has no event."""
         if event.status.owner:
             self._link.publish(self._subjects.of(event.status.owner).event, pack(event))
 
 
-def refusal(error: BaseException, kind: str) -> Reply:
+def refusal(error: BaseException, kind: str) -> messages.Reply:
     """Return an error as an answer."""
     if isinstance(error, BridgeError):
         text = str(error)[:_LONGEST_MESSAGE]
-        return Reply(error=Problem(reason=error.reason, message=text, retryable=error.retryable, hint=error.hint))
+        return messages.Reply(
+            error=messages.Problem(reason=error.reason, message=text, retryable=error.retryable, hint=error.hint)
+        )
     log.error("a request failed", extra=kv(kind=kind), exc_info=error)
     text = f"{kind} failed at the site: {type(error).__name__}; see the submitter's log"
-    return Reply(error=Problem(reason="InternalError", message=text, retryable=True))
+    return messages.Reply(error=messages.Problem(reason="InternalError", message=text, retryable=True))

@@ -12,17 +12,8 @@ from pydantic import Field
 from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
+from bridge.site.batch import batch_interface
 from bridge.site.batch import condor_text as text
-from bridge.site.batch.batch_interface import (
-    Amount,
-    BatchJob,
-    BatchJobRequest,
-    BatchSystem,
-    Capacity,
-    Environment,
-    Site,
-    job_environment,
-)
 from bridge.site.batch.commands import Commands, command_environment, portions
 from bridge.site.files.atomic_files import write
 from bridge.site.files.beneath import Below
@@ -59,22 +50,22 @@ class HTCondor(SettingsPart):
         None, examples=["collector.example:9618"], description="Address of the collector; default: as configured."
     )
     submit_lines: Words = Field([], description='More lines of submit files, e.g. +ProjectName = "x".')
-    environment: Environment = Field({})
+    environment: batch_interface.Environment = Field({})
     remove_held: bool = Field(True, description="Remove held jobs, with the reason of the hold.")
 
 
-class CondorBatch(BatchSystem):
+class CondorBatch(batch_interface.BatchSystem):
     """One schedd, as the user who runs the submitter."""
 
     kind = "htcondor"
     settings = HTCondor
     period = 10.0
 
-    def __init__(self, config: HTCondor, site: Site) -> None:
+    def __init__(self, config: HTCondor, site: batch_interface.Site) -> None:
         self._config = config
-        self._environment = job_environment(self._config.environment)
+        self._environment = batch_interface.job_environment(self._config.environment)
         self._commands = Commands(
-            self._config.bin_dir, self._config.timeout, command_environment(job_environment({}), KEPT)
+            self._config.bin_dir, self._config.timeout, command_environment(batch_interface.job_environment({}), KEPT)
         )
 
     def version(self) -> str:
@@ -83,7 +74,7 @@ class CondorBatch(BatchSystem):
         return f"htcondor {match[1] if match else ''}".strip()
 
     # --- one job ------------------------------------------------------------------------------------------------------
-    def submit(self, request: BatchJobRequest) -> str:
+    def submit(self, request: batch_interface.BatchJobRequest) -> str:
         """Run condor_submit with a wrapper that starts the job's own script and contains no secret."""
         if request.flags:
             raise BatchError(f"flags {list(request.flags)}: this batch system takes none")
@@ -93,7 +84,7 @@ class CondorBatch(BatchSystem):
         command = ("condor_submit", *self._address_options(), "-terse", "job.sub")
         return self._commands.submit(request.uid, *command, cwd=folder, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER)
 
-    def submit_file(self, request: BatchJobRequest) -> str:
+    def submit_file(self, request: batch_interface.BatchJobRequest) -> str:
         """Return the submit file of a job."""
         folder = text.value(str(request.folder))
         # a job that started and lost its machine must not start again; one that runs too long ends
@@ -143,7 +134,7 @@ class CondorBatch(BatchSystem):
                 raise BatchError(f"condor_rm: {result.words}", retryable=True)
 
     # --- all jobs -----------------------------------------------------------------------------------------------------
-    def jobs(self) -> dict[str, BatchJob]:
+    def jobs(self) -> dict[str, batch_interface.BatchJob]:
         """Run condor_q, once for all jobs; remove held jobs if ``remove_held`` is set."""
         listed_jobs = text.jobs(self._query(f"{text.UID} =!= undefined"), held_ends=self._config.remove_held)
         held_ids = [job.id for job in listed_jobs if job.reason in text.HELD_REASONS and job.phase == "ended"]
@@ -154,15 +145,15 @@ class CondorBatch(BatchSystem):
                 log.warning("held jobs not removed yet", extra=kv(why=error))
         return {job.id: job for job in listed_jobs}
 
-    def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
+    def past(self, ids: Collection[str]) -> dict[str, batch_interface.BatchJob]:
         """Run condor_history. It prints the newest first: an older job with the same id is from before a reset."""
-        jobs_by_id: dict[str, BatchJob] = {}
+        jobs_by_id: dict[str, batch_interface.BatchJob] = {}
         sorted_ids = sorted(ids)
         for start in range(0, len(sorted_ids), 100):
             self._read_past(sorted_ids[start : start + 100], jobs_by_id)
         return {job.id: job for job in jobs_by_id.values() if job.phase == "ended"}
 
-    def _read_past(self, ids: list[str], jobs_by_id: dict[str, BatchJob]) -> None:
+    def _read_past(self, ids: list[str], jobs_by_id: dict[str, batch_interface.BatchJob]) -> None:
         """Add the newest record of each job to ``jobs_by_id``.
 
         With ``-limit``, condor_history ends at the last of the records instead of reading the whole history. If an id
@@ -195,20 +186,20 @@ class CondorBatch(BatchSystem):
             "condor_history", *schedd_options, "-json", "-attributes", attributes, *options, "-constraint", constraint
         ).out
 
-    def capacity(self) -> Capacity:
+    def capacity(self) -> batch_interface.Capacity:
         """Run condor_status and add up the slots."""
         pool_options = ["-pool", self._config.pool] if self._config.pool else []
         result = self._commands.ask(
             "condor_status", *pool_options, "-json", "-attributes", ",".join(text.SLOT_ATTRIBUTES)
         )
         total, free = text.slots(result.out)
-        return Capacity(_amount(total), _amount(free))
+        return batch_interface.Capacity(_amount(total), _amount(free))
 
     def _address_options(self) -> list[str]:
         config = self._config
         return [*(["-pool", config.pool] if config.pool else []), *(["-name", config.schedd] if config.schedd else [])]
 
 
-def _amount(counts: Mapping[str, int]) -> Amount:
+def _amount(counts: Mapping[str, int]) -> batch_interface.Amount:
     gpus = {GPU_RESOURCE: counts["GPUs"]} if counts["TotalGPUs"] else {}
-    return Amount(counts["Cpus"], counts["Memory"] * MIB, gpus)
+    return batch_interface.Amount(counts["Cpus"], counts["Memory"] * MIB, gpus)

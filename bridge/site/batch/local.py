@@ -19,20 +19,11 @@ from dataclasses import replace
 from bridge import job_ends
 from bridge.errors import BatchError
 from bridge.logs import kv
+from bridge.site.batch import batch_interface, processes
 from bridge.site.batch import local_resources as room
-from bridge.site.batch import processes
-from bridge.site.batch.batch_interface import (
-    Amount,
-    BatchJob,
-    BatchJobRequest,
-    BatchSystem,
-    Capacity,
-    Site,
-    job_environment,
-)
 from bridge.site.batch.local_leftovers import Leftovers
 from bridge.site.batch.local_records import Claim, Record, Records
-from bridge.site.batch.local_settings import Local
+from bridge.site.batch.local_resources import Local
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +52,7 @@ exec bash "$3/job.sh"
 """
 
 
-class LocalBatch(BatchSystem):
+class LocalBatch(batch_interface.BatchSystem):
     """Jobs of this machine. :meth:`jobs`, which the leader calls, also starts and ends them."""
 
     kind = "local"
@@ -70,12 +61,12 @@ class LocalBatch(BatchSystem):
     lag = 1.0
     eager = one_machine = True
 
-    def __init__(self, config: Local, site: Site) -> None:
+    def __init__(self, config: Local, site: batch_interface.Site) -> None:
         self._config, self._clock = config, site.clock
         self._lock = threading.Lock()
         self._records = Records(site.folder / "local")
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._leftovers = Leftovers(config, site.clock)
+        self._leftovers = Leftovers(batch_interface.job_environment(config.environment), site.clock)
         self._guarded_at = self._swept_at = float("-inf")
         self._waits_since: dict[str, float] = {}
         """Monotonic time since which this process waits for a job's claim file, or for its end after SIGTERM."""
@@ -88,7 +79,7 @@ class LocalBatch(BatchSystem):
         system = os.uname()
         return f"local {system.sysname} {system.release}"
 
-    def submit(self, request: BatchJobRequest) -> str:
+    def submit(self, request: batch_interface.BatchJobRequest) -> str:
         """Add a job to the end of the queue; refuse one that can never fit."""
         job = Record(
             uid=request.uid,
@@ -123,7 +114,7 @@ class LocalBatch(BatchSystem):
                 if self._records.exists(job):
                     (self._records.path / f"{job}.cancel").touch(mode=0o600)
 
-    def jobs(self) -> dict[str, BatchJob]:
+    def jobs(self) -> dict[str, batch_interface.BatchJob]:
         """Record ends, start jobs that fit, and return all jobs."""
         with self._lock, _records_needed():
             now, monotonic = self._clock.time(), self._clock.monotonic()
@@ -150,7 +141,7 @@ class LocalBatch(BatchSystem):
         except OSError as error:
             self._failed = error
 
-    def capacity(self) -> Capacity:
+    def capacity(self) -> batch_interface.Capacity:
         """Return the resources of the machine, and what jobs leave of them."""
         with self._lock, _records_needed():
             self._records.read_new()
@@ -161,9 +152,9 @@ class LocalBatch(BatchSystem):
         def devices(count: int) -> dict[str, int]:
             return {name: count} if total.devices else {}
 
-        return Capacity(
-            Amount(total.cpus, total.memory, devices(len(total.devices))),
-            Amount(
+        return batch_interface.Capacity(
+            batch_interface.Amount(total.cpus, total.memory, devices(len(total.devices))),
+            batch_interface.Amount(
                 max(0, free.cpus - sum(job.cpus for job in waiting)),
                 max(0, free.memory - sum(job.memory for job in waiting)),
                 devices(max(0, len(free.devices) - sum(job.gpus for job in waiting))),
@@ -185,7 +176,7 @@ class LocalBatch(BatchSystem):
             self._launch(started)
 
     def _launch(self, job: Record) -> None:
-        variables = job_environment(self._config.environment)
+        variables = batch_interface.job_environment(self._config.environment)
         if self._room.devices:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, job.devices))
         words = ["bash", "-c", _LAUNCH, "podbridge-job", str(self._records.path / f"{job.id}.pid"), job.uid, job.folder]

@@ -11,12 +11,11 @@ import logging
 import os
 import signal
 import subprocess
+from collections.abc import Mapping
 
 from bridge.clock import Clock
 from bridge.logs import kv
 from bridge.site.batch import processes
-from bridge.site.batch.batch_interface import job_environment
-from bridge.site.batch.local_settings import Local
 
 log = logging.getLogger(__name__)
 
@@ -25,17 +24,17 @@ LONGEST = 60.0
 
 
 class Leftovers:
-    """Runs the removals, at the same time and without waiting for them."""
+    """Runs the removals with these variables, at the same time and without waiting for them."""
 
-    def __init__(self, config: Local, clock: Clock) -> None:
-        self._config, self._clock = config, clock
+    def __init__(self, environment: Mapping[str, str], clock: Clock) -> None:
+        self._environment, self._clock = dict(environment), clock
         self._running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
 
     def gone(self, uid: str, folder: str) -> bool:
         """Return whether the removal for a killed job has ended; the first call starts it."""
         if uid not in self._running:
             try:
-                child = self._begin(folder)
+                child = processes.start(["bash", f"{folder}/job.sh", "leftovers"], folder, self._environment)
             except OSError as error:
                 if error.errno in processes.SHORTAGES:
                     raise
@@ -52,7 +51,3 @@ class Leftovers:
             child.wait()
         del self._running[uid]
         return True
-
-    def _begin(self, folder: str) -> subprocess.Popen[bytes]:
-        environment = job_environment(self._config.environment)
-        return processes.start(["bash", f"{folder}/job.sh", "leftovers"], folder, environment)

@@ -17,27 +17,8 @@ from pydantic import Field
 from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
-from bridge.site.batch import adopted, batch_user
+from bridge.site.batch import adopted, batch_interface, batch_user, commands
 from bridge.site.batch import slurm_text as text
-from bridge.site.batch.batch_interface import (
-    NAME_PREFIX,
-    Amount,
-    BatchJob,
-    BatchJobRequest,
-    BatchSystem,
-    Capacity,
-    Environment,
-    Site,
-    job_environment,
-)
-from bridge.site.batch.commands import (
-    CommandNotFoundError,
-    CommandResult,
-    Commands,
-    CommandTimeoutError,
-    command_environment,
-    portions,
-)
 from bridge.site.batch.slurm_flags import allowed_flags, check_caps, held_options, merged, without_own
 
 log = logging.getLogger(__name__)
@@ -88,27 +69,27 @@ class Slurm(SettingsPart):
     gres: dict[str, str] = Field(
         {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}, description="Gres for an extended resource, e.g. gpu:a100."
     )
-    environment: Environment = Field({})
+    environment: batch_interface.Environment = Field({})
     accounting: Literal["auto", "never"] = Field("auto", description="Run sacct for jobs that squeue no longer lists.")
 
 
-class SlurmBatch(BatchSystem):
+class SlurmBatch(batch_interface.BatchSystem):
     """One Slurm cluster, as the user who runs the submitter."""
 
     kind = "slurm"
     settings = Slurm
     period = 5.0
 
-    def __init__(self, slurm: Slurm, site: Site) -> None:
+    def __init__(self, slurm: Slurm, site: batch_interface.Site) -> None:
         self._config = slurm
         self._partitions = [flavor.partition for flavor in site.flavors if flavor.partition]
         if slurm.partition:
             self._partitions.append(slurm.partition)
         # sbatch passes its environment to the job (--export=ALL): no login shell, and no variable of this process
-        self._commands = Commands(
+        self._commands = commands.Commands(
             slurm.bin_dir,
             slurm.timeout,
-            command_environment(job_environment(slurm.environment), KEPT),
+            commands.command_environment(batch_interface.job_environment(slurm.environment), KEPT),
             {str(name): words for name, words in slurm.programs.items()},
         )
         self._adopted = adopted.names(site.folder)
@@ -122,7 +103,7 @@ class SlurmBatch(BatchSystem):
         return f"slurm {result.out.split()[-1]}" if result.out.split() else "slurm"
 
     # --- one job ------------------------------------------------------------------------------------------------------
-    def submit(self, request: BatchJobRequest) -> str:
+    def submit(self, request: batch_interface.BatchJobRequest) -> str:
         """Run sbatch. The script that Slurm stores starts the job's own script and contains no secret."""
         folder = shlex.quote(str(request.folder))
         bash = self._config.bash
@@ -136,7 +117,7 @@ class SlurmBatch(BatchSystem):
             request.uid, "sbatch", *words, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
         )
 
-    def words(self, request: BatchJobRequest) -> list[str]:
+    def words(self, request: batch_interface.BatchJobRequest) -> list[str]:
         """Return the options of sbatch for a job; raises :class:`BatchError` if the user's flags are not allowed.
 
         With ``flags_win``, the user's flags replace the options of the flavor, and these replace the pod's requests.
@@ -182,7 +163,7 @@ class SlurmBatch(BatchSystem):
         return [*requested_options, *flags, *self._required_options(request), *site_options]
 
     @staticmethod
-    def _required_options(request: BatchJobRequest) -> list[str]:
+    def _required_options(request: batch_interface.BatchJobRequest) -> list[str]:
         return [
             "--parsable",
             f"--job-name={request.name}",
@@ -194,7 +175,7 @@ class SlurmBatch(BatchSystem):
             f"--chdir={request.folder}",
         ]
 
-    def _gres(self, request: BatchJobRequest) -> list[str]:
+    def _gres(self, request: batch_interface.BatchJobRequest) -> list[str]:
         """Return the generic resources of the flavor, and the pod's GPUs, of the flavor's kind if it names one."""
         flavor_gres = list(request.flavor.generic_resources) if request.flavor else []
         if not request.gpus:
@@ -206,12 +187,12 @@ class SlurmBatch(BatchSystem):
 
     def find(self, uid: str) -> str | None:
         """Run squeue for the name."""
-        jobs = text.jobs(self._squeue(f"--name={NAME_PREFIX}{uid}"))
+        jobs = text.jobs(self._squeue(f"--name={batch_interface.NAME_PREFIX}{uid}"))
         return min((job.id for job in jobs if job.uid == uid), key=int, default=None)
 
     def cancel(self, ids: Collection[str]) -> None:
         """Run scancel: SIGTERM, and SIGKILL after KillWait."""
-        for portion in portions(ids):
+        for portion in commands.portions(ids):
             result = self._commands.run("scancel", *portion)
             complaints = [
                 line
@@ -222,7 +203,7 @@ class SlurmBatch(BatchSystem):
                 raise BatchError(f"scancel: {'; '.join(complaints)}", retryable=True)
 
     # --- all jobs -----------------------------------------------------------------------------------------------------
-    def jobs(self) -> dict[str, BatchJob]:
+    def jobs(self) -> dict[str, batch_interface.BatchJob]:
         """Run squeue, once for all jobs."""
         return {job.id: job for job in text.jobs(self._squeue(), self._adopted)}
 
@@ -245,21 +226,21 @@ class SlurmBatch(BatchSystem):
             extra=_EPOCH,
         ).out
 
-    def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
+    def past(self, ids: Collection[str]) -> dict[str, batch_interface.BatchJob]:
         """Run sacct, if there is accounting. For an id that was assigned twice, it reports the newer job."""
         now = time.monotonic()
         if now < self._no_accounting_until:
             return {}
         if now < self._accounting_rests_until:
             raise BatchError("sacct did not answer a moment ago", retryable=True)
-        jobs: dict[str, BatchJob] = {}
-        for portion in portions(ids):
+        jobs: dict[str, batch_interface.BatchJob] = {}
+        for portion in commands.portions(ids):
             try:
                 result = self._sacct(portion)
-            except CommandNotFoundError:
+            except commands.CommandNotFoundError:
                 self._no_accounting_until = now + ACCOUNTING_RETRY
                 return {}
-            except CommandTimeoutError:
+            except commands.CommandTimeoutError:
                 self._accounting_rests_until = time.monotonic() + ACCOUNTING_REST
                 raise
             if result.code != 0 and "accounting storage is disabled" in result.err + result.out:
@@ -270,18 +251,18 @@ class SlurmBatch(BatchSystem):
             jobs.update((job.id, job) for job in text.past_jobs(result.out, _user_name, self._adopted))
         return jobs
 
-    def _sacct(self, ids: Collection[str]) -> CommandResult:
+    def _sacct(self, ids: Collection[str]) -> commands.CommandResult:
         options = ("--noheader", "--parsable2", "--allocations", f"--format={text.SACCT_FORMAT}")
         return self._commands.run("sacct", *options, f"--jobs={','.join(ids)}", extra=_EPOCH)
 
-    def capacity(self) -> Capacity:
+    def capacity(self) -> batch_interface.Capacity:
         """Run sinfo and add up the working nodes of this site's partitions."""
         result = self._commands.ask("sinfo", "--noheader", "--Node", "--Format", text.SINFO_FORMAT, extra=_EPOCH)
         nodes = text.nodes(result.out, set(self._partitions))
-        total, free = Amount(), Amount()
+        total, free = batch_interface.Amount(), batch_interface.Amount()
         for node in nodes:
             total, free = _plus(total, node.total, self._resources), _plus(free, node.free, self._resources)
-        return Capacity(total, free)
+        return batch_interface.Capacity(total, free)
 
     def _resources(self, gres: str) -> str | None:
         """Return the extended resource of a gres (``gpu`` or ``gpu:a100``)."""
@@ -296,10 +277,12 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
-def _plus(amount: Amount, node_amount: text.NodeAmount, resource: text.Naming) -> Amount:
+def _plus(
+    amount: batch_interface.Amount, node_amount: batch_interface.Amount, resource: text.Naming
+) -> batch_interface.Amount:
     extended = dict(amount.extended)
-    for gres, count in node_amount.gres.items():
+    for gres, count in node_amount.extended.items():
         name = resource(gres)
         if name is not None:
             extended[name] = extended.get(name, 0) + count
-    return Amount(amount.cpus + node_amount.cpus, amount.memory + node_amount.memory, extended)
+    return batch_interface.Amount(amount.cpus + node_amount.cpus, amount.memory + node_amount.memory, extended)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bridge import gres_text, job_ends
 from bridge.job_ends import End
 from bridge.protocol.model.identifiers import UID_PATTERN
-from bridge.site.batch.batch_interface import NAME_PREFIX, BatchJob, Phase
+from bridge.site.batch.batch_interface import NAME_PREFIX, Amount, BatchJob, Phase
 
 FORMAT = "%i|%T|%N|%S|%e|%j|%r"
 SACCT_FORMAT = "JobIDRaw,State,NodeList,Start,End,JobName,ExitCode"
@@ -177,21 +177,12 @@ def _moment(word: str) -> float | None:
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class NodeAmount:
-    """CPUs, bytes of memory, and generic resources by ``name`` or ``name:type``."""
-
-    cpus: int = 0
-    memory: int = 0
-    gres: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """One working node."""
+    """One working node. ``extended`` of its amounts are generic resources by ``name`` or ``name:type``."""
 
     name: str
-    total: NodeAmount
-    free: NodeAmount
+    total: Amount
+    free: Amount
 
 
 _BAD = ("down", "drain", "drng", "fail", "err", "futur", "unk", "inval", "blocked", "reboot", "powering_down")
@@ -215,8 +206,8 @@ def nodes(output: str, partitions: Set[str]) -> list[NodeInfo]:
         free_gres = {kind: max(0, count - used_gres.get(kind, 0)) for kind, count in total_gres.items()}
         nodes_by_name[name] = NodeInfo(
             name,
-            NodeAmount(busy + idle, size, total_gres),
-            NodeAmount(idle, max(0, size - allocated_memory), free_gres),
+            Amount(busy + idle, size, total_gres),
+            Amount(idle, max(0, size - allocated_memory), free_gres),
         )
     return list(nodes_by_name.values())
 

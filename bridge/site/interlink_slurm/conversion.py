@@ -14,16 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.errors import ConfigError
-from bridge.site.interlink_slurm import tsocks
-from bridge.site.interlink_slurm.slurm_config import (
-    DEFAULT_OPTIONS,
-    DEFAULT_PORT,
-    FlavorPart,
-    SlurmConfig,
-    TaintPart,
-    memory,
-    read,
-)
+from bridge.site.interlink_slurm import slurm_config, tsocks
 
 FOLDER = "podbridge"
 """podbridge's own directory in ``DataRootFolder``. Upstream ignores directories without a ``JobID.jid``."""
@@ -65,7 +56,7 @@ def convert(text: str, source: str, environ: Mapping[str, str], cwd: str, pool: 
 
     Raises :class:`ConfigError`.
     """
-    config, warnings = read(text, source, environ)
+    config, warnings = slurm_config.read(text, source, environ)
     root = _data_root(config, source, cwd)
     header, footer = _surroundings(config, source, warnings)
     values: dict[str, Any] = {
@@ -100,32 +91,34 @@ def convert(text: str, source: str, environ: Mapping[str, str], cwd: str, pool: 
     return Conversion(values, _listen(config, source, warnings), tuple(warnings))
 
 
-def _data_root(config: SlurmConfig, source: str, cwd: str) -> str:
+def _data_root(config: slurm_config.SlurmConfig, source: str, cwd: str) -> str:
     if not config.DataRootFolder:
         raise ConfigError(f"{source}: DataRootFolder is not set", hint="name the directory of jobs, with / at its end")
     return posixpath.normpath(posixpath.join(cwd, config.DataRootFolder))
 
 
-def _listen(config: SlurmConfig, source: str, warnings: list[str]) -> str:
+def _listen(config: slurm_config.SlurmConfig, source: str, warnings: list[str]) -> str:
     if config.Socket.startswith("unix://"):
         return config.Socket
     if config.Socket:
         warnings.append(f"Socket: {config.Socket!r} does not begin with unix://, so SidecarPort is used")
-    port = config.SidecarPort or DEFAULT_PORT
+    port = config.SidecarPort or slurm_config.DEFAULT_PORT
     if not config.SidecarPort:
-        warnings.append(f"SidecarPort is not set; {DEFAULT_PORT} is used, as in the examples of the plugin")
+        warnings.append(
+            f"SidecarPort is not set; {slurm_config.DEFAULT_PORT} is used, as in the examples of the plugin"
+        )
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise ConfigError(f"{source}: SidecarPort: {port!r} is not allowed; allowed: 1 to 65535")
     return f"127.0.0.1:{int(port)}"
 
 
-def _level(config: SlurmConfig) -> str:
+def _level(config: slurm_config.SlurmConfig) -> str:
     if config.VerboseLogging:
         return "debug"
     return "error" if config.ErrorsOnlyLogging else "info"
 
 
-def _slurm(config: SlurmConfig, environ: Mapping[str, str]) -> dict[str, Any]:
+def _slurm(config: slurm_config.SlurmConfig, environ: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     command_words = {name: _command(getattr(config, key), environ) for name, key in _PROGRAMS.items()}
     sbatch_folder = posixpath.dirname((command_words["sbatch"] or [""])[0])
@@ -164,7 +157,7 @@ def _command(text: str, environ: Mapping[str, str]) -> list[str]:
         return [replaced]
 
 
-def _runtime(config: SlurmConfig, source: str) -> dict[str, Any]:
+def _runtime(config: slurm_config.SlurmConfig, source: str) -> dict[str, Any]:
     prefix = config.ImagePrefix or "docker://"
     if config.ContainerRuntime == "enroot":
         enroot = {"executable": config.EnrootPath or "enroot", "options": config.EnrootDefaultOptions}
@@ -178,9 +171,11 @@ def _runtime(config: SlurmConfig, source: str) -> dict[str, Any]:
     return {"runtime": {"kind": kind, "image_prefix": prefix}, "apptainer": {"executable": path, **_options(config)}}
 
 
-def _options(config: SlurmConfig) -> dict[str, Any]:
+def _options(config: slurm_config.SlurmConfig) -> dict[str, Any]:
     """Return switches of ``[apptainer]`` for the options that the file names; all others are off, as upstream's."""
-    words = [word for text in config.SingularityDefaultOptions or DEFAULT_OPTIONS for word in shlex.split(text)]
+    words = [
+        word for text in config.SingularityDefaultOptions or slurm_config.DEFAULT_OPTIONS for word in shlex.split(text)
+    ]
     switches: dict[str, Any] = dict.fromkeys(("containall", "cleanenv", "no_home", "no_privs", "writable_tmpfs"), False)
     switches |= {_SWITCHES[word]: True for word in words if word in _SWITCHES}
     switches["nvidia_support"] = "always" if "--nv" in words else "never"
@@ -188,13 +183,13 @@ def _options(config: SlurmConfig) -> dict[str, Any]:
     return switches
 
 
-def _flavor(name: str, flavor: FlavorPart) -> dict[str, Any]:
+def _flavor(name: str, flavor: slurm_config.FlavorPart) -> dict[str, Any]:
     """Return a flavor. ``--cpus-per-task`` and ``--mem`` in its flags are defaults: a pod's limits replace them."""
     words = [word for flag in flavor.SlurmFlags for word in shlex.split(flag)]
     cpus, words = taken(words, "cpus-per-task", "c")
     memory_flag, words = taken(words, "mem", "")
     default_cpus = flavor.CPUDefault or (int(cpus) if cpus.isdecimal() else 0)
-    size = memory(flavor.MemoryDefault) or _mebibytes(memory_flag)
+    size = slurm_config.memory(flavor.MemoryDefault) or _mebibytes(memory_flag)
     values: dict[str, Any] = {"name": name}
     if flavor.Description:
         values["description"] = flavor.Description
@@ -226,7 +221,7 @@ def taken(words: list[str], long: str, short: str) -> tuple[str, list[str]]:
 def _mebibytes(text: str) -> int:
     """Return the value of ``--mem`` in bytes; without a unit it counts MiB (sbatch(1))."""
     try:
-        return memory(text + "M" if text.isdecimal() else text)
+        return slurm_config.memory(text + "M" if text.isdecimal() else text)
     except ValueError:
         return 0
 
@@ -240,7 +235,7 @@ def quantity_of(size: int) -> str:
     return str(size)
 
 
-def _taints(parts: list[TaintPart], warnings: list[str]) -> list[str]:
+def _taints(parts: list[slurm_config.TaintPart], warnings: list[str]) -> list[str]:
     taints = []
     for taint in parts:
         effect = taint.Effect if taint.Effect in _EFFECTS else "NoSchedule"
@@ -254,7 +249,7 @@ def _taints(parts: list[TaintPart], warnings: list[str]) -> list[str]:
     return taints
 
 
-def _surroundings(config: SlurmConfig, source: str, warnings: list[str]) -> tuple[str, str]:
+def _surroundings(config: slurm_config.SlurmConfig, source: str, warnings: list[str]) -> tuple[str, str]:
     """Return ``header`` and ``footer``: the tunnel first, then ``CommandPrefix``, as upstream."""
     header = footer = ""
     if config.Tsocks:
@@ -272,7 +267,7 @@ def _surroundings(config: SlurmConfig, source: str, warnings: list[str]) -> tupl
     return header, footer
 
 
-def _warn_of_unused(config: SlurmConfig, environ: Mapping[str, str], warnings: list[str]) -> None:
+def _warn_of_unused(config: slurm_config.SlurmConfig, environ: Mapping[str, str], warnings: list[str]) -> None:
     warnings += [f"{key}: has no meaning, as in the plugin itself" for key in UNUSED_KEYS if getattr(config, key)]
     if not config.ExportPodData:
         warnings.append("ExportPodData: false has no meaning: the volumes of a pod are always mounted")

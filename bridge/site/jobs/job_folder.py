@@ -31,20 +31,7 @@ from bridge.logs import kv
 from bridge.names import DNS_LABEL
 from bridge.script.runtimes import runtime_table as runtimes
 from bridge.site.batch.batch_interface import BatchJob
-from bridge.site.files.atomic_files import (
-    force,
-    other_owner,
-    put,
-    read_all,
-    read_json,
-    read_line,
-    read_some,
-    read_valid,
-    read_word,
-    validated,
-    write,
-    write_new,
-)
+from bridge.site.files import atomic_files
 from bridge.site.files.beneath import Below, exists, make_folder, names, open_folder, open_root
 from bridge.site.files.removal import remove_tree
 from bridge.site.jobs import job_request
@@ -114,7 +101,7 @@ class JobFolder:
         os.mkdir(self._at, 0o700)
         try:
             content = job_request.put_in(script, _META.dump_json(meta))
-            write_new(self._below("job.sh"), content, sync=self.site.sync)
+            atomic_files.write_new(self._below("job.sh"), content, sync=self.site.sync)
         except OSError:
             self.remove()
             raise
@@ -124,7 +111,7 @@ class JobFolder:
         if self.begun() or exists(self._below("job.id")):
             return False
         try:
-            return not job_request.is_whole(read_all(self._below("job.sh"), LARGEST_FILE))
+            return not job_request.is_whole(atomic_files.read_all(self._below("job.sh"), LARGEST_FILE))
         except OSError as error:
             return isinstance(error, FileNotFoundError)
 
@@ -161,17 +148,17 @@ class JobFolder:
             if name.endswith((".env", ".env.more", ".rc")):
                 remove_tree(self._below(f"run/{name}"))
         with contextlib.suppress(OSError):
-            script_without_secrets = job_request.alone(read_all(self._below("job.sh"), LARGEST_FILE))
+            script_without_secrets = job_request.alone(atomic_files.read_all(self._below("job.sh"), LARGEST_FILE))
             if script_without_secrets is not None:
-                write(self._below("job.sh"), script_without_secrets, sync=self.site.sync)
+                atomic_files.write(self._below("job.sh"), script_without_secrets, sync=self.site.sync)
 
     def write_meta(self, meta: Meta) -> None:
         """Replace ``job.json``."""
-        write(self._below("job.json"), _META.dump_json(meta), sync=self.site.sync)
+        atomic_files.write(self._below("job.json"), _META.dump_json(meta), sync=self.site.sync)
 
     def write_id(self, job_id: str) -> None:
         """Write the batch system's id; an incomplete one is ignored, and the job is found by its name."""
-        put(self._below("job.id"), job_id.encode() + b"\n")
+        atomic_files.put(self._below("job.id"), job_id.encode() + b"\n")
 
     def drop_id(self) -> None:
         """Remove the batch system's id and status: it has lost the job."""
@@ -180,11 +167,11 @@ class JobFolder:
 
     def write_batch(self, job: BatchJob, at: float) -> None:
         """Write the status from the batch system, which it first reported ``at``."""
-        put(self._below("batch.json"), _OBSERVATION.dump_json(BatchObservation(at, job)))
+        atomic_files.put(self._below("batch.json"), _OBSERVATION.dump_json(BatchObservation(at, job)))
 
     def write_cancel(self, cancel: Cancellation) -> None:
         """Write the cancellation request, with fsync: it must survive a crash."""
-        write(self._below("cancel.json"), _CANCELLATION.dump_json(cancel), sync=self.site.sync)
+        atomic_files.write(self._below("cancel.json"), _CANCELLATION.dump_json(cancel), sync=self.site.sync)
 
     def ask_to_stop(self, grace: float, reason: str) -> None:
         """Request that the script ends; ignored after an earlier request, unless it allows less time.
@@ -194,13 +181,13 @@ class JobFolder:
         """
         path = self._below("control/stop")
         try:
-            earlier = float(read_word(path).split()[0])
+            earlier = float(atomic_files.read_word(path).split()[0])
         except (ValueError, IndexError):
             earlier = None
         if earlier is None or grace < earlier:
             try:
-                make_folder(self._below("control"), owner := other_owner(self._at))
-                write(path, f"{math.ceil(min(grace, LONGEST_GRACE))} {reason}\n".encode(), owner=owner)
+                make_folder(self._below("control"), owner := atomic_files.other_owner(self._at))
+                atomic_files.write(path, f"{math.ceil(min(grace, LONGEST_GRACE))} {reason}\n".encode(), owner=owner)
             except FileNotFoundError:
                 raise
             except OSError as error:
@@ -208,8 +195,8 @@ class JobFolder:
 
     def write_grant(self, ticket: str) -> None:
         """Let the script with this ticket begin, with fsync: the answer to the hub follows it."""
-        make_folder(self._below("control"), owner := other_owner(self._at))
-        write(self._below("control/grant"), f"{ticket}\n".encode(), sync=self.site.sync, owner=owner)
+        make_folder(self._below("control"), owner := atomic_files.other_owner(self._at))
+        atomic_files.write(self._below("control/grant"), f"{ticket}\n".encode(), sync=self.site.sync, owner=owner)
 
     def read(self) -> JobRecord | None:
         """Read the job; ``None``: there is no such job.
@@ -231,7 +218,7 @@ class JobFolder:
             return None
         if meta.grant_wait is not None:
             self._look_again()
-        job_id, started_job = read_line(Below(at, "job.id")), _started_job(at)
+        job_id, started_job = atomic_files.read_line(Below(at, "job.id")), _started_job(at)
         started = started_job is not None
         job_id = "" if job_id in meta.replaced else job_id
         if not (job_id or started):
@@ -239,8 +226,8 @@ class JobFolder:
                 return None
             if self.site.sync:
                 with contextlib.suppress(FileNotFoundError):
-                    force(Below(at, "job.sh"))
-        observation = read_valid(_OBSERVATION, Below(at, "batch.json"), LARGEST_STATE)
+                    atomic_files.force(Below(at, "job.sh"))
+        observation = atomic_files.read_valid(_OBSERVATION, Below(at, "batch.json"), LARGEST_STATE)
         if observation is not None and observation.job.id in meta.replaced:
             observation = None  # the watcher wrote it while the directory was replaced
         pod, containers = _states(at) if started else (None, ())
@@ -257,8 +244,8 @@ class JobFolder:
             messages=_messages(at, ended_runs) if ended_runs else (),
             batch=observation.job if observation else None,
             batch_at=observation.at if observation else 0.0,
-            cancel=read_valid(_CANCELLATION, Below(at, "cancel.json"), LARGEST_STATE),
-            grant=read_line(Below(at, "control/grant")) if meta.grant_wait is not None else "",
+            cancel=atomic_files.read_valid(_CANCELLATION, Below(at, "cancel.json"), LARGEST_STATE),
+            grant=atomic_files.read_line(Below(at, "control/grant")) if meta.grant_wait is not None else "",
             found_at=self.site.since,
         )
 
@@ -280,9 +267,9 @@ class JobFolder:
 
 
 def _meta(at: str | int) -> Meta | None:
-    meta = read_valid(_META, Below(at, "job.json"), LARGEST_STATE)
+    meta = atomic_files.read_valid(_META, Below(at, "job.json"), LARGEST_STATE)
     if meta is None and (request := job_request.read(Below(at, "job.sh"), LARGEST_STATE)) is not None:
-        return validated(_META, request)
+        return atomic_files.validated(_META, request)
     return meta
 
 
@@ -293,7 +280,7 @@ def _states(at: int) -> tuple[dict[str, Any] | None, tuple[tuple[str, dict[str, 
     except OSError:
         return None, ()
     try:
-        pod = read_json(Below(folder, "pod.json"), LARGEST_STATE)
+        pod = atomic_files.read_json(Below(folder, "pod.json"), LARGEST_STATE)
         return pod, tuple(_containers(folder))
     finally:
         os.close(folder)
@@ -303,7 +290,7 @@ def _containers(folder: int) -> Iterator[tuple[str, dict[str, Any]]]:
     for file in sorted(os.listdir(folder)):
         name, dot, kind = file.rpartition(".")
         if dot and kind == "json" and name != "pod" and _NAME.fullmatch(name):
-            content = read_json(Below(folder, file), LARGEST_STATE)
+            content = atomic_files.read_json(Below(folder, file), LARGEST_STATE)
             if content is not None:
                 yield name, content
 
@@ -315,7 +302,7 @@ def _started_job(at: int) -> str | None:
     except OSError:
         return None
     try:
-        return read_word(Below(folder, "job"))
+        return atomic_files.read_word(Below(folder, "job"))
     finally:
         os.close(folder)
 
@@ -327,7 +314,7 @@ def _messages(at: int, ended: list[str]) -> tuple[tuple[str, str], ...]:
     except OSError:
         return ()
     try:
-        contents = ((name, read_some(Below(folder, name), LARGEST_MESSAGE)) for name in ended)
+        contents = ((name, atomic_files.read_some(Below(folder, name), LARGEST_MESSAGE)) for name in ended)
         return tuple((name, content.decode(errors="replace")) for name, content in contents if content)
     finally:
         os.close(folder)

@@ -8,17 +8,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from bridge import job_ends
+from bridge.protocol.model import jobs
 from bridge.protocol.model.identifiers import TICKET_PATTERN
-from bridge.protocol.model.jobs import (
-    GRANTED,
-    LONGEST_TEXT,
-    MOST_CONTAINERS,
-    MOST_OCCURRENCES,
-    ContainerState,
-    JobStatus,
-    Occurrence,
-    Termination,
-)
 from bridge.site.jobs.job_record import JobRecord
 
 Phase = Literal["queued", "running", "ended"]
@@ -43,18 +34,18 @@ CONTAINER_REASONS = frozenset({job_ends.OUT_OF_MEMORY.site_reason, job_ends.TIME
 """Reasons that apply to killed containers too; all others apply to the pod only."""
 
 
-def status(record: JobRecord, now: float, lag: float) -> JobStatus:
+def status(record: JobRecord, now: float, lag: float) -> jobs.JobStatus:
     """Return the status of a job; ``lag``: seconds for which a shared file system may hide what the job wrote last."""
     pod, batch, meta = record.pod or {}, record.batch, record.meta
     has_ended = is_over(record, now, lag)
     phase, outcome, reason, message = _progress(record, now, has_ended)
     messages = dict(record.messages)
-    shown = record.containers[:MOST_CONTAINERS]
+    shown = record.containers[: jobs.MOST_CONTAINERS]
     most = MOST_TEXT // max(1, len(shown))
     containers = [_container(name, content, messages, most) for name, content in shown]
     if has_ended and not record.final:
         containers = [_as_killed(state, reason, _ended_at(record)) for state in containers]
-    return JobStatus(
+    return jobs.JobStatus(
         job=record.uid,
         owner=meta.owner,
         namespace=meta.namespace,
@@ -85,7 +76,7 @@ def _progress(record: JobRecord, now: float, has_ended: bool) -> tuple[Phase, Ou
     if has_ended:
         return ("ended", "Failed", *_why(record))
     if waits_for_grant(record):
-        return "queued", "", "Cancelling" if record.cancel else GRANTED if record.grant else "AwaitingGrant", ""
+        return "queued", "", "Cancelling" if record.cancel else jobs.GRANTED if record.grant else "AwaitingGrant", ""
     if record.started:
         return "running", "", "", ""
     if record.cancel is not None:
@@ -199,11 +190,11 @@ def _ended_at(record: JobRecord) -> float | None:
     return batch.ended_at or record.batch_at or None
 
 
-def _as_killed(state: ContainerState, reason: str, at: float | None) -> ContainerState:
+def _as_killed(state: jobs.ContainerState, reason: str, at: float | None) -> jobs.ContainerState:
     """Return the state of a container whose script was killed, as a kubelet reports a container that it killed."""
     if state.state != "running":
         return state
-    ended = Termination(
+    ended = jobs.Termination(
         exit_code=KILLED,
         signal=9,
         reason=reason if reason in CONTAINER_REASONS else "Error",
@@ -215,15 +206,15 @@ def _as_killed(state: ContainerState, reason: str, at: float | None) -> Containe
 
 
 # --- the script's records: the user's code runs on the same machine and can change them, so each value is checked -----
-def _container(name: str, content: Mapping[str, Any], messages: Mapping[str, str], most: int) -> ContainerState:
+def _container(name: str, content: Mapping[str, Any], messages: Mapping[str, str], most: int) -> jobs.ContainerState:
     """Return the state of a container, with at most ``most`` characters in each text."""
     state, message = content.get("state"), messages.get(name, "")[:most]
     ended = _ended(content.get("ended"), message, most)
     # while a container waits for its restart, the run that has ended is the last one too
     previous = message if content.get("last") == content.get("ended") else messages.get(f"{name}.previous", "")[:most]
     if state == "terminated" and ended is None:
-        ended = Termination(exit_code=KILLED, reason="Error", message=message)
-    return ContainerState(
+        ended = jobs.Termination(exit_code=KILLED, reason="Error", message=message)
+    return jobs.ContainerState(
         name=name,
         state=state if state in ("waiting", "running", "terminated") else "waiting",
         reason=_text(content, "reason", most),
@@ -238,11 +229,11 @@ def _container(name: str, content: Mapping[str, Any], messages: Mapping[str, str
     )
 
 
-def _occurrences(entries: object, most: int) -> tuple[Occurrence, ...]:
-    number = MOST_OCCURRENCES if most >= 512 else 1
+def _occurrences(entries: object, most: int) -> tuple[jobs.Occurrence, ...]:
+    number = jobs.MOST_OCCURRENCES if most >= 512 else 1
     most //= number
     return tuple(
-        Occurrence(
+        jobs.Occurrence(
             reason=_text(entry, "reason", most),
             message=_text(entry, "message", most),
             count=max(1, _integer(entry, "count", 1)),
@@ -253,10 +244,10 @@ def _occurrences(entries: object, most: int) -> tuple[Occurrence, ...]:
     )
 
 
-def _ended(content: object, message: str, most: int) -> Termination | None:
+def _ended(content: object, message: str, most: int) -> jobs.Termination | None:
     if not isinstance(content, dict):
         return None
-    return Termination(
+    return jobs.Termination(
         exit_code=_integer(content, "exitCode", KILLED),
         signal=_integer(content, "signal"),
         reason=_text(content, "reason", most),
@@ -266,12 +257,12 @@ def _ended(content: object, message: str, most: int) -> Termination | None:
     )
 
 
-def _text(content: Mapping[str, Any], key: str, most: int = LONGEST_TEXT) -> str:
+def _text(content: Mapping[str, Any], key: str, most: int = jobs.LONGEST_TEXT) -> str:
     value = content.get(key)
     if not isinstance(value, str):
         return ""
     # JSON may have lone surrogates, which no message can carry
-    return value[: min(most, LONGEST_TEXT)].encode(errors="replace").decode()
+    return value[: min(most, jobs.LONGEST_TEXT)].encode(errors="replace").decode()
 
 
 def _number(content: Mapping[str, Any], key: str) -> float | None:

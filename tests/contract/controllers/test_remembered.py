@@ -19,7 +19,7 @@ from bridge.kube.kube_client import KubeClient
 from bridge.kube.prune import prune_node
 from bridge.kube.resources import NODES, PODS
 from bridge.pools.store.redis_store import RedisStore
-from bridge.protocol.nats.request_server import Announcer, serve
+from bridge.protocol.nats.request_server import Announcer, Server
 from bridge.serving.health import Health
 from cluster.polling import eventually
 from tests.contract.nats.conftest import folder  # noqa: F401
@@ -85,7 +85,7 @@ class Place:
         self.world, self.site = world, Talking()
         self.link = broker.site(world)
         self.announcer = Announcer(self.link, PREFIX, "alpha")
-        serve(self.link, PREFIX, "alpha", self.site)
+        Server(self.link, PREFIX, "alpha", self.site)
         world.supervisor.spawn("announce", self._announce)
         self.hub = Hub(kubernetes, broker, store)
 

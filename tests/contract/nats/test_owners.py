@@ -18,7 +18,7 @@ from bridge.protocol.nats.messages import Event, SubmitMessage
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.request_client import PoolClient
-from bridge.protocol.nats.request_server import Announcer, serve
+from bridge.protocol.nats.request_server import Announcer, Server
 from bridge.protocol.nats.subjects import Subjects
 from cluster.polling import eventually
 from tests.contract.nats.servers import PREFIX, NatsServer, Site, World, attack, nats_config, status
@@ -50,7 +50,7 @@ def shared(folder: Path, world: World) -> Iterator[Shared]:
     }
     site = Site()
     link = world.link(server.url, "alpha", seed_file=out / "pools" / "alpha.seed")
-    serve(link, PREFIX, "alpha", site)
+    Server(link, PREFIX, "alpha", site)
     time.sleep(0.3)
     yield Shared(server, out, hubs, site, link)
     site.wait.set()

@@ -14,7 +14,7 @@ from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.nats.messages import Event, SubmitMessage, SubmittedMessage
 from bridge.protocol.nats.nats_link import Link
-from bridge.protocol.nats.request_server import Announcer, serve
+from bridge.protocol.nats.request_server import Announcer, Server
 from cluster.polling import eventually
 from tests.builders import NO_OBJECTS
 from tests.builders import site_pod as pod
@@ -31,7 +31,7 @@ class Living(Site):
     def connect(self, link: Link) -> None:
         self.link, self.announcer = link, Announcer(link, PREFIX, self.pool)
         self.lock = threading.Lock()
-        serve(link, PREFIX, self.pool, self)
+        Server(link, PREFIX, self.pool, self)
 
     def submit(self, owner: str, job: str, submit: SubmitMessage) -> SubmittedMessage:
         answer = super().submit(owner, job, submit)

@@ -17,7 +17,7 @@ from bridge.protocol.nats.log_streams import Streams
 from bridge.protocol.nats.messages import CancelMessage, File, Files, SubmitMessage
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.request_client import PoolClient
-from bridge.protocol.nats.request_server import serve
+from bridge.protocol.nats.request_server import Server
 from bridge.protocol.nats.subjects import Subjects
 from cluster.polling import eventually
 from tests.contract.nats.servers import OWNER, PREFIX, NatsServer, Site, World, concurrently, status
@@ -39,7 +39,7 @@ class Both:
     def __init__(self, server: NatsServer, world: World) -> None:
         self.site = Site()
         self.site_link, self.hub_link = world.link(server.url, "site"), world.link(server.url, "hub")
-        serve(self.site_link, PREFIX, "alpha", self.site)
+        Server(self.site_link, PREFIX, "alpha", self.site)
         self.client = PoolClient(self.hub_link, PREFIX, "alpha", OWNER)
         eventually(lambda: self.up())
 
@@ -111,7 +111,7 @@ def test_no_answer_is_unknown_and_the_site_refuses_what_comes_late(server: NatsS
     clock = FakeClock(time.time() + 3600)
     site = Site(delay=1.5)
     link = world.link(server.url)
-    serve(link, PREFIX, "alpha", site)
+    Server(link, PREFIX, "alpha", site)
     client = PoolClient(world.link(server.url), PREFIX, "alpha", OWNER, clock)
     eventually(lambda: not isinstance(refusal(lambda: client.describe()), SiteDownError))
     with pytest.raises(SiteUnknownOutcomeError):
@@ -149,7 +149,7 @@ def test_a_snapshot_too_large_for_the_server_comes_in_smaller_pages(both: Both) 
 def test_two_submitters_share_the_requests(server: NatsServer, world: World) -> None:
     sites = [Site(), Site()]
     for site in sites:
-        serve(world.link(server.url), PREFIX, "alpha", site)
+        Server(world.link(server.url), PREFIX, "alpha", site)
     client = PoolClient(world.link(server.url), PREFIX, "alpha", OWNER)
     eventually(lambda: refusal(lambda: client.describe()) is None)
     time.sleep(0.5)

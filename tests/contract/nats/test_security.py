@@ -22,7 +22,7 @@ from bridge.protocol.nats.messages import Grant, SubmitMessage
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.request_client import PoolClient
-from bridge.protocol.nats.request_server import Announcer, serve
+from bridge.protocol.nats.request_server import Announcer, Server
 from bridge.protocol.nats.subjects import Subjects
 from cluster.polling import eventually
 from tests.contract.nats.servers import OWNER, PREFIX, NatsServer, Site, World, attack, free_port, nats_config
@@ -64,7 +64,7 @@ def secured(request: Any, folder: Path, world: World) -> Iterator[Secured]:
     for pool in ("alpha", "beta"):
         links[pool] = world.link(server.url, pool, **access(out / "pools" / pool, f"pool-{pool}"))
         sites[pool] = Site(pool=pool)
-        serve(links[pool], PREFIX, pool, sites[pool])
+        Server(links[pool], PREFIX, pool, sites[pool])
     time.sleep(0.3)
     yield Secured(server, out, hub, links["alpha"], links["beta"], sites)
     for site in sites.values():
@@ -287,7 +287,7 @@ def test_a_pool_added_later_comes_in_after_a_reload_and_the_others_stay(secured:
     nats_config("--out", secured.folder, "--add-pool", "gamma")
     secured.server.signal(1)  # SIGHUP, as nats-server --signal reload sends
     link = world.link(secured.server.url, seed_file=secured.seeds / "gamma.seed")
-    serve(link, PREFIX, "gamma", Site(pool="gamma"))
+    Server(link, PREFIX, "gamma", Site(pool="gamma"))
     time.sleep(0.3)
     PoolClient(secured.hub, PREFIX, "gamma", OWNER).describe()
     assert (seed.read_text(), (secured.folder / "hub.seed").read_text(), secured.hub._session) == before
@@ -309,7 +309,7 @@ def test_users_that_an_earlier_version_wrote_run_pods_and_pass_no_grant_until_wr
     secured.alpha.close()
     site = Site(pool="alpha")
     link = world.link(secured.server.url, seed_file=secured.seeds / "alpha.seed")
-    serve(link, PREFIX, "alpha", site)
+    Server(link, PREFIX, "alpha", site)
     eventually(lambda: ".grant." in (link.problem() or ""))
     alpha = PoolClient(secured.hub, PREFIX, "alpha", OWNER)
     eventually(lambda: secured.hub.connected)
@@ -323,7 +323,7 @@ def test_users_that_an_earlier_version_wrote_run_pods_and_pass_no_grant_until_wr
 
     link.close()
     eventually(lambda: not link.connected)
-    serve(world.link(secured.server.url, seed_file=secured.seeds / "alpha.seed"), PREFIX, "alpha", site)
+    Server(world.link(secured.server.url, seed_file=secured.seeds / "alpha.seed"), PREFIX, "alpha", site)
     time.sleep(0.3)
     alpha.grant("uid-1", Grant(ticket="t-1"))
     assert site.grants == [(OWNER, "uid-1", "t-1")]

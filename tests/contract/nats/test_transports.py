@@ -14,7 +14,7 @@ from bridge.protocol.nats.messages import SubmitMessage
 from bridge.protocol.nats.nats_files import Written, write
 from bridge.protocol.nats.nats_server_config import Listeners
 from bridge.protocol.nats.request_client import PoolClient
-from bridge.protocol.nats.request_server import serve
+from bridge.protocol.nats.request_server import Server
 from cluster.polling import eventually
 from tests.contract.nats.servers import (
     OWNER,
@@ -90,7 +90,7 @@ def ends(transport: Transport, world: World) -> tuple[Site, PoolClient]:
     link = world.link(transport.url, "site", seed_file=transport.written.pools["alpha"], ca_file=transport.ca)
     assert hub.max_payload == link.max_payload == 8 * 1024 * 1024
     site = Site()
-    serve(link, PREFIX, "alpha", site)
+    Server(link, PREFIX, "alpha", site)
     client = PoolClient(hub, PREFIX, "alpha", OWNER)
     eventually(lambda: works(client), timeout=20)
     return site, client

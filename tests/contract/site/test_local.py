@@ -17,7 +17,7 @@ from bridge.protocol.nats.messages import CancelMessage
 from bridge.site.batch import processes
 from bridge.site.batch.batch_interface import BatchJobRequest, Site
 from bridge.site.batch.local import LocalBatch
-from bridge.site.batch.local_settings import Local
+from bridge.site.batch.local_resources import Local
 from cluster.polling import eventually
 from tests.contract.site.jobs import check_replaced_after_unused, submit, uid
 from tests.fakes.clock import FakeClock

@@ -14,7 +14,7 @@ import pytest
 from bridge.site.batch import local
 from bridge.site.batch.batch_interface import BatchJob, BatchJobRequest, Site
 from bridge.site.batch.local import LocalBatch
-from bridge.site.batch.local_settings import Local
+from bridge.site.batch.local_resources import Local
 from cluster.polling import eventually
 from tests.fakes.clock import FakeClock
 

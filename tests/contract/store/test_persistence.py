@@ -20,7 +20,7 @@ from bridge.pools.store.store_interface import StoreError
 from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
-from bridge.protocol.nats.request_server import Announcer, serve
+from bridge.protocol.nats.request_server import Announcer, Server
 from bridge.telemetry.metrics import POOL_REMEMBERED, STORE_UP
 from cluster.polling import eventually
 from tests.builders import NO_OBJECTS
@@ -92,7 +92,7 @@ def hubs(place: Place) -> Iterator[Hubs]:
 def site(place: Place, world: World) -> Site:
     made = Site(config=CONFIG)
     made.link = place.broker.site(world)
-    serve(made.link, PREFIX, "alpha", made)
+    Server(made.link, PREFIX, "alpha", made)
     time.sleep(0.3)
     return made
 

@@ -14,7 +14,7 @@ from bridge.site.batch import local_records
 from bridge.site.batch.batch_interface import Site
 from bridge.site.batch.local import LocalBatch
 from bridge.site.batch.local_records import Records
-from bridge.site.batch.local_settings import Local
+from bridge.site.batch.local_resources import Local
 from tests.fakes.clock import FakeClock
 
 REQUIRED = {"uid": "u", "folder": "/f", "queued_at": 1.0, "cpus": 1, "memory": 2, "gpus": 2, "time_limit": None}

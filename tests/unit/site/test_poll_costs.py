@@ -15,7 +15,7 @@ from bridge.site.batch import local, local_records, processes
 from bridge.site.batch.batch_interface import BatchJob, Site
 from bridge.site.batch.local import LocalBatch
 from bridge.site.batch.local_records import Record
-from bridge.site.batch.local_settings import Local
+from bridge.site.batch.local_resources import Local
 from bridge.site.batch.processes import Process
 from bridge.site.service import EAGER_PAUSE, LONGEST_PAUSE, pause_after
 from tests.fakes.clock import FakeClock

@@ -131,9 +131,13 @@ node-5|0/64/0/64|1000|0|gpu:2,craynetwork:4|gpu:1|idle|other|
     found = text.nodes(output, set())
     assert [node.name for node in found] == ["node-0", "node-2"]
     assert (found[0].total.cpus, found[0].free.cpus, found[0].free.memory) == (128, 124, (512000 - 1024) * 2**20)
-    assert (found[0].total.gres, found[0].free.gres, found[1].total.gres) == ({"gpu:a100": 8}, {"gpu:a100": 5}, {})
+    assert (found[0].total.extended, found[0].free.extended, found[1].total.extended) == (
+        {"gpu:a100": 8},
+        {"gpu:a100": 5},
+        {},
+    )
     (other,) = [node for node in text.nodes(output, {"other"}) if node.name == "node-5"]
-    assert other.total.gres == {"gpu": 2, "craynetwork": 4}
+    assert other.total.extended == {"gpu": 2, "craynetwork": 4}
 
 
 # --- sbatch -----------------------------------------------------------------------------------------------------------
