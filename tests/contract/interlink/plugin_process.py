@@ -129,12 +129,8 @@ class Submitter:
 
     def start(self) -> None:
         with (self._folder / "submitter.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _RUN, "submitter", "--config", str(self._config)],
-                cwd=CHECKOUT,
-                stdout=log,
-                stderr=log,
-            )
+            words = [sys.executable, "-c", _RUN, "submitter", "--config", str(self._config)]
+            self._process = subprocess.Popen(words, cwd=CHECKOUT, stdout=log, stderr=log)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         assert self._process is not None
@@ -156,21 +152,8 @@ class PluginProcess:
     def start(self) -> None:
         self.started += 1
         with (self.folder / f"plugin-{self.started}.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    _RUN,
-                    "plugin",
-                    "--listen",
-                    self.address,
-                    "--allow-local-users",
-                    *self.arguments,
-                ],
-                cwd=CHECKOUT,
-                stdout=log,
-                stderr=log,
-            )
+            words = ["plugin", "--listen", self.address, "--allow-local-users", *self.arguments]
+            self.process = subprocess.Popen([sys.executable, "-c", _RUN, *words], cwd=CHECKOUT, stdout=log, stderr=log)
         eventually(self.answers, "the plugin's answer to a ping", 60)
 
     def answers(self) -> bool:

@@ -36,8 +36,7 @@ def test_the_life_of_a_pod(plugin, api):
     made = pod("a")
     pool.ping()
     assert pool.ready().ok
-    assert pool.status(made) is None
-    assert pool.submit(made, NO_OBJECTS).job_id == "1"
+    assert (pool.status(made), pool.submit(made, NO_OBJECTS).job_id) == (None, "1")
     assert pool.status(made).phase == "running"
     assert b"".join(pool.logs(made, LogOptions(container="main"))) == b"hello\n"
     plugin.end("a", 3)
@@ -51,8 +50,7 @@ def test_the_life_of_a_pod(plugin, api):
 def test_a_unix_socket(tmp_path):
     with FakePlugin(unix=tmp_path / "plugin.sock") as plugin:
         pool = pool_of(plugin)
-        assert pool.submit(pod("a"), NO_OBJECTS).job_id == "1"
-        assert pool.status(pod("a")).phase == "running"
+        assert (pool.submit(pod("a"), NO_OBJECTS).job_id, pool.status(pod("a")).phase) == ("1", "running")
         nobody = pool_of(plugin, url=f"{plugin.url}-none")
         with pytest.raises(SiteDownError, match="No such file"):
             nobody.submit(pod("b"), NO_OBJECTS)
@@ -100,8 +98,7 @@ def test_nobody_listens(plugin):
 
 
 @pytest.mark.parametrize(
-    ("fault", "created"),
-    [("drop-before", 0), ("drop-after", 1), ("garble", 1), ("repeat", 1), ("502-after", 1)],
+    ("fault", "created"), [("drop-before", 0), ("drop-after", 1), ("garble", 1), ("repeat", 1), ("502-after", 1)]
 )
 def test_a_create_without_a_usable_answer_is_unknown_and_is_not_sent_twice(plugin, fault, created):
     plugin.fault = lambda method, path: fault if path == "/create" else None

@@ -69,8 +69,7 @@ def test_the_life_of_a_pod(pool: InterlinkPool, plugin: PluginProcess) -> None:
     assert b"".join(pool.logs(pod, LogOptions(container="main", tail=1, limit_bytes=2))) == b"do"
     assert pool.cancel(pod_of(status), 0, forget=True) is None
     eventually(lambda: pod["metadata"]["uid"] not in jobs_of(plugin.folder), "the removal of the job's folder", 10)
-    assert pool.status(pod) is None
-    assert pool.cancel(pod, 0, forget=True) is None
+    assert (pool.status(pod), pool.cancel(pod, 0, forget=True)) == (None, None)
 
 
 def test_a_running_job_is_cancelled(pool: InterlinkPool, plugin: PluginProcess) -> None:

@@ -12,46 +12,42 @@ import pytest
 from bridge.errors import ScriptError
 from bridge.script.references import Objects
 from tests.contract.script.conftest import NOBODY
-from tests.contract.script.containers import HOMES, Containers, fixtures
+from tests.contract.script.containers import fixtures
 from tests.contract.script.test_ends import processes_below
 from tests.contract.script.test_life import REOPENED
 from tests.contract.script.test_variables import BEFORE, FOREIGN, NASTY, SHOW, check_foreign
+from tests.pod_specs import DISK, EMPTY, MOUNT, mount, mounts, spec_of, volumes
 
 pytestmark = pytest.mark.real
 
 RUNTIMES = ("podman", "charliecloud", "apptainer")
-DISK = {"volumes": [{"name": "disk", "emptyDir": {}}]}
-MOUNT = {"volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}
 WAITS = "while :; do sleep 0.1; done"
 
 
 home, site = fixtures(*RUNTIMES)
+with_podman = pytest.mark.parametrize("home", ["podman"], indirect=True)
 OBJECTS = Objects(configmaps={"c": {"data": {"key": "hello\n"}}})
 
 
 def test_a_pod(site):
     """Init container, two containers, volumes of every access, folder, message and exit code."""
-    spec = {
-        "volumes": [{"name": "disk", "emptyDir": {}}, {"name": "c", "configMap": {"name": "c"}}],
-        "initContainers": [
-            site.shell("echo first >/disk/x; mkdir /disk/sub; id -u >/disk/sub/id", name="init", **MOUNT)
-        ],
-        "containers": [
-            site.shell(
-                "pwd; cat /disk/x /c/key /one/key /sub/id; echo no >/c/key; echo no >/one/key; touch /ro/no;"
-                "touch /sub/yes /written; [ -e /sub/yes -a -e /written ] && echo yes; ls /disk/x; pwd",
-                workingDir="/disk/sub",
-                volumeMounts=[
-                    *MOUNT["volumeMounts"],
-                    {"name": "c", "mountPath": "/c"},
-                    {"name": "c", "mountPath": "/one/key", "subPath": "key"},
-                    {"name": "disk", "mountPath": "/sub", "subPath": "sub"},
-                    {"name": "disk", "mountPath": "/ro", "readOnly": True},
-                ],
-            ),
-            site.shell("printf gone >/own/message; exit 3", name="other", terminationMessagePath="/own/message"),
-        ],
-    }
+    spec = spec_of(
+        site.shell(
+            "pwd; cat /disk/x /c/key /one/key /sub/id; echo no >/c/key; echo no >/one/key; touch /ro/no;"
+            "touch /sub/yes /written; [ -e /sub/yes -a -e /written ] && echo yes; ls /disk/x; pwd",
+            workingDir="/disk/sub",
+            volumeMounts=[
+                *MOUNT["volumeMounts"],
+                mount("c", "/c"),
+                mount("c", "/one/key", "key"),
+                mount("disk", "/sub", "sub"),
+                mount("disk", "/ro", readOnly=True),
+            ],
+        ),
+        site.shell("printf gone >/own/message; exit 3", name="other", terminationMessagePath="/own/message"),
+        init=[site.shell("echo first >/disk/x; mkdir /disk/sub; id -u >/disk/sub/id", name="init", **MOUNT)],
+        **volumes(disk=EMPTY, c={"configMap": {"name": "c"}}),
+    )
     job = site.run(spec, objects=OBJECTS)
     lines = job.log().splitlines()
     own = "0" if site.kind == "podman" else str(NOBODY)
@@ -103,11 +99,11 @@ def test_a_mount_behind_a_link_of_the_image(site, link):
         (image / "var").mkdir(exist_ok=True)
         (image / "var/run").symlink_to(link)
         folder = "/var/run/secrets/kubernetes.io/serviceaccount"
-        mount = {"name": "c", "mountPath": folder}
+        place = mount("c", folder)
         text = f"cat {folder}/key; echo no >{folder}/key; [ -e /run/secrets -o -e /gone ] && echo there"
-        spec = {"volumes": [{"name": "c", "configMap": {"name": "c"}}]}
+        spec = volumes(c={"configMap": {"name": "c"}})
         job = site.run(
-            {"containers": [site.shell(text, image="linked", volumeMounts=[mount])], **spec}, objects=OBJECTS
+            {"containers": [site.shell(text, image="linked", volumeMounts=[place])], **spec}, objects=OBJECTS
         )
         outside = [Path(place).exists() for place in ("/run/secrets/kubernetes.io", "/gone")]
     finally:
@@ -155,16 +151,8 @@ def test_names_that_no_shell_assigns(site):
         names = names | {"BASH_FUNC_ls%%": "() { :; }", "APPTAINERENV_a.b": "x"}
     environment = {"LANG": "xx", "CLEAN": "no"}
     got = check_foreign(site, names=names, environment=environment, config={"header": OF_THE_MACHINE})
-    assert not {
-        "OF.THE.MACHINE",
-        "1ST",
-        "PERL_BADLANG",
-        "CLEAN",
-        "TMPDIR",
-        "XDG_RUNTIME_DIR",
-        "SINGULARITY_TMPDIR",
-        "APPTAINER_TMPDIR",
-    } & set(got)
+    own = {"PERL_BADLANG", "CLEAN", "TMPDIR", "XDG_RUNTIME_DIR", "SINGULARITY_TMPDIR", "APPTAINER_TMPDIR"}
+    assert not {"OF.THE.MACHINE", "1ST", *own} & set(got)
     assert got.get("LANG") != "xx"
 
 
@@ -288,11 +276,11 @@ def test_a_link_that_comes_between_check_and_mount_leads_nowhere(site):
         name="swapping",
         restartPolicy="Always",
         startupProbe={"exec": {"command": ["test", "-e", "/all/go"]}, "periodSeconds": 1, "failureThreshold": 30},
-        volumeMounts=[{"name": "disk", "mountPath": "/all"}],
+        **mounts(("disk", "/all")),
     )
-    mount = {"name": "disk", "mountPath": "/sub", "subPath": "d"}
+    place = mount("disk", "/sub", "d")
     looking = [
-        site.shell("cat /sub/file; echo changed >/sub/file", name=f"c{number}", volumeMounts=[mount])
+        site.shell("cat /sub/file; echo changed >/sub/file", name=f"c{number}", volumeMounts=[place])
         for number in range(8)
     ]
     spec = {**DISK, "terminationGracePeriodSeconds": 1, "initContainers": [swapping], "containers": looking}
@@ -312,24 +300,18 @@ def test_a_link_that_comes_between_check_and_mount_leads_nowhere(site):
 
 def test_a_sub_path_of_what_others_write(site):
     """A folder, a file, one that is missing, and a link inside of the volume."""
-    making = site.shell(
-        "mkdir -p /disk/d; echo one >/disk/d/file; ln -s d /disk/l", name="making", volumeMounts=MOUNT["volumeMounts"]
-    )
+    making = site.shell("mkdir -p /disk/d; echo one >/disk/d/file; ln -s d /disk/l", name="making", **MOUNT)
     mounts = [
-        {"name": "disk", "mountPath": "/d", "subPath": "d"},
-        {"name": "disk", "mountPath": "/f", "subPath": "d/file", "readOnly": True},
-        {"name": "disk", "mountPath": "/new", "subPath": "deep/new"},
-        {"name": "disk", "mountPath": "/l", "subPath": "l"},
+        mount("disk", "/d", "d"),
+        mount("disk", "/f", "d/file", readOnly=True),
+        mount("disk", "/new", "deep/new"),
+        mount("disk", "/l", "l"),
     ]
     text = "cat /d/file /f /l/file; touch /d/x /new/y; echo no >/f; id -u"
     probe = {"exec": {"command": ["test", "-e", "/d/file"]}, "periodSeconds": 1}
     other = site.shell("sleep 2", name="other", **MOUNT)
     job = site.job(
-        {
-            **DISK,
-            "initContainers": [making],
-            "containers": [site.shell(f"{text}; sleep 3", volumeMounts=mounts, readinessProbe=probe), other],
-        }
+        spec_of(site.shell(f"{text}; sleep 3", volumeMounts=mounts, readinessProbe=probe), other, init=[making], **DISK)
     ).start()
     job.eventually(lambda: job.state("main").get("ready"))
     job.eventually(lambda: (job.folder / "scratch/disk/deep/new/y").exists())
@@ -341,7 +323,7 @@ def test_a_sub_path_of_what_others_write(site):
 
 @pytest.mark.parametrize("home", ["apptainer"], indirect=True)
 def test_a_link_that_a_container_makes_before_its_probe_is_mounted(site):
-    mounts = [*MOUNT["volumeMounts"], {"name": "disk", "mountPath": "/d", "subPath": "d"}]
+    mounts = [*MOUNT["volumeMounts"], mount("disk", "/d", "d")]
     probe = {"exec": {"command": ["test", "-e", "/d/file"]}, "periodSeconds": 1, "failureThreshold": 1}
     text = f"touch /d/file; until [ -e /disk/go ]; do sleep 0.1; done; mv /disk/d /disk/t; ln -s / /disk/d; {WAITS}"
     job = site.job({**DISK, "containers": [site.shell(text, volumeMounts=mounts, readinessProbe=probe)]}).start()
@@ -355,21 +337,17 @@ def test_a_link_that_a_container_makes_before_its_probe_is_mounted(site):
 
 
 def test_files_of_volumes_can_be_read_by_the_user_of_a_container(site):
-    mounts = [{"name": "c", "mountPath": "/c"}, {"name": "p", "mountPath": "/p"}, {"name": "e", "mountPath": "/e"}]
+    mounts = [mount("c", "/c"), mount("p", "/p"), mount("e", "/e")]
     item = {"key": "key", "path": "deep/er/key"}
     context = {"runAsUser": NOBODY if site.kind == "apptainer" else 1000}
-    spec = {
-        "volumes": [
-            {"name": "c", "configMap": {"name": "c"}},
-            {"name": "p", "projected": {"sources": [{"configMap": {"name": "c", "items": [item]}}]}},
-            {"name": "e", "configMap": {"name": "none", "optional": True}},
-        ],
-        "containers": [
-            site.shell(
-                "cat /c/key /p/deep/er/key; stat -c %a /c /p/deep /e", securityContext=context, volumeMounts=mounts
-            )
-        ],
-    }
+    spec = spec_of(
+        site.shell("cat /c/key /p/deep/er/key; stat -c %a /c /p/deep /e", securityContext=context, volumeMounts=mounts),
+        **volumes(
+            c={"configMap": {"name": "c"}},
+            p={"projected": {"sources": [{"configMap": {"name": "c", "items": [item]}}]}},
+            e={"configMap": {"name": "none", "optional": True}},
+        ),
+    )
     job = site.run(spec, objects=Objects(configmaps={"c": {"data": {"key": "text\n"}}}))
     assert job.log().split() == ["text", "text", "755", "755", "755"], job.everything()
 
@@ -445,16 +423,14 @@ def cannot_be_given(site, spec):
 
 
 def test_users_of_a_container(site):
-    spec = {
+    spec = spec_of(
+        site.shell(
+            "id -u; id -g; mkdir -m 700 /disk/x; touch /disk/x/y",
+            securityContext={"runAsUser": 1000, "runAsGroup": 5, "runAsNonRoot": True},
+            **MOUNT,
+        ),
         **DISK,
-        "containers": [
-            site.shell(
-                "id -u; id -g; mkdir -m 700 /disk/x; touch /disk/x/y",
-                securityContext={"runAsUser": 1000, "runAsGroup": 5, "runAsNonRoot": True},
-                **MOUNT,
-            )
-        ],
-    }
+    )
     if site.kind == "apptainer":
         cannot_be_given(site, spec)
         return
@@ -482,8 +458,7 @@ def test_script_that_ends_where_it_must_not_leaves_no_container(site):
 
 
 def test_what_a_killed_script_left_ends(site):
-    spec = {"containers": [site.shell("echo ready; exec sleep 12350", **MOUNT)], **DISK}
-    job = site.job(spec).start()
+    job = site.job({"containers": [site.shell("echo ready; exec sleep 12350", **MOUNT)], **DISK}).start()
     job.eventually(lambda: job.log_if_any() == "ready\n")
     assert processes_below(job, "sleep\x0012350") != []
     job.process.kill()
@@ -502,8 +477,7 @@ def test_options_that_the_header_sets_are_not_the_scripts(site):
 
 def test_read_only_root(site):
     text = "touch /written || echo read-only; touch /disk/x && echo fine; echo x >/dev/null"
-    context = {"readOnlyRootFilesystem": True}
-    spec = {**DISK, "containers": [site.shell(text, securityContext=context, **MOUNT)]}
+    spec = {**DISK, "containers": [site.shell(text, securityContext={"readOnlyRootFilesystem": True}, **MOUNT)]}
     if site.kind == "charliecloud":
         with pytest.raises(ScriptError, match="readOnlyRootFilesystem"):
             site.job(spec)
@@ -513,36 +487,22 @@ def test_read_only_root(site):
     assert lines == ["read-only", "fine"] and job.pod()["phase"] == "Succeeded", job.everything()
 
 
-@pytest.fixture(scope="module")
-def podman_home():
-    made = HOMES["podman"]()
-    made.kind = "podman"
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def podman(podman_home):
-    made = Containers("podman", podman_home)
-    yield made
-    made.close()
-
-
+@with_podman
 @pytest.mark.parametrize("form", ["folder", "docker-archive", "oci-archive"])
 @pytest.mark.parametrize("read_only", [False, True])
-def test_podman_takes_images_that_are_files_of_the_site(podman, form, read_only):
-    folder = podman.own.folder
+def test_podman_takes_images_that_are_files_of_the_site(site, form, read_only):
+    folder = site.own.folder
     if form != "folder" and not (folder / "home" / form).exists():
-        podman.own.run("save", "--quiet", "--format", form, "--output", str(folder / "home" / form), "busybox:1")
+        site.own.run("save", "--quiet", "--format", form, "--output", str(folder / "home" / form), "busybox:1")
     image = str(folder / "busybox" if form == "folder" else folder / "home" / form)
-    container = podman.shell(
+    container = site.shell(
         "touch /written; cat /c/key; pwd",
         image=image,
         securityContext={"readOnlyRootFilesystem": read_only},
-        volumeMounts=[{"name": "c", "mountPath": "/c"}],
+        **mounts(("c", "/c")),
     )
-    spec = {"volumes": [{"name": "c", "configMap": {"name": "c"}}], "containers": [container]}
-    job = podman.run(spec, objects=OBJECTS, config={"volumes": {"image_paths": [str(folder)]}})
+    spec = {**volumes(c={"configMap": {"name": "c"}}), "containers": [container]}
+    job = site.run(spec, objects=OBJECTS, config={"volumes": {"image_paths": [str(folder)]}})
     assert job.pod()["phase"] == "Succeeded", job.everything()
     # which of output and errors comes first is not said
     assert {"hello", "/"} <= set(job.log().splitlines()) and ("ead-only" in job.log()) is read_only
@@ -550,21 +510,23 @@ def test_podman_takes_images_that_are_files_of_the_site(podman, form, read_only)
     assert not list((job.folder / "run").glob("*.image"))
 
 
-def test_podman_does_not_run_the_images_root_where_the_pod_forbids_it(podman):
-    job = podman.run({"containers": [podman.shell("id", securityContext={"runAsNonRoot": True})]})
+@with_podman
+def test_podman_does_not_run_the_images_root_where_the_pod_forbids_it(site):
+    job = site.run({"containers": [site.shell("id", securityContext={"runAsNonRoot": True})]})
     assert (
         job.ended()["reason"] == "CreateContainerConfigError" and "the user of the container is root" in job.message()
     )
 
 
-def test_podman_without_subordinate_ids(podman):
-    ids = podman.own.folder / "subids"
+@with_podman
+def test_podman_without_subordinate_ids(site):
+    ids = site.own.folder / "subids"
     before = ids.read_text()
     ids.write_text("")
     try:
-        job = podman.run({"containers": [podman.shell("id -u")]})
+        job = site.run({"containers": [site.shell("id -u")]})
         assert job.log().splitlines()[-1] == "0" and job.pod()["phase"] == "Succeeded", job.everything()
-        job = podman.run({"containers": [podman.shell("id -u", securityContext={"runAsUser": 1000})]})
+        job = site.run({"containers": [site.shell("id -u", securityContext={"runAsUser": 1000})]})
         assert job.pod()["reason"] == "NotPossibleAtSite", job.everything()
         assert "runAsUser: 1000 is not allowed; allowed: 0 to 0" in job.pod()["message"]
     finally:
@@ -579,36 +541,34 @@ def test_a_path_that_a_runtime_takes_apart_is_one_mount(site, separator):
     os.chown(home / "secret", NOBODY, NOBODY)
     part = f"a{separator}{home}"
     making = site.shell(f"mkdir -p '/all/{part}'; echo mine >'/all/{part}/x'; touch '/all/{part}.go'", name="making")
-    mounts = [
-        {"name": "disk", "mountPath": "/m", "subPath": part},
-        {"name": "disk", "mountPath": "/e", "subPathExpr": "$(PART)"},
-        {"name": "c", "mountPath": "/c", "subPath": f"it{separator}{home}/em"},
-        {"name": "h", "mountPath": "/h"},
+    mounted = [
+        mount("disk", "/m", part),
+        mount("disk", "/e", subPathExpr="$(PART)"),
+        mount("c", "/c", f"it{separator}{home}/em"),
+        mount("h", "/h"),
     ]
     allowed = site.home_for_host_path()
     item = {"key": "key", "path": f"it{separator}{home}/em"}
-    spec = {
-        "volumes": [
+    spec = spec_of(
+        site.shell(
+            f"cat /m/x /e/x /c; ls -A /h; ls {home}; cat {home}/secret; echo no >>{home}/secret",
+            env=[{"name": "PART", "value": part}],
+            volumeMounts=mounted,
+        ),
+        init=[making | mounts(("disk", "/all"))],
+        volumes=[
             *DISK["volumes"],
             {"name": "c", "configMap": {"name": "c", "items": [item]}},
             {"name": "h", "hostPath": {"path": f"{allowed}/{part}", "type": "DirectoryOrCreate"}},
         ],
-        "initContainers": [making | {"volumeMounts": [{"name": "disk", "mountPath": "/all"}]}],
-        "containers": [
-            site.shell(
-                f"cat /m/x /e/x /c; ls -A /h; ls {home}; cat {home}/secret; echo no >>{home}/secret",
-                env=[{"name": "PART", "value": part}],
-                volumeMounts=mounts,
-            )
-        ],
-    }
+    )
     job = site.run(spec, objects=OBJECTS, config={"volumes": {"host_paths": [str(allowed)]}})
     assert job.log().startswith("mine\nmine\nhello\n"), job.everything()
     assert "site's user" not in job.log() and "secret\n" not in job.log().replace(f"{home}/secret", "")
     assert (home / "secret").read_text() == "of the site's user\n" and (allowed / part).is_dir()
     with pytest.raises(ScriptError, match="mountPath"):
-        mount = {"name": "disk", "mountPath": f"/x{separator}{home}{separator}"}
-        site.job({**DISK, "containers": [site.shell("true", volumeMounts=[mount])]})
+        place = mount("disk", f"/x{separator}{home}{separator}")
+        site.job({**DISK, "containers": [site.shell("true", volumeMounts=[place])]})
 
 
 def test_a_host_path_that_an_init_container_replaces_leads_nowhere(site):
@@ -620,14 +580,12 @@ def test_a_host_path_that_an_init_container_replaces_leads_nowhere(site):
         os.chown(allowed / name, NOBODY, NOBODY)
     paths = {"all": allowed, "v": allowed / "set", "w": allowed / "stays"}
     text = f"mv /all/set /all/moved; ln -s {outside} /all/set"
-    spec = {
-        "volumes": [{"name": name, "hostPath": {"path": str(path)}} for name, path in paths.items()],
-        "initContainers": [site.shell(text, name="init", volumeMounts=[{"name": "all", "mountPath": "/all"}])],
-        "containers": [
-            site.shell("cat /v/x", volumeMounts=[{"name": "v", "mountPath": "/v"}]),
-            site.shell("cat /w/x; id -u", name="other", volumeMounts=[{"name": "w", "mountPath": "/w"}]),
-        ],
-    }
+    spec = spec_of(
+        site.shell("cat /v/x", **mounts(("v", "/v"))),
+        site.shell("cat /w/x; id -u", name="other", **mounts(("w", "/w"))),
+        init=[site.shell(text, name="init", **mounts(("all", "/all")))],
+        volumes=[{"name": name, "hostPath": {"path": str(path)}} for name, path in paths.items()],
+    )
     job = site.run(spec, config={"volumes": {"host_paths": [str(allowed)]}})
     ended = job.ended()
     assert (ended["exitCode"], ended["reason"]) == (128, "CreateContainerConfigError"), job.everything()
@@ -639,20 +597,17 @@ def test_a_host_path_that_an_init_container_replaces_leads_nowhere(site):
 
 def test_shared_memory(site):
     """Each pod of PyTorch or Ray has such a volume (apptainer/apptainer#3001, galaxyproject/galaxy#20395)."""
-    mount = {"volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}
-    spec = {
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}}],
-        "initContainers": [site.shell("echo seed >/dev/shm/seed", name="seed", **mount)],
-        "containers": [
-            site.shell("stat -f -c %T /dev/shm; cat /dev/shm/seed; echo data >/dev/shm/data; sleep 60", **mount),
-            site.shell(
-                "until [ -s /dev/shm/data ]; do sleep 0.1; done; cat /dev/shm/data;"
-                "head -c 20000000 /dev/zero >/dev/shm/x",
-                name="reader",
-                **mount,
-            ),
-        ],
-    }
+    mount = mounts(("shm", "/dev/shm"))
+    spec = spec_of(
+        site.shell("stat -f -c %T /dev/shm; cat /dev/shm/seed; echo data >/dev/shm/data; sleep 60", **mount),
+        site.shell(
+            "until [ -s /dev/shm/data ]; do sleep 0.1; done; cat /dev/shm/data;head -c 20000000 /dev/zero >/dev/shm/x",
+            name="reader",
+            **mount,
+        ),
+        init=[site.shell("echo seed >/dev/shm/seed", name="seed", **mount)],
+        **volumes(shm={"emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}}),
+    )
     job = site.run(spec, timeout=40)
     assert job.log().split()[:2] == ["tmpfs", "seed"] and job.log("reader") == "data\n", job.everything()
     assert (job.pod()["phase"], job.pod()["reason"]) == ("Failed", "Evicted"), job.everything()
@@ -660,15 +615,13 @@ def test_shared_memory(site):
 
 @pytest.mark.parametrize("home", ["apptainer", "podman"], indirect=True)
 def test_volumes_below_dev(site):
-    mounts = [{"name": "disk", "mountPath": "/dev/x/one"}, {"name": "c", "mountPath": "/dev/two", "subPath": "key"}]
+    mounts = [mount("disk", "/dev/x/one"), mount("c", "/dev/two", "key")]
     text = "echo yes >/dev/x/one/file; cat /dev/two; echo message >/dev/termination-log"
-    spec = {
-        "volumes": [*DISK["volumes"], {"name": "c", "configMap": {"name": "c"}}],
-        "containers": [
-            site.shell(text, volumeMounts=mounts),
-            site.shell("until cat /disk/file; do sleep 0.1; done 2>/dev/null", name="other", **MOUNT),
-        ],
-    }
+    spec = spec_of(
+        site.shell(text, volumeMounts=mounts),
+        site.shell("until cat /disk/file; do sleep 0.1; done 2>/dev/null", name="other", **MOUNT),
+        volumes=[*DISK["volumes"], {"name": "c", "configMap": {"name": "c"}}],
+    )
     job = site.run(spec, objects=OBJECTS)
     assert (job.log(), job.log("other")) == ("hello\n", "yes\n"), job.everything()
     assert job.message() == "message\n"

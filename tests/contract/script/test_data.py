@@ -13,6 +13,7 @@ from bridge.errors import ScriptError
 from bridge.script.references import Objects
 from tests.contract.script.conftest import UID
 from tests.contract.script.test_variables import NASTY
+from tests.pod_specs import DISK, EMPTY, MOUNT, mount, mounts, spec_of, volumes
 
 pytestmark = pytest.mark.real
 
@@ -30,18 +31,11 @@ def test_arguments_byte_by_byte(site):
 
 
 def test_working_directory(site):
-    spec = {
-        "volumes": [{"name": "disk", "emptyDir": {}}],
-        "containers": [
-            site.shell("pwd", name="usual", workingDir="/usr/bin"),
-            site.shell(
-                "pwd",
-                name="volume",
-                workingDir="/my data/new",
-                volumeMounts=[{"name": "disk", "mountPath": "/my data"}],
-            ),
-        ],
-    }
+    spec = spec_of(
+        site.shell("pwd", name="usual", workingDir="/usr/bin"),
+        site.shell("pwd", name="volume", workingDir="/my data/new", **mounts(("disk", "/my data"))),
+        **DISK,
+    )
     job = site.run(spec)
     assert job.log("usual") == "/usr/bin\n" and job.log("volume") == "/my data/new\n"
 
@@ -61,17 +55,21 @@ OBJECTS = Objects(
 
 
 def test_configmap_secret_and_projected(site):
-    spec = {
-        "volumes": [
-            {"name": "all", "configMap": {"name": "c", "defaultMode": 0o440}},
-            {
-                "name": "some",
-                "configMap": {"name": "c", "items": [{"key": "two", "path": "deep/er/2", "mode": 0o600}]},
-            },
-            {"name": "secret", "secret": {"secretName": "s", "defaultMode": 0o400}},
-            {"name": "none", "configMap": {"name": "not-there", "optional": True}},
-            {
-                "name": "api",
+    spec = spec_of(
+        site.shell(
+            'cd /v && for f in $(find . -type f | grep -v odd | sort); do echo "$f $(stat -c %a $f)"; done; '
+            "cat /v/all/one /v/some/deep/er/2 /v/secret/key /var/run/secrets/kubernetes.io/serviceaccount/*;"
+            'cat "/v/all/it\'s \\$x"; od -An -tx1 /v/all/raw; cat /v/down/labels /v/down/mem; ls -A /v/none',
+            resources={"limits": {"memory": "64Mi"}},
+            volumeMounts=[mount(name, f"/v/{name}") for name in ("all", "some", "secret", "none", "down")]
+            + [mount("api", "/var/run/secrets/kubernetes.io/serviceaccount")],
+        ),
+        **volumes(
+            all={"configMap": {"name": "c", "defaultMode": 0o440}},
+            some={"configMap": {"name": "c", "items": [{"key": "two", "path": "deep/er/2", "mode": 0o600}]}},
+            secret={"secret": {"secretName": "s", "defaultMode": 0o400}},
+            none={"configMap": {"name": "not-there", "optional": True}},
+            api={
                 "projected": {
                     "sources": [
                         {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
@@ -79,10 +77,9 @@ def test_configmap_secret_and_projected(site):
                         {"downwardAPI": {"items": [{"path": "ns", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
                         {"secret": {"name": "s", "items": [{"key": "other", "path": "sub/other"}]}},
                     ]
-                },
+                }
             },
-            {
-                "name": "down",
+            down={
                 "downwardAPI": {
                     "items": [
                         {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}, "mode": 0o444},
@@ -95,22 +92,10 @@ def test_configmap_secret_and_projected(site):
                             },
                         },
                     ]
-                },
+                }
             },
-        ],
-        "containers": [
-            site.shell(
-                'cd /v && for f in $(find . -type f | grep -v odd | sort); do echo "$f $(stat -c %a $f)"; done; '
-                "cat /v/all/one /v/some/deep/er/2 /v/secret/key /var/run/secrets/kubernetes.io/serviceaccount/*;"
-                'cat "/v/all/it\'s \\$x"; od -An -tx1 /v/all/raw; cat /v/down/labels /v/down/mem; ls -A /v/none',
-                resources={"limits": {"memory": "64Mi"}},
-                volumeMounts=[
-                    {"name": name, "mountPath": f"/v/{name}"} for name in ("all", "some", "secret", "none", "down")
-                ]
-                + [{"name": "api", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}],
-            )
-        ],
-    }
+        ),
+    )
     job = site.run(spec, objects=OBJECTS)
     assert job.pod()["phase"] == "Succeeded", job.everything()
     lines = job.log()
@@ -129,68 +114,53 @@ def test_read_only(site, kind):
         "configMap": {"configMap": {"name": "c"}},
         "hostPath": {"hostPath": {"path": str(host), "type": "Directory"}},
     }[kind]
-    mounts = [{"name": "v", "mountPath": "/v", "readOnly": True}]
+    mounts = [mount("v", "/v", readOnly=True)]
     if kind != "configMap":
-        mounts.append({"name": "v", "mountPath": "/w"})
-    spec = {
-        "volumes": [{"name": "v", **volume}],
-        "containers": [
-            site.shell(
-                "touch /v/x && exit 1; "
-                + ("touch /w/x && ls /v/x" if kind != "configMap" else "rm -f /v/one && exit 2; cat /v/one"),
-                volumeMounts=mounts,
-            )
-        ],
-    }
+        mounts.append(mount("v", "/w"))
+    spec = spec_of(
+        site.shell(
+            "touch /v/x && exit 1; "
+            + ("touch /w/x && ls /v/x" if kind != "configMap" else "rm -f /v/one && exit 2; cat /v/one"),
+            volumeMounts=mounts,
+        ),
+        volumes=[{"name": "v", **volume}],
+    )
     job = site.run(spec, objects=OBJECTS, config={"volumes": {"host_paths": [str(host)]}})
     assert "Read-only file system" in job.log()
     assert job.pod()["phase"] == "Succeeded", job.everything()
 
 
 def test_sub_path(site):
-    spec = {
-        "volumes": [{"name": "disk", "emptyDir": {}}, {"name": "c", "configMap": {"name": "c"}}],
-        "initContainers": [
+    spec = spec_of(
+        site.shell(
+            "cat /part/file; cat /etc/my/one; ls /etc/my; ls -d /etc/passwd; ls /made",
+            env=[{"name": "WHO", "value": "a"}],
+            **mounts(
+                mount("disk", "/part", subPathExpr="$(WHO)"), ("disk", "/made", "deep/new"), ("c", "/etc/my/one", "one")
+            ),
+        ),
+        init=[
             site.shell(
                 "echo in >/all/a/file; ls /all; ln -s / /all/out",
                 name="init",
-                volumeMounts=[
-                    {"name": "disk", "mountPath": "/all/a", "subPath": "a"},
-                    {"name": "disk", "mountPath": "/all"},
-                ],
+                **mounts(("disk", "/all/a", "a"), ("disk", "/all")),
             )
         ],
-        "containers": [
-            site.shell(
-                "cat /part/file; cat /etc/my/one; ls /etc/my; ls -d /etc/passwd; ls /made",
-                env=[{"name": "WHO", "value": "a"}],
-                volumeMounts=[
-                    {"name": "disk", "mountPath": "/part", "subPathExpr": "$(WHO)"},
-                    {"name": "disk", "mountPath": "/made", "subPath": "deep/new"},
-                    {"name": "c", "mountPath": "/etc/my/one", "subPath": "one"},
-                ],
-            )
-        ],
-    }
+        **volumes(disk=EMPTY, c={"configMap": {"name": "c"}}),
+    )
     job = site.run(spec, objects=OBJECTS)
     assert job.log() == "in\n1\none\n/etc/passwd\n"
 
 
 def test_sub_path_does_not_follow_links_out(site):
-    spec = {
-        "volumes": [{"name": "disk", "emptyDir": {}}],
-        "initContainers": [
-            site.shell(
-                "ln -s /etc /d/out; ln -s ../../../.. /d/up",
-                name="init",
-                volumeMounts=[{"name": "disk", "mountPath": "/d"}],
-            )
-        ],
-        "containers": [
-            site.shell("ls /x", name=name, volumeMounts=[{"name": "disk", "mountPath": "/x", "subPath": sub}])
+    spec = spec_of(
+        *[
+            site.shell("ls /x", name=name, **mounts(("disk", "/x", sub)))
             for name, sub in (("a", "out"), ("b", "up"), ("c", "out/passwd"))
         ],
-    }
+        init=[site.shell("ln -s /etc /d/out; ln -s ../../../.. /d/up", name="init", **mounts(("disk", "/d")))],
+        **DISK,
+    )
     job = site.run(spec)
     for name in "abc":
         assert job.ended(name)["reason"] == "CreateContainerConfigError"
@@ -198,14 +168,12 @@ def test_sub_path_does_not_follow_links_out(site):
 
 
 def test_shared_between_containers_and_gone_at_the_end(site):
-    mount = {"volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}
-    spec = {
-        "volumes": [{"name": "disk", "emptyDir": {}}],
-        "containers": [
-            site.shell("echo hello >/disk/x", name="writer", **mount),
-            site.shell("until [ -s /disk/x ]; do sleep 0.1; done; cat /disk/x", **mount),
-        ],
-    }
+    mount = mounts(("disk", "/disk"))
+    spec = spec_of(
+        site.shell("echo hello >/disk/x", name="writer", **mount),
+        site.shell("until [ -s /disk/x ]; do sleep 0.1; done; cat /disk/x", **mount),
+        **DISK,
+    )
     job = site.run(spec)
     assert job.log() == "hello\n"
     assert list((job.folder / "scratch").iterdir()) == []
@@ -213,33 +181,22 @@ def test_shared_between_containers_and_gone_at_the_end(site):
 
 def test_memory_medium_and_other_area(ordinary):
     area = ordinary.home_for_host_path()
-    spec = {
-        "volumes": [{"name": "fast", "emptyDir": {"medium": "Memory"}}, {"name": "slow", "emptyDir": {}}],
-        "containers": [
-            ordinary.shell(
-                "stat -f -c %T /fast; touch /slow/x; sleep 1",
-                volumeMounts=[{"name": "fast", "mountPath": "/fast"}, {"name": "slow", "mountPath": "/slow"}],
-            )
-        ],
-    }
+    spec = spec_of(
+        ordinary.shell("stat -f -c %T /fast; touch /slow/x; sleep 1", **mounts(("fast", "/fast"), ("slow", "/slow"))),
+        **volumes(fast={"emptyDir": {"medium": "Memory"}}, slow=EMPTY),
+    )
     config = {"volumes": {"scratch_area": str(area), "scratch_in_job_folder": False}}
     job = ordinary.job(spec, config=config).start()
     job.eventually(lambda: list(area.glob("podbridge-*/slow/x")))
-    assert job.wait() == 0
-    assert job.log() == "tmpfs\n"
+    assert (job.wait(), job.log()) == (0, "tmpfs\n")
     assert list(area.iterdir()) == []
 
 
 def test_size_limit(site):
-    spec = {
-        "volumes": [{"name": "disk", "emptyDir": {"sizeLimit": "5Mi"}}],
-        "containers": [
-            site.shell(
-                "head -c 10000000 /dev/zero >/disk/x; sleep 1000",
-                volumeMounts=[{"name": "disk", "mountPath": "/disk"}],
-            )
-        ],
-    }
+    spec = spec_of(
+        site.shell("head -c 10000000 /dev/zero >/disk/x; sleep 1000", **MOUNT),
+        **volumes(disk={"emptyDir": {"sizeLimit": "5Mi"}}),
+    )
     job = site.run(spec, timeout=30)
     assert (job.pod()["phase"], job.pod()["reason"]) == ("Failed", "Evicted")
     assert "sizeLimit" in job.pod()["message"]
@@ -252,10 +209,10 @@ def test_host_path_types(ordinary):
     (host / "link").symlink_to("/etc")
 
     def run(path, kind):
-        spec = {
-            "volumes": [{"name": "h", "hostPath": {"path": str(host / path), "type": kind}}],
-            "containers": [ordinary.shell("ls -d /h", volumeMounts=[{"name": "h", "mountPath": "/h"}])],
-        }
+        spec = spec_of(
+            ordinary.shell("ls -d /h", **mounts(("h", "/h"))),
+            **volumes(h={"hostPath": {"path": str(host / path), "type": kind}}),
+        )
         return ordinary.run(spec, config={"volumes": {"host_paths": [str(host)]}})
 
     for path, kind in (("folder", ""), ("folder", "Directory"), ("file", "File"), ("new/er", "DirectoryOrCreate")):
@@ -267,41 +224,33 @@ def test_host_path_types(ordinary):
 
 
 def test_host_path_that_the_site_does_not_allow(ordinary):
-    spec = {"volumes": [{"name": "h", "hostPath": {"path": "/etc"}}], "containers": [ordinary.shell("true")]}
+    spec = {**volumes(h={"hostPath": {"path": "/etc"}}), "containers": [ordinary.shell("true")]}
     with pytest.raises(ScriptError, match=re.escape("spec.volumes[0].hostPath.path: '/etc' is not allowed")):
         ordinary.job(spec)
 
 
 def test_mounts_do_not_touch_the_host(site):
-    spec = {
-        "volumes": [{"name": "v", "emptyDir": {}}],
-        "containers": [
-            site.shell(
-                "touch /etc/script-new-place/x /script-top/x; ls /etc/passwd /usr/bin/env",
-                volumeMounts=[
-                    {"name": "v", "mountPath": "/etc/script-new-place"},
-                    {"name": "v", "mountPath": "/script-top/deep"},
-                    {"name": "v", "mountPath": "/script-top"},
-                ],
-            )
-        ],
-    }
+    spec = spec_of(
+        site.shell(
+            "touch /etc/script-new-place/x /script-top/x; ls /etc/passwd /usr/bin/env",
+            **mounts(("v", "/etc/script-new-place"), ("v", "/script-top/deep"), ("v", "/script-top")),
+        ),
+        **volumes(v=EMPTY),
+    )
     job = site.run(spec)
     assert job.pod()["phase"] == "Succeeded", job.everything()
     assert not Path("/etc/script-new-place").exists() and not Path("/script-top").exists()
 
 
 def test_read_only_root(site):
-    spec = {
-        "volumes": [{"name": "v", "emptyDir": {}}],
-        "containers": [
-            site.shell(
-                "touch /v/fine && touch /tmp/script-no && exit 1; touch /script-no && exit 2; echo x >/dev/null",
-                securityContext={"readOnlyRootFilesystem": True},
-                volumeMounts=[{"name": "v", "mountPath": "/v"}],
-            )
-        ],
-    }
+    spec = spec_of(
+        site.shell(
+            "touch /v/fine && touch /tmp/script-no && exit 1; touch /script-no && exit 2; echo x >/dev/null",
+            securityContext={"readOnlyRootFilesystem": True},
+            **mounts(("v", "/v")),
+        ),
+        **volumes(v=EMPTY),
+    )
     job = site.run(spec)
     assert job.pod()["phase"] == "Succeeded", job.everything()
 
@@ -340,12 +289,10 @@ def test_a_scratch_folder_that_somebody_made_before_is_not_used(site, medium, ki
         made.mkdir()
         made.chmod(0o777)
     config = {} if medium else {"volumes": {"scratch_in_job_folder": False, "scratch_area": str(area)}}
-    spec = {
-        "volumes": [{"name": "v", "emptyDir": {"medium": medium}}],
-        "containers": [
-            site.shell("echo secret >/v/x; touch /v/ready; sleep 60", volumeMounts=[{"name": "v", "mountPath": "/v"}])
-        ],
-    }
+    spec = spec_of(
+        site.shell("echo secret >/v/x; touch /v/ready; sleep 60", **mounts(("v", "/v"))),
+        **volumes(v={"emptyDir": {"medium": medium}}),
+    )
     try:
         job = site.job(spec, config=config).start()
         job.eventually(lambda: [*area.glob("podbridge-*/v/ready"), *other.glob("v/ready")])
@@ -362,9 +309,8 @@ def test_a_scratch_folder_that_somebody_made_before_is_not_used(site, medium, ki
 def test_a_place_for_scratch_where_anybody_may_rename_is_refused(site):
     area = site.home_for_host_path()
     area.chmod(0o777)
-    spec = {"volumes": [{"name": "v", "emptyDir": {}}], "containers": [site.shell("true")]}
-    config = {"volumes": {"scratch_in_job_folder": False, "scratch_area": str(area)}}
-    job = site.run(spec, config=config)
+    spec = {**volumes(v=EMPTY), "containers": [site.shell("true")]}
+    job = site.run(spec, config={"volumes": {"scratch_in_job_folder": False, "scratch_area": str(area)}})
     assert job.pod()["reason"] == "FailedMount"
     assert "must belong to root or to this user, and be sticky" in (job.folder / "script.log").read_text()
     assert not list(area.iterdir())
@@ -372,12 +318,10 @@ def test_a_place_for_scratch_where_anybody_may_rename_is_refused(site):
 
 def test_a_token_renewed_while_the_job_waited_is_not_overwritten(site):
     job = site.job(
-        {
-            "volumes": [{"name": "api", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}],
-            "containers": [
-                site.shell("cat /t/token; echo; cat /t/token", volumeMounts=[{"name": "api", "mountPath": "/t"}])
-            ],
-        },
+        spec_of(
+            site.shell("cat /t/token; echo; cat /t/token", **mounts(("api", "/t"))),
+            **volumes(api={"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}),
+        ),
         objects=OBJECTS,
     )
     (job.folder / "volumes" / "api").mkdir(parents=True)
@@ -390,18 +334,14 @@ def test_a_token_renewed_while_the_job_waited_is_not_overwritten(site):
 
 def test_the_last_of_two_sources_with_the_same_path_counts(site):
     sources = [{"configMap": {"name": name}} for name in ("a", "b")]
-    spec = {
-        "volumes": [{"name": "v", "projected": {"defaultMode": 0o400, "sources": sources}}],
-        "containers": [site.shell("cat /v/key; stat -c %a /v/key", volumeMounts=[{"name": "v", "mountPath": "/v"}])],
-    }
+    spec = spec_of(
+        site.shell("cat /v/key; stat -c %a /v/key", **mounts(("v", "/v"))),
+        **volumes(v={"projected": {"defaultMode": 0o400, "sources": sources}}),
+    )
     configmaps = {name: {"data": {"key": f"of {name}\n"}} for name in ("a", "b")}
     job = site.run(spec, objects=Objects(configmaps=configmaps))
     assert job.pod()["phase"] == "Succeeded", job.everything()
     assert job.log() == "of b\n400\n"
-
-
-def mounts(*places):
-    return {"volumeMounts": [{"name": name, "mountPath": path} for name, path in places]}
 
 
 PLACES = [
@@ -421,13 +361,11 @@ def test_volumes_do_not_hide_each_other(site, order):
     text += "; echo shared >/dev/shm/script-left; test -c /dev/null && ls -d /dev/termination-log; sleep 1"
     reads = "until [ -s /dev/shm/script-left ]; do sleep 0.1; done; cat /dev/shm/script-left"
     sources = {"c": {"configMap": {"name": "c"}}, "e": {"emptyDir": {}}, "m": {"emptyDir": {"medium": "Memory"}}}
-    spec = {
-        "volumes": [{"name": name, **source} for name, source in sources.items()],
-        "containers": [
-            site.shell(text, **mounts(*PLACES[::order])),
-            site.shell(reads, name="reads", **mounts(("m", "/dev/shm"))),
-        ],
-    }
+    spec = spec_of(
+        site.shell(text, **mounts(*PLACES[::order])),
+        site.shell(reads, name="reads", **mounts(("m", "/dev/shm"))),
+        volumes=[{"name": name, **source} for name, source in sources.items()],
+    )
     job = site.run(spec, objects=OBJECTS)
     assert job.log() == "1\n1\n1\nscript-left\n/dev/termination-log\n", job.everything()
     assert job.log("reads") == "shared\n", job.everything()
@@ -465,18 +403,15 @@ def test_a_host_path_that_becomes_a_link_leads_nowhere(ordinary, kind):
     os.chown(allowed / "set", ordinary.user or 0, -1)
     target = outside if kind == "folder" else outside / "x"
     name = source.relative_to(allowed)
-    spec = {
-        "volumes": [
-            {"name": "all", "hostPath": {"path": str(allowed)}},
-            {"name": "v", "hostPath": {"path": str(source)}},
-        ],
-        "initContainers": [
+    spec = spec_of(
+        ordinary.shell("cat /v/x /v", **mounts(("v", "/v"))),
+        init=[
             ordinary.shell(
                 f"mv /all/{name} /all/moved; ln -s {target} /all/{name}", name="init", **mounts(("all", "/all"))
             )
         ],
-        "containers": [ordinary.shell("cat /v/x /v", **mounts(("v", "/v")))],
-    }
+        **volumes(all={"hostPath": {"path": str(allowed)}}, v={"hostPath": {"path": str(source)}}),
+    )
     job = ordinary.run(spec, config={"volumes": {"host_paths": [str(allowed)]}})
     assert "site's user" not in job.log(), job.everything()
     ended = job.ended()
@@ -488,10 +423,9 @@ def test_an_allowed_folder_in_another_one_opens_nothing(ordinary):
     """Pods may write to the outer one, so they can make a link of the inner one."""
     allowed, outside = ordinary.home_for_host_path(), ordinary.home_for_host_path()
     (allowed / "sub").symlink_to(outside)
-    spec = {
-        "volumes": [{"name": "v", "hostPath": {"path": str(allowed / "sub")}}],
-        "containers": [ordinary.shell("ls /v", **mounts(("v", "/v")))],
-    }
+    spec = spec_of(
+        ordinary.shell("ls /v", **mounts(("v", "/v"))), **volumes(v={"hostPath": {"path": str(allowed / "sub")}})
+    )
     job = ordinary.run(spec, config={"volumes": {"host_paths": [str(allowed), str(allowed / "sub")]}})
     assert job.pod()["reason"] == "FailedMount", job.everything()
 
@@ -511,14 +445,12 @@ def test_special_files_of_a_host_path(ordinary):
         "d": ("made/er", "DirectoryOrCreate"),
         "f": ("new", "FileOrCreate"),
     }
-    spec = {
-        "volumes": [
+    spec = spec_of(
+        ordinary.shell("ls -dF /p /s /d; echo x >/f", **mounts(*((name, f"/{name}") for name in kinds))),
+        volumes=[
             {"name": name, "hostPath": {"path": str(host / path), "type": kind}} for name, (path, kind) in kinds.items()
         ],
-        "containers": [
-            ordinary.shell("ls -dF /p /s /d; echo x >/f", **mounts(*((name, f"/{name}") for name in kinds)))
-        ],
-    }
+    )
     with server:
         job = ordinary.run(spec, config={"volumes": {"host_paths": [str(host)]}})
     assert job.log().split() == ["/d/", "/p|", "/s="], job.everything()
@@ -533,11 +465,11 @@ def test_scratch_that_becomes_a_link_leads_nowhere(ordinary):
     for path in (outside / "e", outside / "e" / "x"):
         os.chown(path, ordinary.user or 0, -1)
     text = f"cd /all; for f in podbridge-*; do mv $f moved; ln -s {outside} $f; done"
-    spec = {
-        "volumes": [{"name": "all", "hostPath": {"path": str(allowed)}}, {"name": "e", "emptyDir": {}}],
-        "initContainers": [ordinary.shell(text, name="init", **mounts(("all", "/all")))],
-        "containers": [ordinary.shell("cat /e/x", **mounts(("e", "/e")))],
-    }
+    spec = spec_of(
+        ordinary.shell("cat /e/x", **mounts(("e", "/e"))),
+        init=[ordinary.shell(text, name="init", **mounts(("all", "/all")))],
+        **volumes(all={"hostPath": {"path": str(allowed)}}, e=EMPTY),
+    )
     config = {"volumes": {"host_paths": [str(allowed)]}}
     job = ordinary.run(spec, config=config, annotations={"slurm-job.vk.io/job-workdir": str(allowed)})
     assert "site's user" not in job.log() and job.ended()["reason"] == "CreateContainerConfigError", job.everything()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bridge.script.references import Objects
+from tests.pod_specs import mounts, spec_of
 
 pytestmark = pytest.mark.real
 
@@ -118,13 +119,11 @@ def test_command_not_found_by_a_shell_is_the_shells_own_code(ordinary):
 
 def test_parallel_containers_one_fails(site):
     job = site.run(
-        {
-            "containers": [
-                site.shell("echo a; sleep 1", name="a"),
-                site.shell("echo b; exit 5", name="b"),
-                site.shell("echo c; sleep 1", name="c"),
-            ]
-        }
+        spec_of(
+            site.shell("echo a; sleep 1", name="a"),
+            site.shell("echo b; exit 5", name="b"),
+            site.shell("echo c; sleep 1", name="c"),
+        )
     )
     assert [job.ended(name)["exitCode"] for name in "abc"] == [0, 5, 0]
     assert job.pod()["phase"] == "Failed"
@@ -172,19 +171,15 @@ def test_second_copy_does_nothing(ordinary):
     before = {path: path.read_bytes() for path in (job.folder / "state").glob("*.json")}
     assert job.spawn().wait(10) == 0
     assert {path: path.read_bytes() for path in (job.folder / "state").glob("*.json")} == before
-    assert job.wait() == 0
-    assert job.spawn().wait(10) == 0
-    assert job.log() == "once\n"
+    assert (job.wait(), job.spawn().wait(10), job.log()) == (0, 0, "once\n")
 
 
 def test_killed_child_is_an_end_like_any_other(ordinary):
-    text = "sleep 1000 & echo $$$$; wait"
-    job = ordinary.job({"containers": [ordinary.shell(text)]}).start()
+    job = ordinary.job({"containers": [ordinary.shell("sleep 1000 & echo $$$$; wait")]}).start()
     job.eventually(lambda: job.state("main").get("state") == "running" and "\n" in job.log())
     pid = int(job.log())
     os.kill(pid, 9)
-    assert job.wait(10) == 1
-    assert job.ended()["exitCode"] == 137
+    assert (job.wait(10), job.ended()["exitCode"]) == (1, 137)
     assert processes_below(job) == []
 
 
@@ -268,7 +263,7 @@ def test_secrets_go_with_the_last_container(site, how):
     main = site.shell(
         "cat /s/key >/dev/null; echo done; " + ("exit 3" if how == "failed" else "sleep 0.5"),
         env=[{"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "key"}}}],
-        volumeMounts=[{"name": "s", "mountPath": "/s"}],
+        **mounts(("s", "/s")),
     )
     volumes = [{"name": "s", "secret": {"secretName": "s"}}]
     if how == "refused":

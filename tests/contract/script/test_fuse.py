@@ -8,8 +8,9 @@ import pytest
 
 from bridge.errors import ScriptError
 from tests.contract.script.conftest import NOBODY, Site
-from tests.contract.script.containers import HOMES, Containers
+from tests.contract.script.containers import HOMES, fixtures
 from tests.contract.script.test_ends import processes_below
+from tests.pod_specs import mount, spec_of, volumes
 
 pytestmark = pytest.mark.real
 
@@ -21,39 +22,8 @@ SITE = {
 LEFT = "grep -c bindfs /proc/mounts >left"
 
 
-@pytest.fixture(scope="module")
-def homes():
-    made = {}
-    yield made
-    for home in made.values():
-        home.close()
-
-
-def site_of(homes, kind):
-    home = homes.get(kind) or HOMES[kind]()
-    homes[kind] = home
-    return Containers(kind, home)
-
-
-@pytest.fixture(params=HOMES)
-def any_site(request, homes):
-    made = site_of(homes, request.param)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def site(homes):
-    made = site_of(homes, "none")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def apptainer(homes):
-    made = site_of(homes, "apptainer")
-    yield made
-    made.close()
+home, site = fixtures(*HOMES)
+without_runtime = pytest.mark.parametrize("home", ["none"], indirect=True)
 
 
 def folder_of(site: Site):
@@ -67,10 +37,10 @@ def folder_of(site: Site):
 
 
 def pod(site, text, *mounts):
-    return {
-        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "none"}}],
-        "containers": [site.shell(text, volumeMounts=[{"name": "data", **mount} for mount in mounts])],
-    }
+    return spec_of(
+        site.shell(text, volumeMounts=[{"name": "data", **mount} for mount in mounts]),
+        **volumes(data={"persistentVolumeClaim": {"claimName": "none"}}),
+    )
 
 
 def annotation(text):
@@ -78,18 +48,18 @@ def annotation(text):
 
 
 @pytest.mark.parametrize("option", ["", "-f"])
-def test_a_mounted_volume(any_site, option):
-    folder = folder_of(any_site)
+def test_a_mounted_volume(site, option):
+    folder = folder_of(site)
     text = "cat /data/x /sub/y; echo new >/data/new; touch /ro/no || echo read-only; ls /data"
     spec = pod(
-        any_site,
+        site,
         text,
         {"mountPath": "/data"},
         {"mountPath": "/sub", "subPath": "sub"},
         {"mountPath": "/ro", "readOnly": True},
     )
     script = f'exec bindfs {option} --no-allow-other {shlex.quote(str(folder))} "$MOUNT_POINT"'
-    job = any_site.run(spec, config={**SITE, "footer": LEFT}, annotations=annotation(script))
+    job = site.run(spec, config={**SITE, "footer": LEFT}, annotations=annotation(script))
     lines = [line for line in job.log().splitlines() if not line.startswith("touch: ")]
     assert lines == ["x", "sub/y", "read-only", "new", "sub", "x"], job.everything()
     assert job.pod()["phase"] == "Succeeded" and (folder / "new").read_text() == "new\n"
@@ -97,30 +67,32 @@ def test_a_mounted_volume(any_site, option):
     assert processes_below(job, str(folder)) == []
 
 
+@pytest.mark.parametrize("home", ["apptainer"], indirect=True)
 @pytest.mark.parametrize("mode", ["host", "container"])
-def test_a_volume_that_apptainer_mounts(apptainer, mode):
-    folder = folder_of(apptainer)
+def test_a_volume_that_apptainer_mounts(site, mode):
+    folder = folder_of(site)
     for name in ("", "sub"):
-        words = [*apptainer.enter, "mksquashfs", f"{folder}/{name}", f"{folder}/{name}.sqfs", "-quiet"]
+        words = [*site.enter, "mksquashfs", f"{folder}/{name}", f"{folder}/{name}.sqfs", "-quiet"]
         subprocess.run(words, check=True, capture_output=True)
-    spec = pod(apptainer, "cat /data/x /deep/sub/y; ls /data", {"mountPath": "/data"})
-    spec["containers"][0]["volumeMounts"].append({"name": "data", "mountPath": "/deep/sub", "subPath": "sub"})
+    spec = pod(site, "cat /data/x /deep/sub/y; ls /data", {"mountPath": "/data"})
+    spec["containers"][0]["volumeMounts"].append(mount("data", "/deep/sub", "sub"))
     volumes = dict(SITE["volumes"])
     if mode == "container":
         # the script and its program run in the image, which sees volumes
         spec["containers"][0]["image"] = "/media"
         spec["volumes"].append({"name": "source", "hostPath": {"path": str(folder)}})
-        spec["containers"][0]["volumeMounts"].append({"name": "source", "mountPath": "/source"})
+        spec["containers"][0]["volumeMounts"].append(mount("source", "/source"))
         volumes |= {"host_paths": [str(folder)], "image_paths": ["/media"]}
     place = "/source" if mode == "container" else str(folder)
     config = {**SITE, "volumes": volumes, "apptainer": {"fuse_mode": mode}}
     script = f'exec squashfuse_ll -f "{place}/$SUB_PATH.sqfs" "$MOUNT_POINT"'
-    job = apptainer.run(spec, config=config, annotations=annotation(script))
+    job = site.run(spec, config=config, annotations=annotation(script))
     lines = [line for line in job.log().splitlines() if not line.startswith("fuse: ")]
     assert lines == ["x", "sub/y", "sub", "x"], job.everything()
     assert job.pod()["phase"] == "Succeeded" and processes_below(job, str(folder)) == []
 
 
+@without_runtime
 @pytest.mark.parametrize(
     ("script", "told"),
     [
@@ -138,6 +110,7 @@ def test_a_script_that_mounts_nothing(site, script, told):
     assert job.state("main")["state"] == "waiting" and processes_below(job, "12347") == []
 
 
+@without_runtime
 def test_a_second_volume_that_fails_leaves_the_first_unmounted(site):
     folder = folder_of(site)
     spec = pod(site, "echo no", {"mountPath": "/data"})
@@ -148,6 +121,7 @@ def test_a_second_volume_that_fails_leaves_the_first_unmounted(site):
     assert (job.folder / "left").read_text() == "0\n" and not processes_below(job, str(folder))
 
 
+@without_runtime
 def test_deletion_while_a_script_is_waited_for(site):
     config = {**SITE, "volumes": {"fuse_sleep_seconds": 600}}
     job = site.job(pod(site, "echo no", {"mountPath": "/data"}), config=config, annotations=annotation("sleep 12347"))
@@ -156,6 +130,7 @@ def test_deletion_while_a_script_is_waited_for(site):
     assert job.wait(10) == 1 and job.pod()["phase"] == "Failed" and processes_below(job, "12347") == []
 
 
+@without_runtime
 def test_not_where_the_site_does_not_allow_it(site):
     with pytest.raises(
         ScriptError, match=r"fuse\.vk\.io/data is not allowed at this site \(limits\.allow_fuse is false"
@@ -163,18 +138,18 @@ def test_not_where_the_site_does_not_allow_it(site):
         site.job(pod(site, "true", {"mountPath": "/data"}), annotations=annotation("true"))
 
 
-def test_cvmfs(any_site):
-    folder = folder_of(any_site)
+def test_cvmfs(site):
+    folder = folder_of(site)
     config = {"volumes": {"cvmfs_path": str(folder)}}
     spec = pod(
-        any_site,
+        site,
         "cat /cvmfs/x /sub/y; touch /cvmfs/no; ls /cvmfs",
         {"mountPath": "/cvmfs"},
         {"mountPath": "/sub", "subPath": "sub"},
     )
-    job = any_site.run(spec, config=config, annotations={"cvmfs.vk.io/data": "true"})
+    job = site.run(spec, config=config, annotations={"cvmfs.vk.io/data": "true"})
     lines = [line for line in job.log().splitlines() if not line.startswith("touch: ")]
     assert lines == ["x", "sub/y", "sub", "x"], job.everything()
     assert "ead-only file system" in job.log() and job.pod()["phase"] == "Succeeded"
     with pytest.raises(ScriptError, match="cvmfs_path is empty"):
-        any_site.job(spec, annotations={"cvmfs.vk.io/data": "true"})
+        site.job(spec, annotations={"cvmfs.vk.io/data": "true"})

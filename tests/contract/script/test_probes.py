@@ -11,6 +11,7 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from tests.contract.script.conftest import folder_of_programs
+from tests.pod_specs import spec_of
 
 pytestmark = pytest.mark.real
 
@@ -52,24 +53,8 @@ class _Strict(http.server.BaseHTTPRequestHandler):
 def https_server(tmp_path):
     """A server with a certificate that nobody has signed; ``told`` is what it was asked."""
     key, certificate = tmp_path / "key", tmp_path / "certificate"
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-subj",
-            "/CN=x",
-            "-keyout",
-            key,
-            "-out",
-            certificate,
-        ],
-        check=True,
-        capture_output=True,
-    )
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=x"]
+    subprocess.run([*words, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     with http.server.ThreadingHTTPServer(("0.0.0.0", 0), _Strict) as server:  # noqa: S104
@@ -106,8 +91,8 @@ def asked(site, probes, environment=None):
     Names that begin with "good" are probes of readiness, the others of liveness, which one failure ends.
     """
     times = {"periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 1}
-    spec = {
-        "containers": [
+    spec = spec_of(
+        *[
             site.shell(
                 "exec sleep 1000",
                 name=name,
@@ -115,7 +100,7 @@ def asked(site, probes, environment=None):
             )
             for name, handler in probes.items()
         ]
-    }
+    )
     job = site.job(spec, environment=environment).start()
 
     def told(name):
@@ -166,8 +151,7 @@ def test_grpc_without_a_program_for_it(ordinary, health_port, program):
 
 def test_grpc_by_the_program_that_is_made_for_it(ordinary, health_port):
     told = ordinary.home_for_host_path() / "told"
-    program = f'echo "$*" >>{told}'
-    path = folder_of_programs(ordinary, "curl", curl=OLD, grpc_health_probe=program)
+    path = folder_of_programs(ordinary, "curl", curl=OLD, grpc_health_probe=f'echo "$*" >>{told}')
     job, ready = asked(ordinary, {"good": {"grpc": {"port": health_port, "service": "x"}}}, {"PATH": path})
     assert ready == {"good"} and told.read_text().splitlines()[0] == f"-addr={job.pod()['ip']}:{health_port} -service=x"
 

@@ -7,14 +7,13 @@ travel, and what follows from a failing pull.
 import base64
 import os
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from bridge.script.references import Objects
 from tests.contract.script.conftest import Site, folder_of_programs
 from tests.contract.script.test_variables import NASTY
+from tests.pod_specs import EMPTY, mount, spec_of, volumes
 
 pytestmark = pytest.mark.real
 
@@ -185,10 +184,7 @@ def test_exit_code_and_restart(ordinary, stubs, kind):
     text = "if [ -e /tmp/script-stub-%s ]; then rm /tmp/script-stub-%s; exit 0; fi; touch /tmp/script-stub-%s; exit 7"
     mark = f"{kind}-{os.getpid()}"
     container = {"name": "main", "image": "busybox", "command": ["sh", "-c", text % (mark, mark, mark)]}
-    job = ordinary.run(
-        {"restartPolicy": "OnFailure", "containers": [container]},
-        config=stubs.settings(kind),
-    )
+    job = ordinary.run({"restartPolicy": "OnFailure", "containers": [container]}, config=stubs.settings(kind))
     state = job.state("main")
     assert (state["ended"]["exitCode"], state["last"]["exitCode"], state["restarts"]) == (0, 7, 1)
 
@@ -219,18 +215,16 @@ def words_of(stubs, program, verb):
 
 
 def pod(**container):
-    return {
-        "volumes": [{"name": "c", "configMap": {"name": "c"}}, {"name": "e", "emptyDir": {}}],
-        "containers": [
-            {
-                "name": "main",
-                "image": "busybox:1",
-                "workingDir": "/e",
-                "volumeMounts": [{"name": "c", "mountPath": "/c"}, {"name": "e", "mountPath": "/e"}],
-                **container,
-            }
-        ],
-    }
+    return spec_of(
+        {
+            "name": "main",
+            "image": "busybox:1",
+            "workingDir": "/e",
+            "volumeMounts": [mount("c", "/c"), mount("e", "/e")],
+            **container,
+        },
+        **volumes(c={"configMap": {"name": "c"}}, e=EMPTY),
+    )
 
 
 OBJECTS = Objects(configmaps={"c": {"data": {"k": "v"}}})
@@ -333,8 +327,7 @@ def test_enroot_is_told(ordinary, stubs):
 
 
 def test_charliecloud_is_told(ordinary, stubs):
-    spec = pod(command=["true"])
-    job = ordinary.run(spec, objects=OBJECTS, config=stubs.settings("charliecloud"))
+    job = ordinary.run(pod(command=["true"]), objects=OBJECTS, config=stubs.settings("charliecloud"))
     words = stubs.calls("ch-run")[0]
     assert f"--bind={job.folder}/scratch/e:/e" in words and "--cd=/e" in words
     assert f"--bind={job.folder}/run/main.ro.0:/c" in words and words[-2:] == ["--", "true"]
@@ -344,10 +337,7 @@ def test_charliecloud_is_told(ordinary, stubs):
 def test_logins_for_registries(ordinary, stubs):
     text = '{"auths":{"registry.example":{"username":"u","password":"very-secret"}}}'
     objects = Objects(secrets={"r": {"data": {".dockerconfigjson": base64.b64encode(text.encode()).decode()}}})
-    spec = {
-        "imagePullSecrets": [{"name": "r"}],
-        "containers": [{"name": "main", "image": "x", "command": ["sleep", "60"]}],
-    }
+    spec = spec_of({"name": "main", "image": "x", "command": ["sleep", "60"]}, imagePullSecrets=[{"name": "r"}])
     for kind, path in (
         ("apptainer", "run/docker/config.json"),
         ("podman", "run/docker/config.json"),
@@ -362,13 +352,6 @@ def test_logins_for_registries(ordinary, stubs):
         job.wait()
         words = [word for program in STUBS for call in stubs.calls(program) for word in call]
         assert not any("very-secret" in word for word in words)
-
-
-def test_stub_texts_are_bash(tmp_path):
-    for name, text in STUBS.items():
-        path = Path(tmp_path) / name
-        path.write_text(text)
-        assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("kind", ["apptainer", "podman", "enroot", "charliecloud"])
@@ -423,18 +406,16 @@ def devices(words):
     return [words[index + 1] for index, word in enumerate(words) if word == "--device"]
 
 
-def test_podman_gets_the_gpus_that_the_batch_system_gave(ordinary, stubs):
+@pytest.mark.parametrize(
+    ("given", "named", "seen"),
+    [(GPUS, ["2", "5"], "0,1\n"), ({"CUDA_VISIBLE_DEVICES": "GPU-1a,MIG-2b"}, ["GPU-1a", "MIG-2b"], "GPU-1a,MIG-2b\n")],
+    ids=["numbers", "names"],
+)
+def test_podman_gets_the_gpus_that_the_batch_system_gave(ordinary, stubs, given, named, seen):
     """Slurm tells numbers of the machine in SLURM_JOB_GPUS; a container counts those that it has from 0."""
-    job = ordinary.run(gpu_pod(), config=stubs.settings("podman"), environment=GPUS)
-    assert devices(words_of(stubs, "podman", "create")) == ["nvidia.com/gpu=2", "nvidia.com/gpu=5"]
-    assert job.log() == "0,1\n", job.everything()
-
-
-def test_podman_gets_gpus_by_name(ordinary, stubs):
-    variables = {"CUDA_VISIBLE_DEVICES": "GPU-11aa,MIG-22bb"}
-    job = ordinary.run(gpu_pod(), config=stubs.settings("podman"), environment=variables)
-    assert devices(words_of(stubs, "podman", "create")) == ["nvidia.com/gpu=GPU-11aa", "nvidia.com/gpu=MIG-22bb"]
-    assert job.log() == "GPU-11aa,MIG-22bb\n"
+    job = ordinary.run(gpu_pod(), config=stubs.settings("podman"), environment=given)
+    assert devices(words_of(stubs, "podman", "create")) == [f"nvidia.com/gpu={name}" for name in named]
+    assert job.log() == seen, job.everything()
 
 
 def test_podman_gets_gpus_of_amd(ordinary, stubs):

@@ -7,6 +7,7 @@ import pytest
 
 from bridge.script.references import Objects
 from tests.contract.script.conftest import folder_of_programs
+from tests.pod_specs import EMPTY, mounts, volumes
 
 pytestmark = pytest.mark.real
 
@@ -105,7 +106,7 @@ def foreign_pod(site, canary, names=FOREIGN | BEFORE):
         args=["sh", "$(a.b)$(-rf)$(--help)"],
         env=[{"name": name, "value": text.replace("$", "$$")} for name, text in values.items()],
         envFrom=[{"prefix": "p.", "configMapRef": {"name": "c"}}],
-        volumeMounts=[{"name": "e", "mountPath": "/e"}],
+        **mounts(("e", "/e")),
         lifecycle={"postStart": {"exec": {"command": ["sh", "-c", f"{SHOW} >/e/.hook; mv /e/.hook /e/hook"]}}},
         readinessProbe={
             "exec": {"command": ["sh", "-c", f"{SHOW.replace('$', '$$')} >/e/.probe; mv /e/.probe /e/probe"]},
@@ -114,7 +115,7 @@ def foreign_pod(site, canary, names=FOREIGN | BEFORE):
     )
     keys = {"app.ini": "[a]\nb = 'c'\n", "-": "x", "1": "", "a..b": "z"}
     expected = values | {f"p.{key}": text for key, text in keys.items()}
-    spec = {"volumes": [{"name": "e", "emptyDir": {}}], "containers": [container]}
+    spec = {**volumes(e=EMPTY), "containers": [container]}
     return spec, Objects(configmaps={"c": {"data": keys}}), expected
 
 
@@ -213,5 +214,4 @@ def test_probes_that_run_at_the_same_time_have_all_variables(ordinary):
     job = ordinary.job({"containers": [container]}).start()
     job.eventually(lambda: job.state("main").get("ready"))
     assert not list((job.folder / "run").glob("*.env"))
-    assert job.wait() == 0
-    assert job.state("main")["restarts"] == 0
+    assert (job.wait(), job.state("main")["restarts"]) == (0, 0)

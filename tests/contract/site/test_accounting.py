@@ -31,12 +31,9 @@ pytestmark = pytest.mark.real
 
 TOOLS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo")
 CONF = [
-    ACCOUNTING,
-    "MinJobAge=2",
-    "JobAcctGatherType=jobacct_gather/linux",
-    "JobAcctGatherFrequency=task=1",
+    ACCOUNTING, "MinJobAge=2", "JobAcctGatherType=jobacct_gather/linux", "JobAcctGatherFrequency=task=1",
     "JobAcctGatherParams=OverMemoryKill",
-]
+]  # fmt: skip
 FORGOTTEN = 150
 """Seconds until squeue has no job any more: time limit and its grace (30 s each), then slurmctld's own look (60 s)."""
 OUTLIVES = "trap '' TERM; sleep 300"
@@ -310,8 +307,7 @@ def test_jobs_that_slurmctld_forgot_have_no_end(scene: Scene, site: Any) -> None
     eventually(lambda: scene.batch().past([job]))
     eventually(lambda: site.status(waiting).job_id not in ("", told.job_id), timeout=30)
     scene.run("scontrol", "update", f"jobid={site.status(waiting).job_id}", "starttime=now")
-    assert site.wait(waiting, "ended", 30).outcome == "Succeeded"
-    assert site.log(waiting) == b"ran\n"
+    assert (site.wait(waiting, "ended", 30).outcome, site.log(waiting)) == ("Succeeded", b"ran\n")
     eventually(lambda: site.status(running).missing, timeout=30)
     assert site.status(running).phase == "running", "the hub decides"
     site.client.cancel(running, CancelMessage(grace=0))

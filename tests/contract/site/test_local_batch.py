@@ -130,8 +130,7 @@ def test_a_second_first_process_leaves_the_claim_of_the_other(machine: Machine) 
     job = machine.run(SLEEPS)
     claim = machine.claim(job).read_text()
     machine.batch._launch(machine.batch._records.jobs[job])
-    assert machine.batch._children[job].wait(10) == 0
-    assert machine.claim(job).read_text() == claim
+    assert (machine.batch._children[job].wait(10), machine.claim(job).read_text()) == (0, claim)
 
 
 def test_an_empty_claim_is_that_of_a_job_that_a_power_failure_ended(machine: Machine) -> None:

@@ -58,8 +58,7 @@ def test_a_job_runs_and_says_how_it_ended(site: Any) -> None:
     done = site.wait(job, "ended")
     assert (done.outcome, done.containers[0].ended.exit_code) == ("Failed", 3)
     assert done.job_id.endswith(".fakepbs")
-    assert site.log(job) == b'hello a, "b"\n'
-    assert site.heard_end(job)[1].status.outcome == "Failed"
+    assert (site.log(job), site.heard_end(job)[1].status.outcome) == (b'hello a, "b"\n', "Failed")
     asked = record(site, done.job_id)
     assert (asked["Job_Name"], asked["Account_Name"]) == (f"pb-{job}", "project")
     assert asked["Resource_List"] == {"ncpus": "2", "mem": "300mb", "select": "1:ncpus=2:mem=300mb", "walltime": "90"}
@@ -103,8 +102,7 @@ def test_a_job_deleted_by_a_person_ends_with_the_reason(site: Any, history: bool
 
 
 def test_a_job_over_its_walltime_ends_with_the_reason(site: Any) -> None:
-    job = site.submit("sleep 60", time_limit=1)
-    done = site.wait(job, "ended", 40)
+    done = site.wait(site.submit("sleep 60", time_limit=1), "ended", 40)
     assert (done.outcome, done.reason) == ("Failed", "DeadlineExceeded")
 
 
@@ -135,6 +133,5 @@ def test_a_job_outlives_its_submitter_and_is_found_again(site: Any) -> None:
     site.kill(site.processes[0])
     site.start()
     assert site.client.submit(job, submit("echo twice")).existed
-    assert site.wait(job, "ended").outcome == "Succeeded"
-    assert site.log(job) == b"survived\n"
+    assert (site.wait(job, "ended").outcome, site.log(job)) == ("Succeeded", b"survived\n")
     assert sum(f"pb-{job}" in file.read_text() for file in site.records.glob("*.json")) == 1

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bridge.script.references import Objects
+from tests.pod_specs import spec_of
 from tests.unit.script.pods import UID
 
 PIECES = (
@@ -162,12 +163,12 @@ class Pods:
         if rng.random() < 0.3:
             annotations["fuse.vk.io/f"] = self.text("mount it", 0.3)
         main = [self.container("main")]
-        spec = {
-            "restartPolicy": "Never",
-            "volumes": volumes,
-            "initContainers": self.some(lambda number: self.container(f"init{number}"), 1),
-            "containers": main + self.some(lambda number: self.container(f"c{number}"), 1),
-        }
+        spec = spec_of(
+            *main + self.some(lambda number: self.container(f"c{number}"), 1),
+            init=self.some(lambda number: self.container(f"init{number}"), 1),
+            restartPolicy="Never",
+            volumes=volumes,
+        )
         labels = {"l": self.hostile()}
         metadata = {
             "name": self.text("p"), "namespace": "n", "uid": UID, "annotations": annotations, "labels": labels,

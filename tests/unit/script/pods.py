@@ -5,6 +5,7 @@ from typing import Any
 
 from bridge.script.references import Objects
 from tests.builders import api_access
+from tests.pod_specs import EMPTY, mount, mounts, spec_of, volumes
 
 UID = "8c2f7a1e-0000-4000-8000-000000000001"
 
@@ -41,44 +42,45 @@ OBJECTS = Objects(
     tokens={("kube-api-access", "token"): "header.payload.signature"},
 )
 _API = api_access("kube-api-access")
-_API_MOUNT = {
-    "name": "kube-api-access",
-    "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
-    "readOnly": True,
-}
+_API_MOUNT = mount("kube-api-access", "/var/run/secrets/kubernetes.io/serviceaccount", readOnly=True)
 
 KINDS: dict[str, dict[str, Any]] = {
     "simple": pod({"restartPolicy": "Never", "containers": [shell("echo hello")]}),
     "variables": pod(
-        {
-            "restartPolicy": "Never",
-            "containers": [
-                shell(
-                    "echo $$VALUE $(VALUE) $(NOT_SET)",
-                    args=["$(IP)", "it's"],
-                    env=[
-                        {"name": "VALUE", "value": "a'b\"c`d$e\nf"},
-                        {"name": "AGAIN", "value": "<$(VALUE)>"},
-                        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-                        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-                        {"name": "LABEL", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['app']"}}},
-                        {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
-                        {"name": "NONE", "valueFrom": {"secretKeyRef": {"name": "no", "key": "no", "optional": True}}},
-                        {"name": "USER", "valueFrom": {"secretKeyRef": {"name": "login", "key": "user"}}},
-                    ],
-                    envFrom=[
-                        {"configMapRef": {"name": "settings"}, "prefix": "APP_"},
-                        {"secretRef": {"name": "login"}},
-                    ],
-                    resources={"limits": {"cpu": "1500m", "memory": "1Gi"}},
-                )
-            ],
-        }
+        spec_of(
+            shell(
+                "echo $$VALUE $(VALUE) $(NOT_SET)",
+                args=["$(IP)", "it's"],
+                env=[
+                    {"name": "VALUE", "value": "a'b\"c`d$e\nf"},
+                    {"name": "AGAIN", "value": "<$(VALUE)>"},
+                    {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                    {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                    {"name": "LABEL", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['app']"}}},
+                    {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+                    {"name": "NONE", "valueFrom": {"secretKeyRef": {"name": "no", "key": "no", "optional": True}}},
+                    {"name": "USER", "valueFrom": {"secretKeyRef": {"name": "login", "key": "user"}}},
+                ],
+                envFrom=[{"configMapRef": {"name": "settings"}, "prefix": "APP_"}, {"secretRef": {"name": "login"}}],
+                resources={"limits": {"cpu": "1500m", "memory": "1Gi"}},
+            ),
+            restartPolicy="Never",
+        )
     ),
     "files": pod(
-        {
-            "restartPolicy": "Never",
-            "volumes": [
+        spec_of(
+            shell(
+                "cat /etc/app/*",
+                volumeMounts=[
+                    mount("settings", "/etc/app"),
+                    mount("settings", "/etc/app.ini", "app.ini"),
+                    mount("login", "/etc/login"),
+                    mount("about", "/etc/about"),
+                    _API_MOUNT,
+                ],
+            ),
+            restartPolicy="Never",
+            volumes=[
                 {"name": "settings", "configMap": {"name": "settings", "defaultMode": 288}},
                 {"name": "login", "secret": {"secretName": "login", "items": [{"key": "user", "path": "a/b"}]}},
                 {
@@ -87,54 +89,37 @@ KINDS: dict[str, dict[str, Any]] = {
                 },
                 _API,
             ],
-            "containers": [
-                shell(
-                    "cat /etc/app/*",
-                    volumeMounts=[
-                        {"name": "settings", "mountPath": "/etc/app"},
-                        {"name": "settings", "mountPath": "/etc/app.ini", "subPath": "app.ini"},
-                        {"name": "login", "mountPath": "/etc/login"},
-                        {"name": "about", "mountPath": "/etc/about"},
-                        _API_MOUNT,
-                    ],
-                )
-            ],
-        }
+        )
     ),
     "folders": pod(
-        {
-            "restartPolicy": "OnFailure",
-            "volumes": [
-                {"name": "disk", "emptyDir": {"sizeLimit": "1Gi"}},
-                {"name": "fast", "emptyDir": {"medium": "Memory"}},
-                {"name": "data", "hostPath": {"path": "/data/set", "type": "Directory"}},
-            ],
-            "containers": [
-                shell(
-                    "ls /data",
-                    workingDir="/disk/my work",
-                    env=[{"name": "WHO", "value": "me"}],
-                    volumeMounts=[
-                        {"name": "disk", "mountPath": "/disk"},
-                        {"name": "disk", "mountPath": "/disk/mine", "subPathExpr": "users/$(WHO)"},
-                        {"name": "fast", "mountPath": "/fast"},
-                        {"name": "data", "mountPath": "/data", "readOnly": True},
-                    ],
-                )
-            ],
-        }
+        spec_of(
+            shell(
+                "ls /data",
+                workingDir="/disk/my work",
+                env=[{"name": "WHO", "value": "me"}],
+                **mounts(
+                    ("disk", "/disk"),
+                    mount("disk", "/disk/mine", subPathExpr="users/$(WHO)"),
+                    ("fast", "/fast"),
+                    mount("data", "/data", readOnly=True),
+                ),
+            ),
+            restartPolicy="OnFailure",
+            **volumes(
+                disk={"emptyDir": {"sizeLimit": "1Gi"}},
+                fast={"emptyDir": {"medium": "Memory"}},
+                data={"hostPath": {"path": "/data/set", "type": "Directory"}},
+            ),
+        )
     ),
     "init": pod(
-        {
-            "restartPolicy": "Never",
-            "initContainers": [shell("echo one", "one"), shell("echo two", "two")],
-            "containers": [shell("echo main")],
-        }
+        spec_of(shell("echo main"), init=[shell("echo one", "one"), shell("echo two", "two")], restartPolicy="Never")
     ),
     "sidecar": pod(
-        {
-            "restartPolicy": "Never",
-            "initContainers": [
+        spec_of(
+            shell("echo main"),
+            shell("echo other", "other"),
+            init=[
                 shell(
                     "serve",
                     "proxy",
@@ -143,61 +128,55 @@ KINDS: dict[str, dict[str, Any]] = {
                     startupProbe={"httpGet": {"port": "web", "path": "/up"}, "periodSeconds": 1},
                 )
             ],
-            "containers": [shell("echo main"), shell("echo other", "other")],
-        }
+            restartPolicy="Never",
+        )
     ),
     "probes": pod(
-        {
-            "restartPolicy": "Always",
-            "terminationGracePeriodSeconds": 5,
-            "containers": [
-                shell(
-                    "serve",
-                    startupProbe={"tcpSocket": {"port": 80}, "failureThreshold": 30},
-                    livenessProbe={
-                        "httpGet": {
-                            "port": 80,
-                            "path": "/live?it's=$(x)",
-                            "httpHeaders": [{"name": "X-Token", "value": "`a`"}],
-                        },
-                        "terminationGracePeriodSeconds": 1,
+        spec_of(
+            shell(
+                "serve",
+                startupProbe={"tcpSocket": {"port": 80}, "failureThreshold": 30},
+                livenessProbe={
+                    "httpGet": {
+                        "port": 80,
+                        "path": "/live?it's=$(x)",
+                        "httpHeaders": [{"name": "X-Token", "value": "`a`"}],
                     },
-                    readinessProbe={"exec": {"command": ["test", "-e", "/tmp/it's ready"]}, "initialDelaySeconds": 3},
-                    lifecycle={
-                        "postStart": {"exec": {"command": ["touch", "/tmp/started"]}},
-                        "preStop": {"httpGet": {"scheme": "HTTPS", "port": 443, "path": "/stop"}},
-                    },
-                    terminationMessagePath="/var/log/last",
-                    terminationMessagePolicy="FallbackToLogsOnError",
-                ),
-                shell("rpc", "rpc", livenessProbe={"grpc": {"port": 9000, "service": "x"}}),
-            ],
-        }
+                    "terminationGracePeriodSeconds": 1,
+                },
+                readinessProbe={"exec": {"command": ["test", "-e", "/tmp/it's ready"]}, "initialDelaySeconds": 3},
+                lifecycle={
+                    "postStart": {"exec": {"command": ["touch", "/tmp/started"]}},
+                    "preStop": {"httpGet": {"scheme": "HTTPS", "port": 443, "path": "/stop"}},
+                },
+                terminationMessagePath="/var/log/last",
+                terminationMessagePolicy="FallbackToLogsOnError",
+            ),
+            shell("rpc", "rpc", livenessProbe={"grpc": {"port": 9000, "service": "x"}}),
+            restartPolicy="Always",
+            terminationGracePeriodSeconds=5,
+        )
     ),
     "gpu": pod(
-        {
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": 3600,
-            "containers": [
-                shell("nvidia-smi", resources={"limits": {"nvidia.com/gpu": "2", "cpu": "8", "memory": "32Gi"}})
-            ],
-        }
+        spec_of(
+            shell("nvidia-smi", resources={"limits": {"nvidia.com/gpu": "2", "cpu": "8", "memory": "32Gi"}}),
+            restartPolicy="Never",
+            activeDeadlineSeconds=3600,
+        )
     ),
     "image": pod(
-        {
-            "restartPolicy": "Never",
-            "imagePullSecrets": [{"name": "registry"}, {"name": "not-there"}],
-            "securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True},
-            "containers": [
-                {"name": "main", "image": "registry.example/team/tool:2", "args": ["--help"]},
-                {
-                    "name": "other",
-                    "image": "/images/other.sif",
-                    "imagePullPolicy": "Always",
-                    "securityContext": {"readOnlyRootFilesystem": True},
-                },
-            ],
-        }
+        spec_of(
+            {"name": "main", "image": "registry.example/team/tool:2", "args": ["--help"]},
+            {
+                "name": "other",
+                "image": "/images/other.sif",
+                "imagePullPolicy": "Always",
+                "securityContext": {"readOnlyRootFilesystem": True},
+            },
+            restartPolicy="Never",
+            imagePullSecrets=[{"name": "registry"}, {"name": "not-there"}],
+            securityContext={"runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True},
+        )
     ),
     "annotated": pod(
         {"restartPolicy": "Never", "containers": [shell("solve")]},
@@ -212,22 +191,11 @@ KINDS: dict[str, dict[str, Any]] = {
         },
     ),
     "mounted": pod(
-        {
-            "restartPolicy": "Never",
-            "volumes": [
-                {"name": "remote", "persistentVolumeClaim": {"claimName": "none"}},
-                {"name": "software", "emptyDir": {}},
-            ],
-            "containers": [
-                shell(
-                    "ls /remote",
-                    volumeMounts=[
-                        {"name": "remote", "mountPath": "/remote"},
-                        {"name": "software", "mountPath": "/cvmfs/x", "subPath": "x"},
-                    ],
-                )
-            ],
-        },
+        spec_of(
+            shell("ls /remote", **mounts(("remote", "/remote"), ("software", "/cvmfs/x", "x"))),
+            restartPolicy="Never",
+            **volumes(remote={"persistentVolumeClaim": {"claimName": "none"}}, software=EMPTY),
+        ),
         annotations={"fuse.vk.io/remote": "sshfs me@there: $MOUNT_POINT\n", "cvmfs.vk.io/software": "true"},
     ),
 }

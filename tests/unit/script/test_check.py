@@ -153,23 +153,9 @@ def test_variables_that_a_runtime_can_not_hand_on(runtime, name, value):
 
 
 NAMES = (
-    "a.b",
-    "-rf",
-    "--help",
-    "a..b",
-    "..",
-    "1",
-    "7up",
-    "it's",
-    '"',
-    "$x",
-    "$(touch x)",
-    "a b",
-    "`ls`",
-    "a;b",
-    "#a",
+    "a.b", "-rf", "--help", "a..b", "..", "1", "7up", "it's", '"', "$x", "$(touch x)", "a b", "`ls`", "a;b", "#a",
     "a*",
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("runtime", ["none", "podman", "charliecloud", "apptainer", "singularity"])

@@ -64,10 +64,7 @@ VAULT = {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path":
         ({"volumes": [{"name": "v", "configMap": {"name": "c"}}]}, ""),
         ({"volumes": [{"name": "v", "secret": {"secretName": "b", "optional": True}}]}, "Secret b"),
         ({"imagePullSecrets": [{"name": "pull"}], "volumes": [VAULT]}, "Secret pull, service account tokens"),
-        (
-            {"imagePullSecrets": [{"name": name} for name in "edcba"]},
-            "Secret a, Secret b, Secret c, 2 more Secrets",
-        ),
+        ({"imagePullSecrets": [{"name": name} for name in "edcba"]}, "Secret a, Secret b, Secret c, 2 more Secrets"),
     ],
 )
 def test_what_needs_the_consent_at_any_site(spec, what):

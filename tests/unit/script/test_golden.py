@@ -5,7 +5,6 @@ every script, is left out of them.
 """
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,7 @@ def config(kind):
 def cases():
     with_none = [(kind, "apptainer" if kind in ("image", "annotated") else "none") for kind in KINDS]
     others = [("files", runtime) for runtime in RUNTIMES[:-1]]
-    return [
-        *with_none,
-        *others,
-        ("image", "enroot"),
-        ("image", "podman"),
-        ("mounted", "apptainer"),
-    ]
+    return [*with_none, *others, ("image", "enroot"), ("image", "podman"), ("mounted", "apptainer")]
 
 
 @pytest.mark.parametrize(("kind", "runtime"), cases())
@@ -53,13 +46,6 @@ def test_golden(kind, runtime, request):
 
 def test_no_golden_file_is_left_over():
     assert {path.name for path in GOLDEN.iterdir()} == {f"{kind}.{runtime}.sh" for kind, runtime in cases()}
-
-
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_bash_reads_it(runtime):
-    job = build(KINDS["files"], config(runtime), OBJECTS, "virtual-a")
-    done = subprocess.run(["bash", "-n"], input=job.script, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 NEWER = {

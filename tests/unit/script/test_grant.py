@@ -34,8 +34,7 @@ class Script:
         parts = [(LIBRARY / f"{name}.bash").read_text() for name in ("base", "grant")]
         pod = (LIBRARY / "pod.bash").read_text()
         active = pod[pod.index("active() {") : pod.index("\n}\n", pod.index("active() {")) + 3]
-        text = "".join([*parts, active, MAIN.format(wait=wait)])
-        command = ["bash", "-c", text]
+        command = ["bash", "-c", "".join([*parts, active, MAIN.format(wait=wait)])]
         environment = {**os.environ, **environment}
         self.process = subprocess.Popen(command, cwd=self.at, stdout=subprocess.PIPE, text=True, env=environment)
 

@@ -97,8 +97,7 @@ def test_a_site_looks_at_the_name_again(kind, rest):
     """The script may be from an older hub."""
     text = library.text("apptainer" if kind == "singularity" else kind)
     names = f'{text}\nIMAGES=("docker://$1" "$1") IMAGE_AREAS=()'
-    script = f'{names}; for i in 0 1; do image_of $i || echo "$PROBLEM"; done'
-    command = ["bash", "-c", script, "bash", rest]
+    command = ["bash", "-c", f'{names}; for i in 0 1; do image_of $i || echo "$PROBLEM"; done', "bash", rest]
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
     )

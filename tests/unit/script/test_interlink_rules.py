@@ -179,8 +179,7 @@ def test_an_unknown_annotation_is_told() -> None:
 
 
 def test_users_of_containers_are_ignored_and_told() -> None:
-    inner = {**container(), "securityContext": {"runAsUser": 1000, "runAsGroup": 5}}
-    wanted = made(inner)
+    wanted = made({**container(), "securityContext": {"runAsUser": 1000, "runAsGroup": 5}})
     job = build(wanted, config(), Objects(), "node")
     assert "RUN_AS=(:)" in job.script.replace("'", "") and job.flags == []
     assert "runAsUser of a container" in interlink_rules.warnings(wanted, config())[0]

@@ -9,16 +9,14 @@ from bridge.errors import ScriptError
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.plan import make
 from bridge.script.references import Objects
+from tests.pod_specs import EMPTY, mount, spec_of, volumes
 from tests.unit.script.pods import pod
 
 COMMAND = {"exec": {"command": ["true"]}}
 
 
 def planned(container, runtime="none", others=()):
-    spec = {
-        "volumes": [{"name": "v", "emptyDir": {}}],
-        "containers": [{"name": "main", "image": "docker://x", "command": ["x"], **container}, *others],
-    }
+    spec = spec_of({"name": "main", "image": "docker://x", "command": ["x"], **container}, *others, **volumes(v=EMPTY))
     config = BuildConfig.model_validate({"runtime": {"kind": runtime}})
     return make(pod(spec), config, Objects(), "n").containers[0]
 
@@ -42,19 +40,16 @@ def planned(container, runtime="none", others=()):
 )
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_container_may_change_a_sub_path_before_a_command_of_its_own_is_mounted(handler, runtime, shared, read_only):
-    mounts = [
-        {"name": "v", "mountPath": "/v", "readOnly": read_only},
-        {"name": "v", "mountPath": "/s", "subPath": "s", "readOnly": True},
-    ]
-    found = {mount.path: mount.shared for mount in planned({"volumeMounts": mounts, **handler}, runtime).mounts}
+    mounts = [mount("v", "/v", readOnly=read_only), mount("v", "/s", "s", readOnly=True)]
+    found = {place.path: place.shared for place in planned({"volumeMounts": mounts, **handler}, runtime).mounts}
     assert found["/s"] == (shared and not read_only) and not found["/v"]
 
 
 @pytest.mark.parametrize("runtime", ["none", "podman"])
 def test_another_container_may_change_a_sub_path(runtime):
-    mount = {"name": "v", "mountPath": "/s", "subPath": "s"}
-    other = {"name": "other", "image": "x", "command": ["x"], "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
-    found = planned({"volumeMounts": [mount]}, runtime, [other])
+    place = mount("v", "/s", "s")
+    other = {"name": "other", "image": "x", "command": ["x"], "volumeMounts": [mount("v", "/v")]}
+    found = planned({"volumeMounts": [place]}, runtime, [other])
     assert [each.shared for each in found.mounts if each.path == "/s"] == [True]
 
 
@@ -64,13 +59,13 @@ def test_another_container_may_change_a_sub_path(runtime):
 def test_sub_path_expr(expression, path):
     container = {
         "env": [{"name": "WHO", "value": "me"}, {"name": "TEXT", "value": "$$(WHO)"}],
-        "volumeMounts": [{"name": "v", "mountPath": "/s", "subPathExpr": expression}],
+        "volumeMounts": [mount("v", "/s", subPathExpr=expression)],
     }
     if path is None:
         with pytest.raises(ScriptError, match="names a variable that is not set"):
             planned(container)
         return
-    assert [mount.sub_path for mount in planned(container).mounts if mount.path == "/s"] == [path]
+    assert [place.sub_path for place in planned(container).mounts if place.path == "/s"] == [path]
 
 
 CHARLIECLOUD = str(resources.files("bridge.script") / "lib" / "runtime_charliecloud.bash")

@@ -19,38 +19,16 @@ from bridge.script.plan import make
 from bridge.script.quoting import ADDRESS, clean, word
 from bridge.script.references import Objects
 from bridge.script.runtimes import runtime_table as runtimes
+from tests.pod_specs import EMPTY, mount, spec_of, volumes
 from tests.unit.script.pods import SITE, UID
 
 RUNTIMES = ("apptainer", "enroot", "podman", "charliecloud", "none")
 PIECES = (
-    "$(touch CANARY)",
-    "`touch CANARY`",
-    "'; touch CANARY; '",
-    '"; touch CANARY; "',
-    "\ntouch CANARY\n",
-    "PODBRIDGE_END\ntouch CANARY\n",
-    "${x:=$(touch CANARY)}",
-    "$((a[$(touch CANARY)]))",
-    ") ;; touch CANARY ;; (",
-    "\\",
-    "'",
-    '"',
-    "\r",
-    " ",
-    "!!",
-    "~",
-    "*",
-    "-n",
-    "#",
-    "&",
-    "|",
-    "<(touch CANARY)",
-    ">CANARY",
-    "ä",
-    "\u2028",
-    "\x1b",
-    "x",
-)
+    "$(touch CANARY)", "`touch CANARY`", "'; touch CANARY; '", '"; touch CANARY; "', "\ntouch CANARY\n",
+    "PODBRIDGE_END\ntouch CANARY\n", "${x:=$(touch CANARY)}", "$((a[$(touch CANARY)]))", ") ;; touch CANARY ;; (",
+    "\\", "'", '"', "\r", " ", "!!", "~", "*", "-n", "#", "&", "|", "<(touch CANARY)", ">CANARY", "ä", "\u2028",
+    "\x1b", "x",
+)  # fmt: skip
 TEXT = st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join)
 SHOW = r"""
 show() { printf '%s\0' "$@"; printf '\1\0'; }
@@ -89,62 +67,46 @@ def pod(text, image, path):
             "namespace": text,
             "uid": UID,
             "labels": {"l": text, text: "v"},
-            "annotations": {
-                "slurm-job.vk.io/image-root": text,
-                "slurm-job.vk.io/pre-exec": text,
-                "other/x": text,
-            },
+            "annotations": {"slurm-job.vk.io/image-root": text, "slurm-job.vk.io/pre-exec": text, "other/x": text},
         },
-        "spec": {
-            "restartPolicy": "Never",
-            "serviceAccountName": text,
-            "volumes": [
-                {"name": "c", "configMap": {"name": "c"}},
-                {"name": "s", "secret": {"secretName": "s", "items": [{"key": "k", "path": path}]}},
-                {"name": "e", "emptyDir": {}},
-                {"name": "h", "hostPath": {"path": "/data/" + path}},
-                {
-                    "name": "d",
-                    "downwardAPI": {"items": [{"path": path, "fieldRef": {"fieldPath": "metadata.labels"}}]},
-                },
-            ],
-            "containers": [
-                {
-                    "name": "main",
-                    "image": image,
-                    "command": ["run", text],
-                    "args": [text, "$(V)", "$(IP)" + text],
-                    "workingDir": text,
-                    "env": [
-                        variable,
-                        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-                        {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-                        {"name": "L", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['l']"}}},
-                        {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['other/x']"}}},
-                        {"name": "K", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
-                        {"name": text, "value": text},
-                    ],
-                    "envFrom": [{"configMapRef": {"name": "c"}, "prefix": text}],
-                    "volumeMounts": [
-                        {"name": "e", "mountPath": "/e/" + path, "subPath": path},
-                        {"name": "e", "mountPath": "/e2", "subPathExpr": path},
-                    ],
-                    "startupProbe": {"exec": {"command": [text]}},
-                    "livenessProbe": {"httpGet": {"port": 80, "path": text, "host": text}},
-                    "readinessProbe": {"grpc": {"port": 80, "service": text}},
-                    "lifecycle": {
-                        "postStart": {"exec": {"command": [text, text]}},
-                        "preStop": {
-                            "httpGet": {
-                                "scheme": "HTTPS",
-                                "port": 80,
-                                "httpHeaders": [{"name": "X-Test", "value": text}],
-                            }
-                        },
+        "spec": spec_of(
+            {
+                "name": "main",
+                "image": image,
+                "command": ["run", text],
+                "args": [text, "$(V)", "$(IP)" + text],
+                "workingDir": text,
+                "env": [
+                    variable,
+                    {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                    {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                    {"name": "L", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['l']"}}},
+                    {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['other/x']"}}},
+                    {"name": "K", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                    {"name": text, "value": text},
+                ],
+                "envFrom": [{"configMapRef": {"name": "c"}, "prefix": text}],
+                "volumeMounts": [mount("e", "/e/" + path, path), mount("e", "/e2", subPathExpr=path)],
+                "startupProbe": {"exec": {"command": [text]}},
+                "livenessProbe": {"httpGet": {"port": 80, "path": text, "host": text}},
+                "readinessProbe": {"grpc": {"port": 80, "service": text}},
+                "lifecycle": {
+                    "postStart": {"exec": {"command": [text, text]}},
+                    "preStop": {
+                        "httpGet": {"scheme": "HTTPS", "port": 80, "httpHeaders": [{"name": "X-Test", "value": text}]}
                     },
-                }
-            ],
-        },
+                },
+            },
+            restartPolicy="Never",
+            serviceAccountName=text,
+            **volumes(
+                c={"configMap": {"name": "c"}},
+                s={"secret": {"secretName": "s", "items": [{"key": "k", "path": path}]}},
+                e=EMPTY,
+                h={"hostPath": {"path": "/data/" + path}},
+                d={"downwardAPI": {"items": [{"path": path, "fieldRef": {"fieldPath": "metadata.labels"}}]}},
+            ),
+        ),
     }
 
 
@@ -183,9 +145,9 @@ def told(plan):
 
     yield ["command", *map(final, (*container.command, *container.args))]
     yield ["variables", *(final(text) for pair in container.environment.items() for text in pair)]
-    for mount in container.mounts:
-        words = ["mount", mount.kind, mount.volume, mount.sub_path, "ro" if mount.read_only else "rw", mount.path]
-        yield [*words, "shared"] if mount.shared else words
+    for each in container.mounts:
+        words = ["mount", each.kind, each.volume, each.sub_path, "ro" if each.read_only else "rw", each.path]
+        yield [*words, "shared"] if each.shared else words
     for name, host in plan.volumes.host.items():
         yield ["host", name, host.path, host.type]
     for file in plan.volumes.files:

@@ -12,40 +12,38 @@ from bridge.script.build import build, current_files
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects, TokenRequest, needed
 from bridge.script.site_annotations import pull_secret, read
+from tests.pod_specs import spec_of, volumes
 from tests.unit.script.pods import KINDS, OBJECTS, SITE, pod
 
 NONE = BuildConfig.model_validate({"runtime": {"kind": "none"}})
 
 
 def test_needed():
-    spec = {
-        "imagePullSecrets": [{"name": "pull"}],
-        "volumes": [
-            {"name": "a", "configMap": {"name": "c1"}},
-            {"name": "b", "secret": {"secretName": "s1", "optional": True}},
-            {
-                "name": "p",
+    spec = spec_of(
+        {
+            "name": "m",
+            "env": [
+                {"name": "X", "valueFrom": {"configMapKeyRef": {"name": "c3", "key": "k"}}},
+                {"name": "Y", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "k", "optional": True}}},
+            ],
+            "envFrom": [{"secretRef": {"name": "s4"}}],
+        },
+        init=[{"name": "i", "envFrom": [{"configMapRef": {"name": "c3", "optional": True}}]}],
+        imagePullSecrets=[{"name": "pull"}],
+        **volumes(
+            a={"configMap": {"name": "c1"}},
+            b={"secret": {"secretName": "s1", "optional": True}},
+            p={
                 "projected": {
                     "sources": [
                         {"configMap": {"name": "c2", "optional": True}},
                         {"secret": {"name": "s2"}},
                         {"serviceAccountToken": {"path": "t", "audience": "vault", "expirationSeconds": 600}},
                     ]
-                },
+                }
             },
-        ],
-        "initContainers": [{"name": "i", "envFrom": [{"configMapRef": {"name": "c3", "optional": True}}]}],
-        "containers": [
-            {
-                "name": "m",
-                "env": [
-                    {"name": "X", "valueFrom": {"configMapKeyRef": {"name": "c3", "key": "k"}}},
-                    {"name": "Y", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "k", "optional": True}}},
-                ],
-                "envFrom": [{"secretRef": {"name": "s4"}}],
-            }
-        ],
-    }
+        ),
+    )
     found = needed(pod(spec))
     assert found.configmaps == {"c1", "c2", "c3"} and found.optional_configmaps == {"c2"}
     assert found.secrets == {"s1", "s2", "s3", "s4", "pull"} and found.optional_secrets == {"s1", "s3", "pull"}
@@ -75,8 +73,7 @@ def test_what_is_missing_is_waited_for():
 
 @pytest.mark.parametrize("path", ["./token", "sub//token"])
 def test_a_token_is_found_by_its_path_as_written(path):
-    source = {"serviceAccountToken": {"path": path, "audience": "x"}}
-    volume = {"name": "t", "projected": {"sources": [source]}}
+    volume = {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": path, "audience": "x"}}]}}
     pod = {**KINDS["simple"], "spec": {**KINDS["simple"]["spec"], "volumes": [volume]}}
     tokens = {request.key: "secret" for request in needed(pod).tokens}
     config, objects = BuildConfig.model_validate(SITE), Objects(tokens=tokens)

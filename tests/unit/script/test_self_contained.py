@@ -14,6 +14,7 @@ from bridge.script import build, self_contained
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from cluster.polling import eventually
+from tests.pod_specs import spec_of
 
 CONFIG = BuildConfig.model_validate({"runtime": {"kind": "none"}})
 
@@ -27,12 +28,7 @@ def pod(*commands: str, init: tuple[str, ...] = (), **spec: Any) -> dict[str, An
 
     return {
         "metadata": {"namespace": "ns", "name": "p", "uid": "u-1"},
-        "spec": {
-            "restartPolicy": "Never",
-            "initContainers": containers("init", init),
-            "containers": containers("main", commands),
-            **spec,
-        },
+        "spec": spec_of(*containers("main", commands), init=containers("init", init), restartPolicy="Never", **spec),
     }
 
 
@@ -43,13 +39,11 @@ def script_of(made: dict[str, Any]) -> str:
 def start(made: dict[str, Any], folder: Path) -> subprocess.Popen[bytes]:
     file = folder / "jobScript.sh"
     file.write_text(script_of(made))
-    environment = {**os.environ, "workingPath": str(folder)}
-    return subprocess.Popen(["bash", str(file)], cwd="/", env=environment)
+    return subprocess.Popen(["bash", str(file)], cwd="/", env={**os.environ, "workingPath": str(folder)})
 
 
 def test_logs_and_exit_codes_are_where_the_slurm_plugin_reads_them(tmp_path: Path) -> None:
-    made = pod("echo one; exit 3", "echo two", init=("echo prepared",))
-    assert start(made, tmp_path).wait(30) == 3
+    assert start(pod("echo one; exit 3", "echo two", init=("echo prepared",)), tmp_path).wait(30) == 3
     read = {file.name: file.read_text() for file in tmp_path.iterdir() if file.suffix in (".out", ".status")}
     assert read == {
         "init-init0.out": "prepared\n",

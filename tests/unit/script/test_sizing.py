@@ -5,6 +5,7 @@ import pytest
 from bridge.errors import ScriptError
 from bridge.script import sizing
 from bridge.script.buildconfig import BuildConfig
+from tests.pod_specs import spec_of
 from tests.unit.script.pods import pod
 
 FLAVORS = {
@@ -52,13 +53,13 @@ def test_a_limit_of_0_is_none(limit, kibibytes):
 
 def test_init_containers_count_by_their_peak_and_sidecars_always():
     size = measure(
-        {
-            "initContainers": [
+        spec_of(
+            asks(limits={"memory": "2Gi", "cpu": "3"}),
+            init=[
                 asks(limits={"memory": "8Gi", "cpu": "1"}),
                 asks(limits={"memory": "1Gi", "cpu": "1"}, restartPolicy="Always"),
             ],
-            "containers": [asks(limits={"memory": "2Gi", "cpu": "3"})],
-        }
+        )
     )
     assert (size.cpus, size.memory) == (4, 8 * 2**30)
 

@@ -119,8 +119,7 @@ def test_put_leaves_newer_files(tmp_path):
 
 
 def test_put_does_not_write_into_a_file_that_the_hub_has_put_in_place_meanwhile(tmp_path):
-    arrives = "echo new >volumes/v/.aside; mv -f volumes/v/.aside volumes/v/key;"
-    assert put(tmp_path, "v/key", arrives) == 0
+    assert put(tmp_path, "v/key", "echo new >volumes/v/.aside; mv -f volumes/v/.aside volumes/v/key;") == 0
     assert (tmp_path / "volumes/v/key").read_text() == "new\n"
 
 

@@ -414,6 +414,13 @@ def test_why_a_script_was_ended_is_found_out_by_a_submitter_that_was_not_there(w
     assert (world.status().phase, world.status().reason) == ("ended", "DeadlineExceeded")
 
 
+def test_9_2_two_pods_of_one_name_are_two_jobs(world: Any) -> None:
+    world.submit("a-1")
+    world.submit("a-2")
+    assert world.folder.job("a-1").path != world.folder.job("a-2").path
+    assert len(world.batch.submits) == 2
+
+
 def test_8101_and_1081_are_two_jobs(world: Any) -> None:
     world.submit("00008101")
     assert not world.submit("00001081").existed

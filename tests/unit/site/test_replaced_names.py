@@ -88,14 +88,8 @@ def _nothing(_: Path, __: Path) -> None:
 
 
 KINDS: tuple[Callable[[Path, Path], None], ...] = (
-    _link_to_folder,
-    _link_to_file,
-    _hanging_link,
-    _fifo,
-    _folder,
-    _file,
-    _nothing,
-)
+    _link_to_folder, _link_to_file, _hanging_link, _fifo, _folder, _file, _nothing,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
