@@ -44,6 +44,7 @@ QUEUES = "/apis/vk.io/v1/masterqueues"
 SHARE = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/flavors/items/properties/share"
 """A property of the CRD's schema, as a JSON pointer."""
 MERGE = "application/merge-patch+json"
+SCHEDULER = "--show-only=templates/scheduler.yaml"
 PARTS = ("admission", "scheduler", "controllers")
 
 
@@ -56,13 +57,29 @@ def helm() -> str:
 
 def rendered(*names: str) -> str:
     """Render the chart with sets of values, without what is the same in each: roles and policies."""
-    text = template("--skip-tests", *(f"--values={SETS / f'{name}.values.yaml'}" for name in names))
+    text = template("--skip-tests", *map(values, names))
     documents = [each for each in re.split(r"(?m)^---\n", text) if each.strip()]
     return "---\n".join(each for each in documents if not SAME.search(each))
 
 
 def objects(text: str) -> list[Any]:
     return [each for each in yaml.safe_load_all(text) if each]
+
+
+def the_object(kind: str, name: str, *arguments: str) -> dict[str, Any]:
+    """Return the only object of this kind and name (or any name, if empty) that the chart renders."""
+    documents = objects(template(*arguments))
+    (one,) = (each for each in documents if each["kind"] == kind and name in ("", each["metadata"]["name"]))
+    return dict(one)
+
+
+def pod_of(kind: str, name: str, *arguments: str) -> dict[str, Any]:
+    """Return the spec of the pods of the object that :func:`the_object` returns."""
+    return dict(the_object(kind, name, *arguments)["spec"]["template"]["spec"])
+
+
+def values(name: str) -> str:
+    return f"--values={SETS / f'{name}.values.yaml'}"
 
 
 def run(*command: str, fails: bool = False) -> str:
@@ -102,7 +119,7 @@ def test_a_release_is_rendered_as_before(helm: str, name: str, request: pytest.F
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_set_of_values_and_its_configuration_are_valid(helm: str, name: str) -> None:
-    run(helm, "lint", "--strict", "--quiet", str(chart.CHART), f"--values={SETS / f'{name}.values.yaml'}")
+    run(helm, "lint", "--strict", "--quiet", str(chart.CHART), values(name))
     found = {(each["kind"], each["metadata"]["name"]): each for each in objects(rendered(name))}
     text = found["ConfigMap", "podbridge-config"]["data"]["config.yaml"]
     config = bridge.config.hub.parse(text)
@@ -142,12 +159,7 @@ def test_nats_server_accepts_what_its_init_container_writes(helm: str, tmp_path:
 
 def test_the_plugin_understands_its_arguments(helm: str) -> None:
     for settings in (["plugin"], ["nats-client", "--set=plugin.enabled=true", "--set=plugin.existingSecret=x"]):
-        found = objects(template(f"--values={SETS / settings[0]}.values.yaml", *settings[1:]))
-        (pod,) = (
-            each["spec"]["template"]["spec"]
-            for each in found
-            if (each["kind"], each["metadata"]["name"]) == ("Deployment", "podbridge-plugin")
-        )
+        pod = pod_of("Deployment", "podbridge-plugin", values(settings[0]), *settings[1:])
         words = pod["containers"][0]["args"]
         parsed = plugin.make_context("plugin", words[1:]).params
         assert parsed["nats"] and parsed["owner"]
@@ -170,8 +182,8 @@ def alerts(*settings: str) -> dict[str, str]:
     """Return the expression of each alert that the chart renders with these values."""
     switches = ("monitoring.prometheusRule.enabled=true", *settings)
     where = "--show-only=templates/monitoring.yaml"
-    found = {each["kind"]: each for each in objects(template(where, *(f"--set={each}" for each in switches)))}
-    rules = [rule for group in found["PrometheusRule"]["spec"]["groups"] for rule in group["rules"]]
+    rule_object = the_object("PrometheusRule", "", where, *(f"--set={each}" for each in switches))
+    rules = [rule for group in rule_object["spec"]["groups"] for rule in group["rules"]]
     return {rule["alert"]: rule["expr"] for rule in rules}
 
 
@@ -252,49 +264,34 @@ def test_the_web_page_gets_nothing_of_the_hub(helm: str) -> None:
 
 
 def test_the_first_ip_family_decides_where_everything_listens(helm: str) -> None:
-    values = ("plugin", "dashboard", "nats-server")
     for family, hosts in (("IPv6", {"[::]", "::"}), ("IPv4", {"0.0.0.0"})):  # noqa: S104
-        found = set()
-        for name in values:
-            text = template(f"--values={SETS / f'{name}.values.yaml'}", f"--set=ipFamilies={{{family}}}")
-            found |= set(re.findall(r"--(?:host|listen|health|metrics|websocket-host)=(\[::\]|::|0\.0\.0\.0)", text))
-        assert found == hosts
+        listens = set()
+        for name in ("plugin", "dashboard", "nats-server"):
+            text = template(values(name), f"--set=ipFamilies={{{family}}}")
+            listens |= set(re.findall(r"--(?:host|listen|health|metrics|websocket-host)=(\[::\]|::|0\.0\.0\.0)", text))
+        assert listens == hosts
 
 
 def test_the_image_of_a_part_has_the_keys_of_the_image_of_all(helm: str) -> None:
     text = template("--set=admission.image.pullPolicy=Always", "--show-only=templates/admission.yaml")
     assert "imagePullPolicy: Always" in text
-    plugin_values = f"--values={SETS / 'plugin.values.yaml'}"
-    found = objects(template(plugin_values, "--set=plugin.image.pullPolicy=Never"))
-    (pod,) = (
-        each["spec"]["template"]["spec"]
-        for each in found
-        if (each["kind"], each["metadata"]["name"]) == ("Deployment", "podbridge-plugin")
-    )
+    pod = pod_of("Deployment", "podbridge-plugin", values("plugin"), "--set=plugin.image.pullPolicy=Never")
     assert pod["containers"][0]["imagePullPolicy"] == "Never"
     with pytest.raises(subprocess.CalledProcessError):
         template("--set=admission.image.tga=x")
 
 
 def test_replicas_in_the_network_of_their_node_make_room_for_their_successor(helm: str) -> None:
-    (found,) = (
-        each
-        for each in objects(template("--set=scheduler.hostNetwork=true", "--show-only=templates/scheduler.yaml"))
-        if each["kind"] == "Deployment"
-    )
-    assert found["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    deployment = the_object("Deployment", "", "--set=scheduler.hostNetwork=true", SCHEDULER)
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 
 @pytest.mark.parametrize("race", [False, True])
 def test_the_policy_lets_the_controllers_grant_only_for_late_binding(helm: str, race: bool) -> None:
     switch = f"--set=config.pools.race.enabled={str(race).lower()}"
-    found = objects(template(switch, "--show-only=templates/policies.yaml"))
-    (policy,) = (
-        each["spec"]
-        for each in found
-        if (each["kind"], each["metadata"]["name"]) == ("ValidatingAdmissionPolicy", "podbridge-guarded-nodes")
-    )
-    assert ("variables.grant" in policy["validations"][0]["expression"]) == race
+    where = "--show-only=templates/policies.yaml"
+    policy = the_object("ValidatingAdmissionPolicy", "podbridge-guarded-nodes", switch, where)
+    assert ("variables.grant" in policy["spec"]["validations"][0]["expression"]) == race
 
 
 @pytest.fixture(scope="module")
@@ -412,8 +409,7 @@ def test_an_empty_list_of_pools_is_allowed(helm: str) -> None:
 def test_the_secret_of_the_token_has_the_names_of_each_chart_of_slurm_bridge(
     helm: str, settings: list[str], secret: str, key: str
 ) -> None:
-    found = objects(template("--show-only=templates/scheduler.yaml", *(f"--set={each}" for each in settings)))
-    (pod,) = (each["spec"]["template"]["spec"] for each in found if each["kind"] == "Deployment")
+    pod = pod_of("Deployment", "", SCHEDULER, *(f"--set={each}" for each in settings))
     (volume,) = (each["secret"] for each in pod["volumes"] if each["name"] == "slurm-jwt")
     assert (volume["secretName"], volume["items"][0]["key"]) == (secret, key)
 
@@ -468,17 +464,8 @@ def test_the_namespace_of_the_release_is_not_managed_by_default_either(helm: str
 
 @pytest.mark.parametrize("network", ["false", "true"])
 def test_the_strategy_recreate_has_no_parameters_of_another(helm: str, network: str) -> None:
-    (deployment,) = [
-        each
-        for each in objects(
-            template(
-                "--set=scheduler.strategy.type=Recreate",
-                f"--set=scheduler.hostNetwork={network}",
-                "--show-only=templates/scheduler.yaml",
-            )
-        )
-        if each["kind"] == "Deployment"
-    ]
+    switches = ("--set=scheduler.strategy.type=Recreate", f"--set=scheduler.hostNetwork={network}")
+    deployment = the_object("Deployment", "", *switches, SCHEDULER)
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
 
 
@@ -487,19 +474,15 @@ def test_the_strategy_recreate_has_no_parameters_of_another(helm: str, network: 
 )
 def test_the_ports_of_the_logs_of_nunet_are_open(helm: str, hosts: list[str], opened: set[int]) -> None:
     pools = json.dumps([{"name": "n", "url": "https://dms:9999", "logHosts": hosts}])
-    text = template("--set=networkPolicy.enabled=true", f"--set-json=config.pools.nunet={pools}")
-    (policy,) = [
-        each
-        for each in objects(text)
-        if each["kind"] == "NetworkPolicy" and each["metadata"]["name"] == "podbridge-controllers"
-    ]
+    switches = ("--set=networkPolicy.enabled=true", f"--set-json=config.pools.nunet={pools}")
+    policy = the_object("NetworkPolicy", "podbridge-controllers", *switches)
     (rule,) = [each for each in policy["spec"]["egress"] if {"port": 9999, "protocol": "TCP"} in each["ports"]]
     assert {port["port"] for port in rule["ports"]} == opened | {6820}
 
 
 def test_a_secret_of_the_hub_can_be_mounted_in_the_plugin(helm: str) -> None:
     text = template(
-        f"--values={SETS / 'plugin.values.yaml'}",
+        values("plugin"),
         '--set-json=secretMounts=[{"name":"hub","existingSecret":"seed","parts":["plugin"]}]',
         "--show-only=templates/plugin/deployment.yaml",
     )
@@ -507,10 +490,8 @@ def test_a_secret_of_the_hub_can_be_mounted_in_the_plugin(helm: str) -> None:
 
 
 def test_redis_gets_the_signals_of_its_container(helm: str, tmp_path: Path) -> None:
-    (container,) = [
-        each["spec"]["template"]["spec"]["containers"][0]
-        for each in objects(template("--set=redis.enabled=true", "--show-only=templates/redis.yaml"))
-        if each["kind"] == "StatefulSet"
+    (container,) = pod_of("StatefulSet", "", "--set=redis.enabled=true", "--show-only=templates/redis.yaml")[
+        "containers"
     ]
     (tmp_path / "redis-server").write_text('#!/bin/sh\necho "$$ $*"\ncat\n')
     (tmp_path / "redis-server").chmod(0o700)

@@ -86,10 +86,7 @@ class Reviews:
         return self.status
 
 
-GOOD = {
-    "authenticated": True,
-    "user": {"username": "sa", "uid": "7", "groups": ["g"], "extra": {"k": ["v"]}},
-}
+GOOD = {"authenticated": True, "user": {"username": "sa", "uid": "7", "groups": ["g"], "extra": {"k": ["v"]}}}
 
 
 def test_a_good_token_is_asked_about_once_in_a_while() -> None:

@@ -155,9 +155,7 @@ def test_two_nodes_that_claim_one_slurm_node_are_told_so_and_neither_moves_the_d
 def test_a_settled_dispute_is_told_once():
     said = "Slurm node n1 is claimed by rogue too"
     assert dispute(claimant("n1", said=said)) == [("Dispute", "n1", "")]
-    assert dispute(claimant("n1"), claimant("rogue", label="other")) == [
-        ("Taint", "rogue", ""),
-    ]
+    assert dispute(claimant("n1"), claimant("rogue", label="other")) == [("Taint", "rogue", "")]
 
 
 @pytest.mark.parametrize("slurm_states", ["DOWN", "DOWN+NOT_RESPONDING", "IDLE+FAIL"])

@@ -208,11 +208,7 @@ def test_pools_of_an_expression_have_the_order_of_their_weights_and_listed_pools
     ]
     nodes = [node(pool) for pool in "abcde"]
     kube = Kube([master(flavors=flavors)], nodes, weights={"b": 9, "e": 3, "d": 3}).settle()
-    assert kube.order() == [
-        "batch-listed-a",
-        "batch-listed-b",
-        *(f"batch-rest-{pool}" for pool in "dec"),
-    ]
+    assert kube.order() == ["batch-listed-a", "batch-listed-b", *(f"batch-rest-{pool}" for pool in "dec")]
     kube.weights = {"c": 2}
     kube.settle()
     assert kube.order()[2:] == [f"batch-rest-{pool}" for pool in "cde"]

@@ -35,12 +35,7 @@ def test_then_it_is_not_ready_with_the_last_words_and_keeps_its_capacity():
     assert f"last heard {rfc3339(TIME - HOUR)}" in ready["message"]
     assert "jobs remembered there: 3" in ready["message"]
     assert "last announcement: Slurm 26.05, apptainer 1.4" in ready["message"]
-    assert report.status["capacity"] == {
-        "pods": "10000",
-        "ephemeral-storage": "1Pi",
-        "cpu": "8",
-        "memory": "16Gi",
-    }
+    assert report.status["capacity"] == {"pods": "10000", "ephemeral-storage": "1Pi", "cpu": "8", "memory": "16Gi"}
 
 
 def test_a_slow_site_has_its_own_patience():

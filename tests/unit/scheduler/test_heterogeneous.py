@@ -117,10 +117,7 @@ def test_a_member_of_another_shape_does_not_take_the_place_of_a_missing_one():
     """The job was submitted for a driver and two workers; a third worker is no driver."""
     first = members()
     late = member(0, job=5, cpu=WORKER)
-    for job in (
-        running(5, [("n3",), ("n0", "n1")], first[:2]),
-        known(5, ["PENDING"] * 2, [(), ()], first[:2]),
-    ):
+    for job in (running(5, [("n3",), ("n0", "n1")], first[:2]), known(5, ["PENDING"] * 2, [(), ()], first[:2])):
         (back,) = look([late, *members(job=5)[1:]], snapshot(job))
         assert isinstance(back, pod_actions.CancelAndResubmit)
         assert len(back.gang.waiting) == 3
