@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import datetime
-import threading
 import time
 from typing import Any
 
@@ -11,10 +10,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.errors import KubeUnavailableError
 from bridge.serving.http_error import AnswerError
-from cluster.polling import eventually
 from controllers.kubelet.authentication import (
     REMEMBER_KNOWN,
     REMEMBER_UNKNOWN,
@@ -133,65 +130,6 @@ def test_tokens_are_not_kept() -> None:
     tokens = TokenAuthenticator(Reviews(GOOD), FakeClock())
     tokens.user("very-secret")
     assert "very-secret" not in repr(vars(tokens._reviews))
-
-
-def test_many_at_once_ask_once() -> None:
-    asked, going = [], threading.Event()
-
-    def slow(token: str) -> dict[str, Any]:
-        asked.append(token)
-        going.wait(5)
-        return GOOD
-
-    tokens = TokenAuthenticator(slow, FakeClock())
-    threads = [threading.Thread(target=tokens.user, args=("t",)) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    going.set()
-    for thread in threads:
-        thread.join(5)
-    assert asked == ["t"]
-
-
-class CountingKey:
-    """A key that counts the threads that have looked it up."""
-
-    def __init__(self) -> None:
-        self.threads: set[int] = set()
-
-    def __hash__(self) -> int:
-        self.threads.add(threading.get_ident())
-        return 1
-
-
-def test_concurrent_callers_share_one_error() -> None:
-    key, calls, errors, release = CountingKey(), [], [], threading.Event()
-
-    def down() -> tuple[int, float]:
-        calls.append(1)
-        release.wait(5)
-        raise KubeUnavailableError("down")
-
-    def ask() -> None:
-        try:
-            cache.get(key, down)
-        except KubeUnavailableError as error:
-            errors.append(error)
-
-    cache: SingleFlightCache[int] = SingleFlightCache(FakeClock())
-    threads = [threading.Thread(target=ask) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    eventually(lambda: len(key.threads) == 20, "20 threads looked up the key")
-    cache.get("another", lambda: (1, 1.0))  # takes the lock under which each of them joined the call
-    release.set()
-    for thread in threads:
-        thread.join(5)
-    assert len(errors) == 20
-    assert len(calls) == 1
-    with pytest.raises(KubeUnavailableError):
-        cache.get(key, down)
-    assert len(calls) == 2
 
 
 @pytest.mark.parametrize(

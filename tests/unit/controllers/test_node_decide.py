@@ -34,11 +34,44 @@ def look(the_node, slurm_states="IDLE", reason="", *, config=None, version=VERSI
     ]
 
 
-def test_in_step_means_no_write():
-    assert look(node()) == []
-    assert look(node(cordoned=True), "IDLE+DRAIN", OURS) == []
-    assert look(node(cordoned=True), "IDLE+DRAIN", "disk") == []
-    assert look(node(cordoned=True, mirrored="disk"), "IDLE+DRAIN", "disk") == []
+MIRRORED, CORDONED = node(mirrored="disk"), node(cordoned=True, mirrored="disk")
+RESUMED = external.RESUME_REASON
+NO_UPDATES = ApiVersion("v0.0.38", node_updates=False)
+NO_TAINT, NO_DRAIN, NO_CORDON = ({"config": parse(f"nodes: {{{key}: false}}")} for key in ("taint", "drain", "cordon"))
+NOT_READY = {"config": parse("nodes: {drain: false, notReady: 300}")}
+SITUATIONS = {
+    "in step": (node(), "IDLE", "", {}, []),
+    "in step, cordoned": (node(cordoned=True), "IDLE+DRAIN", OURS, {}, []),
+    "in step, cordoned and drained by an administrator": (node(cordoned=True), "IDLE+DRAIN", "disk", {}, []),
+    "in step, mirrored": (CORDONED, "IDLE+DRAIN", "disk", {}, []),
+    "no taint yet": (node(taints=(OTHER_TAINT,)), "IDLE", "", {}, ["Taint"]),
+    "not in Slurm any more": (node(), None, "", {}, ["Taint"]),
+    "no taint wanted": (node(taints=()), "IDLE", "", NO_TAINT, []),
+    "no taint wanted any more": (node(), "IDLE", "", NO_TAINT, ["Taint"]),
+    "cordoned": (node(cordoned=True), "IDLE", "", {}, ["Drain"]),
+    "uncordoned": (node(), "IDLE+DRAIN", OURS, {}, ["Undrain"]),
+    "uncordoned, and down": (node(), "DOWN+DRAIN", OURS, {}, ["Undrain"]),
+    "uncordoned after drains were switched off": (node(), "IDLE+DRAIN", OURS, NO_DRAIN, ["Undrain"]),
+    "uncordoned, with drains of nodes that are not ready alone": (node(), "IDLE+DRAIN", OURS, NOT_READY, ["Undrain"]),
+    "resumed by the administrator": (CORDONED, "IDLE", "", {}, ["Uncordon"]),
+    "our drain taken over by an administrator": (node(), "IDLE+DRAIN", "now mine", {}, ["Cordon"]),
+    "down": (node(), "DOWN+NOT_RESPONDING", "Not responding", {}, ["Cordon"]),
+    "not registered since a restart of slurmctld": (node(), "UNKNOWN", "", {}, []),
+    "not registered, not responding": (node(), "UNKNOWN+NOT_RESPONDING", "", {}, []),
+    "not registered, mirrored": (CORDONED, "UNKNOWN+DRAIN", "disk", {}, []),
+    "drains switched off": (node(cordoned=True), "IDLE", "", NO_DRAIN, []),
+    "drains not possible": (node(cordoned=True), "IDLE", "", {"version": NO_UPDATES}, []),
+    "cordons switched off": (node(), "IDLE+DRAIN", "disk", NO_CORDON, []),
+    "Slurm is silent": (node(cordoned=True), "IDLE", "", {"error": "timed out"}, []),
+    "Slurm stops the node after its jobs": (node(cordoned=True), "MIXED+CLOUD+POWER_DOWN", "", {}, ["Drain"]),
+    "drained by slurmctld on resume": (node(), "IDLE+DRAIN", RESUMED, {}, ["Cordon"]),
+    "drained by slurmctld on resume, mirrored": (MIRRORED, "IDLE+DRAIN", RESUMED, {}, []),
+}
+
+
+@pytest.mark.parametrize(("the_node", "states", "reason", "more", "wanted"), SITUATIONS.values(), ids=SITUATIONS)
+def test_what_is_written_to_a_node(the_node, states, reason, more, wanted):
+    assert look(the_node, states, reason, **more) == wanted
 
 
 def test_nodes_that_slurm_has_stopped_are_marked_until_they_are_ready_again():
@@ -65,13 +98,6 @@ def test_nodes_that_slurm_has_stopped_are_marked_until_they_are_ready_again():
     assert mark("", marked=True) == [False]
 
 
-def test_taint_on_and_off():
-    assert look(node(taints=(OTHER_TAINT,))) == ["Taint"]
-    assert look(node(), None) == ["Taint"]
-    assert look(node(taints=()), config=parse("nodes: {taint: false}")) == []
-    assert look(node(), config=parse("nodes: {taint: false}")) == ["Taint"]
-
-
 def test_the_taint_keeps_the_others():
     view = NodeSyncView(
         [node(taints=(OTHER_TAINT,))], Snapshot(sequence=1, nodes={"n1": Node("n1", frozenset())}), VERSION, Config()
@@ -80,49 +106,10 @@ def test_the_taint_keeps_the_others():
     assert action.taints == (OTHER_TAINT, TAINT)
 
 
-def test_cordon_drains_and_uncordon_undoes_only_our_drain():
-    assert look(node(cordoned=True)) == ["Drain"]
-    assert look(node(), "IDLE+DRAIN", OURS) == ["Undrain"]
-
-
 @pytest.mark.parametrize("reason", ["disk", ""])
 def test_an_administrators_drain_cordons_and_is_never_undone(reason):
     assert look(node(), "IDLE+DRAIN", reason) == ["Cordon"]
     assert look(node(mirrored="disk"), "IDLE+DRAIN", reason) == []
-
-
-def test_when_slurm_gives_the_node_again_the_mirrored_cordon_goes():
-    assert look(node(cordoned=True, mirrored="disk"), "IDLE") == ["Uncordon"]
-
-
-def test_our_drain_taken_over_by_an_administrator_stays():
-    assert look(node(), "IDLE+DRAIN", "now mine") == ["Cordon"]
-
-
-def test_a_node_that_is_down_is_cordoned():
-    assert look(node(), "DOWN+NOT_RESPONDING", "Not responding") == ["Cordon"]
-
-
-def test_a_node_that_has_not_registered_since_a_restart_of_slurmctld_is_not_cordoned():
-    assert look(node(), "UNKNOWN") == []
-    assert look(node(), "UNKNOWN+NOT_RESPONDING") == []
-    assert look(node(cordoned=True, mirrored="disk"), "UNKNOWN+DRAIN", "disk") == []
-
-
-def test_switched_off_or_not_possible():
-    assert look(node(cordoned=True), config=parse("nodes: {drain: false}")) == []
-    assert look(node(cordoned=True), version=ApiVersion("v0.0.38", node_updates=False)) == []
-    assert look(node(), "IDLE+DRAIN", "disk", config=parse("nodes: {cordon: false}")) == []
-
-
-def test_a_drain_ends_also_after_drains_were_switched_off():
-    ours = f"{names.DRAIN_REASON_PREFIX} Kubernetes node n is cordoned"
-    for text in ("nodes: {drain: false}", "nodes: {drain: false, notReady: 300}", ""):
-        assert look(node(), "IDLE+DRAIN", ours, config=parse(text)) == ["Undrain"]
-
-
-def test_nothing_while_slurm_is_silent():
-    assert look(node(cordoned=True), error="timed out") == []
 
 
 def claimant(name, *, label=None, said=None, cordoned=False):
@@ -165,10 +152,6 @@ def test_the_reason_of_a_drain_that_was_undone_undoes_nothing_more(slurm_states)
     assert look(node(mirrored="DOWN"), slurm_states, OURS) == []  # somebody uncordoned: nobody fights
 
 
-def test_a_drain_of_ours_is_undone_on_a_node_that_is_down_too():
-    assert look(node(), "DOWN+DRAIN", OURS) == ["Undrain"]
-
-
 @pytest.mark.parametrize(
     "slurm_states",
     ["IDLE+POWERED_DOWN", "IDLE+CLOUD+POWERING_DOWN", "IDLE+CLOUD+POWERING_UP+NOT_RESPONDING", "MIXED+POWERING_UP"],
@@ -184,15 +167,6 @@ def test_a_node_that_slurm_starts_for_a_job_is_drained_when_it_has_started(waits
         assert look(node(cordoned=True), f"{base}+CLOUD+{waits}") == []
         assert look(node(cordoned=True), f"{base}+CLOUD") == ["Drain"]
     assert look(node(cordoned=True), f"IDLE+CLOUD+{waits}") == ["Drain"]
-
-
-def test_a_node_that_slurm_stops_after_its_jobs_is_drained_at_once():
-    assert look(node(cordoned=True), "MIXED+CLOUD+POWER_DOWN") == ["Drain"]
-
-
-def test_the_drain_of_slurmctld_on_a_resumed_node_is_not_podbridges():
-    assert look(node(), "IDLE+DRAIN", external.RESUME_REASON) == ["Cordon"]
-    assert look(node(mirrored="disk"), "IDLE+DRAIN", external.RESUME_REASON) == []
 
 
 def fleet(*ready, states="IDLE", reason="", config="nodes: {notReady: 60}", since=100.0):

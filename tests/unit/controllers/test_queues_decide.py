@@ -177,14 +177,6 @@ def test_defaults_of_the_api_server_and_other_spellings_of_quantities_are_no_cha
     assert action.observed_uid == "uid-of-batch"
 
 
-def test_quota_follows_capacity():
-    kube = Kube([master()], [node("a")]).settle()
-    kube.nodes = [node("a", cpu="3")]
-    (action,) = kube.step()
-    assert isinstance(action, Apply)
-    assert kube.cpus("batch-nats-a") == "3"
-
-
 def test_share_and_nominal_quota_limit_the_quota():
     flavors = [{"name": "nats", "share": 50, "nominalQuota": {"memory": "1Gi"}, "poolFlavor": {"pools": ["a"]}}]
     kube = Kube([master(flavors=flavors)], [node("a", cpu="3")]).settle()
@@ -266,33 +258,28 @@ def test_the_pool_timeout_counts_from_the_last_message(timeout, reason, age, cpu
     assert kube.cpus("batch-nats-a") == cpus
 
 
-@pytest.mark.parametrize(("silent", "evicted"), [(5, False), (569, False), (571, True)])
-def test_the_time_before_the_silence_in_which_the_site_had_a_problem_does_not_count(silent, evicted):
-    flavor = {"name": "n", "poolFlavor": {"pools": ["a"], "evictAfter": 600}}
-    kube = Kube([master(flavors=[flavor])], [node("a")]).settle()
-    lost = {"type": "PoolConnected", "status": "False", "lastTransitionTime": rfc3339(NOW - silent)}
-    kube.nodes[0] = node("a", ready="False", reason="SiteSilent", since=3600)
-    kube.nodes[0]["status"]["conditions"].append(lost)
-    kube.settle()
-    kube.used("batch-n-a")
-    assert any(isinstance(action, Evict) for action in kube.decide()) == evicted
-
-
 @pytest.mark.parametrize(
-    ("fields", "reason", "silent", "evicted"),
+    ("fields", "reason", "since", "lost", "evicted"),
     [
-        ({"evictAfter": 600}, "SiteSilent", 571, True),
-        ({"evictAfter": 600}, "SiteSilent", 569, False),
-        ({"evictAfter": 600}, "SiteProblem", 9999, False),
-        ({"evictAfter": 600, "poolTimeout": 1200}, "SiteSilent", 600, False),
-        ({}, "SiteSilent", 9999, False),
+        ({"evictAfter": 600}, "SiteSilent", 571, None, True),
+        ({"evictAfter": 600}, "SiteSilent", 569, None, False),
+        ({"evictAfter": 600}, "SiteProblem", 9999, None, False),
+        ({"evictAfter": 600, "poolTimeout": 1200}, "SiteSilent", 600, None, False),
+        ({}, "SiteSilent", 9999, None, False),
+        # the time before the silence, in which the site had a problem, does not count
+        ({"evictAfter": 600}, "SiteSilent", 3600, 5, False),
+        ({"evictAfter": 600}, "SiteSilent", 3600, 569, False),
+        ({"evictAfter": 600}, "SiteSilent", 3600, 571, True),
     ],
 )
 def test_workloads_of_a_pool_that_is_silent_for_long_are_evicted_if_the_manifest_says_so(
-    fields, reason, silent, evicted
+    fields, reason, since, lost, evicted
 ):
     kube = Kube([master(flavors=[{"name": "n", "poolFlavor": {"pools": ["a"], **fields}}])], [node("a")]).settle()
-    kube.nodes[0] = node("a", ready="False", reason=reason, since=silent)
+    kube.nodes[0] = node("a", ready="False", reason=reason, since=since)
+    if lost is not None:
+        connected = {"type": "PoolConnected", "status": "False", "lastTransitionTime": rfc3339(NOW - lost)}
+        kube.nodes[0]["status"]["conditions"].append(connected)
     kube.settle()
     kube.used("batch-n-a")
     actions = [action for action in kube.decide() if isinstance(action, Evict)]
@@ -675,11 +662,6 @@ def test_a_bad_pool_spoils_only_itself():
     kube = Kube([master()], [node("a"), bad]).settle()
     assert kube.cpus("batch-nats-a") == "8"
     assert kube.cpus("batch-nats-b") == "0"
-
-
-def test_a_refused_write_is_in_the_status():
-    kube = Kube([master()], [node("a")], failures={"uid-batch": "ClusterQueue batch: 403"}).settle()
-    assert kube.condition("Ready") == ("False", "WriteFailed")
 
 
 def test_a_queue_whose_objects_are_not_written_is_not_reported_as_in_step():

@@ -10,8 +10,6 @@ import pytest
 from bridge import names
 from bridge.config.hub import Config
 from bridge.errors import (
-    KubeConflictError,
-    KubeNotFoundError,
     KubeUnavailableError,
     SiteRefusedError,
     SiteUnknownOutcomeError,
@@ -29,6 +27,7 @@ from controllers.virtual.virtual_pod_act import PodActor
 from controllers.virtual.virtual_pod_actions import Fail, Look, Orphan, Refresh, Submit, Wait, Write
 from tests import builders
 from tests.fakes.clock import FakeClock
+from tests.fakes.memory_kube import MemoryKube, Writes
 from tests.fakes.pool import FakePool
 
 NOW, TICKET, PATH = 1000.0, "t-1", "/api/v1/namespaces/ns/pods/p"
@@ -151,7 +150,7 @@ def test_a_pod_that_was_deleted_meanwhile_is_not_submitted_again(world):
     world.api.pod = copy.deepcopy(small)
     world.api.pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     world.act(Submit(small))
-    world.api.pod = None
+    world.api.objects.clear()
     world.act(Submit(small))
     assert world.pool.asked == []
 
@@ -174,38 +173,27 @@ def test_the_index_follows_the_cache_and_wakes_every_place():
 
 
 # --- the actions ------------------------------------------------------------------------------------------------------
-class Api:
-    """An API server with one pod: it binds a pod once, by UID and resource version."""
+class Api(MemoryKube):
+    """An API server with one pod."""
 
     def __init__(self, the_pod: dict[str, Any]) -> None:
-        self.pod: dict[str, Any] | None = the_pod
-        self.bindings: list[dict[str, Any]] = []
-        self.lose_answer = False
+        self.writes, self.lose_answer = Writes(), False
+        super().__init__(self.writes)
+        self.pod = the_pod
 
-    def fenced(self, check: Any) -> Api:
-        return self
+    @property
+    def pod(self) -> Any:
+        return self.objects.get(PATH)
 
-    def get(self, path: str, params: Any = None) -> dict[str, Any]:
-        if path != PATH or self.pod is None:
-            raise KubeNotFoundError(path, status=404)
-        return copy.deepcopy(self.pod)
+    @pod.setter
+    def pod(self, the_pod: dict[str, Any]) -> None:
+        self.objects[PATH] = the_pod
 
     def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        assert path == f"{PATH}/binding"
-        wanted = body["metadata"]
-        if self.pod is None:
-            raise KubeNotFoundError(path, status=404)
-        now = self.pod["metadata"]
-        if (now["uid"], now["resourceVersion"]) != (wanted["uid"], wanted["resourceVersion"]) or self.pod["spec"].get(
-            "nodeName"
-        ):
-            raise KubeConflictError("conflict", status=409)
-        self.bindings.append(body)
-        self.pod["spec"]["nodeName"] = body["target"]["name"]
-        now["annotations"].update(wanted["annotations"])
+        answer = super().create(path, body)
         if self.lose_answer:
             raise KubeUnavailableError("no answer")
-        return {}
+        return answer
 
 
 class World:
@@ -261,7 +249,7 @@ def test_a_claim_is_one_binding(world):
     assert places.is_granted(world.api.pod, "site", TICKET)
     assert world.told == ["BridgeGranted"]
     world.act(Claim(pod(), "t-2"))
-    assert len(world.api.bindings) == 1
+    assert world.api.writes.count == 1
     assert places.is_granted(world.api.pod, "site", TICKET)
 
 
@@ -284,7 +272,7 @@ def test_a_claim_is_not_sent_again_where_the_place_is_lost(world, change):
     else:
         now["metadata"]["uid"] = "u2"
     world.act(Claim(pod(), TICKET))
-    assert (world.api.bindings, world.told) == ([], [])
+    assert (world.api.writes.count, world.told) == (0, [])
     assert world.entry.not_before > NOW
 
 

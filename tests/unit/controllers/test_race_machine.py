@@ -28,7 +28,6 @@ from bridge.config.hub import Config
 from bridge.errors import (
     BridgeError,
     KubeConflictError,
-    KubeNotFoundError,
     KubeUnavailableError,
     SiteDownError,
     SiteUnknownOutcomeError,
@@ -51,8 +50,10 @@ from controllers.virtual.prune_nodes import prune
 from controllers.virtual.race_decide import Racers
 from controllers.virtual.reference_reader import ReferenceReader
 from controllers.virtual.virtual_pod_act import PodActor
+from tests import builders
 from tests.examples import examples
 from tests.fakes.clock import FakeClock
+from tests.fakes.memory_kube import MemoryKube, Writes
 from tests.unit.site.conftest import World as SiteWorld
 
 OWNER, UID, WAIT, TIMEOUT = "c1", "u1", 60.0, 30.0
@@ -63,73 +64,49 @@ Network = Literal["works", "request lost", "answer lost", "late", "down"]
 NETWORK = st.sampled_from(["works", "works", "works", "request lost", "answer lost", "late", "down"])
 
 
-class Api:
-    """The API server with one pod."""
+class Api(MemoryKube):
+    """The API server with one pod, over a network that may fail."""
 
-    def __init__(self) -> None:
-        annotations = {names.POOLS: "a,b,local", names.PLACEMENT: names.RACE, names.PLACES: "a,b,local"}
-        self.version = itertools.count(2)
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(Writes(), clock)
         self.network: Network = "works"
-        self.pod: dict[str, Any] | None = {
-            "metadata": {
-                "namespace": "ns",
-                "name": "p",
-                "uid": UID,
-                "resourceVersion": "1",
-                "annotations": annotations,
-            },
-            "spec": {
-                "restartPolicy": "Never",
-                "containers": [{"name": "main", "image": "i", "command": ["true"]}],
-                "tolerations": [{"key": names.POOL_TAINT, "operator": "Exists"}],
-            },
-            "status": {"phase": "Pending"},
+        annotations = {names.POOLS: "a,b,local", names.PLACEMENT: names.RACE, names.PLACES: "a,b,local"}
+        spec = {
+            "restartPolicy": "Never",
+            "containers": [{"name": "main", "image": "i", "command": ["true"]}],
+            "tolerations": [{"key": names.POOL_TAINT, "operator": "Exists"}],
         }
+        self.put(POD, builders.pod(UID, annotations=annotations, metadata={"name": "p"}, **spec))
 
-    def fenced(self, _: Any) -> Api:
+    @property
+    def pod(self) -> dict[str, Any] | None:
+        return self.objects.get(POD)
+
+    def fenced(self, _: Any) -> Any:
         return self
 
-    def get(self, path: str, params: Any = None) -> dict[str, Any]:
-        return self._do(lambda: copy.deepcopy(self._found(path)))
+    def get(self, path: str, params: Any = None, *, metadata_only: bool = False) -> dict[str, Any]:
+        return self._do(lambda: MemoryKube.get(self, path, params))
 
     def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        def bind() -> dict[str, Any]:
-            pod = self._found(path.removesuffix("/binding"))
-            self._check(pod, body["metadata"])
-            if pod["spec"].get("nodeName") or pods.is_deleted(pod):
-                raise KubeConflictError("already assigned", status=409)
-            pod["spec"]["nodeName"] = body["target"]["name"]
-            pod["metadata"]["annotations"].update(body["metadata"].get("annotations") or {})
-            self._written(pod)
-            return {}
+        return self._do(lambda: MemoryKube.create(self, path, body))
 
-        return self._do(bind)
+    def patch(self, path: str, patch: dict[str, Any], kind: str = "merge") -> dict[str, Any]:
+        return self._do(lambda: MemoryKube.patch(self, path, patch))
 
-    def patch(self, path: str, body: dict[str, Any], *, kind: str = "merge") -> dict[str, Any]:
-        def change() -> dict[str, Any]:
-            pod = self._found(path.removesuffix("/status"))
-            self._check(pod, body["metadata"])
-            pod["metadata"]["annotations"].update(body["metadata"].get("annotations") or {})
-            pod["status"].update(body.get("status") or {})
-            self._written(pod)
-            return copy.deepcopy(pod)
+    def delete(self, path: str, options: Any = None) -> Any:
+        """Delete the pod at once, whatever its phase: the hub asks for no grace period."""
 
-        return self._do(change)
+        def remove() -> dict[str, Any]:
+            self._of(path)
+            return self.objects.pop(path)
+
+        return self._do(remove)
 
     def annotate(self, values: dict[str, str | None]) -> None:
         """Let the scheduler or a user change annotations; ``None`` removes one."""
         if self.pod is not None:
-            annotations = {**self.pod["metadata"]["annotations"], **values}
-            self.pod["metadata"]["annotations"] = {key: value for key, value in annotations.items() if value}
-            self._written(self.pod)
-
-    def delete(self, path: str, body: Any = None) -> dict[str, Any]:
-        def remove() -> dict[str, Any]:
-            self._found(path)
-            self.pod = None
-            return {"kind": "Status"}
-
-        return self._do(remove)
+            MemoryKube.patch(self, POD, {"metadata": {"annotations": values}})
 
     def _do(self, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         if self.network in ("down", "request lost"):
@@ -138,19 +115,6 @@ class Api:
         if self.network in ("answer lost", "late"):
             raise KubeUnavailableError("no answer")
         return answer
-
-    def _found(self, path: str) -> dict[str, Any]:
-        if path != POD or self.pod is None:
-            raise KubeNotFoundError(path, status=404)
-        return self.pod
-
-    def _check(self, pod: dict[str, Any], wanted: dict[str, Any]) -> None:
-        for key in ("uid", "resourceVersion"):
-            if wanted.get(key) and wanted[key] != pod["metadata"][key]:
-                raise KubeConflictError(key, status=409)
-
-    def _written(self, pod: dict[str, Any]) -> None:
-        pod["metadata"]["resourceVersion"] = str(next(self.version))
 
 
 class Script:
@@ -469,7 +433,8 @@ class Race(RuleBasedStateMachine):
         """
         self.ending, self.late = ending, late
         self.at = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
-        self.clock, self.api = FakeClock(1_000.0), Api()
+        self.clock = FakeClock(1_000.0)
+        self.api = Api(self.clock)
         tickets = itertools.count(1)
         self.sites = {name: Site(name, self.at, self.clock, tickets) for name in SITES}
         self.hubs = [Hub(self.api, self.sites, self.clock) for _ in range(2)]
@@ -641,11 +606,7 @@ class Race(RuleBasedStateMachine):
         if self.api.pod is None or now < 9:
             return
         self.deleted = True
-        if pods.is_bound(self.api.pod):
-            self.api.pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 5}
-            self.api._written(self.api.pod)
-        else:
-            self.api.pod = None
+        self.api.request_deletion(POD, 5)
 
     @invariant()
     def note_the_places(self) -> None:
@@ -749,4 +710,4 @@ TestRace = pytest.mark.usefixtures("long")(Race.TestCase)
 
 def test_the_places_of_the_machine_are_open() -> None:
     """The machine would prove nothing if the pod had no places."""
-    assert places.open_pools(Api().pod or {}) == SITES
+    assert places.open_pools(Api(FakeClock()).pod or {}) == SITES

@@ -71,11 +71,6 @@ def written(the_pod, the_job):
 
 
 # --- submit -----------------------------------------------------------------------------------------------------------
-def test_a_bound_pod_is_given_to_its_site():
-    the_pod = pod(taken=False)
-    assert look(the_pod) == Submit(the_pod)
-
-
 @pytest.mark.parametrize(
     "the_pool",
     [pool(complete=None), pool(ready=False), pool(synced=False)],

@@ -4,11 +4,10 @@ import pytest
 
 from bridge import names
 from bridge.config.hub import Config
-from bridge.errors import KubeForbiddenError, KubeUnavailableError, SiteDownError, SiteRefusedError, SiteTooLargeError
+from bridge.errors import KubeUnavailableError, SiteDownError, SiteRefusedError, SiteTooLargeError
 from controllers.virtual import virtual_pod_actions
 from controllers.virtual.pod_state import Entry
-from controllers.virtual.reference_reader import FRESH, ReferenceReader
-from controllers.virtual.virtual_pod_act import PodActor
+from controllers.virtual.reference_reader import FRESH
 from controllers.virtual.volume_act import SHOWN_WITHIN, UNKNOWN_WITHIN, unknown_until
 from tests.unit.controllers.test_virtual_act import World, pod
 
@@ -99,15 +98,11 @@ def test_an_optional_object_appears_and_a_deleted_one_leaves_its_files(site):
     assert site.sent() == {"conf/a": "2"}
 
 
-def test_what_podbridge_may_not_read_leaves_its_files(site, monkeypatch):
+def test_what_podbridge_may_not_read_leaves_its_files(site):
     site.submit(CONF, c={"a": "1"})
     site.put(MAP, {"a": "2"})
     site.changed()
-
-    def get(path, params=None, **_):
-        raise KubeForbiddenError("no", status=403)
-
-    monkeypatch.setattr(site.kube, "get", get)
+    site.kube.forbidden = "/"
     assert site.sent() == {} and "RoleBinding podbridge-pools is missing" in site.told()[0]
 
 
@@ -203,16 +198,8 @@ def test_a_job_that_was_submitted_before_may_have_older_files(site, case):
     assert site.sent() == {"conf/a": "2"}
 
 
-def test_reads_have_a_limit_and_a_turn(site):
-    site.actor = PodActor(
-        site.kube,
-        site.events,
-        ReferenceReader(site.kube, Config.model_validate({"pools": {"volumeReads": 0.1}}), site.clock),
-        site.clock,
-        site.check_leadership,
-        "10.0.0.1",
-        30,
-    )
+def test_reads_have_a_limit_and_a_turn():
+    site = Site(Config.model_validate({"pools": {"volumeReads": 0.1}}))
     site.submit(CONF, c={"a": "1"})
     for text in ("2", "3"):
         site.put(MAP, {"a": text})

@@ -47,10 +47,6 @@ def look(pods, snap, displaced=None, slurm_names=None, silent=(), virtual=()):
     return decision.actions
 
 
-def test_a_running_pod_with_a_running_job_is_left_alone():
-    assert look([pod()], snapshot(known(5, "RUNNING"))) == []
-
-
 def test_the_slurm_job_that_lost_to_a_pool_is_cancelled_and_its_end_does_not_end_the_pod():
     the_pod = pod(job=6, node="pool-1")
     for states in ("PENDING", "RUNNING"):
@@ -291,11 +287,6 @@ def test_no_second_job_is_cancelled_while_the_pods_own_is_in_doubt():
     assert look([pod(job=None)], snapshot(known(9, "RUNNING"))) == []
     shared = snapshot(known(5, "RUNNING"), known(9, "RUNNING", "u1", "u2"))
     assert look([pod(), pod("u2", job=9)], shared) == []
-
-
-def test_a_job_of_a_pod_that_went_to_a_pool_is_cancelled():
-    remote = pod(job=None, node="pool-a")
-    assert look([remote], snapshot(known(9, "RUNNING")), virtual=["pool-a"]) == [Cancel(remote, 9)]
 
 
 def test_a_job_whose_pods_are_all_unknown_is_looked_into():

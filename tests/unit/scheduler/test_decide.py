@@ -136,20 +136,10 @@ def test_a_pod_created_under_this_leadership_is_submitted_before_any_list():
     )
 
 
-def test_a_new_pod_is_asked_for():
-    the_pod = pod()
-    assert one([the_pod], snapshot()) == pod_actions.Submit(the_pod)
-
-
 def test_bound_finished_and_gated_pods_are_left_alone():
     assert (
         look([pod(node="n1"), pod("u2", phase="Failed"), pod("u3", schedulingGates=[{"name": "g"}])], snapshot()) == []
     )
-
-
-def test_a_job_found_by_uid_is_put_on_the_pod_instead_of_a_second_one():
-    the_pod = pod()
-    assert one([the_pod], snapshot(observed(5, "PENDING"))) == pod_actions.Hold(the_pod, 5)
 
 
 def test_an_allocated_job_binds_to_the_node_by_its_kubernetes_name():

@@ -167,16 +167,6 @@ def test_a_submitted_job_that_slurm_lists_but_no_poll_has_read_is_not_submitted_
     assert look(members, snapshot(unread=frozenset({5})), states) == []
 
 
-def test_all_members_are_bound_at_once_each_to_the_node_of_its_slot():
-    pods = [member(slot, job=5) for slot in range(3)]
-    found = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])))
-    assert [(a.pod["metadata"]["name"], a.node) for a in found] == [
-        ("train-0", "n0"),
-        ("train-1", "n1"),
-        ("train-2", "n2"),
-    ]
-
-
 def test_no_member_is_bound_if_one_node_is_refused_and_the_whole_job_is_given_back():
     pods = [member(slot, job=5) for slot in range(3)]
     (action,) = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])), refused=("n2",))
