@@ -146,19 +146,11 @@ def test_a_pod_created_with_a_guarded_node_name_is_refused(world: Any, target: s
 @pytest.mark.parametrize("who", ["admin", "kube_scheduler"])
 def test_another_scheduler_can_not_bind_to_a_guarded_node(world: Any, who: str, target: str, legacy: bool) -> None:
     if who == "kube_scheduler" and legacy:
-        world.cluster.kubectl(
-            *("create", "clusterrole", "old-binding", "--verb=create", "--resource=bindings"), check=False
-        )
-        world.cluster.kubectl(
-            *(
-                "create",
-                "clusterrolebinding",
-                "old-binding",
-                "--clusterrole=old-binding",
-                "--user=system:kube-scheduler",
-            ),
-            check=False,
-        )
+        for words in (
+            "clusterrole old-binding --verb=create --resource=bindings",
+            "clusterrolebinding old-binding --clusterrole=old-binding --user=system:kube-scheduler",
+        ):
+            world.cluster.kubectl("create", *words.split(), check=False)
     body = world.admin.create(PODS.path(OTHER), pod(schedulerName="theirs"))
 
     def attempt() -> str:

@@ -92,30 +92,26 @@ class Place:
         with contextlib.suppress(KubeNotFoundError):
             self.admin.delete(NODES.path(name=self.pool.name))
 
+    def found(self, path):
+        """Return an object, or None."""
+        with contextlib.suppress(KubeNotFoundError):
+            return self.admin.get(path)
+
     def node(self):
-        try:
-            return self.admin.get(NODES.path(name=self.pool.name))
-        except KubeNotFoundError:
-            return None
+        return self.found(NODES.path(name=self.pool.name))
 
     def condition(self, kind="Ready"):
         return next(c for c in self.node()["status"]["conditions"] if c["type"] == kind)
 
     def pod(self, name=None, **spec):
         """Create a bound pod."""
-        container = {"name": "main", "image": "none", "command": ["true"]}
-        body = {
-            "metadata": {"name": name or f"p{next(NUMBERS)}", **spec.pop("metadata", {})},
-            "spec": {
-                "nodeName": self.pool.name,
-                "restartPolicy": "Never",
-                "automountServiceAccountToken": False,
-                "tolerations": [{"operator": "Exists"}],
-                "containers": [{**container, **spec.pop("container", {})}],
-                **spec,
-            },
-        }
-        return self.admin.create(PODS.path(NAMESPACE), body)
+        metadata = {"name": name or f"p{next(NUMBERS)}", **spec.pop("metadata", {})}
+        return self.admin.create(PODS.path(NAMESPACE), {"metadata": metadata, "spec": self.spec(**spec)})
+
+    def spec(self, *, container=None, **more):
+        main = {"name": "main", "image": "none", "command": ["true"], **(container or {})}
+        fixed = {"nodeName": self.pool.name, "restartPolicy": "Never", "automountServiceAccountToken": False}
+        return {**fixed, "tolerations": [{"operator": "Exists"}], "containers": [main], **more}
 
     def submitted_pod(self, *args, **spec):
         """Create a pod whose job the site has."""
@@ -130,11 +126,8 @@ class Place:
         return pod
 
     def get(self, pod):
-        try:
-            found = self.admin.get(PODS.path(NAMESPACE, pod["metadata"]["name"]))
-        except KubeNotFoundError:
-            return None
-        return found if found["metadata"]["uid"] == pod["metadata"]["uid"] else None
+        found = self.found(PODS.path(NAMESPACE, pod["metadata"]["name"]))
+        return found if found and uid(found) == uid(pod) else None
 
     def seen(self, pod, check, what="as it should be", timeout=15):
         def look():
@@ -155,12 +148,10 @@ class Place:
         self.admin.delete(PODS.path(NAMESPACE, pod["metadata"]["name"]), body)
 
     def kill(self, pod):
-        try:
+        with contextlib.suppress(KubeNotFoundError):
             if pod["metadata"].get("finalizers"):
                 self.admin.patch(PODS.path(NAMESPACE, pod["metadata"]["name"]), {"metadata": {"finalizers": None}})
             self.delete(pod, 0)
-        except KubeNotFoundError:
-            pass
 
     def gone(self, pod, timeout=15):
         eventually(lambda: self.get(pod) is None, "gone", timeout)
@@ -171,13 +162,8 @@ class Place:
 
     def writes(self, verb, names):
         """The requests of podbridge for these pods."""
-        return [
-            event
-            for event in self.kubernetes.audit_events()
-            if event["verb"] == verb
-            and event["objectRef"].get("name") in names
-            and "podbridge" in event["user"]["username"]
-        ]
+        ours = (event for event in self.kubernetes.audit_events() if "podbridge" in event["user"]["username"])
+        return [event for event in ours if event["verb"] == verb and event["objectRef"].get("name") in names]
 
 
 def uid(pod):
@@ -208,17 +194,11 @@ def test_a_pool_has_a_node_and_a_lease(place):
     assert node["metadata"]["labels"]["gpu"] == "a100"
     assert node["status"]["capacity"] == {"cpu": "64", "memory": "256Gi", "pods": "10k", "ephemeral-storage": "1Pi"}
     assert place.condition()["status"] == "True"
-    lease = eventually(lambda: _lease(place), "lease")
+    path = LEASES.path("kube-node-lease", place.pool.name)
+    lease = eventually(lambda: place.found(path), "lease")
     assert lease["spec"]["leaseDurationSeconds"] == 40
     assert lease["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
-    eventually(lambda: _lease(place)["spec"]["renewTime"] != lease["spec"]["renewTime"], "renewed")
-
-
-def _lease(place):
-    try:
-        return place.admin.get(LEASES.path("kube-node-lease", place.pool.name))
-    except KubeNotFoundError:
-        return None
+    eventually(lambda: place.found(path)["spec"]["renewTime"] != lease["spec"]["renewTime"], "renewed")
 
 
 def test_what_a_site_says_anew_is_taken_over(place):
@@ -489,23 +469,9 @@ def test_a_pod_held_by_a_finalizer_is_deleted_once(place):
 
 
 def test_a_job_controllers_pods(place):
-    body = {
-        "metadata": {"name": "spread"},
-        "spec": {
-            "completions": 3,
-            "parallelism": 3,
-            "template": {
-                "spec": {
-                    "nodeName": place.pool.name,
-                    "restartPolicy": "Never",
-                    "automountServiceAccountToken": False,
-                    "containers": [{"name": "main", "image": "none", "command": ["true"]}],
-                }
-            },
-        },
-    }
+    spec = {"completions": 3, "parallelism": 3, "template": {"spec": place.spec()}}
     path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
-    place.admin.create(path, body)
+    place.admin.create(path, {"metadata": {"name": "spread"}, "spec": spec})
     eventually(lambda: len(place.pool.site) == 3, "three jobs")
     for job in list(place.pool.site):
         place.pool.end(job)

@@ -29,6 +29,17 @@ class World(MemoryWorld):
     def look(self, times=1, *, controllers=True):
         self.hub.work(times, controllers=controllers)
 
+    def schedule(self):
+        """Let the scheduler decide and act on what has changed, without a poll."""
+        self.hub.deliver()
+        self.hub.scheduler.reconcile()
+        self.hub.run_all()
+
+    def carry_out(self, number):
+        """Carry out what the scheduler (0) or the controllers (1) have decided."""
+        while self.hub.queues[number].calls:
+            self.hub.queues[number].run(0)
+
     def until_submitted(self, unit):
         self.make(unit)
         for _ in range(10):
@@ -87,16 +98,14 @@ def test_the_pods_of_a_restarted_unit_get_a_new_job(world, unit):
     hub.own_poller.poll()
     hub.deliver()
     hub.controllers.reconcile()
-    while hub.queues[1].calls:
-        hub.queues[1].run(0)
+    world.carry_out(1)
     assert not hub.kube.pods()
     assert not job.lives
     hub.clock.advance(0.3)
     world.make(unit)
     hub.deliver()
     hub.scheduler.reconcile()
-    while hub.queues[0].calls:
-        hub.queues[0].run(0)
+    world.carry_out(0)
     assert not world.running()
     (bound,) = world.until_bound()
     assert bound != job.job_id
@@ -112,14 +121,10 @@ def test_a_gang_whose_job_the_scheduler_itself_has_cancelled_gets_a_new_one(worl
     for pod in hub.kube.pods():
         hub.kube.request_deletion(path_of(pod))
     for _ in range(2):
-        hub.deliver()
-        hub.scheduler.reconcile()
-        hub.run_all()
+        world.schedule()
     assert not job.lives
     world.make("train")
-    hub.deliver()
-    hub.scheduler.reconcile()
-    hub.run_all()
+    world.schedule()
     assert not world.running()
     (bound,) = world.until_bound()
     assert bound != job.job_id
@@ -141,8 +146,7 @@ def test_the_job_of_a_gang_is_kept_for_a_member_that_is_created_before_its_relea
     hub.kube.put("/api/v1/namespaces/ns/pods/train-0", pod)
     world.create(("train", 0))
     hub.deliver()
-    while hub.queues[1].calls:
-        hub.queues[1].run(0)
+    world.carry_out(1)
     assert job.lives
     world.look(3)
     assert [pods.job_id(pod) for pod in world.running()] == [job.job_id]
@@ -158,14 +162,10 @@ def test_no_new_poll_is_needed_while_a_member_of_the_job_exists(unit):
     hub.poll()
     if unit == "train":  # a member that arrives after the poll
         hub.kube.request_deletion("/api/v1/namespaces/ns/pods/train-2")
-        hub.deliver()
-        hub.scheduler.reconcile()
-        hub.run_all()
+        world.schedule()
         hub.clock.advance(0.1)
         world.create(("train", 2))
-    hub.deliver()
-    hub.scheduler.reconcile()
-    hub.run_all()
+    world.schedule()
     assert len(world.running()) == UNITS[unit]
 
 

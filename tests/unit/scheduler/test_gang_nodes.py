@@ -90,9 +90,7 @@ def test_a_cordon_is_told_to_the_component_that_it_concerns(world, constraint):
     (head,) = [part for part in job.all if part.request.min_nodes == 1]
     (workers,) = [part for part in job.all if part.request.min_nodes == 2]
     assert set(head.excluded) == {name for name, kind in KINDS.items() if kind == "gpu"}
-    node = world.hub.kube.get("/api/v1/nodes/n0")
-    node["spec"]["unschedulable"] = True
-    world.hub.kube.put("/api/v1/nodes/n0", node)
+    world.hub.cordon("n0")
     world.look(8)
     assert "n0" in head.excluded
     assert set(workers.excluded) == {name for name, kind in KINDS.items() if kind == "cpu"}

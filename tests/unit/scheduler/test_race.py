@@ -52,10 +52,15 @@ def look(
     return actions[0] if actions else None
 
 
-def test_a_pod_that_races_is_queued_also_at_full_pools():
-    action = look(pod("b,a"), pool("a"), pool("b"), full="a b")
+def raced(*args: Any, **more: Any) -> tuple[str, ...]:
+    """Return the places of the race that is decided."""
+    action = look(*args, **more)
     assert isinstance(action, pool_decide.Race)
-    assert action.places == ("b", "a")
+    return action.places
+
+
+def test_a_pod_that_races_is_queued_also_at_full_pools():
+    assert raced(pod("b,a"), pool("a"), pool("b"), full="a b") == ("b", "a")
 
 
 def test_without_the_annotation_or_the_setting_it_is_bound_at_once():
@@ -98,16 +103,12 @@ def test_a_silent_place_gives_its_number_to_another_pool_only():
     silent = pool("b", problem="not ready: SiteSilent")
     alone = look(pod(recorded="a,b"), pool("a"), silent, most=2)
     assert isinstance(alone, SetCondition)
-    action = look(pod(recorded="a,b"), pool("a"), silent, pool("c"), most=2)
-    assert isinstance(action, pool_decide.Race)
-    assert action.places == ("a", "c")
+    assert raced(pod(recorded="a,b"), pool("a"), silent, pool("c"), most=2) == ("a", "c")
 
 
 def test_the_colocated_slurm_is_a_place_and_keeps_it():
     nodes = (node("n1"),)
-    action = look(pod("a,local"), pool("a"), nodes=nodes)
-    assert isinstance(action, pool_decide.Race)
-    assert action.places == ("a", "local")
+    assert raced(pod("a,local"), pool("a"), nodes=nodes) == ("a", "local")
     recorded = pod("a,local", recorded="a,local")
     assert isinstance(look(recorded, pool("a"), nodes=nodes), pool_decide.Local)  # after a restart
     assert look(recorded, pool("a"), nodes=nodes, left={"u1"}) is None
@@ -117,21 +118,15 @@ def test_the_colocated_slurm_is_a_place_and_keeps_it():
 @pytest.mark.parametrize("recorded", ["a,b,local", "a,b", None])
 def test_the_colocated_slurm_keeps_the_place_of_a_job_if_fewer_places_are_allowed(recorded: str | None):
     the_pod = pod("a,b,local", recorded=recorded)
-    action = look(the_pod, pool("a"), pool("b"), nodes=(), most=2, left={"u1"}, taken=lambda _: True)
-    assert isinstance(action, pool_decide.Race)
-    assert action.places == ("a", "local")
+    assert raced(the_pod, pool("a"), pool("b"), nodes=(), most=2, left={"u1"}, taken=lambda _: True) == ("a", "local")
 
 
 def test_slurm_is_no_place_where_none_is_configured():
-    action = look(pod("a,b,local"), pool("a"), pool("b"), nodes=(), colocated=False)
-    assert isinstance(action, pool_decide.Race)
-    assert action.places == ("a", "b")
+    assert raced(pod("a,b,local"), pool("a"), pool("b"), nodes=(), colocated=False) == ("a", "b")
 
 
 def test_a_pod_without_a_place_any_more_is_said_so():
-    action = look(pod(recorded="a,b"), pool("c", races=False))
-    assert isinstance(action, pool_decide.Race)
-    assert action.places == ()
+    assert raced(pod(recorded="a,b"), pool("c", races=False)) == ()
 
 
 candidates = st.lists(

@@ -416,9 +416,7 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
             job.set("RUNNING" if job.state == "SUSPENDED" else job.state)
         self.come_to_rest()
         for name in NODES:
-            node = hub.kube.get(f"/api/v1/nodes/{name}")
-            node["spec"]["unschedulable"] = False
-            hub.kube.put(f"/api/v1/nodes/{name}", node)
+            hub.cordon(name, False)
         for name in [*hub.blockers]:
             hub.block(name)
         for pod in self.changeable():
