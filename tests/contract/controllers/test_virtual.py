@@ -354,12 +354,6 @@ def test_a_pod_created_again_under_its_name_is_another_pod(place):
     assert place.pool.site[uid(second)].phase == "queued"
 
 
-def test_a_pod_deleted_by_force_leaves_no_job(place):
-    pod = place.running_pod()
-    place.kill(pod)
-    eventually(lambda: place.pool.count("cancel") and uid(pod) not in place.pool.site, "forgotten")
-
-
 def test_9_3_a_job_that_the_site_has_lost(place):
     pod = place.running_pod()
     place.pool.lose(uid(pod))

@@ -148,14 +148,6 @@ def test_200_follows_at_once_and_a_plain_request_beside_them(
     assert served.pool.wait_open(0)
 
 
-def test_a_client_that_hangs_up_ends_the_log_at_the_site(served: Running) -> None:
-    response = served.get(LOG)
-    assert served.pool.wait_open(1)
-    response.close()
-    response.connection.close()  # type: ignore[attr-defined]
-    assert served.pool.wait_open(0, timeout=3)
-
-
 def test_without_an_api_server_nobody_is_let_in(tmp_path: Path) -> None:
     with FakeApi() as api:
         gone = api

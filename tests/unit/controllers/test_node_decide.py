@@ -21,17 +21,19 @@ def node(*, cordoned=False, mirrored=None, taints=(TAINT,)):
     return builders.node(annotations=annotations, unschedulable=cordoned, taints=taints)
 
 
-def look(the_node, slurm_states="IDLE", reason="", *, config=None, version=VERSION, error=""):
-    nodes = (
-        {"n1": Node("n1", frozenset(slurm_states.split("+")), reason)}
-        if slurm_states
-        else {"other": Node("o", frozenset())}
-    )
-    snapshot = Snapshot(sequence=1, nodes=nodes, error=error)
-    return [
-        type(a).__name__
-        for a in node_decide.decide(NodeSyncView([the_node], snapshot, version, config or Config())).actions
-    ]
+def actions(*nodes, found, config=None, version=VERSION, error=""):
+    """Return the actions for nodes of Kubernetes, and one of Slurm, or another one if it has none for them."""
+    in_slurm = {found.name: found} if found else {"other": Node("o", frozenset())}
+    snapshot = Snapshot(sequence=1, nodes=in_slurm, error=error)
+    return node_decide.decide(NodeSyncView(list(nodes), snapshot, version, config or Config())).actions
+
+
+def in_slurm(states, reason="", **more):
+    return Node("n1", frozenset(states.split("+")), reason, **more) if states else None
+
+
+def look(the_node, slurm_states="IDLE", reason="", **more):
+    return [type(action).__name__ for action in actions(the_node, found=in_slurm(slurm_states, reason), **more)]
 
 
 MIRRORED, CORDONED = node(mirrored="disk"), node(cordoned=True, mirrored="disk")
@@ -81,10 +83,8 @@ def test_nodes_that_slurm_has_stopped_are_marked_until_they_are_ready_again():
         body = node()
         body["metadata"]["annotations"] = {names.SLURM_ASLEEP: "true"} if marked else {}
         body["status"] = {"conditions": [{"type": "Ready", "status": ready}]}
-        slurm = {"n1": Node("n1", frozenset(states.split("+")))} if states else {"other": Node("o", frozenset())}
-        snapshot = Snapshot(sequence=1, nodes=slurm)
-        actions = node_decide.decide(NodeSyncView([body], snapshot, VERSION, settings)).actions
-        return [action.asleep for action in actions if isinstance(action, MarkAsleep)]
+        found = actions(body, found=in_slurm(states), config=settings)
+        return [action.asleep for action in found if isinstance(action, MarkAsleep)]
 
     for asleep in ("IDLE+POWERED_DOWN", "IDLE+CLOUD+POWERING_DOWN", "ALLOCATED+POWERING_UP"):
         assert mark(asleep, marked=False) == [True]
@@ -99,10 +99,7 @@ def test_nodes_that_slurm_has_stopped_are_marked_until_they_are_ready_again():
 
 
 def test_the_taint_keeps_the_others():
-    view = NodeSyncView(
-        [node(taints=(OTHER_TAINT,))], Snapshot(sequence=1, nodes={"n1": Node("n1", frozenset())}), VERSION, Config()
-    )
-    (action,) = node_decide.decide(view).actions
+    (action,) = actions(node(taints=(OTHER_TAINT,)), found=in_slurm("IDLE"))
     assert action.taints == (OTHER_TAINT, TAINT)
 
 
@@ -120,11 +117,8 @@ def claimant(name, *, label=None, said=None, cordoned=False):
 
 
 def dispute(*nodes, drained=""):
-    found = Node("n1", frozenset({"IDLE", "DRAIN"} if drained else {"IDLE"}), drained)
-    view = NodeSyncView(list(nodes), Snapshot(sequence=1, nodes={"n1": found}), VERSION, Config())
-    return [
-        (type(a).__name__, a.node["metadata"]["name"], getattr(a, "why", "")) for a in node_decide.decide(view).actions
-    ]
+    found = actions(*nodes, found=in_slurm("IDLE+DRAIN" if drained else "IDLE", drained))
+    return [(type(a).__name__, a.node["metadata"]["name"], getattr(a, "why", "")) for a in found]
 
 
 def test_two_nodes_that_claim_one_slurm_node_are_told_so_and_neither_moves_the_drain():
@@ -222,9 +216,8 @@ def test_nodes_have_the_labels_of_their_partitions_if_configured():
     def changes(labels, config, taints=(TAINT,), partitions=("gpu",)):
         found = node(taints=taints)
         found["metadata"]["labels"] = labels
-        snapshot = Snapshot(sequence=1, nodes={"n1": Node("n1", frozenset({"IDLE"}), partitions=partitions)})
-        actions = node_decide.decide(NodeSyncView([found], snapshot, VERSION, config)).actions
-        return [dict(action.labels) if isinstance(action, Label) else type(action).__name__ for action in actions]
+        decided = actions(found, found=in_slurm("IDLE", partitions=partitions), config=config)
+        return [dict(action.labels) if isinstance(action, Label) else type(action).__name__ for action in decided]
 
     assert changes({old: "true", "disk": "ssd"}, labelled) == [{gpu: "true", old: None}]
     assert changes({gpu: "true"}, labelled) == []

@@ -201,10 +201,6 @@ def test_a_node_that_is_not_ready_is_drained_after_a_time_and_comes_back():
     assert kinds(node(ready="False", since=NOW - 5), found=[in_slurm()], config=early) == ["Drain"]
 
 
-def test_a_slurmd_node_that_is_not_ready_is_not_drained():
-    assert look(node("node-0", label=False, ready="Unknown", since=0)) == []
-
-
 def test_podbridges_own_drain_ends_also_if_cordons_are_not_mirrored():
     off = parse("nodes: {drain: false}")
     assert kinds(node(), found=[in_slurm(states="IDLE+DRAIN", reason=OURS)], config=off) == ["Undrain"]

@@ -54,23 +54,9 @@ class Kube:
     """Names of objects that Kueue refuses."""
 
     def decide(self):
-        return decide(
-            View(
-                self.queues,
-                self.nodes,
-                self.flavors,
-                self.cluster_queues,
-                self.local_queues,
-                self.version,
-                self.now,
-                10,
-                30,
-                self.failures,
-                "ours",
-                self.weights,
-                self.tainted,
-            )
-        )
+        objects = (self.queues, self.nodes, self.flavors, self.cluster_queues, self.local_queues)
+        times = (self.now, 10, 30)
+        return decide(View(*objects, self.version, *times, self.failures, "ours", self.weights, self.tainted))
 
     def step(self):
         """Carry out one decision; return its actions."""

@@ -91,18 +91,6 @@ def test_a_local_queue_is_written_and_deleted_in_its_namespace():
     assert kube.sent[1][1] == {"preconditions": {"uid": "uid-1"}}
 
 
-def test_what_the_api_server_refuses_is_remembered_until_it_is_accepted():
-    kube = Kube(error=KubeForbiddenError("no"))
-    made, _, _ = loop(kube)
-    call = made._call(Apply(OWNER, BODY, "uid-1"))[1]
-    with pytest.raises(KubeForbiddenError):
-        call()
-    assert made._problems() == {"u": "ClusterQueue q: no"}
-    kube.error = None
-    call()
-    assert made._problems() == {}
-
-
 @pytest.mark.parametrize("error", [KubeUnavailableError("500"), KubeConflictError("409")])
 def test_an_error_that_may_pass_is_reported_after_some_seconds(error):
     kube = Kube(error=error)

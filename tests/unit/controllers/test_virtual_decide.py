@@ -82,8 +82,7 @@ def test_nothing_is_submitted_before_both_sides_are_known(the_pool):
 
 def test_a_job_that_is_there_is_not_asked_for_again():
     action = look(pod(taken=False), job("queued"))
-    assert isinstance(action, Write)
-    assert action.job_id == "site/7"
+    assert (type(action), action.job_id) == (Write, "site/7")
     assert action.status["phase"] == "Pending"
 
 
@@ -154,25 +153,21 @@ def test_a_job_is_lost_only_when_the_site_has_said_so_twice():
     assert (action.reason, action.unknown) == ("JobLost", True)
 
 
-def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
-    def braked(the_pod, the_job=None, *, held):
-        entry = Entry(answer=Absent(2, NOW - 6))
-        view = PodView(the_pod, the_job, entry, pool(), NOW, TIME, may_fail=False, held=held)
-        return virtual_pod_decide.decide(view)
+def braked(the_pod, the_job=None, entry=None, **brake):
+    return virtual_pod_decide.decide(PodView(the_pod, the_job, entry or Entry(), pool(), NOW, TIME, **brake))
 
-    the_pod = pod()
-    assert braked(the_pod, held=False) == Wait(1.0)  # not judged yet
-    assert braked(the_pod, held=True) == Mark(the_pod, missing=True)
+
+def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
+    the_pod, absent = pod(), Entry(answer=Absent(2, NOW - 6))
+    assert braked(the_pod, entry=absent, may_fail=False) == Wait(1.0)  # not judged yet
+    assert braked(the_pod, entry=absent, may_fail=False, held=True) == Mark(the_pod, missing=True)
     marked = pod(status={"phase": "Running", "conditions": [{"type": names.JOB_MISSING, "status": "True"}]})
-    assert braked(marked, held=True) == Wait(1.0)
+    assert braked(marked, entry=absent, may_fail=False, held=True) == Wait(1.0)
     assert look(marked, job()) == Mark(marked, missing=False)
     assert look(pod(deleted=30), entry=Entry(answer=Absent(2, 0.0))).__class__ is Remove
 
 
 def test_a_job_that_the_batch_system_lost_fails_its_pod_when_the_brake_lets_it():
-    def braked(the_pod, the_job, **brake):
-        return virtual_pod_decide.decide(PodView(the_pod, the_job, Entry(), pool(), NOW, TIME, **brake))
-
     lost = job(missing=True)
     the_pod = written(pod(), job())
     assert braked(the_pod, lost, may_fail=False) == Wait(1.0)  # not judged yet
@@ -334,11 +329,8 @@ def intended(**options):
     return the_pod
 
 
-def test_a_deleted_pod_without_an_intent_was_never_sent_and_is_removed_without_a_question():
-    assert isinstance(look(pod(taken=False, deleted=30), the_pool=UNLISTED), Remove)
-
-
 def test_a_deleted_pod_with_an_intent_is_removed_only_after_the_site_has_said_that_it_has_no_job():
+    assert isinstance(look(pod(taken=False, deleted=30), the_pool=UNLISTED), Remove), "never sent: without a question"
     the_pod = intended(taken=False, deleted=30)
     assert isinstance(look(the_pod, the_pool=UNLISTED), Cancel)
     assert isinstance(look(the_pod, entry=Entry(answer=Absent(1, NOW)), the_pool=UNLISTED), Remove)

@@ -49,11 +49,6 @@ def test_what_the_site_says_itself_counts_at_once():
     assert condition(report.status, "Ready") == ("False", "SiteProblem")
 
 
-def test_a_remembered_pool_without_a_node_gets_none():
-    assert decide(view(remembered(), since=NOW - 10)) == []
-    assert decide(view(remembered(), since=NOW - 100)) == []
-
-
 def silent(jobs):
     """A node whose site has been silent for a long time."""
     node = made()

@@ -112,10 +112,6 @@ def test_a_job_of_two_pods_is_kept_until_the_last_one_ends():
     assert [a.job_ids for a in both] == [(5,), (5,)]
 
 
-def test_a_deleted_pod_keeps_its_job_through_the_grace_period():
-    assert look([pod(deleted=True)], snapshot(known(5, "RUNNING"))) == []
-
-
 @pytest.mark.parametrize("silent", [(), ("n1",)])
 def test_a_pod_deleted_with_no_grace_keeps_its_job_until_its_containers_have_ended(silent):
     going = pod(deleted=True, grace=0)
@@ -332,11 +328,6 @@ def test_the_end_of_a_job_ends_every_member():
 def test_a_second_job_of_a_running_group_is_cancelled():
     snap = snapshot(job_of_group(5, "RUNNING"), job_of_group(6, "RUNNING"))
     assert look([member("u1", job=6)], snap) == [Cancel(member("u1", job=6), 5)]
-
-
-def test_the_job_of_a_group_without_pods_is_looked_into():
-    entry = job_of_group(5, "RUNNING")
-    assert look([], snapshot(entry)) == [Orphan(5, entry.job.link)]
 
 
 def component(number, state):

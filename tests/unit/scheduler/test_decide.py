@@ -311,8 +311,7 @@ def test_a_pod_that_waits_for_longer_gets_the_id_of_its_job_before_the_reason():
     assert one([the_pod], snap, states, now=1004) == pod_actions.Hold(the_pod, 5)
     labelled = pod(job=5)
     told = one([labelled], snap, states, now=1005)
-    assert isinstance(told, pod_actions.SetCondition)
-    assert told.message == "Slurm job 5 is pending: Resources"
+    assert (type(told), told.message) == (pod_actions.SetCondition, "Slurm job 5 is pending: Resources")
 
 
 def test_a_job_cancelled_by_somebody_before_its_id_is_on_the_pod_is_put_on_the_pod():

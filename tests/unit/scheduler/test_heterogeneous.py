@@ -109,8 +109,7 @@ def test_no_member_is_bound_if_the_node_of_another_component_is_refused():
     found = members(job=5)
     job = running(5, [("n3",), ("n0", "n1")], found[:2])
     (action,) = look(found, snapshot(job), refused=("n3",))
-    assert isinstance(action, pod_actions.CancelAndResubmit)
-    assert action.job_id == 5
+    assert (type(action), action.job_id) == (pod_actions.CancelAndResubmit, 5)
 
 
 def test_a_member_of_another_shape_does_not_take_the_place_of_a_missing_one():

@@ -75,8 +75,7 @@ def test_the_bind_waits_until_the_machine_and_its_kubelet_are_up():
         ([kube_node(ready=False)], "ALLOCATED+CLOUD", "the kubelet of node n1 is not ready yet"),
     ):
         action = look(nodes, slurm_states, states)
-        assert isinstance(action, pod_actions.SetCondition)
-        assert action.reason == "SlurmNodeStarting"
+        assert (type(action), action.reason) == (pod_actions.SetCondition, "SlurmNodeStarting")
         assert action.message.endswith(why)
     assert isinstance(look([kube_node()], "ALLOCATED+CLOUD", states), pod_actions.Bind)
 
