@@ -102,11 +102,7 @@ NOBODY = {
     *(("get", "", "nodes", sub, "", "n") for sub in ("proxy", "exec", "log")),
     *((verb, "rbac.authorization.k8s.io", "clusterroles", "", "", "x") for verb in ("escalate", "bind", "create")),
     *((verb, "rbac.authorization.k8s.io", "roles", "", KUBE_SYSTEM, "x") for verb in ("escalate", "bind", "create")),
-    *(
-        ("create", "rbac.authorization.k8s.io", kind, "", place, "")
-        for kind in ("rolebindings",)
-        for place in EVERYWHERE
-    ),
+    *(("create", "rbac.authorization.k8s.io", "rolebindings", "", place, "") for place in EVERYWHERE),
     ("create", "rbac.authorization.k8s.io", "clusterrolebindings", "", "", ""),
     *(("impersonate", "", kind, "", "", "x") for kind in ("users", "groups", "serviceaccounts")),
     *((verb, "", "serviceaccounts", "", "podbridge", "podbridge") for verb in ("create", "patch", "delete")),

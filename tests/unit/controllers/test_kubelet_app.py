@@ -175,13 +175,6 @@ def test_logs_that_are_not_to_be_had(served: Served, path: str, status: int, tex
     assert (answer.status_code, answer.text) == (status, text)
 
 
-def test_a_container_that_waits(served: Served) -> None:
-    del served.pools["one"].statuses["uid-a"]
-    answer = served.get("/containerLogs/ns/a/main")
-    assert answer.status_code == 400
-    assert answer.text == 'container "main" in pod "a" is waiting to start: ContainerCreating'
-
-
 @pytest.mark.parametrize(
     ("problem", "status"),
     [

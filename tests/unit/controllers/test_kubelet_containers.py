@@ -30,16 +30,6 @@ def refused(pod: dict[str, Any], known: JobStatus | None, name: str = "main", pr
     return caught.value
 
 
-@pytest.mark.parametrize("state", ["running", "terminated"])
-def test_running_and_ended_containers_have_a_log(state: str) -> None:
-    check_log(POD, status(container(state)), "main", previous=False)
-
-
-def test_a_container_that_is_not_there_is_404() -> None:
-    error = refused(POD, None, "nix")
-    assert (error.status, error.text) == (404, 'container "nix" not found in pod "p"')
-
-
 def test_a_container_that_has_not_started_is_400_in_a_kubelets_words() -> None:
     error = refused(POD, None)
     assert (error.status, error.text) == (400, 'container "main" in pod "p" is waiting to start: ContainerCreating')
