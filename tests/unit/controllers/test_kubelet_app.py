@@ -34,13 +34,8 @@ class Served:
         self.clock = FakeClock(NOW)
         self.pools = {"one": LogPool("one"), "two": LogPool("two")}
         self.pods = [self._pod("one", "a", "main", "side"), self._pod("two", "b", "main")]
-        self.rights = {
-            "admin get proxy ",
-            "admin create proxy ",
-            "admin get pods ",
-            "admin get stats ",
-            "admin get metrics ",
-        }
+        allowed = ("get proxy", "create proxy", "get pods", "get stats", "get metrics")
+        self.rights = {f"admin {each} " for each in allowed}
         self.broken: BridgeError | None = None
         sources = Sources(self.find, lambda: self.pods, lambda: self.pools)
         self.app = make_app(

@@ -356,9 +356,7 @@ def test_a_taint_changes_the_excluded_nodes_of_every_component(scene):
 def test_a_group_that_needs_more_nodes_than_fit_is_not_submitted(scene):
     """Slurm never puts two components on one node: such a job would be pending for ever."""
     for name in ("n2", "n3"):
-        node = scene.hub.kube.get(f"/api/v1/nodes/{name}")
-        node["spec"]["unschedulable"] = True
-        scene.hub.kube.put(f"/api/v1/nodes/{name}", node)
+        scene.hub.cordon(name)
     scene.settle()
     assert not scene.hub.slurm.live()
     conditions = [pods.condition(pod, names.POD_SCHEDULED) for pod in scene.hub.kube.pods()]
