@@ -200,23 +200,20 @@ def test_a_site_that_announces_itself_seldom_is_not_silent():
     assert decide(view(state(period=60), node=node, written=written, now=NOW + 100)) == []
 
 
-def test_a_link_that_is_down_is_told_apart():
+@pytest.mark.parametrize(
+    ("said", "more", "kind", "expected"),
+    [
+        ({}, {"now": NOW + 40, "problem": "refused"}, names.POOL_CONNECTED, ("False", "NatsDisconnected")),
+        ({"problem": "no slurmctld"}, {}, "Ready", ("False", "SiteProblem")),
+        ({"problem": "no slurmctld"}, {}, names.POOL_CONNECTED, ("True", "SiteHeard")),
+        ({"leaving": True}, {}, "Ready", ("False", "SiteLeft")),
+    ],
+    ids=["link down", "problem: not ready", "problem: connected", "site leaves"],
+)
+def test_why_a_node_is_not_ready_is_told_apart(said, more, kind, expected):
     written, node = settled()
-    (action,) = decide(view(state(), node=node, written=written, now=NOW + 40, problem="refused"))
-    assert condition(action.patch["status"], names.POOL_CONNECTED) == ("False", "NatsDisconnected")
-
-
-def test_a_site_with_a_problem_is_not_ready_and_connected():
-    written, node = settled()
-    (action,) = decide(view(state(problem="no slurmctld"), node=node, written=written))
-    assert condition(action.patch["status"], "Ready") == ("False", "SiteProblem")
-    assert condition(action.patch["status"], names.POOL_CONNECTED) == ("True", "SiteHeard")
-
-
-def test_a_site_that_leaves_is_not_ready_at_once():
-    written, node = settled()
-    (action,) = decide(view(state(leaving=True), node=node, written=written))
-    assert condition(action.patch["status"], "Ready") == ("False", "SiteLeft")
+    (action,) = decide(view(state(**said), node=node, written=written, **more))
+    assert condition(action.patch["status"], kind) == expected
 
 
 def test_a_hub_that_has_just_started_changes_nothing_before_it_has_listened():

@@ -291,10 +291,6 @@ def test_jobs_that_podbridge_has_cancelled_or_slurm_has_lost_count_as_no_end():
     assert states.of("u1").unused_jobs == 2
 
 
-def test_a_job_cancelled_by_somebody_is_not_asked_for_again():
-    assert look([pod(job=5)], snapshot(observed(5, "CANCELLED", confirmations=9))) == []
-
-
 def test_an_admitted_pod_needs_no_patch_before_its_binding():
     the_pod = pod(held=True)
     assert look([the_pod], snapshot(observed(5, "PENDING"))) == []

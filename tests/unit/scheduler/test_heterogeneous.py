@@ -57,11 +57,6 @@ def test_a_component_runs_no_more_members_than_it_was_submitted_for():
     assert gang_states.sharing(job, [driver, *workers]) == {"u0": 1} | dict.fromkeys(("u1", "u2", "u3", "u4"), 2)
 
 
-def test_members_that_differ_are_submitted_together():
-    (submit,) = look(members(), snapshot())
-    assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-0", "train-1", "train-2"]
-
-
 def test_members_without_slots_that_differ_wait_for_others_that_request_the_same():
     """A stranger that is labelled first does not keep the members from their job."""
     states = PodStates()
@@ -143,13 +138,6 @@ def test_a_stranger_with_the_slot_of_a_member_is_left_out_of_the_submission():
     submit, told = look([stranger, *members()], snapshot())
     assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-0", "train-1", "train-2"]
     assert (told.pod, told.reason) == (stranger, "GangDiffers")
-
-
-def test_a_crash_between_two_bindings_goes_on_with_the_same_places():
-    found = members(job=5)
-    job = running(5, [("n3",), ("n0", "n1")], found[:2])
-    half = [found[0], member(1, job=5, node="n0", phase="Running", cpu=WORKER), found[2]]
-    assert places(look(half, snapshot(job))) == [("train-0", "n3", 5), ("train-2", "n1", 6)]
 
 
 def test_a_member_that_is_created_again_takes_its_place_in_its_component():
