@@ -169,6 +169,9 @@ def test_status_and_job_go_in_one_write(world):
         "status": {"phase": "Running"},
     }
     assert [reason for reason, _ in world.events.told] == ["BridgeSubmitted", "BridgeStarted"]
+    failed = {"phase": "Failed", "reason": "NodeFail", "message": "the node was lost"}
+    world.act(virtual_pod_actions.Write(pod(), RUNNING, failed, failed, None))
+    assert world.events.told[2:] == [("BridgeFailed", "NodeFail: the node was lost")]
 
 
 def happened(reason, message, count=1, at=1_800_000_000.0, container="main"):
