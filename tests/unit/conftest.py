@@ -1,5 +1,6 @@
 """What tests of several packages start with; none writes outside of its own folder."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,16 @@ def _leaves_nothing_behind() -> Iterator[None]:
     before = _names()
     yield
     assert _names() <= before, "a test has written outside of its folder"
+
+
+@pytest.fixture(autouse=True)
+def _logging_stays() -> Iterator[None]:
+    """Undo what a command under test does to the logs of the process."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ class Job:
     def move(self, place: Path) -> None:
         """Move the site's directory to another file system, before the start."""
         shutil.copytree(self.home, place)
+        shutil.rmtree(self.home)
         if self._user is not None:
             for each in (place, *place.rglob("*")):
                 os.chown(each, self._user, self._user)

@@ -493,6 +493,7 @@ def test_a_plugin_that_hangs_for_ever_and_a_lack_of_threads_end_no_refresh(
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", raises(RuntimeError("can't start new thread")))
         assert not found.renew("Bearer t0")
+    monkeypatch.setattr(kube_access, "RENEW_WAIT", 30)
     clock.advance(kube_access.RENEW_PERIOD)
     assert found.renew("Bearer t0")
     assert len(loads) == 3

@@ -358,12 +358,10 @@ def test_ten_thousand_jobs_and_an_event_costs_little() -> None:
     hub = started()
     for number in range(10_000):
         hub.pool.on_event(Event(pool="alpha", submitter="s", sequence=number + 1, status=job(f"u{number}")))
-    begun = time.perf_counter()
+    begun = time.process_time()
     for number in range(1000):
         hub.link.publish(SUBJECTS.event, event(10_001 + number, job(f"u{number}", "running")))
-    each = (time.perf_counter() - begun) / 1000
-    print(f"{each * 1e6:.0f} us an event")
-    assert each < 0.002
+    assert time.process_time() - begun < 2
 
 
 # --- the library stays here -------------------------------------------------------------------------------------------
