@@ -40,7 +40,8 @@ class Browser:
         (folder / "etc").mkdir(parents=True, exist_ok=True)
         views.write_accounts(root, folder / "etc", {})
         script = folder / "enter"
-        script.write_text(views.root_view(folder, root, {"HOME": views.SEEN_AS}, run=False))
+        homes = {"HOME": views.SEEN_AS, "TMPDIR": views.SEEN_AS}  # a killed browser leaves folders in TMPDIR
+        script.write_text(views.root_view(folder, root, homes, run=False))
         script.chmod(0o755)
         # a pid namespace: all processes of the browser end with the driver
         own = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
