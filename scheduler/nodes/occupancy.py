@@ -287,7 +287,7 @@ def selector(scheduler_name: str) -> str:
     return f"spec.schedulerName!={scheduler_name},spec.nodeName!=,{open_phases}"
 
 
-def reduce(pod: Pod) -> dict[str, Any]:
+def prune(pod: Pod) -> dict[str, Any]:
     """Return the part of a pod that :meth:`Occupancy.changed` reads, with summed requests: a third of its memory."""
     spec = pod["spec"]
     requests = {name: str(value) for name, value in resources.pod_requests(spec).items()}

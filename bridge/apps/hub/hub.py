@@ -193,7 +193,7 @@ class Hub:
         spawn, stopping = self.supervisor.spawn, self.supervisor.stopping
         if "scheduler" in electors:
             bound = occupancy.selector(self.config.scheduler_name)
-            others = self._cache(PODS, "other-pods", occupancy.reduce, bound)  # for example of DaemonSets
+            others = self._cache(PODS, "other-pods", occupancy.prune, bound)  # for example of DaemonSets
             storage, claims = self._storage(), None
             if self.config.device_classes:
                 claims = self._cache(RESOURCE_CLAIMS, "resource-claims", taken_devices.prune)

@@ -9,6 +9,7 @@ import importlib
 import inspect
 import logging
 import pkgutil
+import re
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -71,19 +72,18 @@ def with_defect(function: Callable[..., Any], name: str, hits: list[str], fails:
 
 # --- caches -----------------------------------------------------------------------------------------------------------
 def prune_functions() -> Iterator[Callable[..., Any]]:
-    """Yield what the sources pass to ``Cache(prune=...)``; a variable stands for all that its module imports."""
+    """Yield the functions that are called ``prune``, alone or with a kind, or that are an argument of this name."""
     for path in (file for part in ("bridge", "scheduler", "controllers") for file in (ROOT / part).rglob("*.py")):
         text = path.read_text()
-        if "Cache(" not in text or "prune=" not in text or path.name == "cache.py":
+        if "prune" not in text:
             continue
         module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.keyword) and node.arg == "prune":
-                found = vars(module).get(getattr(node.value, "id", ""))
-                if isinstance(node.value, ast.Attribute):
-                    found = getattr(vars(module)[node.value.value.id], node.value.attr)  # type: ignore[attr-defined]
-                named = [value for name, value in vars(module).items() if name.startswith("prune_")]
-                yield from [found] if found is not None else named
+            if isinstance(node, ast.FunctionDef) and re.fullmatch("prune(_[a-z_]+)?", node.name):
+                yield getattr(module, node.name)
+            if isinstance(node, ast.keyword) and node.arg == "prune" and isinstance(node.value, ast.Name):
+                passed = vars(module).get(node.value.id)  # None: a parameter
+                yield from [passed] if passed is not None else []
 
 
 PRUNE = {f"{function.__module__}.{function.__name__}": function for function in prune_functions()}
@@ -129,8 +129,8 @@ def run(prune: Callable[..., Any], **more: Any) -> tuple[Cache, list[tuple[str, 
 
 
 def test_the_prune_functions_are_found() -> None:
-    assert {"prune_pod", "prune_claim", "reduce", "keep", "keep_node"} <= {name.rpartition(".")[2] for name in PRUNE}
-    assert len([name for name in PRUNE if name.startswith("controllers.")]) >= 2
+    assert {"prune_pod", "prune_claim", "prune", "keep", "keep_node"} <= {name.rpartition(".")[2] for name in PRUNE}
+    assert {"controllers", "scheduler", "bridge"} == {name.partition(".")[0] for name in PRUNE}
 
 
 @pytest.mark.parametrize("name", PRUNE)

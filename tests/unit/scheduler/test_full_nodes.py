@@ -11,7 +11,7 @@ from bridge import names
 from bridge.kube.prune import prune_pod
 from bridge.workload import eligibility, host_ports
 from scheduler import pod_actions, pod_decide
-from scheduler.nodes.occupancy import Occupancy, reduce
+from scheduler.nodes.occupancy import Occupancy, prune
 from tests import builders
 from tests.unit.scheduler import decisions
 
@@ -131,7 +131,7 @@ def test_pods_with_the_same_host_port_run_on_different_nodes(ports):
 def test_a_port_of_a_pod_of_another_scheduler_excludes_its_node():
     slurm = PackingSlurm({})
     agent = pod("agent", "n1", scheduler="default-scheduler", ports=[{"containerPort": 9100, "hostPort": 9100}])
-    slurm.occupancy.changed("add", None, reduce(prune_pod(agent)))
+    slurm.occupancy.changed("add", None, prune(prune_pod(agent)))
     new = pod("new", ports=[{"containerPort": 9100}], host_network=True)
     assert slurm.placements().of(new, "").refused == {"n1": "host port 9100/TCP is in use"}
     assert slurm.placements().of(pod("plain"), "").refused == {}
@@ -165,7 +165,7 @@ def test_which_ports_of_a_pod_are_host_ports():
     whole = {"metadata": {"name": "p", "namespace": "ns", "uid": "p"}, "spec": spec}
     wanted = ["host port 8081/TCP", "host port 8082/TCP"]
     assert list(host_ports.of(spec)) == list(host_ports.of(prune_pod(whole)["spec"])) == wanted
-    assert list(host_ports.of(reduce(prune_pod(whole))["spec"])) == wanted
+    assert list(host_ports.of(prune(prune_pod(whole))["spec"])) == wanted
     assert "host port 80/TCP" in host_ports.of({**spec, "hostNetwork": True})
 
 

@@ -9,7 +9,7 @@ from bridge.config.hub import Config
 from bridge.slurm.models import Node
 from bridge.workload import eligibility
 from scheduler import pod_actions
-from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy, reduce
+from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy, prune
 from scheduler.nodes.placement import Placements
 from scheduler.pod_states import Allocated, NodeBusy, PodStates
 from tests import builders
@@ -123,11 +123,11 @@ def test_a_pod_that_is_reduced_counts_as_before():
     whole = pod("agent", "n1", scheduler="default-scheduler", until=NOW, cpu="1500m", memory="1Gi")
     whole["spec"]["overhead"] = {"cpu": "100m"}
     whole["spec"]["initContainers"] = [{"name": "init", "resources": {"requests": {"memory": "2Gi"}}}]
-    (before,), (after,) = occupancy(whole).of("n1"), occupancy(reduce(whole)).of("n1")
+    (before,), (after,) = occupancy(whole).of("n1"), occupancy(prune(whole)).of("n1")
     assert after == before
     assert after.requests == {"cpu": Decimal("1.6"), "memory": Decimal(2**31), "pods": Decimal(1)}
     assert not after.ours
-    assert "containers" not in reduce(whole)["spec"]
+    assert "containers" not in prune(whole)["spec"]
 
 
 def test_a_change_is_announced_once():
@@ -208,7 +208,7 @@ def test_a_grace_period_of_a_year_is_not_waited_for(scheduler):
 def test_the_grace_period_of_a_pod_of_another_scheduler_survives_the_reduction():
     old = pod("old", "n1", scheduler="theirs", until=NOW + YEAR)
     old["metadata"]["deletionGracePeriodSeconds"] = YEAR
-    (whole,), (reduced,) = occupancy(old).of("n1"), occupancy(reduce(old)).of("n1")
+    (whole,), (reduced,) = occupancy(old).of("n1"), occupancy(prune(old)).of("n1")
     assert whole == reduced
     assert whole.until == NOW + Config().max_grace_period
 

@@ -330,7 +330,7 @@ class TestDecisions:
         assert second.reason == "VolumeInUse"
         assert "ns/pod-u1 uses it" in second.message
 
-    @pytest.mark.parametrize("prune", [prune_pod, occupancy.reduce])
+    @pytest.mark.parametrize("prune", [prune_pod, occupancy.prune])
     def test_a_pod_that_runs_keeps_its_claim_until_it_ends(self, prune):
         there = Occupancy("ours")
         raw = pod("data", uid="u9", node="n1")
