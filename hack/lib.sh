@@ -9,6 +9,9 @@ cache=${PODBRIDGE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/podbridge}
 venv=$cache/venv-$(sha256sum "$checkout/requirements-dev.lock" | cut -c1-12)
 python=$venv/bin/python
 export PYTHONPATH="$checkout/hack:$checkout"
+# Images of containers often set it. Without bytecode, each process of podbridge compiles all modules (1 CPU second), and
+# each process of pytest all tests (15 CPU seconds).
+unset PYTHONDONTWRITEBYTECODE
 
 say() {
     printf '%s\n' "$*" >&2

@@ -154,10 +154,14 @@ run_part() {
 }
 
 if [[ ${#suites[@]} -gt 0 ]]; then
+    # compiles all tests, once for the processes of all suites, while the linters use one core
+    "$python" -m pytest --collect-only --quiet -p no:cacheprovider tests &>/dev/null &
+    compiling=$!
     [[ ${#suites[@]} -eq 1 ]] || check "the real systems" "$python" -m cluster install
     for linter in $(./hack/lint.sh --list); do
         check "$linter" ./hack/lint.sh "$linter"
     done
+    wait "$compiling" || true
 fi
 for suite in "${suites[@]}"; do
     check "$suite tests" run_suite "$suite"
