@@ -32,6 +32,7 @@ def other(state_folder, pools_world):
         for pool in POOLS:
             world.ready(pool)
         yield world
+        world.clear()
     pools_world.clear()
 
 
