@@ -139,9 +139,11 @@ class Admission:
         )
         if settings.register_webhooks:
             self._registration = WebhookRegistration(self._client, config, trusted, self._clock)
-        store: CertificateStore = SecretCertificateStore(self._client, config, self._clock)
+        store: CertificateStore
         if settings.cert_dir:
             store = FileCertificateStore(settings.cert_dir)
+        else:
+            store = SecretCertificateStore(self._client, config, self._clock)
         rotator = CertificateRotator(store, self._certificates, self._trust)
         rotator.step(self._supervisor.stopping)
         if self.server is None:

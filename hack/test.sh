@@ -154,8 +154,8 @@ run_part() {
 }
 
 if [[ ${#suites[@]} -gt 0 ]]; then
-    # compiles all tests, once for the processes of all suites, while the linters use one core
-    "$python" -m pytest --collect-only --quiet -p no:cacheprovider tests &>/dev/null &
+    # compiles the tests, once for all processes, while the linters use one core
+    "$python" -m pytest --collect-only --quiet -p no:cacheprovider "${suites[@]/#/tests/}" &>/dev/null &
     compiling=$!
     [[ ${#suites[@]} -eq 1 ]] || check "the real systems" "$python" -m cluster install
     for linter in $(./hack/lint.sh --list); do

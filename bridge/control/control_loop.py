@@ -58,18 +58,13 @@ class KubeDependencies:
 
 
 @dataclass(frozen=True, slots=True)
-class Dependencies:
-    """The clients and caches of Kubernetes and Slurm; ``cluster`` is the UID of the namespace kube-system."""
+class Dependencies(KubeDependencies):
+    """What the loops of the colocated Slurm share, too; ``cluster`` is the UID of the namespace kube-system."""
 
-    config: Config
-    kube: KubeClient
     slurm: SlurmClient
     poller: Poller
     pods: Cache
-    nodes: Cache
-    events: EventRecorder
     cluster: str
-    clock: Clock
 
 
 class Loop(ABC):

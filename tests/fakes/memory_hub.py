@@ -149,8 +149,9 @@ class MemoryHub:
     def _dependencies(self) -> tuple[Dependencies, MemoryPoller]:
         """Return the dependencies of a process, and its poller."""
         client, poller = MemoryClient(self.slurm, self.clock), MemoryPoller(self.slurm, self.clock)
-        parts: Any = (self.config, self.kube, client, poller, self.pods, self.nodes, RecordedEvents(), CLUSTER)
-        return Dependencies(*parts, self.clock), poller
+        shared: Any = (self.config, self.kube, self.nodes, RecordedEvents(), self.clock)
+        slurm: Any = (client, poller, self.pods, CLUSTER)
+        return Dependencies(*shared, *slurm), poller
 
     def poll(self) -> None:
         """Poll Slurm in each process."""

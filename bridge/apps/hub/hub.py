@@ -153,8 +153,10 @@ class Hub:
             loops += self._slurm_loops(dependencies, electors, local)
             has_job = lambda uid: uid in dependencies.poller.snapshot.by_uid  # noqa: E731
         if "scheduler" in electors:  # also without pools: it sets the condition of pods that wait for a pool
-            common = (self.config, self.kube, (pods, self.nodes), self.events, electors["scheduler"], self.clock)
-            loops.append(PoolScheduler(*common, local, has_job))
+            caches, elector = (pods, self.nodes), electors["scheduler"]
+            loops.append(
+                PoolScheduler(self.config, self.kube, caches, self.events, elector, self.clock, local, has_job)
+            )
         if "controllers" in electors:
             shared = KubeDependencies(self.config, self.kube, self.nodes, self.events, self.clock)
             elector = electors["controllers"]
@@ -183,7 +185,9 @@ class Hub:
         jobs_on_pods = lambda job_ids: links.on_pods(_listed(pods), cluster, job_ids)  # noqa: E731
         poller = Poller(slurm, cluster, self.config, clock=self.clock, leads=leads, jobs_on_pods=jobs_on_pods)
         poller.subscribe(_FirstAnswerLog(slurm))
-        return Dependencies(self.config, self.kube, slurm, poller, pods, self.nodes, self.events, cluster, self.clock)
+        return Dependencies(
+            self.config, self.kube, self.nodes, self.events, self.clock, slurm, poller, pods=pods, cluster=cluster
+        )
 
     def _slurm_loops(
         self, dependencies: Dependencies, electors: Mapping[str, Elector | None], local: set[str]
