@@ -174,7 +174,7 @@ def _decide_pending(view: rules.SchedulerView, gang: Gang, state: PodState, job:
                     pod_actions.Exclude(gang.waiting[0], job.job_id, nodes_to_exclude, number, component.job_id, before)
                 ], state
             state = updated
-    text = rules.pending_text(job, view.now - since)
+    text = rules.pending_text(job, view.now - since, view.time)
     if not text:
         return [], state
     return label(gang, job.job_id) or set_conditions(view, gang.waiting, "SlurmPending", text), state

@@ -182,7 +182,7 @@ def _decide_pending(view: rules.SchedulerView, pod: Pod, state: PodState, observ
         if updated is None:
             return Exclude(pod, job.job_id, nodes_to_exclude, before=rules.excluded_now(state, job)), state
         state = updated
-    text = rules.pending_text(job, view.now - since)
+    text = rules.pending_text(job, view.now - since, view.time)
     return (_hold_or_set_condition(view, pod, state, job.job_id, "SlurmPending", text) if text else None), state
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from bridge import clock
 from bridge.config.hub import Config
-from bridge.slurm import states
+from bridge.slurm import job_words, states
 from bridge.slurm.models import ApiVersion, Job, JobPart, ObservedJob, Snapshot
 from bridge.workload import pods
 from scheduler.gang_states import Gang, differ_without_slots
@@ -373,15 +373,19 @@ def paced(view: SchedulerView, actions: list[Action]) -> list[Action]:
     return [action for action in actions if not isinstance(action, Exclude) or action.job_id in kept]
 
 
-def pending_text(job: Job, waited: float) -> str:
-    """Return the message about a job that has been pending for ``waited`` seconds; empty if it is too early."""
+def pending_text(job: Job, waited: float, now: float) -> str:
+    """Return the message about a job that has been pending for ``waited`` seconds; empty if it is too early.
+
+    ``now`` is the time in seconds since 1970.
+    """
     if waited < (TELL_AFTER if job.reason else TELL_UNKNOWN_AFTER):
         return ""
     partition = f" in partition {job.partition}" if job.partition else ""
     reason = job.reason or "its reason has not been read yet"
-    start = f", estimated start {clock.rfc3339(job.start_time - job.start_time % 60)}" if job.start_time else ""
+    start = f", estimated start {start}" if (start := job_words.expected_start(job, now)) else ""
     state = "suspended" if "SUSPENDED" in job.states else "pending"
-    return f"Slurm job {job.job_id} is {state}{partition}: {reason}{start}"
+    asks = f"; it asks for {amounts}" if (amounts := job_words.amounts(job.request)) else ""
+    return f"Slurm job {job.job_id} is {state}{partition}: {reason}{start}{asks}"
 
 
 def set_condition(view: SchedulerView, pod: Pod, state: PodState, reason: str, message: str) -> SetCondition | None:

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bridge import gres_text
 from bridge.gres_text import Gres
@@ -72,6 +73,20 @@ def of_job(
         tuple(sorted(counts.items())) if is_shown else None,
         by_node,
     )
+
+
+@lru_cache(maxsize=1024)  # the jobs of one array or Job ask for the same
+def of_request(
+    cpus: int, nodes: int, tasks: int, requested: str, per_node: str, per_job: str, per_task: str
+) -> Allotment:
+    """Return what a job asks for; ``requested`` is ``tres_req_str``, which has the memory that Slurm adds itself."""
+    fields = {
+        "tres_alloc_str": requested,
+        "tres_per_node": per_node,
+        "tres_per_job": per_job,
+        "tres_per_task": per_task,
+    }
+    return of_job(cpus, nodes, tasks, fields)
 
 
 def of_job_nodes(resources: object, details: object, cpus: float) -> tuple[tuple[str, Allotment], ...]:

@@ -8,10 +8,12 @@ the rest continues. Observed with slurmrestd 24.11.5 (v0.0.40 to v0.0.42) and 26
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job, JobPart
 from bridge.slurm.states import end_of
 
@@ -73,7 +75,16 @@ def _joined(group: Mapping[int, Job]) -> Job:
         reason=", ".join(dict.fromkeys(reasons)),
         parts=tuple([_part(part) for part in parts]),
         allotment=None,
+        request=_sum([part.request for part in parts if part.request is not None]),
     )
+
+
+def _sum(requests: Sequence[Allotment]) -> Allotment:
+    gres: Counter[str] = Counter()
+    for request in requests:
+        gres.update(dict(request.gres or ()))
+    cpus, memory = sum(request.cpus for request in requests), sum(request.memory_mib for request in requests)
+    return Allotment(cpus, memory, tuple(sorted(gres.items())))
 
 
 def _part(job: Job) -> JobPart:

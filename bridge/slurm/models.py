@@ -184,6 +184,10 @@ class Job:
     The two answers that show it may differ in form, and that is no reason for a new decision."""
     batch_host: str = field(default="", compare=False)
     """The node on which the script of a batch job runs, as read with the details of a job that runs."""
+    request: Allotment | None = field(default=None, compare=False)
+    """What the job asks for on all nodes together, as Slurm counts it: with Slurm's own default of memory."""
+    end_time: float = field(default=0, compare=False)
+    """When its time limit ends a job that runs; a year after its start without a time limit."""
 
     @property
     def excluded_nodes(self) -> tuple[str, ...]:
@@ -222,7 +226,8 @@ class Node:
     """A node in Slurm. ``memory_mib`` is RealMemory; ``reason`` is that of the administrator or of Slurm.
 
     ``usable_cpus`` are the CPUs without those of CoreSpecCount, 0 if the API version does not show them (22.05);
-    ``reserved_mib`` is MemSpecLimit.
+    ``reserved_mib`` is MemSpecLimit. ``held_cpus``, ``held_mib`` and ``held_gres`` are what the jobs of all users have;
+    they change with each job and are no reason for a new decision.
     """
 
     name: str
@@ -235,6 +240,9 @@ class Node:
     features: tuple[str, ...] = ()
     usable_cpus: int = 0
     reserved_mib: int = 0
+    held_cpus: int = field(default=0, compare=False)
+    held_mib: int = field(default=0, compare=False)
+    held_gres: str = field(default="", compare=False)
 
 
 HIGHEST_ID = 0x03FFFFFF

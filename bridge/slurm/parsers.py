@@ -146,11 +146,12 @@ def _number(value: int, version: ApiVersion) -> object:
     return {"set": True, "infinite": False, "number": value} if version.numbers else value
 
 
-def read_job(obj: JsonObject, own_user: str = "") -> Job:
+def read_job(obj: JsonObject, own_user: str = "", *, all_nodes: bool = False) -> Job:
     """Read one job.
 
     The pods are read from ``admin_comment``, which only operators may write. They are read from ``comment``, which the
-    owner of the job may write, only if the job belongs to ``own_user``. The nodes of a job without pods are left out.
+    owner of the job may write, only if the job belongs to ``own_user``. The nodes of a job without pods are left out,
+    unless ``all_nodes``.
     Raises ``ValueError`` if there is no job id.
     """
     user = text(obj.get("user_name"))
@@ -158,7 +159,7 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
     if job_link is None and own_user and user == own_user:
         job_link = link.decode(text(obj.get("comment")))
     reason = text(obj.get("state_reason"))
-    nodes = _hosts(text(obj.get("nodes"))) if job_link else ()
+    nodes = _hosts(text(obj.get("nodes"))) if job_link or all_nodes else ()
     number_of_job, array = job_id(obj), int(number(obj.get("array_job_id")))
     return Job(
         job_id=number_of_job,
@@ -180,7 +181,15 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
         is_array_task=array not in (0, number_of_job),
         allotment=_allotment(obj) if nodes else None,
         batch_host=text(obj.get("batch_host")) if nodes and obj.get("batch_flag") else "",
+        request=_request(obj) if job_link else None,
+        end_time=_time(obj.get("end_time")),
     )
+
+
+def _request(obj: JsonObject) -> Allotment:
+    counts = (int(number(obj.get(key))) for key in ("cpus", "node_count", "tasks"))
+    fields = ("tres_req_str", "tres_per_node", "tres_per_job", "tres_per_task")
+    return allotments.of_request(*counts, *(text(obj.get(key)) for key in fields))
 
 
 def _allotment(obj: JsonObject) -> Allotment:
@@ -193,10 +202,10 @@ def _allotment(obj: JsonObject) -> Allotment:
     )
 
 
-def read_component(obj: JsonObject, own_user: str = "") -> components.Component:
+def read_component(obj: JsonObject, own_user: str = "", *, all_nodes: bool = False) -> components.Component:
     """Read one job, which may be a component of a heterogeneous job; raises as :func:`read_job`."""
     leader, offset = int(number(obj.get("het_job_id"))), int(number(obj.get("het_job_offset")))
-    return components.Component(leader, offset, read_job(obj, own_user))
+    return components.Component(leader, offset, read_job(obj, own_user, all_nodes=all_nodes))
 
 
 def read_node(obj: JsonObject) -> Node:
@@ -212,6 +221,9 @@ def read_node(obj: JsonObject) -> Node:
         features=words(obj.get("features")),
         usable_cpus=int(number(obj.get("effective_cpus"))),
         reserved_mib=int(number(obj.get("specialized_memory"))),
+        held_cpus=int(number(obj.get("alloc_cpus"))),
+        held_mib=int(number(obj.get("alloc_memory"))),
+        held_gres=text(obj.get("gres_used")),
     )
 
 

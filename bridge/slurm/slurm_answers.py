@@ -52,8 +52,9 @@ _GENERAL = frozenset({-1, 0, 9001})
 _JOB_KEYS = frozenset(
     (
         *("job_id", "array_job_id", "job_state", "name", "partition", "user_name", "admin_comment", "comment", "nodes"),
-        *("state_reason", "state_description", "submit_time", "start_time", "time_limit"),
-        *("cpus", "node_count", "tasks", "tres_alloc_str", "tres_per_node", "tres_per_job", "tres_per_task"),
+        *("state_reason", "state_description", "submit_time", "start_time", "end_time", "time_limit"),
+        *("cpus", "node_count", "tasks", "tres_req_str", "tres_alloc_str"),
+        *("tres_per_node", "tres_per_job", "tres_per_task"),
         *("restart_cnt", "exit_code", "excluded_nodes", "priority", "het_job_id", "het_job_offset"),
         *("batch_flag", "batch_host"),
     )

@@ -1,70 +1,9 @@
 """Reasons of Events, conditions and refusals for docs/reference/keys.md, by where they appear, and their meaning."""
 
+from bridge.apps.view.wait_reasons import WAITING
+
 REASONS = {
-    "Pod, `PodScheduled=False`": (
-        (
-            "SlurmJobsLost",
-            "Slurm lost three jobs of the pod within ten minutes; podbridge retries",
-        ),
-        ("SlurmPending", "the job is pending; the message has Slurm's reason and start time"),
-        (
-            "SlurmNodeStarting",
-            "Slurm starts the node, or its kubelet is not Ready; after 15 minutes the job is cancelled",
-        ),
-        ("SlurmRefused", "Slurm rejected the job, with the error in the message; podbridge retries"),
-        (
-            "SlurmFederation",
-            "the cluster is in a federation, so podbridge has cancelled the job",
-        ),
-        ("SlurmUnavailable", "Slurm does not respond; podbridge retries"),
-        ("SlurmUnknownOutcome", "Slurm did not respond to a submission; podbridge looks for the job"),
-        ("SlurmJobsMissing", "many jobs disappeared at once; none is submitted until the guard is released"),
-        ("SlurmAuth", "Slurm rejected podbridge's token"),
-        ("Unschedulable", "no node fits, or the pod cannot be converted to a job"),
-        ("Racing", "the pod waits at several [places](../users/late-binding.md)"),
-        (
-            "UnsupportedResourceClaim",
-            "Slurm cannot satisfy a claim or class of [devices](../users/devices.md)",
-        ),
-        (
-            "NamespaceLimitExceeded",
-            "more devices, or pods of a group, than the namespace's [policy](admission.md#policies) allows",
-        ),
-        ("ResourceClaimMissing", "a resource claim does not exist yet; podbridge retries"),
-        (
-            "DevicesNotReady",
-            "another claim has the devices, or a driver publishes its own; the bind waits `busyNodeTimeout`",
-        ),
-        ("InvalidAnnotation", "an annotation that admission did not check is invalid"),
-        (
-            "NodeRefused",
-            "Kubernetes would refuse the pod on the allocated node; podbridge submits another job",
-        ),
-        (
-            "AllocationTooSmall",
-            "the job was made smaller than the pod; podbridge cancels it",
-        ),
-        (
-            "GangIncomplete",
-            "the [group](../users/groups.md) has fewer pods than its minimum",
-        ),
-        ("GangEnding", "pods of the group's last job have not ended"),
-        ("GangDiffers", "the pod requests something else than the group's job is for"),
-        ("GangFull", "other pods have all places of the group's job"),
-        (
-            "NodeBusy",
-            "the node lacks resources until the listed pods have ended; the bind waits `busyNodeTimeout`",
-        ),
-        (
-            "VolumeNotReady",
-            "a [volume](../users/volumes.md) claim does not exist, is deleted, unbound or has lost its volume",
-        ),
-        ("VolumeInUse", "another pod uses a ReadWriteOncePod claim"),
-        (
-            "VolumeBinding",
-            "the claims are being bound on the node; the bind waits `busyNodeTimeout`",
-        ),
-    ),
+    "Pod, `PodScheduled=False`": tuple((name, reason.meaning) for name, reason in WAITING.items()),
     "Pod, Event": (
         ("Scheduled", "the pod was bound to the allocated node"),
         ("OwnJob", "the pod gets a job of its own beside the group's"),

@@ -14,7 +14,7 @@ from bridge.apps.cli.session import CommandSession
 from bridge.apps.dashboard.dashboard_server import Dashboard, PageSettings
 from bridge.apps.dashboard.page_access import Viewer
 from bridge.apps.dashboard.pages import Explanation
-from bridge.apps.dashboard.rows import PodRow
+from bridge.apps.view.pod_view import PodView
 from bridge.clock import SystemClock
 from bridge.config import hub as configuration
 from bridge.config.hub import Config
@@ -46,7 +46,7 @@ class PageSession(CommandSession):
     slurm_nodes: dict[str, Node]
 
     def __init__(
-        self, config: Config, viewer: Viewer, nodes: Sequence[Object], rows: Sequence[PodRow], reads: SharedReads
+        self, config: Config, viewer: Viewer, nodes: Sequence[Object], rows: Sequence[PodView], reads: SharedReads
     ) -> None:
         self.config, self.kube, self._nodes, self._rows = config, viewer.client, nodes, rows
         self._identity, self._reads = viewer.identity, reads
@@ -94,7 +94,7 @@ def run(connection: ConnectionOptions, settings: Mapping[str, Any]) -> int:
 
     reads = SharedReads(SystemClock(), MOST_READS)
 
-    def explained(viewer: Viewer, pod: Object, nodes: Sequence[Object], rows: Sequence[PodRow]) -> Explanation:
+    def explained(viewer: Viewer, pod: Object, nodes: Sequence[Object], rows: Sequence[PodView]) -> Explanation:
         session = PageSession(config, viewer, nodes, rows, reads)
         return Explanation(explain.describe(session, pod), session.events(pod))
 

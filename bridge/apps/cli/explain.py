@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Mapping
 from typing import Any
 
-from bridge import clock, names
+from bridge import names
 from bridge.apps.cli import output, reports
 from bridge.apps.cli.session import SLURM, CommandSession
+from bridge.apps.view import job_view, node_room, pod_view, wait_reasons
 from bridge.errors import KubeError
 from bridge.script import consent
 from bridge.slurm import states
@@ -17,6 +19,8 @@ from scheduler.nodes import occupancy
 from scheduler.volumes import pod_volumes
 from scheduler.volumes.storage import Storage
 from scheduler.volumes.volume_nodes import NodeFilter
+
+REQUEST_MEMORY = "set resources.requests.memory of its containers and create the pod again: it asks for a whole node"
 
 
 def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
@@ -36,7 +40,12 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     report["summary"], advice = _summary(pod, job, session)
     allowed = pool_selection.of(pod)
     if job:
-        report["slurm"] = slurm_lines(job, session.all_jobs)
+        report["slurm"] = job_view.lines(job, session.all_jobs, time.time())
+        if "memory" not in resources.pod_requests(pod["spec"]) and job.request is not None:
+            slurm_nodes = session.attempt(SLURM, lambda: session.slurm_nodes) or {}
+            is_whole, note = job_view.default_memory(job.request, slurm_nodes.values())
+            report["slurm"][1] += f" ({note})"
+            advice = REQUEST_MEMORY if is_whole and states.is_pending(job.states) and not advice else advice
     elif allowed.local and session.knows_slurm:
         report["slurm"] = ["no job"]
     waits = not pods.is_bound(pod)
@@ -45,7 +54,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     if waits and allowed.local:
         storage = _storage(session, pod) if pod_volumes.claims(pod) else None
         report["volumes"] = _volumes(pod, storage) if storage is not None else []
-        report["nodes"] = session.attempt("nodes", lambda: _nodes(session, pod, storage)) or []
+        report["nodes"] = session.attempt("nodes", lambda: _nodes(session, pod, storage, job)) or []
     report["events"] = reports.events(session.attempt("Events", lambda: session.events(pod)) or [])
     return report | {"not_read": session.gaps, "next": advice}
 
@@ -107,42 +116,6 @@ def _group(session: CommandSession, pod: pods.Pod) -> list[str]:
     ]
 
 
-def slurm_lines(job: Job, everyone: Iterable[Job]) -> list[str]:
-    """Return the state of a job, Slurm's reason, its nodes and components, its position and its start."""
-    lines = [f"job {job.job_id} is {'+'.join(sorted(job.states))} in partition {job.partition or '?'}"]
-    if job.reason:
-        lines.append(f"reason: {job.reason}{f' ({job.description})' if job.description else ''}")
-    if job.nodes:
-        lines.append(f"nodes: {','.join(job.nodes)}")
-    for part in job.parts:
-        nodes = f" on {','.join(part.nodes)}" if part.nodes else ""
-        excluded = f", excluded nodes: {','.join(part.excluded_nodes)}" if part.excluded_nodes else ""
-        lines.append(f"component {part.job_id} is {'+'.join(sorted(part.states))}{nodes}{excluded}")
-    if states.is_pending(job.states):
-        lines.append(_position(job, everyone))
-        start = clock.rfc3339(job.start_time) if job.start_time else "not computed by Slurm yet"
-        lines.append(f"estimated start: {start}")
-    elif job.start_time:
-        lines.append(f"started: {clock.rfc3339(job.start_time)}")
-    if job.excluded_nodes and not job.parts:
-        lines.append(f"excluded nodes: {','.join(job.excluded_nodes)}")
-    return lines
-
-
-def _position(job: Job, everyone: Iterable[Job]) -> str:
-    """Return the position of a pending job among the pending jobs of its partitions that are not held.
-
-    Slurm considers jobs by priority, then by id; backfill can start a job before others.
-    """
-    if not job.priority:
-        return "priority 0: the job is held"
-    partitions = set(job.partition.split(","))
-    pending = [other for other in everyone if other.priority and states.is_pending(other.states)]
-    queue = [other for other in pending if partitions & set(other.partition.split(","))]
-    ahead = sum((-other.priority, other.job_id) < (-job.priority, job.job_id) for other in queue)
-    return f"priority {job.priority}: position {ahead + 1} of {len(queue)} in partition {job.partition or '?'}"
-
-
 def _storage(session: CommandSession, pod: pods.Pod) -> Storage | None:
     """Return the storage objects that the pod's claims depend on; ``None`` if the user may not list them."""
     try:
@@ -167,23 +140,21 @@ def _volumes(pod: pods.Pod, storage: Storage) -> list[str]:
     return lines
 
 
-def _nodes(session: CommandSession, pod: pods.Pod, storage: Storage | None) -> list[str]:
+def _nodes(session: CommandSession, pod: pods.Pod, storage: Storage | None, job: Job | None) -> list[str]:
     requests = host_ports.node_requests(pod["spec"])
     allows = NodeFilter(pod_volumes.needs(pod, storage), storage).refusal if storage is not None else lambda _: ""
     nodes = [node for node in session.nodes() if not pool_selection.is_virtual(node)]
-    slurm_nodes = (session.attempt(SLURM, lambda: session.slurm_nodes) or {}) if session.knows_slurm else {}
-    lines, extended = [], session.device_names()
-    for view in eligibility.views(nodes, _taken(session)):
-        other = slurm_nodes.get(view.slurm_name)
-        if other is None and session.knows_slurm:
-            continue
-        if other is not None and states.is_asleep(other.states):
-            view = eligibility.once_up(view)
-        view = eligibility.with_devices(view, extended)
-        why = eligibility.refusal(pod["spec"], requests, view) or allows(view)
-        slurm = f"; Slurm: {'+'.join(sorted(other.states))} {other.reason}".rstrip() if other is not None else ""
-        lines.append(f"{view.name}: {why or 'fits'}{slurm}")
-    return lines
+    extended = session.device_names()
+    views = [eligibility.with_devices(view, extended) for view in eligibility.views(nodes, _taken(session))]
+    slurm_nodes = session.attempt(SLURM, lambda: session.slurm_nodes) or {}
+    slurm = None
+    if session.knows_slurm:
+        # the job of a group has several nodes, and what it has on each is not known before its start
+        is_alone = job is not None and (job.link is None or job.link.size == 1)
+        partitions = frozenset(job.partition.split(",")) - {""} if job is not None else frozenset()
+        asks = job.request if job is not None and is_alone else None
+        slurm = node_room.SlurmSide(slurm_nodes, session.all_jobs, asks, partitions)
+    return node_room.lines(node_room.rooms(pod["spec"], requests, views, slurm, time.time(), allows))
 
 
 def _taken(session: CommandSession) -> dict[str, resources.Resources]:
@@ -218,41 +189,49 @@ def _pools(session: CommandSession, pod: pods.Pod) -> list[str]:
 
 
 def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[str, str]:
-    waiting = pods.condition(pod, names.POD_SCHEDULED)
-    if pods.is_finished(pod):
+    """Return the state of a pod in a sentence and the next step, which is empty if there is nothing to do."""
+    view, place = pod_view.of(pod), {"pod": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
+    if not view.open:
         held = ", still held by podbridge's finalizer" if pods.is_held(pod) else ""
-        cause = _cause(pod["status"])
-        return f"finished ({pod['status']['phase']}){held}{f': {cause}' if cause else ''}", ""
-    remote = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB)
-    if pods.is_bound(pod) and (remote or not pool_selection.of(pod).local):
-        return f"on pool {pod['spec']['nodeName']}" + (f" as job {remote}" if remote else ": not submitted yet"), ""
-    if pods.is_bound(pod):
-        number = job.job_id if job else None if session.knows_slurm else pods.job_id(pod)
-        return f"runs on {pod['spec']['nodeName']} " + (
-            f"with Slurm job {number}" if number else "without a Slurm job"
-        ), ""
-    if pods.is_gated(pod):
-        return "has scheduling gates", "wait until their controller (for example Kueue) removes them"
-    if waiting.get("reason") == "SlurmNodeStarting":
-        return f"pending: {waiting.get('message', '')}", "sinfo -R; kubectl get nodes"
-    if job is not None and states.is_allocated(job.states):
-        if waiting.get("reason") == "NodeBusy":
-            return waiting["message"], "wait until the pods named in the message have ended"
-        if waiting.get("reason", "").startswith("Volume"):
-            return waiting["message"], "kubectl describe pvc"
-        return f"Slurm job {job.job_id} is allocated; the binding is in progress", ""
-    if job is not None and states.is_pending(job.states):
-        return f"its Slurm job is pending: {job.reason or 'no reason yet'}", f"squeue -j {job.job_id} --start"
-    reason = waiting.get("reason", "")
-    if reason == "SlurmPending" and not session.knows_slurm:
-        explain = f"podbridge explain pod {pod['metadata']['name']} -n {pod['metadata']['namespace']}"
-        queue = f"squeue -j {pods.job_id(pod)} --start" if pods.job_id(pod) is not None else "squeue --me --start"
-        return f"its Slurm job is pending: {waiting.get('message', '')}", queue if session.reads_slurm else explain
-    if reason == "Racing":
-        return f"pending: {waiting.get('message', '')}", "wait until a job of it starts; the events name the jobs"
-    if reason:
-        return (
-            f"pending: {reason}: {waiting.get('message', '')}",
-            "fix the cause in the message; podbridge retries automatically",
+        cause = ": ".join(
+            filter(None, (_cause(pod["status"]), view.message if not pod["status"].get("reason") else ""))
         )
-    return "pending: podbridge's scheduler has not processed it yet", "podbridge check"
+        container, _ = pod_view.failed_container(pod)
+        logs = "kubectl logs {pod} -n {namespace} -c {container}".format(**place, container=container)
+        return f"finished ({pod['status']['phase']}){held}{f': {cause}' if cause else ''}", logs if container else ""
+    if view.deleted and view.node:
+        return _ending(pod, session)
+    remote = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB)
+    if view.node and (remote or not pool_selection.of(pod).local):
+        return f"on pool {view.node}" + (f" as job {remote}" if remote else ": not submitted yet"), ""
+    if view.node:
+        number = job.job_id if job else None if session.knows_slurm else pods.job_id(pod)
+        return f"runs on {view.node} " + (f"with Slurm job {number}" if number else "without a Slurm job"), ""
+    waiting_for_start = view.reason in ("NodeBusy", "SlurmNodeStarting") or view.reason.startswith("Volume")
+    if job is not None and states.is_allocated(job.states) and not waiting_for_start:
+        return f"Slurm job {job.job_id} is allocated; the binding is in progress", ""
+    number = job.job_id if job is not None else pods.job_id(pod)
+    if job is not None and states.is_pending(job.states):
+        step = wait_reasons.next_step("SlurmPending", job.reason, **place, job=number)
+        return f"its Slurm job is pending: {job.reason or 'no reason yet'}", step
+    known = wait_reasons.OTHER.get(view.reason)
+    text = view.message or (known.meaning if known is not None else "")
+    step = wait_reasons.next_step(view.reason, **place, job=number or "")
+    if view.reason == "SlurmPending":
+        text = f"its Slurm job is pending: {text}"
+        return text, step if session.reads_slurm else "podbridge explain pod {pod} -n {namespace}".format(**place)
+    return f"pending: {view.reason}: {text}", step
+
+
+def _ending(pod: pods.Pod, session: CommandSession) -> tuple[str, str]:
+    """Return what a deleted pod on a node waits for: its containers, or a kubelet that does not answer."""
+    name, node_name = pod["metadata"]["name"], pod["spec"]["nodeName"]
+    nodes = session.attempt("nodes", session.nodes) or []
+    node = next((each for each in nodes if each["metadata"]["name"] == node_name), None)
+    if node is None or eligibility.readiness(node).get("status") == "True" or pool_selection.is_virtual(node):
+        return f"is being deleted: its containers on {node_name} end", ""
+    force = f"kubectl delete pod {name} -n {pod['metadata']['namespace']} --force"
+    return (
+        f"is being deleted, but the kubelet of {node_name} does not answer: it stays until the kubelet returns",
+        f"start the kubelet; if the machine is off for certain: {force}",
+    )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 from bridge.apps.cli import queues, reports
 from bridge.apps.cli.connection_options import ConnectionOptions
-from bridge.apps.cli.explain import describe, slurm_lines
+from bridge.apps.cli.explain import describe
 from bridge.apps.cli.get import job_records, node_records, pod_records, pool_records
 from bridge.apps.cli.session import CommandSession
+from bridge.apps.view import job_view, wait_reasons
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.resources import EVENTS, PODS
 from bridge.slurm import states
@@ -101,17 +103,18 @@ def job(session: CommandSession, name: str) -> dict[str, Any]:
     # a slurmctld that lost its state assigns ids again: pods of earlier jobs may have the id too
     record, *others = [each for each in job_records(session, None, ended=True) if each["job"] == slurm_job.job_id]
     state = "+".join(sorted(slurm_job.states))
-    summary = f"{state} on {','.join(slurm_job.nodes)}" if slurm_job.nodes else state
+    summary = f"{state} on {','.join(slurm_job.nodes)}" if slurm_job.nodes else record["state"]
     problem, names = record["problem"], record["pods"].split(",")
+    # of a group, the record names the group, which is no pod
+    namespace, _, name = names[0].partition("/") if slurm_job.link.group is None else ("", "", "")
+    step = f"podbridge explain pod {name} -n {namespace}" if name else ""
     if states.is_pending(slurm_job.states):
-        summary, step = f"{state}: {slurm_job.reason or 'no reason yet'}", f"squeue -j {job_id} --start"
-    else:
-        namespace, _, name = names[0].partition("/")
-        step = f"podbridge explain pod {name} -n {namespace}" if name else ""
+        summary = f"{state}: {slurm_job.reason or 'no reason yet'}"
+        step = wait_reasons.next_step("", slurm_job.reason, pod=name, namespace=namespace, job=job_id)
     return {
         "summary": summary,
         "job": record,
-        "slurm": slurm_lines(slurm_job, session.all_jobs),
+        "slurm": job_view.lines(slurm_job, session.all_jobs, time.time()),
         "pods": [f"{each}" for each in names if each],
         "problem": ([problem] if problem else [])
         + [f"{each['pods']} has the id of this job, from before slurmctld assigned it again" for each in others],

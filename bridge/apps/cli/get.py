@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 import click
@@ -11,11 +10,12 @@ import click
 from bridge import names
 from bridge.apps.cli import output, queues, watching
 from bridge.apps.cli.connection_options import ConnectionOptions
-from bridge.apps.cli.job_records import records
 from bridge.apps.cli.session import SLURM, CommandSession
+from bridge.apps.view import node_view, pod_view
+from bridge.apps.view.job_view import records
 from bridge.errors import BridgeError
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, links, node_ownership, pods, pool_selection, resources
+from bridge.workload import eligibility, links, node_ownership, pods, pool_selection
 from bridge.workload.eligibility import slurm_name
 
 ALL_NAMESPACES = "*"
@@ -116,17 +116,16 @@ def pod_records(session: CommandSession, namespace: str | None, selector: str) -
 
 
 def _pod(pod: pods.Pod, job: Job | None) -> dict[str, Any]:
-    status = pod.get("status") or {}
-    waiting = pods.condition(pod, names.POD_SCHEDULED)
-    reason = status.get("reason") or (waiting.get("reason") if waiting.get("status") == "False" else "") or ""
+    view = pod_view.of(pod)
+    slurm_reason = f": {job.reason}" if job and job.reason and view.state == pod_view.WAITING else ""
     return {
-        "namespace": pod["metadata"]["namespace"],
-        "name": pod["metadata"]["name"],
-        "phase": "Terminating" if pods.is_deleted(pod) else status.get("phase", ""),
-        "job": pods.job_id(pod) or (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB, ""),
+        "namespace": view.namespace,
+        "name": view.name,
+        "phase": pod_view.phase(pod),
+        "job": pods.job_id(pod) or view.job,
         "slurm_state": "+".join(sorted(job.states)) if job else "",
-        "node": pod["spec"].get("nodeName", ""),
-        "reason": f"{reason}: {job.reason}" if job and job.reason and reason else reason,
+        "node": view.node,
+        "reason": view.reason + slurm_reason,
         "age": output.age(pod["metadata"]["creationTimestamp"]),
         "partition": job.partition if job else "",
         "uid": pods.uid(pod),
@@ -173,28 +172,20 @@ def node_records(session: CommandSession, selector: str) -> list[dict[str, Any]]
 
 def pool_records(session: CommandSession, selector: str) -> list[dict[str, Any]]:
     """Return a record for each pool: its virtual node, and the resources that the scheduler's pods request there."""
-    bound = [pod for pod in session.pods(None) if pods.is_bound(pod) and not pods.is_finished(pod)]
-    records = []
-    for node in filter(pool_selection.is_virtual, session.nodes(selector)):
-        name = node["metadata"]["name"]
-        requests = [resources.pod_requests(pod["spec"]) for pod in bound if pod["spec"]["nodeName"] == name]
-        ready = eligibility.readiness(node)
-        offered = resources.allocatable(node)
-        used = resources.total(requests)
-        records.append(
-            {
-                "pool": name,
-                "ready": ready.get("status", "Unknown"),
-                "reason": ready.get("reason", ""),
-                "pods": f"{len(requests)}/{offered.get('pods', Decimal(0)).normalize():f}",
-                "cpu": output.usage("cpu", used, offered),
-                "memory": output.usage("memory", used, offered),
-                "age": output.age(node["metadata"]["creationTimestamp"]),
-                "message": ready.get("message", ""),
-                "labels": ",".join(f"{k}={v}" for k, v in sorted(_own_labels(node).items())),
-            }
-        )
-    return records
+    manifests = {node["metadata"]["name"]: node for node in session.nodes(selector)}
+    pools, _ = node_view.nodes(manifests.values(), map(pod_view.of, session.pods(None)))
+    return [
+        {
+            "pool": use.name,
+            "ready": use.status,
+            "reason": use.reason,
+            **{name: use.text(name) for name in ("pods", "cpu", "memory")},
+            "age": output.age(manifests[use.name]["metadata"]["creationTimestamp"]),
+            "message": eligibility.readiness(manifests[use.name]).get("message", ""),
+            "labels": ",".join(f"{k}={v}" for k, v in sorted(_own_labels(manifests[use.name]).items())),
+        }
+        for use in pools
+    ]
 
 
 def _own_labels(node: dict[str, Any]) -> dict[str, str]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 import yaml
 
 from bridge.clock import duration, parse_rfc3339
-
-GIB = 2**30
 
 
 def output_option(*forms: str, explained: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -80,11 +77,3 @@ def show(
 def age(timestamp: str) -> str:
     """Return the time since a Kubernetes timestamp as kubectl prints it; empty without one."""
     return duration(time.time() - parse_rfc3339(timestamp)) if timestamp else ""
-
-
-def usage(resource: str, used: Mapping[str, Decimal], total: Mapping[str, Decimal]) -> str:
-    """Return the used and the total amount of a resource: ``2/16``, of memory ``1.5/62.0Gi``."""
-    taken, whole = used.get(resource, Decimal(0)), total.get(resource, Decimal(0))
-    if resource == "memory":
-        return f"{taken / GIB:.1f}/{whole / GIB:.1f}Gi"
-    return f"{taken.normalize():f}/{whole.normalize():f}"

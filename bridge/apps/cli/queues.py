@@ -8,6 +8,7 @@ from typing import Any
 
 from bridge.apps.cli import output
 from bridge.apps.cli.session import CommandSession
+from bridge.apps.view.node_view import usage
 from bridge.errors import BridgeError, KubeError
 from bridge.kube.discovery import is_served
 from bridge.kube.resources import MASTER_QUEUES, Resource
@@ -201,4 +202,4 @@ def _reservations(cluster: Object) -> dict[str, dict[str, Decimal]]:
 
 def _share(resource: str, used: Mapping[str, Decimal], quota: Mapping[str, Decimal]) -> str:
     """Return used and total amount, as ``get pools`` shows them; empty without a quota of the resource."""
-    return output.usage(resource, used, quota) if resource in quota else ""
+    return usage(resource, float(used.get(resource, 0)), float(quota[resource])) if resource in quota else ""

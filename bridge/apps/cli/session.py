@@ -103,7 +103,7 @@ class CommandSession:
         """All jobs of Slurm, sorted by id; empty without a colocated Slurm."""
         if not self.config.slurm_rest_api:
             return []
-        return sorted(self.slurm.jobs(), key=lambda job: job.job_id)
+        return sorted(self.slurm.jobs(all_nodes=True), key=lambda job: job.job_id)
 
     @functools.cached_property
     def jobs(self) -> list[Job]:

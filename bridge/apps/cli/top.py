@@ -11,14 +11,16 @@ from typing import Any
 
 import click
 
-from bridge import __version__, names
+from bridge import __version__
 from bridge.apps.cli import output
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.get import job_records, pool_records
 from bridge.apps.cli.session import CommandSession
-from bridge.clock import parse_rfc3339
+from bridge.apps.view import node_view, pod_view
+from bridge.apps.view.pod_view import PodView
+from bridge.clock import duration
 from bridge.errors import BridgeError
-from bridge.workload import eligibility, pods, pool_selection, resources
+from bridge.workload import eligibility
 
 WAITING = 10
 """Number of waiting pods that are shown, the oldest first."""
@@ -51,20 +53,20 @@ def read(session: CommandSession) -> dict[str, Any]:
     """Return the state: counts of pods and jobs, the use of nodes and pools, and the pods that have waited longest."""
     jobs = session.jobs  # before the pods: the job of a new pod is not missing
     listed = session.pods(None)
-    open_pods = [pod for pod in listed if not pods.is_finished(pod)]
-    waiting = [pod for pod in open_pods if not pods.is_bound(pod)]
+    views = [pod_view.of(pod) for pod in listed]
+    waiting = [view for view in views if view.state == pod_view.WAITING]
     records = job_records(session, None, ended=False)
     return {
         "version": __version__,
         "kubernetes": session.kube.server,
         "slurm": session.slurm.slurm_release if session.config.slurm_rest_api else None,
-        "pods": dict(Counter(_phase(pod) for pod in listed)),
-        "waiting": dict(Counter(_reason(pod) for pod in waiting).most_common()),
+        "pods": dict(Counter(pod_view.phase(pod) or "Unknown" for pod in listed)),
+        "waiting": dict(Counter(view.reason for view in waiting).most_common()),
         "jobs": dict(Counter("+".join(sorted(job.states)) for job in jobs).most_common()),
         "problems": [{"job": each["job"], "problem": each["problem"]} for each in records if each["problem"]],
-        "nodes": _nodes(session, open_pods),
+        "nodes": _nodes(session, views),
         "pools": pool_records(session, ""),
-        "oldest": [_waiting(pod) for pod in sorted(waiting, key=_created)[:WAITING]],
+        "oldest": [_waiting(view) for view in sorted(waiting, key=lambda view: view.times.created)[:WAITING]],
     }
 
 
@@ -97,48 +99,30 @@ def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
 
 
-def _phase(pod: pods.Pod) -> str:
-    return "Terminating" if pods.is_deleted(pod) else str((pod.get("status") or {}).get("phase", "Unknown"))
-
-
-def _reason(pod: pods.Pod) -> str:
-    condition = pods.condition(pod, names.POD_SCHEDULED)
-    return str((condition.get("reason") if condition.get("status") == "False" else "") or "NotProcessed")
-
-
-def _created(pod: pods.Pod) -> float:
-    return parse_rfc3339(pod["metadata"]["creationTimestamp"])
-
-
-def _waiting(pod: pods.Pod) -> dict[str, Any]:
-    metadata = pod["metadata"]
+def _waiting(view: PodView) -> dict[str, Any]:
     return {
-        "namespace": metadata["namespace"],
-        "name": metadata["name"],
-        "reason": _reason(pod),
-        "job": pods.job_id(pod),
-        "age": output.age(metadata["creationTimestamp"]),
+        "namespace": view.namespace,
+        "name": view.name,
+        "reason": view.reason,
+        "job": int(view.job) if view.job.isdecimal() else None,
+        "age": duration(time.time() - view.times.created),
     }
 
 
-def _nodes(session: CommandSession, open_pods: Sequence[pods.Pod]) -> list[dict[str, Any]]:
+def _nodes(session: CommandSession, views: Sequence[PodView]) -> list[dict[str, Any]]:
     """Return the nodes that are also Slurm nodes, and what the scheduler's pods request there."""
-    records = []
-    for node in session.nodes():
-        slurm_node = session.slurm_nodes.get(eligibility.slurm_name(node))
-        if slurm_node is None or pool_selection.is_virtual(node):
-            continue
-        name, offered = node["metadata"]["name"], resources.allocatable(node)
-        requests = [resources.pod_requests(p["spec"]) for p in open_pods if p["spec"].get("nodeName") == name]
-        used = resources.total(requests)
-        records.append(
-            {
-                "name": name,
-                "ready": eligibility.readiness(node).get("status", "Unknown"),
-                "slurm_state": "+".join(sorted(slurm_node.states)),
-                "pods": len(requests),
-                "cpu": output.usage("cpu", used, offered),
-                "memory": output.usage("memory", used, offered),
-            }
-        )
-    return records
+    manifests = session.nodes()
+    slurm_names = {node["metadata"]["name"]: eligibility.slurm_name(node) for node in manifests}
+    _, colocated = node_view.nodes(manifests, views)
+    return [
+        {
+            "name": use.name,
+            "ready": use.status,
+            "slurm_state": "+".join(sorted(slurm_node.states)),
+            "pods": use.pods,
+            "cpu": use.text("cpu"),
+            "memory": use.text("memory"),
+        }
+        for use in colocated
+        if (slurm_node := session.slurm_nodes.get(slurm_names[use.name])) is not None
+    ]

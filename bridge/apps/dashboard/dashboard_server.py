@@ -13,7 +13,7 @@ from bridge.apps.dashboard.dashboard_app import is_long, make_app
 from bridge.apps.dashboard.headers import loopback_names
 from bridge.apps.dashboard.page_access import LocalAccess, ReviewedAccess
 from bridge.apps.dashboard.pages import Explain, Pages, Sources
-from bridge.apps.dashboard.rows import keep, keep_node
+from bridge.apps.view.pod_view import keep, keep_node
 from bridge.clock import SystemClock
 from bridge.config.hub import Config
 from bridge.core.threads import Supervisor

@@ -11,7 +11,8 @@ import flask
 from bridge.apps.dashboard import overview, selection, timeline
 from bridge.apps.dashboard.changes import Changes, Feed
 from bridge.apps.dashboard.page_access import Viewer
-from bridge.apps.dashboard.rows import STATES, PodRow, containers, row
+from bridge.apps.view import node_view, pod_view
+from bridge.apps.view.pod_view import STATES, PodView, containers
 from bridge.clock import Clock
 from bridge.kube.object_store import Object
 from bridge.kube.resources import PODS
@@ -36,13 +37,13 @@ class Explanation:
     events: Sequence[Mapping[str, Any]]
 
 
-Explain = Callable[[Viewer, Object, Sequence[Object], Sequence[PodRow]], Explanation]
+Explain = Callable[[Viewer, Object, Sequence[Object], Sequence[PodView]], Explanation]
 """``explain(viewer, pod, nodes, rows)``: the client of ``viewer`` reads, ``rows`` are those of all pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the pages read. ``pods`` returns objects of :func:`~bridge.apps.dashboard.rows.keep`."""
+    """What the pages read. ``pods`` returns objects of :func:`~bridge.apps.view.pod_view.keep`."""
 
     pods: Callable[[], list[Object]]
     nodes: Callable[[], list[Object]]
@@ -63,7 +64,7 @@ class Pages:
         everything = self._rows()
         seen, limited = self._seen(everything)
         may_nodes = self._viewer().may("nodes", None)
-        pools, nodes = overview.nodes(self._sources.nodes() if may_nodes else [], everything)
+        pools, nodes = node_view.nodes(self._sources.nodes() if may_nodes else [], everything)
         return self._render(
             "overview.html",
             number,
@@ -81,14 +82,14 @@ class Pages:
         number = self._changes.number
         filters = selection.NodeFilters.of(flask.request.args)
         may_nodes = self._viewer().may("nodes", None)
-        pools, nodes = overview.nodes(self._sources.nodes() if may_nodes else [], self._rows())
+        pools, nodes = node_view.nodes(self._sources.nodes() if may_nodes else [], self._rows())
         return self._render(
             "nodes.html",
             number,
             title="Nodes",
             filters=filters,
             page=selection.node_page(pools, nodes, filters),
-            states=overview.NODE_STATES,
+            states=node_view.NODE_STATES,
             kinds=selection.KINDS,
             may_nodes=may_nodes,
         )
@@ -121,7 +122,7 @@ class Pages:
         """Render one pod: its timeline and why it waits."""
         number, now = self._changes.number, self._clock.time()
         pod = self._read(namespace, name)
-        entry = row(pod)
+        entry = pod_view.of(pod)
         viewer = self._viewer()
         may_nodes = viewer.may("nodes", None)
         explanation = self._sources.explain(viewer, pod, self._sources.nodes() if may_nodes else [], self._rows())
@@ -193,10 +194,10 @@ class Pages:
         """Read a pod with the rights of the user."""
         return self._viewer().client.get(PODS.path(namespace, name))
 
-    def _rows(self) -> list[PodRow]:
-        return [obj["row"] for obj in self._sources.pods()]
+    def _rows(self) -> list[PodView]:
+        return [obj["view"] for obj in self._sources.pods()]
 
-    def _seen(self, everything: list[PodRow]) -> tuple[list[PodRow], bool]:
+    def _seen(self, everything: list[PodView]) -> tuple[list[PodView], bool]:
         """Return the pods that the user may list, and whether there are others."""
         allowed = self._viewer().namespaces({entry.namespace for entry in everything})
         if allowed is None:

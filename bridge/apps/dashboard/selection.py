@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 from urllib.parse import urlencode
 
-from bridge.apps.dashboard.overview import NODE_STATES, NodeUse
-from bridge.apps.dashboard.rows import STATES, PodRow
+from bridge.apps.view.node_view import NODE_STATES, NodeUse
+from bridge.apps.view.pod_view import STATES, PodView
 
 PAGE = 50
 """Pods or nodes on a page."""
@@ -50,7 +50,7 @@ class Filters:
         other = replace(self, **{"number": 1, **changes})  # type: ignore[arg-type]
         return _url("/pods", {name: getattr(other, name) for name in _EQUAL} | {"q": other.text}, other.number)
 
-    def selects(self, row: PodRow) -> bool:
+    def selects(self, row: PodView) -> bool:
         """Whether the filters select the pod."""
         if any(getattr(self, name) not in ("", getattr(row, name)) for name in _EQUAL):
             return False
@@ -96,7 +96,7 @@ class Page(Generic[Row]):
     pages: int
 
 
-def page(rows: Iterable[PodRow], filters: Filters) -> Page[PodRow]:
+def page(rows: Iterable[PodView], filters: Filters) -> Page[PodView]:
     """Return the page of the selected pods, the newest first."""
     chosen = [row for row in rows if filters.selects(row)]
     chosen.sort(key=lambda row: (-row.times.created, row.namespace, row.name))

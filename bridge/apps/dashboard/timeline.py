@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
-from bridge.apps.dashboard.rows import FAILED, RUNNING, STARTING, WAITING, PodRow, Times, seconds
+from bridge.apps.view.pod_view import FAILED, RUNNING, STARTING, WAITING, PodView, Times, seconds
 
 LEAST = 0.6
 """Smallest width of a segment in percent of the axis, so that a short step is visible."""
@@ -52,7 +52,7 @@ class Step:
     """Order of steps in the same second: the API server and sites have times in whole seconds, Events have more."""
 
 
-def axis(rows: Sequence[PodRow], now: float) -> Axis:
+def axis(rows: Sequence[PodView], now: float) -> Axis:
     """Return the axis for the bars of some pods: from the oldest creation (at most :data:`SPAN`) to the last end."""
     end = max((now if row.open else row.times.ended or row.times.created for row in rows), default=now)
     begin = min((row.times.created for row in rows), default=now)
@@ -79,7 +79,7 @@ def segments(times: Times, state: str, over: Axis, now: float) -> list[Segment]:
     return result
 
 
-def steps(pod: Mapping[str, Any], row: PodRow, events: Iterable[Mapping[str, Any]]) -> list[Step]:
+def steps(pod: Mapping[str, Any], row: PodView, events: Iterable[Mapping[str, Any]]) -> list[Step]:
     """Return what happened to a pod on both sides, oldest first; steps without a time are last.
 
     ``events`` are raw Events of ``events.k8s.io/v1``, oldest first. The API server knows the batch system from

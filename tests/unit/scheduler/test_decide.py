@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from bridge import clock, names
+from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import ApiVersion, Node
 from bridge.workload import eligibility, links
 from scheduler import pod_actions, pod_decide, rules
@@ -368,6 +369,17 @@ def test_a_waiting_pod_is_told_slurms_reason_once():
     assert tell.message == "Slurm job 5 is pending in partition main: Resources, estimated start 1970-01-02T00:00:00Z"
     told = [{"type": "PodScheduled", "status": "False", "reason": tell.reason, "message": tell.message}]
     assert look([pod(job=5, conditions=told)], snapshot(entry), states, now=1005) == []
+
+
+def test_a_waiting_pod_is_told_what_its_job_asks_for_and_that_its_start_is_unknown():
+    asks = Allotment(1, 512000)
+    entry = observed(5, "PENDING", reason="Resources", start_time=1000 + 365 * 86400.0, request=asks)
+    states = PodStates()
+    assert look([pod(job=5)], snapshot(entry), states, now=1000) == []
+    assert one([pod(job=5)], snapshot(entry), states, now=1004).message == (
+        "Slurm job 5 is pending: Resources, estimated start unknown: the jobs ahead have no time limit; "
+        "it asks for 1 CPU, 500 GiB"
+    )
 
 
 def test_excluded_nodes_that_slurm_did_not_take_keep_no_pod_from_a_new_job():

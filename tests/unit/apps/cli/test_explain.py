@@ -9,7 +9,7 @@ from bridge import names
 from bridge.apps.cli import explain
 from bridge.apps.cli.dashboard_command import PageSession
 from bridge.apps.cli.session import CommandSession
-from bridge.apps.dashboard import rows
+from bridge.apps.view import pod_view
 from bridge.config.hub import Config
 from bridge.slurm.models import GroupRef, Job, JobLink
 
@@ -49,13 +49,13 @@ class Session(CommandSession):
             return {"items": pods if path == "/api/v1/namespaces/hpc/pods" else []}
 
         self.config, self.kube = Config(), SimpleNamespace(get=get)
-        self.slurm = SimpleNamespace(jobs=lambda: list(jobs), nodes=list)
+        self.slurm = SimpleNamespace(jobs=lambda **_: list(jobs), nodes=list)
 
 
 def page(pods):
     """Return the session of the web page."""
     viewer = SimpleNamespace(client=None, identity="ann")
-    return PageSession(Config(), viewer, [], [rows.row(pod) for pod in pods], None)
+    return PageSession(Config(), viewer, [], [pod_view.of(pod) for pod in pods], None)
 
 
 @pytest.mark.parametrize("session", [Session, page])
@@ -99,7 +99,7 @@ def test_each_member_shows_the_position_the_reason_and_the_start_of_the_job_of_i
             "priority 10: position 2 of 3 in partition main",
             "estimated start: 2026-01-01T00:00:00Z",
         ]
-        assert report["next"] == "squeue -j 9 --start"
+        assert report["next"] == ""
         assert report["not_read"] == []
 
 

@@ -6,7 +6,7 @@ from bridge.apps.dashboard.changes import Changes
 from bridge.apps.dashboard.dashboard_app import make_app
 from bridge.apps.dashboard.page_access import LocalAccess, Viewer
 from bridge.apps.dashboard.pages import Explanation, Pages, Sources
-from bridge.apps.dashboard.rows import keep
+from bridge.apps.view.pod_view import keep
 from bridge.clock import SystemClock
 from bridge.errors import KubeNotFoundError
 

@@ -19,7 +19,7 @@ from bridge.kube.user_client import without_credentials
 from controllers.kubelet.authentication import TokenAuthenticator
 from tests.fakes.clock import FakeClock
 from tests.unit.apps.dashboard.conftest import HOST, Site
-from tests.unit.apps.dashboard.test_rows import pod
+from tests.unit.apps.view.test_pod_view import pod
 
 LONG = random.Random(7).randbytes(3 * 2**10).hex()
 

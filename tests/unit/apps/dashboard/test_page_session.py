@@ -9,7 +9,7 @@ from bridge.apps.cli.dashboard_command import MOST_READS, REMEMBER, PageSession,
 from bridge.apps.dashboard.page_access import Viewer
 from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError, KubeUnavailableError
-from tests.unit.apps.dashboard.test_rows import pod, scheduled
+from tests.unit.apps.view.test_pod_view import pod, scheduled
 
 ALL_PODS = "/api/v1/pods"
 VOLUMES = "/api/v1/persistentvolumes"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.unit.apps.dashboard.conftest import Site
-from tests.unit.apps.dashboard.test_rows import pod, scheduled, terminated
+from tests.unit.apps.view.test_pod_view import pod, scheduled, terminated
 
 hostile = st.text(st.sampled_from("<>&\"'/=`{}%;:\\ \n\t\u2028éabc-script"), min_size=1, max_size=40) | st.sampled_from(
     ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7*7 }}", "' onclick='x", "javascript:alert(1)"]

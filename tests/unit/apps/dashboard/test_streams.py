@@ -6,7 +6,7 @@ from bridge.apps.dashboard.changes import KEEP_ALIVE, LIFE, Changes, Feed
 from bridge.apps.dashboard.dashboard_app import STREAMS_PER_USER
 from bridge.apps.dashboard.page_access import Viewer
 from tests.fakes.clock import FakeClock
-from tests.unit.apps.dashboard.test_rows import pod
+from tests.unit.apps.view.test_pod_view import pod
 
 
 def be(opened, name):

@@ -1,4 +1,4 @@
-"""What the web page keeps of each pod: no environment, no volumes, no annotations. Pure."""
+"""A pod as users see it: its state, why it has it, its place, job, owner and times; no environment. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
+from bridge.apps.view.wait_reasons import GATED, NOT_PROCESSED
 from bridge.clock import parse_rfc3339
 from bridge.kube.prune import IDENTITY, LAST_APPLIED, Object, pick
 from bridge.workload import links, pods, resources
 
 WAITING, STARTING, RUNNING, SUCCEEDED, FAILED = STATES = ("waiting", "starting", "running", "succeeded", "failed")
-NO_REASON = "NotProcessedYet"
-"""The reason of a waiting pod for which no scheduler has written a condition."""
-GATED = "SchedulingGated"
 MESSAGE = 240
-"""Characters of a message that a row keeps; the page of the pod has all of it."""
+"""Characters of a message that a view keeps; the report on the pod has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class PodRow:
+class PodView:
     """One pod. ``node`` is empty before the binding; ``job`` is the Slurm job or ``<pool>/<job>``, empty without one.
 
     ``memory`` is in bytes; ``devices`` are the extended resources that the pod requests. ``group`` is the key of its
@@ -60,10 +58,10 @@ class PodRow:
 
 
 def keep(pod: Object) -> Object:
-    """Return the part of a pod that the cache keeps: its identity and its :class:`PodRow` under ``row``."""
+    """Return the part of a pod that the cache of the web page keeps: its identity and its view under ``view``."""
     metadata = pick(pod["metadata"], IDENTITY[:4])
     metadata["namespace"] = sys.intern(metadata.get("namespace", ""))
-    return {"metadata": metadata, "row": row(pod)}
+    return {"metadata": metadata, "view": of(pod)}
 
 
 def keep_node(node: Object) -> Object:
@@ -74,14 +72,14 @@ def keep_node(node: Object) -> Object:
     return {**node, "metadata": metadata, "status": status}
 
 
-def row(pod: Mapping[str, Any]) -> PodRow:
-    """Return the row of a pod."""
+def of(pod: Mapping[str, Any]) -> PodView:
+    """Return the view of a pod."""
     spec = pod.get("spec") or {}
     metadata = pod["metadata"]
     requests = _requests(spec)
     state = state_of(pod)
     reason, message = _reason(pod, state)
-    return PodRow(
+    return PodView(
         namespace=sys.intern(metadata.get("namespace", "")),
         name=metadata["name"],
         state=state,
@@ -107,6 +105,11 @@ def state_of(pod: Mapping[str, Any]) -> str:
     if not (pod.get("spec") or {}).get("nodeName"):
         return WAITING
     return RUNNING if phase == "Running" else STARTING
+
+
+def phase(pod: Mapping[str, Any]) -> str:
+    """Return the phase of a pod as kubectl prints it."""
+    return "Terminating" if pods.is_deleted(pod) else str((pod.get("status") or {}).get("phase", ""))
 
 
 def times(pod: Mapping[str, Any]) -> Times:
@@ -165,7 +168,7 @@ def _reason(pod: Mapping[str, Any], state: str) -> tuple[str, str]:
         if pods.is_gated(pod):
             gates = ", ".join(str(gate.get("name")) for gate in pod["spec"]["schedulingGates"])
             return GATED, f"scheduling gates: {gates}"
-        return str(waiting.get("reason") or NO_REASON), str(waiting.get("message") or "")
+        return str(waiting.get("reason") or NOT_PROCESSED), str(waiting.get("message") or "")
     if state == RUNNING:
         for kind in (names.INTERNAL_ERROR, names.JOB_MISSING, names.JOB_SUSPENDED):
             held = pods.condition(pod, kind)
@@ -176,9 +179,19 @@ def _reason(pod: Mapping[str, Any], state: str) -> tuple[str, str]:
         return str(container.get("reason") or ""), str(container.get("message") or "")
     if status.get("reason") or state == SUCCEEDED:
         return str(status.get("reason") or ""), str(status.get("message") or "")
-    ends = (s["terminated"] for s in _states(status) if s.get("terminated"))
-    end: Mapping[str, Any] = next((end for end in ends if end.get("exitCode")), {})
-    return str(end.get("reason") or ""), f"exit code {end['exitCode']}" if end else ""
+    name, end = failed_container(pod)
+    return str(end.get("reason") or ""), f"container {name}: exit code {end['exitCode']}" if end else ""
+
+
+def failed_container(pod: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the name and the end of the first container that has failed; empty if none has."""
+    status = pod.get("status") or {}
+    for kind in ("containerStatuses", "initContainerStatuses"):
+        for entry in status.get(kind) or ():
+            end = (entry.get("state") or {}).get("terminated") or {}
+            if end.get("exitCode"):
+                return str(entry.get("name") or ""), end
+    return "", {}
 
 
 def _states(status: Mapping[str, Any], key: str = "state") -> Iterator[Mapping[str, Any]]:

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from bridge import names
-from bridge.apps.cli import explain, explain_objects
-from bridge.apps.cli.job_records import records
+from bridge.apps.cli import explain_objects
+from bridge.apps.view import job_view
+from bridge.apps.view.job_view import lines, records
 from bridge.config.hub import Config
 from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, PodRef
 
@@ -101,9 +102,9 @@ def test_the_position_of_a_pending_job():
     own = waiting(5, 10)
     others = [waiting(1, 11), waiting(2, 10), waiting(6, 10), waiting(3, 0), waiting(4, 99, "gpu,main")]
     others += [waiting(7, 99, "gpu"), waiting(8, 99, state="RUNNING")]
-    line = explain._position(own, [own, *others])
+    line = job_view._position(own, [own, *others])
     assert line == "priority 10: position 4 of 5 in partition main"
-    assert "held" in explain._position(waiting(9, 0), others)
+    assert "held" in job_view._position(waiting(9, 0), others)
 
 
 def test_ended_jobs_are_left_out_unless_they_disagree_with_a_pod():
@@ -122,7 +123,7 @@ def test_explain_shows_each_component_of_a_heterogeneous_job():
         JobPart(14, frozenset({"RUNNING"}), ("node-1", "node-2"), "b", "node-[3-4]"),
     )
     whole = Job(13, frozenset({"RUNNING"}), nodes=("node-0", "node-1", "node-2"), parts=parts)
-    assert explain.slurm_lines(whole, [whole])[-2:] == [
+    assert lines(whole, [whole], 0)[-2:] == [
         "component 13 is RUNNING on node-0",
         "component 14 is RUNNING on node-1,node-2, excluded nodes: node-3,node-4",
     ]

@@ -1,4 +1,4 @@
-"""The rows of pods, and the numbers and bars that are made of them."""
+"""The views of pods, and the numbers and bars that are made of them."""
 
 import json
 
@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bridge.apps.dashboard import dashboard_app, overview, selection, timeline
-from bridge.apps.dashboard.rows import STATES, Times, keep, keep_node, row
+from bridge.apps.view import node_view, pod_view
+from bridge.apps.view.pod_view import STATES, Times, keep, keep_node
 from tests import builders
 from tests.builders import container
 
@@ -37,29 +38,29 @@ def terminated(code, at="2026-11-23T11:00:00Z"):
 
 class TestRows:
     def test_a_waiting_pod_has_the_reason_of_its_condition(self):
-        found = row(pod(conditions=[scheduled("False", "SlurmPending", "Slurm job 14 is pending: Priority")]))
+        found = pod_view.of(pod(conditions=[scheduled("False", "SlurmPending", "Slurm job 14 is pending: Priority")]))
         assert (found.state, found.reason) == ("waiting", "SlurmPending")
         assert found.message == "Slurm job 14 is pending: Priority"
         assert found.times == Times(ZERO)
 
     def test_a_pod_without_a_condition_says_that_no_scheduler_has_seen_it(self):
-        assert row(pod()).reason == "NotProcessedYet"
+        assert pod_view.of(pod()).reason == "NotProcessedYet"
 
     def test_a_bound_pod_that_waits_at_its_site_has_the_reason_of_its_container(self):
         waiting = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating", "message": "queued as job 7"}}}
-        found = row(pod(node="alpha", conditions=[scheduled()], containers=[waiting]))
+        found = pod_view.of(pod(node="alpha", conditions=[scheduled()], containers=[waiting]))
         assert (found.state, found.message) == ("starting", "queued as job 7")
         assert found.times == Times(ZERO, ZERO + 60)
 
     def test_an_ended_pod_has_its_times_and_its_exit_code(self):
-        found = row(pod(phase="Failed", node="alpha", conditions=[scheduled()], containers=[terminated(7)]))
-        assert (found.state, found.reason, found.message) == ("failed", "Error", "exit code 7")
+        found = pod_view.of(pod(phase="Failed", node="alpha", conditions=[scheduled()], containers=[terminated(7)]))
+        assert (found.state, found.reason, found.message) == ("failed", "Error", "container main: exit code 7")
         assert found.times == Times(ZERO, ZERO + 60, ZERO + 120, ZERO + 3600)
 
     def test_a_restarted_pod_runs_since_its_first_known_start(self):
         running = {"running": {"startedAt": "2026-11-23T11:00:10Z"}}
         restarted = {"name": "main", "state": running, "lastState": terminated(7)["state"], "restartCount": 1}
-        found = row(pod(phase="Running", node="n", conditions=[scheduled()], containers=[restarted]))
+        found = pod_view.of(pod(phase="Running", node="n", conditions=[scheduled()], containers=[restarted]))
         assert (found.state, found.reason) == ("running", "")
         assert found.times == Times(ZERO, ZERO + 60, ZERO + 120)
         bar = timeline.segments(found.times, found.state, timeline.axis([found], ZERO + 7200), ZERO + 7200)
@@ -69,12 +70,12 @@ class TestRows:
         waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}
         crashed = {"name": "main", "state": waiting, "lastState": terminated(7)["state"], "restartCount": 9}
         raw = pod(phase="Running", node="n", conditions=[scheduled()], containers=[{"name": "other"}, crashed])
-        found = row(raw)
+        found = pod_view.of(raw)
         assert (found.state, found.reason, found.message) == ("running", "CrashLoopBackOff", "back-off 5m0s")
         assert found.times == Times(ZERO, ZERO + 60, ZERO + 120)
         suspended = {"type": "bridge.vk.io/JobSuspended", "status": "True", "reason": "JobSuspended"}
         raw["status"]["conditions"].append(suspended)
-        assert row(raw).reason == "JobSuspended"
+        assert pod_view.of(raw).reason == "JobSuspended"
 
     def test_the_cache_keeps_no_environment(self):
         kept = keep(pod())
@@ -90,10 +91,10 @@ class TestRows:
 class TestOverview:
     def test_reasons_are_counted_and_the_longest_wait_is_named(self):
         later = {"creationTimestamp": "2026-11-23T12:00:00Z"}
-        young = row(pod("young", conditions=[scheduled("False", "SlurmPending")], **later))
-        old = row(pod("old", conditions=[scheduled("False", "SlurmPending", "Priority")]))
-        other = row(pod("other"))
-        found = overview.reasons([young, other, old, row(pod("runs", phase="Running", node="n"))])
+        young = pod_view.of(pod("young", conditions=[scheduled("False", "SlurmPending")], **later))
+        old = pod_view.of(pod("old", conditions=[scheduled("False", "SlurmPending", "Priority")]))
+        other = pod_view.of(pod("other"))
+        found = overview.reasons([young, other, old, pod_view.of(pod("runs", phase="Running", node="n"))])
         assert [(reason.name, reason.count) for reason in found] == [("SlurmPending", 2), ("NotProcessedYet", 1)]
         assert (found[0].oldest.name, found[0].message) == ("old", "Priority")
 
@@ -106,8 +107,11 @@ class TestOverview:
             return {"metadata": {"name": name, "labels": labels}, "status": status}
 
         objects = [node("n1", {}), node("alpha", {"bridge.vk.io/pool": "alpha"})]
-        rows = [row(pod("a", phase="Running", node="alpha")), row(pod("b", phase="Succeeded", node="alpha"))]
-        pools, nodes = overview.nodes(objects, rows)
+        rows = [
+            pod_view.of(pod("a", phase="Running", node="alpha")),
+            pod_view.of(pod("b", phase="Succeeded", node="alpha")),
+        ]
+        pools, nodes = node_view.nodes(objects, rows)
         assert [use.name for use in (*pools, *nodes)] == ["alpha", "n1"]
         amounts = {one.name: (one.used, one.offered) for one in pools[0].amounts}
         assert amounts == {"cpu": (2, 8), "memory": (2**30, 4 * 2**30), "nvidia.com/gpu": (1, 2), "pods": (1, 110)}
@@ -116,12 +120,12 @@ class TestOverview:
     def test_a_node_that_is_not_ready_says_why(self):
         condition = {"type": "Ready", "status": "False", "reason": "SiteSilent", "message": "last heard at 10:00"}
         silent = {"metadata": {"name": "n"}, "status": {"conditions": [condition]}}
-        assert overview.nodes([silent], [])[1][0].problem == "SiteSilent: last heard at 10:00"
+        assert node_view.nodes([silent], [])[1][0].problem == "SiteSilent: last heard at 10:00"
 
 
 class TestSelection:
     def test_filters_select_and_pages_are_bounded(self):
-        rows = [row(pod(f"p{number:04}")) for number in range(120)]
+        rows = [pod_view.of(pod(f"p{number:04}")) for number in range(120)]
         found = selection.page(rows, selection.Filters(number=99))
         assert (found.total, found.number, found.pages, len(found.rows)) == (120, 3, 3, 20)
         assert selection.page(rows, selection.Filters(text="p0007")).total == 1
@@ -141,7 +145,7 @@ times = st.floats(0, 4e9)
 
 class TestTimeline:
     def test_the_segments_of_a_life(self):
-        entry = row(pod(phase="Succeeded", node="n", conditions=[scheduled()], containers=[terminated(0)]))
+        entry = pod_view.of(pod(phase="Succeeded", node="n", conditions=[scheduled()], containers=[terminated(0)]))
         over = timeline.axis([entry], ZERO + 9999)
         assert (over.begin, over.end) == (ZERO, ZERO + 3600)
         found = timeline.segments(entry.times, entry.state, over, ZERO + 9999)
@@ -163,7 +167,7 @@ class TestTimeline:
             {"reason": "SlurmPending", "note": "job 14", "eventTime": "2026-11-23T10:00:30Z", "metadata": {}},
             {"reason": "Pulled", "note": "image", "eventTime": "2026-11-23T10:01:30Z", "metadata": {}},
         ]
-        found = timeline.steps(raw, row(raw), events)
+        found = timeline.steps(raw, pod_view.of(raw), events)
         assert [(step.side, step.name) for step in found] == [
             ("Kubernetes", "Created"),
             ("batch system", "SlurmPending"),
@@ -176,7 +180,7 @@ class TestTimeline:
         raw = pod(phase="Running", node="n", conditions=[scheduled()])
         start = f"2026-11-23T{'09' if minute == '59' else '10'}:{minute}:30Z"
         raw["metadata"].setdefault("annotations", {})["bridge.vk.io/slurm-job-start"] = start
-        found = [(step.side, step.name) for step in timeline.steps(raw, row(raw), [])]
+        found = [(step.side, step.name) for step in timeline.steps(raw, pod_view.of(raw), [])]
         allocated = [("batch system", "Allocated")] if shown else []
         assert found == [("Kubernetes", "Created"), *allocated, ("Kubernetes", "Bound")]
 

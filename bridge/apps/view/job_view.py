@@ -1,4 +1,4 @@
-"""``podbridge get jobs``: the Slurm jobs of this cluster beside their pods, and where the two sides disagree. Pure.
+"""A Slurm job as users see it: what it asks for, why it waits, its pods, and where the two sides disagree. Pure.
 
 A pod and its job are read one after the other. A pod that starts or ends meanwhile can show a problem that is gone in
 the next answer.
@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bridge import clock
-from bridge.slurm import states
-from bridge.slurm.models import Job, JobLink, PodRef
+from bridge import clock, job_ends
+from bridge.apps.view import pod_view
+from bridge.slurm import job_words, states
+from bridge.slurm.allotments import Allotment
+from bridge.slurm.models import Job, JobLink, Node, PodRef
 from bridge.workload import links, pods, translate
 
 Record = dict[str, Any]
+RELEASED = "released"
+"""The state of a job that podbridge has cancelled after the end of its pods; ``CANCELLED`` in Slurm."""
 
 
 def records(
@@ -66,11 +70,11 @@ def _of_job(
     there = [by_uid[ref.uid] for ref in refs if ref.uid in by_uid]
     return {
         "job": job.job_id,
-        "state": "+".join(sorted(job.states)),
+        "state": RELEASED if _is_released(job, there) else "+".join(sorted(job.states)),
         "partition": job.partition,
         "node": ",".join(job.nodes),
         "pods": ",".join(link.names),
-        "phase": ",".join(sorted({_phase(pod) for pod in there})),
+        "phase": ",".join(sorted({pod_view.phase(pod) for pod in there})),
         "reason": job.reason,
         "problem": "; ".join(filter(None, problems)),
         "pod_node": ",".join(sorted({node for pod in there if (node := pod["spec"].get("nodeName"))})),
@@ -86,14 +90,17 @@ def _of_pod(pod: pods.Pod, problem: str) -> Record:
     return dict.fromkeys(fields, "") | {
         "job": pods.job_id(pod),
         "pods": pods.key(pod),
-        "phase": _phase(pod),
+        "phase": pod_view.phase(pod),
         "problem": problem,
         "pod_node": pod["spec"].get("nodeName", ""),
     }
 
 
-def _phase(pod: pods.Pod) -> str:
-    return "Terminating" if pods.is_deleted(pod) else str((pod.get("status") or {}).get("phase", ""))
+def _is_released(job: Job, there: Iterable[pods.Pod]) -> bool:
+    """Whether podbridge has cancelled the job because its pods had ended or were deleted: Slurm shows no difference."""
+    cancelled = states.end_of(job.states) is job_ends.CANCELLED
+    reasons = {(pod.get("status") or {}).get("reason") for pod in there if pods.is_finished(pod)}
+    return cancelled and job_ends.CANCELLED.reason not in reasons
 
 
 def _problem(job: Job, ref: PodRef, pod: pods.Pod | None, slurm_names: Mapping[str, str]) -> str:
@@ -130,3 +137,51 @@ def _without_job(pod: pods.Pod, slurm_names: Mapping[str, str]) -> str:
     if pods.is_bound(pod) and pod["spec"]["nodeName"] in slurm_names:
         return "the pod is bound without a job"
     return ""
+
+
+def lines(job: Job, everyone: Iterable[Job], now: float) -> list[str]:
+    """Return what the job asks for, its state, Slurm's reason, its nodes and components, its position and its start."""
+    result = [f"job {job.job_id} is {'+'.join(sorted(job.states))} in partition {job.partition or '?'}"]
+    if amounts := job_words.amounts(job.request):
+        result.append(f"asks for: {amounts}")
+    if job.reason:
+        result.append(f"reason: {job.reason}{f' ({job.description})' if job.description else ''}")
+    if job.time_limit:
+        result.append(f"time limit: {job_words.minutes(job.time_limit)}")
+    if job.nodes:
+        result.append(f"nodes: {','.join(job.nodes)}")
+    for part in job.parts:
+        nodes = f" on {','.join(part.nodes)}" if part.nodes else ""
+        excluded = f", excluded nodes: {','.join(part.excluded_nodes)}" if part.excluded_nodes else ""
+        result.append(f"component {part.job_id} is {'+'.join(sorted(part.states))}{nodes}{excluded}")
+    if states.is_pending(job.states):
+        result.append(_position(job, everyone))
+        result.append(f"estimated start: {job_words.expected_start(job, now) or 'not computed by Slurm yet'}")
+    elif job.start_time:
+        result.append(f"started: {clock.rfc3339(job.start_time)}")
+        if states.is_allocated(job.states) and now < job.end_time < now + job_words.UNLIMITED:
+            result.append(f"time left: {job_words.minutes((job.end_time - now) / 60)}")
+    if job.excluded_nodes and not job.parts:
+        result.append(f"excluded nodes: {','.join(job.excluded_nodes)}")
+    return result
+
+
+def _position(job: Job, everyone: Iterable[Job]) -> str:
+    """Return the position of a pending job among the pending jobs of its partitions that are not held.
+
+    Slurm considers jobs by priority, then by id; backfill can start a job before others.
+    """
+    if not job.priority:
+        return "priority 0: the job is held"
+    partitions = set(job.partition.split(","))
+    pending = [other for other in everyone if other.priority and states.is_pending(other.states)]
+    queue = [other for other in pending if partitions & set(other.partition.split(","))]
+    ahead = sum((-other.priority, other.job_id) < (-job.priority, job.job_id) for other in queue)
+    return f"priority {job.priority}: position {ahead + 1} of {len(queue)} in partition {job.partition or '?'}"
+
+
+def default_memory(asks: Allotment, nodes: Iterable[Node]) -> tuple[bool, str]:
+    """Return whether the job of a pod that requests no memory asks for all of a node, and in words what it asks for."""
+    whole = any(asks.memory_mib >= node.memory_mib - node.reserved_mib > 0 for node in nodes)
+    amount = "all memory of a node" if whole else "the default memory of the partition"
+    return whole, f"the pod requests no memory, so Slurm gives it {amount}"

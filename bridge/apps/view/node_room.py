@@ -1,0 +1,195 @@
+"""Whether a waiting pod fits on each node: never, not now, or now; who holds what it needs, and until when. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+from bridge import clock, gres_text
+from bridge.slurm import job_words, states
+from bridge.slurm.allotments import Allotment
+from bridge.slurm.models import Job, Node
+from bridge.workload import eligibility, quantity, resources
+from bridge.workload.eligibility import NodeView
+
+SHOWN = 6
+"""Nodes that are named for each answer; the others are counted."""
+HOLDERS = 3
+"""Jobs that are named as holders of a node, the largest first."""
+FITS, BUSY, NEVER = "fits now", "no room now", "never fits"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A node's answer to a pod: one of ``FITS``, ``BUSY`` and ``NEVER``, and the reason."""
+
+    node: str
+    answer: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSide:
+    """What Slurm knows: nodes by name, the jobs that run, and what the pod's job asks for on one node and where."""
+
+    nodes: Mapping[str, Node]
+    jobs: Sequence[Job] = ()
+    asks: Allotment | None = None
+    partitions: frozenset[str] = frozenset()
+
+
+def rooms(
+    spec: Mapping[str, Any],
+    requests: resources.Resources,
+    views: Iterable[NodeView],
+    slurm: SlurmSide | None,
+    now: float,
+    volumes: Callable[[NodeView], str] = lambda _: "",
+) -> list[Room]:
+    """Return the answers of the nodes. ``slurm``: ``None`` if it is not known; else nodes without it are left out.
+
+    ``requests`` are those of the pod on a node; ``volumes`` returns why its volumes exclude a node.
+    """
+    asks = slurm.asks if slurm is not None and slurm.asks is not None else _least(requests)
+    holders = _holders(slurm.jobs) if slurm is not None else {}
+    answers = []
+    for view in views:
+        other = slurm.nodes.get(view.slurm_name) if slurm is not None else None
+        if slurm is not None and other is None:
+            continue
+        awake = eligibility.once_up(view) if other is not None and states.is_asleep(other.states) else view
+        # a node that refuses the pod even while it is empty and open refuses it for good
+        empty = replace(eligibility.once_up(awake), cordoned=False, taken={})
+        never = eligibility.refusal(spec, requests, empty) or volumes(view)
+        busy = eligibility.refusal(spec, requests, awake)
+        text = ""
+        if other is not None and slurm is not None:
+            never = never or _never(other, asks, slurm.partitions)
+            text = _in_slurm(other, asks, holders.get(other.name, ()), now)
+            is_free = text.startswith("free")
+            busy = busy or ("" if is_free else text)
+        if never:
+            answers.append(Room(view.name, NEVER, never))
+        elif busy:
+            answers.append(Room(view.name, BUSY, busy))
+        else:
+            answers.append(Room(view.name, FITS, text))
+    return answers
+
+
+def lines(answers: Sequence[Room]) -> list[str]:
+    """Return the answers as lines: those that fit first, nodes with the same answer together."""
+    result = []
+    for answer in (FITS, BUSY, NEVER):
+        same: dict[str, list[str]] = {}
+        for room in answers:
+            if room.answer == answer:
+                same.setdefault(room.text, []).append(room.node)
+        texts = sorted(same, key=lambda text: -len(same[text])) if answer == NEVER else list(same)
+        for text in texts[:SHOWN]:
+            names = same[text]
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            result.append(f"{', '.join(names[:SHOWN])}{more}: {answer}{f': {text}' if text else ''}")
+        if rest := sum(len(same[text]) for text in texts[SHOWN:]):
+            result.append(f"{rest} more nodes: {answer}")
+    return result
+
+
+def _least(requests: resources.Resources) -> Allotment:
+    """Return what the job of the requests will ask for at least: Slurm adds its defaults."""
+    memory = quantity.mebibytes(requests.get("memory", Decimal(0)))
+    return Allotment(max(1, quantity.whole(requests.get("cpu", Decimal(0)))), memory)
+
+
+def _never(node: Node, asks: Allotment, partitions: frozenset[str]) -> str:
+    if partitions and partitions.isdisjoint(node.partitions):
+        return f"not in partition {','.join(sorted(partitions))}"
+    return " and ".join(f"the job asks for {want}, the node has {whole}" for want, _, whole in _short(node, asks, {}))
+
+
+def _in_slurm(node: Node, asks: Allotment, holders: Sequence[tuple[str, Allotment, float]], now: float) -> str:
+    """Return what is free, or why the node has no room now and who holds it."""
+    reason = f": {node.reason}" if node.reason else ""
+    if states.is_drained(node.states):
+        return f"{'+'.join(sorted(node.states))} in Slurm{reason}"
+    held = {"cpu": float(node.held_cpus), "memory": float(node.held_mib), **_gres(node.held_gres)}
+    short = _short(node, asks, held)
+    if not short:
+        memory = job_words.memory(max(0, node.memory_mib - node.reserved_mib - node.held_mib))
+        return f"free: {_cpus(node) - node.held_cpus} of {_cpus(node)} CPUs, {memory}"
+    free = ", ".join(f"{have} of {whole} free" for _, have, whole in short)
+    ends = [end for _, _, end in holders if now < end < now + job_words.UNLIMITED]
+    until = f" until {clock.rfc3339(min(ends))[:16]}Z" if ends else ""
+    return f"{free}{until}{_held_by(node, holders)}"
+
+
+def _short(node: Node, asks: Allotment, held: Mapping[str, float]) -> list[tuple[str, str, str]]:
+    """Return of each resource that is too little for the job: what it asks for, what is free, what the node has."""
+    result = []
+    cpus, memory = _cpus(node), node.memory_mib - node.reserved_mib
+    if asks.cpus > cpus - held.get("cpu", 0):
+        result.append((_count(asks.cpus), f"{cpus - held.get('cpu', 0):.0f}", _count(cpus)))
+    if asks.memory_mib > memory - held.get("memory", 0):
+        free = job_words.memory(max(0.0, memory - held.get("memory", 0)))
+        result.append((job_words.memory(asks.memory_mib), free, f"{job_words.memory(memory)} of memory"))
+    devices = _gres(node.gres)
+    for name, count in asks.gres or ():
+        whole = _matching(devices, name)
+        free_devices = whole - _matching(held, name)
+        if count > free_devices:
+            result.append((f"{name}:{count}", f"{free_devices:.0f}", f"{whole:.0f} {name}"))
+    return result
+
+
+def _count(cpus: float) -> str:
+    return f"{cpus:.0f} CPU{'s' if cpus != 1 else ''}"
+
+
+def _cpus(node: Node) -> int:
+    return node.usable_cpus or node.cpus
+
+
+def _gres(text: str) -> dict[str, float]:
+    """Return the devices by ``name`` or ``name:type``, as a node shows them; empty if they cannot be read."""
+    try:
+        read = [gres_text.read(part) for part in gres_text.listed(text)]
+    except ValueError:
+        return {}
+    return {gres.kind: float(gres.count) for gres in read}
+
+
+def _matching(counts: Mapping[str, float], name: str) -> float:
+    return sum(count for kind, count in counts.items() if kind == name or kind.startswith(f"{name}:"))
+
+
+def _holders(jobs: Iterable[Job]) -> dict[str, list[tuple[str, Allotment, float]]]:
+    """Return by node who holds what of it until when: the pods or groups of podbridge, an empty name for other jobs."""
+    result: dict[str, list[tuple[str, Allotment, float]]] = {}
+    for job in jobs:
+        if not states.is_allocated(job.states) or not job.nodes:
+            continue
+        whole = job.allotment or Allotment()
+        by_node = dict(whole.nodes)
+        even = Allotment(whole.cpus // len(job.nodes), whole.memory_mib / len(job.nodes))
+        name = job.link.names[0] if job.link is not None else ""
+        for node in job.nodes:
+            result.setdefault(node, []).append((name, by_node.get(node, even), job.end_time))
+    return result
+
+
+def _held_by(node: Node, holders: Sequence[tuple[str, Allotment, float]]) -> str:
+    """Return who holds the node; what no pod holds is that of other jobs, whatever their number."""
+    own = sorted(((name, amount) for name, amount, _ in holders if name), key=lambda item: -item[1].cpus)
+    parts = [f"{job_words.amounts(amount)} by {name}" for name, amount in own[:HOLDERS]]
+    if len(own) > HOLDERS:
+        rest = Allotment(
+            *(sum(values) for values in zip(*((a.cpus, a.memory_mib) for _, a in own[HOLDERS:]), strict=True))
+        )
+        parts.append(f"{job_words.amounts(rest)} by {len(own) - HOLDERS} more pods")
+    cpus = node.held_cpus - sum(amount.cpus for _, amount in own)
+    memory = node.held_mib - sum(amount.memory_mib for _, amount in own)
+    if cpus > 0 and (others := job_words.amounts(Allotment(cpus, max(0.0, memory)))):
+        parts.append(f"{others} by other jobs of Slurm")
+    return f"; held: {', '.join(parts)}" if parts else ""

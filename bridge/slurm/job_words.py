@@ -1,0 +1,39 @@
+"""A job in words that users read in conditions, in the terminal and on the web page. Pure."""
+
+from __future__ import annotations
+
+from bridge import clock
+from bridge.slurm.allotments import Allotment
+from bridge.slurm.models import Job
+
+UNLIMITED = 300 * 86400
+"""Seconds: Slurm counts a job without a time limit as one of a year, so a later start says nothing."""
+
+
+def amounts(given: Allotment | None) -> str:
+    """Return CPUs, memory and gres: ``1 CPU, 500 GiB, gpu:2``; empty if nothing is known."""
+    if given is None:
+        return ""
+    parts = [f"{given.cpus} CPU{'s' if given.cpus != 1 else ''}"] if given.cpus else []
+    parts += [memory(given.memory_mib)] if given.memory_mib else []
+    return ", ".join([*parts, *(f"{name}:{count}" for name, count in given.gres or () if count)])
+
+
+def memory(mib: float) -> str:
+    """Return an amount of memory: ``500 MiB``, ``1.5 GiB``."""
+    return f"{mib / 1024:.1f}".removesuffix(".0") + " GiB" if mib >= 1024 else f"{mib:.0f} MiB"
+
+
+def minutes(number: float) -> str:
+    """Return a time in minutes as Slurm writes it: ``1-02:30:00``, ``00:45:00``."""
+    days, rest = divmod(int(number), 1440)
+    return f"{f'{days}-' if days else ''}{rest // 60:02}:{rest % 60:02}:00"
+
+
+def expected_start(job: Job, now: float) -> str:
+    """Return when Slurm expects a pending job to start, in whole minutes; empty if it has not computed it."""
+    if not job.start_time:
+        return ""
+    if job.start_time > now + UNLIMITED:
+        return "unknown: the jobs ahead have no time limit"
+    return clock.rfc3339(job.start_time - job.start_time % 60)

@@ -1,0 +1,45 @@
+"""What a job asks for and when it starts, in words."""
+
+import pytest
+
+from bridge.slurm import job_words
+from bridge.slurm.allotments import Allotment, of_request
+from bridge.slurm.models import Job
+
+NOW = 1_767_225_600.0
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (None, ""),
+        (Allotment(), ""),
+        (Allotment(1, 512000), "1 CPU, 500 GiB"),
+        (Allotment(2, 1536, (("gpu:a100", 2),)), "2 CPUs, 1.5 GiB, gpu:a100:2"),
+        (Allotment(2, 100), "2 CPUs, 100 MiB"),
+    ],
+)
+def test_amounts(given, text):
+    assert job_words.amounts(given) == text
+
+
+def test_a_request_has_the_memory_that_slurm_adds():
+    asks = of_request(1, 2, 2, "cpu=1,mem=500G,node=1,billing=1", "gres/gpu:2", "", "")
+    assert job_words.amounts(asks) == "1 CPU, 500 GiB, gpu:4"
+
+
+@pytest.mark.parametrize(
+    ("start", "text"),
+    [
+        (0, ""),
+        (NOW + 61, "2026-01-01T00:01:00Z"),
+        (NOW + 365 * 86400, "unknown: the jobs ahead have no time limit"),
+    ],
+)
+def test_a_start_in_a_year_is_unknown(start, text):
+    assert job_words.expected_start(Job(1, frozenset({"PENDING"}), start_time=start), NOW) == text
+
+
+@pytest.mark.parametrize(("minutes", "text"), [(5, "00:05:00"), (90.9, "01:30:00"), (1530, "1-01:30:00")])
+def test_minutes_are_written_as_slurm_writes_them(minutes, text):
+    assert job_words.minutes(minutes) == text
