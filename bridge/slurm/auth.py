@@ -55,6 +55,7 @@ class TokenSource:
             status = path.stat()
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp != self._stamp:
+                # the stamp is stored after it: a file that cannot be read is read again at the next request
                 self._token = _clean(path.read_text())
                 self._stamp = stamp
         except (OSError, ValueError) as error:

@@ -36,6 +36,7 @@ class Cancellations:
     def sending(self, job_id: int) -> Iterator[None]:
         """Record a cancellation from its request on; also one whose outcome is unknown."""
         with self._lock:
+            # infinite while the request is in progress: no snapshot that begins meanwhile shows its effect for certain
             self._ended[job_id] = math.inf
         try:
             yield
@@ -55,6 +56,7 @@ class Cancellations:
         """
         with self._lock:
             if self._ended:
+                # a snapshot that began after the answer shows the cancellation, so the entry is not needed any more
                 self._ended = {job_id: ended for job_id, ended in self._ended.items() if ended >= began}
             return frozenset(self._ended)
 
@@ -142,6 +144,7 @@ def _read_if_ours(slurm: SlurmClient, job_id: int, cluster: str, keys: Iterable[
     except SlurmNotFoundError:
         return None
     required_keys = set(keys)
+    # the cluster too: the key of a group without an object is its name, which pods of another cluster may have
     if job.link is not None and job.link.cluster == cluster and required_keys <= set(job.link.keys):
         return job
     SLURM_CANCELS_REFUSED.inc()

@@ -45,6 +45,7 @@ def combined(parts: Sequence[States]) -> States:
     ended = [states for states in parts if end_of(states) is not None]
     if not ended:
         return frozenset().union(*parts)
+    # Slurm cancels the others after one has ended, so CANCELLED is the cause only if all components have it
     cause = min(ended, key=lambda states: ("CANCELLED" in states, "COMPLETED" in states))
     return cause if len(ended) == len(parts) else cause | COMPLETING
 
@@ -64,6 +65,7 @@ def joined(components: Iterable[Component]) -> list[Job]:
 def _joined(group: Mapping[int, Job]) -> Job:
     parts = [group[offset] for offset in sorted(group)]
     first, states = parts[0], combined([part.states for part in parts])
+    # only the comment says how many components there should be: slurmctld does not list one that it has forgotten
     lacks = min(group) > 0 or (first.link is not None and first.link.parts > len(parts))
     if lacks and end_of(states) is None:
         states = BROKEN | COMPLETING

@@ -58,6 +58,7 @@ class HintPace:
     def take(self, now: float, keep: Set[int] = frozenset()) -> bool:
         """Begin a poll, which serves all hints but those of the jobs to ``keep``; return whether it serves any."""
         with self._lock:
+            # jobs that run_hints() reads alone need no poll, and must not be taken from it
             served = self._needs_poll or (self._hinted and not self._jobs <= keep)
             self._jobs &= (
                 keep if not self._needs_poll else frozenset()

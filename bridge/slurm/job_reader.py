@@ -105,6 +105,7 @@ class JobReader:
     ) -> JobAnswers:
         if not self._client.version.job_states:
             return self._by_lists(last, expected, began)
+        # the next poll merges a requested list of all jobs, and a poll without a witness merges none
         if not leads or self.lists.is_requested or began - self._checked_at >= CHECK_PERIOD:
             alone = False
         state_list = self.lists.read(last, expected)
@@ -261,6 +262,7 @@ class JobReader:
                     missing_parts[part.job_id] = runs_long, part.allotment.cpus if part.allotment is not None else 0
         if not allotment_by_id and not missing_parts:
             return details
+        # those that have just started come first: the bind compares their resources with the pods
         part_ids = sorted(missing_parts, key=lambda part_id: missing_parts[part_id][0])[:MOST_SINGLES]
         cpus = {name: node.cpus for name, node in last.snapshot.nodes.items()}
         entries_by_id = at_once(ASKERS, self._read_allocation, tuple(part_ids))

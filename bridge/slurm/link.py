@@ -42,7 +42,7 @@ def decode(text: str) -> JobLink | None:
         refs = tuple(PodRef(pod["namespace"], pod["name"], pod["uid"]) for pod in data["pods"])
         link = JobLink(data["cluster"], refs, shape=data["shape"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+        return None  # in 22.05, the owner may write any text to the comment, also deeply nested JSON
     words = [link.cluster, *(word for pod in link.pods for word in (pod.namespace, pod.name, pod.uid))]
     valid = isinstance(link.shape, str) and all(isinstance(word, str) and word for word in words)
     return link if link.pods and valid else None
@@ -59,6 +59,7 @@ def _read_group(data: Mapping[str, Any]) -> JobLink | None:
         return None
     part, parts = data.get("part", 0), data.get("parts", 1)
     members, together = data["members"] if parts != 1 else 0, data["together"]
+    # not isinstance: true is an int in Python, and a number in no comment of podbridge
     if any(type(number) is not int for number in (size, part, parts, completed, members, together)):
         return None
     if min(size, together) < 1 or min(completed, members) < 0 or not 0 <= part < parts:

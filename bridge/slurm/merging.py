@@ -46,11 +46,13 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
     answered = answers.details.keys() | answers.started.keys()
     unread = {job_id for job_id in changed_jobs(last, states, expected) if job_id not in answered}
     unheard = {job_id for job_id in unread if job_id not in last.listed}
+    # nothing is decided at sequence 0: a job of the first list that is not read yet would seem not to exist
     complete = bool(before.sequence) or not unread or not answers.complete
     sequence = before.sequence + 1 if complete else 0
     list_began = last.list_began
     if answers.complete:
         list_began = answers.began if answers.list_began is None else answers.list_began
+    # list_began is 0 after forgotten(): a list from before an id was assigned again proves nothing
     earlier = before.listed_at if last.list_began else -math.inf
     listed_at = list_began if list_began and not unheard else earlier
     new_ids = answered | expected.keys()
@@ -75,9 +77,11 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
             if missing_job := _missing_job(observed_job, expectation, job_id, answers.began):
                 jobs[job_id] = missing_job
             continue
+        # the id belonged to a job of others before slurmctld assigned it again
         foreign.pop(job_id, None)
         if job.states != states[job_id] and detail is None:  # CONFIGURING has ended (query_plan)
             job = replace(job, states=states[job_id])
+        # another job with the id starts without confirmations: those of the former one would end its pod too early
         is_same_job = observed_job is not None and _is_same(observed_job.job, job)
         if detail is not None:
             detailed[job_id] = sequence
@@ -87,7 +91,10 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
     for job_id in [job_id for job_id in before.jobs.keys() | expected.keys() if job_id not in states]:
         if unlisted_job := _unlisted_job(job_id, before.jobs.get(job_id), expected.get(job_id), answers, cluster):
             jobs[job_id] = unlisted_job
+    # a request that was sent before an error may be carried out after it: its outcome is known SETTLE seconds after the
+    # first answer (rules.is_settled)
     settled = bool(before.sequence) and not before.error
+    # the scheduler submits no second job for a pod whose job may be among these (rules.is_unread)
     still_unread = {job_id: states[job_id] for job_id in unread if job_id not in answers.unknown}
     snapshot = replace(
         _snapshot(before, answers, jobs, sequence, settled),
@@ -145,6 +152,7 @@ def _snapshot(
         began=answers.began,
         settled_since=before.settled_since if settled else answers.began,
         jobs=jobs,
+        # most polls change no comment, and the index of thousands of jobs is kept
         by_uid=before.by_uid if _same_links(before.jobs, jobs) else by_uid(jobs),
         nodes=before.nodes if answers.nodes is None else answers.nodes,
         partitions=before.partitions if answers.partitions is None else answers.partitions,
@@ -185,6 +193,7 @@ def _current_job(
     ``answered_job``, which this poll has read, takes precedence over earlier data.
     """
     if answered_job is not None:
+        # no comment of this cluster: the job that podbridge knew under this id is over, although the id is listed
         return answered_job if answered_job.link is not None and answered_job.link.cluster == cluster else None
     if expectation is not None and expectation.sure:
         return (
@@ -246,6 +255,7 @@ def _unlisted_job(
         is_same_job = observed_job is not None and _is_same(observed_job.job, detail)
         return observed(observed_job if is_same_job else None, detail, answers.began)
     is_confirmed = observed_job is not None and observed_job.missing and observed_job.is_confirmed
+    # a confirmed absence is not requested again (query_plan), and counts on until FORGET_AFTER
     if job_id in answers.unknown or detail is not None or is_confirmed:
         return _missing_job(observed_job, expectation, job_id, answers.began)
     return observed_job
@@ -266,10 +276,12 @@ def observed(before: ObservedJob | None, job: Job, began: float) -> ObservedJob:
     """Return a job that was read now, with the number of answers in a row that reported the same end."""
     end = end_of(job.states)
     if end is None:
+        # the same object: the workload controller skips a pod whose job is the same object as before (Waiting)
         if before is not None and (before.job is job or before.job == job) and not before.confirmations:
             return before
         return ObservedJob(job)
     if before is None or before.missing or end_of(before.job.states) != end:
+        # also after another end: the answers in a row must be about the same one
         return ObservedJob(job, 1, since=began)
     return ObservedJob(job, min(before.confirmations + 1, CONFIRMATIONS), since=before.since)
 
@@ -289,6 +301,7 @@ def is_busy(snapshot: Snapshot) -> bool:
     for observed_job in snapshot.jobs.values():
         if observed_job.confirmations == 1 or (
             not observed_job.confirmations
+            # a job may stay suspended for days: no reason for several polls a second
             and "SUSPENDED" not in observed_job.job.states
             and phase(observed_job.job.states) in (Phase.PENDING, Phase.BETWEEN)
         ):

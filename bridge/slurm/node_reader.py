@@ -82,6 +82,7 @@ class NodeReader:
     def _read_changes(self, began: float, *, now: bool = False) -> None:
         if not now and began < self._due_at:
             return
+        # before the request: one that fails must not be repeated at once
         self._requested_at, self._due_at = began, began + PERIOD
         moment = 0 if now or began - self._read_at >= FULL_PERIOD else self._moment
         self._moment = 0  # an error may be a restart of slurmctld, with another clock: all nodes are read after it

@@ -48,6 +48,7 @@ def job_body(request: JobRequest, version: ApiVersion) -> JsonObject:
     job: JsonObject = {
         "name": request.name,
         "current_working_directory": "/",
+        # only operators may change admin_comment; v0.0.38 has comment only, which the owner of the job may change
         ("admin_comment" if version.admin_comment else "comment"): link.encode(request.link),
     }
     if version.admin_comment:
@@ -71,8 +72,10 @@ def job_body(request: JobRequest, version: ApiVersion) -> JsonObject:
     if request.external:
         job["flags"] = ["EXTERNAL_JOB"]
         return {"job": job}
+    # by default, Slurm writes slurm-JOBID.out to the working directory on the node
     job["standard_output"] = "/dev/null"
     if version.script_in_job:
+        # from v0.0.41 on, the script is a field of the job; before, it is beside the job
         return {"job": {**job, "script": PLACEHOLDER_SCRIPT}}
     return {"script": PLACEHOLDER_SCRIPT, "job": job}
 
@@ -108,6 +111,7 @@ def _write_new(job: JsonObject, request: JobRequest) -> None:
     if request.gres:
         job["tres_per_node"] = ",".join("gres/" + item for item in _bare_gres(request))
     if request.exclusive:
+        # the word for an exclusive node: the job gets all its CPUs and GPUs
         job["shared"] = ["none"]
     if request.excluded_nodes:
         job["excluded_nodes"] = [hostlist.compressed(request.excluded_nodes)]
@@ -156,6 +160,7 @@ def read_job(obj: JsonObject, own_user: str = "", *, all_nodes: bool = False) ->
     """
     user = text(obj.get("user_name"))
     job_link = link.decode(text(obj.get("admin_comment")))
+    # v0.0.38 shows no admin_comment; a comment of another user could name any pod
     if job_link is None and own_user and user == own_user:
         job_link = link.decode(text(obj.get("comment")))
     reason = text(obj.get("state_reason"))
@@ -178,8 +183,10 @@ def read_job(obj: JsonObject, own_user: str = "", *, all_nodes: bool = False) ->
         exit_code=_exit_code(obj.get("exit_code")),
         excluded=sys.intern(text(obj.get("excluded_nodes"))) if job_link else "",
         priority=int(number(obj.get("priority"))),
+        # the job with the id of the array got it at the submission, as any other job
         is_array_task=array not in (0, number_of_job),
         allotment=_allotment(obj) if nodes else None,
+        # an external job has no script, so no node that it must keep
         batch_host=text(obj.get("batch_host")) if nodes and obj.get("batch_flag") else "",
         request=_request(obj) if job_link else None,
         end_time=_time(obj.get("end_time")),
@@ -267,6 +274,7 @@ def read_states(entries: Iterable[JsonObject]) -> dict[int, frozenset[str]]:
             if match is not None and int(match[1]) > 0:
                 parts[int(match[1])] = int(match[2]), combinations[key]
     for leader, now in components.joined_states(parts).items():
+        # one key for all: each component would be read as a job of its own
         states_by_id[leader] = _shared(now)
     return states_by_id
 

@@ -45,6 +45,7 @@ AGAIN = 5
 """Sequences of the snapshot after which a job that runs on several nodes is read again: 5 to 10 s if there are few."""
 
 _RUNNING, _CONFIGURING = frozenset({"RUNNING"}), frozenset({"RUNNING", "CONFIGURING"})
+# BETWEEN is no step back: a suspended job that resumes is the same job
 _ORDER = {Phase.PENDING: 0, Phase.ALLOCATED: 1, Phase.BETWEEN: 1, Phase.ENDED: 2}
 
 
@@ -100,6 +101,7 @@ def plan_queries(
     changed = changed_jobs(last, states, expected)
     for job_id in changed:
         now = states[job_id]
+        # resources/{job} costs half of the details, and of a job that podbridge knows only the nodes are new
         may_start = allocations and (job_id in own_jobs or job_id in expected)
         (started if may_start and is_allocated(now) and _was_pending(last, job_id, expected) else detail_ids).append(
             job_id
@@ -207,6 +209,7 @@ def _is_configured(last: PollState, job_id: int, now: frozenset[str]) -> bool:
     observed_job = last.snapshot.jobs.get(job_id)
     if observed_job is None or observed_job.missing or not observed_job.job.nodes:
         return False
+    # with a prolog, this change follows each start: the details would be read twice
     return now == _RUNNING and last.listed.get(job_id) == _CONFIGURING
 
 
@@ -244,6 +247,7 @@ def _was_pending(last: PollState, job_id: int, expected: Mapping[int, Expected])
 
 def _needs_confirmation(observed_job: ObservedJob | None, expected: Expected | None, began: float) -> bool:
     """Whether the absence of a job from a list requested at ``began`` still needs a confirmation."""
+    # submitted after the request for the list, which cannot contain it
     if expected is not None and expected.since >= began:
         return False
     return observed_job is None or not (observed_job.missing and observed_job.is_confirmed)
@@ -274,6 +278,7 @@ def witnesses(last: PollState, states: States, expected: Mapping[int, Expected])
 
 def forgotten(last: PollState) -> PollState:
     """Return a state after which the next poll reads every listed job as if it were new. It keeps the snapshot."""
+    # without changed_at, 22.05 to 23.11 send all jobs again, not only after a change
     return PollState(last.snapshot, changed_at=0)
 
 

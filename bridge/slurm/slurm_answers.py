@@ -77,10 +77,12 @@ def judge(version: ApiVersion | None, endpoint: str, status: int, body: bytes) -
     code, text = _first_error(data)
     if not code and endpoint == "cancel":
         code, text = _cancel_result(data)
+    # a repeated cancellation must succeed: after a crash, the successor sends it again
     if code in ALREADY_SO.get(endpoint, ()):
         return data
     if status < 400 and not code:
         key = LISTS.get(endpoint)
+        # null in place of the list, or errors without a number: a job that is not in such an answer is not gone
         if key and (not isinstance(data.get(key), list) or data.get("errors")):
             raise SlurmUnavailableError(f"{endpoint}: slurmrestd's answer has no list of {key}: {text}", status=status)
         if endpoint == "submit":
@@ -146,6 +148,7 @@ def _used_fields(fields: dict[str, Any]) -> object:
         if (
             (job_resources := fields.get("job_resources"))
             and _has_several_nodes(job_resources)
+            # podbridge's jobs only: their comment is JSON in 22.05, and plain names in later versions
             and str(fields.get("comment")).startswith("{")
         ):
             used |= {"job_resources": job_resources, "gres_detail": fields.get("gres_detail")}

@@ -116,6 +116,7 @@ class SlurmClient:
         """Return the data of an answer and its size in bytes."""
         version = self._renegotiate()[0] if self._doubted else self.version
         status, answer = self._transport.send(method, f"/slurm/{version.name}/{path}", endpoint, body, patience)
+        # slurmrestd was replaced and does not serve this version any more; a 404 with Slurm's own answer is about a job
         if status == 404 and slurm_answers.read_answer(answer) is None:
             self._doubted = True
         return slurm_answers.judge(version, endpoint, status, answer), len(answer)
@@ -144,7 +145,9 @@ class SlurmClient:
     def submit(self, request: JobRequest) -> SubmissionResult:
         """Submit a placeholder job. 4 ms; 1,000 a second over 8 connections, 100 if batch jobs start meanwhile."""
         data = self._call("submit", "POST", "job/submit", parsers.job_body(request, self.version))
+        # before the id is returned: a bind refuses a job that this process has cancelled
         self.cancellations.forget(data["job_id"])
+        # the bits above MAX_JOB_ID name the cluster of a federation at which the job was submitted
         if data["job_id"] > HIGHEST_ID:
             outcome = self._cancel_federated(data["job_id"])
             raise SlurmFederationError(
@@ -242,6 +245,7 @@ class SlurmClient:
         try:
             data, size = self._patiently("jobs", f"jobs{query}")
         except SlurmUnavailableError:
+            # too slow or too large: with a larger estimate, the next poll reads the jobs alone (QueryPlan.in_bulk)
             self.job_bytes *= 2
             raise
         if data.get("jobs"):

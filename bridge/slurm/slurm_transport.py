@@ -46,6 +46,7 @@ class Transport:
             data = json.dumps(body).encode()
         began = self._clock.monotonic()
         code = "error"
+        # a limit in all, too: an answer that drips byte by byte never exceeds the one between two parts
         limits = HttpLimits(self._connect, patience * self._read, 2 * patience * self._read, LARGEST_ANSWER)
         try:
             answer = self._client.call(method, path, headers, data, limits)

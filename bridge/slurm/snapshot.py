@@ -186,7 +186,7 @@ class Poller:
             self.refresh()
             seconds = self._clock.monotonic() - began
             log.debug("polled", extra=kv(seconds=round(seconds, 3)))
-            # if Slurm answers slowly, polls take two thirds of the time at most
+            # if Slurm answers slowly, polls take two thirds of the time at most; with unread jobs, no pause is made
             if self._failures or not self._backlog:
                 least_pause = max(REST * seconds, LIST_REST * self._list_seconds)
                 self._wait(stop, max(self.pause(), least_pause), least_pause)
@@ -358,6 +358,7 @@ class Poller:
             merged = carried(merged, self._state, self._read_alone)
             self._merges += 1
             self._state = replace(merged, changed_at=job_answers.moment)
+            # a job that was submitted after the request for the list is in neither, and stays expected
             for job_id in [*merged.listed, *answers.unknown]:
                 self._expected.pop(job_id, None)
         self._progress.record(merged.snapshot, len(merged.listed), len(answers.states))

@@ -116,6 +116,7 @@ class StateLists:
             listed = self._read_all_states()
             return StateList(listed, listed, complete=True, list_began=began, cheap=True)
         jobs = last.snapshot.jobs.items()
+        # an end needs a second answer, and a heterogeneous job has ended only with all of its components
         live_jobs = [job_id for job_id, job in jobs if not job.is_confirmed or not is_over(job.job)]
         ids = {*live_jobs, *expected}
         requested_at = self._clock.monotonic()
@@ -134,8 +135,10 @@ class StateLists:
         )
         states = {**earlier, **listed}
         for job_id in ids - listed.keys():
+            # requested by its id and not returned: slurmctld does not list it, and the details confirm that
             states.pop(job_id, None)
         if full_list is None and self._is_due(last, requested_at):
+            # before the start: the thread resets them if the request fails
             self._running, self._requested, self._began = True, False, requested_at
             self._start(self._read_in_background)
         if full_list is not None:

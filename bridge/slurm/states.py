@@ -86,6 +86,7 @@ LEAVING = frozenset({"COMPLETING", "STAGE_OUT", "LAUNCH_FAILED", "REQUEUED", "RE
 
 @lru_cache(maxsize=1024)  # thousands of jobs have a dozen combinations
 def _row(states: frozenset[str]) -> JobState:
+    # together with PENDING: another cluster of the federation has started the job
     if "REVOKED" in states:
         return FLAGS["REVOKED"]
     bases = [BASE_STATES[name] for name in sorted(states) if name in BASE_STATES]
