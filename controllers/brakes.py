@@ -127,6 +127,7 @@ class Brakes:
     def _answer(entry: _Entry) -> BrakeAnswer:
         """Return the administrator's answer; a confirmation counts only for the incident that it names."""
         answer, _, incident = entry.answer.partition(" ")
+        # a hold counts also after a change of the leader, which gives the incident another time
         if answer == BrakeAnswer.HOLD:
             return BrakeAnswer.HOLD
         return BrakeAnswer.CONFIRM if answer == BrakeAnswer.CONFIRM and incident == entry.incident else BrakeAnswer.NONE
@@ -146,6 +147,7 @@ class Brakes:
             self._workers.submit(f"brake/{name}", lambda: self._exchange(name, entry), 2, kind="brake")
 
     def _exchange(self, name: str, entry: _Entry) -> None:
+        # not dirty before the requests: a change during them makes it dirty again
         engaged, record, entry.dirty, done = entry.brake.engaged, dict(entry.record), False, False
         try:
             data: dict[str, str] = self._kube.get(self._path).get("data") or {}

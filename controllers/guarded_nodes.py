@@ -74,6 +74,7 @@ class GuardedNodes(Loop):
             self.workers.submit("guarded-nodes", lambda: self._write(desired))
 
     def _write(self, desired: dict[str, str]) -> None:
+        # unknown until the write has succeeded: after an error, the next reconciliation compares again
         self._written, self._due = None, self.clock.monotonic() + RETRY_AFTER
         try:
             live = self._kube.get(self._path).get("data") or {}

@@ -106,6 +106,7 @@ class Controllers(SlurmLoop):
         self._displaced, self._waiting = decision.displaced, decision.waiting
         self._stranded.request(self.workers, snapshot)
         for action in decision.actions:
+            # after a change of schedulerName, the cache lacks the pods with the former name, whose jobs are no orphans
             if isinstance(action, workload_actions.Orphan) and self._stranded.keeps(action.link.keys):
                 continue
             if isinstance(action, workload_actions.Orphan | workload_actions.CancelRemainingComponents):
@@ -169,6 +170,7 @@ class Controllers(SlurmLoop):
         """Decide. If a pod is to be terminated because its job is missing, apply the brake and decide again."""
         decision = workload_decide.decide(view)
         if now >= self._watched_until and not any(map(workload_decide.is_missing, decision.actions)):
+            # without a missing job, the count of the known ones has no effect: it would walk over all pods
             self._brakes.judge("slurm", 0, {}, listed=not view.snapshot.error)
             return decision
         expected, missing = missing_jobs.jobs(view.pods, view.snapshot, view.max_grace)
@@ -192,6 +194,7 @@ class Controllers(SlurmLoop):
             with counted(CONTROLLER_ACTIONS, controller, name):
                 call()
             with self._lock:
+                # only after a success: a failed action has the back-off of the workers
                 self._resting[key] = self.dependencies.clock.monotonic() + SEEN_AFTER
 
         self.workers.submit(key, run, 3 if controller == "workload" else 5, kind=name)

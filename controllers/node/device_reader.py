@@ -52,6 +52,7 @@ class DeviceReader:
 
     def _read(self, nodes: Sequence[str]) -> None:
         previous = self.gres_by_node or {}
+        # before the requests: an API server that refuses them is asked once in a period
         self._read_at = self._clock.monotonic()
         try:
             classes = list_if_served(self._kube, DEVICE_CLASSES)

@@ -130,9 +130,11 @@ def _external_node(view: NodeSyncView, node: KubeNode, slurm_node: Node | None, 
     offered = resources.allocatable(node)
     return ExternalNode(
         name=name,
+        # rounded down, as the memory: Slurm has whole CPUs and MiB, and the kubelet rejects a pod above Allocatable
         cpus=math.floor(offered.get("cpu", 0)),
         memory_mib=math.floor(offered.get("memory", 0) / quantity.MIB),
         gres=_gres(offered, view.config.gres, (view.devices or {}).get(node["metadata"]["name"], NodeGres())),
+        # a node joins a partition by a feature of the same name (NodeSet in slurm.conf)
         features=tuple(dict.fromkeys([*partitions, *_split_annotation(node, names.EXTERNAL_NODE_FEATURES)])),
         topology=(node["metadata"].get("annotations") or {}).get(names.TOPOLOGY_SPEC, "").strip(),
     )
@@ -182,6 +184,7 @@ def silence(node: KubeNode, time: float, limit: float) -> str:
     try:
         since = parse_rfc3339(condition.get("lastTransitionTime") or "")
     except ValueError:
+        # a condition without a time counts as old: nothing says that the node was Ready lately
         since = 0.0
     is_late = time - since >= limit
     return f"Kubernetes node {node['metadata']['name']} is not Ready" if is_late else ""

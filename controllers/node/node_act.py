@@ -40,6 +40,7 @@ class NodeActor:
         name = node["metadata"]["name"]
         match action:
             case node_actions.Taint():
+                # replaces the list: the resourceVersion refuses it if others have changed the taints since the decision
                 self._patch(node, {"spec": {"taints": list(action.taints) or None}})
             case node_actions.Label():
                 self._patch(node, {"metadata": {"labels": dict(action.labels)}})
@@ -118,6 +119,7 @@ class NodeActor:
                 self._slurm.add_external_node(external_node, self._cluster)
         except SlurmRefusedError as error:
             self._poller.wake(nodes=True)
+            # also after a crash or a lost answer: the mark in its features shows whose node it is
             if error.code == ALREADY_EXISTS:
                 return  # the next decision knows whose it is
             self._events.event(action.node, "ExternalNodeRefused", str(error), warning=True)

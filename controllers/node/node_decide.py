@@ -55,6 +55,7 @@ class NodeDecision:
 
 def decide(view: NodeSyncView) -> NodeDecision:
     """Decide for every node of Kubernetes and Slurm. Return no actions while Slurm does not answer or has no nodes."""
+    # after an error, the nodes in the snapshot are old: an uncordon could undo a newer drain
     if not view.snapshot.sequence or view.snapshot.error or not view.snapshot.nodes:
         return NodeDecision()
     actions: list[Action] = []
@@ -185,13 +186,16 @@ def _sync_cordon(
     # a node that is down may still have the reason of a drain that podbridge has removed
     is_own_drain = external.is_ours(slurm_node)
     if is_drained and not is_own_drain:
+        # mirrored and not cordoned: a user has uncordoned the node, and podbridge does not cordon it again
         if config.cordon and not mirrored and not cordoned:
+            # slurmctld keeps the reason of an earlier drain by podbridge, which says nothing about this state
             stale = slurm_node.reason.startswith((names.DRAIN_REASON_PREFIX, external.RESUME_REASON))
             reason = "no reason given" if stale else slurm_node.reason or "no reason given"
             return Cordon(node, f"{'+'.join(sorted(slurm_node.states))}: {reason}")
         return None
     if mirrored:
         return Uncordon(node)
+    # in 22.05, slurmrestd can only read nodes (v0.0.36 to v0.0.38)
     if not view.version.node_updates:
         return None
     cause = plan.drain or silent.get(node["metadata"]["name"], "")
@@ -231,6 +235,7 @@ def not_ready_causes(view: NodeSyncView, nodes: Sequence[KubeNode]) -> Mapping[s
     return {
         node["metadata"]["name"]: cause
         for node, slurm_node in hybrid
+        # a node that podbridge has drained keeps its cause in an outage: without one, it would be resumed
         if (cause := external.silence(node, view.time, limit)) and (not is_outage or external.is_ours(slurm_node))
     }
 

@@ -100,6 +100,7 @@ def text(resource: str, amount: Fraction) -> str:
 def is_applied(desired: Object, observed: Object) -> bool:
     """Whether the observed object has all desired values; the API server and Kueue add defaults."""
     annotations = observed["metadata"].get("annotations") or {}
+    # the digest shows a field that is no longer desired: in the spec, it looks like a default
     same = annotations.get(names.QUEUE_APPLIED) == desired["metadata"]["annotations"][names.QUEUE_APPLIED]
     return same and _contains(observed.get("spec") or {}, desired["spec"])
 

@@ -224,6 +224,7 @@ class _Plan:
         if offer.state == "held":
             silent = max(0.0, flavor.patience - self.view.silent_after) if offer.reason == offers.SILENT else 0.0
             return "" if had_quota and age < silent else offer.reason
+        # as after a restart of podbridge: what the ClusterQueue offers is left as it is, so the restart writes nothing
         if offer.state == "unknown":
             return "" if had_quota else offer.reason
         if is_named and not had_quota and age < self.view.release_after:

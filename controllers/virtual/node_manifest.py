@@ -67,6 +67,7 @@ def labels(pool: str, valid: ValidAnnouncement, node_labels: Mapping[str, str]) 
         "kubernetes.io/hostname": pool,
         "kubernetes.io/os": "linux",
         "kubernetes.io/role": "agent",
+        # no load balancer sends traffic to the address of the hub; the second label is the older name
         "node.kubernetes.io/exclude-from-external-load-balancers": "true",
         "alpha.service-controller.kubernetes.io/exclude-balancer": "true",
         names.VIRTUAL_TYPE_LABEL: names.VIRTUAL_TYPE,

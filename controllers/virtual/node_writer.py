@@ -137,6 +137,7 @@ class NodeWriter:
         try:
             self._kube.patch(LEASES.path(LEASE_NAMESPACE, name), {"spec": spec})
         except KubeNotFoundError:
+            # Kubernetes' garbage collection deletes the lease with its node
             owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"]}
             body = {
                 "apiVersion": LEASES.api_version,

@@ -49,6 +49,7 @@ class ObjectFollower:
     def read_due(self, wait: Callable[[float], bool]) -> None:
         """Read the versions of the objects that are due, the longest overdue first, for at most a period."""
         followed, began = self._followed(), self._clock.monotonic()
+        # spread over half a period: after a start, all objects are new at once
         first = {key: began + self._period * random.uniform(0.5, 1) for key in followed.keys() - self._due.keys()}  # noqa: S311
         self._due = {key: self._due[key] for key in followed.keys() & self._due.keys()} | first
         for key in sorted((key for key, due in self._due.items() if due <= began), key=self._due.__getitem__):

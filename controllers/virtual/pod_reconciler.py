@@ -93,6 +93,7 @@ class PoolState:
         pods_with_jobs = {pods.uid(pod): pod for pod in self.cache.items() if _has_live_remote_job(pod)}
         absent_uids = pods_with_jobs.keys() - jobs.keys()
         if not any(entry.absences >= 2 for entry in map(self.entries.get, absent_uids & self.doubted) if entry):
+            # an event of the site may be late: without a certain case, a job that the view lacks may just be new
             absent_uids = set()
         return len(pods_with_jobs), {
             uid: pod for uid, pod in pods_with_jobs.items() if uid in absent_uids or uid in vanished
@@ -330,6 +331,7 @@ class PodReconciler:
                     record.calls.discard(uid)
                 self._queue.add((record.name, uid))
 
+        # the last call for this pod has left the set, but its worker is not done
         if not record.workers.submit(uid, call, _URGENCY[type(action)]):
             with self._lock:
                 record.calls.discard(uid)
@@ -343,6 +345,7 @@ class PodReconciler:
         except LostLeadershipError:
             raise
         except BridgeError as error:
+            # a site that is down fails the calls of all its pods, each with a back-off of 30 s at most
             if entry.failures in (1, 2) or entry.failures % 10 == 0:
                 extra = kv(pool=record.name, uid=uid, action=kind, failures=entry.failures, error=error)
                 log.warning("action failed; it will be repeated", extra=extra)

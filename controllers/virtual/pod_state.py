@@ -148,6 +148,7 @@ class Entry:
         try:
             yield
         except Exception as error:
+            # a defect may come after the request was sent
             if isinstance(error, SiteUnknownOutcomeError) or not isinstance(error, BridgeError):
                 self.sent(now() + wait)
             raise
@@ -181,6 +182,7 @@ class Entry:
         if files is None or files.versions.get(key, version) == version or key in self.stale:
             return False
         self.stale |= {key}
+        # otherwise the reconciler skips the decision: neither the pod nor its job has changed
         self.settled = None
         return True
 

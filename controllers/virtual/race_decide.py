@@ -61,6 +61,7 @@ def decide(pod: Pod, job: JobStatus, entry: Entry, now: float) -> Offer | Claim 
     if job.phase == "ended":
         if not job.unused:
             return None  # the site does not replace it
+        # without jitter: the decision is repeated, and must find the same time
         remaining = entry.offered_at + OFFER_AGAIN.delay(entry.offers, rand=lambda: 0.0) - now if entry.offers else 0.0
         return remaining if remaining > 0 else Offer(pod)
     # after an accepted Binding, the cache may show the pod without a node for a moment

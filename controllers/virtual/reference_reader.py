@@ -111,6 +111,7 @@ class ReferenceReader:
         """Read the present version of an object, and discard an older one; empty: it does not exist."""
         plural, namespace, name = key
         try:
+            # the metadata only: the content, up to 1 MiB, is read when the version differs
             version = _version(self._kube.get(_RESOURCES[plural].path(namespace, name), metadata_only=True))
         except KubeNotFoundError:
             version = ""
@@ -198,6 +199,7 @@ class ReferenceReader:
         with self._lock:
             self._cache[key] = (now, obj)
             self._cache.move_to_end(key)
+            # the oldest are first, because each read moves its object to the end
             while self._cache and next(iter(self._cache.values()))[0] < now - FRESH:
                 self._cache.popitem(last=False)
         return obj

@@ -19,6 +19,7 @@ def patch(before: Mapping[str, Any], after: Status) -> Status:
             result[key] = after.get(key)
     for key in _LISTS:
         if not _is_equal(before.get(key), after.get(key)):
+            # a strategic patch merges these lists by IP: a former address would stay
             result[key] = [*(after.get(key) or ()), {"$patch": "replace"}]
     conditions = _changed_conditions(before.get("conditions") or (), after.get("conditions") or ())
     if conditions:

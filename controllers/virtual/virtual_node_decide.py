@@ -251,6 +251,7 @@ def _report(view: NodesView, node: Node, status: Body) -> Report | None:
         if cached.get(condition["type"], {}).get("status") != condition["status"]:
             entry["lastTransitionTime"] = now
         conditions.append(entry)
+    # a strategic patch merges addresses by type and resources by name: without the directive, former ones would stay
     body: Body = {**status, "conditions": conditions, "addresses": [*status["addresses"], {"$patch": "replace"}]}
     for kind in ("capacity", "allocatable"):
         if kind in body:
@@ -298,6 +299,7 @@ def _quantities(pairs: Mapping[str, Any] | None) -> dict[str, Any]:
 def _vanish(view: NodesView, node: Node, state: PoolStatus) -> Action | None:
     name = state.name
     if (
+        # None, too: as long as the cache of the pool is not complete, pods may be bound there
         state.bound != 0
         or state.remembered
         or not (is_silent(view, state) or (state.announce is not None and state.announce.leaving))

@@ -35,6 +35,7 @@ from controllers.virtual.virtual_pod_act import PodActor
 
 log = logging.getLogger(__name__)
 
+# as a kubelet, which renews its lease after a quarter of the 40 s
 LEASE_PERIOD = 10.0
 SWEEP = 60.0
 """Seconds in which each pod is checked once, even without an event."""
@@ -124,6 +125,7 @@ class VirtualNodes(Loop):
         self._racing_cache: Cache | None = None
         if config.pools.race.enabled:
             self._racers = Racers(self._reconciler.add)
+            # an empty value selects the pods that have no node
             selector = f"spec.nodeName=,spec.schedulerName={config.scheduler_name}"
             self._racing_cache = Cache(
                 kube, PODS, name="pods-racing", prune=prune_racers, field_selector=selector, clock=clock
@@ -206,6 +208,7 @@ class VirtualNodes(Loop):
     def _follow_pools(self) -> None:
         """Keep a record of each announced pool, and of each virtual node without an announced pool."""
         pools = self._pools.pools()
+        # after a restart of the hub, no site has announced itself, but pods are bound to its node
         node_names = [node["metadata"]["name"] for node in self._nodes.items() if pool_selection.is_virtual(node)]
         for name in self._records.keys() - {*pools, *node_names}:
             self._remove(self._records[name])
@@ -251,6 +254,7 @@ class VirtualNodes(Loop):
     def _remove(self, record: PoolState) -> None:
         """End the threads of a pool without a node, unless pods are bound to it."""
         record.pool, record.usable = None, False
+        # pods that are bound to the node must not be forgotten while its pool is away
         if not record.cache.synced or len(record.cache):
             return
         name = record.name

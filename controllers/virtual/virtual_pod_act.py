@@ -187,6 +187,7 @@ class PodActor:
         log.info("pod submitted", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))
 
     def _send(self, pod: Pod, objects: Objects, pool: Pool, entry: Entry) -> JobStatus:
+        # here: the lease may be lost while objects are read, and a site checks no lease
         self._check_leadership()
         with entry.sending(self._clock.monotonic, self._submit_timeout + pool.late):
             return pool.submit(pod, objects)
@@ -212,6 +213,7 @@ class PodActor:
         self._check_leadership()
         job, now = pool.cancel(pod, action.grace), self._clock.monotonic()
         entry.answered(job, now)
+        # after the answer: a request without one is repeated after the back-off, not after CANCEL_AGAIN
         entry.cancellation = Cancellation(pod["metadata"].get("deletionTimestamp") or "", now)
         if job is not None:
             self._event_once(entry, pod, "BridgeCancelled", f"pool {pool.name} cancels job {job.job_id}")
@@ -290,6 +292,7 @@ class PodActor:
         """Write a part of the status; return whether the API server has accepted it."""
         if not status and job_id is None:
             return False
+        # a precondition: the API server refuses the patch (409) for a new pod with the same name
         metadata: dict[str, Any] = {"uid": pods.uid(pod)}
         if job_id is not None:
             metadata["annotations"] = {names.REMOTE_JOB: job_id}
@@ -309,6 +312,7 @@ class PodActor:
             self._trace_end(pod, action.status, action.job)
         if names.POOL_FINALIZER in (pod["metadata"].get("finalizers") or ()):
             self._release(pod, cache)
+        # grace period 0 removes the pod at once: no kubelet would confirm the end of its containers
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pods.uid(pod)}}
         try:
             answer = self._kube.delete(PODS.path_of(pod), body)

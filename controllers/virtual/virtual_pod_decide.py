@@ -88,6 +88,7 @@ def remote_job(pod: Pod) -> str:
 def _without_pod(view: PodView) -> Action | None:
     if view.racer is not None:
         return _racing(view, view.racer, view.job or _answer(view))
+    # before the first list of pods, each job would seem to have no pod
     if view.job is None or not view.pool.synced:
         return None
     if view.now < view.entry.reread_at:
@@ -113,6 +114,7 @@ def _finished(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
     if job is not None and job.phase in ("queued", "running"):
         return Wait(CANCEL_AGAIN) if _just_cancelled(view) else Cancel(pod, _grace(view, pod))
     is_known = job is not None or view.pool.complete_at is not None
+    # grace period 0: it has been removed already, and a finalizer of others keeps it
     is_removable = pod["metadata"].get("deletionGracePeriodSeconds") != 0 or pods.has_intent(pod)
     if is_known and pods.is_deleted(pod) and is_removable:
         return _forget(view, pod) or Remove(pod, dict(pod["status"]), {})
@@ -126,6 +128,7 @@ def _forget(view: PodView, pod: Pod) -> Forget | None:
 def _deleted(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
     metadata = pod["metadata"]
     if job is not None and job.phase == "ended" and (forget := _forget(view, pod)):
+        # the status first: its end is in the record that the site deletes
         return _write(view, pod, job) or forget
     if job is not None and job.phase == "ended":
         status = statuses.pod_status(pod, job, view.pool.address, view.time)
@@ -134,6 +137,7 @@ def _deleted(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
         status = synthetic_status.failed(pod, "Deleted", "", view.pool.address, view.time)
         return Remove(pod, status, status_patch.patch(pod.get("status") or {}, status))
     request = view.entry.cancellation
+    # a request from before this deletion had another grace period
     if request is not None and request.deletion == metadata["deletionTimestamp"] and _just_cancelled(view):
         if job is None and not view.pool.lists and not view.entry.absences:
             return Look(pod)  # the site may have deleted the job when it ended
@@ -148,6 +152,7 @@ def _holds_nothing(view: PodView, pod: Pod, job: JobStatus | None) -> bool:
     if job is not None or (entry.sent_until is not None and view.now <= entry.sent_until):
         return False
     if entry.absences:
+        # a pool without a list may carry out a late request: only an answer after sent_until counts
         return pool.lists or entry.is_absent
     never_sent = entry.sent_until is None and not remote_job(pod)
     if not pool.lists:
@@ -214,6 +219,7 @@ def _write(view: PodView, pod: Pod, job: JobStatus) -> Action | None:
     status = statuses.pod_status(pod, job, view.pool.address, view.time)
     patch = status_patch.patch(before, status)
     recorded_id, job_id = remote_job(pod), None
+    # a site may learn the id of the batch system later; until then, the job is named by the UID
     if job.phase != "unknown" and (job.job_id or not recorded_id):
         reported_id = f"{view.pool.name}/{job.job_id or job.job}"
         job_id = reported_id if reported_id != recorded_id else None
@@ -228,6 +234,7 @@ def _write(view: PodView, pod: Pod, job: JobStatus) -> Action | None:
 def _missing(view: PodView, pod: Pod) -> Action | None:
     """Decide for a pod whose job the view lacks. It is lost if the site has said twice that it does not know it."""
     answer = view.entry.answer
+    # before the first snapshot, a job that is not in the view is not missing
     if view.pool.complete_at is None:
         return None
     if view.entry.absences >= 2 and not view.may_fail:
@@ -242,6 +249,7 @@ def _missing(view: PodView, pod: Pod) -> Action | None:
 
 def _unsubmitted(view: PodView, pod: Pod) -> Action | None:
     entry, pool = view.entry, view.pool
+    # without a snapshot, a former leader may have submitted the pod
     if pool.complete_at is None or not pool.ready or not pool.synced:
         return None
     if entry.sent_until is not None:  # an earlier request may still be carried out

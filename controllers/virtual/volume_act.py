@@ -41,6 +41,7 @@ SKEW = 5.0
 
 def unknown_until(pod: Pod, now: float) -> float | None:
     """Return the time of the first refresh if this process does not know which files the site has; ``None``: none."""
+    # random: after a change of the leader, the files of all pods are unknown at the same time
     if volume_files.shown_fields(pod):
         return now + SHOWN_WITHIN * random.random()  # noqa: S311
     refs = references.of_volumes(pod)
@@ -105,6 +106,7 @@ class VolumeActor:
         entry.reserved = False
         due = entry.refresh_at is not None and now >= entry.refresh_at
         if due:
+            # before the requests, which may fail
             entry.refresh_at = now + REFRESH_AGAIN
         reread = self._reader.reread(prepared_pod, pool.name, keys) if keys else Reread(Objects(), [])
         tokens = self._reader.tokens(prepared_pod, pool.name) if due else None

@@ -102,9 +102,11 @@ def write(kube: KubeClient, condition: GroupCondition, now: str) -> None:
         desired = {"type": kind, "status": status, "reason": condition.reason, "message": condition.message[:1024]}
         if all(before.get(field) == value for field, value in desired.items()):
             return
+        # the time is that of the last change of the status, not of the message
         desired["lastTransitionTime"] = before["lastTransitionTime"] if before.get("status") == status else now
         others = [entry for entry in current_conditions if entry.get("type") != kind]
         patch = {
+            # replaces the list of conditions: the version refuses it if another client has just set one
             "metadata": {"resourceVersion": pod_group["metadata"]["resourceVersion"]},
             "status": {"conditions": [*others, desired]},
         }

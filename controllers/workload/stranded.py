@@ -83,6 +83,7 @@ class StrandedPods:
 
     def _inspect(self, snapshot: Snapshot) -> None:
         now = self._clock.monotonic()
+        # before the requests: after an error, the next check waits for a period too
         self._inspect_at = now + PERIOD
         if self._lists and now >= self._lists[0]:
             self._list()
@@ -93,6 +94,7 @@ class StrandedPods:
                 pod = self._kube.get(path)
             except KubeNotFoundError:
                 pod = None
+            # a pod in the cache is decided about as any other
             is_gone = pod is None or pods.uid(pod) != uid or self._cached(uid) is not None
             if pod is None or is_gone or not (pods.is_held(pod) or snapshot.by_uid.get(links.key(pod))):
                 del self._held[uid]
@@ -120,6 +122,7 @@ class StrandedPods:
         job_ids = snapshot.by_uid.get(key, ())
         is_overdue, former_scheduler = self._is_overdue(pod), pod["spec"].get("schedulerName")
         has_ended = pods.is_finished(pod) or pods.is_deleted(pod)
+        # without a job in the snapshot, the pod may be that of another installation: only time decides then
         if pods.is_held(pod) and ((job_ids and has_ended) or is_overdue):
             try:
                 self._kube.patch(path, pods.unhold_patch(pod), kind="strategic")
@@ -127,6 +130,7 @@ class StrandedPods:
                 log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
             log.info("stranded pod released", extra=kv(pod=pods.key(pod), jobs=job_ids))
         if pods.is_finished(pod) or is_overdue:  # the job of any other pod is an orphan when the pod is gone
+            # the job of a group may still have other members
             for job_id in job_ids if links.membership(pod) is None else ():
                 self._cancel(job_id, [key])
             return False

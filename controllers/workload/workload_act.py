@@ -48,6 +48,7 @@ class WorkloadActor:
             case workload_actions.End():
                 self._end(action)
             case workload_actions.Ask():
+                # not sure: the id may belong to a job of others by now, so the comment must name the pod
                 self._poller.expect(action.job_id, links.link(action.pod, self._cluster), sure=False)
                 self._poller.wake()
             case workload_actions.Cancel():
@@ -115,7 +116,10 @@ class WorkloadActor:
         patch = pods.condition_patch(pod, names.DISRUPTION_TARGET, disrupted, action.reason, message, now)
         patch["status"].update(reason=action.reason, message=message)
         try:
+            # the reason first: a deleted pod may be gone at once. After a kill in between, the next decision repeats
+            # both
             fresh = self._kube.patch(PODS.path_of(pod, "status"), patch, kind="strategic")
+            # newer than the cache: since the decision, the pod may have ended or may have got another job
             if pods.job_id(fresh) == action.job_id and not pods.is_finished(fresh):
                 grace = min(pods.grace(fresh), self._max_grace)
                 self._events.event(pod, action.reason, message, warning=True, action="Ending")
@@ -156,6 +160,7 @@ class WorkloadActor:
                 pod = self._kube.get(PODS.path(ref.namespace, ref.name))
             except KubeNotFoundError:
                 continue
+            # the cache has only pods of the present schedulerName, and may lag behind
             if pods.uid(pod) == ref.uid and not pods.is_finished(pod):
                 self.on_uncached_pod(pod)
                 return

@@ -104,6 +104,7 @@ def decide(view: WorkloadView) -> Decision:
     for pod in view.pods:
         uid = pods.uid(pod)
         last = view.waiting.get(uid)
+        # identity suffices: the cache and merging.observed() keep an object until its data change
         if last is not None and last.pod is pod and jobs.get(last.observed.job.job_id) is last.observed:
             waiting[uid] = last
             continue
@@ -111,6 +112,7 @@ def decide(view: WorkloadView) -> Decision:
             candidates.append((pod, links.key(pod), _has_ended(view, pod)))
         except Exception as error:
             actions += _report_error(pod, error)
+            # its key is not known; without any, the job of this pod would look like an orphan and be cancelled
             all_keys.add(uid)
     all_keys.update(pod.key for pod in waiting.values())
     open_keys = all_keys | {key for _, key, has_ended in candidates if not has_ended}
@@ -159,6 +161,7 @@ def _decide_job(job_id: int, observed: ObservedJob, all_keys: Set[str]) -> Orpha
         return None
     if _is_live(observed):
         return Orphan(job_id, link) if all_keys.isdisjoint(link.keys) else None
+    # two answers, as for pods; what is left of the job holds its nodes for nothing
     is_partly_over = observed.is_confirmed and not observed.missing and not is_over(observed.job)
     return CancelRemainingComponents(job_id, link) if is_partly_over else None
 
@@ -201,6 +204,7 @@ def _job_is_over(view: WorkloadView, pod: Pod) -> bool:
     if job_id is None:
         return not any(_is_live(view.snapshot.jobs[job_id]) for job_id in view.snapshot.by_uid.get(links.key(pod), ()))
     observed = view.snapshot.jobs.get(job_id)
+    # no poll may have read a job yet that is not in the snapshot
     return observed is not None and not _is_live(observed) and observed.is_confirmed
 
 
@@ -223,14 +227,18 @@ def _decide_pod(view: WorkloadView, pod: Pod, key: str, has_ended: bool, open_ke
     job_id, before = pods.job_id(pod), view.displaced.get(pods.uid(pod))
     if has_ended:
         return _release(view, pod, key, job_id, open_keys), None
+    # before the rules for jobs: the label may still name the Slurm job that lost the race
     if pods.is_bound(pod) and pod["spec"]["nodeName"] in view.virtual:
         return _on_pool(view, pod), None
+    # only after the bind: before it, the scheduler decides which of two jobs the pod keeps
     if pods.is_bound(pod) and (extra := _second_job(view, pod, job_id)) is not None:
         return Cancel(pod, extra), before
+    # a deletion with a longer grace period goes on: the end of the job shortens it to max_grace
     if job_id is None or pods.is_ending(pod, view.max_grace):
         return None, before
     observed = view.snapshot.jobs.get(job_id)
     if observed is None:
+        # no answer about the job: the binding may be newer than the snapshot. slurmctld is asked by the id
         return (None if job_id in view.expected else Ask(pod, job_id)), before
     if observed.job.link is not None and key not in observed.job.link.keys:
         # a slurmctld that has lost its state assigns job ids from 1 again
@@ -274,6 +282,7 @@ def _second_job(view: WorkloadView, pod: Pod, pod_job_id: int | None) -> int | N
     if ids in ((), (pod_job_id,)):
         return None
     if pod["spec"]["nodeName"] not in view.virtual:
+        # while the end of the pod's own job is in doubt, the second one may be the one that lives
         kept_job = view.snapshot.jobs.get(pod_job_id) if pod_job_id in ids and pod_job_id is not None else None
         if kept_job is None or not _is_live(kept_job):
             return None
@@ -292,6 +301,7 @@ def _release(view: WorkloadView, pod: Pod, key: str, pod_job_id: int | None, ope
         observed = view.snapshot.jobs[job_id]
         if _is_live(observed) and observed.job.link is not None and open_keys.isdisjoint(observed.job.link.keys):
             ids.append(job_id)
+    # a job that no poll has read; the cancellation reads its comment first, so it may be that of another pod
     unseen = pod_job_id if pods.is_held(pod) and pod_job_id not in view.snapshot.jobs else None
     if key in open_keys:  # another member of the group is not over
         unseen = None
@@ -315,6 +325,7 @@ def _suspension(pod: Pod, observed: ObservedJob) -> Suspension | None:
     """Return the change of the pod's condition, if it does not show whether the job is suspended."""
     suspended, job = "SUSPENDED" in observed.job.states, observed.job
     marked = pods.condition(pod, names.JOB_SUSPENDED).get("status") == "True"
+    # a job that ends or is requeued while it is suspended has not been resumed
     if suspended == marked or not (suspended or states.is_allocated(job.states)):
         return None
     return Suspension(pod, job.job_id, suspended)
@@ -331,6 +342,7 @@ def _is_displaced(view: WorkloadView, pod: Pod, observed: ObservedJob) -> bool:
     job = observed.job
     if not states.is_allocated(job.states):
         return states.is_pending(job.states)
+    # an answer without nodes, as during a change of the state, shows no other node
     return bool(job.nodes) and _slurm_node(view, pod) not in job.nodes
 
 
@@ -344,6 +356,7 @@ def _count_displacement(view: WorkloadView, before: Displaced | None) -> Displac
     """Count that the snapshot shows a displaced job; each snapshot counts once."""
     if before is None:
         return Displaced(view.snapshot.sequence, 1)
+    # the loop decides several times about one snapshot, and a confirmation must be another answer
     if view.snapshot.sequence <= before.sequence:
         return before
     return Displaced(view.snapshot.sequence, before.answers + 1)
