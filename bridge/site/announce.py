@@ -108,6 +108,7 @@ class Announcer:
         config = self._config()
         message = BuildConfigMessage(pool=config.pool, digest=announce.digest, config=config.buildconfig().dump())
         try:
+            # in this order, which describe() reverses: no announcement is answered with an older BuildConfig
             self._folder.note(BUILDCONFIG, message.model_dump(mode="json"))
             self._folder.note(ANNOUNCE, announce.model_dump(mode="json"))
         except OSError as error:  # the other submitters answer with the earlier announcement
@@ -170,6 +171,7 @@ class Announcer:
         now = self._clock.monotonic()
         if now - self._measured_at < (config.announce.capacity_period if not self._problem else config.announce.period):
             return
+        # before the query: also a batch system that does not answer is queried once a period only
         self._measured_at = now
         self._user_of = None
         try:

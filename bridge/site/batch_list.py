@@ -30,6 +30,7 @@ class BatchList:
 
     def fetch(self) -> dict[str, BatchJob]:
         """Query the batch system; raises :class:`BatchError`."""
+        # before the query: a job that is submitted during it may be missing in the answer
         requested_at = self._clock.monotonic()
         jobs = self._batch.jobs()
         living_ids: dict[str, list[str]] = {}

@@ -13,6 +13,7 @@ from bridge.script.runtimes import runtime_table as runtimes
 from bridge.site.config.site_config import SiteConfig
 
 ETC = Path("/etc")
+# the only line of uid_map in the initial user namespace: see user_namespaces(7)
 _ALL = ["0", "0", str(2**32 - 1)]
 _MAP = Path("/proc/self/uid_map")
 

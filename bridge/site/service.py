@@ -59,6 +59,7 @@ class LiveConfig:
 
     def __init__(self, path: Path, pool: str | None, load: Loader = configuration.load) -> None:
         self._path, self._pool, self._load = path, pool, load
+        # read before the file: a change between the two is read at the next refresh
         self._stamp = self._now()
         self.config = load(path, pool)
 
@@ -67,6 +68,7 @@ class LiveConfig:
             file_stat = self._path.stat()
         except OSError:
             return None
+        # the inode too: a file that is moved here may have an older or the same time
         return file_stat.st_mtime_ns, file_stat.st_ino
 
     def refresh(self) -> bool:
@@ -74,6 +76,7 @@ class LiveConfig:
         stamp = self._now()
         if stamp is None or stamp == self._stamp:
             return False
+        # also if the file is invalid: its error is logged once, not every second
         self._stamp = stamp
         try:
             fresh = self._load(self._path, self._pool)
@@ -132,6 +135,7 @@ class Service:
             self.name,
             self.clock,
             self._publish,
+            # a lambda: the handlers, which need the watcher, do not exist yet
             lambda uid: self.handlers.resubmit(uid),
             batch_list,
         )
@@ -173,6 +177,7 @@ class Service:
     def stop(self) -> None:
         """Announce the end if this is the last submitter, and release the leadership."""
         if self.watcher.is_leader and self.announcer is not None and self.presence.alone():
+            # before the release: a new leader may announce itself right after it
             self.announcer.publish(self.announcer.make(leaving=True))
         self.watcher.release_leadership()
 
@@ -200,6 +205,7 @@ class Service:
                     continue
                 self._wake.set()
                 if self.announcer is not None:
+                    # the hub compares event numbers for each submitter: it needs the name and the numbers of this one
                     self.announcer.reconnected()
             if self.watcher.read_changes():
                 self._wake.set()
@@ -208,13 +214,16 @@ class Service:
     def _watch_batch(self) -> None:
         stopping, due = self.supervisor.stopping, 0.0
         while not stopping.is_set():
+            # nothing sets this event when the process stops or the leadership changes: hence the 0.5 s
             woken = self._wake.wait(min(self.period, 0.5))
+            # cleared before the query: a change during it causes another one
             self._wake.clear()
             if not self.watcher.is_leader:
                 continue
             now = self.clock.monotonic()
             if now >= due or (woken and self.batch.eager):
                 due = now + self.period
+                # CPU time of this thread: a slow answer of the batch system must not delay the next list
                 began = time.thread_time()
                 self.watcher.poll_batch_system()
                 stopping.wait(pause_after(time.thread_time() - began))
@@ -270,6 +279,7 @@ def run(path: Path, pool: str | None) -> int:
     tracing.setup("podbridge-submitter")
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_INTERVAL)
+    # before the first thread starts: threads inherit the processors of the thread that starts them
     if live.config.one_cpu:
         keep_to_one()
     service = Service(live, pool=live.config.pool)
@@ -299,6 +309,7 @@ def run(path: Path, pool: str | None) -> int:
     supervisor.stopping.wait()
     if supervisor.failure is not None:
         log.error("ending", extra=kv(why=supervisor.failure))
+    # at once: the link sends for only nats_link.LINGER seconds after the process begins to stop
     service.stop()
     tracing.stop()
     busy_threads = supervisor.join(5)

@@ -91,12 +91,15 @@ class Submitter:
                 )
                 if existed and unused_record is None:
                     job_folder.raise_if_unreadable()
+                    # left by a submitter that was killed before its fsync: no hub was told of this job
                     job_folder.remove()
+                # an empty folder proves nothing: it may have been replaced while the pod's batch job runs
                 self._batch_list.refuse_foreign(job, self._folder, replaced)
                 if unused_record is not None:
                     job_folder.set_aside(aside_folder)
                 job_folder.create(script, meta)
                 new_record = self._first_submit(job, meta)
+                # last: a refused submission removes the new directory, and the ids of the earlier jobs with it
                 aside_folder.remove()
         status = self._current_status(job, new_record)
         if status is None:
@@ -124,9 +127,11 @@ class Submitter:
             if tracing.tracer is not None:
                 self._trace(job, meta, job_id, start)
         except BatchUnknownOutcomeError:
+            # the directory stays: the job may exist, and the leader finds it by its name
             self._notify_leader(job)
             raise
         except (BatchError, SiteRefusedError):
+            # a cancellation during the submission must refuse the hub's next attempt: its file goes with the directory
             cancel = record.cancel if (record := job_folder.read()) is not None else None
             if cancel is not None and not cancel.withdrawn:
                 self._folder.mark_forgotten(job, meta.owner)
@@ -190,6 +195,7 @@ class Submitter:
         """Read a job; ``None``: there is none, or it cannot be read. Raise SiteRefusedError for another owner's job."""
         record = job_folder.read()
         if record is None:
+            # a directory that cannot be read must not open the job to another cluster
             entry = self._watcher.index.entries.get(job_folder.uid)
             if entry is not None and entry.record.meta.owner not in ("", owner):
                 raise not_owned(entry.record, owner)
@@ -228,6 +234,7 @@ class Submitter:
             return self._withdraw(job_folder, record, body)
         if record is None:
             self._folder.mark_forgotten(job, owner)
+            # again: a submission makes its directory before it checks the marker, so at least one sees the other
             record = self._read_owned(job_folder, owner)
         if record is not None:
             with contextlib.suppress(FileNotFoundError):  # the leader is removing it
@@ -251,6 +258,7 @@ class Submitter:
         if (earlier := record.cancel) is not None:
             cancellation = earlier.merged(cancellation)
         if cancellation != record.cancel:
+            # before the script is notified: after a kill here, the next leader stops the job
             job_folder.write_cancel(cancellation)
         if record.started and not record.final:
             job_folder.ask_to_stop(body.grace, "Deleted")
@@ -335,6 +343,7 @@ class Submitter:
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
         """Write a log in pieces: see :func:`bridge.site.logs.log_reader.read_log`."""
         with contextlib.closing(self.log(owner, job, body, self._wait)) as pieces:
+            # answers the request: the log exists, also if it has no data yet
             write(b"")
             for piece in pieces:
                 write(piece)

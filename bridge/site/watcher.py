@@ -94,12 +94,14 @@ class Watcher:
             return True
         descriptor = os.open(self._folder.path / LEADER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            # the lock ends with its process; a server of NFS 4 may hold it for about 90 s longer
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(descriptor)
             return False
         with self._folder_needed("read all jobs"):
             self._begin()
+            # last: from here on, the other threads poll, publish and act
             self._leadership = descriptor
             return True
         os.close(descriptor)
@@ -240,6 +242,7 @@ class Watcher:
             if entry is None or confirmed(entry.record):
                 continue
             jobs_of_uid = jobs_by_uid.get(uid, ())
+            # replaced jobs may still be listed while they end: they are neither this job nor surplus
             ids = {entry.record.job_id, *entry.record.meta.replaced}
             if any(job.id not in ids for job in jobs_of_uid) or (entry.record.started_job and not entry.record.job_id):
                 identified, other_ids = self._identify(uid, jobs_of_uid)
@@ -250,6 +253,7 @@ class Watcher:
             if job_id in listed_jobs and listed_jobs[job_id].uid == uid:
                 entry.missing_since, entry.missing_looks = None, 0
                 self.index.observe(uid, listed_jobs[job_id])
+            # a job that was submitted after the request may be missing in the answer
             elif job_id and entry.id_at < requested_at:
                 vanished[job_id] = entry
         unknown_uids = {job.uid for job in listed_jobs.values() if job.phase != "ended"} - self.index.entries.keys()
@@ -315,6 +319,7 @@ class Watcher:
                 continue
             entry.missing_since = now if entry.missing_since is None else entry.missing_since
             entry.missing_looks += 1
+            # the script may have recorded its end since its directory was last read
             current = self.index.refresh(uid)
             if current is None or job_id in current.record.meta.replaced:
                 continue

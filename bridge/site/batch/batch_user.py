@@ -51,8 +51,10 @@ def hand_over(folder: Path, words: Sequence[str]) -> int | None:
         has = folder.stat().st_uid
         if has not in (owner, os.geteuid()):
             raise BatchError(f"the job can't run as user {named[-1]}: its directory belongs to user {has} already")
+        # 1733: users of jobs create notifications, and cannot list, rename or remove those of others
         for path, mode in ((site, 0o711), (folder.parent, 0o711), (site / "changed", 0o1733)):
             path.chmod(mode)
+        # only once: by a second submission, the user may have moved a file of root into the directory
         if has != owner:
             # the directory last: until then, the user can change nothing in it
             for path in (*folder.iterdir(), folder):

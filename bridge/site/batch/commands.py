@@ -76,6 +76,7 @@ class Commands:
                     stderr=subprocess.PIPE,
                     env={**self._environment, **(extra or {})},
                     cwd=cwd or "/",
+                    # a group of its own: a time-out also kills what a wrapper of the site (programs) has started
                     start_new_session=True,
                 )
         except FileNotFoundError as error:
@@ -134,6 +135,7 @@ class Commands:
             raise BatchUnknownOutcomeError(str(error), retryable=True) from error
         match = job_id.search(result.out)
         if result.code == 0 and match:
+            # sbatch prints warnings to stderr and exits with 0: the job exists
             if result.err.strip():
                 log.info("the submission printed a warning", extra=kv(job=uid, command=words[0], words=result.words))
             return match[1]

@@ -32,7 +32,7 @@ _UID = re.compile(UID_PATTERN)
 _PHASES: dict[int, Phase] = {1: "queued", 2: "running", 3: "ended", 4: "ended", 5: "queued", 6: "running", 7: "running"}
 """JobStatus: idle, running, removed, completed, held, transferring output, suspended."""
 _HOLDS = {34: job_ends.OUT_OF_MEMORY, 46: job_ends.TIME_LIMIT, 47: job_ends.TIME_LIMIT}
-"""HoldReasonCode; any other is :data:`ends.HELD`."""
+"""HoldReasonCode; any other is :data:`bridge.job_ends.HELD`."""
 HELD_REASONS = frozenset(end.site_reason for end in (job_ends.HELD, *_HOLDS.values()))
 
 

@@ -96,6 +96,7 @@ class CondorBatch(batch_interface.BatchSystem):
             "universe": "vanilla",
             "executable": f"{folder}/wrapper.sh",
             "initialdir": folder,
+            # no file transfer: the machines share the job's directory with the submitter
             "transfer_executable": "False",
             "should_transfer_files": "NO",
             "getenv": "False",

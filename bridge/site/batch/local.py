@@ -38,7 +38,8 @@ SWEEP_PERIOD = 60.0
 UNCLAIMED = 75
 """Exit code of a first process that could not write the claim file, for example because the disk is full."""
 
-# With noclobber, one process creates the claim file; any other fails and ends. Only the creator may remove it.
+# With noclobber, one process creates the claim file; any other fails and ends. Only the creator may remove it. Field 22
+# of proc_pid_stat(5) is the start time; read splits the line correctly, as the name of the command has no blank.
 _LAUNCH = f"""\
 read -r -a stat </proc/$$/stat
 read -r boot </proc/sys/kernel/random/boot_id
@@ -169,6 +170,7 @@ class LocalBatch(batch_interface.BatchSystem):
             if not free.fits(job):
                 break  # strictly in order: otherwise a large job could wait indefinitely
             devices = tuple(free.devices[: job.gpus])
+            # before the start: after a kill in between, the job has no claim file, and the next leader starts it
             started = self._records.keep(replace(job, phase="running", started_at=now, devices=devices))
             free.cpus -= job.cpus
             free.memory -= job.memory
@@ -282,6 +284,7 @@ class LocalBatch(batch_interface.BatchSystem):
                     self._ask_to_end(job, job_ends.CANCELLED.site_reason, "", now)
                 elif job.phase == "running":
                     self._records.write(job)  # the disk may have been full
+                # last: after an error above, the next poll finds the mark again
                 self._records.drop_cancel_mark(job_id)
 
     def _ask_to_end(self, job: Record, reason: str, message: str, now: float) -> None:

@@ -88,8 +88,8 @@ class PbsBatch(batch_interface.BatchSystem):
         self._user = pwd.getpwuid(os.geteuid()).pw_name
         environment = {
             **command_environment(batch_interface.job_environment({}), KEPT),
-            "TZ": "UTC",
-        }  # for qstat's times
+            "TZ": "UTC",  # qstat prints local times without a zone
+        }
         self._commands = Commands(config.bin_dir, config.timeout, environment)
 
     def version(self) -> str:
@@ -122,10 +122,12 @@ class PbsBatch(batch_interface.BatchSystem):
             extra = [item for item in extra if item.partition("=")[0] != gpu]
         if flavor and flavor.nodelist:
             extra.append(f"host={flavor.nodelist}")
+        # -r n: PBS would run the job again after the loss of its machine, but job.sh runs once only
         words = ["-N", request.name, "-S", "/bin/bash", "-r", "n", "-j", "oe", "-o", "/dev/null", "-W", "umask=077"]
         words += ["-l", "select=" + ":".join(["1", *chunk, *extra])]
         if request.time_limit is not None:
             words += ["-l", f"walltime={max(1, math.ceil(request.time_limit))}"]
+        # jobs enter a reservation of PBS by its queue: see pbs_rsub(1B)
         if queue := (flavor and (flavor.reservation or flavor.partition)) or config.queue:
             words += ["-q", queue]
         if account := (flavor and flavor.account) or config.account:

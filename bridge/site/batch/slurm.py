@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 MIB = 2**20
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "LD_LIBRARY_PATH", "KRB5CCNAME")
+# squeue and sacct print local times without a zone; as seconds since 1970 they are unambiguous
 _EPOCH = {"SLURM_TIME_FORMAT": "%s"}
 ACCOUNTING_RETRY = 600.0
 """Seconds until sacct is run again on a cluster that had no accounting."""
@@ -132,6 +133,7 @@ class SlurmBatch(batch_interface.BatchSystem):
             f"--mem={math.ceil(request.memory / MIB)}M",
         ]
         if request.time_limit is not None:
+            # a plain number counts minutes: see sbatch(1)
             requested_options.append(f"--time={max(1, math.ceil(request.time_limit / 60))}")
         if request.traceparent:  # a comment of the user or of the site replaces it
             requested_options.append(f"--comment=traceparent={request.traceparent}")
@@ -167,6 +169,7 @@ class SlurmBatch(batch_interface.BatchSystem):
         return [
             "--parsable",
             f"--job-name={request.name}",
+            # slurmctld requeues batch jobs after a node failure (JobRequeue=1 is the default); job.sh runs once only
             "--no-requeue",
             "--input=/dev/null",
             "--output=/dev/null",
@@ -218,7 +221,9 @@ class SlurmBatch(batch_interface.BatchSystem):
             "squeue",
             self._user_option(),
             "--noheader",
+            # also jobs in partitions that are hidden from this user
             "--all",
+            # ended jobs too: slurmctld keeps them for MinJobAge (300 s by default), and squeue leaves them out
             "--states=all",
             "--format",
             text.FORMAT,
@@ -232,6 +237,7 @@ class SlurmBatch(batch_interface.BatchSystem):
         if now < self._no_accounting_until:
             return {}
         if now < self._accounting_rests_until:
+            # an error, not an empty answer: without records, a job that is not listed would be lost sooner
             raise BatchError("sacct did not answer a moment ago", retryable=True)
         jobs: dict[str, batch_interface.BatchJob] = {}
         for portion in commands.portions(ids):

@@ -45,6 +45,7 @@ gpus-per-socket gpus-per-task gres mem mem-per-cpu mem-per-gpu mincpus nodes nta
 ntasks-per-node ntasks-per-socket sockets-per-node thread-spec threads-per-core tres-per-task"""
 AMOUNTS = frozenset(_AMOUNTS.split())
 """Options that request more than the pod does."""
+# sbatch(1): minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 

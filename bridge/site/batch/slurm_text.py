@@ -196,6 +196,7 @@ def nodes(output: str, partitions: Set[str]) -> list[NodeInfo]:
         if len(fields) < 8:
             continue
         name, cpus, memory, allocated, gres, used, word, partition = fields[:8]
+        # sinfo marks the default partition with *
         is_selected = partition.rstrip("*") in partitions if partitions else partition.endswith("*")
         counts = [int(part) if part.isdigit() else 0 for part in cpus.split("/")]
         if not is_selected or name in nodes_by_name or len(counts) != 4 or _is_bad(word):
@@ -214,6 +215,7 @@ def nodes(output: str, partitions: Set[str]) -> list[NodeInfo]:
 
 def _is_bad(word: str) -> bool:
     lower = word.lower()
+    # * marks a node that does not respond; the other marks may follow it: see sinfo(1)
     return lower.rstrip("~#!%$@^+-").endswith("*") or lower.startswith(_BAD)
 
 

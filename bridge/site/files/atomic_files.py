@@ -18,6 +18,7 @@ from bridge.site.files.removal import remove_tree
 
 T = TypeVar("T")
 _LONGEST_WORD = 256
+# O_NONBLOCK: a job can put a FIFO in the place of a file, and open(2) would wait for its writer
 _FOR_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -148,6 +149,7 @@ def write_new(path: Where, content: bytes, *, mode: int = 0o600, sync: bool = Fa
 
 
 def _create(folder: int | None, name: str, content: bytes, *, mode: int, sync: bool, owner: int | None) -> None:
+    # O_EXCL: a link with this name is not followed
     descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder)
     try:
         if mode & 0o077:  # os.open has applied the umask

@@ -40,6 +40,7 @@ def _remove(folder: int | None, name: str) -> None:
         pass
     inner = os.open(name, _INNER, dir_fd=folder)
     try:
+        # by /proc: fchmod(2) refuses a descriptor of O_PATH, and the name may lead elsewhere by now
         os.chmod(f"{_SELF}{inner}", 0o700)
         _empty(inner)
     finally:

@@ -119,6 +119,7 @@ class ActionRunner:
     def _forget(self, uid: str) -> None:
         try:
             if (entry := self._index.entries.get(uid)) is not None:
+                # before the removal: a late submission would otherwise run the pod again
                 self._folder.mark_forgotten(uid, entry.record.meta.owner)
             self._folder.job(uid).remove()
         except OSError as error:

@@ -65,6 +65,7 @@ def due_actions(
     if has_ended and confirmed(record):
         return [ForgetJob()] if cancel.forget else []
     if is_outcome_unknown:
+        # the job may still appear: its script then finds this request
         return [GiveUp()] if has_settled else [Stop(0)]
     if confirmed(record):  # the shared file system may not show the job's own end yet
         return []

@@ -79,6 +79,7 @@ class JobIndex:
                 if record is None:
                     empty.append(uid)
                     continue
+                # id_at 0: these ids are older than each list that this process requests
                 entry = self.entries[uid] = Entry(record, job_status.status(record, now, self._lag), 0.0, read_at=now)
                 entry.start_grace_period(self._clock.monotonic())
                 self._order.setdefault(record.meta.owner, []).append(uid)
@@ -106,6 +107,7 @@ class JobIndex:
         """
         with self.lock:
             record = new_record
+            # a cancellation since the submission may have changed or removed the directory: then read it
             if record is None or uid in self.entries or self._folder.is_forgotten(uid, record.meta.owner):
                 record = self._folder.job(uid).read()
             entry = self.entries.get(uid)

@@ -16,6 +16,7 @@ Phase = Literal["queued", "running", "ended"]
 Outcome = Literal["", "Succeeded", "Failed"]
 
 KILLED = 137
+# seconds since 1970, in the year 5138: a larger number in the record of a script is no time
 LATEST = 1e11
 SIGNALLED = "Terminated"
 """Reason of a script that received SIGTERM."""

@@ -75,6 +75,7 @@ def keep(job: Path, volume: str, paths: Sequence[str]) -> None:
     except NotADirectoryError as error:
         raise SiteRefusedError(f"files: volume {volume!r} is no directory", reason="BadPath") from error
     try:
+        # fwalk opens each directory relative to the one above, and follows no link
         for above, _, names, folder_fd in os.fwalk(".", dir_fd=root):
             for name in names:
                 if str(PurePosixPath(above, name)) not in kept:

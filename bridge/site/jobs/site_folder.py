@@ -138,6 +138,7 @@ class Folder:
         for name in os.listdir(self._staging):
             with contextlib.suppress(OSError):
                 kept = GONE_KEPT if name.endswith(REPLACED) else STAGING_KEPT
+                # ctime: the rename to staging sets it; mtime is that of the last change in it
                 if (self._staging / name).stat().st_ctime < now - kept:
                     remove_tree(self._staging / name)
 

@@ -84,6 +84,7 @@ class LogFiles:
             self._refresh_bounds()
             new_bounds = self.bounds
             if new_bounds != bounds:
+                # a hole removes only bytes before first; a truncation moves all others, also while they are read
                 is_hole_only = not (new_bounds.moving or new_bounds.base)
                 if piece and is_hole_only and offset >= new_bounds.first:
                     return offset, piece
