@@ -100,6 +100,16 @@ def preferences(spec: Mapping[str, Any], selects: str = SLURM) -> list[str]:
     return warnings
 
 
+def no_memory(requested: Resources) -> list[str]:
+    """Warn about a pod that requests no memory: Slurm decides what its job gets."""
+    if requested.get("memory"):
+        return []
+    return [
+        "spec.containers: no container requests memory: the Slurm job gets the default of its partition, and all "
+        "memory of a node if there is none; set resources.requests.memory"
+    ]
+
+
 def long_grace(spec: Mapping[str, Any], longest: int) -> list[str]:
     """Warn about a grace period that the end of the Slurm job would shorten to ``longest`` seconds."""
     stated = spec.get("terminationGracePeriodSeconds") or 0

@@ -47,6 +47,8 @@ class Rules:
     slurm: bool = True
     device_classes: Mapping[str, str] = field(default_factory=dict)
     max_grace: int = 300
+    warns_about_memory: bool = False
+    """Whether pods that request no memory may get that of a whole node."""
 
 
 def rules_of(config: Config, trusted: Iterable[str] = ()) -> Rules:
@@ -61,6 +63,7 @@ def rules_of(config: Config, trusted: Iterable[str] = ()) -> Rules:
         slurm=bool(config.slurm_rest_api),
         device_classes=config.device_classes,
         max_grace=config.max_grace_period,
+        warns_about_memory=config.defaults.memory_per_cpu is None and not config.exclusive,
     )
 
 
@@ -128,6 +131,8 @@ def create(
         verdict.warnings.append(pool_selection.NO_POOL)
     if allowed.local:
         verdict.warnings += unsupported.long_grace(spec, rules.max_grace)
+        if rules.slurm and rules.warns_about_memory and not settings.get(names.MEM_PER_NODE):
+            verdict.warnings += unsupported.no_memory(requested)
         verdict.invalid += _group_problems(annotations)
         verdict.invalid += field_policy.impossible(annotations, rules.partitions)
         verdict.denials += field_policy.denied(annotations, scope.policy, rules.partition)

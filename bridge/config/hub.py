@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from bridge import names
 from bridge.config import policies
-from bridge.config.base import DnsName, LabelKey, LabelSelector, Port, Seconds, Section, explain
+from bridge.config.base import DnsName, LabelKey, LabelSelector, Memory, Port, Seconds, Section, explain
 from bridge.config.controllers import NodesSection, QueuesSection
 from bridge.config.policies import NamespacePolicy
 from bridge.config.pools import PoolsSection
@@ -118,6 +118,16 @@ class HintsSection(Section):
         return self
 
 
+class DefaultsSection(Section):
+    """What a pod gets that does not request it."""
+
+    memory_per_cpu: Memory | None = Field(
+        None,
+        description="Memory for each CPU of a pod that requests none, for example 4Gi; unset: Slurm's DefMemPerCPU "
+        "or DefMemPerNode, and without these all memory of the node.",
+    )
+
+
 class BrakeSection(Section):
     """The mass-termination guard: if many jobs disappear at once, no pod is terminated for a while."""
 
@@ -205,6 +215,7 @@ class Config(Section):
         8, description="Concurrent calls to the API server and to Slurm."
     )
 
+    defaults: DefaultsSection = DefaultsSection()
     slurm: SlurmSection = SlurmSection()
     hints: HintsSection = HintsSection()
     nodes: NodesSection = NodesSection()

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from bridge import names
-from bridge.config.base import DnsName, LabelSelector, Section
+from bridge.config.base import DnsName, LabelSelector, Memory, Section
 from bridge.gres_text import KIND
 
 ANY = "*"
@@ -102,7 +102,7 @@ class MaxValues(Section):
     )
     exclusive: bool | None = Field(None, description="Pods may take whole nodes; unset: only if all do (`exclusive`).")
     cpu_per_task: Annotated[int, Field(ge=1, le=65535)] | None = Field(None, description="CPUs of a pod.")
-    mem_per_node: Annotated[str, Field(pattern=r"^[1-9]\d{0,15}([kMGTP]|[KMGTP]i)?$")] | None = Field(
+    mem_per_node: Memory | None = Field(
         None, description="Memory on a node, for example 64Gi. A pod must request memory."
     )
     gres: dict[Annotated[str, Field(pattern=rf"^{KIND}$")], Annotated[int, Field(ge=0)]] | None = Field(

@@ -274,12 +274,16 @@ class ObservedJob:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition in Slurm. ``max_minutes`` is its largest time limit (0: no limit)."""
+    """A partition in Slurm. ``max_minutes`` is its largest time limit (0: no limit).
+
+    ``default_memory``: whether it has DefMemPerCPU or DefMemPerNode itself; those of slurm.conf are in no answer.
+    """
 
     name: str
     nodes: tuple[str, ...] = ()
     default: bool = False
     max_minutes: int = 0
+    default_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,12 +238,14 @@ def read_partition(obj: JsonObject) -> Partition:
     """Read one partition. Some versions do not show the default one (``ApiVersion.default_partition``)."""
     nodes, limits = obj.get("nodes"), obj.get("maximums")
     configured = nodes.get("configured") if isinstance(nodes, dict) else nodes
+    defaults = each if isinstance(each := obj.get("defaults"), dict) else {}
     longest = limits.get("time") if isinstance(limits, dict) else obj.get("max_time_limit")
     return Partition(
         name=_name(obj),
         nodes=_hosts(text(configured)),
         default="DEFAULT" in states(obj.get("flags")),
         max_minutes=int(number(longest)),
+        default_memory=any(number(defaults.get(f"partition_memory_per_{per}")) for per in ("cpu", "node")),
     )
 
 

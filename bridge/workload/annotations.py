@@ -80,13 +80,14 @@ def _gres(text: str) -> tuple[str, ...]:
 
 _DAYS = re.compile(r"(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _CLOCK = re.compile(r"(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})")
+_UNITS = re.compile(r"(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,8})m)?(?:(\d{1,8})s)?")
 
 
 def minutes(text: str) -> int:
-    """Read a time limit in the format of Slurm, rounded up to whole minutes."""
+    """Read a time limit in the format of Slurm or with units (``1h30m``), rounded up to whole minutes."""
     if re.fullmatch(r"\d{1,8}", text):
         total = int(text)
-    elif match := _DAYS.fullmatch(text):
+    elif match := _DAYS.fullmatch(text) or _UNITS.fullmatch(text):
         days, hours, mins, secs = (int(part or 0) for part in match.groups())
         total = math.ceil(((days * 24 + hours) * 60 + mins) + secs / 60)
     elif match := _CLOCK.fullmatch(text):
@@ -159,7 +160,7 @@ KEYS: dict[str, Key] = {
         Key(names.RESERVATION, f"names, comma separated ({_NAME_RULE})", _NAMES, "course", "reservation"),
         Key(
             names.TIME_LIMIT,
-            "minutes, or minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]",
+            "1h30m or 2d, or as in Slurm: minutes[:seconds], hours:minutes:seconds, days-hours[:minutes[:seconds]]",
             minutes,
             "1-12:00:00",
             "time limit",

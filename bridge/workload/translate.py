@@ -62,6 +62,8 @@ def request(
             + ", ".join(config.partitions)
         )
     fewest = settings.get(names.MIN_NODES, 1)
+    cpus = settings.get(names.CPU_PER_TASK) or quantity.whole(requests.get("cpu", quantity.parse(0)))
+    memory = quantity.mebibytes(requests.get("memory", quantity.parse(0)))
     return JobRequest(
         name=settings.get(names.JOB_NAME, pod["metadata"]["name"]),
         # a pod that changes before its binding has another shape than its job, and is submitted again
@@ -78,8 +80,8 @@ def request(
         user_id=settings.get(names.USER_ID, ""),
         group_id=settings.get(names.GROUP_ID, ""),
         priority=settings.get(names.PRIORITY),
-        cpus=settings.get(names.CPU_PER_TASK) or quantity.whole(requests.get("cpu", quantity.parse(0))),
-        memory_mib=settings.get(names.MEM_PER_NODE) or quantity.mebibytes(requests.get("memory", quantity.parse(0))),
+        cpus=cpus,
+        memory_mib=settings.get(names.MEM_PER_NODE) or memory or _default_memory(config, cpus, exclusive=exclusive),
         gres=requested_gres(requests, settings.get(names.GRES, ()), config.gres, exclusive),
         min_nodes=fewest,
         max_nodes=settings.get(names.MAX_NODES, max(1, fewest)),
@@ -90,6 +92,12 @@ def request(
         exclusive=exclusive,
         excluded_nodes=excluded,
     )
+
+
+def _default_memory(config: Config, cpus: int, *, exclusive: bool) -> int:
+    """Return the MiB of a pod that requests none; 0: what Slurm gives. A job that takes whole nodes has all of them."""
+    per_cpu = config.defaults.memory_per_cpu
+    return 0 if per_cpu is None or exclusive else max(1, cpus) * quantity.mebibytes(quantity.parse(per_cpu))
 
 
 @dataclass(frozen=True, slots=True)

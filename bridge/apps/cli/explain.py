@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from bridge import names
@@ -12,9 +14,10 @@ from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.apps.view import job_view, node_room, pod_view, wait_reasons
 from bridge.errors import KubeError
 from bridge.script import consent
-from bridge.slurm import states
+from bridge.slurm import job_words, states
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, host_ports, links, places, pods, pool_selection, resources
+from bridge.workload import eligibility, host_ports, links, places, pods, pool_selection, resources, slurm_partition
+from bridge.workload.quantity import MIB
 from scheduler.nodes import occupancy
 from scheduler.volumes import pod_volumes
 from scheduler.volumes.storage import Storage
@@ -80,9 +83,13 @@ def _kubernetes(pod: pods.Pod) -> list[str]:
             ending = f"exit code {ended['exitCode']}: {_cause(ended)}"
             lines.append(f"container {each['name']} waits for its restart, {ending}")
     lines += _race(pod)
-    requests = resources.pod_requests(pod["spec"])
-    lines.append("requests " + (", ".join(f"{n} {v.normalize():f}" for n, v in sorted(requests.items())) or "nothing"))
-    return lines
+    requests = sorted(resources.pod_requests(pod["spec"]).items())
+    amounts = (f"{name} {_amount(name, value)}" for name, value in requests)
+    return [*lines, f"requests {', '.join(amounts) or 'nothing'}"]
+
+
+def _amount(name: str, value: Decimal) -> str:
+    return job_words.memory(float(value) / MIB) if name == "memory" else f"{value.normalize():f}"
 
 
 def _cause(status: Mapping[str, Any]) -> str:
@@ -151,7 +158,8 @@ def _nodes(session: CommandSession, pod: pods.Pod, storage: Storage | None, job:
     if session.knows_slurm:
         # the job of a group has several nodes, and what it has on each is not known before its start
         is_alone = job is not None and (job.link is None or job.link.size == 1)
-        partitions = frozenset(job.partition.split(",")) - {""} if job is not None else frozenset()
+        named = job.partition if job is not None else slurm_partition.of(pod, session.config.partition)
+        partitions = frozenset(named.split(",")) - {""}
         asks = job.request if job is not None and is_alone else None
         slurm = node_room.SlurmSide(slurm_nodes, session.all_jobs, asks, partitions)
     return node_room.lines(node_room.rooms(pod["spec"], requests, views, slurm, time.time(), allows))
@@ -177,10 +185,14 @@ def _pools(session: CommandSession, pod: pods.Pod) -> list[str]:
     lines = []
     what, namespace = consent.confidential_everywhere(pod), pod["metadata"]["namespace"]
     annotations = session.annotations(namespace) if what else None
-    for node in filter(pool_selection.is_virtual, session.nodes()):
+    nodes = list(filter(pool_selection.is_virtual, session.nodes()))
+    allowed = pool_selection.of(pod).ordered([node["metadata"]["name"] for node in nodes])
+    for node in nodes:
         ready = eligibility.readiness(node)
         why = eligibility.refusal(pod["spec"], requests, eligibility.view(node))
-        if ready.get("status") != "True":
+        if node["metadata"]["name"] not in allowed:
+            why = "not selected by the pod"
+        elif ready.get("status") != "True":
             why = f"not ready: {ready.get('reason', 'unknown')}: {ready.get('message', '')}"
         elif not why and annotations is not None and not consent.lets_secrets_go(annotations, node["metadata"]["name"]):
             why = consent.exclusion(namespace, what)
@@ -213,14 +225,50 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
     number = job.job_id if job is not None else pods.job_id(pod)
     if job is not None and states.is_pending(job.states):
         step = wait_reasons.next_step("SlurmPending", job.reason, **place, job=number)
-        return f"its Slurm job is pending: {job.reason or 'no reason yet'}", step
+        asks = f"; it asks for {amounts}" if (amounts := job_words.amounts(job.request)) else ""
+        return f"its Slurm job is pending: {job.reason or 'no reason yet'}{asks}", step
     known = wait_reasons.OTHER.get(view.reason)
     text = view.message or (known.meaning if known is not None else "")
     step = wait_reasons.next_step(view.reason, **place, job=number or "")
+    if view.reason == "SlurmRefused" and (advice := _partition_advice(pod, session)):
+        return f"pending: {view.reason}: {text}", advice
+    if view.reason == "Unschedulable" and (advice := _pool_advice(pod, session)):
+        return f"pending: {view.reason}: {text}", advice
     if view.reason == "SlurmPending":
         text = f"its Slurm job is pending: {text}"
         return text, step if session.reads_slurm else "podbridge explain pod {pod} -n {namespace}".format(**place)
     return f"pending: {view.reason}: {text}", step
+
+
+def _partition_advice(pod: pods.Pod, session: CommandSession) -> str:
+    """Return how to correct a partition that does not exist; empty if it does, or if that is not known."""
+    named = slurm_partition.of(pod, "")
+    known = (
+        {each.name for each in session.attempt(SLURM, session.slurm.partitions) or ()} if session.knows_slurm else set()
+    )
+    if not named or not known or set(named.split(",")) <= known:
+        return ""
+    listed = f"partition {named} does not exist; there are {', '.join(sorted(known))}"
+    if slurm_partition.selected(pod["spec"]):
+        return f"{listed}: correct spec.nodeSelector and create the pod again"
+    close = next(iter(difflib.get_close_matches(named, known, 1)), min(known))
+    metadata = pod["metadata"]
+    command = (
+        f"kubectl annotate pod {metadata['name']} -n {metadata['namespace']} --overwrite {names.PARTITION}={close}"
+    )
+    return f"{listed}: {command}"
+
+
+def _pool_advice(pod: pods.Pod, session: CommandSession) -> str:
+    """Return which pool the pod may mean, if it names one that does not exist."""
+    nodes = filter(pool_selection.is_virtual, session.attempt("nodes", session.nodes) or ())
+    known = {node["metadata"]["name"] for node in nodes}
+    unknown = [name for name in pool_selection.of(pod).named if name not in {*known, names.ANY_POOL, names.LOCAL_POOL}]
+    if not unknown or not known:
+        return ""
+    close = difflib.get_close_matches(unknown[0], known, 1)
+    meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
+    return f"no pool is named {unknown[0]}; {meant} Correct {names.POOLS} and create the pod again"
 
 
 def _ending(pod: pods.Pod, session: CommandSession) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from admission import validate
 from admission.raw_pods import MIRROR_ANNOTATION
 from admission.validate import Rules, Scope
 from bridge import names
+from bridge.config.hub import Config
 from bridge.config.policies import NamespacePolicy
 from bridge.workload import pool_selection
 
@@ -276,3 +277,21 @@ def test_a_grace_period_that_the_end_of_the_job_shortens_is_told(seconds: int | 
     found = validate.create(pod(terminationGracePeriodSeconds=seconds), "alice", RULES).warnings
     assert bool(found) == told
     assert all(f"spec.terminationGracePeriodSeconds: {seconds} is shortened to 300 s" in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("config", "requests", "annotations", "told"),
+    [
+        ({}, {"cpu": "1"}, {}, True),
+        ({}, {"memory": "1Gi"}, {}, False),
+        ({}, {"cpu": "1"}, {names.MEM_PER_NODE: "1Gi"}, False),
+        ({"defaults": {"memoryPerCpu": "4Gi"}}, {"cpu": "1"}, {}, False),
+        ({"exclusive": True}, {"cpu": "1"}, {}, False),
+    ],
+)
+def test_a_pod_that_requests_no_memory_is_warned(
+    config: dict[str, Any], requests: dict[str, str], annotations: dict[str, str], told: bool
+) -> None:
+    rules = validate.rules_of(Config.model_validate({"schedulerName": "ours", **config}))
+    warnings = validate.create(pod({"annotations": annotations}, requests), "alice", rules).warnings
+    assert any("requests memory" in text for text in warnings) == told

@@ -31,7 +31,7 @@ def test_nothing_strange_is_allowed_and_the_message_names_all(key, value):
         ("cpu-per-task", "many"),
         ("mem-per-node", "-1Gi"),
         ("timelimit", "0"),
-        ("timelimit", "1h"),
+        ("timelimit", "1x"),
         ("min-nodes", "1.5"),
         ("priority", "-1"),
         ("priority", "4294967294"),
@@ -83,9 +83,12 @@ def test_other_annotations_are_nobodys_business():
 
 @pytest.mark.parametrize(
     ("text", "total"),
-    [("5", 5), ("1:30", 2), ("2:00:00", 120), ("1-0", 1440), ("1-12:30", 2190), ("0-0:0:1", 1), ("90:00", 90)],
+    [
+        *(("5", 5), ("1:30", 2), ("2:00:00", 120), ("1-0", 1440), ("1-12:30", 2190), ("0-0:0:1", 1), ("90:00", 90)),
+        *(("1h", 60), ("90m", 90), ("1h30m", 90), ("2d", 2880), ("1d12h", 2160), ("90s", 2)),
+    ],
 )
-def test_time_limits_as_slurm_writes_them(text, total):
+def test_time_limits_as_slurm_writes_them_and_with_units(text, total):
     assert annotations.minutes(text) == total
 
 

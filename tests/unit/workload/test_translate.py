@@ -254,3 +254,20 @@ def test_a_node_selector_selects_the_partition_and_the_shape_of_the_job():
     assert links.shape(plain) != links.shape(selecting)
     with pytest.raises(UntranslatableError, match=r"spec\.nodeSelector: gpu is not a partition"):
         ask(selecting, parse("partition: main\npartitions: [main]"))
+
+
+@pytest.mark.parametrize(
+    ("requests", "annotations", "expected"),
+    [
+        ({"cpu": "3"}, {}, 3 * 4096),
+        ({}, {}, 4096),
+        ({"cpu": "3", "memory": "1Gi"}, {}, 1024),
+        ({"cpu": "3"}, {names.MEM_PER_NODE: "2Gi"}, 2048),
+        ({"cpu": "3"}, {names.CPU_PER_TASK: "5"}, 5 * 4096),
+        ({"cpu": "3"}, {names.EXCLUSIVE: "true"}, 0),
+    ],
+)
+def test_a_pod_that_requests_no_memory_gets_the_default_for_each_cpu(requests, annotations, expected):
+    config = parse("defaults: {memoryPerCpu: 4Gi}")
+    assert ask(pod(annotations, requests=requests), config).memory_mib == expected
+    assert ask(pod(requests={"cpu": "3"})).memory_mib == 0

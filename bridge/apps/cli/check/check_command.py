@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 
 import click
@@ -16,11 +16,12 @@ from bridge.apps.cli.check import check_cluster, check_connections, check_permis
 from bridge.apps.cli.check.findings import Finding
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.session import CommandSession
-from bridge.clock import parse_rfc3339
+from bridge.clock import duration, parse_rfc3339
 from bridge.config import policies
 from bridge.config.hub import jwt_source
 from bridge.errors import BridgeError, KubeNotFoundError, SlurmUnavailableError
 from bridge.kube.resources import LEASES, NAMESPACES
+from bridge.slurm.models import Partition
 
 Step = tuple[str, Callable[[CommandSession], Iterator[Finding]]]
 """The name of a check for its errors, and the check."""
@@ -177,7 +178,7 @@ def _token(session: CommandSession) -> Iterator[Finding]:
     if left is None:
         yield Finding("ok", "Slurm token", "has no expiry time")
     elif left <= 0:
-        yield Finding("FAIL", "Slurm token", f"expired {-left / 60:.0f} minutes ago", RENEWAL)
+        yield Finding("FAIL", "Slurm token", f"expired {duration(-left)} ago", RENEWAL)
     else:
         soon = left <= 3600
         fix = RENEWAL if soon else ""
@@ -202,6 +203,18 @@ def _slurm(session: CommandSession) -> Iterator[Finding]:
         yield Finding("FAIL", "Slurm partition", "no partition is the default", "set partition in the configuration")
     else:
         yield Finding("ok", "Slurm partition", default or next(p.name for p in partitions.values() if p.default))
+    yield from _memory(session, partitions)
+
+
+def _memory(session: CommandSession, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
+    """Find partitions whose jobs get all memory of a node if their pods request none."""
+    if session.config.defaults.memory_per_cpu is not None or session.config.exclusive:
+        return
+    usable = session.config.partitions or partitions
+    if bare := [name for name in sorted(usable) if name in partitions and not partitions[name].default_memory]:
+        text = f"{', '.join(bare)}: no DefMemPerCPU or DefMemPerNode: a pod that requests no memory gets all of a node"
+        fix = "set DefMemPerCPU in Slurm, or defaults.memoryPerCpu here; slurm.conf's own default is not visible here"
+        yield Finding("warn", "default memory", text, fix)
 
 
 def _nodes(session: CommandSession) -> Iterator[Finding]:

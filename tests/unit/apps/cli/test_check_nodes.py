@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bridge.apps.cli.check import check_cluster
-from bridge.slurm.models import Node
+from bridge.apps.cli.check import check_cluster, check_command
+from bridge.config.hub import Config
+from bridge.slurm.models import Node, Partition
 
 GIB = 1024
 
@@ -48,3 +49,19 @@ def test_a_finding_names_a_few_of_many_nodes():
 def test_nodes_that_offer_the_same_are_no_finding():
     session = SimpleNamespace(nodes=lambda: [kube_node()], slurm_nodes={"n1": slurm_node()})
     assert [finding.result for finding in check_cluster.nodes(session)] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("config", "partitions", "found"),
+    [
+        ({}, [Partition("main"), Partition("gpu", default_memory=True)], "main: no DefMemPerCPU"),
+        ({"partitions": ["gpu"], "partition": "gpu"}, [Partition("main"), Partition("gpu", default_memory=True)], ""),
+        ({"defaults": {"memoryPerCpu": "4Gi"}}, [Partition("main")], ""),
+        ({"exclusive": True}, [Partition("main")], ""),
+    ],
+)
+def test_a_partition_without_a_default_memory_is_a_warning(config, partitions, found):
+    session = SimpleNamespace(config=Config.model_validate(config))
+    findings = list(check_command._memory(session, {each.name: each for each in partitions}))
+    assert [finding.result for finding in findings] == (["warn"] if found else [])
+    assert all(finding.found.startswith(found) and "memoryPerCpu" in finding.fix for finding in findings)

@@ -9,9 +9,9 @@ from bridge import names
 from bridge.apps.cli import explain
 from bridge.apps.cli.dashboard_command import PageSession
 from bridge.apps.cli.session import CommandSession
-from bridge.apps.view import pod_view
+from bridge.apps.view import pod_view, wait_reasons
 from bridge.config.hub import Config
-from bridge.slurm.models import GroupRef, Job, JobLink
+from bridge.slurm.models import GroupRef, Job, JobLink, Partition
 
 GROUP = GroupRef("jobset", "hpc", "train", "o1", "workers")
 
@@ -123,3 +123,50 @@ def test_a_container_that_waits_for_its_restart_shows_how_it_ended():
     assert [line for line in found if line.startswith("container ")] == [
         "container main waits for its restart, exit code 128: ErrImagePull: no such image"
     ]
+
+
+def waiting(reason, message="", annotations=None, **metadata):
+    pod = member("x", group=None)
+    pod["metadata"] |= {"annotations": annotations or {}, **metadata}
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    return pod | {"status": {"phase": "Pending", "conditions": [condition]}}
+
+
+def test_a_partition_that_does_not_exist_lists_those_that_do_and_the_command_that_mends_it():
+    session = Session([])
+    session.slurm.partitions = lambda: [Partition("gpu"), Partition("main")]
+    report = explain.describe(session, waiting("SlurmRefused", "Invalid partition", {names.PARTITION: "mian"}))
+    assert report["next"] == (
+        "partition mian does not exist; there are gpu, main: "
+        f"kubectl annotate pod x -n hpc --overwrite {names.PARTITION}=main"
+    )
+    report = explain.describe(session, waiting("SlurmRefused", "Invalid account", {names.PARTITION: "main"}))
+    assert report["next"] == wait_reasons.CHANGE
+
+
+def test_a_pool_with_a_typo_says_which_one_is_meant():
+    pool = {"metadata": {"name": "site-a", "labels": {names.POOL_LABEL: "site-a"}}, "spec": {}, "status": {}}
+    session = Session([])
+    session.nodes = lambda: [pool]
+    pod = waiting("Unschedulable", "none of the pools site-b has a node", {names.POOLS: "site-b"})
+    pod["spec"]["tolerations"] = [{"key": names.POOL_TAINT, "operator": "Equal", "value": "site-b"}]
+    report = explain.describe(session, pod)
+    assert report["pools"] == ["site-a: not selected by the pod"]
+    assert report["next"].startswith("no pool is named site-b; did you mean site-a?")
+
+
+def test_a_deleted_pod_on_a_node_that_does_not_answer_says_what_releases_it():
+    pod = member("x", "Running", "n1", None)
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    session = Session([])
+    session.nodes = lambda: [{"metadata": {"name": "n1"}, "status": {"conditions": []}}]
+    report = explain.describe(session, pod)
+    assert "the kubelet of n1 does not answer" in report["summary"]
+    assert report["next"].endswith("kubectl delete pod x -n hpc --force")
+
+
+def test_a_failed_pod_names_its_container_its_exit_code_and_its_log():
+    state = {"name": "main", "state": {"terminated": {"exitCode": 3, "reason": "Error"}}}
+    report = explain.describe(Session([]), remote(phase="Failed", containerStatuses=[state]))
+    assert report["summary"] == "finished (Failed): container main: exit code 3"
+    assert report["next"] == "kubectl logs x -n hpc -c main"
