@@ -65,6 +65,7 @@ class RedisStoreSection(Section):
     def _fits(self) -> RedisStoreSection:
         if self.user is not None and self.password_file is None:
             raise ValueError("user requires passwordFile")
+        # the file would have no effect, and the connection no TLS
         if self.ca_file is not None and not (self.url or "").startswith("rediss://"):
             raise ValueError("caFile requires a url that begins with rediss://")
         return self

@@ -85,6 +85,7 @@ def step(
     since = before.since
     if since is None:
         recent = fresh | recently_allowed.keys()
+        # pods whose end was allowed are gone from the count, but belong to the incident
         total = expected_count + len(recently_allowed.keys() - missing)
         if fresh and len(recent) >= limits.least and len(recent) > limits.share * total:
             since = now

@@ -180,15 +180,19 @@ class Loop(ABC):
             if not self._urgent and supervisor.wait(FIRST_DELAY):
                 return
             began_at = self.clock.monotonic()
+            # a loop that fails each time is stuck, although it runs
             if not self._failing:
                 self._progress = began_at
             leads = self._leads() and self.ready()
             with self._touched_lock:
+                # also while this process does not lead: its first reconciliation as the leader is whole
                 touched, self._touched = self._touched, None
                 urgent, self._urgent = self._urgent, False
             whole = self._whole_at() <= began_at and not (urgent and self._has_begun)
             if whole:
+                # before the reconciliation: a change during it wakes the loop again
                 self._is_woken = False
+            # not the time of the clock: waiting for the interpreter lock or for Slurm is no load
             began = time.thread_time()
             if leads:
                 try:

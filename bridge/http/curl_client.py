@@ -130,6 +130,7 @@ class CurlClient:
             host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
             self._base = urlunsplit(parts._replace(netloc=f"{address.server_name}:{port}"))
             self._connect_to = f"{address.server_name}:{port}:{host}:{port}"
+        # appends and pops of a deque are thread-safe; beyond the size, the oldest handle is dropped, which closes it
         self._idle: deque[pycurl.Curl] = deque(maxlen=pool_size)
 
     def call(
@@ -213,6 +214,7 @@ class CurlClient:
         self, curl: pycurl.Curl, method: str, path: str, headers: Sequence[str], body: bytes | None, call: _Call
     ) -> None:
         curl.setopt(pycurl.URL, self._base + path)
+        # a handle keeps its options: without this, a read after a write would send the former body
         curl.setopt(pycurl.HTTPGET, 1)
         if body is not None:
             curl.setopt(pycurl.POSTFIELDS, body)
@@ -233,6 +235,7 @@ class CurlClient:
             return "timed out"
         if call.size > call.most:
             return f"more than {call.most} bytes"
+        # the callback has refused a second request (_Call.before)
         if code == pycurl.E_ABORTED_BY_CALLBACK:
             return "the connection was closed"
         number = int(curl.getinfo(pycurl.OS_ERRNO))

@@ -23,6 +23,7 @@ class UnixAdapter(HTTPAdapter):
 
     def __init__(self, path: str, pool_maxsize: int) -> None:
         self._path = path
+        # no retries: urllib3 would repeat a request whose outcome is unknown
         super().__init__(pool_connections=1, pool_maxsize=pool_maxsize, max_retries=0)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:

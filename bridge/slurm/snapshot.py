@@ -151,6 +151,7 @@ class Poller:
         """
         if not self._leads():
             return False
+        # a job of others in a hint needs no request: hints come for each job of the cluster
         if job_id is None or job_id not in self._state.foreign:
             self._hints.add(job_id)
             self._hinted.set()

@@ -130,6 +130,7 @@ def of(pod: Pod) -> Context | None:
 def derived(context: Context, uid: str, name: str) -> Context:
     """Return the context of one span of a pod. It is the same in each process."""
     digest = hashlib.sha256(f"{context.trace:032x}/{uid}/{name}".encode()).digest()
+    # an id of zeros is not valid (W3C Trace Context)
     return Context(context.trace, int.from_bytes(digest[:8]) or 1)
 
 
@@ -203,6 +204,7 @@ def ended(
     if tracer is None or (context := of(pod)) is None:
         return
     known = {key: value for key, value in attributes.items() if value}
+    # the clock of the site may be ahead
     over = min(ended_at or now, now)
     error = known.get("podbridge.reason", "Failed") if known.get("podbridge.outcome") == "Failed" else ""
     if submitted_at is not None:
@@ -279,6 +281,7 @@ def setup(service: str, environ: Mapping[str, str] = os.environ) -> None:
     ratio = sample_ratio(environ)
     os.environ.setdefault("OTEL_BSP_SCHEDULE_DELAY", SCHEDULE_DELAY)
     os.environ.setdefault("OTEL_SERVICE_NAME", service)
+    # here: the packages of the extra otel are not installed everywhere
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource

@@ -84,6 +84,7 @@ class KubeletHandlers:
         options = log_options(flask.request.args.to_dict(flat=False), container, self._clock.time())
         pool = located.pool
         if pool is None:
+            # 502: the API server replaces the message of a 503 (kubelet_app.answer_of)
             raise AnswerError(502, f"pool {located.node} has not been heard of since podbridge started")
         check_log(located.pod, pool.job(located.job), container, previous=options.previous)
         with self._shares.unless_it_fails(namespace, located.job) as leave:
@@ -163,6 +164,7 @@ class KubeletHandlers:
         return allowed
 
     def _status_of(self) -> stats.StatusOf:
+        # one copy for the whole answer: each call of jobs() copies the view of a pool
         jobs = {name: pool.jobs() for name, pool in self._sources.pools().items()}
 
         def status_of(pod: Mapping[str, Any]) -> JobStatus | None:

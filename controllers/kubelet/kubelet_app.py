@@ -80,6 +80,7 @@ def _add_error_handlers(app: flask.Flask, handlers: KubeletHandlers) -> None:
     @app.errorhandler(HTTPException)
     def unknown(error: HTTPException) -> flask.Response:
         try:
+            # a user without permission must not learn which paths exist
             handlers.check("")
         except AnswerError as refused:
             return _plain(refused)

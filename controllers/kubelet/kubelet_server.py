@@ -93,6 +93,7 @@ class Kubelet:
 
         It also starts if the API server does not answer. Until it does, all requests are refused.
         """
+        # serve() raises what step() only logs: without a certificate, nothing can listen
         self._trust.serve()
         self._trust.step()
         self._server.start()

@@ -33,6 +33,7 @@ def read_client_ca(kube: KubeClient) -> bytes:
     Raises ``Kube*`` errors.
     """
     try:
+        # the API server publishes the file of its --client-ca-file there
         data = kube.get(CONFIGMAPS.path(NAMESPACE, NAME)).get("data") or {}
     except KubeNotFoundError:
         return b""

@@ -34,6 +34,7 @@ def own(queue: Object, uid: str, present: Sequence[Quota], flavors: Collection[s
     ``queue`` is the observed ClusterQueue, empty if there is none; ``present`` are the quotas of the flavors that do
     not leave, ``flavors`` the names of the ResourceFlavors that exist.
     """
+    # each flavor of a resource group must have a quota of all its resources
     zero = dict.fromkeys(manifests.resources(present), Fraction(0)) if present else _covered(queue)
     return [
         Leaving((name, zero, None), _reason(queue, name, "workloads use it"))

@@ -95,6 +95,7 @@ def _offer(node: Mapping[str, Any]) -> Offer:
     ready = pods.condition(node, "Ready")
     state: State = {"True": "ready", "False": "held"}.get(str(ready.get("status")), "unknown")  # type: ignore[assignment]
     reason = str(ready.get("reason") or "NotReported")
+    # a cordon counts whatever the condition is: Kueue must admit no workload to the pool
     if spec.get("unschedulable"):
         state, reason = "held", "Cordoned"
     taints = [
@@ -105,6 +106,7 @@ def _offer(node: Mapping[str, Any]) -> Offer:
     return Offer(
         labels[names.POOL_LABEL],
         labels.get(_HOSTNAME, metadata["name"]),
+        # sorted: another order in the Node must not write the ResourceFlavor again
         tuple(sorted(taints, key=lambda taint: (taint["key"], taint["effect"])))[:MOST_TAINTS],
         _amounts(status.get("allocatable") or {}),
         state,

@@ -78,6 +78,7 @@ class Queues(Loop):
             config.nodes.taint,
         )
         actions = decide(view)
+        # the status of this reconciliation must not report a failure of a write that it no longer plans
         if self._forget_failures(actions):
             actions = decide(replace(view, failures=self._problems()))
         for action in actions:
@@ -187,6 +188,7 @@ class Queues(Loop):
 
     def _set_status(self, queue: Object, body: Object) -> None:
         metadata = {key: queue["metadata"][key] for key in ("uid", "resourceVersion")}
+        # null removes a field: a merge patch keeps those that it lacks
         removed = dict.fromkeys(key for key in queue.get("status") or {} if key not in body)
         path = MASTER_QUEUES.path(None, queue["metadata"]["name"], "status")
         with counted(QUEUE_WRITES, "masterqueue"):

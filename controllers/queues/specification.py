@@ -167,6 +167,7 @@ def _flavor(path: str, entry: Object) -> Flavor:
         labels = _labels(f"{body_path}.nodeLabels", {**(labels or {}), **_partition(body_path, body["partition"])})
     pools, pattern, patience = ((), None, 0.0) if nodes else _selection(body_path, body)
     share = entry.get("share", 100)
+    # not isinstance: true of a manifest is an int in Python
     if type(share) is not int or not 0 <= share <= 100:
         raise SpecificationError(f"{path}.share: {share!r} is not allowed; allowed: a percentage from 0 to 100")
     lending = tuple(

@@ -177,6 +177,7 @@ class PodReconciler:
     def add_soon(self, pool: str, uid: str) -> None:
         """Queue a pod whose job has changed, after a short delay."""
         if self._leading_since() is not None:
+            # the first of the changes that one decision serves
             self._changed_at.setdefault((pool, uid), self._clock.monotonic())
         self._queue.add_after((pool, uid), GATHER)
 
@@ -259,10 +260,12 @@ class PodReconciler:
                 record.pool.unfollow(uid)
             return
         if pod is not None and record.pool is not None and pods.has_intent(pod):
+            # a pool without a list requests the states of followed pods only; after a restart, it follows none
             record.pool.follow(pod)
         entry = record.entries.get(uid)
         if entry is None:
             entry = record.entries[uid] = self._new_entry(pod, record.pool)
+        # before the decision: the rest of the grace period counts from here
         entry.see(pod, self._clock.monotonic())
         if entry.is_settled(pod, job):
             return

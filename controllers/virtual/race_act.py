@@ -97,6 +97,7 @@ class RaceActor:
         """Send the Binding with the grant for this ticket. After a conflict, the pod is read from the API server."""
         if entry.asked_at is None:
             entry.asked_at = self._clock.monotonic()
+        # once more with the pod as the API server has it: the resource version in the cache may be old
         for _ in range(2):
             if self._bind(pod, ticket, pool.name):
                 self._granted(pod, ticket, pool, entry)

@@ -305,6 +305,7 @@ class VirtualNodes(Loop):
         if pool is None or (announced := pool.announced()) is None:
             return state
         announce, heard = announced
+        # once for each announcement: computed again after a step of the clock, the text would differ and cause a write
         if loop_state.heard[0] != heard:
             loop_state.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
         races: bool | None = None  # of a hub without races, and before a BuildConfig has arrived

@@ -143,6 +143,7 @@ class PodActor:
 
     # --- at the site --------------------------------------------------------------------------------------------------
     def _submit(self, pod: Pod, pool: Pool, entry: Entry, cache: Cache) -> None:
+        # all pods are queued again when the pool accepts submissions (PoolProgress.accepting)
         if not pool.ready().ok:
             return
         if virtual_pod_decide.remote_job(pod):  # the cache has only a part of a pod whose job gave its place back
@@ -199,6 +200,7 @@ class PodActor:
         try:
             cache.apply(self._kube.patch(PODS.path_of(pod), pods.intent_patch(pod, pool, stated), kind="strategic"))
         except (KubeNotFoundError, KubeConflictError, KubeInvalidError) as error:
+            # 422 (invalid): a pod that is being deleted takes no new finalizer
             log.debug("pod is gone or being deleted", extra=kv(pod=pods.key(pod), error=error))
             return False
         return True

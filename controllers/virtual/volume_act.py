@@ -80,6 +80,7 @@ class VolumeActor:
         if not pool.refreshes or not (keys or shown or refresh_in is not None):
             return
         existed = answer.submitted_at is not None and answer.submitted_at < sent_at - SKEW
+        # the script of an earlier request may have won, with the files of that time
         if existed or entry.sent_until is not None:
             entry.refresh_at = unknown_until(pod, now)
             return

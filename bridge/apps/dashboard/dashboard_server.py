@@ -135,6 +135,7 @@ class Dashboard:
         for cache in self._caches():
             if not cache.synced:
                 return f"The {cache.name} are not listed yet."
+            # a watch without news is silent for one idle time-out
             if cache.age() > 2 * cache.idle_timeout:
                 return f"The API server has not confirmed the {cache.name} for {cache.age():.0f} s."
         return ""

@@ -86,6 +86,7 @@ class LocalAccess:
 
     def accepts(self, token: str) -> bool:
         """Whether this is the token of the URL."""
+        # == would take the longer, the more of the token is right
         return hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
 
     def value(self, token: str) -> str:
@@ -141,5 +142,6 @@ class ReviewedAccess:
             )
             return allowed, REMEMBER_YES if allowed else REMEMBER_NO
 
+        # not the token: two tokens of one user have the same permissions
         key = hashlib.sha256(repr((user.key, plural, namespace)).encode()).digest()
         return self._viewers.get(key, ask)

@@ -181,6 +181,7 @@ class Hub:
     def _slurm_dependencies(self, pods: Cache, cluster: str, electors: Mapping[str, Elector | None]) -> Dependencies:
         """Create the Slurm client and its poller, which polls at the idle period while no lease is held."""
         slurm = SlurmClient(self.config, jwt_source(self.config))
+        # one poller for the scheduler and the controllers: it must not be slow while either of them leads
         leads = lambda: any(elector is None or elector.held for elector in electors.values())  # noqa: E731
         jobs_on_pods = lambda job_ids: links.on_pods(_listed(pods), cluster, job_ids)  # noqa: E731
         poller = Poller(slurm, cluster, self.config, clock=self.clock, leads=leads, jobs_on_pods=jobs_on_pods)

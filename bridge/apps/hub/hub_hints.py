@@ -31,6 +31,7 @@ class HintServers:
 
     def __init__(self, settings: HintsSection, parts: Sequence[str], wake: Wake) -> None:
         self._settings, self._wake = settings, wake
+        # a pipe for each process: the script of slurmctld writes each hint to all pipes of the directory
         self._name = f"{PREFIX}{'-'.join(parts)}-{secrets.token_hex(4)}.pipe"
         self._access: ServerAccess | None = None
         if settings.port is not None:

@@ -145,6 +145,7 @@ class HubPools:
             self._persistence.start(supervisor)
         self._pools.start(supervisor)
         self._kubelet.start(supervisor)
+        # before the loop starts: the port that was bound, if the configured one is 0, goes into each virtual node
         self.loop.settings = replace(self.loop.settings, port=self._kubelet.port)
         health.ready("kubelet", self._kubelet.ready)
 

@@ -74,6 +74,7 @@ class HubQueues:
         try:
             if not is_served(self._kube, MASTER_QUEUES):
                 return self._say("kubectl apply -f config/crds.yaml")
+            # the preferred version first: an API server serves the older one beside it
             for version in VERSIONS:
                 if is_served(self._kube, _cluster_queues(version)):
                     return version

@@ -76,6 +76,7 @@ def creations(data: bytes) -> Creations:
 def pods(data: bytes) -> list[StartedPod]:
     """Read the body of ``/status``: a list of pods, or one pod. An empty body and ``null`` are an empty list."""
     text = data.strip()
+    # Go encodes an empty slice that was never set as null
     if text in (b"", b"null"):
         return []
     try:

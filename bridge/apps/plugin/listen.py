@@ -70,6 +70,7 @@ def check(address: Address, *, token: bool, client_ca: bool, local_users: bool =
 
     ``local_users``: every user of this machine may.
     """
+    # the directory or the mode of a socket restricts its clients; each user of a machine can connect to its loopback
     if address.unix is not None or token or client_ca:
         return
     if not address.is_local:

@@ -54,6 +54,7 @@ class MissingJobs:
             jobs = {uid: status for uid, status in views[name].items() if uid in self._requested}
             missing = pool.missing() & jobs.keys()
             before = self._brakes.get(name, brake.Brake())
+            # an ended job cannot be missing, and would make the share of the missing ones too small
             expected = sum(status.phase != "ended" for status in jobs.values())
             after = brake.step(before, expected, missing, self._clock.monotonic(), self._limits, reported=missing)
             if after.engaged and not before.engaged:

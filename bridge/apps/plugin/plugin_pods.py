@@ -91,6 +91,7 @@ class Pods:
 
     def _submit(self, creation: Creation) -> JobStatus:
         uid = creation.pod["metadata"]["uid"]
+        # before each attempt: the pod may be deleted while its submission is repeated
         if self._deletions.refuses_creation(uid):
             raise SiteRefusedError("the pod was deleted", reason="Forgotten")
         pool = self._directory.choose(creation.pod)
@@ -127,6 +128,7 @@ class Pods:
             raise errors[0]
         if errors:
             log.warning("pods without a state", extra=kv(pods=len(errors), error=errors[0]))
+        # a pod without an answer is left out: the virtual kubelet then keeps its last state
         answered = [(pod, states[index]) for index, pod in enumerate(pods) if index in states]
         return [pod_status(pod, _of_this_pod(pod, state)) for pod, state in answered]
 
@@ -206,6 +208,7 @@ class Pods:
         except UntracedJobError:
             # clients also delete pods that were refused, and no user can state no-job for a pod that is gone
             job = None
+        # a wrong UID must not cancel the job of another pod
         if job is not None and _of_this_pod(pod, job) is None:
             if is_first:
                 self._deletions.withdraw(metadata["uid"])
@@ -309,6 +312,7 @@ class PoolSlots:
         Raises :class:`SiteDownError` if the pool is stalled.
         """
         with self._changed:
+            # the time without a request is no stall
             if not self._used[pool]:
                 self._accepted_at[pool] = time.monotonic()
             while self._used[pool] >= most:

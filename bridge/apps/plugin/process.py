@@ -100,6 +100,7 @@ class Plugin:
         servers = [*self._others, self._server]
         for server in servers:
             server.start()
+        # after the servers: with an address that is in use, the process ends before it takes the leadership of its site
         self._source.start(self._supervisor)
         for server in servers:
             self._supervisor.spawn(f"{server.name}-server", lambda s=server: s.run(self._supervisor.stopping))  # type: ignore[misc]
@@ -139,6 +140,7 @@ class Plugin:
 
 def run(source: PoolSource, options: Options, supervisor: Supervisor) -> int:
     """Run until a signal, or until a thread ends; return the exit status."""
+    # the Unix socket gets its mode from it: only this user may connect
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.set_threshold(GC_THRESHOLD, 50, 50)
