@@ -70,6 +70,7 @@ def conf_line(node: ExternalNode, cluster: str) -> str:
     words = [
         f"NodeName={node.name} NodeAddr={ADDRESS} State=External",
         f"CPUs={node.cpus} Sockets=1 CoresPerSocket={node.cpus} ThreadsPerCore=1 RealMemory={node.memory_mib}",
+        # in the same request as the node: no kill leaves a node without its mark
         f"Feature={','.join([*node.features, mark(node, cluster)])}",
     ]
     if node.gres:

@@ -144,6 +144,7 @@ class JobReader:
         plan = plan_queries(last, states, expected, began, budget, allocations=allocations, witnessed=witness_jobs)
         log.debug("reading jobs", extra=kv(listed=len(states), wanted=len(plan.jobs), started=len(plan.started)))
         starts = [job_id for job_id in plan.started if job_id not in witness_jobs]
+        # first: the pods of these jobs wait for the bind
         first_nodes = self._read_started(last, states, expected, tuple(starts[:limit]))
         remaining = max(0, limit - len(plan.started))
         details: dict[int, Job] = {}
@@ -152,6 +153,7 @@ class JobReader:
             needed_ids = set(plan.jobs)
             details = {job.job_id: job for job in self._client.jobs() if job.job_id in needed_ids}
             to_read = ()
+        # at sequence 0, nothing is decided before all jobs are read: no pause
         elif last.snapshot.sequence and not (leads and began < self._hurried_until):
             to_read, others_read = self._select_paced(
                 to_read, last.snapshot.jobs.keys() | expected.keys(), began, leads

@@ -326,6 +326,7 @@ class Poller:
         with self._expected_lock:
             last = self._state
             self._read_alone.clear()
+        # podbridge's jobs are in the first snapshot before an expensive list of all jobs has been read
         for job_id, link in self._job_reader.lists.on_pods(last, self.expected).items():
             self.expect(job_id, link, sure=False)
         began = self._clock.monotonic()
@@ -344,6 +345,7 @@ class Poller:
         if job_answers.reused is not None:
             log.warning("Slurm assigned a job id again: all jobs are read again", extra=kv(job=job_answers.reused))
             SLURM_ID_RESETS.inc()
+            # every id may be that of another job now, also of one that was just submitted
             last, expected = forgotten(last), self._doubt_expected()
             with self._expected_lock:
                 self._read_alone.clear()

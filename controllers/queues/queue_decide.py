@@ -311,6 +311,7 @@ class _Plan:
 
     def _remove(self, queues: set[str], flavors: set[str], local_queues: set[tuple[str, str]]) -> None:
         """Delete own objects that are no longer wanted, flavors only after no ClusterQueue names them."""
+        # without its ResourceFlavor, Kueue cannot start a workload that has reserved its quota (leaving.py)
         referenced_flavors = {
             flavor for queue in self.view.cluster_queues.values() for flavor in manifests.flavor_names(queue)
         }

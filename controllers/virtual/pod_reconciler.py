@@ -39,6 +39,7 @@ FAILED_AGAIN = 15.0
 LATE = 60.0
 """Seconds after its time-out for which an unknown pool may still carry out a submission."""
 _URGENCY: dict[type[virtual_pod_actions.Action], int] = {
+    # a script that has started holds its nodes while it waits for the grant
     race_decide.Grant: 0,
     virtual_pod_actions.Cancel: 1,
     virtual_pod_actions.Look: 2,

@@ -27,6 +27,7 @@ def prune(pod: Object) -> Object:
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     all_annotations = metadata.get("annotations") or {}
     ended = status.get("phase") in ("Succeeded", "Failed")
+    # the script is built from the whole pod
     if not ended and not all_annotations.get(names.REMOTE_JOB):
         return pod
     reduced_metadata = pick(metadata, IDENTITY)

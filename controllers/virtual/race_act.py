@@ -71,6 +71,7 @@ class RaceActor:
             self._check_leadership()
             sent_at = self._clock.time()
             with entry.sending(self._clock.monotonic, self._submit_timeout + pool.late):
+                # after a kill, the next snapshot of the site lists the job by the UID of the pod
                 answer = pool.offer(prepared_pod, objects, self._wait)
         except (ScriptError, MissingReferenceError, SiteError) as error:
             if isinstance(error, SiteError) and error.retryable:
@@ -99,6 +100,8 @@ class RaceActor:
             entry.asked_at = self._clock.monotonic()
         # once more with the pod as the API server has it: the resource version in the cache may be old
         for _ in range(2):
+            # a kill after the Binding: the next leader finds a bound pod whose job asks with its ticket, and sends the
+            # grant
             if self._bind(pod, ticket, pool.name):
                 self._granted(pod, ticket, pool, entry)
                 return

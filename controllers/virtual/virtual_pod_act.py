@@ -191,6 +191,7 @@ class PodActor:
         # here: the lease may be lost while objects are read, and a site checks no lease
         self._check_leadership()
         with entry.sending(self._clock.monotonic, self._submit_timeout + pool.late):
+            # a kill after it: the next leader finds the job in a snapshot of the site, or the intent on the pod
             return pool.submit(pod, objects)
 
     def _record_intent(self, pod: Pod, pool: str, stated: str, cache: Cache) -> bool:
@@ -310,6 +311,7 @@ class PodActor:
     def _remove(self, action: virtual_pod_actions.Remove, cache: Cache) -> None:
         """Write the final status, then delete the pod: the site has confirmed its end."""
         pod = action.pod
+        # the final status first: the Job of a deleted pod counts its last phase
         if self._patch(pod, cache, action.patch) and tracing.tracer is not None:
             self._trace_end(pod, action.status, action.job)
         if names.POOL_FINALIZER in (pod["metadata"].get("finalizers") or ()):

@@ -174,6 +174,7 @@ class Pages:
         path = PODS.path(namespace, name, "log")
         pieces = self._viewer().client.text(path, params, idle_timeout=SILENCE if "follow" in query else 30.0)
         answer = log_response(pieces, pod=f"{namespace}/{name}")
+        # nginx, also as an ingress, would otherwise collect the pieces of a followed log
         answer.headers["X-Accel-Buffering"] = "no"
         return answer
 
@@ -187,6 +188,7 @@ class Pages:
         ):
             raise AnswerError(403, "you may list neither pods nor nodes")
         after = flask.request.headers.get("Last-Event-ID") or flask.request.args.get("after", "")
+        # -1 differs from every number: a page that names none gets a message at once
         feed = Feed(self._changes, int(after) if after.isascii() and after.isdigit() and len(after) < 10 else -1)
         flask.request.environ.get(ON_HANG_UP, lambda _: None)(feed.close)
         return flask.Response(feed, content_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
