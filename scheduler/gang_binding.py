@@ -76,6 +76,7 @@ def _bind_all(
             return [CancelAndResubmit(placed[0], job.job_id, text, gang, soon=view.version.exclude_nodes)], state
     binds, full = _plan_binds(view, gang, job, placed, assigned, occupancy)
     if full is not None:
+        # none of them starts: the rest of this decision may use the room that was planned for them
         occupancy.withdraw(len(binds))
         if is_better_elsewhere(view, placed, len(job.nodes), full):
             occupancy.refuse(full.node, full.lacking)
@@ -83,6 +84,7 @@ def _bind_all(
         text = f"Slurm job {job.job_id} has node {full.node}: {full.message()}"
         wait_actions = label(gang, job.job_id) or set_conditions(view, placed, "NodeBusy", text)
         waiting, state = keep_job(view, gang, state, job, wait_actions, text, full.until)
+        # members that do not fit together fit on no node: to exclude this one would not help
         if full.is_full_without(placed) and any(isinstance(action, CancelAndResubmit) for action in waiting):
             occupancy.refuse(full.node, full.lacking)
         return waiting, state
@@ -93,6 +95,7 @@ def _bind_all(
     nodes = view.placements.by_slurm_name
     actions: list[Action] = [*binds]
     if any(extended_claims.wants_devices(bind.pod, nodes[bind.slurm_node].by_devices()) for bind in binds):
+        # single Bind actions run side by side, and one could bind its pod before the claims of another are allocated
         actions = [BindTogether(placed[0], gang, tuple(binds))]
     if state.claim_wait is not None:
         reason, text = state.claim_wait

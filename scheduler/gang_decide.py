@@ -42,6 +42,7 @@ def decide(view: rules.SchedulerView, gang: Gang, state: PodState, occupancy: Pl
         if not live and (is_unsettled or not has_held):
             return [], state
         return [pod_actions.Release(deleted[0], tuple(observed.job.job_id for observed in live), tuple(deleted))], state
+    # no job ids: the job stays for the other members, or for the successors of these
     releases: list[pod_actions.Action] = [pod_actions.Release(pod, ()) for pod in deleted if pods.is_held(pod)]
     if (shrink := gang_shrink.decide(view, gang, state, live)) is not None:
         return [*releases, shrink], state.seen()
@@ -136,6 +137,7 @@ def _decide_without_job(
     state = rules.without_job(view, state, observed_jobs)
     if len(waiting) + gang.succeeded() < gang.minimum:
         return set_conditions(view, waiting, INCOMPLETE, count_text(gang, len(waiting) + gang.succeeded())), state
+    # the oldest of all pods counts in obstacle(): a former leader may have submitted the job for any of them
     all_pods = gang.pods
     gang, strangers = gang_states.choose_members(gang)
     text = "the next Slurm job of the group is for members that request other resources or settings than the pod"

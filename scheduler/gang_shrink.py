@@ -26,6 +26,7 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, live: list[Observed
 
     ``live`` are the jobs of the gang that are pending or allocated.
     """
+    # of two live jobs, one is cancelled first (gang_decide)
     if len(live) != 1 or view.now < state.shrink_retry_at:
         return None
     job = live[0].job

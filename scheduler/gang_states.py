@@ -157,6 +157,7 @@ def assign(gang: Gang, nodes: Sequence[str], size: int, shared: int, exact: bool
     place if that one is taken; the others get the free places in the order of their names.
     """
     free = {node: min(shared, size - number * shared) for number, node in enumerate(nodes)}
+    # after the loss of nodes, the last one may be that with CPUs only for the rest of the members
     if exact and nodes and len(nodes) * shared < size:
         free[nodes[-1]] = size % shared or shared
     for pod in gang.running:  # bound before a crash, or by an earlier decision

@@ -144,11 +144,13 @@ class SlurmActor:
 
     def _submit(self, action: pod_actions.Submit) -> bool:
         """Submit a job for the pods if they still need one; return false if it is refused."""
+        # the action has waited for a worker: meanwhile a pod may be deleted, or bound by another process
         members = self._still_waiting(action.gang.waiting if action.gang is not None else [action.pod])
         if not members:
             return True
         pod, key = members[0], links.key(members[0])
         snapshot = self._poller.snapshot
+        # a snapshot that was requested before a cancellation shows the job as live
         cancelled = self._states.of(key).cancelled | self._slurm.cancellations.since(snapshot.began)
         observed_jobs = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(key, ())]
         if any(is_live(observed, cancelled) for observed in observed_jobs):
@@ -186,7 +188,10 @@ class SlurmActor:
         if tracing.tracer is not None:
             self._trace_submission(key, members, submitted.job_id, began)
         log.info("job submitted", extra=kv(pod=pods.key(pod), job=submitted.job_id))
+        # a poll that began before the submission is published later, and its list lacks the job
         self._poller.expect(submitted.job_id, request.link)
+        # a pod that bypassed admission, or may run on a pool, has no finalizer yet; the next decision holds the members
+        # of a gang (gang_actions.hold)
         if action.gang is None and not pods.is_held(pod):
             self._hold(pod, submitted.job_id)
         if submitted.warning:
@@ -226,6 +231,7 @@ class SlurmActor:
         waiting = [
             pod for pod in current_pods if pod is not None and not pods.is_deleted(pod) and not pods.is_bound(pod)
         ]
+        # the job is sized for all of them: the next decision chooses members again
         return [*waiting] if len(waiting) == len(members) else []
 
     def _record_refusal(self, pod: pod_actions.Pod, error: errors.BridgeError) -> None:
@@ -254,6 +260,7 @@ class SlurmActor:
         except errors.KubeNotFoundError:
             self._cancel_alone(pod, job_id)
         except errors.KubeConflictError:
+            # 409 is the answer to an old resource version and to another UID: a new pod may have the name
             if self._read_pod(pod) is not None:
                 raise
             self._cancel_alone(pod, job_id)
@@ -275,6 +282,7 @@ class SlurmActor:
         pod = self._cache.by_uid(pods.uid(action.pod))
         if pod is None or pods.is_deleted(pod) or pods.is_bound(pod) or _has_changed(pod, action):
             return
+        # before the Binding: without the finalizer, `kubectl delete --force` would free the node while containers run
         if pods.lacks_hold(pod, action.job_id):
             self._hold(pod, action.job_id)
         if self._allocate_claims([replace(action, pod=pod)]):
@@ -299,12 +307,14 @@ class SlurmActor:
             names.JOB_START_ANNOTATION: clock.rfc3339(action.started),
         }
         text = f"bound to node {action.node} of Slurm job {job_id}"
+        # API servers before 1.33 drop the labels of a Binding, so the annotations have the job id too
         self._writer.bind(pod, action.node, annotations, text, {names.JOB_ID_LABEL: job_id})
         if links.membership(pod) is not None:
             self._states.update(links.key(pod), PodState.bound)
         if tracing.tracer is not None:
             submitted_at, now = self._submitted_at(links.key(pod), action.job_id), self._clock.time()
             slurm_spans.bound(pod, action.job_id, action.node, submitted_at, action.started, now)
+        # the clocks of slurmctld and of this host may differ
         START_TO_BIND_SECONDS.observe(max(0.0, self._clock.time() - action.started))
         log.info("pod bound", extra=kv(pod=pods.key(pod), job=action.job_id, node=action.node))
 
@@ -322,6 +332,7 @@ class SlurmActor:
 
     def _bind_together(self, action: pod_actions.BindTogether) -> None:
         """Bind members of a gang, after the claims of all of them are allocated."""
+        # empty if one of them no longer waits: none is bound then, so that the members start together
         members = self._still_waiting([bind.pod for bind in action.binds])
         if any(_has_changed(pod, bind) for pod, bind in zip(members, action.binds, strict=False)):
             return
@@ -424,6 +435,7 @@ class SlurmActor:
             text = f"Slurm job {action.job_id} has released {', '.join(released)}: {action.why}"
             self._events.event(action.pod, "NodeReleased", text, action="Scheduling")
             log.info("job shrunk", extra=kv(group=key, job=action.job_id, released=released))
+        # Slurm does not change the state of a job that loses a node, so no poll would read its nodes
         self._poller.read(action.job_id)
         if not released and not {*action.nodes}.isdisjoint(self._poller.snapshot.jobs[action.job_id].job.nodes):
             retry_at = self._clock.monotonic() + REFUSED.limit  # a batch job keeps the node of its script, for example

@@ -72,6 +72,7 @@ _Step = tuple[Action | None, PodState]
 
 def decide(view: rules.SchedulerView) -> Decision:
     """Decide for every pod and gang of the view, in the order of their priority; at most one action for each pod."""
+    # an older snapshot may lack a job that the former leader submitted: its pod would get a second one
     if not rules.is_current(view):
         return Decision([], {}, [])
     actions: list[Action] = []
@@ -119,6 +120,7 @@ def _decide_pod(view: rules.SchedulerView, pod: Pod, state: PodState, occupancy:
     if isinstance(phase, Submitted):
         is_seen = any(observed.job.job_id == phase.job_id for observed in observed_jobs)
         if not is_seen and rules.is_unread(snapshot, phase):
+            # slurmctld has returned the id, so the job of a deleted pod need not run until a poll shows it
             job_ids = [*(observed.job.job_id for observed in live), phase.job_id]
             return (Release(pod, tuple(job_ids)) if pods.is_deleted(pod) else None), state
     if pods.is_deleted(pod):
@@ -128,6 +130,7 @@ def _decide_pod(view: rules.SchedulerView, pod: Pod, state: PodState, occupancy:
     if not live:
         return _decide_without_job(view, pod, state, observed_jobs, occupancy)
     observed_job = _select_job(pod, live)
+    # before the bind: the other job may start meanwhile, and its nodes would idle
     for observed in live:
         if observed is not observed_job:
             return Cancel(pod, observed.job.job_id), state.seen()
@@ -164,6 +167,7 @@ def _decide_without_job(
     condition, state = rules.obstacle(view, state, [pod])
     if condition is not None:
         return (rules.set_condition(view, pod, state, *condition) if condition[0] else None), state
+    # not after the submission: a job that starts would hold its node idle until the claim exists
     if (wait := volume_waits.before_submission(view, [pod], occupancy)) is not None:
         return rules.set_condition(view, pod, state, wait.reason, wait.message), state
     return Submit(pod), state
@@ -173,6 +177,7 @@ def _decide_pending(view: rules.SchedulerView, pod: Pod, state: PodState, observ
     job = observed.job
     since = view.now if state.waiting_since is None else state.waiting_since
     if not isinstance(state.phase, Pending) or state.waiting_since is None:
+        # a requeued job may get other devices, so an earlier failure to allocate them does not count
         state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since, claim_wait=None)
     if pods.lacks_hold(pod, job.job_id):
         return Hold(pod, job.job_id), state
@@ -210,6 +215,7 @@ def _decide_allocated(
         text = f"Slurm allocated node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}"
         # API v0.0.38 (Slurm 22.05) cannot exclude the node: Slurm could allocate it again at once
         return CancelAndResubmit(pod, job.job_id, text, soon=view.version.exclude_nodes), state
+    # a pod that asks for several nodes (min-nodes) runs on the first one
     node = view.placements.by_slurm_name[job.nodes[0]]
     occupant = occupancy.occupant(pod, node.name)
     full = full_nodes.find(occupant, node, occupancy, view.snapshot)
@@ -249,6 +255,7 @@ def _wait_for_objects(view: rules.SchedulerView, pod: Pod, state: PodState, job_
     is_overdue, state = rules.busy(view, state)
     if is_overdue:
         return CancelAndResubmit(pod, job_id, f"after {view.config.busy_node_timeout:.0f} s: {wait.message}"), state
+    # a pod without the finalizer could be gone before the bind, and its claims would stay bound to this node
     if wait.writes and not pods.lacks_hold(pod, job_id):
         return BindVolumes(pod, wait.writes), state
     return _hold_or_set_condition(view, pod, state, job_id, wait.reason, f"Slurm job {job_id}: {wait.message}"), state

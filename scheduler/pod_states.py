@@ -182,6 +182,7 @@ class PodState:
         if written is None:
             before = pods.condition(pod, names.POD_SCHEDULED)
             return bool((before.get("reason", ""), before.get("message", "")) != (reason, message[:1024]))
+        # cut as in pods.condition_patch: the whole text would differ from the written one in every decision
         if (written.reason, written.message) == (reason, message[:1024]):
             return False
         return written.reason != reason or now - written.at >= MIN_INTERVAL

@@ -34,6 +34,7 @@ class PodWriter:
     def patch(self, pod: Pod, patch: dict[str, Any], sub: str | None = None) -> None:
         """Send a strategic patch of the pod or of its subresource ``sub``, and store the answer in the cache."""
         path = PODS.path_of(pod, sub)
+        # the newest known resource version: an earlier write of the same action has changed it
         current = self._cache.by_uid(pods.uid(pod)) or pod
         self._cache.apply(self._kube.patch(path, pods.conditional(patch, current), kind="strategic"))
 
@@ -48,6 +49,7 @@ class PodWriter:
         path = PODS.path_of(pod, "binding")
         body = pods.binding(pod, node, annotations, labels)
         body["metadata"]["resourceVersion"] = pod["metadata"].get("resourceVersion", "")
+        # a kill after the Binding loses only the state below: the first list of the next leader shows the pod as bound
         self._kube.create(path, body)
         now = self._clock.monotonic()
         self._states.update(pods.uid(pod), lambda state: replace(state.bound(), phase=Bound(now)))

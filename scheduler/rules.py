@@ -240,6 +240,7 @@ def starting(view: SchedulerView, state: PodState, nodes: Iterable[str]) -> tupl
     """
     for node in nodes:
         missing = view.placements.starting(node)
+        # a node that has started is no longer asleep in Slurm, but its kubelet may need longer: the state remembers it
         if missing and (state.starting_since is not None or view.placements.comes_and_goes(node)):
             since = state.starting_since if state.starting_since is not None else view.now
             if not isinstance(state.phase, NodeStarting):
@@ -259,6 +260,7 @@ def busy(view: SchedulerView, state: PodState, until: float = 0) -> tuple[bool, 
     since = state.phase.since if isinstance(state.phase, NodeBusy) else view.now
     if not isinstance(state.phase, NodeBusy):
         state = replace(state, phase=NodeBusy(failure_of(state.phase), since=since))
+    # `until` comes from deletionTimestamp, so the comparison is in time of day
     wait_began = view.time - (view.now - since)
     grace_end = min(max(until, wait_began), wait_began + view.config.max_grace_period)
     is_overdue = view.time >= grace_end + view.config.busy_node_timeout
@@ -308,6 +310,7 @@ def without_job(view: SchedulerView, state: PodState, observed_jobs: Iterable[Ob
     jobs = [
         observed.job
         for observed in observed_jobs
+        # ids ascend: a lower one is an earlier job of the pod, whose end has been counted
         if observed.job.job_id not in state.cancelled and observed.job.job_id >= first_job_id
     ]
     latest = max(jobs, key=lambda job: job.job_id, default=None)

@@ -98,6 +98,7 @@ class Scheduler(SlurmLoop):
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
+        # before _pod_changed and wake: a decision that a change causes finds this change in the indexes
         self.dependencies.pods.subscribe(self._gangs.changed)
         self.dependencies.pods.subscribe(self._new.changed)
         for cache in (self.dependencies.pods, self._others):
@@ -145,6 +146,7 @@ class Scheduler(SlurmLoop):
         self._group_objects.forget_all_but(in_gangs)
         self._unchanged.forget_all_but(waiting.keys())
         self._actor.placements.forget_all_but(waiting.keys())
+        # not the present time: a cache that lags still shows a bound pod as waiting
         confirmed = self.dependencies.clock.monotonic() - self.dependencies.pods.age()
         self._states.forget_bindings(confirmed, self.workers.busy)
         updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
@@ -220,6 +222,7 @@ class Scheduler(SlurmLoop):
         idle = [
             pod
             for uid, pod in waiting.items()
+            # a call of the workers writes the state of its pod: one writer at a time (scheduler.pod_states)
             if uid in colocated and uid not in in_gangs and not self.workers.busy(uid)
         ]
         self._device_names.request(self.workers)
@@ -252,6 +255,7 @@ class Scheduler(SlurmLoop):
             self.dependencies.poller.wake()
         decision = pod_decide.decide(view)
         self._unchanged.keep(view, decision)
+        # before the actions are dispatched: from then on, only the workers write the states of their pods
         self._states.merge(decision.states)
         for occupant in decision.planned:
             self._occupancy.assume(occupant)

@@ -193,6 +193,7 @@ class Claims:
             for node in nodes:
                 locks.enter_context(self._locks.setdefault(node, threading.Lock()))
             devices_by_node = {node: self._store.devices(node) for node in nodes}
+            # under the locks: another worker may just have allocated devices of these nodes
             taken = self._store.taken(device for devices in devices_by_node.values() for device in devices)
             plans: dict[str, _Plan] = {}
             for bind in binds:
@@ -289,6 +290,7 @@ class Claims:
             picked[request.name] = claimed_devices.pick(request, plan.offered[request.name], unavailable, plan.node)
             unavailable |= {device.key for device in picked[request.name]}
         now = clocks.rfc3339(self._clock.time())
+        # before the allocation: without the finalizer, a claim can be deleted while its devices are in use
         claim = self._store.protect(claim)
         allocation = claimed_devices.allocation(picked, claim, plan.classes, plan.node, now)
         self._store.write(claim, {"allocation": allocation, "reservedFor": [*users, *new_users]})

@@ -90,7 +90,8 @@ class Occupancy:
                     or (old is not None and _sizes(old) != _sizes(pod))
                 )
                 if has_changed:
-                    if counted is not None and counted.until == until:  # moved, or resized
+                    # moved, or resized; a deletion frees nothing yet, so refusals of the node stay
+                    if counted is not None and counted.until == until:
                         self._leave(uid)
                     self._add(self.occupant(pod, node, until))
                 if node:
@@ -127,6 +128,7 @@ class Occupancy:
         :meth:`lasting` returns it until a pod leaves the node.
         """
         with self._lock:
+            # a pod that leaves ends the refusal; on a node without pods, none would
             if node in self._by_node:
                 self._refused[node] = _largest(self._refused.get(node, NOTHING), taken)
 
@@ -274,6 +276,7 @@ class PlannedOccupancy:
         for name, value in occupant.requests.items():
             if host_ports.is_port(name):
                 shortages |= dict.fromkeys(host_ports.conflicts(name, (*used, *planned)), value)
+            # Placements.refusal has excluded a node whose Allocatable lacks the resource
             elif name in offered:
                 taken = used.get(name, _ZERO) + planned.get(name, _ZERO)
                 if value + taken > offered[name]:

@@ -127,6 +127,7 @@ class Placements:
                     eligible.append(name)
             return _placement(refused, eligible)
 
+        # bound claims have only terms: other volumes do not matter, so the result outlives changes of the storage
         cache = self._current().placements if needs.unbound else self._bound
         return cache.get((key, needs.terms, tuple(claim.shape for claim in needs.unbound)), make)
 

@@ -246,6 +246,7 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage, shapes: 
             return _race(view, pod, state, kept, selection)
         if uid in view.left:
             return None
+    # Slurm may start this job at any moment; on a pool, the pod would get a second one
     if selector.local and (pods.job_id(pod) is not None or view.taken(uid)):
         return None
     refused, open_pools = _candidates(view, pod, shape, usage)

@@ -73,6 +73,7 @@ class PoolScheduler(Loop):
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
+        # before the loop's own subscription: a decision that a change causes counts the pod
         self._pods.subscribe(self._usage.changed)
         super().start(supervisor)
 

@@ -126,6 +126,7 @@ def needs(pod: Pod, storage: Storage) -> Needs:
             terms += claim_state.terms
             binding += claim_state.binding
     if len(unbound) > 1:
+        # as binder.go: the smallest claim takes the smallest volume, and leaves the larger ones for the others
         unbound.sort(key=lambda claim: (quantity.parse(json.loads(claim.spec)["storage"]), claim.key))
     return Needs("; ".join(problems), tuple(dict.fromkeys(terms)), tuple(unbound), tuple(binding), tuple(exclusive))
 
@@ -151,6 +152,7 @@ def _state(claim: Object, storage: Storage) -> Needs | Unbound | str:
     metadata, spec = claim["metadata"], claim["spec"]
     annotations, name = metadata.get("annotations") or {}, metadata["name"]
     volume_name = spec.get("volumeName")
+    # a user may set volumeName in advance; kube-controller-manager sets bind-completed when both sides are bound
     if volume_name and BIND_COMPLETED in annotations:
         volume = storage.volume(volume_name)
         if volume is None:
@@ -163,6 +165,7 @@ def _state(claim: Object, storage: Storage) -> Needs | Unbound | str:
     if volume_name or storage_class is None or storage_class.get("volumeBindingMode") != "WaitForFirstConsumer":
         return f"PersistentVolumeClaim {name} is not bound to a PersistentVolume yet"
     for volume in storage.volumes_of_claim(metadata["namespace"], name):
+        # without a UID, an administrator has reserved the volume; another UID is that of a deleted claim of this name
         if volume["spec"]["claimRef"].get("uid") in (None, "", metadata["uid"]):
             return Needs(terms=storage.derived(volume, affinity), binding=(name,))
     if node := annotations.get(SELECTED_NODE):

@@ -50,6 +50,7 @@ class ClaimVolume:
         ref = {"kind": "PersistentVolumeClaim", "apiVersion": "v1"}
         ref |= {key: metadata[key] for key in ("namespace", "name", "uid", "resourceVersion") if key in metadata}
         # not volumeName of the claim: it can be set only once, so a lost race would leave the claim unbound
+        # without the annotation, kube-controller-manager keeps claimRef as a user's if the claim is bound elsewhere
         annotations = {BOUND_BY_CONTROLLER: "yes"}
         return {"metadata": {**_precondition(self.volume), "annotations": annotations}, "spec": {"claimRef": ref}}
 

@@ -27,6 +27,7 @@ class VolumeWriter:
 
     def write(self, writes: Iterable[Write]) -> None:
         """Send the writes, one for each claim."""
+        # a kill in between is harmless: the next decision keeps the written nodes and volumes, and writes the rest
         for write in writes:
             if isinstance(write, SelectNode):
                 claim = write.claim["metadata"]
