@@ -105,6 +105,7 @@ class SecretCertificateStore:
             try:
                 self._client.replace(SECRETS.path(self._namespace, self._name), {**secret, "data": data})
             except KubeNotFoundError as error:
+                # the Secret was deleted after the read: the next try creates it
                 raise KubeConflictError(str(error), status=409) from error
             return
         metadata = {"name": self._name, "labels": {"app.kubernetes.io/name": names.COMPONENT}}
@@ -156,6 +157,7 @@ class CertificateRotator:
         with self._lock:
             serving = self._certificates.pair
             pair = self._store.ensure(serving)
+            # also without a new pair: `helm upgrade --force` empties the webhook configurations
             if pair == serving:
                 self._trust(pair.ca)
                 return

@@ -171,8 +171,10 @@ def _require_node(pod: raw_pods.Pod) -> list[Operation]:
     node = spec.get("nodeName")
     if not node:
         return []
+    # no scheduler handles a pod that is created with a node: its kubelet would start it without a job
     patch: list[Operation] = [{"op": "remove", "path": "/spec/nodeName"}]
     pool = annotations.get(names.REMOTE_JOB, "").partition("/")[0] or pod_fields.intent(pod)[0]
+    # the exported YAML of an earlier pod: podbridge selected this node, not the user
     if node in (annotations.get(names.NODE_ANNOTATION), pool):
         return patch
     affinity = spec.get("affinity") or {}

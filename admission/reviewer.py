@@ -108,6 +108,7 @@ class Reviewer:
                         pod, review.namespace, owners.annotations, namespace.annotations, owners.references
                     )
                 policy = self._policy(review, namespace)
+                # only admission knows the author of the pod, who may have the permission to exceed the limits
                 limits = self._job_limits(review, policy, group=group.value is not None)
         except InvalidGroupError as error:
             annotations = {**owners.annotations, **raw_pods.annotations_of(pod)}

@@ -231,6 +231,7 @@ def update(old: raw_pods.Pod, new: raw_pods.Pod, user_name: str, rules: Rules, s
         added = [name for name in _FINALIZERS if name in new_finalizers and name not in old_finalizers]
         verdict.forbidden += [_FINALIZER_RESERVED.format(name) for name in added]
         removed = [name for name in _FINALIZERS if name in old_finalizers and name not in new_finalizers]
+        # a pool's finalizer is written with the intent to submit, so the pool may have a job without an id on the pod
         if names.POOL_FINALIZER in removed or (names.FINALIZER in removed and raw_pods.job_id(old)):
             verdict.permissions.append(FINALIZER_PERMISSION)
     if raw_pods.scheduler_name(new) != rules.scheduler:

@@ -123,6 +123,7 @@ def _webhook(config: Config, title: str, path: str, selector: list[Requirement],
         "name": f"{title}.{'mutate' if mutating else 'validate'}.{names.PERMISSION_GROUP}",
         "clientConfig": _client_config(config, path, ca),
         "rules": rules,
+        # a pod that is created without review has no checked annotations, and an admission cannot be revoked
         "failurePolicy": "Fail",
         "matchPolicy": "Equivalent",
         "namespaceSelector": {"matchExpressions": selector} if selector else {},
@@ -134,6 +135,7 @@ def _webhook(config: Config, title: str, path: str, selector: list[Requirement],
     if conditions := _match_conditions(config, path, trusted):
         webhook["matchConditions"] = conditions
     if mutating:
+        # another webhook may change the pod later, for example its tolerations; the patch is idempotent
         webhook["reinvocationPolicy"] = "IfNeeded"
     return webhook
 

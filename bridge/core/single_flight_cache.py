@@ -52,6 +52,7 @@ class SingleFlightCache(Generic[V]):
             if self._clock.monotonic() < entry.until:
                 return entry.value
             if entry.error is not None and entry.failed != failed:
+                # the error is shared: each thread that raises it would make its traceback longer
                 raise entry.error.with_traceback(None)
             try:
                 value, seconds = load()

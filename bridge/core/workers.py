@@ -69,6 +69,7 @@ class Workers:
             if key in self._busy or (kind and self._retries.resting(key, kind)):
                 return False
             self._busy.add(key)
+        # the number keeps the order of equal urgencies; without it, the queue would compare the calls
         self._queue.put((urgency, next(self._order), key, kind, call))
         self._grow()
         return True
@@ -106,6 +107,7 @@ class Workers:
             finally:
                 with self._lock:
                     self._busy.discard(key)
+            # after the key is free: the decision that this triggers leaves out busy keys
             self._done(key)
             idle_since = self._clock.monotonic()
 

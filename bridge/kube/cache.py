@@ -188,12 +188,14 @@ class Cache:
         objects: list[Object] = []
         token = ""
         while True:
+            # no resourceVersion means the most recent state; with 0, an API server may answer from an old cache
             params: dict[str, str | int | bool] = {**self._selectors, "limit": PAGE}
             if token:
                 params["continue"] = token
             page = self._client.get(self._path, params)
             if "resourceVersion" not in (page.get("metadata") or {}):
                 raise KubeError(f"GET {self._path}: the answer is not a list")
+            # the API server leaves apiVersion and kind out of the items of a list
             kind = {"apiVersion": page.get("apiVersion", ""), "kind": page.get("kind", "").removesuffix("List")}
             objects += [self._pruned({**kind, **item}) for item in page.get("items") or ()]
             token = page["metadata"].get("continue") or ""

@@ -179,6 +179,7 @@ class KubeClient:
         with self._watches_lock:
             self._watches.add(response)
         try:
+            # checked after the add: a close() before it has interrupted the other watches only
             if self._closed.is_set():
                 return
             yield from streams.events(request, response, idle_timeout, self._clock)
@@ -284,6 +285,7 @@ class KubeClient:
         if answer.status != 401 or not self._access.renew(authorization):
             return answer
         if isinstance(answer, urllib3.BaseHTTPResponse):
+            # urllib3 keeps a connection for the next request only if its answer was read to the end
             answer.drain_conn()
         self._authorize(headers)
         return send()

@@ -110,6 +110,7 @@ class ObjectStore:
             self._set(obj)
             return [("add", None, obj)]
         if _uid(stored) != _uid(obj):
+            # a late state of the object that had this name before the stored one
             if older(obj, stored) and not force:
                 return []
             self._drop(stored)
@@ -120,6 +121,7 @@ class ObjectStore:
             return [("update", self._delivered.pop(_uid(obj), stored), obj)]
         if older(obj, stored):
             return []
+        # the watch delivers the state that apply() has stored: subscribers get the change now
         delivered = self._delivered.pop(_uid(obj), None)
         return [] if delivered is None else [("update", delivered, stored)]
 

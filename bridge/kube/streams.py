@@ -43,6 +43,7 @@ def _lines(request: str, response: urllib3.BaseHTTPResponse, idle_timeout: float
     last_event = clock.monotonic()
     while True:
         try:
+            # not read(), which would wait for a whole piece and delay the events in it
             piece = response.read1(PIECE)
         except urllib3.exceptions.ReadTimeoutError as error:
             raise unavailable(f"{request}: no data for {idle_timeout:g} s", reason=IDLE) from error

@@ -142,6 +142,7 @@ def needs_renewal(pair: Pair, now: float, names: Iterable[str]) -> bool:
         return True
     if not set(names) <= {str(name.value) for name in sans}:
         return True
+    # with an authority that has not signed the certificate, every review would fail
     if not any(_signed(cert, authority) for authority in authorities(pair.ca)):
         return True
     begin, end = cert.not_valid_before_utc.timestamp(), cert.not_valid_after_utc.timestamp()

@@ -107,6 +107,7 @@ class ServerAccess:
                     raise ConfigError(f"{self._options.token}: cannot read {path}: {error.strerror}") from error
                 log.warning("token file not read", extra=kv(error=error.strerror))
                 return
+            # the stamp from before the read: a file that is replaced during it is read again
             self._token_stamp = stamp
 
     def _read_tls(self) -> None:

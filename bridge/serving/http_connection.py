@@ -175,6 +175,7 @@ class Connection(cheroot.server.HTTPConnection):
         pending = self.wfile.pending
         while pending:
             try:
+                # no copy; the views are released before `del`, because a bytearray with views cannot be resized
                 with memoryview(pending) as view, view[:_PIECE] as piece:
                     sent = self.socket.send(piece)
             except ssl.SSLWantReadError:

@@ -167,6 +167,7 @@ class _Server(cheroot.wsgi.Server):
     def prepare(self) -> None:
         """Bind, listen, start the workers."""
         super().prepare()
+        # cheroot's prepare() has made its own ConnectionManager
         self._connections.close()
         self._connections = Connections(self)
 

@@ -88,6 +88,7 @@ class Streams:
         sock: socket.socket = connection.socket
         with self._lock:
             self._hang_ups[sock.fileno()] = (sock, call)
+            # one shot: a hang-up stays pending until the answer's thread closes the socket, and the watcher would spin
             self._epoll.register(sock.fileno(), select.EPOLLRDHUP | select.EPOLLONESHOT)
             ending = self._ending
         if ending:

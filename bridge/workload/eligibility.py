@@ -182,6 +182,7 @@ def mismatch(spec: Mapping[str, Any], node: NodeView) -> str:
     if required and not any(term_matches(term, node) for term in required.get("nodeSelectorTerms") or ()):
         return "required node affinity does not match"
     for taint in node.taints:
+        # for a cordon, spec.unschedulable counts: Kubernetes adds and removes its taint some time later
         if taint.get("effect") == "PreferNoSchedule" or taint.get("key") in (names.MANAGED_TAINT, UNSCHEDULABLE_TAINT):
             continue
         if not tolerates(tolerations, taint):

@@ -9,6 +9,7 @@ from bridge import clock, names
 from bridge.errors import UnexpectedError
 
 Pod = Mapping[str, Any]
+# Slurm's job ids are unsigned numbers of 32 bits
 _JOB_ID_DIGITS = 10
 FINISHED = ("Succeeded", "Failed")
 DEFAULT_GRACE = 30

@@ -69,6 +69,7 @@ def bound(pod: Pod, job_id: int, node: str, submitted_at: float | None, allocate
     attributes = {**_job(job_id), "k8s.node.name": node}
     created = tracing.created_at(pod, now)
     since = created if submitted_at is None else max(created, submitted_at)
+    # the time of Slurm's host may differ: no span ends before it begins
     allocated = min(max(allocated_at, since), now)
     tracing.child(pod, context, tracing.QUEUE, since, allocated, attributes)
     tracing.child(pod, context, tracing.BIND, allocated, now, attributes)

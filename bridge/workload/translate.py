@@ -152,10 +152,12 @@ def gang_request(
     return replace(
         first,
         time_limit=max(limits) if all(limits) else 0,
+        # Slurm counts memory and gres for a node, and CPUs for a task, which is one member
         memory_mib=first.memory_mib * together,
         gres=tuple(gres.times(expression, together) for expression in first.gres),
         min_nodes=shape.fewest,
         max_nodes=math.ceil(shape.size / together),
+        # a number of tasks needs nodes for all of them; without one, the job starts with the fewest nodes or more
         tasks=0 if shape.minimum < shape.size else max(shape.size, shape.fewest),
         tasks_per_node=together,
         excluded_nodes=excluded,
