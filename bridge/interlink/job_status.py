@@ -50,6 +50,7 @@ def job_status(pod: Pod, answer: PodStatus, owner: str) -> JobStatus | None:
     spec = pod.get("spec") or {}
     main = {str(entry.get("name")): _container(entry) for entry in answer.containers}
     init = {str(entry.get("name")): _container(entry) for entry in answer.init_containers}
+    # of a pod that is gone, the caller may know only the identity
     container_names = [str(each["name"]) for each in spec.get("containers") or ()] or list(main)
     if lacking := [name for name in container_names if name not in main]:
         raise SiteError(f"the plugin's answer lacks container {lacking[0]!r}")

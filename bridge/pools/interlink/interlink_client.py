@@ -112,6 +112,7 @@ class PluginClient:
             return self._pong(answer)
         error = refusal(answer)
         # an API server passes on the status of the plugin, and answers 500 if there is no plugin
+        # a plugin made with interLink's SDK fails at the empty list of a ping, with status 500: it runs
         plugin_answered = ANSWERED in answer.text if self._section.api == "server" else answer.status == 500
         if isinstance(error, SiteDownError) or (answer.status == 500 and not plugin_answered):
             raise SiteDownError(f"{error}") from error
@@ -144,6 +145,7 @@ class PluginClient:
         """
         content = messages.as_json(body)
         if isinstance(body, messages.RetrievedPodData):
+            # interLink's API server always sends this key, with zero values if it has no builder
             content.setdefault("jobConfig", _NO_BUILDER)
         form, *others = self._forms
         answer = self._create(form, content, timeout)

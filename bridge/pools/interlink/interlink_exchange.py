@@ -107,6 +107,7 @@ class ExchangeAdapter(HTTPAdapter):
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
         """Return a pool of connections."""
         pool: Any = super().get_connection_with_tls_context(*args, **options)
+        # urllib3 keeps a pool of connections for each host: change each one, not its class, which other adapters use
         if "ConnectionCls" not in vars(pool):
             pool.ConnectionCls = type("Connection", (pool.ConnectionCls,), {"response_class": staticmethod(_response)})
         return pool

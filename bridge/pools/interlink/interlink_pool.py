@@ -163,6 +163,7 @@ class InterlinkPool(PolledPool):
         # interLink's Slurm plugin drops the connection of a /delete for a pod that it does not know
         if status is None or (status.phase == "ended" and not forget):
             return status
+        # /delete has no field for the grace period; podbridge's plugin reads it from the pod
         metadata = {**pod["metadata"], "deletionGracePeriodSeconds": int(grace)}
         try:
             with POOL_REQUESTS.labels(self.name, "delete", "error").count_exceptions():

@@ -114,7 +114,9 @@ def refusal(answer: Answer, *, writes: bool = False) -> SiteError:
         return SiteRefusedError(text, reason="NoSuchRoute", retryable=True, hint=PATH_HINT)
     text = f"{request_name}: HTTP {status}{answer_text}"
     if status >= 500 and writes:
+        # proxies answer 502, 503 or 504 in place of a plugin
         return ServerError(text, answered=status == 500)
+    # a proxy may answer 408 to a request that the plugin has got, and a plugin 409 if it has the pod already
     if status in (408, 409) and writes:
         return SiteUnknownOutcomeError(text)
     if status in (502, 503, 504):

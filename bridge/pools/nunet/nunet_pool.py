@@ -200,6 +200,7 @@ class NunetPool(PolledPool):
                 reason="NoJobId",
                 retryable=True,
             )
+        # no request for a cancellation is published
         if not self._section.cancel_path:
             limit = f": {status.message}" if status.message else ""
             raise errors.SiteRefusedError(

@@ -37,6 +37,7 @@ class Submissions:
         ``word``: what the user had stated before it.
         """
         earlier_word = self._words.get(uid)
+        # before the request: another caller must see it while it is in progress
         self._words[uid] = word
         try:
             yield

@@ -270,6 +270,7 @@ class PolledPool(abc.ABC):
         return self._failed_polls
 
     def _log_failure(self, text: str, failures: int, error: SiteError) -> None:
+        # the 1st, 2nd, 4th, 8th ... failure: a site may be down for days
         if failures & (failures - 1) == 0:
             log.warning(text, extra=kv(pool=self.name, failures=failures, error=error, hint=error.hint))
 

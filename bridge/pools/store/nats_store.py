@@ -102,6 +102,7 @@ class NatsStore:
         """Create the bucket unless it exists. An administrator may have created it with other settings."""
         if self._is_open:
             return
+        # the settings of a key-value bucket by ADR-8 of NATS, so that its other tools can read it
         stream = {
             "name": self._subjects.stream,
             "subjects": [self._subjects.everything],

@@ -113,5 +113,6 @@ class RedisStore:
             # redis-py must not reconnect by itself: the server may have lost its data
             single_connection_client=True,
             retry=Retry(NoBackoff(), 0),
+            # RESP 3 begins with HELLO, which servers before redis 6 do not know
             protocol=2,
         )

@@ -119,6 +119,7 @@ class StoreSynchronizer:
         try:
             if not self.loaded.is_set() or (leads and (not self._is_in_step or now - self._compared_at >= COMPARE)):
                 self._compare(leads)
+            # before each batch: a former leader must not overwrite what the new one writes
             while leads and self._write():
                 leads = self._leads()
         except StoreError as error:
@@ -141,6 +142,7 @@ class StoreSynchronizer:
     def _compare(self, leads: bool) -> None:
         stored = {kind: self._store.load(kind) for kind in self._source.kinds}
         with self._lock:
+            # after the load: what was marked until now is newer in this process than in the store
             changed = set(self._changed)
         self._source.merge(stored, changed)
         if not self.loaded.is_set():
@@ -159,6 +161,7 @@ class StoreSynchronizer:
         with self._lock:
             batch = list(self._changed)[:BATCH]
             for key in batch:
+                # before its value is read: a change during the write marks the key again
                 del self._changed[key]
         try:
             for kind in self._source.kinds:

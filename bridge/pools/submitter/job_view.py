@@ -82,6 +82,7 @@ class JobView:
         if last_sequence is not None and sequence < last_sequence:
             for stamp in self._stamps.values():
                 if stamp.submitter == submitter:
+                    # it counts anew: the known states must not look newer than its next events
                     stamp.sequence = -1
         return last_sequence != sequence
 
@@ -100,6 +101,7 @@ class JobView:
         ``requested_at``: monotonic time at which the request was sent.
         """
         stamp = self._stamps.get(job)
+        # an event has arrived since the request: it may be newer than this answer
         if stamp is not None and stamp.at > requested_at:
             return False
         self._deleted_at[job] = now

@@ -263,6 +263,7 @@ class NatsPools:
             connect = lambda folder: PoolClient(self._link, self._prefix, name, self._owner, self._clock, folder)  # noqa: E731
             pool = SubmitterPool(name, self._owner, connect, self._clock, self._submit_timeout)
             pool.subscribe(lambda job: self._notify(name, job))
+            # a new dict: other threads read it without the lock
             self._pools = {**self._pools, name: pool}
         log.info("a pool was added", extra=kv(pool=name))
         return pool

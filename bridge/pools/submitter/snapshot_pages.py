@@ -36,6 +36,7 @@ def request(pool: str, client: Client, clock: Clock) -> list[Part]:
         if jobs > MOST_JOBS or memory > MOST_BYTES:
             raise SiteError(f"the snapshot of pool {pool} has more than {MOST_JOBS} jobs, or {MOST_BYTES} bytes")
         more = page.more
+        # pages are in the order of UIDs: one that does not go on would be requested again and again
         if more and (page.last <= after or len(parts) >= MOST_PAGES):
             raise SiteError(f"the snapshot of pool {pool} does not end")
         after = page.last

@@ -348,6 +348,7 @@ class SubmitterPool:
 
     def _snapshot(self) -> None:
         with self._lock:
+            # reset before the request: a gap of events that is found meanwhile causes another snapshot
             self._is_snapshot_requested, folder = False, self._folder
         began = self._snapshot_at = self._clock.monotonic()
         try:

@@ -28,6 +28,7 @@ LIMITS: dict[type[Message], int] = {
 """Lower limits for messages to the hub. ``Event``: a snapshot makes up for a larger one. ``Reply``: a page of 500 jobs
 with 64 KiB each; the site shortens a larger page. ``LogChunk``: the line before the bytes of the log."""
 _LEVEL = 1
+# first byte of zlib data with the usual window of 32 KiB (RFC 1950)
 _ZLIB = 0x78
 _PROBLEMS = 3
 

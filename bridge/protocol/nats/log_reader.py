@@ -35,6 +35,7 @@ class LogReader:
         self._chunks: queue.SimpleQueue[tuple[LogChunk, bytes] | SiteError | None] = queue.SimpleQueue()
         self._last_read = self._acknowledged = 0
         self._kept_alive_at = -math.inf
+        # closed until it has a subscription: __del__ also runs if subscribe() raises
         self._is_closed, self._has_failed = True, False
         receive = weakref.WeakMethod(self._on_chunk)  # a strong reference would keep an abandoned reader open
 

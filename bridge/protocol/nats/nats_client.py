@@ -63,6 +63,7 @@ class DirectClient(Client):
             raise nats.errors.ConnectionClosedError
         parts: list[bytes] = []
         for subject, data, reply, traceparent in messages:
+            # HPUB is an error for a server before 2.2, or with no_header_support
             if traceparent and self._server_info.get("headers"):
                 header = f"NATS/1.0\r\ntraceparent: {traceparent}\r\n\r\n".encode()
                 head = f"HPUB {subject} {reply} {len(header)} {len(header) + len(data)}\r\n".encode()
@@ -85,11 +86,13 @@ class DirectClient(Client):
                 subject.decode("utf-8", "replace"), data, reply.decode("utf-8", "replace"), no_responders, traceparent
             )
         except Exception:
+            # an exception here would end nats-py's reader, and with it the connection
             log.exception("a message could not be delivered")
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         if self._require_tls and not info.get("tls_required"):
             raise nats.errors.SecureConnWantedError
+        # nats-py would add the addresses that servers of a cluster announce; only the configured ones are used
         await super()._process_info({**info, "connect_urls": []}, initial_connection)
 
     async def drop(self) -> None:

@@ -200,6 +200,7 @@ class Link:
         # asyncio warns whenever nats-py closes a TLS connection; errors go to the exception handler
         logging.getLogger("asyncio").setLevel(logging.ERROR)
         asyncio.run(self._keep(supervisor))
+        # for close(): a thread of the supervisor that returns before the process stops is a failure
         supervisor.stopping.wait()
 
     async def _keep(self, supervisor: Supervisor) -> None:
@@ -226,6 +227,7 @@ class Link:
             except Exception as error:
                 self._error = f"{_shown(server)}: {str(error) or type(error).__name__}"
                 failures += 1
+                # the 1st, 2nd, 4th, 8th ... failure: an outage of days must not fill the log
                 if failures & (failures - 1) == 0:
                     log.warning("no connection to nats", extra=kv(error=self._error, attempts=failures))
             finally:
@@ -289,6 +291,7 @@ class Link:
         section = self._section
         return {
             "name": self._name,
+            # with nats://, nats-py uses it if the server requires TLS
             "tls": None if server.startswith("ws://") else ssl.create_default_context(cafile=section.ca_file),
             "nkeys_seed_str": _read(section.seed_file),
             "user": section.user,

@@ -122,6 +122,7 @@ def site_permissions(prefix: str, pool: str) -> Permissions:
     if pool == ANY:
         raise ConfigError(f"pool {pool!r}: must be the name of one pool")
     subjects = Subjects(prefix, pool, ANY)
+    # SUBJECT QUEUE: only as a member of this group; a plain subscription would get a copy of each request
     request_patterns = [f"{pattern} {pool}" for pattern in subjects.requests().values()]
     return Permissions(
         [subjects.announce, subjects.buildconfig, subjects.event, subjects.streams],

@@ -123,6 +123,7 @@ class Session:
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=3600,  # one attempt: the first error ends it
                 connect_timeout=int(CONNECT_TIMEOUT),
+                # with a limit of nats-py, send() would wait for the transport; MOST_BUFFERED limits what waits
                 pending_size=-1,
                 ping_interval=PING_INTERVAL,
                 max_outstanding_pings=PINGS_OUTSTANDING,
@@ -168,6 +169,7 @@ class Session:
         with self._lock:
             self._ended = True
             outbox, self._outbox = self._outbox, deque()
+        # first what was certainly not sent; every other pending request may have arrived
         for item in outbox:
             if isinstance(item, _Outgoing) and item.answer is not None:
                 self._waiting.pop(item.reply, None)
@@ -234,6 +236,7 @@ class Session:
         while True:
             await self._wake_up.wait()
             self._wake_up.clear()
+            # before the outbox is read: a message that is added from now on wakes this task again
             with self._lock:
                 self._is_wake_up_scheduled = False
             await self._drain_outbox()
@@ -310,6 +313,7 @@ class Session:
                 self._outbox.append((self._listen, self._inbox_route))
         reply = f"{self._inbox}.{next(self._tokens)}"
         answer: _Answer = queue.SimpleQueue()
+        # before the request is queued: the answer may arrive at once
         self._waiting[reply] = answer
         self._enqueue(_Outgoing(subject, data, reply, answer, tracing.current()))
         try:
@@ -341,6 +345,7 @@ class Session:
                     raise SiteDownError("no connection to the NATS server")
                 return
             self._outbox.append(item)
+            # one wake-up for all messages that wait: each costs a system call, and one of the loop
             if self._is_wake_up_scheduled:
                 return
             self._is_wake_up_scheduled = True

@@ -107,6 +107,7 @@ class PoolClient:
     def logs(self, job: str, options: LogOptions, timeout: float = TIMEOUT) -> LogReader:
         """Request a log. The caller must close the reader."""
         stream = secrets.token_hex(16)
+        # subscribed before the request: chunks may arrive before the answer
         reader = LogReader(self._link, self._subjects, stream)
         try:
             self._request(self._subjects.logs(job), job, messages.Logs.of(options, stream), timeout)
@@ -116,6 +117,7 @@ class PoolClient:
         return reader
 
     def _request(self, subject: str, job: str, body: messages.Message | None, timeout: float) -> dict[str, object]:
+        # read once: the hub may choose another folder while it waits for the answer
         folder = self._folder()
         request = messages.Request(
             pool=self._pool,

@@ -155,6 +155,7 @@ class Server:
                 hint="All submitters of a pool must use the same folder on a shared file system.",
             )
         seconds_late = self._clock.time() - request.deadline
+        # not `>`: a deadline that is NaN is late
         if not seconds_late <= SKEW:
             text = (
                 f"the request was not carried out: its deadline was {seconds_late:.1f} s ago by the clock of this site"

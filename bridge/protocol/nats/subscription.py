@@ -68,6 +68,7 @@ class Subscription:
             self._waiting.put((subject, data, respond))
             return
         self.dropped += 1
+        # the 1st, 2nd, 4th, 8th ... message: a flood must not fill the log
         if self.dropped & (self.dropped - 1) == 0:
             log.error("a handler is too slow: messages dropped", extra=kv(subject=subject, dropped=self.dropped))
 
