@@ -51,8 +51,10 @@ def build(
         script=render.script(planned),
         cpus=size.cpus,
         memory=size.memory,
+        # the flags of the pod and of its flavor request the GPUs
         gpus=0 if by_flags else size.gpus,
         gpu_resource="" if by_flags else size.gpu_resource,
+        # the job waits for its grant within its time limit
         time_limit=None if size.time_limit is None else size.time_limit + (grant_wait or 0),
         flags=planned.annotations.flags,
         flavor=size.flavor,

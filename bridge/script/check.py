@@ -12,6 +12,7 @@ from bridge.script import environment, mounts, probes, volume_files, volumes
 from bridge.script.references import containers
 
 _NAME = re.compile(names.DNS_LABEL)
+# the script's record of the pod is state/pod.json, beside state/<container>.json
 _RESERVED = "pod"
 _GPU_CLASSES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 """RuntimeClasses of NVIDIA's GPU operator: they add GPUs to containers, which a pool does without them."""

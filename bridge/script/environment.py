@@ -124,6 +124,7 @@ def make(
         for kind in ("secret", "configMap"):
             if source := entry.get(f"{kind}Ref"):
                 name, optional = str(source.get("name")), bool(source.get("optional"))
+                # as a kubelet: binaryData makes no variables
                 data = references.data_of(objects, kind, name, place, optional=optional, binary=False)
         for key, value in sorted((data or {}).items()):
             name, entry_key = prefix + key, f"{place}, key {key!r}"

@@ -110,6 +110,7 @@ def _hostname(pod: Mapping[str, Any]) -> dict[str, str]:
     spec = pod["spec"]
     if spec.get("hostNetwork"):
         return {}
+    # as a kubelet truncates it: at most 63 characters, without - or . at the end
     return {"HOSTNAME": str(spec.get("hostname") or pod["metadata"]["name"])[:63].rstrip("-.")}
 
 

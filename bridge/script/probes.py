@@ -128,6 +128,7 @@ def _http(inner: Mapping[str, Any], field_path: str, ports: Mapping[str, int]) -
         for index, header in enumerate(inner.get("httpHeaders") or ())
     ]
     pod_header_names = {name.lower() for name, _ in pod_headers}
+    # a kubelet sends these unless the probe sets them
     default_headers = [("Accept", "*/*"), ("User-Agent", "kube-probe/1")]
     headers = [
         *((name, value) for name, value in default_headers if name.lower() not in pod_header_names),

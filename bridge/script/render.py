@@ -14,6 +14,7 @@ from bridge.script.volumes import areas, everything, may_use
 
 _END = "PODBRIDGE_END"
 _BY_PROGRAM = {"https", "grpc"}
+# mkdir succeeds for one process only, also on a shared file system: a second batch job of the pod ends here
 _HEAD = """\
 #!/bin/bash
 umask 077
@@ -132,6 +133,7 @@ def _volumes(plan: Plan) -> Iterator[str]:
 
 
 def _put(path: str, data: bytes, mode: int, command: str = "put") -> Iterator[str]:
+    # the data is base64, which has no underscore: no line of it ends the heredoc
     yield f"{command} {word(path)} {mode:o} <<'{_END}' || return 1\n{encoded(data)}{_END}"
 
 
@@ -166,4 +168,5 @@ def _action(index: int, action: Action) -> str:
 
 
 def _centiseconds(seconds: float) -> int:
+    # bash has no fractions: the library counts in hundredths of a second
     return math.ceil(seconds * 100)

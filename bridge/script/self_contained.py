@@ -26,6 +26,7 @@ for i in "${!NAMES[@]}"; do
     ln -sfn "$job/logs/${NAMES[i]}.log" "$base/${KINDS[i]}-${NAMES[i]}.out"
 done
 """
+# the loop: wait also returns when bash has received a signal with a trap, before the child has ended
 _END = """\
 "$BASH" "$job/job.sh" &
 child=$!

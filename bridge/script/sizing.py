@@ -51,6 +51,7 @@ def measure(pod: Mapping[str, Any], config: BuildSettings) -> Size:
     spec = pod["spec"]
     try:
         requested = pod_requests(spec)
+        # a container may use memory up to its limit, and batch systems end a job that uses more than it requested
         memory = pod_requests(_by_limits(spec)).get("memory", Decimal(0))
     except ValueError as error:
         raise ScriptError(f"spec.containers: resources: {error}") from error

@@ -136,6 +136,7 @@ class ImageCache:
         with self._locked(key) as locked:
             if not locked:
                 return  # a pull is in progress
+            # again, with the lock: a pull may have ended since
             if self._read_image(key) is None:
                 remove_tree(self.path / key)
                 return
@@ -144,6 +145,7 @@ class ImageCache:
 
     def _evict(self, key: str) -> None:
         with self._locked(key) as locked:
+            # again, with the lock: a job may use the image since the list was read
             image = self._read_image(key) if locked else None
             if image is None or image.in_use:
                 return

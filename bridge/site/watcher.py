@@ -116,6 +116,7 @@ class Watcher:
 
     def _begin(self) -> None:
         self._adopt_or_remove(self.index.load())
+        # the other submitters answer snapshots with these numbers: they must be those of this leader
         self._note()
         log.info("leader", extra=kv(submitter=self.name, jobs=len(self.index.entries)))
 
@@ -258,6 +259,7 @@ class Watcher:
                 vanished[job_id] = entry
         unknown_uids = {job.uid for job in listed_jobs.values() if job.phase != "ended"} - self.index.entries.keys()
         forgotten_uids = self._folder.all_forgotten() if unknown_uids else set()
+        # a batch job without a record may belong to another folder of this pool: only a released one is cancelled
         surplus += [
             job.id
             for uid in unknown_uids & forgotten_uids

@@ -92,6 +92,7 @@ class ApptainerRuntime(Runtime):
         """Return the variables of ``lib/runtime_apptainer.bash``."""
         own = plan.config.section(Apptainer)
         _refuse_cleaning(plan)
+        # umask 0022 in containers, not the script's 077; no shell evaluates variables and arguments
         words = ["--no-umask", "--no-eval"]
         words += [
             f"--{flag}"

@@ -13,6 +13,7 @@ from bridge.script.runtimes import runtime_images
 from bridge.script.runtimes.runtime_interface import Runtime
 from bridge.script.settings import AbsolutePath, BuildSettings, SettingsPart, Words
 
+# ch-run(1) mounts these of the machine itself
 _OF_THE_MACHINE = ("/dev/", "/proc/", "/sys/")
 
 

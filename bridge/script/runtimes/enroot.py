@@ -62,6 +62,7 @@ class EnrootRuntime(Runtime):
         for registry, entry in json.loads(secret)["auths"].items():
             user, _, password = base64.b64decode(entry.get("auth", "")).decode("utf-8", "replace").partition(":")
             host = registry.removeprefix("https://").removeprefix("http://").split("/")[0]
+            # enroot gets its tokens for Docker Hub from this host, and looks it up in the file
             host = "auth.docker.io" if host in _DOCKER_HUB else host
             # a netrc file cannot hold the others: it has words between blanks
             if not all(text.isprintable() and text and " " not in text for text in (host, user, password)):

@@ -18,6 +18,7 @@ from bridge.script.quoting import ADDRESS, array, word
 from bridge.script.settings import BuildSettings
 
 _IMAGE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./:@+#%=~-]{0,4095}")
+# names that loaders, shells, interpreters and runtimes of the machine obey before the container starts
 _OF_THE_LOADER = re.compile(
     r"LD_.*|GLIBC_.*|GCONV_PATH|PATH|HOME|TMPDIR|XDG_.*|BASH_ENV|ENV|IFS|PS4|SHELLOPTS|BASHOPTS|PYTHON.*|PERL5.*"
     r"|APPTAINER.*|SINGULARITY.*|ENROOT_.*|CONTAINER.*|PODMAN_.*|REGISTRY_.*|DOCKER_.*|STORAGE_.*|CH_.*|SLURM_.*"
@@ -167,6 +168,7 @@ def pull_policy(container: Mapping[str, Any]) -> str:
     if policy in _POLICIES:
         return str(policy)
     name = str(container.get("image") or "")
+    # as in Kubernetes for a digest; a file of the site, and a URL of another protocol, count as one
     if "@" in name or "://" in name.removeprefix("docker://") or name.startswith("/"):
         return "IfNotPresent"
     tag = name.rpartition("/")[2].partition(":")[2]

@@ -100,6 +100,7 @@ class LocalBatch(batch_interface.BatchSystem):
                 f"the job requests {job.cpus} CPUs, {job.memory} bytes of memory and {job.gpus} GPUs; this machine"
                 f" gives out at most {most.cpus}, {most.memory} and {len(most.devices)}"
             )
+        # a submission that is repeated after a lost answer has the same id
         if not self._records.exists(job.id):
             self._records.write(job)
         return job.id
@@ -208,6 +209,7 @@ class LocalBatch(batch_interface.BatchSystem):
                 if job.ending_at is None:
                     self._waits_since.pop(job.id, None)
                 pid, started, boot = claim
+                # after a restart of the machine, another process may have the same pid and start time
                 if boot == self._boot and processes.is_running(pid, started):
                     if self._end_in_time(job, claim, now):
                         claims_to_kill.append(claim)

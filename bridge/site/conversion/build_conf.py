@@ -99,6 +99,7 @@ class _Converter:
             elif key == "flags":
                 options += [value] if isinstance(value, str) else map(str, value)
             elif key in ("time", "max_time_seconds"):
+                # time counts hours; the plugin passes max_time_seconds to --time as minutes, but its name says the unit
                 seconds = int(value) * (3600 if key == "time" else 1)
                 present_limit = self.values.get("limits", {}).get("max_time_seconds", seconds)
                 self.put("limits", "max_time_seconds", min(seconds, present_limit))

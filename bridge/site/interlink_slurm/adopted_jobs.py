@@ -110,6 +110,7 @@ def _identified(path: Path, at: float) -> OldJob | None:
         return None
     names = _NAME.findall((read_some(path / "job.slurm", LARGEST) or b"").decode(errors="replace"))
     owner = path.stat().st_uid
+    # the last one: a flag of the user replaces the plugin's name, the UID of the pod
     name = names[-1].strip("\"'") if names else uid
     return OldJob(path, uid, namespace, job_id, name, at, None if owner == os.geteuid() else owner)
 

@@ -58,6 +58,7 @@ class Adoption:
                 meta = job_folder.meta() if job_folder.exists() else None
                 if job.uid in forgotten_uids or (meta is not None and not meta.adopted):
                     continue
+                # a kill after create() leaves a directory without an id
                 if meta is None or not (job_folder.path / "job.id").exists():
                     job_folder.remove()
                     job_folder.create(NO_SCRIPT, _meta(job))
@@ -65,6 +66,7 @@ class Adoption:
             adopted_by_uid[job.uid] = AdoptedJob(job.uid, job.id, job.name, job.path.name, job.user)
             self._jobs[job.uid] = job
             new_jobs += 1
+        # last: a job that is listed and has no directory counts as forgotten
         if new_jobs:
             adopted.put(self._folder.path, adopted_by_uid)
         if self._jobs:
@@ -88,6 +90,7 @@ class Adoption:
             elif uid not in self._done:
                 with contextlib.suppress(FileNotFoundError):  # it is being forgotten
                     self._translate(job, job_folder)
+        # the plugin's directory first: after a kill, a job that is no longer listed would be adopted again
         for uid in forgotten_uids:
             remove_tree(self._jobs.pop(uid).path)
         if forgotten_uids:

@@ -67,6 +67,7 @@ def convert(text: str, source: str, environ: Mapping[str, str], cwd: str, pool: 
         "footer": footer,
         "limits": {
             "rules": "interlink-slurm",
+            # as upstream for a pod without limits: 1 CPU and 1 MB
             "default_cpu": 1,
             "default_memory": "1Mi",
             "probes": config.EnableProbes,

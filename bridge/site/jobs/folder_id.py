@@ -49,6 +49,7 @@ def _created_once(path: Path, content: str) -> bytes:
     if not path.exists():
         aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         write_new(aside, content.encode() + b"\n", sync=True)
+        # link(2) fails if the name exists, unlike rename(2): of two first submitters, both read one id
         with contextlib.suppress(FileExistsError):
             os.link(aside, path)
         aside.unlink()

@@ -187,6 +187,7 @@ class JobFolder:
         if earlier is None or grace < earlier:
             try:
                 make_folder(self._below("control"), owner := atomic_files.other_owner(self._at))
+                # whole seconds: the script reads the digits at the beginning, and of 1e+06 only the 1
                 atomic_files.write(path, f"{math.ceil(min(grace, LONGEST_GRACE))} {reason}\n".encode(), owner=owner)
             except FileNotFoundError:
                 raise

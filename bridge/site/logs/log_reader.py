@@ -79,6 +79,7 @@ def _start(log: LogFiles, index: Index, options: LogOptions) -> int:
         index.grow()
         older = index.written_before(options.since)
         if older is None:
+            # without an index, the time of the last write decides for the whole log
             older = size if log.written_at < options.since else 0
         first = _line_start(log, min(older, size))
     if options.tail is not None:
@@ -142,6 +143,7 @@ def _pieces(
         last_round = not options.follow or container_has_ended()
         while True:
             offset, piece = log.read(position, PIECE)
+            # the bytes between were cut off: what is kept must not continue the line before them
             if offset > position and in_line:
                 yield position, b"\n"
                 in_line = False
@@ -158,6 +160,7 @@ def _pieces(
             now = clock.monotonic()
             if now - looked_at >= LOOK_PERIOD:
                 looked_at = now
+                # before the last read: what was written before the end is in it
                 last_round = container_has_ended() or not log.goes_on(position)
                 if not last_round and now - over_at >= OVER_PERIOD:
                     over_at = now
