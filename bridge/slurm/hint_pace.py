@@ -60,9 +60,8 @@ class HintPace:
         with self._lock:
             # jobs that run_hints() reads alone need no poll, and must not be taken from it
             served = self._needs_poll or (self._hinted and not self._jobs <= keep)
-            self._jobs &= (
-                keep if not self._needs_poll else frozenset()
-            )  # before the requests: a later hint needs a later poll
+            # before the requests: a later hint needs a later poll
+            self._jobs &= keep if not self._needs_poll else frozenset()
             self._hinted, self._needs_poll = bool(self._jobs), False
             if served:
                 self._spend(now, 1.0)

@@ -63,7 +63,7 @@ def merge_some(
     """
     state = _with_expected(with_nodes(state, answers), expected)
     for job_id, job in answers.details.items():
-        # a read alone has begun later than the requests of this poll
+        # read alone since the poll began: which of the two answers is older is not known, as in carried()
         if job_id not in newer:
             merged = merge_one(state, expected, job, answers.began)
             if merged is None:

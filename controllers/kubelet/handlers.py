@@ -134,6 +134,7 @@ class KubeletHandlers:
         def load() -> tuple[bytes, float]:
             return encode(stats.resource_metrics(self._pods_on(allowed), self._status_of())), SCRAPE_CACHED
 
+        # by the nodes, not by the user: whoever may read the same nodes gets the same answer
         content = self._scrapes.get((frozenset(allowed), content_type), load)
         return flask.Response(content, content_type=content_type)
 

@@ -91,6 +91,7 @@ def omitted(quotas: Sequence[Quota]) -> list[str]:
 
 def text(resource: str, amount: Fraction) -> str:
     """Return a quantity, rounded down: CPUs to 1/1000, others to whole numbers."""
+    # rounded down: the quota must not exceed what the pools offer
     thousandths = math.floor(amount * 1000)
     if resource == "cpu" and thousandths % 1000:
         return f"{thousandths}m"

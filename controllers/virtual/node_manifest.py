@@ -111,6 +111,7 @@ def _conditions(state: PoolStatus, valid: ValidAnnouncement | None, silent: bool
     problems = "; ".join(valid.problems) if valid is not None else ""
     accepted = ("False", "ValuesLeftOut", problems) if problems else ("True", "AllAccepted", "")
     not_monitored = ("False", "NotKnownHere", "the site's batch system monitors its machines")
+    # Ready is the first: virtual_node_decide takes the Event from it
     rows = {"Ready": ready, names.POOL_CONNECTED: connected}
     if valid is not None:
         rows[ACCEPTED] = accepted

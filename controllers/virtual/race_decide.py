@@ -82,6 +82,7 @@ def is_useless(pod: Pod, pool: str, job: JobStatus) -> bool:
     The grant is for another run, or the batch system no longer lists the job.
     """
     if job.missing:
+        # after the grant, a container may have started: the pod gets no other job
         return job.phase == "queued" and job.reason != GRANTED
     return bool(job.asks) and not places.is_granted(pod, pool, job.asks)
 

@@ -155,6 +155,7 @@ def _decide_pool(view: NodesView, state: PoolStatus) -> Action | None:
     if node is None:
         if state.announce is None or valid is None:
             return None
+        # an announcement from the store makes no node: nothing says that the pool still exists
         if not is_heard(view, state):
             return _forget(view, state)
         status = _status(view, state, valid)

@@ -204,7 +204,7 @@ def _job_is_over(view: WorkloadView, pod: Pod) -> bool:
     if job_id is None:
         return not any(_is_live(view.snapshot.jobs[job_id]) for job_id in view.snapshot.by_uid.get(links.key(pod), ()))
     observed = view.snapshot.jobs.get(job_id)
-    # no poll may have read a job yet that is not in the snapshot
+    # a job that is not in the snapshot may be one that no poll has read yet
     return observed is not None and not _is_live(observed) and observed.is_confirmed
 
 

@@ -126,7 +126,6 @@ class Pages:
         viewer = self._viewer()
         may_nodes = viewer.may("nodes", None)
         explanation = self._sources.explain(viewer, pod, self._sources.nodes() if may_nodes else [], self._rows())
-        # pools and nodes in the report come from nodes that this user may not list
         report = explanation.report if may_nodes else {**explanation.report, "pools": [], "nodes": []}
         over = timeline.axis([entry], now)
         return self._render(

@@ -140,7 +140,6 @@ class Plugin:
 
 def run(source: PoolSource, options: Options, supervisor: Supervisor) -> int:
     """Run until a signal, or until a thread ends; return the exit status."""
-    # the Unix socket gets its mode from it: only this user may connect
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.set_threshold(GC_THRESHOLD, 50, 50)
