@@ -45,6 +45,7 @@ def _job_is_over(view: SchedulerView, pod: Pod) -> bool:
         return False
     observed = snapshot.jobs.get(job_id)
     if observed is None:
+        # an older list proves nothing: the job may have been submitted after it
         return job_id not in snapshot.unread and snapshot.listed_at >= view.leading_since
     return observed.is_confirmed and not is_live(observed, frozenset())
 

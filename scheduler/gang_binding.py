@@ -35,6 +35,7 @@ def decide(
     assigned = gang_states.assign_places(gang, job)
     unplaced = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
     text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
+    # started_job is in memory only; after a restart, times of the API server tell, which are in whole seconds
     if state.started_job == job.job_id or gang.has_started(job.job_id, _placed(gang, assigned)):
         unplaced, apart = (
             gang_apart.without_place(view, gang, job, unplaced) if gang_apart.others_run(gang, job) else (unplaced, [])

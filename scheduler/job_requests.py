@@ -62,6 +62,7 @@ class JobRequests:
         succeeded = gang.succeeded()
         size, minimum = max(gang.size - succeeded, len(members)), max(gang.minimum - succeeded, 1)
         shapes = links.by_shape(members)
+        # only then: Slurm starts heterogeneous jobs only by backfill, and their components share no node
         if not self._have_nodes(list(shapes.values()), minimum, placements):
             shapes = links.by_shape(members, links.placed_shape)
         groups = list(shapes.values())

@@ -352,7 +352,9 @@ class Scheduler(SlurmLoop):
     def _place(self, snapshot: Snapshot, time: float) -> Placements:
         """Return the placements on the current nodes, computed again only after a change of the nodes."""
         lasting = self._occupancy.lasting(time - self.dependencies.config.busy_node_timeout)
+        # only Slurm's nodes: a pod of another scheduler anywhere else must not cause new placements
         taken = {name: lasting[name] for name in self._node_names if name in lasting}
+        # not all states of the nodes: the others change with each job, and would cause new placements each time
         asleep = frozenset(name for name, node in snapshot.nodes.items() if states.is_asleep(node.states))
         partitions = tuple(sorted(snapshot.partitions.items()))
         extended = (

@@ -102,6 +102,7 @@ class Elector:
             return
         self._held_until = -math.inf
         self._gauge.set(0)
+        # the values that client-go's release writes
         spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         spec["renewTime"] = rfc3339(self._clock.time(), micro=True)
         try:

@@ -151,6 +151,7 @@ KEYS: dict[str, Key] = {
         Key(
             names.PRIORITY,
             "a whole number from 0 to 4294967293",
+            # Slurm's NO_VAL is 4294967294 and INFINITE 4294967295: they are no priorities
             _integer(0, 4_294_967_293),
             "1000",
             "priority of the job",

@@ -165,6 +165,7 @@ def hold_patch(pod: Pod, job: int, scheduler_name: str) -> dict[str, Any]:
     patch: dict[str, Any] = {
         "metadata": {"uid": uid(pod), "labels": {names.JOB_ID_LABEL: str(job)}, "finalizers": [names.FINALIZER]}
     }
+    # a patch merges finalizers, but replaces the list of tolerations, which has no merge key
     tolerations = list(pod["spec"].get("tolerations") or ())
     if not any(t.get("key") == names.MANAGED_TAINT for t in tolerations):
         patch["spec"] = {"tolerations": [*tolerations, managed_toleration(scheduler_name)]}
@@ -183,6 +184,7 @@ def managed_toleration(scheduler_name: str) -> dict[str, str]:
 
 def unhold_patch(pod: Pod) -> dict[str, Any]:
     """Return the strategic patch that removes the finalizer."""
+    # removes this entry alone: finalizers that others have added meanwhile stay
     return {"metadata": {"uid": uid(pod), "$deleteFromPrimitiveList/finalizers": [names.FINALIZER]}}
 
 

@@ -111,6 +111,7 @@ class ClaimStore:
         patch = {"metadata": {"uid": pods.uid(pod)}, "status": {"extendedResourceClaimStatus": status}}
         answer = self._kube.patch(path, patch, kind="strategic")
         self._applied(answer)
+        # an API server without the field drops it without an error
         if not answer["status"].get("extendedResourceClaimStatus"):
             raise UnsupportedClaimError(
                 "extended resources by device class need the feature DRAExtendedResource of the API server (Kubernetes "

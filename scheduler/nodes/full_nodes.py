@@ -84,4 +84,5 @@ def _ends(occupant: Occupant, snapshot: Snapshot) -> bool:
     if occupant.until or not occupant.ours:
         return occupant.until > 0
     jobs = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(occupant.link_key, ())]
+    # true without any job: Slurm forgets ended ones after MinJobAge
     return all(observed.missing or states.end_of(observed.job.states) is not None for observed in jobs)

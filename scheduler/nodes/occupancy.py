@@ -114,6 +114,7 @@ class Occupancy:
         """Count a pod on the node that it is about to be bound to."""
         with self._lock:
             self._add(occupant)
+            # after _add, which removes an earlier assumption about the pod
             self._assumed.add(occupant.uid)
 
     def correct(self, open_pods: Container[str], is_binding: Callable[[str], bool]) -> None:

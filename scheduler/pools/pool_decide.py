@@ -244,6 +244,7 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage, shapes: 
         kept, selection = places.recorded(pod), _places(view, pod, shape, usage)
         if kept or len(selection.selected) > 1:
             return _race(view, pod, state, kept, selection)
+        # a pod that may have a job at Slurm stays there, if it has no other place
         if uid in view.left:
             return None
     # Slurm may start this job at any moment; on a pool, the pod would get a second one
@@ -255,6 +256,7 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage, shapes: 
         reason = _explain(view.policy, refused, open_pools)
         if pool == names.LOCAL_POOL:
             return Local(pod, reason)
+        # the pod was counted on another pool, which has room again
         if usage.plan(uid, pool, requested):
             shapes.forget_full()
         return Bind(pod, pool, reason)

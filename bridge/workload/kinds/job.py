@@ -28,6 +28,7 @@ def pods_of(spec: Mapping[str, Any]) -> int | None:
 def completed(owner: Owner) -> int:
     """Return the number of pods of a Job that have succeeded; the Job controller does not create them again."""
     status = owner.get("status") or {}
+    # the Job controller moves a pod from here to `succeeded` when it has removed its finalizer from the pod
     uncounted = (status.get("uncountedTerminatedPods") or {}).get("succeeded") or ()
     return (number(status.get("succeeded")) or 0) + len(uncounted)
 
