@@ -144,6 +144,7 @@ class GroupReader:
         if not kind.resources:
             return {"metadata": {}, "spec": {}}
         last = self._served.get(kind.name)
+        # a release of Kubernetes serves one of the versions: that of the last owner saves requests
         for resource in sorted(kind.resources, key=lambda resource: resource != last):
             owner = self._get(resource, namespace, name, uid)
             if owner is not None:

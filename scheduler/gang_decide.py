@@ -128,6 +128,7 @@ def _decide_without_job(
             # the workload controller terminates these pods, but not those that are created in their place
             members, _ = gang_states.matching_members(gang, last.job)
             labels = label(members, last.job.job_id) if isinstance(state.phase, Submitted | Pending) else []
+            # else each new member would get the id too, as long as Slurm lists the cancelled job
             return labels, state.without_job()
     if rules.is_doubtful(state, observed_jobs):
         return [], state

@@ -386,6 +386,7 @@ class SlurmActor:
         for pod in action.gang.waiting if action.gang is not None else [action.pod]:
             if pods.job_id(pod) is not None:
                 self._writer.patch(pod, pods.forget_job_patch(pod))
+        # a kill here leaves a live job: the next decision finds it by its comment, and refuses it again
         self._cancel(action.pod, action.job_id)
         now, backoff = self._clock.monotonic(), NODE_REFUSED if action.soon else REFUSED
         self._states.update(

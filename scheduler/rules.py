@@ -126,6 +126,7 @@ def unsettled(view: SchedulerView, state: PodState, members: Sequence[Pod]) -> t
         list_needed_at = view.leading_since
         if view.inherited_at:
             list_needed_at = max(list_needed_at, settled_at(snapshot, view.inherited_at))
+            # a request that was sent before the error may be carried out after it (bridge.slurm.merging)
             if snapshot.error:
                 return True, state
         if snapshot.listed_at < list_needed_at and (

@@ -100,9 +100,11 @@ class UnchangedPods:
         if state is None or not isinstance(state.phase, Pending) or state.waiting_since is None or len(job_ids) != 1:
             return None
         observed = view.snapshot.jobs[job_ids[0]]
+        # an allocated job competes for room on its node: other pods change the decision about it
         if not is_live(observed, state.cancelled | view.cancelled) or states.is_allocated(observed.job.states):
             return None
         reported_at = state.condition.at if state.condition is not None else -MIN_INTERVAL
+        # until then, the time alone may make a condition due
         if view.now - state.waiting_since < TELL_UNKNOWN_AFTER or view.now - reported_at < MIN_INTERVAL:
             return None
         if not is_kept_up_to_date(view, observed.job.job_id):

@@ -110,6 +110,7 @@ def issue(ca: Authority, names: Iterable[str], validity: float, *, now: float) -
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in subjects]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        # VERIFY_X509_STRICT, Python's default from 3.13 on, refuses certificates without key identifiers
         .add_extension(authority_id, critical=False)
         .sign(ca.key, hashes.SHA256())
     )

@@ -41,6 +41,7 @@ class Connections:
         self._held_limit = HELD_LIMIT
         self._epoll = select.epoll()
         self._listener: socket.socket = server.socket
+        # a client may be gone between the poll and accept(), which would then block all connections
         self._listener.setblocking(False)
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         self._waiting: dict[int, Connection] = {}  # workers change it: iterate over a copy
@@ -91,6 +92,7 @@ class Connections:
                 for number, _ in self._epoll.poll(expiration_interval):
                     if number == self._listener.fileno():
                         self._accept()
+                    # an earlier event of this round may have closed or passed on the connection
                     elif (connection := self._waiting.get(number)) is not None:
                         self._advance(connection)
                 if (now := time.monotonic()) >= due:

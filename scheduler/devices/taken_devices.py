@@ -71,6 +71,7 @@ class TakenDevices:
 
     def _set(self, uid: str, keys: tuple[DeviceKey, ...]) -> None:
         for key in self._keys.pop(uid, ()):
+            # the event of the claim that has the device now may have come first
             if self._owners.get(key) == uid:
                 del self._owners[key]
         if keys:
