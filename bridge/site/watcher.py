@@ -251,6 +251,7 @@ class Watcher:
                     continue
                 entry, surplus = identified, surplus + other_ids
             job_id = entry.record.job_id
+            # an id that was assigned again belongs to another pod, or to no pod of podbridge
             if job_id in listed_jobs and listed_jobs[job_id].uid == uid:
                 entry.missing_since, entry.missing_looks = None, 0
                 self.index.observe(uid, listed_jobs[job_id])

@@ -64,6 +64,7 @@ def container_statuses(pod: Pod, job: JobStatus) -> tuple[list[Status], list[Sta
     spec, last_status = pod["spec"], pod.get("status") or {}
     has_init = bool(spec.get("initContainers"))
     waiting = _waiting(job, "PodInitializing" if has_init else "ContainerCreating")
+    # v1.ContainerStatus.containerID has the form TYPE://ID
     prefix = f"podbridge://{spec.get('nodeName', '')}/{pod['metadata']['uid']}"
     # the pod determines the kind of a container, not the site; names are unique over both kinds
     states_by_name = {state.name: state for state in (*job.init_containers, *job.containers)}

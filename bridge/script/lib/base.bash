@@ -16,6 +16,7 @@ clock() {
     local up
     read -r up _ </proc/uptime
     up=${up/./}
+    # 10#: a number with a leading 0 would be octal
     NOW=$((10#$up))
     printf -v TIME '%(%s)T' -1
 }
@@ -25,6 +26,7 @@ started_at() {
     local line fields
     RESULT=''
     { read -r line <"/proc/$1/stat"; } 2>/dev/null || return
+    # the name of the command stands in parentheses, and may have blanks and parentheses itself
     read -r -a fields <<<"${line##*) }"
     RESULT=${fields[19]}
 }
@@ -142,6 +144,7 @@ safe() {
 find_address() {
     local text
     HOST=$(safe "${HOSTNAME:-unknown}")
+    # an address for documentation (RFC 5737): the kernel looks up the route, and sends nothing
     text=$(ip -4 route get 192.0.2.1 2>/dev/null)
     if [[ $text =~ \ src\ ([0-9.]+) ]]; then
         ADDRESS=${BASH_REMATCH[1]}

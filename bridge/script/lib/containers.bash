@@ -18,6 +18,7 @@ begin() {
     rm -f "run/$name.go" "run/$name.why" "run/$name.progress"
     new_log "$i"
     : >"run/$name.message"
+    # the container may have another user; the job's directory is private
     chmod 666 "run/$name.message"
     if [[ ${ENDED[i]} != null ]]; then
         LAST[i]=${ENDED[i]} ENDED[i]=null

@@ -120,6 +120,7 @@ find_setter() {
         program=$(type -P -- "$program") || continue
         case ${program##*/} in
         perl) SETTER=("$program" -e "$SET_BY_PERL") ;;
+        # isolated: the pod's PYTHON* variables are for its own program
         *) SETTER=("$program" -I -S -c "$SET_BY_PYTHON") ;;
         esac
         "${SETTER[@]}" /dev/null . true </dev/null >/dev/null 2>&1 && return

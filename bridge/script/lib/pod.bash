@@ -40,9 +40,11 @@ set_up() {
     read -r BOOT </proc/sys/kernel/random/boot_id
     mkdir -p state/.new logs run termination volumes scratch control work || return 1
     trap 'STOP_BY=${STOP_BY:-signal}' TERM INT
+    # not '': containers would inherit that a signal is ignored, but not a trap
     trap ':' HUP
     trap 'died' EXIT
     if mkfifo run/wake 2>/dev/null; then
+        # <>: opening the FIFO does not wait for a writer, and reading it never finds an end
         { exec {WAKE}<>run/wake; } 2>/dev/null || WAKE=''
     fi
     PAGE=$(($(getconf PAGESIZE 2>/dev/null || echo 4096) / 1024))
@@ -240,6 +242,7 @@ finish() {
     end_group "$GUARD"
     tail_of_script
     trap - EXIT
+    # last: once the hub knows the end, it may have the directory removed
     last_state "$phase"
     [[ $phase == Succeeded ]]
     exit

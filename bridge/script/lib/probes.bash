@@ -131,6 +131,7 @@ has_succeeded() {
 probe_https() {
     local url=$1 line code
     shift
+    # the path as it stands, as with a kubelet: curl would expand [] and {}, and resolve /../
     code=$(for line in "$@"; do printf 'header = "%s"\n' "$line"; done |
         curl --config - --globoff --path-as-is --silent --show-error --insecure --noproxy '*' --max-time 600 --output /dev/null --write-out '%{http_code}' -- "$url")
     [[ $code != 000 ]] && has_succeeded "$code"
@@ -170,6 +171,7 @@ probe_grpc() {
 # grpc_request SERVICE: a frame (not compressed, length in four bytes) that holds the service's name as field 1.
 grpc_request() {
     local size=${#1} head=''
+    # protobuf writes a length in groups of seven bits, the lowest first
     if ((size > 127)); then
         printf -v head '\\x0a\\x%02x\\x%02x' $((size & 127 | 128)) $((size >> 7))
         size=$((size + 3))

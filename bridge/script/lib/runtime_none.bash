@@ -58,6 +58,7 @@ inside() {
     fi
     # a unique name: probes of one container may run at the same time
     write_exports "$i" "run/$name.$BASHPID.env"
+    # open, and without a name: no other process of the pod can read it by a path
     exec 7<"run/$name.$BASHPID.env"
     rm "run/$name.$BASHPID.env"
     if ((${#FOREIGN[@]})); then
@@ -70,6 +71,7 @@ inside() {
     mkdir -p "work/$name"
     local directory=${DIRECTORY[i]:-$PWD/work/$name}
     if [[ $NAMESPACE ]]; then
+        # leads to the job's directory also after the change of the root
         exec 9<.
         hold_mounts || cannot_now "$name" 128 CreateContainerConfigError "$NOT_HELD"
         make_root "$i" || cannot_now "$name" 128 ContainerCannotRun "volumes can't be mounted at their places: $PROBLEM"
@@ -151,6 +153,7 @@ make_root() {
     local k
     NEW=$PWD/run/root
     PROBLEM='no new root'
+    # private: no mount of this namespace propagates to the machine
     mkdir -p "$NEW" && mount --make-rprivate / && mount -t tmpfs -o mode=755 podbridge "$NEW" && mirror / || return 1
     make_places || return 1
     if [[ ${READONLY_ROOT[$1]} ]]; then
@@ -163,6 +166,7 @@ make_root() {
     done
     PROBLEM='no way into the new root'
     [[ ! ${READONLY_ROOT[$1]} ]] || mount -o remount,bind,ro "$NEW" || return 1
+    # pivot_root(2): the old root is stacked on the new one, and umount . removes it
     cd "$NEW" && pivot_root . . && umount -l . && cd /
 }
 

@@ -69,6 +69,7 @@ runtime_start() {
     fi
     (tell_when_in "$name" "$BASHPID" "$i" &)
     container_name "$i"
+    # with --attach, podman passes signals on to the container (--sig-proxy)
     exec setsid "$RUNTIME" start --attach "$RESULT"
 }
 
@@ -85,6 +86,7 @@ arguments_of() {
     for k in "${!TO[@]}"; do
         WORDS+=(--volume "${FROM[k]}:${TO[k]}:${ACCESS[k]}")
     done
+    # by default, podman makes /tmp, /run and others writable beside --read-only; a kubelet does not
     [[ ${READONLY_ROOT[i]} ]] && WORDS+=(--read-only --read-only-tmpfs=false)
     [[ ${DIRECTORY[i]} ]] && WORDS+=(--workdir "${DIRECTORY[i]}")
     [[ ${RUN_AS[i]} != : ]] && WORDS+=(--user "${RUN_AS[i]%:}")
@@ -249,6 +251,7 @@ runtime_pid() {
 runtime_code() {
     if (($2 == 125)) && [[ ! -s run/${NAME[$1]}.why ]]; then
         ask "$1" '{{.State.StartedAt}}'
+        # Go's zero time: the container was never started
         if [[ $RESULT == 0001-* ]]; then
             never_ran "$1" "$(tail -n 1 "logs/${NAME[$1]}.log")"
             return
