@@ -1,1 +1,1 @@
-"""Container runtimes: one module each; ``table.py`` alone names them."""
+"""Container runtimes: one module each; ``runtime_table.py`` alone names them."""

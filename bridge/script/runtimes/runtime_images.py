@@ -100,7 +100,7 @@ def areas(config: BuildSettings) -> list[str]:
 def own_user(
     user: int | None, group: int | None, jobs: JobUser | None, *, root: bool = False
 ) -> tuple[str, str] | None:
-    """Return :meth:`.port.Runtime.refused_user` of a runtime that gives the user of the site.
+    """Return :meth:`.runtime_interface.Runtime.refused_user` of a runtime that gives the user of the site.
 
     ``root``: it also gives user 0, with any group. Without ``jobs``, only user 0 can be refused.
     """

@@ -1,1 +1,1 @@
-"""Batch systems: one module each; ``table.py`` alone names them."""
+"""Batch systems: one module each; ``batch_table.py`` alone names them."""
