@@ -72,7 +72,7 @@ class LogPieces:
                 self._exchange.end()
                 return
         with contextlib.suppress(Exception):  # the connection may be over
-            # ends a read in another thread, for which close() would wait
+            # ends a read that another thread waits in
             self._response.raw.shutdown()
         with contextlib.suppress(Exception):
             self._response.close()

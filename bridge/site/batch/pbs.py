@@ -127,7 +127,6 @@ class PbsBatch(batch_interface.BatchSystem):
         words += ["-l", "select=" + ":".join(["1", *chunk, *extra])]
         if request.time_limit is not None:
             words += ["-l", f"walltime={max(1, math.ceil(request.time_limit))}"]
-        # jobs enter a reservation of PBS by its queue: see pbs_rsub(1B)
         if queue := (flavor and (flavor.reservation or flavor.partition)) or config.queue:
             words += ["-q", queue]
         if account := (flavor and flavor.account) or config.account:
