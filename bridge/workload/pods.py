@@ -39,6 +39,15 @@ def job_id(pod: Pod) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _JOB_ID_DIGITS else None
 
 
+def owner_reference(pod: Pod) -> dict[str, str] | None:
+    """Return the ObjectReference of the pod's controller; ``None`` without one."""
+    for owner in pod["metadata"].get("ownerReferences") or ():
+        if owner.get("controller"):
+            fields = {key: owner.get(key, "") for key in ("apiVersion", "kind", "name", "uid")}
+            return {**fields, "namespace": pod["metadata"]["namespace"]}
+    return None
+
+
 def is_bound(pod: Pod) -> bool:
     """Whether the pod is bound to a node."""
     return bool(pod["spec"].get("nodeName"))

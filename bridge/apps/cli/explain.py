@@ -227,8 +227,7 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
         step = wait_reasons.next_step("SlurmPending", job.reason, **place, job=number)
         asks = f"; it asks for {amounts}" if (amounts := job_words.amounts(job.request)) else ""
         return f"its Slurm job is pending: {job.reason or 'no reason yet'}{asks}", step
-    known = wait_reasons.OTHER.get(view.reason)
-    text = view.message or (known.meaning if known is not None else "")
+    text = view.message or wait_reasons.meaning(view.reason)
     step = wait_reasons.next_step(view.reason, **place, job=number or "")
     if view.reason == "SlurmRefused" and (advice := _partition_advice(pod, session)):
         return f"pending: {view.reason}: {text}", advice

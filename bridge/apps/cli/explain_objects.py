@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bridge.apps.cli import queues, reports
+from bridge.apps.cli import explain_owner, queues, reports
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.explain import describe
 from bridge.apps.cli.get import job_records, node_records, pod_records, pool_records
@@ -27,6 +27,11 @@ def run(connection: ConnectionOptions, kind: str, name: str, namespace: str | No
     """Print the report. Raises :class:`BridgeError` if the object does not exist."""
     session = CommandSession(connection)
     namespace = namespace or session.namespace
+    owner = explain_owner.kind_of(kind)
+    if owner is not None and not (kind == "job" and name.isdigit()):  # a Job of Kubernetes, not of Slurm
+        report = explain_owner.describe(session, owner, namespace, name)
+        reports.show(f"{owner.title} {namespace}/{name}", report, form)
+        return
     makers: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
         "pod": (f"Pod {namespace}/{name}", lambda: pod(session, namespace, name)),
         "job": (f"Slurm job {name}", lambda: job(session, name)),
@@ -89,8 +94,6 @@ def _jobs(session: CommandSession, namespace: str | None = None) -> list[dict[st
 
 def job(session: CommandSession, name: str) -> dict[str, Any]:
     """Return why the job waits or where it runs, its record, its pods, and what disagrees between both."""
-    if not name.isdigit():
-        raise BridgeError(f"NAME: {name!r} is not a job id; allowed: a number, as podbridge get jobs prints it")
     job_id = int(name)
     if not session.config.slurm_rest_api:
         raise BridgeError("no Slurm is configured", hint="set slurmRestApi, or explain the pod: podbridge explain pod")

@@ -11,9 +11,11 @@ from bridge import names
 from bridge.apps.cli import output, queues, watching
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.session import SLURM, CommandSession
-from bridge.apps.view import node_view, pod_view
+from bridge.apps.view import node_view, owner_view, pod_view
 from bridge.apps.view.job_view import records
 from bridge.errors import BridgeError
+from bridge.kube.discovery import is_served
+from bridge.kube.resources import PODS
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, node_ownership, pods, pool_selection
 from bridge.workload.eligibility import slurm_name
@@ -25,6 +27,10 @@ COLUMNS = {
         ["job", "state", "partition", "node", "pods", "phase", "reason", "problem"],
         ["pod_node", "name", "user", "submitted", "started"],
     ),
+    "workloads": (
+        ["namespace", "kind", "name", "pods", "done", "running", "waiting", "failed", "reason", "age"],
+        ["created"],
+    ),
     "pools": (["pool", "ready", "reason", "pods", "cpu", "memory", "age"], ["message", "labels"]),
     "queues": (
         ["queue", "ready", "offered", "pending", "admitted", "cpu", "memory", "age"],
@@ -35,6 +41,7 @@ COLUMNS = {
 
 NAMES = {
     "pods": ("pod/", "name"),
+    "workloads": ("", "name"),
     "jobs": ("", "job"),
     "pools": ("node/", "pool"),
     "queues": ("masterqueue.vk.io/", "queue"),
@@ -66,6 +73,7 @@ def run(
     kinds: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "pods": lambda: pod_records(session, namespace, selector),
         "jobs": lambda: job_records(session, namespace, ended=ended),
+        "workloads": lambda: workload_records(session, namespace, selector),
         "nodes": lambda: node_records(session, selector),
         "pools": lambda: pool_records(session, selector),
         "queues": lambda: queues.records(session, selector),
@@ -77,8 +85,8 @@ def run(
         return
     records = kinds[kind]()
     _print_gaps(session)
-    scheduler = "" if kind == "queues" else f" of scheduler {session.config.scheduler_name}"
-    place = f" in namespace {namespace}" if kind in ("pods", "jobs") and namespace else ""
+    scheduler = "" if kind in ("queues", "workloads") else f" of scheduler {session.config.scheduler_name}"
+    place = f" in namespace {namespace}" if kind in ("pods", "jobs", "workloads") and namespace else ""
     nothing = f"No {kind}{scheduler} found{place}."
     output.show(records, shown, form, no_headers=no_headers, nothing=nothing, name=NAMES[kind])
 
@@ -130,6 +138,17 @@ def _pod(pod: pods.Pod, job: Job | None) -> dict[str, Any]:
         "partition": job.partition if job else "",
         "uid": pods.uid(pod),
     }
+
+
+def workload_records(session: CommandSession, namespace: str | None, selector: str) -> list[dict[str, Any]]:
+    """Return a record for each Job, JobSet and LeaderWorkerSet that no other object controls."""
+    all_pods = session.listed(PODS.path(namespace))
+    result = []
+    for kind in owner_view.LISTED:
+        for resource in filter(lambda each: is_served(session.kube, each), kind.resources):
+            manifests = session.listed(resource.path(namespace), labelSelector=selector)
+            result += owner_view.records(kind, manifests, all_pods)
+    return [{**record, "age": output.age(record["created"])} for record in result]
 
 
 def job_records(session: CommandSession, namespace: str | None, *, ended: bool) -> list[dict[str, Any]]:

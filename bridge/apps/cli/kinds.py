@@ -6,9 +6,9 @@ import re
 
 import click
 
-KINDS = ("pod", "job", "node", "pool", "queue")
+KINDS = ("pod", "job", "jobset", "leaderworkerset", "podgroup", "trainjob", "raycluster", "node", "pool", "queue")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_SHORT = {"po": "pod", "no": "node", "masterqueue": "queue"}
+_SHORT = {"po": "pod", "no": "node", "masterqueue": "queue", "lw": "leaderworkerset"}  # lws, without its s
 
 
 def singular(word: str) -> str:
@@ -70,6 +70,7 @@ class KindGroup(click.Group):
         """Return the command of the kind that the first argument names; ``pod/NAME`` is ``pod NAME``."""
         word, slash, name = args[0].partition("/")
         spelled = {singular(command): command for command in self.commands}
+        spelled |= {command.removesuffix("s"): command for command in self.commands}
         if (command := spelled.get(singular(word))) is not None:
             args = [command, *([name] if slash else []), *args[1:]]
         return super().resolve_command(ctx, args)

@@ -99,7 +99,7 @@ def check(connection: ConnectionOptions, output: str) -> None:
     "  podbridge get pools\n\n  podbridge get queues -o wide",
 )
 def get() -> None:
-    """List pods, jobs, nodes, pools or queues. A row shows the state in Kubernetes and in Slurm."""
+    """List pods, workloads, jobs, nodes, pools or queues. A row shows the state in Kubernetes and in Slurm."""
 
 
 def _getter(kind: str, help_text: str, *examples: str) -> None:
@@ -109,7 +109,7 @@ def _getter(kind: str, help_text: str, *examples: str) -> None:
     @connection_options
     @completing.namespace_option("Default: the kubeconfig's, else default.")
     @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
-    @click.option("-l", "--selector", default="", help="Label selector of pods, nodes or queues; jobs have no labels.")
+    @click.option("-l", "--selector", default="", help="Label selector; jobs of Slurm have no labels.")
     @click.option("--no-headers", is_flag=True, help="No line with the names of the columns.")
     @click.option("-w", "--watch", is_flag=True, help="Print changes too, until Ctrl-C; -o json: one object a line.")
     @output_option("table", "wide", "json", "yaml", "name", explained="; wide: more columns, name: for scripts")
@@ -136,6 +136,12 @@ def _getter(kind: str, help_text: str, *examples: str) -> None:
 
 
 _getter("pods", "List the pods of the scheduler with their Slurm jobs.", " -A", " -n training -l app=train -o wide")
+_getter(
+    "workloads",
+    "List the Jobs, JobSets and LeaderWorkerSets: how many of their pods are done, run, wait and have failed, and why.",
+    " -A",
+    " -o json",
+)
 _getter(
     "jobs",
     """List the Slurm jobs of this cluster with their pods. The column PROBLEM shows inconsistencies: a job without a

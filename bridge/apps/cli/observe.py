@@ -25,7 +25,8 @@ def _one_name(context: click.Context, _parameter: click.Parameter, name: str | N
 
 
 @click.command(
-    epilog="Examples:\n\n  podbridge explain pod train-7 -n hpc\n\n  podbridge explain job 1234\n\n"
+    epilog="Examples:\n\n  podbridge explain pod train-7 -n hpc\n\n  podbridge explain job train -n hpc\n\n"
+    "  podbridge explain job 1234\n\n"
     "  podbridge explain node node-3 -o yaml\n\n  podbridge explain pool/site-a\n\n  podbridge explain queue batch"
 )
 @click.argument("kind", type=KindType())
@@ -38,15 +39,16 @@ def _one_name(context: click.Context, _parameter: click.Parameter, name: str | N
     callback=_one_name,
 )
 @connection_options
-@completing.namespace_option("Of a pod. Default: the kubeconfig's, else default.")
+@completing.namespace_option("Of a pod or of what makes pods. Default: the kubeconfig's, else default.")
 @output_option("text", "wide", "json", "yaml", explained="; wide: all pending workloads of a MasterQueue")
 def explain(
     kind: tuple[str, str], name: str, connection: ConnectionOptions, namespace: str | None, output: str
 ) -> None:
     """Print why an object is in its state, the next step, and all facts from Kubernetes and from Slurm.
 
-    The object is a pod, a Slurm job, a node, a pool or a MasterQueue. KIND/NAME, as in kubectl, is the same as KIND
-    NAME.
+    The object is a pod, a node, a pool, a MasterQueue, or what makes pods: a Job, JobSet, LeaderWorkerSet, PodGroup,
+    TrainJob or RayCluster. A job whose name is a number is a job of Slurm. KIND/NAME, as in kubectl, is the same as
+    KIND NAME.
     """
     from bridge.apps.cli.explain_objects import run
 

@@ -11,7 +11,7 @@ import flask
 from bridge.apps.dashboard import overview, selection, timeline
 from bridge.apps.dashboard.changes import Changes, Feed
 from bridge.apps.dashboard.page_access import Viewer
-from bridge.apps.view import node_view, pod_view
+from bridge.apps.view import node_view, pod_counts, pod_view
 from bridge.apps.view.pod_view import STATES, PodView, containers
 from bridge.clock import Clock
 from bridge.kube.object_store import Object
@@ -69,8 +69,8 @@ class Pages:
             "overview.html",
             number,
             title="Overview",
-            counts=overview.counts(seen),
-            reasons=overview.reasons(seen),
+            counts=pod_counts.counts(seen),
+            reasons=pod_counts.reasons(seen),
             pools=overview.foremost(pools),
             nodes=overview.foremost(nodes),
             may_nodes=may_nodes,

@@ -140,10 +140,8 @@ def job(pod: Mapping[str, Any]) -> str:
 
 def owner(pod: Mapping[str, Any]) -> str:
     """Return the controller of a pod, such as ``Job/train``; empty without one."""
-    for reference in pod["metadata"].get("ownerReferences") or ():
-        if reference.get("controller"):
-            return sys.intern(f"{reference.get('kind')}/{reference.get('name')}")
-    return ""
+    reference = pods.owner_reference(pod)
+    return sys.intern(f"{reference['kind']}/{reference['name']}") if reference is not None else ""
 
 
 def containers(pod: Mapping[str, Any]) -> list[str]:

@@ -140,6 +140,12 @@ SLURM: tuple[tuple[str, str], ...] = (
 """Prefixes of Slurm's reasons of pending jobs, and the next step; the first that matches counts."""
 
 
+def meaning(reason: str) -> str:
+    """Return what a reason without a message means; empty if it is not known."""
+    known = WAITING.get(reason) or OTHER.get(reason)
+    return known.meaning if known is not None else ""
+
+
 def next_step(reason: str, slurm_reason: str = "", *, pod: str, namespace: str, job: object = "") -> str:
     """Return what the user does about a waiting pod; empty if it only waits its turn.
 

@@ -65,4 +65,4 @@ def test_another_kind_is_no_command(words):
 def test_an_argument_is_a_kind_or_a_kind_with_a_name():
     assert CliRunner().invoke(command, ["nodes", "n"]).output == "('node', '') n\n"
     assert CliRunner().invoke(command, ["nodes/n"]).output == "('node', 'n') None\n"
-    assert "'secret' is not one of pod, job, node, pool, queue" in CliRunner().invoke(command, ["secret/n"]).output
+    assert "'secret' is not one of pod, job, jobset," in CliRunner().invoke(command, ["secret/n"]).output

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridge.apps.dashboard import dashboard_app, overview, selection, timeline
-from bridge.apps.view import node_view, pod_view
+from bridge.apps.dashboard import dashboard_app, selection, timeline
+from bridge.apps.view import node_view, pod_counts, pod_view
 from bridge.apps.view.pod_view import STATES, Times, keep, keep_node
 from tests import builders
 from tests.builders import container
@@ -94,7 +94,7 @@ class TestOverview:
         young = pod_view.of(pod("young", conditions=[scheduled("False", "SlurmPending")], **later))
         old = pod_view.of(pod("old", conditions=[scheduled("False", "SlurmPending", "Priority")]))
         other = pod_view.of(pod("other"))
-        found = overview.reasons([young, other, old, pod_view.of(pod("runs", phase="Running", node="n"))])
+        found = pod_counts.reasons([young, other, old, pod_view.of(pod("runs", phase="Running", node="n"))])
         assert [(reason.name, reason.count) for reason in found] == [("SlurmPending", 2), ("NotProcessedYet", 1)]
         assert (found[0].oldest.name, found[0].message) == ("old", "Priority")
 

@@ -1,0 +1,206 @@
+"""An object that makes pods (Job, JobSet, LeaderWorkerSet and others) as users see it: its progress and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.apps.view import pod_counts, pod_view
+from bridge.apps.view.pod_view import FAILED, RUNNING, STARTING, SUCCEEDED, WAITING, PodView
+from bridge.kube.resources import JOBS, Resource
+from bridge.workload.kinds import jobset, lws, podgroup
+from bridge.workload.pods import Pod
+
+Manifest = Mapping[str, Any]
+REFUSED = "FailedCreate"
+"""Reason of the Events of controllers whose pods the API server does not accept."""
+ENDING = "Ending"
+"""Action of podbridge's Events about pods that it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerKind:
+    """A kind of owners. ``label`` of its pods has its name; ``size`` returns how many pods it makes, if it is known."""
+
+    word: str
+    title: str
+    resources: tuple[Resource, ...]
+    label: str
+    size: Callable[[Manifest], int | None]
+    controller: str = ""
+    """The kind of the objects that create its pods, which have its name or begin with it; empty: itself."""
+
+
+def _number(*path: str) -> Callable[[Manifest], int | None]:
+    def read(manifest: Manifest) -> int | None:
+        value: Any = manifest
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value if isinstance(value, int) else None
+
+    return read
+
+
+def _job_size(manifest: Manifest) -> int | None:
+    spec = manifest.get("spec") or {}
+    return int(spec.get("completions") or spec.get("parallelism", 1))
+
+
+def _lws_size(manifest: Manifest) -> int | None:
+    spec = manifest.get("spec") or {}
+    return int(spec.get("replicas", 1)) * int((spec.get("leaderWorkerTemplate") or {}).get("size", 1))
+
+
+def _ray_size(manifest: Manifest) -> int | None:
+    workers = (manifest.get("status") or {}).get("desiredWorkerReplicas")
+    return workers + 1 if isinstance(workers, int) else None  # the head is no worker
+
+
+KINDS: tuple[OwnerKind, ...] = (
+    OwnerKind("job", "Job", (JOBS,), "batch.kubernetes.io/job-name", _job_size, "Job"),
+    OwnerKind(
+        "jobset",
+        "JobSet",
+        (Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", True),),
+        jobset.NAME,
+        lambda manifest: jobset.pods_of(manifest) or None,
+        "Job",
+    ),
+    OwnerKind(
+        "leaderworkerset",
+        "LeaderWorkerSet",
+        (Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", True),),
+        lws.NAME,
+        _lws_size,
+        "StatefulSet",
+    ),
+    OwnerKind(
+        "podgroup",
+        "PodGroup",
+        (Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", True),),
+        podgroup.NAME,
+        _number("spec", "minMember"),
+    ),
+    OwnerKind(
+        "trainjob",
+        "TrainJob",
+        (Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", True),),
+        jobset.NAME,  # its JobSet has its name
+        lambda _: None,
+        "Job",
+    ),
+    OwnerKind(
+        "raycluster", "RayCluster", (Resource("ray.io", "v1", "rayclusters", True),), "ray.io/cluster", _ray_size
+    ),
+)
+
+
+LISTED = KINDS[:3]
+"""The kinds that :func:`records` lists: those that users create, without those that only add to others."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerView:
+    """The progress of an owner. ``size``: how many pods it makes; ``None``: not known.
+
+    ``refusals`` are the messages of pods that were never created; ``ends`` those of pods that podbridge has ended, with
+    their number.
+    """
+
+    size: int | None
+    counts: Mapping[str, int]
+    reasons: Sequence[pod_counts.Reason]
+    failures: Sequence[str]
+    refusals: Sequence[str]
+    ends: Sequence[str]
+
+    @property
+    def summary(self) -> str:
+        """The progress in a line: ``3 of 8 pods done, 2 running, 3 waiting``."""
+        counts = self.counts
+        of = f" of {self.size}" if self.size is not None else ""
+        parts = [f"{counts[SUCCEEDED]}{of} pods done"]
+        parts += [f"{counts[state]} {state}" for state in (RUNNING, STARTING, WAITING, FAILED) if counts[state]]
+        if self.refusals and not sum(counts.values()):
+            return f"0{of} pods exist: their creation is refused"
+        return ", ".join(parts)
+
+    @property
+    def oldest_waiting(self) -> PodView | None:
+        """The pod that waits longest."""
+        return min(
+            (reason.oldest for reason in self.reasons),
+            key=lambda view: (view.times.created, view.name),
+            default=None,
+        )
+
+
+def of(kind: OwnerKind, manifest: Manifest, views: Sequence[PodView], events: Iterable[Manifest]) -> OwnerView:
+    """Return the view of an owner from its pods and from the Events about it and its own controllers."""
+    refusals: dict[str, None] = {}
+    ends: dict[str, int] = {}
+    for event in events:
+        note = str(event.get("note") or "")
+        if event.get("reason") == REFUSED:
+            refusals.setdefault(_refusal(note))
+        elif event.get("action") == ENDING:
+            count = (event.get("series") or {}).get("count") or 1
+            ends[note] = ends.get(note, 0) + int(count)
+    counts, status = pod_counts.counts(views), manifest.get("status") or {}
+    for state, name in ((SUCCEEDED, "succeeded"), (FAILED, "failed")):  # a Job counts pods that no longer exist, too
+        if isinstance(status.get(name), int):
+            counts[state] = max(counts[state], status[name])
+    failed = [view for view in views if view.state == FAILED]
+    return OwnerView(
+        size=kind.size(manifest),
+        counts=counts,
+        reasons=pod_counts.reasons(views),
+        failures=[f"{view.name}: {': '.join(filter(None, (view.reason, view.message)))}" for view in failed],
+        refusals=list(refusals),
+        ends=[f"{note}{f' ({count} times)' if count > 1 else ''}" for note, count in ends.items()],
+    )
+
+
+def records(kind: OwnerKind, manifests: Iterable[Manifest], pods: Iterable[Pod]) -> list[dict[str, Any]]:
+    """Return a record for each owner without a controller of its own: its progress and why most of its pods wait."""
+    by_owner: dict[tuple[str, str], list[PodView]] = {}
+    for pod in pods:
+        if name := (pod["metadata"].get("labels") or {}).get(kind.label):
+            by_owner.setdefault((pod["metadata"]["namespace"], name), []).append(pod_view.of(pod))
+    result = []
+    for manifest in manifests:
+        metadata = manifest["metadata"]
+        if any(reference.get("controller") for reference in metadata.get("ownerReferences") or ()):
+            continue
+        view = of(kind, manifest, by_owner.get((metadata["namespace"], metadata["name"]), ()), ())
+        result.append(
+            {
+                "namespace": metadata["namespace"],
+                "kind": kind.title,
+                "name": metadata["name"],
+                "pods": view.size,
+                "done": view.counts[SUCCEEDED],
+                "running": view.counts[RUNNING] + view.counts[STARTING],
+                "waiting": view.counts[WAITING],
+                "failed": view.counts[FAILED],
+                "reason": view.reasons[0].name if view.reasons else "",
+                "created": metadata.get("creationTimestamp", ""),
+            }
+        )
+    return result
+
+
+def concerns(kind: OwnerKind, name: str, event: Manifest) -> bool:
+    """Whether an Event is about the owner of this name, or about an object that creates its pods."""
+    about = event.get("involvedObject") or {}
+    controller = kind.controller or kind.title
+    if about.get("kind") == kind.title:
+        return bool(about.get("name") == name)
+    return about.get("kind") == controller and str(about.get("name")).startswith(f"{name}-")
+
+
+def _refusal(note: str) -> str:
+    """Return the reason of a refusal without the words of the API server and of the controller around it."""
+    _, found, reason = note.partition("denied the request: ")
+    return reason if found else note
