@@ -1,0 +1,197 @@
+"""Why a pod waits: for each situation, the condition, the summary and the next step name the same true cause.
+
+With Slurm's token, ``podbridge explain`` reads Slurm; without it, it has only what the hub has written to the pod.
+"""
+
+import json
+import os
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from cluster.polling import eventually
+
+pytestmark = pytest.mark.real
+
+FULL = {"cpu": "128", "job": {"timelimit": "30"}}
+RESERVED = ("scontrol", "create", "reservation", "reservationname=later", "users=root", "nodes=node-3", "duration=60")
+
+
+@dataclass
+class Situation:
+    """A pod that waits: what its condition, its summary and its next step must contain.
+
+    ``after`` is a command of Slurm that is run once its job exists; ``step`` without Slurm's token is ``alone``.
+    """
+
+    name: str
+    told: tuple[str, ...]
+    summary: str
+    step: str
+    pod: dict[str, Any] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+EXPLAIN = "podbridge explain pod"
+SITUATIONS = [
+    Situation(
+        "full",
+        ("Resources", "it asks for 64 CPUs, 1 GiB"),
+        "its Slurm job is pending: Resources; it asks for 64 CPUs, 1 GiB",
+        "",
+        {"cpu": "64", "job": {"priority": "1000"}},
+        lines=("no room now: 0 of 128 CPUs free until ", "held: 128 CPUs, 1 GiB by slurm-bridge/fill-0"),
+    ),
+    Situation(
+        "no-memory",
+        ("it asks for 1 CPU, 500 GiB",),
+        "it asks for 1 CPU, 500 GiB",
+        "set resources.requests.memory",
+        {"memory": None},
+        lines=("the pod requests no memory, so Slurm gives it all memory of a node",),
+    ),
+    Situation("never", ("4 too little cpu",), "no node fits", "change the pod", {"cpu": "200"}, lines=("never fits",)),
+    Situation(
+        "selector",
+        ("nodeSelector disk=none does not match",),
+        "no node fits",
+        "change the pod",
+        {"nodeSelector": {"disk": "none"}},
+        lines=("node-0, node-1, node-2, node-3: never fits: nodeSelector disk=none",),
+    ),
+    Situation(
+        "partition",
+        ("partition",),
+        "SlurmRefused",
+        "kubectl annotate pod partition -n slurm-bridge --overwrite slurmjob.slinky.slurm.net/partition=main",
+        {"job": {"partition": "mian"}},
+        lines=("never fits: not in partition mian",),
+    ),
+    Situation("held", ("JobHeld",), "JobHeld", "scontrol release", after=("scontrol", "hold", "{job}")),
+    Situation(
+        "later",
+        ("BeginTime",),
+        "BeginTime",
+        "when it may start",
+        after=("scontrol", "update", "jobid={job}", "starttime=now+2hours"),
+    ),
+    Situation(
+        "dependency",
+        ("Dependency",),
+        "Dependency",
+        "the job that it waits for",
+        after=("scontrol", "update", "jobid={job}", "dependency=afterany:{first}"),
+    ),
+    Situation(
+        "reservation", ("Reservation",), "Reservation", "scontrol show reservation", {"job": {"reservation": "later"}}
+    ),
+    Situation("closed", ("Partition",), "Partition", "another", {"job": {"partition": "short"}}),
+    Situation(
+        "gate", (), "SchedulingGated", "a gate is removed by", {"schedulingGates": [{"name": "example.com/wait"}]}
+    ),
+    Situation(
+        "volume",
+        ("data",),
+        "VolumeNotReady",
+        "kubectl describe pvc",
+        {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]},
+    ),
+    Situation(
+        "device",
+        ("claim",),
+        "ResourceClaim",
+        "kubectl get resourceclaims",
+        {"resourceClaims": [{"name": "gpu", "resourceClaimName": "absent"}]},
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def waiting(world):
+    """All situations at once, while four pods fill the nodes."""
+    if world.cluster.options.slurm != "26.05":
+        pytest.skip("the messages of the other versions differ: tests/contract/slurm compares their reasons")
+    world.clear()
+    fill = [world.running(world.create(f"fill-{number}", **FULL)) for number in range(4)]
+    later = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 7200))
+    world.slurm(*RESERVED, f"starttime={later}")
+    world.slurm("scontrol", "update", "partitionname=short", "state=down")
+    first = world.labelled(fill[0])
+    pods = {each.name: world.create(each.name, **_options(each.pod)) for each in SITUATIONS}
+    for each in SITUATIONS:
+        if each.after:
+            job = world.labelled(pods[each.name])
+            world.slurm(*(word.format(job=job, first=first) for word in each.after))
+    yield pods
+    world.clear()
+    world.slurm("scontrol", "update", "partitionname=short", "state=up")
+    world.slurm("scontrol", "delete", "reservationname=later")
+
+
+def _options(pod):
+    """Return the arguments of ``World.create``; without memory, the container requests only a CPU."""
+    if pod.get("memory", "") is None:
+        return {"containers": [{"name": "main", "image": "none", "resources": {"requests": {"cpu": "1"}}}]}
+    return pod
+
+
+def explain(world, name, **env):
+    command = ["podbridge", "explain", "pod", name, "-n", "slurm-bridge", "-o", "json"]
+    done = subprocess.run(
+        command, env={**os.environ, **world.cluster.env, **env}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda each: each.name)
+def test_a_waiting_pod_says_why_and_what_to_do(world, waiting, situation):
+    pod = waiting[situation.name]
+    for text in situation.told:
+        eventually(
+            lambda t=text: t.lower() in world.condition(pod, "PodScheduled").get("message", "").lower(), text, 40
+        )
+    report = explain(world, situation.name)
+    lines = [line for section in ("kubernetes", "slurm", "volumes", "nodes") for line in report[section]]
+    assert situation.summary in report["summary"], report
+    assert (situation.step in report["next"]) if situation.step else (report["next"] == ""), report
+    for text in situation.lines:
+        assert any(text in line for line in lines), lines
+
+
+def test_without_a_token_of_slurm_the_same_cause_is_shown(world, waiting):
+    token = {"SLURM_JWT_FILE": "/nonexistent", "SLURM_JWT": ""}
+    for name in ("full", "held", "partition", "volume", "gate"):
+        situation = next(each for each in SITUATIONS if each.name == name)
+        report = explain(world, name, **token)
+        assert report["not_read"], "Slurm cannot be read"
+        assert all(text in report["summary"] for text in situation.told), report["summary"]
+
+
+def test_a_job_shows_its_progress_and_why_its_pods_are_refused(world, waiting):
+    def describe(name):
+        done = subprocess.run(
+            ["podbridge", "explain", "job", name, "-n", "slurm-bridge", "-o", "json"],
+            env={**os.environ, **world.cluster.env},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    created = [world.create_gang("refused", 2, job={"timelimit": "soon"}), world.create_gang("waits", 2, cpu="100")]
+    try:
+        report = eventually(lambda: (found := describe("refused"))["refused"] and found, "the refusal", 20)
+        assert report["summary"] == "0 of 2 pods exist: their creation is refused"
+        assert report["refused"][0].startswith("annotation slurmjob.slinky.slurm.net/timelimit: 'soon' is not allowed")
+        report = eventually(lambda: (found := describe("waits"))["waiting"] and found, "the waiting pods", 20)
+        assert report["summary"] == "0 of 2 pods done, 2 waiting"
+        assert report["next"].startswith(f"{EXPLAIN} waits-")
+    finally:
+        for gang in created:
+            world.delete_gang(gang)
