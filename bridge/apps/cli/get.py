@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -21,6 +25,7 @@ from bridge.workload import eligibility, links, node_ownership, pods, pool_selec
 from bridge.workload.eligibility import slurm_name
 
 ALL_NAMESPACES = "*"
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 COLUMNS = {
     "pods": (["namespace", "name", "phase", "job", "slurm_state", "node", "reason", "age"], ["partition", "uid"]),
     "jobs": (
@@ -50,29 +55,36 @@ NAMES = {
 """Prefix and field of the output ``name``."""
 
 
-def run(
-    kind: str,
-    connection: ConnectionOptions,
-    namespace: str | None,
-    selector: str,
-    form: str,
-    *,
-    no_headers: bool,
-    ended: bool = False,
-    watch: bool = False,
-) -> None:
-    """Print the objects of ``kind`` as ``form`` (table, wide, json, yaml or name); ``ended``: all ended jobs, too.
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a command lists and how it prints it.
 
-    ``namespace`` can be ``ALL_NAMESPACES``; ``None``: that of the kubeconfig's context, of jobs all. With ``watch``,
-    print changes until the user interrupts.
+    ``names`` select objects, all if empty; ``sort_by`` is a column; ``ended``: all ended jobs, too; with ``watch``,
+    changes are printed until the user interrupts. ``output`` is table, wide, json, yaml or name.
+    """
+
+    names: Sequence[str] = ()
+    selector: str = ""
+    sort_by: str | None = None
+    no_headers: bool = False
+    watch: bool = False
+    output: str = "table"
+    ended: bool = False
+
+
+def run(kind: str, connection: ConnectionOptions, namespace: str | None, listing: Listing) -> None:
+    """Print the objects of ``kind``.
+
+    ``namespace`` can be ``ALL_NAMESPACES``; ``None``: that of the kubeconfig's context, of jobs all.
     """
     session = CommandSession(connection)
     if namespace is None and kind != "jobs":
         namespace = session.namespace
     namespace = namespace if namespace != ALL_NAMESPACES else None
+    selector, no_headers, form = listing.selector, listing.no_headers, listing.output
     kinds: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "pods": lambda: pod_records(session, namespace, selector),
-        "jobs": lambda: job_records(session, namespace, ended=ended),
+        "jobs": lambda: job_records(session, namespace, ended=listing.ended),
         "workloads": lambda: workload_records(session, namespace, selector),
         "nodes": lambda: node_records(session, selector),
         "pools": lambda: pool_records(session, selector),
@@ -80,15 +92,48 @@ def run(
     }
     columns, wide = COLUMNS[kind]
     shown = [*columns, *wide] if form == "wide" else columns
-    if watch:
-        watching.show(_reader(session, kinds[kind]), shown, form, no_headers=no_headers, name=NAMES[kind])
+    read = _chosen(kind, kinds[kind], listing)
+    if listing.watch:
+        watching.show(_reader(session, read), shown, form, no_headers=no_headers, name=NAMES[kind])
         return
-    records = kinds[kind]()
+    records = read()
     _print_gaps(session)
     scheduler = "" if kind in ("queues", "workloads") else f" of scheduler {session.config.scheduler_name}"
     place = f" in namespace {namespace}" if kind in ("pods", "jobs", "workloads") and namespace else ""
     nothing = f"No {kind}{scheduler} found{place}."
     output.show(records, shown, form, no_headers=no_headers, nothing=nothing, name=NAMES[kind])
+
+
+def _chosen(
+    kind: str, read: Callable[[], list[dict[str, Any]]], listing: Listing
+) -> Callable[[], list[dict[str, Any]]]:
+    """Return a function that reads the named records, in the order that the user chooses."""
+    field, column = NAMES[kind][1], (listing.sort_by or "").removeprefix("-").replace("-", "_").lower()
+    columns = [*COLUMNS[kind][0], *COLUMNS[kind][1]]
+    if column and column not in columns:
+        raise BridgeError(f"--sort-by: {listing.sort_by!r} is not a column; allowed: {', '.join(columns)}")
+
+    def chosen() -> list[dict[str, Any]]:
+        records = read()
+        there = {str(record[field]): None for record in records}
+        missing = [name for name in listing.names if name not in there]
+        if missing and not listing.watch:  # a watched object may come later, or go
+            close = difflib.get_close_matches(missing[0], there, 1)
+            hint = f"did you mean {close[0]}?" if close else f"podbridge get {kind} lists all; -n selects a namespace"
+            raise BridgeError(f"{kind}: {', '.join(missing)} not found", hint=hint)
+        if listing.names:
+            records = [record for record in records if str(record[field]) in listing.names]
+        if column:
+            records.sort(key=lambda record: _order(record.get(column)), reverse=str(listing.sort_by).startswith("-"))
+        return records
+
+    return chosen
+
+
+def _order(value: object) -> tuple[float, str]:
+    """Return the place of a value in a column: ages and amounts (``3h``, ``2/16``) by their number, others as texts."""
+    match = re.match(r"(\d+(?:\.\d+)?)([smhd]?)(?![A-Za-z])", str(value if value is not None else ""))
+    return (float(match[1]) * _SECONDS[match[2]], "") if match else (math.inf, str(value or ""))
 
 
 def _reader(

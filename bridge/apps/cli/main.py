@@ -14,7 +14,8 @@ from bridge.apps.cli.brake_command import brake
 from bridge.apps.cli.connection_options import FILE, ConnectionOptions, config_option, connection_options
 from bridge.apps.cli.convert import convert
 from bridge.apps.cli.extras import missing_extra
-from bridge.apps.cli.kinds import KindGroup
+from bridge.apps.cli.groups import CommandGroup
+from bridge.apps.cli.kinds import KindGroup, ObjectName, singular
 from bridge.apps.cli.nats_command import nats
 from bridge.apps.cli.observe import explain, top, version
 from bridge.apps.cli.output import output_option, print_document, printable
@@ -25,6 +26,7 @@ from bridge.errors import BridgeError
 
 
 @click.group(
+    cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Examples:\n\n  podbridge check\n\n  podbridge get pods -A\n\n  podbridge explain pod train-7 -n hpc",
 )
@@ -104,30 +106,24 @@ def get() -> None:
 
 def _getter(kind: str, help_text: str, *examples: str) -> None:
     epilog = "Examples:\n\n" + "\n\n".join(f"  podbridge get {kind}{example}" for example in ("", *examples))
+    word = singular(kind)
 
     @get.command(kind, help=help_text, epilog=epilog)
+    @click.argument("names", nargs=-1, type=ObjectName(), metavar="[NAME]...", shell_complete=completing.names(word))
     @connection_options
     @completing.namespace_option("Default: the kubeconfig's, else default.")
     @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
     @click.option("-l", "--selector", default="", help="Label selector; jobs of Slurm have no labels.")
+    @click.option("--sort-by", metavar="COLUMN", help="Sort by a column; -COLUMN: the largest first.")
     @click.option("--no-headers", is_flag=True, help="No line with the names of the columns.")
     @click.option("-w", "--watch", is_flag=True, help="Print changes too, until Ctrl-C; -o json: one object a line.")
     @output_option("table", "wide", "json", "yaml", "name", explained="; wide: more columns, name: for scripts")
-    def command(
-        connection: ConnectionOptions,
-        namespace: str | None,
-        all_namespaces: bool,
-        selector: str,
-        no_headers: bool,
-        watch: bool,
-        output: str,
-        ended: bool = False,
-    ) -> None:
+    def command(connection: ConnectionOptions, namespace: str | None, all_namespaces: bool, **settings: Any) -> None:
         from bridge.apps.cli import get as getting
 
         scope = getting.ALL_NAMESPACES if all_namespaces else namespace
         try:
-            getting.run(kind, connection, scope, selector, output, no_headers=no_headers, ended=ended, watch=watch)
+            getting.run(kind, connection, scope, getting.Listing(**settings))
         except KeyboardInterrupt:
             sys.exit(130)
 
@@ -135,7 +131,13 @@ def _getter(kind: str, help_text: str, *examples: str) -> None:
         click.option("--all", "ended", is_flag=True, help="Also list ended jobs without a problem.")(command)
 
 
-_getter("pods", "List the pods of the scheduler with their Slurm jobs.", " -A", " -n training -l app=train -o wide")
+_getter(
+    "pods",
+    "List the pods of the scheduler with their Slurm jobs.",
+    " -A",
+    " train-7 -o json",
+    " -n training -l app=train --sort-by age",
+)
 _getter(
     "workloads",
     "List the Jobs, JobSets and LeaderWorkerSets: how many of their pods are done, run, wait and have failed, and why.",

@@ -1,0 +1,41 @@
+"""``podbridge get``: objects by their names, and their order."""
+
+import pytest
+
+from bridge.apps.cli import get
+from bridge.errors import BridgeError
+
+PODS = [{"name": name, "job": job, "age": age, "node": None} for name, job, age in (
+    ("train-1", 12, "3h"), ("train-10", 9, "5m"), ("eval", None, "2d")
+)]  # fmt: skip
+
+
+def names(**listing):
+    return [record["name"] for record in get._chosen("pods", lambda: list(PODS), get.Listing(**listing))()]
+
+
+@pytest.mark.parametrize(
+    ("column", "order"),
+    [
+        (None, ["train-1", "train-10", "eval"]),
+        ("name", ["eval", "train-1", "train-10"]),
+        ("age", ["train-10", "train-1", "eval"]),
+        ("-AGE", ["eval", "train-1", "train-10"]),
+        ("job", ["train-10", "train-1", "eval"]),
+    ],
+)
+def test_records_are_sorted_by_a_column(column, order):
+    assert names(sort_by=column) == order
+
+
+def test_a_column_that_does_not_exist_lists_those_that_do():
+    with pytest.raises(BridgeError, match="'colour' is not a column; allowed: namespace, name"):
+        names(sort_by="colour")
+
+
+def test_objects_are_chosen_by_name_and_a_typo_says_which_one_is_meant():
+    assert names(names=("eval",)) == ["eval"]
+    with pytest.raises(BridgeError, match="pods: tran-1 not found") as error:
+        names(names=("tran-1",))
+    assert error.value.hint == "did you mean train-1?"
+    assert names(names=("later",), watch=True) == []
