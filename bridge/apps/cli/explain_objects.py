@@ -11,7 +11,7 @@ from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.explain import describe
 from bridge.apps.cli.get import job_records, node_records, pod_records, pool_records
 from bridge.apps.cli.session import CommandSession
-from bridge.apps.view import job_view, wait_reasons
+from bridge.apps.view import job_view, node_room, wait_reasons
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.resources import EVENTS, PODS
 from bridge.slurm import states
@@ -147,6 +147,7 @@ def node(session: CommandSession, name: str) -> dict[str, Any]:
     return {
         "kubernetes": {key: record[key] for key in ("name", "slurm_name", "ready", "cordoned", "managed")},
         "slurm": slurm,
+        "use": node_room.held(slurm_node, session.all_jobs, time.time()) if slurm_node is not None else [],
         "taints": _taints(manifest),
         "conditions": reports.conditions(manifest.get("status") or {}),
         "pods": _pods_on(session, name),

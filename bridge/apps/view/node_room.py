@@ -121,7 +121,7 @@ def _in_slurm(node: Node, asks: Allotment, holders: Sequence[tuple[str, Allotmen
         return f"free: {_cpus(node) - node.held_cpus} of {_cpus(node)} CPUs, {memory}"
     free = ", ".join(f"{have} of {whole} free" for _, have, whole in short)
     ends = [end for _, _, end in holders if now < end < now + job_words.UNLIMITED]
-    until = f" until {clock.rfc3339(min(ends))[:16]}Z" if ends else ""
+    until = f" until {_minute(min(ends))}" if ends else ""
     return f"{free}{until}{_held_by(node, holders)}"
 
 
@@ -179,8 +179,32 @@ def _holders(jobs: Iterable[Job]) -> dict[str, list[tuple[str, Allotment, float]
     return result
 
 
+def held(node: Node, jobs: Iterable[Job], now: float) -> list[str]:
+    """Return what is free on a node, and a line for each pod or group that holds a part of it, the largest first."""
+    memory = job_words.memory(max(0, node.memory_mib - node.reserved_mib - node.held_mib))
+    lines = [f"free: {_cpus(node) - node.held_cpus} of {_cpus(node)} CPUs, {memory} of memory"]
+    holders = _holders(jobs).get(node.name, [])
+    for name, amount, end in sorted(holders, key=lambda holder: -holder[1].cpus):
+        if name:
+            until = f" until {_minute(end)}" if now < end < now + job_words.UNLIMITED else ""
+            lines.append(f"{name}: {job_words.amounts(amount)}{until}")
+    others = _others(node, [amount for name, amount, _ in holders if name])
+    return lines + ([f"other jobs of Slurm: {others}"] if others else [])
+
+
+def _minute(end: float) -> str:
+    return clock.rfc3339(end)[:16] + "Z"
+
+
+def _others(node: Node, own: Sequence[Allotment]) -> str:
+    """Return what no pod holds: that of other jobs, whatever their number; empty if it is nothing."""
+    cpus = node.held_cpus - sum(amount.cpus for amount in own)
+    memory = node.held_mib - sum(amount.memory_mib for amount in own)
+    return job_words.amounts(Allotment(cpus, max(0.0, memory))) if cpus > 0 else ""
+
+
 def _held_by(node: Node, holders: Sequence[tuple[str, Allotment, float]]) -> str:
-    """Return who holds the node; what no pod holds is that of other jobs, whatever their number."""
+    """Return who holds the node, as the end of a sentence."""
     own = sorted(((name, amount) for name, amount, _ in holders if name), key=lambda item: -item[1].cpus)
     parts = [f"{job_words.amounts(amount)} by {name}" for name, amount in own[:HOLDERS]]
     if len(own) > HOLDERS:
@@ -188,8 +212,6 @@ def _held_by(node: Node, holders: Sequence[tuple[str, Allotment, float]]) -> str
             *(sum(values) for values in zip(*((a.cpus, a.memory_mib) for _, a in own[HOLDERS:]), strict=True))
         )
         parts.append(f"{job_words.amounts(rest)} by {len(own) - HOLDERS} more pods")
-    cpus = node.held_cpus - sum(amount.cpus for _, amount in own)
-    memory = node.held_mib - sum(amount.memory_mib for _, amount in own)
-    if cpus > 0 and (others := job_words.amounts(Allotment(cpus, max(0.0, memory)))):
+    if others := _others(node, [amount for _, amount in own]):
         parts.append(f"{others} by other jobs of Slurm")
     return f"; held: {', '.join(parts)}" if parts else ""

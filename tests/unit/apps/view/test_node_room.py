@@ -120,3 +120,14 @@ def test_nodes_with_the_same_answer_share_a_line_and_many_are_counted():
         "2 more nodes: no room now",
         "n0, n1, n2, n3, n4, n5 and 3 more: never fits: not in partition gpu",
     ]
+
+
+def test_a_node_lists_who_holds_it_and_until_when():
+    jobs = [job("small", 1, 512, hours=9000), job("fill-x", 12, 2048), job("", 0, 0)]
+    assert node_room.held(held(15, 4096), jobs, NOW) == [
+        "free: 1 of 16 CPUs, 60 GiB of memory",
+        "hpc/fill-x: 12 CPUs, 2 GiB until 2026-01-01T01:00Z",
+        "hpc/small: 1 CPU, 512 MiB",
+        "other jobs of Slurm: 2 CPUs, 1.5 GiB",
+    ]
+    assert node_room.held(held(0, 0), [], NOW) == ["free: 16 of 16 CPUs, 64 GiB of memory"]
