@@ -49,6 +49,7 @@ def make_app(pages: Pages, access: PageAccess, hosts: Callable[[], Collection[st
     route = app.add_url_rule
     route("/", "overview", pages.overview)
     route("/nodes", "nodes", pages.nodes)
+    route("/workloads", "workloads", pages.workloads)
     route("/pods", "pods", pages.pods)
     route("/pods/<namespace>/<name>", "pod", pages.pod)
     route("/pods/<namespace>/<name>/logs", "logs", pages.logs)

@@ -94,14 +94,26 @@ class Pages:
             may_nodes=may_nodes,
         )
 
+    def workloads(self) -> str:
+        """Render one page of the selected workloads."""
+        number = self._changes.number
+        filters = selection.WorkloadFilters.of(flask.request.args)
+        seen, limited = self._seen_in(filters.namespace)
+        return self._render(
+            "workloads.html",
+            number,
+            title="Workloads",
+            filters=filters,
+            page=selection.workload_page(pod_counts.workloads(seen), filters),
+            namespaces=sorted({entry.namespace for entry in seen}),
+            limited=limited,
+        )
+
     def pods(self) -> str:
         """Render one page of the selected pods."""
         number, now = self._changes.number, self._clock.time()
         filters = selection.Filters.of(flask.request.args)
-        everything = self._rows()
-        seen, limited = self._seen(everything)
-        if limited and filters.namespace and self._viewer().may("pods", filters.namespace):
-            seen = [entry for entry in everything if entry.namespace == filters.namespace]
+        seen, limited = self._seen_in(filters.namespace)
         page = selection.page(seen, filters)
         over = timeline.axis(page.rows, now)
         return self._render(
@@ -205,6 +217,14 @@ class Pages:
         if allowed is None:
             return everything, False
         return [entry for entry in everything if entry.namespace in allowed], True
+
+    def _seen_in(self, namespace: str) -> tuple[list[PodView], bool]:
+        """Return what :meth:`_seen` does; with the right to list the pods of ``namespace`` alone, these."""
+        everything = self._rows()
+        seen, limited = self._seen(everything)
+        if limited and namespace and self._viewer().may("pods", namespace):
+            seen = [entry for entry in everything if entry.namespace == namespace]
+        return seen, limited
 
     def _render(self, template: str, number: int, **context: Any) -> str:
         return flask.render_template(

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from urllib.parse import urlencode
 
 from bridge.apps.view.node_view import NODE_STATES, NodeUse
+from bridge.apps.view.pod_counts import Workload
 from bridge.apps.view.pod_view import STATES, PodView
 
 PAGE = 50
@@ -58,6 +59,29 @@ class Filters:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkloadFilters:
+    """The filters of a request for workloads; an empty one selects all. ``number`` is the page, from 1 on."""
+
+    namespace: str = ""
+    text: str = ""
+    number: int = 1
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> WorkloadFilters:
+        """Read the query of a URL."""
+        return cls(query.get("namespace", "")[:TEXT], query.get("q", "").strip()[:TEXT], _number(query))
+
+    def url(self, **changes: str | int) -> str:
+        """Return the path and the query of the page with these filters, changed by ``changes``."""
+        other = replace(self, **{"number": 1, **changes})  # type: ignore[arg-type]
+        return _url("/workloads", {"namespace": other.namespace, "q": other.text}, other.number)
+
+    def selects(self, workload: Workload) -> bool:
+        """Whether the filters select the workload."""
+        return self.namespace in ("", workload.namespace) and self.text in workload.name
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFilters:
     """The filters of a request for nodes; an empty one selects all. ``number`` is the page, from 1 on."""
 
@@ -101,6 +125,11 @@ def page(rows: Iterable[PodView], filters: Filters) -> Page[PodView]:
     chosen = [row for row in rows if filters.selects(row)]
     chosen.sort(key=lambda row: (-row.times.created, row.namespace, row.name))
     return _page(chosen, filters.number)
+
+
+def workload_page(workloads: Iterable[Workload], filters: WorkloadFilters) -> Page[Workload]:
+    """Return the page of the selected workloads, in their order."""
+    return _page(list(filter(filters.selects, workloads)), filters.number)
 
 
 def node_page(pools: Iterable[NodeUse], nodes: Iterable[NodeUse], filters: NodeFilters) -> Page[NodeUse]:

@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bridge.apps.view import wait_reasons
-from bridge.apps.view.pod_view import STATES, WAITING, PodView
+from bridge.apps.view.pod_view import FAILED, RUNNING, STARTING, STATES, SUCCEEDED, WAITING, PodView
+
+BAR = (SUCCEEDED, RUNNING, STARTING, WAITING, FAILED)
+"""The order of the states in a bar of progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,52 @@ class Reason:
     def text(self) -> str:
         """The message, or the meaning of a reason without one."""
         return self.message or wait_reasons.meaning(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The pods of one workload that exist: their number in each state, and why most of those that wait do so."""
+
+    namespace: str
+    name: str
+    counts: dict[str, int]
+    created: float
+    reason: str
+    message: str
+
+    @property
+    def total(self) -> int:
+        """The number of pods."""
+        return sum(self.counts.values())
+
+    @property
+    def open(self) -> bool:
+        """Whether a pod has not ended."""
+        return any(self.counts[state] for state in (WAITING, STARTING, RUNNING))
+
+    def parts(self) -> list[tuple[str, float, float]]:
+        """Return the parts of a bar: a state, where it begins and its width, in percent."""
+        result, at = [], 0.0
+        for state in BAR:
+            if width := 100 * self.counts[state] / self.total:
+                result.append((state, at, width))
+                at += width
+        return result
+
+
+def workloads(rows: Iterable[PodView]) -> list[Workload]:
+    """Return the workloads of pods, those with pods that have not ended first, then the newest first."""
+    groups: dict[tuple[str, str], list[PodView]] = {}
+    for row in rows:
+        if row.owner:
+            groups.setdefault((row.namespace, row.owner), []).append(row)
+    result = []
+    for (namespace, name), members in groups.items():
+        first = next(iter(reasons(members)), None)
+        created = min(row.times.created for row in members)
+        why = (first.name, first.text) if first is not None else ("", "")
+        result.append(Workload(namespace, name, counts(members), created, *why))
+    return sorted(result, key=lambda each: (not each.open, -each.created, each.namespace, each.name))
 
 
 def counts(rows: Iterable[PodView]) -> dict[str, int]:

@@ -12,8 +12,11 @@ from bridge.apps.view.wait_reasons import GATED, NOT_PROCESSED
 from bridge.clock import parse_rfc3339
 from bridge.kube.prune import IDENTITY, LAST_APPLIED, Object, pick
 from bridge.workload import links, pods, resources
+from bridge.workload.kinds import jobset, lws
 
 WAITING, STARTING, RUNNING, SUCCEEDED, FAILED = STATES = ("waiting", "starting", "running", "succeeded", "failed")
+WORKLOAD_LABELS = ((jobset.NAME, "JobSet"), (lws.NAME, "LeaderWorkerSet"), ("ray.io/cluster", "RayCluster"))
+"""Labels that controllers write to pods whose own controller is an object between them and the workload."""
 MESSAGE = 240
 """Characters of a message that a view keeps; the report on the pod has all of it."""
 
@@ -139,7 +142,11 @@ def job(pod: Mapping[str, Any]) -> str:
 
 
 def owner(pod: Mapping[str, Any]) -> str:
-    """Return the controller of a pod, such as ``Job/train``; empty without one."""
+    """Return the workload of a pod, such as ``JobSet/train``: what its user made, else its controller; empty: none."""
+    labels = pod["metadata"].get("labels") or {}
+    for label, kind in WORKLOAD_LABELS:
+        if labels.get(label):
+            return sys.intern(f"{kind}/{labels[label]}")
     reference = pods.owner_reference(pod)
     return sys.intern(f"{reference['kind']}/{reference['name']}") if reference is not None else ""
 

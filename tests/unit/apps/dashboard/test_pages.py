@@ -58,7 +58,8 @@ def pages_of(text, name="p"):
     found = [site.get("/"), site.get("/pods", query_string={"q": "p", "owner": ""}), site.get(f"/pods/hpc/{name}")]
     found.append(site.get("/pods", query_string={"q": text, "namespace": text, "reason": text, "node": text}))
     found += [site.get("/nodes"), site.get("/nodes", query_string={"q": text, "kind": text, "state": text})]
-    assert [answer.status_code for answer in found] == [200] * 6
+    found += [site.get("/workloads"), site.get("/workloads", query_string={"q": text, "namespace": text})]
+    assert [answer.status_code for answer in found] == [200] * 8
     return [answer.text for answer in found]
 
 
@@ -123,7 +124,14 @@ class TestPages:
     def test_a_user_of_one_namespace_sees_no_pod_of_another(self, site):
         other = {**pod("hidden"), "metadata": {**pod("hidden")["metadata"], "namespace": "other"}}
         opened = site([pod("seen"), other], may=lambda plural, namespace: plural == "pods" and namespace == "hpc")
-        for path in ("/", "/pods", "/pods?namespace=other", "/pods?q=hidden"):
+        for path in (
+            "/",
+            "/workloads",
+            "/workloads?namespace=other",
+            "/pods",
+            "/pods?namespace=other",
+            "/pods?q=hidden",
+        ):
             text = opened.get(path).text
             assert "hidden</a>" not in text and "other/hidden" not in text
         assert "seen" in opened.get("/pods").text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.apps.view import owner_view, pod_view
+from bridge.apps.view import owner_view, pod_counts, pod_view
 from tests.unit.apps.view.test_pod_view import pod, scheduled, terminated
 
 JOB, JOBSET, LWS, PODGROUP, TRAINJOB, RAY = owner_view.KINDS
@@ -104,3 +104,22 @@ def test_a_list_shows_owners_without_a_controller_of_their_own():
         "reason": "SlurmPending",
         "created": "",
     }
+
+
+def test_the_workloads_of_the_web_page_are_what_users_made_those_that_run_first():
+    def member(name, labels=None, **more):
+        owner = {"controller": True, "kind": "Job", "name": "eval"}
+        return pod_view.of(pod(name, labels=labels or {}, ownerReferences=[owner], **more))
+
+    jobset = {JOBSET.label: "train"}
+    views = [
+        member("a", phase="Succeeded", node="n1"),
+        member("b", phase="Failed", node="n1"),
+        member("c", jobset, conditions=[scheduled("False", "SlurmPending", "Slurm job 4 is pending")]),
+        member("d", jobset, phase="Running", node="n1"),
+        pod_view.of(pod("alone")),
+    ]
+    train, done = pod_counts.workloads(views)
+    assert (train.name, train.reason, train.message) == ("JobSet/train", "SlurmPending", "Slurm job 4 is pending")
+    assert train.parts() == [("running", 0.0, 50.0), ("waiting", 50.0, 50.0)]
+    assert (done.name, done.open, done.total) == ("Job/eval", False, 2)
