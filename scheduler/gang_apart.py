@@ -83,7 +83,7 @@ def stays(pod: Pod, job: Job) -> bool:
 def without_place(view: SchedulerView, gang: Gang, job: Job, unplaced: Sequence[Pod]) -> tuple[list[Pod], list[Pod]]:
     """Return the members that wait for the place of a pod that ends, and those that get a job of their own.
 
-    ``late`` are the members without a place. A deleted pod on a silent node keeps its place.
+    ``unplaced`` are the members without a place. A deleted pod on a silent node keeps its place.
     """
     if not unplaced:
         return [], []

@@ -203,8 +203,8 @@ class Scheduler(SlurmLoop):
     ) -> Counter[str]:
         """Decide for waiting pods and for the gangs that have one of them; return the number of actions by kind.
 
-        ``ours`` are the UIDs of those that run on the colocated Slurm. ``whole``: also for gangs that run on nodes that
-        take no new pod.
+        ``colocated`` are the UIDs of those that run on the colocated Slurm. ``whole``: also for gangs that run on nodes
+        that take no new pod.
         """
         if self._inherited_at:
             until = rules.settled_at(snapshot, self._inherited_at)

@@ -21,7 +21,6 @@ from dataclasses import astuple, dataclass
 from bridge.gres_text import KIND
 from bridge.slurm.models import Node
 
-# slurmctld never connects to it, but blocks for 10 s for each node whose address it cannot resolve
 ADDRESS = "127.0.0.1"
 _UID = 36
 """Characters of a UID; the name of the installation follows it (:func:`bridge.kube.cluster.owner`)."""
