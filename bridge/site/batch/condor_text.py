@@ -36,6 +36,11 @@ _HOLDS = {34: job_ends.OUT_OF_MEMORY, 46: job_ends.TIME_LIMIT, 47: job_ends.TIME
 HELD_REASONS = frozenset(end.site_reason for end in (job_ends.HELD, *_HOLDS.values()))
 
 
+def order(job_id: str) -> list[int]:
+    """Return the sort key of a job's id, ``<cluster>.<process>``: both parts by value."""
+    return [int(number) for number in re.findall("[0-9]+", job_id)]
+
+
 def value(text: str) -> str:
     """Return a value for a submit file, in which ``$`` begins a macro."""
     if "\n" in text or "\r" in text:

@@ -119,7 +119,7 @@ class CondorBatch(batch_interface.BatchSystem):
         """Search in the queue, then in the history."""
         constraint = f"{text.UID} == {text.string(uid)}"
         jobs = text.jobs(self._query(constraint)) or text.jobs(self._history(constraint, "-limit", "1"))
-        return min((job.id for job in jobs), default=None)
+        return min((job.id for job in jobs), key=text.order, default=None)
 
     def cancel(self, ids: Collection[str]) -> None:
         """Run condor_rm."""

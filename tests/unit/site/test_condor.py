@@ -173,6 +173,11 @@ def test_find_looks_into_the_history_too(tmp_path: Path) -> None:
     assert (batch.find("a-1"), set(batch.past(["12.0"]))) == ("12.0", {"12.0"})
 
 
+def test_the_oldest_of_several_jobs_is_found(tmp_path: Path) -> None:
+    jobs = json.dumps([ad(ClusterId=cluster) for cluster in (10, 9, 100)])
+    assert condor(tmp_path, f"echo '{jobs}'").find("a-1") == "9.0"
+
+
 def test_the_newest_of_the_jobs_with_an_id_counts(tmp_path: Path) -> None:
     """condor_history prints the newest first; a schedd that lost its queue assigns ids again."""
     newest = [ad(JobStatus=4), ad(ClusterId=13, PodbridgeUid="a-2", JobStatus=4)]
