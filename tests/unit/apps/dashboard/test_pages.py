@@ -202,8 +202,9 @@ class TestLogs:
         path = "/api/v1/namespaces/hpc/pods/p/log"
         assert opened.client.asked == [(path, {"container": "main", "tailLines": 10, "follow": True})]
 
-    def test_a_wrong_tail_names_what_is_allowed(self, site):
-        answer = site([pod()]).get("/log/hpc/p/main?tail=-1")
+    @pytest.mark.parametrize("tail", ["-1", "0" * 9 + "9" * 9, "0" * 5000])
+    def test_a_wrong_tail_names_what_is_allowed(self, site, tail):
+        answer = site([pod()]).get(f"/log/hpc/p/main?tail={tail}")
         assert answer.status_code == 400
         assert "0 to 100000" in answer.text
 
