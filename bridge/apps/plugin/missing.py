@@ -8,7 +8,8 @@ others with the same owner, and decides about those itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 
 from bridge.apps.plugin.directory import Directory
 from bridge.clock import Clock
@@ -27,14 +28,33 @@ CANCELLERS = 8
 LIMITS = brake.GuardLimits(settle=PERIOD)
 
 
+class RequestedPods:
+    """UIDs of the pods that clients have named. Thread-safe."""
+
+    def __init__(self, uids: Iterable[str] = ()) -> None:
+        self._uids = set(uids)
+        self._lock = threading.Lock()
+
+    def add(self, uids: Iterable[str]) -> None:
+        """Add the UIDs that a request names."""
+        with self._lock:
+            self._uids.update(uids)
+
+    def keep(self, uids: set[str]) -> frozenset[str]:
+        """Remove all others than these; return those that are left."""
+        with self._lock:
+            self._uids &= uids
+            return frozenset(self._uids)
+
+
 class MissingJobs:
     """Checks the pools of a directory every :data:`PERIOD` seconds.
 
-    ``requested``: UIDs of the pods that clients have named; those without a job are removed.
+    ``requested``: the pods that clients have named; those without a job are removed.
     """
 
     def __init__(
-        self, directory: Directory, clock: Clock, requested: set[str], limits: brake.GuardLimits = LIMITS
+        self, directory: Directory, clock: Clock, requested: RequestedPods, limits: brake.GuardLimits = LIMITS
     ) -> None:
         self._directory, self._clock, self._requested, self._limits = directory, clock, requested, limits
         self._brakes: dict[str, brake.Brake] = {}
@@ -48,10 +68,10 @@ class MissingJobs:
         """Check once."""
         pools: Mapping[str, Pool] = self._directory.pools()
         views = {name: pool.jobs() for name, pool in pools.items()}
-        self._requested.intersection_update(uid for view in views.values() for uid in list(view))
+        requested = self._requested.keep({uid for view in views.values() for uid in list(view)})
         allowed: dict[str, list[Pod]] = {}
         for name, pool in pools.items():
-            jobs = {uid: status for uid, status in views[name].items() if uid in self._requested}
+            jobs = {uid: status for uid, status in views[name].items() if uid in requested}
             missing = pool.missing() & jobs.keys()
             before = self._brakes.get(name, brake.Brake())
             # an ended job cannot be missing, and would make the share of the missing ones too small

@@ -13,6 +13,7 @@ from typing import Any
 from bridge.apps.plugin.bodies import Creation
 from bridge.apps.plugin.deletions import Deletions
 from bridge.apps.plugin.directory import Directory
+from bridge.apps.plugin.missing import RequestedPods
 from bridge.core.threads import at_once
 from bridge.errors import (
     BridgeError,
@@ -54,8 +55,8 @@ class Pods:
 
     def __init__(self, directory: Directory, wait: Callable[[float], bool], patience: float = CREATE_PATIENCE) -> None:
         self._directory, self._wait, self._patience = directory, wait, patience
-        self.requested: set[str] = set()
-        """UIDs of the pods that clients have named in requests for their state."""
+        self.requested = RequestedPods()
+        """The pods that clients have named in requests for their state."""
         self._creations, self._cancellations = PoolSlots(), PoolSlots()
         self._deletions = Deletions()
 
@@ -106,7 +107,7 @@ class Pods:
 
         Raises the error of a site if that concerns all pods.
         """
-        self.requested.update(pod["metadata"]["uid"] for pod in pods)
+        self.requested.add(pod["metadata"]["uid"] for pod in pods)
         states: dict[int, JobStatus | None] = {}
         unsure: list[int] = []
         for index, pod in enumerate(pods):

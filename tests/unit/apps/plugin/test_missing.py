@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from bridge.apps.plugin.directory import OnePool
-from bridge.apps.plugin.missing import MissingJobs
+from bridge.apps.plugin.missing import MissingJobs, RequestedPods
 from bridge.control.brake import GuardLimits
 from bridge.script.references import Objects
 from tests.builders import site_pod as pod
@@ -27,7 +27,7 @@ def pool_with(number):
 def guarded():
     """Return a pool with 30 jobs, a clock and the checks of all jobs."""
     pool, clock = pool_with(30), FakeClock()
-    return pool, clock, MissingJobs(OnePool(pool), clock, set(pool.site), LIMITS)
+    return pool, clock, MissingJobs(OnePool(pool), clock, RequestedPods(pool.site), LIMITS)
 
 
 def test_a_missing_job_is_cancelled(guarded):
@@ -77,19 +77,33 @@ def test_a_site_that_does_not_answer_is_asked_again(guarded):
 
 def test_a_job_that_no_client_has_named_is_left_alone():
     pool, clock = pool_with(30), FakeClock()
-    requested = {"u1", "gone"}
+    requested = RequestedPods(["u1", "gone"])
     checks = MissingJobs(OnePool(pool), clock, requested, LIMITS)
     pool.set("u3", missing=True)
     checks.step()
     clock.advance(11)
     checks.step()
     assert pool.count("cancel") == 0
-    assert requested == {"u1"}
-    requested.add("u3")
+    assert requested.keep({"u1", "gone"}) == {"u1"}
+    requested.add(["u3"])
     checks.step()
     clock.advance(11)
     checks.step()
     assert pool.count("cancel", "u3") == 1
+
+
+def test_a_pod_that_a_client_names_during_a_check_stays_named(monkeypatch):
+    pools, requested = {"alpha": pool_with(5), "beta": pool_with(1)}, RequestedPods(["u1"])
+
+    class Jobs(dict):
+        def __iter__(self):
+            requested.add(["u3"])  # by a thread of a request, after the jobs of alpha were read
+            return super().__iter__()
+
+    listed = Jobs(pools["beta"].jobs())
+    monkeypatch.setattr(pools["beta"], "jobs", lambda: listed)
+    MissingJobs(SimpleNamespace(pools=lambda: pools), FakeClock(), requested, LIMITS).step()
+    assert requested.keep({"u1", "u3"}) == {"u1", "u3"}
 
 
 def test_a_silent_site_does_not_delay_the_cancellations_at_the_others(monkeypatch):
@@ -97,7 +111,8 @@ def test_a_silent_site_does_not_delay_the_cancellations_at_the_others(monkeypatc
     heard = []
     monkeypatch.setattr(pools["alpha"], "cancel", lambda *_, **__: heard.append(cancelled.wait(10)))
     monkeypatch.setattr(pools["beta"], "cancel", lambda *_, **__: cancelled.set())
-    checks = MissingJobs(SimpleNamespace(pools=lambda: pools), clock, {f"u{index}" for index in range(5)}, LIMITS)
+    requested = RequestedPods(f"u{index}" for index in range(5))
+    checks = MissingJobs(SimpleNamespace(pools=lambda: pools), clock, requested, LIMITS)
     for pool in pools.values():
         pool.set("u3", missing=True)
     checks.step()
