@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from bridge import names
@@ -18,8 +20,30 @@ _WORD = 32
 """Maximum length of strings that are interned: types, reasons and images repeat, times do not."""
 _WITH_FILES = ("configMap", "secret", "downwardAPI", "projected")
 _MOST_SOURCES = 4096
-_sources: dict[str, tuple[Any, list[Field]]] = {}
 _CONTAINER = ("name", "image", "restartPolicy", "resources")
+Source = tuple[Any, list[Field]]
+"""The source of a volume, and the labels and annotations that it shows."""
+
+
+class SharedSources:
+    """Equal sources of volumes of all pods: one object each. Thread-safe: each cache of pods has a thread."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, Source] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: str, make: Callable[[], Source]) -> Source:
+        """Return the source with this key; make it if there is none."""
+        with self._lock:
+            source = self._sources.get(key)
+            if source is None:
+                if len(self._sources) >= _MOST_SOURCES:
+                    self._sources.clear()
+                source = self._sources[key] = make()
+            return source
+
+
+_sources = SharedSources()
 
 
 def prune(pod: Object) -> Object:
@@ -66,14 +90,12 @@ def _with_files(volume: Object) -> tuple[Object, list[Field]] | None:
     kind = next((kind for kind in _WITH_FILES if volume.get(kind) is not None), None)
     if kind is None:
         return None
-    key = f"{kind} {volume[kind]!r}"
-    shared_source = _sources.get(key)
-    if shared_source is None:
-        if len(_sources) >= _MOST_SOURCES:
-            _sources.clear()
-        fields = volume_files.shown_fields({"spec": {"volumes": [volume]}})
-        shared_source = _sources[key] = (_shared(volume[kind]), fields)
-    return {"name": volume["name"], kind: shared_source[0]}, shared_source[1]
+
+    def make() -> Source:
+        return _shared(volume[kind]), volume_files.shown_fields({"spec": {"volumes": [volume]}})
+
+    source, fields = _sources.get(f"{kind} {volume[kind]!r}", make)
+    return {"name": volume["name"], kind: source}, fields
 
 
 def _shown(fields: list[Field], kind: str, values: Object) -> tuple[str, ...]:

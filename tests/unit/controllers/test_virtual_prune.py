@@ -1,12 +1,14 @@
 """A pod is complete until its job is submitted; afterwards it has only the fields for its status."""
 
 import json
+import time
 
 from bridge import names
+from bridge.core.threads import at_once
 from bridge.protocol.model import pod_status as statuses
 from bridge.protocol.model.jobs import ContainerState, JobStatus
 from bridge.script import references, volume_files
-from controllers.virtual.prune_nodes import prune
+from controllers.virtual.prune_nodes import SharedSources, prune
 from tests import builders
 
 
@@ -75,3 +77,16 @@ def test_equal_volumes_of_pods_are_one_object():
 
 def test_a_pod_that_ended_without_a_job_is_small():
     assert "labels" not in prune(pod(phase="Failed"))["metadata"]
+
+
+def test_threads_share_one_source():
+    sources, made = SharedSources(), []
+
+    def make():
+        time.sleep(0.01)
+        made.append(([len(made)], []))
+        return made[-1]
+
+    found = at_once(4, lambda _: sources.get("secret a", make), range(4))
+    assert len(made) == 1
+    assert all(source is made[0] for source in found.values())
