@@ -9,15 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from bridge.clock import Clock
-from bridge.control.brake import Brake
 from bridge.core import isolation
 from bridge.core.threads import Supervisor
-from bridge.core.workers import Workers
 from bridge.errors import BridgeError, LostLeadershipError
-from bridge.kube.cache import Cache
 from bridge.kube.work_queue import WorkQueue
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pool
@@ -27,6 +23,7 @@ from bridge.workload import pods
 from controllers.virtual import race_decide, virtual_pod_actions, virtual_pod_decide
 from controllers.virtual.pod_state import Entry, ObjectKey, Pod
 from controllers.virtual.pod_view import PodView, PoolView
+from controllers.virtual.pool_state import PoolState
 from controllers.virtual.virtual_pod_act import PodActor
 from controllers.virtual.volume_act import unknown_until
 
@@ -53,78 +50,6 @@ _URGENCY: dict[type[virtual_pod_actions.Action], int] = {
 """Priority of the actions that run on the pool's workers; smaller first. Other actions run at once."""
 
 
-@dataclass(slots=True)
-class PoolState:
-    """The state of a pool: its pods, the workers for its site, and the entry of each pod."""
-
-    name: str
-    cache: Cache
-    workers: Workers
-    threads: Supervisor
-    """Owns the threads of the cache and of the workers."""
-    pool: Pool | None = None
-    usable: bool = False
-    """The virtual node exists and is podbridge's, and the folder of the pool is chosen."""
-    entries: dict[str, Entry] = field(default_factory=dict)
-    calls: set[str] = field(default_factory=set)
-    """UIDs with a request to the site in progress."""
-    doubted: set[str] = field(default_factory=set)
-    """UIDs of which the site has said twice that it does not know the job."""
-    brake: Brake = field(default_factory=Brake)
-    """The last state of the mass-termination guard."""
-    racers: race_decide.Racers | None = None
-    """The pods without a node that have a place here; ``None``: no pod races."""
-
-    def racer(self, uid: str) -> Pod | None:
-        """Return the pod with this UID if it has a place here and no node."""
-        return self.racers.get(self.name, uid) if self.racers is not None else None
-
-    def missing(self) -> tuple[int, dict[str, Pod]]:
-        """Return the number of pods with a job at the site, and those of them whose jobs are missing, by UID.
-
-        A job is missing if the site's batch system no longer lists it, or if the view lacks it. The latter counts only
-        after the site has said twice of at least one such job that it does not know it.
-        """
-        if self.pool is None or self.pool.complete_at() is None:
-            return 0, {}
-        vanished = self.pool.missing()
-        if not (self.doubted or vanished or self.brake.engaged):
-            return 0, {}  # runs often: must not walk over all jobs
-        jobs = self.pool.jobs()
-        pods_with_jobs = {pods.uid(pod): pod for pod in self.cache.items() if _has_live_remote_job(pod)}
-        absent_uids = pods_with_jobs.keys() - jobs.keys()
-        if not any(entry.absences >= 2 for entry in map(self.entries.get, absent_uids & self.doubted) if entry):
-            # an event of the site may be late: without a certain case, a job that the view lacks may just be new
-            absent_uids = set()
-        return len(pods_with_jobs), {
-            uid: pod for uid, pod in pods_with_jobs.items() if uid in absent_uids or uid in vanished
-        }
-
-    def note(self, uid: str, entry: Entry) -> None:
-        """Update ``doubted`` after a change of the entry."""
-        (self.doubted.add if entry.absences >= 2 else self.doubted.discard)(uid)
-
-    def forget(self, uid: str) -> None:
-        """Discard what is remembered of a pod."""
-        self.entries.pop(uid, None)
-        self.doubted.discard(uid)
-
-    def forget_all(self) -> None:
-        """Discard what is remembered of all pods."""
-        self.entries.clear()
-        self.doubted.clear()
-
-    def uids(self) -> list[str]:
-        """Return the UIDs of all pods bound to the node or with a place here, and of all jobs."""
-        jobs = self.pool.jobs().keys() if self.pool is not None else ()
-        racing = self.racers.uids(self.name) if self.racers is not None else ()
-        return list({*map(pods.uid, self.cache.items()), *jobs, *racing})
-
-
-def _has_live_remote_job(pod: Pod) -> bool:
-    return bool(virtual_pod_decide.remote_job(pod)) and not pods.is_finished(pod) and not pods.is_deleted(pod)
-
-
 class PodReconciler:
     """Reconciles pods one by one.
 
@@ -147,9 +72,10 @@ class PodReconciler:
         self._leading_since = leading_since
         self._check_leadership = check_leadership
         self._queue: WorkQueue[tuple[str, str]] = WorkQueue("virtual-pods", clock=clock)
+        self._lock = threading.Lock()
+        """Guards these two, and the calls of each pool."""
         self._records: dict[str, PoolState] = {}
         self._changed_at: dict[tuple[str, str], float] = {}
-        self._lock = threading.Lock()
 
     def start(self, supervisor: Supervisor, workers: int) -> None:
         """Start the workers."""
@@ -163,13 +89,14 @@ class PodReconciler:
 
     def add_pool(self, record: PoolState) -> None:
         """Add the pods of a pool."""
-        self._records[record.name] = record
+        with self._lock:
+            self._records[record.name] = record
 
     def remove_pool(self, name: str) -> None:
         """Remove a pool that has no pods."""
-        self._records.pop(name, None)
-        for key in [key for key in tuple(self._changed_at) if key[0] == name]:
-            self._changed_at.pop(key, None)
+        with self._lock:
+            self._records.pop(name, None)
+            self._changed_at = {key: at for key, at in self._changed_at.items() if key[0] != name}
 
     def add(self, pool: str, uid: str) -> None:
         """Queue a pod."""
@@ -178,8 +105,9 @@ class PodReconciler:
     def add_soon(self, pool: str, uid: str) -> None:
         """Queue a pod whose job has changed, after a short delay."""
         if self._leading_since() is not None:
-            # the first of the changes that one decision serves
-            self._changed_at.setdefault((pool, uid), self._clock.monotonic())
+            with self._lock:
+                # the first of the changes that one decision serves
+                self._changed_at.setdefault((pool, uid), self._clock.monotonic())
         self._queue.add_after((pool, uid), GATHER)
 
     def followed(self) -> dict[ObjectKey, list[tuple[PoolState, str]]]:
@@ -187,9 +115,11 @@ class PodReconciler:
         followers: dict[ObjectKey, list[tuple[PoolState, str]]] = {}
         if self._leading_since() is None:
             return followers
-        for record in list(self._records.values()):
+        with self._lock:
+            records = list(self._records.values())
+        for record in records:
             jobs = record.pool.jobs() if record.pool is not None else {}
-            for uid, entry in list(record.entries.items()):
+            for uid, entry in record.known():
                 if entry.files is not None and uid in jobs and jobs[uid].phase in ("queued", "running"):
                     for key in entry.files.versions:
                         followers.setdefault(key, []).append((record, uid))
@@ -250,7 +180,8 @@ class PodReconciler:
         record = self._records.get(name)
         if record is not None and uid in record.calls:
             return  # the pod is queued again when the call has ended
-        changed_at = self._changed_at.pop((name, uid), None)
+        with self._lock:
+            changed_at = self._changed_at.pop((name, uid), None)
         if record is None or not record.usable or not record.cache.synced:
             return  # the pod is queued again when this changes
         pod = record.cache.by_uid(uid)
@@ -265,7 +196,8 @@ class PodReconciler:
             record.pool.follow(pod)
         entry = record.entries.get(uid)
         if entry is None:
-            entry = record.entries[uid] = self._new_entry(pod, record.pool)
+            entry = self._new_entry(pod, record.pool)
+            record.begin(uid, entry)
         # before the decision: the rest of the grace period counts from here
         entry.see(pod, self._clock.monotonic())
         if entry.is_settled(pod, job):

@@ -26,7 +26,8 @@ from controllers.virtual import site_folder, virtual_node_decide
 from controllers.virtual.node_manifest import NodeSettings, PoolStatus
 from controllers.virtual.node_writer import NodeWriter
 from controllers.virtual.object_follower import ObjectFollower
-from controllers.virtual.pod_reconciler import PodReconciler, PoolState
+from controllers.virtual.pod_reconciler import PodReconciler
+from controllers.virtual.pool_state import PoolState
 from controllers.virtual.prune_nodes import prune
 from controllers.virtual.race_decide import Racers
 from controllers.virtual.race_decide import prune as prune_racers

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from bridge import names
-from controllers.virtual.pod_reconciler import PoolState
 from controllers.virtual.pod_state import Absent, Entry
+from controllers.virtual.pool_state import PoolState
 from tests import builders
 from tests.builders import NO_OBJECTS, site_pod
 from tests.fakes.pool import FakePool

@@ -15,7 +15,7 @@ from bridge.kube.cache import Cache
 from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from controllers.virtual.node_manifest import NodeSettings
-from controllers.virtual.pod_reconciler import PoolState
+from controllers.virtual.pool_state import PoolState
 from controllers.virtual.virtual_node_loop import SWEEP, SWEEP_RATE, VirtualNodes, _LoopState
 from tests.fakes.clock import FakeClock
 from tests.fakes.pool import FakePools

@@ -1,0 +1,108 @@
+"""The state of one pool in the process that leads: its pods, the entry of each, and the workers for its site."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from bridge.control.brake import Brake
+from bridge.core.threads import Supervisor
+from bridge.core.workers import Workers
+from bridge.kube.cache import Cache
+from bridge.pools.pool_interface import Pool
+from bridge.workload import pods
+from controllers.virtual import race_decide, virtual_pod_decide
+from controllers.virtual.pod_state import Entry, Pod
+
+
+@dataclass(slots=True)
+class PoolState:
+    """The state of a pool: its pods, the workers for its site, and the entry of each pod."""
+
+    name: str
+    cache: Cache
+    workers: Workers
+    threads: Supervisor
+    """Owns the threads of the cache and of the workers."""
+    pool: Pool | None = None
+    usable: bool = False
+    """The virtual node exists and is podbridge's, and the folder of the pool is chosen."""
+    entries: dict[str, Entry] = field(default_factory=dict)
+    calls: set[str] = field(default_factory=set)
+    """UIDs with a request to the site in progress."""
+    doubted: set[str] = field(default_factory=set)
+    """UIDs of which the site has said twice that it does not know the job."""
+    brake: Brake = field(default_factory=Brake)
+    """The last state of the mass-termination guard."""
+    racers: race_decide.Racers | None = None
+    """The pods without a node that have a place here; ``None``: no pod races."""
+    _lock: threading.Lock = field(init=False, repr=False, compare=False)
+    """Guards ``entries`` and ``doubted``: each worker writes those of its pod."""
+
+    def __post_init__(self) -> None:
+        """Make the lock."""
+        self._lock = threading.Lock()
+
+    def racer(self, uid: str) -> Pod | None:
+        """Return the pod with this UID if it has a place here and no node."""
+        return self.racers.get(self.name, uid) if self.racers is not None else None
+
+    def missing(self) -> tuple[int, dict[str, Pod]]:
+        """Return the number of pods with a job at the site, and those of them whose jobs are missing, by UID.
+
+        A job is missing if the site's batch system no longer lists it, or if the view lacks it. The latter counts only
+        after the site has said twice of at least one such job that it does not know it.
+        """
+        if self.pool is None or self.pool.complete_at() is None:
+            return 0, {}
+        vanished = self.pool.missing()
+        if not (self.doubted or vanished or self.brake.engaged):
+            return 0, {}  # runs often: must not walk over all jobs
+        jobs = self.pool.jobs()
+        pods_with_jobs = {pods.uid(pod): pod for pod in self.cache.items() if _has_live_remote_job(pod)}
+        absent_uids = pods_with_jobs.keys() - jobs.keys()
+        with self._lock:
+            doubted = [entry for uid in absent_uids & self.doubted if (entry := self.entries.get(uid)) is not None]
+        if not any(entry.absences >= 2 for entry in doubted):
+            # an event of the site may be late: without a certain case, a job that the view lacks may just be new
+            absent_uids = set()
+        return len(pods_with_jobs), {
+            uid: pod for uid, pod in pods_with_jobs.items() if uid in absent_uids or uid in vanished
+        }
+
+    def known(self) -> list[tuple[str, Entry]]:
+        """Return the UID and the entry of each pod."""
+        with self._lock:
+            return list(self.entries.items())
+
+    def begin(self, uid: str, entry: Entry) -> None:
+        """Store the entry of a new pod."""
+        with self._lock:
+            self.entries[uid] = entry
+
+    def note(self, uid: str, entry: Entry) -> None:
+        """Update ``doubted`` after a change of the entry."""
+        with self._lock:
+            (self.doubted.add if entry.absences >= 2 else self.doubted.discard)(uid)
+
+    def forget(self, uid: str) -> None:
+        """Discard what is remembered of a pod."""
+        with self._lock:
+            self.entries.pop(uid, None)
+            self.doubted.discard(uid)
+
+    def forget_all(self) -> None:
+        """Discard what is remembered of all pods."""
+        with self._lock:
+            self.entries.clear()
+            self.doubted.clear()
+
+    def uids(self) -> list[str]:
+        """Return the UIDs of all pods bound to the node or with a place here, and of all jobs."""
+        jobs = self.pool.jobs().keys() if self.pool is not None else ()
+        racing = self.racers.uids(self.name) if self.racers is not None else ()
+        return list({*map(pods.uid, self.cache.items()), *jobs, *racing})
+
+
+def _has_live_remote_job(pod: Pod) -> bool:
+    return bool(virtual_pod_decide.remote_job(pod)) and not pods.is_finished(pod) and not pods.is_deleted(pod)
