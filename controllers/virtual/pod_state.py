@@ -88,6 +88,9 @@ class Entry:
     deletion: Deletion | None = None
     written_at: float = 0.0
     """Time of the last write of the status."""
+    refused: JobStatus | None = None
+    refused_until: float = 0.0
+    """The job whose status the API server has refused as invalid; before this time it is not written again."""
     files: SentFiles | None = None
     """The files of volumes that the site has; ``None``: this process does not know."""
     stale: frozenset[ObjectKey] = frozenset()

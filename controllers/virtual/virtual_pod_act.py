@@ -95,6 +95,8 @@ class PodActor:
             raise
         except BridgeError as error:
             self._back_off(entry, error)
+            if isinstance(error, KubeInvalidError) and isinstance(action, virtual_pod_actions.Write):
+                entry.refused, entry.refused_until = action.job, entry.not_before
             if isinstance(error, SiteError | MissingReferenceError | UnexpectedError) and pod is not None:
                 text = f"waiting for the site: {error.with_hint}" if isinstance(error, SiteError) else error.with_hint
                 self._event_once(entry, pod, "BridgeWaiting", text, topic=error.reason, warning=True)

@@ -55,6 +55,8 @@ def decide(view: PodView) -> Action | None:
     action = _decide(view)
     if isinstance(action, _PAUSED) and view.now < view.entry.not_before:
         return Wait(view.entry.not_before - view.now)
+    if isinstance(action, Write) and view.now < view.entry.refused_until and action.job == view.entry.refused:
+        return Wait(view.entry.refused_until - view.now)
     return action
 
 

@@ -398,6 +398,13 @@ def test_a_defect_after_a_request_was_sent_leaves_its_outcome_unknown(world, mon
     assert world.entry.sent_until == world.clock.now + 35
 
 
+def test_a_status_that_the_api_server_refuses_is_noted(world):
+    world.kube.refusal = KubeInvalidError("status: no", status=422)
+    with pytest.raises(KubeInvalidError):
+        world.act(virtual_pod_actions.Write(pod(), RUNNING, {"phase": "Running"}, {"phase": "Running"}, None))
+    assert (world.entry.refused, world.entry.refused_until) == (RUNNING, world.clock.now + 60)
+
+
 # --- a pool that cannot list its jobs ---------------------------------------------------------------------------------
 def test_the_intent_is_on_the_pod_before_the_request_is_sent(world):
     world.pool.lists = False

@@ -105,6 +105,13 @@ def test_a_failure_is_followed_by_a_pause():
     assert look(the_pod, entry=Entry(not_before=NOW)) == Submit(the_pod)
 
 
+def test_a_refused_status_is_not_written_again_until_its_pause_is_over():
+    the_pod, entry = pod(taken=False), Entry(refused=job(), refused_until=NOW + 60)
+    assert look(the_pod, job(), entry) == Wait(60)
+    assert isinstance(look(the_pod, job("ended"), entry), Write), "another status may be valid"
+    assert isinstance(look(the_pod, job(), entry, now=NOW + 60), Write)
+
+
 # --- while it runs ----------------------------------------------------------------------------------------------------
 def test_a_pod_that_shows_its_jobs_state_is_left_alone():
     the_pod = written(pod(taken=False), job())
