@@ -17,8 +17,8 @@ from typing import Any
 
 from admission import raw_pods
 from bridge import names
-from bridge.workload import eligibility, pool_selection
 from bridge.workload import pods as pod_fields
+from bridge.workload import pool_selection, tolerations
 
 Operation = dict[str, Any]
 
@@ -212,11 +212,12 @@ def _tolerate(pod: raw_pods.Pod, scheduler: str, inherited: Mapping[str, str]) -
         after = [entry for entry in after if entry not in _DEFAULT_EVICTIONS]
         # otherwise Kubernetes evicts the pod after five minutes in which its site is silent
         desired = [*desired, *_NOT_READY_TOLERATIONS]
-    if not desired or names.LOCAL_POOL in pool_names:
-        desired.append({"operator": "Equal", "key": names.MANAGED_TAINT, "value": scheduler, "effect": "NoExecute"})
+    managed = pod_fields.managed_toleration(scheduler)
+    if (not desired or names.LOCAL_POOL in pool_names) and not tolerations.tolerates_forever(after, managed):
+        after.insert(0, managed)
     # a toleration with tolerationSeconds is not enough: the pod would be evicted after that time
     lasting = [entry for entry in after if entry.get("tolerationSeconds") is None]
-    after += [entry for entry in desired if not eligibility.tolerates(lasting, _taint(entry))]
+    after += [entry for entry in desired if not tolerations.tolerates(lasting, _taint(entry))]
     return [] if after == before else [{"op": "add", "path": "/spec/tolerations", "value": after}]
 
 

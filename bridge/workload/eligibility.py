@@ -8,7 +8,6 @@ its Secrets must not go to the wrong kubelet.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -18,15 +17,13 @@ from typing import Any
 from bridge import names
 from bridge.workload import host_ports, pods
 from bridge.workload.resources import PODS, Resources, allocatable
+from bridge.workload.tolerations import exceeds, tolerates
 
 BESIDE = "beside the pods there"
 """Part of the reason for a node that is large enough, but full: its pods take what Slurm does not count."""
 UNCOUNTED = Decimal("Infinity")
 """The amount of an extended resource that a node offers by DRA: Slurm counts its devices, Kubernetes does not."""
 NOTHING: Mapping[str, Resources] = MappingProxyType({})
-_INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")
-_CANONICAL = re.compile(r"0|-?[1-9][0-9]*")
-"""A number that a toleration compares: without a plus sign or leading zeros."""
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 LIFECYCLE_TAINTS = frozenset(
     {
@@ -209,30 +206,6 @@ def shortage(requests: Resources, node: NodeView) -> str:
     return ""
 
 
-def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]) -> bool:
-    """Whether one of the tolerations covers the taint, by the rules of the Kubernetes API."""
-    for toleration in tolerations:
-        if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
-            continue
-        key, operator = toleration.get("key") or "", toleration.get("operator") or "Equal"
-        if not key:
-            if operator == "Exists":
-                return True
-            continue
-        if key == taint.get("key") and _covers(operator, toleration.get("value") or "", taint.get("value") or ""):
-            return True
-    return False
-
-
-def _covers(operator: str, value: str, of_taint: str) -> bool:
-    if operator == "Exists":
-        return True
-    if operator in ("Gt", "Lt"):
-        are_numbers = _CANONICAL.fullmatch(value) and _CANONICAL.fullmatch(of_taint)
-        return bool(are_numbers) and _exceeds(operator, of_taint, value)
-    return operator == "Equal" and value == of_taint
-
-
 def term_matches(term: Mapping[str, Any], node: NodeView) -> bool:
     """Whether one of the ``nodeSelectorTerms`` of a node selector matches; an empty one matches no node."""
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
@@ -257,23 +230,5 @@ def expression_matches(expression: Mapping[str, Any], labels: Mapping[str, str])
     if operator == "NotIn":
         return not present or labels[key] not in values
     if operator in ("Gt", "Lt") and present and len(values) == 1:
-        return _exceeds(operator, labels[key], values[0])
+        return exceeds(operator, labels[key], values[0])
     return False
-
-
-def integer(text: str) -> int:
-    """Return a number of 64 bits, by the rules of Go's ``strconv.ParseInt``; raises ``ValueError``."""
-    match = _INTEGER.fullmatch(text)
-    value = int(match[1] + match[2]) if match is not None else None
-    if value is None or not -(2**63) <= value < 2**63:
-        raise ValueError(f"{text[:80]!r} is not a number of 64 bits")
-    return value
-
-
-def _exceeds(operator: str, value: str, bound: str) -> bool:
-    """Whether ``value`` is greater (``Gt``) or less (``Lt``) than ``bound``; false if one of them is not a number."""
-    try:
-        left, right = integer(value), integer(bound)
-    except ValueError:
-        return False
-    return left > right if operator == "Gt" else left < right

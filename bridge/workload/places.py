@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bridge import names
-from bridge.workload import eligibility, links, pods, pool_selection
+from bridge.workload import links, pods, pool_selection
+from bridge.workload.tolerations import tolerates
 
 Pod = Mapping[str, Any]
 
@@ -39,7 +40,7 @@ def open_pools(pod: Pod) -> tuple[str, ...]:
         place
         for place in pools
         if place in selector.ordered(pools)
-        and eligibility.tolerates(tolerations, {"key": names.POOL_TAINT, "value": place, "effect": "NoSchedule"})
+        and tolerates(tolerations, {"key": names.POOL_TAINT, "value": place, "effect": "NoSchedule"})
     )
 
 

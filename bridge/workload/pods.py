@@ -7,6 +7,7 @@ from typing import Any
 
 from bridge import clock, names
 from bridge.errors import UnexpectedError
+from bridge.workload import tolerations
 
 Pod = Mapping[str, Any]
 # Slurm's job ids are unsigned numbers of 32 bits
@@ -175,9 +176,9 @@ def hold_patch(pod: Pod, job: int, scheduler_name: str) -> dict[str, Any]:
         "metadata": {"uid": uid(pod), "labels": {names.JOB_ID_LABEL: str(job)}, "finalizers": [names.FINALIZER]}
     }
     # a patch merges finalizers, but replaces the list of tolerations, which has no merge key
-    tolerations = list(pod["spec"].get("tolerations") or ())
-    if not any(t.get("key") == names.MANAGED_TAINT for t in tolerations):
-        patch["spec"] = {"tolerations": [*tolerations, managed_toleration(scheduler_name)]}
+    pod_tolerations, managed = pod["spec"].get("tolerations") or (), managed_toleration(scheduler_name)
+    if not tolerations.tolerates_forever(pod_tolerations, managed):
+        patch["spec"] = {"tolerations": [managed, *pod_tolerations]}
     return patch
 
 
@@ -187,7 +188,7 @@ def label_patch(pod: Pod, job: int) -> dict[str, Any]:
 
 
 def managed_toleration(scheduler_name: str) -> dict[str, str]:
-    """Return the toleration for the taint of the colocated nodes of this scheduler."""
+    """Return the toleration for the taint of the colocated nodes of this scheduler; it has the fields of the taint."""
     return {"key": names.MANAGED_TAINT, "operator": "Equal", "value": scheduler_name, "effect": "NoExecute"}
 
 

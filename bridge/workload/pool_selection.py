@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
-from bridge.workload import eligibility
+from bridge.workload.tolerations import tolerates
 
 Pod = Mapping[str, Any]
 
@@ -123,6 +123,4 @@ def _tolerates_one(entries: Sequence[Mapping[str, Any]], named: Iterable[str]) -
     """Whether the taint of one of the pools is tolerated, by the rules of the Kubernetes API."""
     pools = (name for name in named if name != names.LOCAL_POOL)
     # no pool has the name "*": only a toleration of every value matches it
-    return any(
-        eligibility.tolerates(entries, {"key": names.POOL_TAINT, "value": pool, "effect": _EFFECT}) for pool in pools
-    )
+    return any(tolerates(entries, {"key": names.POOL_TAINT, "value": pool, "effect": _EFFECT}) for pool in pools)

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from bridge.workload import quantity
-from bridge.workload.eligibility import integer
+from bridge.workload.tolerations import integer
 from cluster import oracle
 
 pytestmark = pytest.mark.real

@@ -158,7 +158,7 @@ def test_what_tolerates_already_is_left(toleration: dict[str, str]) -> None:
     ],
 )
 def test_what_does_not_tolerate_for_good_is_not_enough(toleration: dict[str, Any]) -> None:
-    assert run(pod(tolerations=[toleration]))["spec"]["tolerations"] == [toleration, TOLERATION]
+    assert run(pod(tolerations=[toleration]))["spec"]["tolerations"] == [TOLERATION, toleration]
 
 
 def test_a_daemon_sets_pod_is_left_alone() -> None:

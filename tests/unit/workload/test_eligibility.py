@@ -99,26 +99,3 @@ def test_an_extended_resource_of_a_class_fits_where_allocatable_does_not_have_it
     advertised = eligibility.with_devices(replace(plain, offered={**plain.offered, "x/gpu": Decimal(1)}), ["x/gpu"])
     assert eligibility.refusal(spec, pod_requests(spec), advertised) == "too little x/gpu"
     assert advertised.by_devices() == []
-
-
-@pytest.mark.parametrize(
-    ("operator", "value", "of_taint", "covered"),
-    [
-        ("Gt", "900", "950", True),
-        ("Gt", "950", "950", False),
-        ("Lt", "950", "900", True),
-        ("Lt", "-5", "-6", True),
-        ("Gt", "900", "0950", False),
-        ("Gt", "+900", "950", False),
-        ("Gt", "9_0", "950", False),
-        ("Lt", "950", "", False),
-        ("Lt", str(2**63), "1", False),
-        ("Gt", "900", "900", False),
-        ("Other", "900", "900", False),
-    ],
-)
-def test_operators_of_tolerations_that_compare_numbers(operator, value, of_taint, covered):
-    taint = {"key": "sla", "value": of_taint, "effect": "NoSchedule"}
-    toleration = {"key": "sla", "operator": operator, "value": value}
-    assert eligibility.tolerates([toleration], taint) is covered
-    assert not eligibility.tolerates([{**toleration, "key": "other"}], taint)

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from bridge.workload import eligibility, pool_selection
+from bridge.workload import pool_selection
+from bridge.workload.tolerations import tolerates as is_tolerated
 
 
 def pod(annotation: str | None = None, *tolerations: dict[str, str]) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def test_what_is_asked_for_is_tolerated(named: list[str]) -> None:
     built = pool_selection.tolerations(pool_selection.parse(",".join(named)))
     for name in named:
         taint = {"key": names.POOL_TAINT, "value": name, "effect": "NoSchedule"}
-        assert eligibility.tolerates(built, taint) == (name != names.LOCAL_POOL)
+        assert is_tolerated(built, taint) == (name != names.LOCAL_POOL)
 
 
 @given(st.text(max_size=30))
