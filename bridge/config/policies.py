@@ -17,6 +17,8 @@ from bridge.gres_text import KIND
 
 ANY = "*"
 """In a list of allowed values: every value. In a list of namespaces: every namespace."""
+MOST_CPUS = 65_533
+"""CPUs of a task: Slurm's number has 16 bits, and 65534 (NO_VAL16) and 65535 (INFINITE16) are no counts."""
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"
 _LICENSE = r"[\w.-]+(@[\w.-]+)?"
 Value = Annotated[str, Field(pattern=rf"^({_WORD}|\*)$", max_length=1024)]
@@ -101,7 +103,7 @@ class MaxValues(Section):
         None, description="Largest `max-nodes`, and nodes of a group; unset: 1, for groups no limit."
     )
     exclusive: bool | None = Field(None, description="Pods may take whole nodes; unset: only if all do (`exclusive`).")
-    cpu_per_task: Annotated[int, Field(ge=1, le=65535)] | None = Field(None, description="CPUs of a pod.")
+    cpu_per_task: Annotated[int, Field(ge=1, le=MOST_CPUS)] | None = Field(None, description="CPUs of a pod.")
     mem_per_node: Memory | None = Field(
         None, description="Memory on a node, for example 64Gi. A pod must request memory."
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
+from bridge.config.policies import MOST_CPUS
 from bridge.errors import BridgeError
 from bridge.workload import quantity
 from bridge.workload.devices import gres
@@ -62,7 +63,7 @@ def _boolean(text: str) -> bool:
 
 def _cpus(text: str) -> int:
     cpus = quantity.whole(quantity.parse(text))
-    if not 1 <= cpus <= 65535:
+    if not 1 <= cpus <= MOST_CPUS:
         raise ValueError
     return cpus
 
@@ -116,7 +117,7 @@ KEYS: dict[str, Key] = {
             "haswell&ssd",
             "node features the job needs",
         ),
-        Key(names.CPU_PER_TASK, "a quantity from 1 to 65535, rounded up", _cpus, "4", "CPUs, at least the requests"),
+        Key(names.CPU_PER_TASK, f"a quantity from 1 to {MOST_CPUS}, rounded up", _cpus, "4", "CPUs, at least the requests"),
         Key(names.EXCLUSIVE, "true or false", _boolean, "true", "whether the job takes whole nodes"),
         Key(
             names.GRES,

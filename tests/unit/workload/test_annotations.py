@@ -29,6 +29,8 @@ def test_nothing_strange_is_allowed_and_the_message_names_all(key, value):
     [
         ("cpu-per-task", "0"),
         ("cpu-per-task", "many"),
+        ("cpu-per-task", "65534"),
+        ("cpu-per-task", "65535"),
         ("mem-per-node", "-1Gi"),
         ("timelimit", "0"),
         ("timelimit", "1x"),
