@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
-Memory = Annotated[str, Field(pattern=r"^[1-9]\d{0,15}([kMGTP]|[KMGTP]i)?$")]
+Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,15}([kMGTP]|[KMGTP]i)?$")]
 LabelKey = Annotated[
     str, Field(pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")
 ]

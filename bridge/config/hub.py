@@ -187,7 +187,7 @@ class Config(Section):
         [], description="Partitions that pods can use and whose nodes this installation manages; empty: all."
     )
 
-    slurm_api_version: Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+$")] | None = Field(
+    slurm_api_version: Annotated[str, Field(pattern=r"^v[0-9]+\.[0-9]+\.[0-9]+$")] | None = Field(
         None, description="Version of slurmrestd's API, for example v0.0.42; unset: the newest."
     )
     placeholder: Literal["auto", "external", "batch"] = Field(

@@ -20,11 +20,11 @@ ANY = "*"
 MOST_CPUS = 65_533
 """CPUs of a task: Slurm's number has 16 bits, and 65534 (NO_VAL16) and 65535 (INFINITE16) are no counts."""
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"
-_LICENSE = r"[\w.-]+(@[\w.-]+)?"
+_LICENSE = r"[A-Za-z0-9_.-]+(@[A-Za-z0-9_.-]+)?"
 Value = Annotated[str, Field(pattern=rf"^({_WORD}|\*)$", max_length=1024)]
 Values = list[Value] | None
 Default = Annotated[str, Field(pattern=rf"^{_WORD}$", max_length=1024)] | None
-_ID = r"(\d{1,10}|[A-Za-z_][A-Za-z0-9_.-]*)"
+_ID = r"([0-9]{1,10}|[A-Za-z_][A-Za-z0-9_.-]*)"
 Ids = list[Annotated[str, Field(pattern=rf"^({_ID}|\*)$", max_length=1024)]] | None
 
 FIELDS: dict[str, str] = {
@@ -75,7 +75,9 @@ class DefaultValues(Section):
     account: Default = Field(None, description="Slurm account.")
     qos: Default = Field(None, description="QOS.")
     licenses: (
-        Annotated[str, Field(pattern=rf"^{_LICENSE}(:\d{{1,6}})?([,;]{_LICENSE}(:\d{{1,6}})?)*$", max_length=1024)]
+        Annotated[
+            str, Field(pattern=rf"^{_LICENSE}(:[0-9]{{1,6}})?([,;]{_LICENSE}(:[0-9]{{1,6}})?)*$", max_length=1024)
+        ]
         | None
     ) = Field(None, description="Licenses, with counts.")
     reservation: Annotated[str, Field(pattern=rf"^{_WORD}(,{_WORD})*$", max_length=1024)] | None = Field(

@@ -15,7 +15,7 @@ from bridge.config.interlink import InterlinkSection
 from bridge.config.nunet import NunetSection
 
 SUBJECT = r"^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$"
-_REDIS = r"rediss?://[^\s@/?#]+(/\d{0,4})?|unix:///[^\s?#]+"
+_REDIS = r"rediss?://[^\s@/?#]+(/[0-9]{0,4})?|unix:///[^\s?#]+"
 
 
 class NatsSection(Section):

@@ -157,7 +157,7 @@ def _host(inner: Mapping[str, Any], field_path: str) -> str:
 
 
 def _port(port: Any, field_path: str, ports: Mapping[str, int]) -> int:
-    if isinstance(port, str) and not port.isdigit():
+    if isinstance(port, str) and not re.fullmatch("[0-9]{1,9}", port):
         if port not in ports:
             raise ScriptError(f"{field_path}.port: {port!r} is no port of the container")
         return ports[port]

@@ -17,8 +17,8 @@ from bridge.errors import SlurmError
 LIMIT = 1_000_000
 """Largest number of names in one expression."""
 
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-_END_NUMBER = re.compile(r"(.*?)(\d+)", re.DOTALL)
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
+_END_NUMBER = re.compile(r"(.*?)(\d+)", re.DOTALL | re.ASCII)
 _LONGEST_NUMBER = 18
 
 

@@ -35,7 +35,7 @@ class Key:
 
 
 def _matching(pattern: str) -> Callable[[str], str]:
-    compiled = re.compile(pattern)
+    compiled = re.compile(pattern, re.ASCII)
 
     def read(text: str) -> str:
         if len(text) > 1024 or not compiled.fullmatch(text):
@@ -47,7 +47,7 @@ def _matching(pattern: str) -> Callable[[str], str]:
 
 def _integer(low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not re.fullmatch(r"\d{1,10}", text) or not low <= int(text) <= high:
+        if not re.fullmatch(r"\d{1,10}", text, re.ASCII) or not low <= int(text) <= high:
             raise ValueError
         return int(text)
 
@@ -79,14 +79,14 @@ def _gres(text: str) -> tuple[str, ...]:
     return tuple(map(str, gres.parse(text)))
 
 
-_DAYS = re.compile(r"(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?")
-_CLOCK = re.compile(r"(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})")
-_UNITS = re.compile(r"(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,8})m)?(?:(\d{1,8})s)?")
+_DAYS = re.compile(r"(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
+_CLOCK = re.compile(r"(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})", re.ASCII)
+_UNITS = re.compile(r"(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,8})m)?(?:(\d{1,8})s)?", re.ASCII)
 
 
 def minutes(text: str) -> int:
     """Read a time limit in the format of Slurm or with units (``1h30m``), rounded up to whole minutes."""
-    if re.fullmatch(r"\d{1,8}", text):
+    if re.fullmatch(r"\d{1,8}", text, re.ASCII):
         total = int(text)
     elif match := _DAYS.fullmatch(text) or _UNITS.fullmatch(text):
         days, hours, mins, secs = (int(part or 0) for part in match.groups())
@@ -117,7 +117,13 @@ KEYS: dict[str, Key] = {
             "haswell&ssd",
             "node features the job needs",
         ),
-        Key(names.CPU_PER_TASK, f"a quantity from 1 to {MOST_CPUS}, rounded up", _cpus, "4", "CPUs, at least the requests"),
+        Key(
+            names.CPU_PER_TASK,
+            f"a quantity from 1 to {MOST_CPUS}, rounded up",
+            _cpus,
+            "4",
+            "CPUs, at least the requests",
+        ),
         Key(names.EXCLUSIVE, "true or false", _boolean, "true", "whether the job takes whole nodes"),
         Key(
             names.GRES,

@@ -25,7 +25,7 @@ GPU_RESOURCE = "nvidia.com/gpu"
 KEPT = ("CONDOR_CONFIG", "LD_LIBRARY_PATH", "KRB5CCNAME", "BEARER_TOKEN_FILE", "_CONDOR_SEC_TOKEN_DIRECTORY")
 LEAVE = 600
 """Seconds that a completed job remains in the queue, for :meth:`CondorBatch.jobs`."""
-_JOB_ID = re.compile(r"^(\d+\.\d+)(?: - \d+\.\d+)?\s*$", re.MULTILINE)
+_JOB_ID = re.compile(r"^(\d+\.\d+)(?: - \d+\.\d+)?\s*$", re.MULTILINE | re.ASCII)
 """A line of condor_submit's output: the first and the last job of the submission."""
 _LATER = re.compile(
     r"failed to connect|can't (?:connect|find)|unable to (?:connect|locate)|timed? ?out|too many|authenticat|exceed"

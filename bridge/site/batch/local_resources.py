@@ -85,5 +85,5 @@ def _machine_memory() -> int:
 
 def _machine_gpus() -> int:
     with contextlib.suppress(OSError):
-        return sum(1 for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name))
+        return sum(1 for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name, re.ASCII))
     return 0

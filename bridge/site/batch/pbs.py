@@ -47,7 +47,7 @@ _ENDS = {
 """``Exit_status`` of jobs that PBS ended (JOB_EXEC_KILL_* in ``job.h``): end, and predicate of the job."""
 _BAD_STATES = re.compile(r"down|offline|unknown|stale|provisioning|maintenance|unresolvable|sleep")
 _UID, _NO_HISTORY = re.compile(UID_PATTERN), re.compile(r"job history", re.IGNORECASE)
-_JOB_ID = re.compile(r"^(\d+(?:\.\S+)?)\s*$", re.MULTILINE)
+_JOB_ID = re.compile(r"^(\d+(?:\.\S+)?)\s*$", re.MULTILINE | re.ASCII)
 _GONE = re.compile(r"unknown job id|job has finished|request invalid for state", re.IGNORECASE)
 _UNKNOWN = re.compile(r"end of file|timed? ?out|protocol|reset by peer|communication|batch system error", re.IGNORECASE)
 _LATER = re.compile(
@@ -247,7 +247,7 @@ def _objects(output: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _amount(value: object) -> int:
     """Read a count, or a size such as ``527672488kb``, in bytes."""
-    match = re.fullmatch(r"(\d+)([kmgtp]?b)?", str(value).lower())
+    match = re.fullmatch(r"(\d+)([kmgtp]?b)?", str(value).lower(), re.ASCII)
     return int(match[1]) * _UNITS[match[2] or ""] if match else 0
 
 

@@ -32,7 +32,7 @@ ACCOUNTING_RETRY = 600.0
 ACCOUNTING_REST = 60.0
 """Seconds until sacct is run again after a time-out, which delays the list of all jobs."""
 
-_JOB_ID = re.compile(r"^(\d+)(?:;\S*)?\s*\Z", re.MULTILINE)
+_JOB_ID = re.compile(r"^(\d+)(?:;\S*)?\s*\Z", re.MULTILINE | re.ASCII)
 """The last line of sbatch's output: a job id, or a job id and a cluster."""
 _UNKNOWN = re.compile(
     r"socket timed out|zero bytes were transmitted|unexpected message|connection (?:reset|timed out)"
@@ -183,7 +183,7 @@ class SlurmBatch(batch_interface.BatchSystem):
         flavor_gres = list(request.flavor.generic_resources) if request.flavor else []
         if not request.gpus:
             return flavor_gres
-        kinds = [re.sub(r":\d+$", "", item) for item in flavor_gres if item.split(":")[0] == "gpu"]
+        kinds = [re.sub(r":[0-9]+$", "", item) for item in flavor_gres if item.split(":")[0] == "gpu"]
         other_gres = [item for item in flavor_gres if item.split(":")[0] != "gpu"]
         kind = kinds[0] if kinds else self._config.gres.get(request.gpu_resource, "gpu")
         return [*other_gres, f"{kind}:{request.gpus}"]

@@ -46,7 +46,7 @@ ntasks-per-node ntasks-per-socket sockets-per-node thread-spec threads-per-core 
 AMOUNTS = frozenset(_AMOUNTS.split())
 """Options that request more than the pod does."""
 # sbatch(1): minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]
-_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 
 
 def held_options(words: Sequence[str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ SINFO_FORMAT = "NodeList:|,CPUsState:|,Memory:|,AllocMem:|,Gres:|,GresUsed:|,Sta
 MIB = 2**20
 Naming = Callable[[str], str | None]
 _UID = re.compile(UID_PATTERN)
-_CANCELLED_BY = re.compile(r"CANCELLED by (\d{1,10})")
+_CANCELLED_BY = re.compile(r"CANCELLED by (\d{1,10})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from bridge.site.files.atomic_files import read_some, read_word
 _CONTAINER = re.compile(r"^run(Init)?Ctn ([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)(?= |$)", re.MULTILINE)
 _FILE = re.compile(r"(init|run)-([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)\.(?:out|status)")
 _NAME = re.compile(r"^#SBATCH\s+(?:--job-name[= ]|-J[= ]?)(\S+)", re.MULTILINE)
-_ID = re.compile(r"\d{1,20}")
-_CODE = re.compile(r"\d{1,3}")
+_ID = re.compile(r"\d{1,20}", re.ASCII)
+_CODE = re.compile(r"\d{1,3}", re.ASCII)
 JOB_SCRIPT = "run-jobScript.status"
 """Written after a script of a job-script builder, which writes the files of the containers itself."""
 LARGEST = 8 * 2**20
@@ -160,7 +160,7 @@ def state(
 
 def moment(text: str) -> float | None:
     """Read a time as Go prints it: ``2026-07-14 10:11:12.123456789 +0200 CEST``; ``None``: it is none."""
-    match = re.match(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.(\d{1,9}))? ([+-]\d{4})", text)
+    match = re.match(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.(\d{1,9}))? ([+-]\d{4})", text, re.ASCII)
     if match is None:
         return None
     try:

@@ -23,7 +23,7 @@ OPENED = ("allow_user_flags", "allow_pre_exec", "allow_runtime_options")
 UNUSED_KEYS = ("Namespace", "VKConfigPath", "SingularityPrefix", "EnrootPrefix")
 UNUSED_VARIABLES = ("SHARED_FS", "CUSTOMKUBECONF", "ENABLE_TRACING")
 UNUSED_PREFIX = "TELEMETRY_"
-PASSED = re.compile(r"(APPTAINER|SINGULARITY|ENROOT)_\w+|(https?|no|all|ftp)_proxy|(HTTPS?|NO|ALL|FTP)_PROXY")
+PASSED = re.compile(r"(APPTAINER|SINGULARITY|ENROOT)_\w+|(https?|no|all|ftp)_proxy|(HTTPS?|NO|ALL|FTP)_PROXY", re.ASCII)
 """Variables of the process that jobs get, as from upstream: its sbatch passes on the whole environment."""
 _BASIC = ("PATH", "HOME", "USER", "LOGNAME", "LANG")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -139,7 +139,7 @@ def _slurm(config: slurm_config.SlurmConfig, environ: Mapping[str, str]) -> dict
             values["bin_dir"] = sbatch_folder
     if config.BashPath.startswith("/") and config.BashPath != "/bin/bash":
         values["bash"] = config.BashPath
-    named_variables = set(re.findall(r"\$\{?(\w+)", config.CommandPrefix + config.TsocksPath * config.Tsocks))
+    named_variables = set(re.findall(r"\$\{?(\w+)", config.CommandPrefix + config.TsocksPath * config.Tsocks, re.ASCII))
     passed_variables = {
         name: value for name, value in environ.items() if PASSED.fullmatch(name) or name in named_variables
     }
@@ -151,7 +151,9 @@ def _slurm(config: slurm_config.SlurmConfig, environ: Mapping[str, str]) -> dict
 
 def _command(text: str, environ: Mapping[str, str]) -> list[str]:
     """Return the words of a command; upstream runs it with ``sh -c``, which replaces variables."""
-    replaced = re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda match: environ.get(match[1] or match[2], ""), text)
+    replaced = re.sub(
+        r"\$(?:\{(\w+)\}|(\w+))", lambda match: environ.get(match[1] or match[2], ""), text, flags=re.ASCII
+    )
     try:
         return shlex.split(replaced)
     except ValueError:
@@ -212,7 +214,7 @@ def taken(words: list[str], long: str, short: str) -> tuple[str, list[str]]:
             value = word.partition("=")[2]
         elif word in (f"--{long}", f"-{short}") and remaining_words:
             value = remaining_words.pop(0)
-        elif short and re.fullmatch(rf"-{short}=?\d+", word):
+        elif short and re.fullmatch(rf"-{short}=?\d+", word, re.ASCII):
             value = word[2:].removeprefix("=")
         else:
             other_words.append(word)
@@ -243,7 +245,7 @@ def _taints(parts: list[slurm_config.TaintPart], warnings: list[str]) -> list[st
         if taint.Effect not in (*_EFFECTS, ""):
             warnings.append(f"Taints: effect {taint.Effect!r} of {taint.Key!r} is not allowed; NoSchedule is used")
         text = f"{taint.Key}={taint.Value}:{effect}" if taint.Value else f"{taint.Key}:{effect}"
-        if re.fullmatch(r"[A-Za-z0-9._/-]+(=[A-Za-z0-9._-]*)?:\w+", text):
+        if re.fullmatch(r"[A-Za-z0-9._/-]+(=[A-Za-z0-9._-]*)?:\w+", text, re.ASCII):
             taints.append(text)
         else:
             warnings.append(f"Taints: {taint.Key!r}={taint.Value!r} is no taint; it is ignored")

@@ -21,7 +21,7 @@ DEFAULT_PATH = "/etc/interlink/SlurmConfig.yaml"
 DEFAULT_PORT = "4000"
 DEFAULT_OPTIONS = ("--nv", "--no-eval", "--containall")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_MEMORY = re.compile(r"(\d+)(?:([KMGT])I?)?B?", re.IGNORECASE)
+_MEMORY = re.compile(r"(\d+)(?:([KMGT])I?)?B?", re.IGNORECASE | re.ASCII)
 
 
 def _as_text(value: object) -> object:

@@ -27,7 +27,7 @@ CPU = "cpu"
 """The entry of the configuration (``deviceClasses``) for device classes of CPUs; others are names of gres."""
 TAINTED = "a taint"
 """The value of :attr:`Device.unusable` of a device that may become usable."""
-_NUMBERED = re.compile(r"[a-z]+-(\d{1,6})")
+_NUMBERED = re.compile(r"[a-z]+-(\d{1,6})", re.ASCII)
 _UNUSABLE = {
     "bindingConditions": "binding conditions",
     "consumesCounters": "shared counters",

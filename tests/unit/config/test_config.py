@@ -132,6 +132,8 @@ POLICY = "namespacePolicies: [{namespaces: [a], %s}]"
         ("namespacePolicies: [{namespaces: ['*']}, {namespaces: [a]}]", ["namespacePolicies[1]", "never used"]),
         (POLICY % "default: {userId: 'root; id'}", ["namespacePolicies.0.default.userId", "'root; id'"]),
         (POLICY % "max: {cpuPerTask: 65534}", ["namespacePolicies.0.max.cpuPerTask", "65534"]),
+        (POLICY % "default: {userId: '١٢'}", ["namespacePolicies.0.default.userId", "'١٢'"]),
+        (POLICY % "default: {licenses: 'matlab:٣'}", ["namespacePolicies.0.default.licenses"]),
         (POLICY % "groups: ['']", ["namespacePolicies.0.groups.0"]),
         (
             "namespacePolicies: [{namespaces: ['*'], groups: [g]}, {namespaces: [a], groups: [g]}]",

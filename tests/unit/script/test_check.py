@@ -67,6 +67,7 @@ MOUNT = {"name": "v", "mountPath": "/v"}
         (with_container(lifecycle={"stopSignal": "SIGINT"}), "stopSignal: 'SIGINT'"),
         (with_container(livenessProbe={"httpGet": {"port": "web"}}), "livenessProbe.httpGet.port: 'web'"),
         (with_container(livenessProbe={"httpGet": {"port": 80, "path": "/\r\nX: y"}}), "control characters"),
+        (with_container(livenessProbe={"tcpSocket": {"port": "²"}}), "'²' is no port of the container"),
         (with_container(livenessProbe={"tcpSocket": {"port": 0}}), "0 is not allowed; allowed: 1 to 65535"),
         (with_container(livenessProbe={"exec": {}}), "livenessProbe.exec.command"),
         (with_volume(persistentVolumeClaim={"claimName": "c"}), "spec.volumes[0] (v): 'persistentVolumeClaim'"),

@@ -60,6 +60,14 @@ def test_nothing_strange_is_allowed_and_the_message_names_all(key, value):
         ("user-id", "-1"),
         ("group-id", "a b"),
         ("reservation", "a b"),
+        # digits that int() reads, but not Slurm
+        ("timelimit", "٣٠"),
+        ("timelimit", "٣-٣"),
+        ("timelimit", "٣:٣٠"),
+        ("timelimit", "٣h"),
+        ("min-nodes", "٣"),
+        ("licenses", "matlab:٣"),
+        ("constraints", "٣"),
     ],
 )
 def test_bad_values(key, value):
