@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import flask
 
-from admission import group_reader, owner_annotations
+from admission import group_reader, owner_annotations, review
 from admission.certificate_store import (
     CertificateRotator,
     CertificateStore,
@@ -19,9 +19,9 @@ from admission.certificate_store import (
 from admission.group_reader import GroupReader
 from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions, ask_api_server
-from admission.review import Json, MalformedReviewError, Review, parse
+from admission.review import Json, MalformedReviewError, Review
 from admission.reviewer import NodesView, Reviewer
-from admission.webhook_registration import MUTATE, NAMED, NAMESPACES, VALIDATE, WebhookRegistration
+from admission.webhook_registration import MUTATE, NAMED, NAMESPACES, TEMPLATES, VALIDATE, WebhookRegistration
 from bridge import names
 from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.config.hub import Config
@@ -45,14 +45,16 @@ _SHAPE_ERRORS = (TypeError, AttributeError, KeyError, ValueError)
 
 
 def make_app(reviewer: Reviewer) -> flask.Flask:
-    """Create the application: ``/mutate`` and ``/validate``, both also with ``/named``, and ``/validate/namespaces``.
+    """Create the application: ``/mutate`` and ``/validate``, both also with ``/named``, and two paths below the latter.
+
+    ``/validate/namespaces`` and ``/validate/templates`` review namespaces, and Jobs and their kin.
 
     :mod:`admission.webhook_registration` describes the paths.
     """
     app = flask.Flask(__name__)
 
     def endpoint(
-        path: str, decide: Callable[[Review, bool], Json], selected: bool, reviewed: str = "pods"
+        path: str, decide: Callable[[Review, bool], Json], selected: bool, reviewed: Collection[str] = review.PODS
     ) -> Callable[[], flask.Response]:
         seconds = ADMISSION_SECONDS.labels(path)
         counters = {
@@ -62,8 +64,8 @@ def make_app(reviewer: Reviewer) -> flask.Flask:
         def answer() -> flask.Response:
             begin = time.perf_counter()
             try:
-                review = parse(flask.request.get_data(cache=False), reviewed)
-                document = decide(review, selected)
+                request = review.parse(flask.request.get_data(cache=False), reviewed)
+                document = decide(request, selected)
             except MalformedReviewError as error:
                 counters["malformed"].inc()
                 return _text(f"malformed review: {error}", 400)
@@ -76,7 +78,7 @@ def make_app(reviewer: Reviewer) -> flask.Flask:
             counters[result].inc()
             if result == "denied":
                 message = response["status"]["message"][:500]
-                extra = kv(namespace=review.namespace, user=review.user_name, message=message)
+                extra = kv(namespace=request.namespace, user=request.user_name, message=message)
                 log.info("request denied", extra=extra)
             seconds.observe(time.perf_counter() - begin)
             return flask.Response(json.dumps(document, separators=(",", ":")), content_type="application/json")
@@ -87,8 +89,10 @@ def make_app(reviewer: Reviewer) -> flask.Flask:
         for suffix, selected in (("", True), (NAMED, False)):
             name = path.strip("/")
             app.add_url_rule(path + suffix, name + suffix, endpoint(name, decide, selected), methods=["POST"])
-    check = endpoint("namespaces", reviewer.validate_namespace, False, "namespaces")
+    check = endpoint("namespaces", reviewer.validate_namespace, False, review.NAMESPACES)
     app.add_url_rule(VALIDATE + NAMESPACES, "namespaces", check, methods=["POST"])
+    warn = endpoint("templates", reviewer.warn, True, review.TEMPLATES)
+    app.add_url_rule(VALIDATE + TEMPLATES, "templates", warn, methods=["POST"])
     return app
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,13 @@ MAX_WARNING = 256
 """Characters; the API server drops longer warnings."""
 MOST_WARNINGS = 15
 """The API server sends at most 4,096 characters of warnings."""
+
+PODS = frozenset({"pods"})
+NAMESPACES = frozenset({"namespaces"})
+TEMPLATES = frozenset(
+    {"jobs.batch", "cronjobs.batch", "jobsets.jobset.x-k8s.io", "leaderworkersets.leaderworkerset.x-k8s.io"}
+)
+"""The resources whose objects have templates of pods that podbridge can preview."""
 
 Json = dict[str, Any]
 
@@ -50,8 +57,11 @@ class Review:
         return tuple(map(str, self.user.get("groups") or ()))
 
 
-def parse(body: bytes, reviewed: str = "pods") -> Review:
-    """Parse a review of ``reviewed``, a resource of the core group; raises :class:`MalformedReviewError`."""
+def parse(body: bytes, reviewed: Collection[str] = PODS) -> Review:
+    """Parse a review of one of ``reviewed``, as ``resource`` or ``resource.group``.
+
+    Raises :class:`MalformedReviewError`.
+    """
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -69,10 +79,10 @@ def parse(body: bytes, reviewed: str = "pods") -> Review:
     if operation not in OPERATIONS:
         raise MalformedReviewError(f"request.operation: {operation!r} is not one of {', '.join(OPERATIONS)}")
     resource = _mapping(request, "resource")
-    if resource.get("resource") != reviewed or resource.get("group"):
-        resource_name = resource.get("resource")
-        raise MalformedReviewError(f"request.resource: must be {reviewed}, not {resource_name!r}")
-    parts = ("metadata", "spec") if reviewed == "pods" else ("metadata",)
+    resource_name = ".".join(filter(None, (_text(resource, "resource"), _text(resource, "group"))))
+    if resource_name not in reviewed:
+        raise MalformedReviewError(f"request.resource: must be {' or '.join(sorted(reviewed))}, not {resource_name!r}")
+    parts = ("metadata",) if reviewed is NAMESPACES else ("metadata", "spec")
     review = Review(
         uid=uid,
         operation=operation,

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from admission import field_policy, raw_pods, validate
+from admission import field_policy, preview, raw_pods, templates, validate
 from admission.group_reader import BARE, GroupReader
 from admission.mutate import annotates, mutate, needs_group, update
 from admission.owner_annotations import OwnerAnnotations, Owners
@@ -16,7 +16,7 @@ from admission.review import Json, Review, allow, deny
 from admission.validate import Scope, Verdict
 from bridge import names
 from bridge.config import policies
-from bridge.config.hub import Config
+from bridge.config.hub import Config, pools_only
 from bridge.config.policies import NamespacePolicy
 from bridge.errors import BridgeError
 from bridge.kube import namespaces
@@ -72,6 +72,7 @@ class Reviewer:
         trusted: frozenset[str] = frozenset(),
         nodes: NodesView = tuple,
     ) -> None:
+        self._config = config
         self._scheduler = config.scheduler_name
         self._namespaces = None if config.managed_namespace_selector else frozenset(config.managed_namespaces)
         self._rules = validate.rules_of(config, trusted)
@@ -175,6 +176,26 @@ class Reviewer:
                 layers += self._groups.find(pod, namespace, owners.annotations, {}, owners.references).layers
         return layers
 
+    def warn(self, review: Review, selected: bool) -> Json:
+        """Answer a review of a Job or its kin: warn of what admission will refuse in its pods. Denies nothing."""
+        kind, name = str(review.object.get("kind") or ""), str(review.object["metadata"].get("name") or "")
+        managed = self._managed(review, selected)
+        warnings: list[str] = []
+        try:
+            namespace = self._namespace_reader.get(review.namespace)
+            objects = templates.objects([review.object], review.namespace)
+        except BridgeError as error:
+            log.debug("no warnings", extra=kv(namespace=review.namespace, kind=kind, error=error))
+            return allow(review.uid)
+        scope = Scope(
+            namespace.pools, self._policy(review, namespace), managed, review.namespace, namespace.annotations
+        )
+        groups = GroupReader(templates.read_from(objects))
+        for pod, inherited in templates.pods(objects):
+            seen = preview.preview(pod, inherited, self._config, self._rules, groups, scope)
+            warnings += preview.warnings(kind, name, seen)
+        return allow(review.uid, warnings=list(dict.fromkeys(warnings)))
+
     def validate_namespace(self, review: Review, selected: bool) -> Json:
         """Answer a review of a namespace: deny the annotation for pools in a namespace that is not managed."""
         namespace, name = namespaces.of(review.object), str(review.object["metadata"].get("name") or "")
@@ -226,11 +247,6 @@ class Reviewer:
 
     def _is_ours(self, pod: raw_pods.Pod, managed: bool) -> bool:
         return bool(pod) and (managed or raw_pods.scheduler_name(pod) == self._scheduler)
-
-
-def pools_only(config: Config) -> bool:
-    """Return whether pods that request no pool stay with the default scheduler."""
-    return not config.slurm_rest_api and config.pools.other_pods == "default-scheduler"
 
 
 def _new_context(review: Review, pod: raw_pods.Pod) -> tracing.Context | None:

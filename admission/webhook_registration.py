@@ -9,6 +9,9 @@ Each configuration has two kinds of webhook for pods. The API server calls neith
 The validating configuration also has the webhook *namespaces*. It reviews namespaces that are not managed and get the
 annotation for pools, or that have the annotation and lose the labels that made them managed.
 
+In managed namespaces, the webhook *templates* warns at the creation of a Job, CronJob, JobSet or LeaderWorkerSet of
+what will be refused in its pods. It denies nothing, and the API server ignores its failures.
+
 A selector is a conjunction of requirements. Its complement is a disjunction, which a selector cannot express. So there
 is one *named* webhook for each requirement: it selects the namespaces that satisfy the previous requirements, but not
 this one. The webhooks do not overlap. A list of managed namespaces needs only one.
@@ -22,6 +25,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from admission import review
 from bridge import names
 from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.config import installations
@@ -41,6 +45,12 @@ NAMED = "/named"
 """Suffix of the path for pods outside the managed namespaces."""
 NAMESPACES = "/namespaces"
 """Suffix of the validation path for namespaces that are not managed."""
+TEMPLATES = "/templates"
+"""Suffix of the validation path for objects with templates of pods."""
+TEMPLATES_TIMEOUT = 2
+"""Seconds: a warning is not worth the wait that a decision is."""
+_NOT_OWNED = "!has(object.metadata.ownerReferences) || object.metadata.ownerReferences.size() == 0"
+"""The Jobs of a JobSet repeat its warnings, and only a controller would read them."""
 TRIES = 5
 _OPPOSITE = {"In": "NotIn", "NotIn": "In", "Exists": "DoesNotExist", "DoesNotExist": "Exists"}
 _ANNOTATION = json.dumps(names.POOLS)
@@ -104,6 +114,8 @@ def webhooks(config: Config, path: str, ca: bytes, trusted: Iterable[str]) -> li
     if path == VALIDATE:
         others = [selector for _, hook_path, selector in selectors if hook_path == path + NAMED]
         selectors += [(_numbered("namespaces", i), path + NAMESPACES, other) for i, other in enumerate(others)]
+        managed = [selector for _, hook_path, selector in selectors if hook_path == path]
+        selectors += [("templates", path + TEMPLATES, selector) for selector in managed]
     users = sorted(trusted)
     return [_webhook(config, title, hook_path, selector, ca, users) for title, hook_path, selector in selectors]
 
@@ -116,7 +128,9 @@ def _webhook(config: Config, title: str, path: str, selector: list[Requirement],
     mutating = path.startswith(MUTATE)
     rules = [_rule(["CREATE", "UPDATE"], "pods")]
     if path.endswith(NAMESPACES):
-        rules = [_rule(["CREATE", "UPDATE"], "namespaces", "Cluster")]
+        rules = [_rule(["CREATE", "UPDATE"], "namespaces", scope="Cluster")]
+    elif path.endswith(TEMPLATES):
+        rules = [_rule(["CREATE"], *resource.split(".", 1)) for resource in sorted(review.TEMPLATES)]
     elif not mutating:
         rules += [_rule(["UPDATE"], "pods/resize"), _rule(["UPDATE"], "pods/ephemeralcontainers")]
     webhook: Json = {
@@ -124,12 +138,12 @@ def _webhook(config: Config, title: str, path: str, selector: list[Requirement],
         "clientConfig": _client_config(config, path, ca),
         "rules": rules,
         # a pod that is created without review has no checked annotations, and an admission cannot be revoked
-        "failurePolicy": "Fail",
+        "failurePolicy": "Ignore" if path.endswith(TEMPLATES) else "Fail",
         "matchPolicy": "Equivalent",
         "namespaceSelector": {"matchExpressions": selector} if selector else {},
         "objectSelector": {},
         "sideEffects": "None",
-        "timeoutSeconds": config.admission.timeout_seconds,
+        "timeoutSeconds": TEMPLATES_TIMEOUT if path.endswith(TEMPLATES) else config.admission.timeout_seconds,
         "admissionReviewVersions": ["v1"],
     }
     if conditions := _match_conditions(config, path, trusted):
@@ -157,6 +171,8 @@ def _match_conditions(config: Config, path: str, trusted: list[str]) -> list[Jso
         conditions.append({"name": "is-new-or-is-given-tolerations", "expression": _GIVEN_TOLERATIONS})
     elif path.endswith(NAMESPACES):
         conditions.append({"name": "is-given-pools", "expression": _GIVEN_POOLS})
+    elif path.endswith(TEMPLATES):
+        conditions.append({"name": "has-no-owner", "expression": _NOT_OWNED})
     elif trusted:
         # podbridge must be able to write to pods while the webhook is down, for example to remove its finalizer
         users = ", ".join(json.dumps(user) for user in trusted)
@@ -297,8 +313,15 @@ def _resource(path: str) -> Resource:
     return MUTATING_WEBHOOKS if path == MUTATE else VALIDATING_WEBHOOKS
 
 
-def _rule(operations: list[str], resource: str, scope: str = "Namespaced") -> Json:
-    return {"apiGroups": [""], "apiVersions": ["v1"], "operations": operations, "resources": [resource], "scope": scope}
+def _rule(operations: list[str], resource: str, group: str = "", scope: str = "Namespaced") -> Json:
+    version = "*" if group else "v1"
+    return {
+        "apiGroups": [group],
+        "apiVersions": [version],
+        "operations": operations,
+        "resources": [resource],
+        "scope": scope,
+    }
 
 
 def _requirements(selector: LabelSelector) -> list[Requirement]:

@@ -333,6 +333,11 @@ def protected_namespace(config: Config) -> str:
     )
 
 
+def pools_only(config: Config) -> bool:
+    """Return whether pods that request no pool stay with the default scheduler."""
+    return not config.slurm_rest_api and config.pools.other_pods == "default-scheduler"
+
+
 def load(path: Path | None) -> Config:
     """Read the file at ``path``; ``None``: the defaults. Raises :class:`ConfigError`."""
     if path is None:

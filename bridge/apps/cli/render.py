@@ -11,13 +11,11 @@ from typing import IO, Any
 import click
 import yaml
 
-from admission import field_policy
-from admission.group_reader import BARE, GroupReader
-from admission.mutate import mutate, needs_group
-from admission.reviewer import pools_only
-from admission.validate import Scope, create, rules_of
+from admission import templates
+from admission.group_reader import GroupReader
+from admission.preview import preview
+from admission.validate import Scope, rules_of
 from bridge import names
-from bridge.apps.cli import render_pods
 from bridge.config import hub as configuration
 from bridge.config import policies
 from bridge.errors import BridgeError, ConfigError
@@ -42,13 +40,13 @@ def run(manifest: IO[str], config_file: Path | None, api: str | None, form: str)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{manifest.name}: not UTF-8: {error}") from error
     try:
-        objects = render_pods.objects(documents, next(iter(config.managed_namespaces), "default"))
+        objects = templates.objects(documents, next(iter(config.managed_namespaces), "default"))
     except ConfigError as error:
         raise ConfigError(f"{manifest.name}: {error}") from error
-    pods = list(render_pods.pods(objects))
+    pods = list(templates.pods(objects))
     if not pods:
         raise ConfigError(f"{manifest.name}: contains no Pod and no object with a pod template")
-    groups = GroupReader(render_pods.read_from(objects))
+    groups = GroupReader(templates.read_from(objects))
     records = [_record(pod, owner, config, groups) for pod, owner in pods]
     for record, (pod, _) in zip(records, pods, strict=True):
         on_slurm = config.slurm_rest_api and pool_selection.of(pod).local
@@ -68,32 +66,13 @@ def _record(
     namespace = pod["metadata"]["namespace"]
     record: dict[str, Any] = {"pod": f"{namespace}/{pod['metadata']['name']}"}
     managed = config.managed_namespace_selector is not None or namespace in config.managed_namespaces
-    group = BARE
-    if (
-        (managed or pod["spec"]["schedulerName"] == config.scheduler_name)
-        and config.slurm_rest_api
-        and needs_group(pod, "", config.scheduler_name, inherited, None, config.default_scheduler_nodes)
-    ):
-        try:
-            group = groups.find(pod, namespace, inherited, {})
-        except BridgeError as error:
-            return record | {"refused": [str(error)]}
     policy = policies.find(config.namespace_policies, namespace, {"kubernetes.io/metadata.name": namespace})
-    defaults = field_policy.defaults(policy, pod, inherited)
-    patch = mutate(
-        pod,
-        scheduler=config.scheduler_name,
-        managed=managed,
-        inherited={**group.inherited, **inherited},
-        defaults=defaults,
-        pools_only=pools_only(config),
-        default_nodes=config.default_scheduler_nodes,
-        group=group.value,
-    )
-    record["patch"] = patch
-    for operation in patch:
-        _apply(pod, operation)
-    if pod["spec"]["schedulerName"] != config.scheduler_name:
+    scope = Scope(policy=policy, managed=managed)
+    seen = preview(pod, inherited, config, rules_of(config), groups, scope)
+    if seen.problem:
+        return record | {"refused": [seen.problem]}
+    record["patch"], verdict = list(seen.patch), seen.verdict
+    if verdict is None:
         record["note"] = f"not changed: namespace {namespace} is not managed"
         reason = (pod["metadata"].get("annotations") or {}).get(names.DEFAULT_SCHEDULER_REASON)
         if managed and reason:
@@ -101,7 +80,6 @@ def _record(
         elif managed:
             record["note"] = f"not changed: the pod names the scheduler {pod['spec']['schedulerName']}"
         return record
-    verdict = create(pod, "", rules_of(config), scope=Scope(policy=policy, managed=managed))
     if keys := sorted({*verdict.permissions, *(denial.key for denial in verdict.denials)}):
         needed = f"{names.PERMISSION_RESOURCE}.{names.PERMISSION_GROUP}"
         record["needs"] = [f"{names.PERMISSION_VERB} {needed}/{key}" for key in keys]
@@ -127,20 +105,6 @@ def _add_request(
         record["slurm"] = {"api": api, "body": job_body(request, _newest_release(version))}
     except BridgeError as error:
         record["refused"] = [str(error)]
-
-
-def _apply(pod: dict[str, Any], operation: Mapping[str, Any]) -> None:
-    """Apply one operation (``add`` or ``remove``) of a patch of :func:`admission.mutate.mutate`."""
-    *path, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
-    target: Any = pod
-    for part in path:
-        target = target.setdefault(part, {})
-    if isinstance(target, list):
-        target.append(operation["value"])
-    elif operation["op"] == "remove":
-        target.pop(last, None)
-    else:
-        target[last] = operation["value"]
 
 
 def _of_group(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from admission.review import TEMPLATES
 from admission.webhook_registration import (
     MUTATE,
     NAMESPACE_LABEL,
@@ -131,7 +132,7 @@ def test_updates_come_to_be_changed_only_where_tolerations_are_added_to_a_pod_th
 
 def test_namespaces_that_are_not_managed_are_looked_at_when_they_are_given_pools() -> None:
     chosen = config(managedNamespaceSelector={"matchLabels": {"slurm": "yes"}})
-    _, *named, first, second = webhooks(chosen, VALIDATE, b"", ["podbridge"])
+    _, *named, first, second, templates = webhooks(chosen, VALIDATE, b"", ["podbridge"])
     assert [w["name"] for w in (first, second)] == [
         "namespaces.validate.bridge.vk.io",
         "namespaces-2.validate.bridge.vk.io",
@@ -143,3 +144,6 @@ def test_namespaces_that_are_not_managed_are_looked_at_when_they_are_given_pools
         (condition,) = webhook["matchConditions"]
         assert '"bridge.vk.io/pools" in object.metadata.annotations' in condition["expression"]
     assert all("namespaces" not in w["name"] for w in webhooks(chosen, MUTATE, b"", []))
+    assert (templates["failurePolicy"], templates["timeoutSeconds"]) == ("Ignore", 2)
+    assert [rule["operations"] for rule in templates["rules"]] == [["CREATE"]] * 4
+    assert {f"{rule['resources'][0]}.{rule['apiGroups'][0]}" for rule in templates["rules"]} == TEMPLATES
