@@ -195,3 +195,21 @@ def test_a_job_shows_its_progress_and_why_its_pods_are_refused(world, waiting):
     finally:
         for gang in created:
             world.delete_gang(gang)
+
+
+def test_the_creation_of_a_job_warns_of_what_will_be_refused_in_its_pods(world):
+    container = {"name": "main", "image": "none"}
+    template = {"metadata": {"annotations": {"slurmjob.slinky.slurm.net/timelimit": "soon"}}, "spec": {}}
+    template["spec"] = {"restartPolicy": "Never", "containers": [container]}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "bad", "namespace": "slurm-bridge"}}
+    done = subprocess.run(
+        ["kubectl", "create", "--dry-run=server", "-f", "-"],
+        input=json.dumps({**job, "spec": {"template": template}}),
+        env={**os.environ, **world.cluster.env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Warning: pods of Job bad will be refused: annotation slurmjob.slinky.slurm.net/timelimit" in done.stderr
+    assert "Warning: pods of Job bad: spec.containers: no container requests memory" in done.stderr
