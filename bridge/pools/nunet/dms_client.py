@@ -41,6 +41,10 @@ class NotFoundError(SiteError):
     reason = "NotFound"
 
 
+class NoSuchPathError(SiteRefusedError):
+    """The DMS, or a proxy before it, does not serve the path (404, 405 or 410)."""
+
+
 class DmsClient:
     """One DMS. Thread-safe. All methods raise :class:`SiteError`."""
 
@@ -78,7 +82,7 @@ class DmsClient:
             try:
                 answer = self._call("GET", path)
             except (NotFoundError, SiteRefusedError) as error:
-                if path != paths[-1] and getattr(error, "status", 404) in (404, 405, 410):
+                if path != paths[-1] and isinstance(error, NotFoundError | NoSuchPathError):
                     continue
                 self._peer_path = ""  # the DMS may have been replaced by another version
                 raise
@@ -154,7 +158,8 @@ class DmsClient:
         if code >= 500:
             raise SiteDownError(text)
         # not yet submitted, but not the pod's fault either: 3xx, and 404 of a proxy
-        raise SiteRefusedError(text, retryable=code < 400 or code == 404)
+        refusal = NoSuchPathError if code in (404, 405, 410) else SiteRefusedError
+        raise refusal(text, retryable=code < 400 or code == 404)
 
     def _authorization(self) -> dict[str, str]:
         """Return the header with the token; its file is read for each request."""
