@@ -131,7 +131,7 @@ class Announcer:
             self._measure(config)
         capacity = self._capacity or Capacity(Amount(), Amount())
         counts = self._watcher.index.counts()
-        living = counts.get("queued", 0) + counts.get("running", 0) + counts.get("unknown", 0)
+        living = counts.get("queued", 0) + counts.get("running", 0)
         resources = self._printed or config.resources
         total, free = _quantities(capacity.total, resources), _quantities(capacity.free, resources, free=True)
         total["pods"] = str(resources.pods)
