@@ -269,7 +269,7 @@ def nats_link(config: SiteConfig, name: str) -> Link:
             raise ConfigError(f"cannot read {file}: {error.strerror}") from error
         if mode & 0o077:
             raise ConfigError(f"{file} is open to others (mode {mode:04o})", hint=f"chmod 600 {file}")
-    return Link(nats, name, nats.inbox_prefix or "_INBOX")
+    return Link(nats, name)
 
 
 def run(path: Path, pool: str | None) -> int:

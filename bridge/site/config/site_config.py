@@ -54,9 +54,6 @@ class Nats(SettingsPart):
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")] = Field(
         names.SUBJECT_PREFIX, description="Prefix of subjects, as at the hub."
     )
-    inbox_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")] | None = Field(
-        None, examples=["_INBOX.my-pool"], description="Of subjects of replies; default: _INBOX."
-    )
 
     @field_validator("servers")
     @classmethod
