@@ -285,6 +285,7 @@ class SlurmActor:
         # before the Binding: without the finalizer, `kubectl delete --force` would free the node while containers run
         if pods.lacks_hold(pod, action.job_id):
             self._hold(pod, action.job_id)
+            pod = self._cache.by_uid(pods.uid(pod)) or pod
         if self._allocate_claims([replace(action, pod=pod)]):
             self._bind_now(pod, action)
 

@@ -104,13 +104,10 @@ class ClaimStore:
 
         Raises :class:`UnsupportedClaimError` if the API server has no such field (before Kubernetes 1.36).
         """
-        path = PODS.path_of(pod, "status")
         status = extended_claims.status(pod, classes)
         if (pod.get("status") or {}).get("extendedResourceClaimStatus") == status:
             return
-        patch = {"metadata": {"uid": pods.uid(pod)}, "status": {"extendedResourceClaimStatus": status}}
-        answer = self._kube.patch(path, patch, kind="strategic")
-        self._applied(answer)
+        answer = self._patch_status(pod, status)
         # an API server without the field drops it without an error
         if not answer["status"].get("extendedResourceClaimStatus"):
             raise UnsupportedClaimError(
@@ -120,9 +117,14 @@ class ClaimStore:
 
     def withdraw(self, pod: Pod) -> None:
         """Remove ``extendedResourceClaimStatus``, which was written for another node."""
-        path = PODS.path_of(pod, "status")
-        patch = {"metadata": {"uid": pods.uid(pod)}, "status": {"extendedResourceClaimStatus": None}}
-        self._applied(self._kube.patch(path, patch, kind="strategic"))
+        self._patch_status(pod, None)
+
+    def _patch_status(self, pod: Pod, status: Object | None) -> Object:
+        patch = {"metadata": {"uid": pods.uid(pod)}, "status": {"extendedResourceClaimStatus": status}}
+        # a former leader must not change the devices of a pod that its successor has bound
+        answer = self._kube.patch(PODS.path_of(pod, "status"), pods.conditional(patch, pod), kind="strategic")
+        self._applied(answer)
+        return answer
 
     def protect(self, claim: Object) -> Object:
         """Add the finalizer that keeps an allocated claim; return the claim."""

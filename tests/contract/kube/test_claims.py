@@ -169,7 +169,8 @@ def test_a_crash_before_each_write_for_a_gang_ends_in_the_same_devices(
             Claims(client.fenced(check), slurm, Config(), SystemClock()).allocate(binds)
             sends = check.writes
         except LostLeadershipError:
-            Claims(client, slurm, Config(), SystemClock()).allocate(binds)
+            current_pods = [client.get(PODS.path_of(pod)) for pod in gang]
+            Claims(client, slurm, Config(), SystemClock()).allocate([bind(pod, 1) for pod in current_pods])
         listed = [f"shared-{crashed}", *(extended_claims.name(pod) for pod in gang)]
         found = [client.get(RESOURCE_CLAIMS.path(namespace, name)) for name in listed]
         places.add(tuple(tuple(name for _, _, name in claimed_devices.results(claim)) for claim in found))

@@ -25,14 +25,19 @@ def test_a_claim_is_not_shared_by_components_of_one_job() -> None:
 def test_a_pod_whose_status_was_written_has_its_new_version_in_the_cache() -> None:
     class Kube:
         def patch(self, path: str, body: dict[str, Any], kind: str) -> dict[str, Any]:
+            versions.append(body["metadata"]["resourceVersion"])
             answer = pod("p")
             answer["metadata"]["resourceVersion"] = "11"
             answer["status"] = body["status"]
             return answer
 
     cached: list[str] = []
+    versions: list[str] = []
     store = ClaimStore(Kube(), lambda found: cached.append(found["metadata"]["resourceVersion"]))  # type: ignore[arg-type]
     spec = {"containers": [{"name": "c", "resources": {"requests": {"example.com/gpu": "1"}}}]}
-    store.report({**pod("p"), "spec": spec}, {"example.com/gpu": "class"})
-    store.withdraw(pod("p"))
+    before = {**pod("p"), "spec": spec}
+    before["metadata"] = {**before["metadata"], "resourceVersion": "10"}
+    store.report(before, {"example.com/gpu": "class"})
+    store.withdraw(before)
     assert cached == ["11", "11"]
+    assert versions == ["10", "10"], "no other process has written the pod since"
