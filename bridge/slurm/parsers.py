@@ -1,7 +1,6 @@
 """Readers and writers of the JSON of slurmrestd, for the fields that podbridge uses, in the formats of all versions.
 
-A number may be ``5``, ``"5"``, ``{"set": true, "infinite": false, "number": 5}``, -1 or null; a list may be a list or a
-text with commas; a state may be one word or several. Unknown fields are ignored, missing ones are read as unset.
+Unknown fields are ignored, missing ones are read as unset. :mod:`bridge.slurm.slurm_values` reads single values.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
-from bridge.errors import SlurmError, SlurmRefusedError
+from bridge.errors import SlurmRefusedError
 from bridge.slurm import allotments, components, hostlist, link
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import ApiVersion, Job, JobRequest, JsonObject, Node, Partition
+from bridge.slurm.slurm_values import exit_code, hosts_of, job_id, name_of, number, states, text, time_of, words
 
 PLACEHOLDER_SCRIPT = """\
 #!/bin/sh
@@ -25,8 +25,6 @@ PLACEHOLDER_SCRIPT = """\
 exec sleep 2147483647
 """
 _COMPONENT = re.compile(r"([0-9]{1,18})\+([0-9]{1,9})", re.ASCII)
-LATEST = 253402300799
-"""The last second of the year 9999, since 1970."""
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
@@ -164,7 +162,7 @@ def read_job(obj: JsonObject, own_user: str = "", *, all_nodes: bool = False) ->
     if job_link is None and own_user and user == own_user:
         job_link = link.decode(text(obj.get("comment")))
     reason = text(obj.get("state_reason"))
-    nodes = _hosts(text(obj.get("nodes"))) if job_link or all_nodes else ()
+    nodes = hosts_of(text(obj.get("nodes"))) if job_link or all_nodes else ()
     number_of_job, array = job_id(obj), int(number(obj.get("array_job_id")))
     return Job(
         job_id=number_of_job,
@@ -176,11 +174,11 @@ def read_job(obj: JsonObject, own_user: str = "", *, all_nodes: bool = False) ->
         name=text(obj.get("name")),
         partition=text(obj.get("partition")),
         user_name=user,
-        submit_time=_time(obj.get("submit_time")),
-        start_time=_time(obj.get("start_time")),
+        submit_time=time_of(obj.get("submit_time")),
+        start_time=time_of(obj.get("start_time")),
         time_limit=int(number(obj.get("time_limit"))),
         restarts=int(number(obj.get("restart_cnt"))),
-        exit_code=_exit_code(obj.get("exit_code")),
+        exit_code=exit_code(obj.get("exit_code")),
         excluded=sys.intern(text(obj.get("excluded_nodes"))) if job_link else "",
         priority=int(number(obj.get("priority"))),
         # the job with the id of the array got it at the submission, as any other job
@@ -189,7 +187,7 @@ def read_job(obj: JsonObject, own_user: str = "", *, all_nodes: bool = False) ->
         # an external job has no script, so no node that it must keep
         batch_host=text(obj.get("batch_host")) if nodes and obj.get("batch_flag") else "",
         request=_request(obj) if job_link else None,
-        end_time=_time(obj.get("end_time")),
+        end_time=time_of(obj.get("end_time")),
     )
 
 
@@ -218,7 +216,7 @@ def read_component(obj: JsonObject, own_user: str = "", *, all_nodes: bool = Fal
 def read_node(obj: JsonObject) -> Node:
     """Read one node; raises ``ValueError`` if it has no name."""
     return Node(
-        name=_name(obj),
+        name=name_of(obj),
         states=states(obj.get("state"), obj.get("state_flags")),
         reason=text(obj.get("reason")),
         cpus=int(number(obj.get("cpus"))),
@@ -241,8 +239,8 @@ def read_partition(obj: JsonObject) -> Partition:
     defaults = each if isinstance(each := obj.get("defaults"), dict) else {}
     longest = limits.get("time") if isinstance(limits, dict) else obj.get("max_time_limit")
     return Partition(
-        name=_name(obj),
-        nodes=_hosts(text(configured)),
+        name=name_of(obj),
+        nodes=hosts_of(text(configured)),
         default="DEFAULT" in states(obj.get("flags")),
         max_minutes=int(number(longest)),
         default_memory=any(number(defaults.get(f"partition_memory_per_{per}")) for per in ("cpu", "node")),
@@ -285,69 +283,3 @@ def read_states(entries: Iterable[JsonObject]) -> dict[int, frozenset[str]]:
 def _shared(states_of_job: frozenset[str]) -> frozenset[str]:
     """Return the same object for equal states, so that the lists of two polls are compared by identity."""
     return states_of_job
-
-
-def job_id(obj: JsonObject) -> int:
-    """Read a plain job id; raises ``ValueError`` if there is none."""
-    value = obj.get("job_id")
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise ValueError(f"not a job id: {value!r}")
-    return value
-
-
-def text(value: object) -> str:
-    """Read a text; other values, and Slurm's ``(null)``, are read as empty."""
-    return value if isinstance(value, str) and value != "(null)" else ""
-
-
-def words(value: object) -> tuple[str, ...]:
-    """Read a list of words, or words in a text with commas."""
-    items = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
-    return tuple(item.strip() for item in items if isinstance(item, str) and item.strip())
-
-
-def states(*values: object) -> frozenset[str]:
-    """Read states and flags, in capitals for every version."""
-    return frozenset(word.upper() for value in values for word in words(value))
-
-
-def number(value: object) -> float:
-    """Read a number; unset, infinite and negative numbers (infinite in 22.05) are read as 0."""
-    if isinstance(value, dict):
-        value = value.get("number") if value.get("set") is True and value.get("infinite") is not True else 0
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return 0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
-        return 0
-    return value
-
-
-def _time(value: object) -> float:
-    """Read a time in seconds since 1970; one after the year 9999, which Python cannot format, is read as 0."""
-    seconds = number(value)
-    return seconds if seconds <= LATEST else 0
-
-
-def _exit_code(value: object) -> int:
-    if isinstance(value, dict):
-        return int(number(value.get("return_code")))
-    return int(number(value)) >> 8  # 22.05 returns the status of wait()
-
-
-def _name(obj: JsonObject) -> str:
-    name = text(obj.get("name"))
-    if not name:
-        raise ValueError("no name")
-    return name
-
-
-def _hosts(value: str) -> tuple[str, ...]:
-    try:
-        return hostlist.expand(value)
-    except SlurmError:
-        return ()

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from bridge.clock import Clock, SystemClock
 from bridge.config.hub import Config
 from bridge.errors import SlurmError, SlurmFederationError, SlurmRefusedError, SlurmUnavailableError
-from bridge.slurm import components, hostlist, job_resources, parsers, slurm_answers
+from bridge.slurm import components, hostlist, job_resources, parsers, slurm_answers, slurm_values
 from bridge.slurm.auth import TokenSource, claims
 from bridge.slurm.cancelling import Cancellations
 from bridge.slurm.external_nodes import ExternalNode, conf_line
@@ -137,7 +137,7 @@ class SlurmClient:
     def server_time(self) -> int:
         """Return the time of slurmctld in seconds since the epoch (``diag``). 3 to 7 kB, 4 ms."""
         statistics = self._call("diag", "GET", "diag").get("statistics")
-        now = parsers.number(statistics.get("req_time")) if isinstance(statistics, dict) else 0
+        now = slurm_values.number(statistics.get("req_time")) if isinstance(statistics, dict) else 0
         if not now:
             raise SlurmUnavailableError("diag: slurmrestd's answer has no time")
         return int(now)
@@ -236,7 +236,7 @@ class SlurmClient:
         """
         data = self._list(f"?update_time={moment}" + ("&flags=MIXED" if self.version.numbers else ""))
         # from v0.0.39 on, the answer without changes is 200 with an empty list and no last_update
-        if not data or (not data["jobs"] and not parsers.number(data.get("last_update"))):
+        if not data or (not data["jobs"] and not slurm_values.number(data.get("last_update"))):
             return None
         return self._read_jobs(data)
 
@@ -343,14 +343,14 @@ class SlurmClient:
                 # same unless the partitions have changed too
                 moment = 0
             else:
-                if not data or (not data["nodes"] and not parsers.number(data.get("last_update"))):
+                if not data or (not data["nodes"] and not slurm_values.number(data.get("last_update"))):
                     return None
                 if not self.version.numbers:
                     moment = 0
         # the clock of slurmctld, read before the nodes: no change is missed
         now = 0 if self.version.numbers else self.server_time()
         data = data if moment else self._call("nodes", "GET", "nodes")
-        return _read_all(data["nodes"], parsers.read_node), now or int(parsers.number(data.get("last_update")))
+        return _read_all(data["nodes"], parsers.read_node), now or int(slurm_values.number(data.get("last_update")))
 
     def partitions(self) -> list[Partition]:
         """Return all partitions. 1 to 3 kB a partition, 4 ms. A single partition is always the default one."""

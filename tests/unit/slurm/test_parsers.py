@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import SlurmRefusedError
-from bridge.slurm import parsers
+from bridge.slurm import parsers, slurm_values
 from bridge.slurm.link import encode
 from bridge.slurm.models import JobLink, JobRequest, Partition, PodRef
 from bridge.slurm.versions import VERSIONS
@@ -171,7 +171,7 @@ NO_NUMBERS = (
     ("value", "expected"), [(5, 5), ("5", 5), (number(5), 5), *((value, 0) for value in NO_NUMBERS)]
 )
 def test_numbers(value: object, expected: float) -> None:
-    assert parsers.number(value) == expected
+    assert slurm_values.number(value) == expected
 
 
 def test_array_jobs_are_left_out_of_the_list_of_states() -> None:
