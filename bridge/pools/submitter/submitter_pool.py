@@ -182,6 +182,7 @@ class SubmitterPool:
         job, folder = pod["metadata"]["uid"], self._folder
         status = self._client.cancel(job, CancelMessage(grace=grace, forget=forget)).status
         if status is None:
+            # no event is newer than this answer: the site refuses later submissions of the job
             self._apply_absence(job, self._clock.monotonic(), folder)
         return status
 

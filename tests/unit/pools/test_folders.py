@@ -155,3 +155,30 @@ def test_an_answer_from_before_another_folder_was_chosen_does_not_count() -> Non
     sites.pool._client.snapshot = snapshot
     sites.work()
     assert sites.pool.complete_at() is None
+
+
+@pytest.mark.parametrize(("request_of", "stays"), [("cancel", False), ("status", True)])
+def test_an_event_may_be_newer_than_an_answer_but_not_than_that_to_a_cancellation(request_of: str, stays: bool) -> None:
+    """A site refuses later submissions of a job that it does not know when it is cancelled."""
+    sites = Sites("f1")
+    sites.jobs["f1"].append("uid-1")
+    sites.announce("f1")
+    sites.work()
+    answer = sites._answer
+
+    def after_an_event(kind: str, data: bytes) -> bytes:
+        sites.clock.advance(1)
+        event = Event(pool="alpha", submitter="host-f1", folder="f1", sequence=1, status=job("uid-1", "ended"))
+        sites.link.publish(SUBJECTS.event, pack(event))
+        sites.clock.advance(1)
+        sites.jobs["f1"].clear()
+        return answer(kind, data)
+
+    sites._answer = after_an_event  # type: ignore[method-assign]
+    ask = (
+        (lambda: sites.pool.cancel(pod("uid-1"), 0))
+        if request_of == "cancel"
+        else lambda: sites.pool.status(pod("uid-1"))
+    )
+    assert ask() is None
+    assert ("uid-1" in sites.pool.jobs()) is stays
