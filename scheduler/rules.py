@@ -384,12 +384,7 @@ def pending_text(job: Job, waited: float, now: float) -> str:
     """
     if waited < (TELL_AFTER if job.reason else TELL_UNKNOWN_AFTER):
         return ""
-    partition = f" in partition {job.partition}" if job.partition else ""
-    reason = job.reason or "its reason has not been read yet"
-    start = f", estimated start {start}" if (start := job_words.expected_start(job, now)) else ""
-    state = "suspended" if "SUSPENDED" in job.states else "pending"
-    asks = f"; it asks for {amounts}" if (amounts := job_words.amounts(job.request)) else ""
-    return f"Slurm job {job.job_id} is {state}{partition}: {reason}{start}{asks}"
+    return job_words.waiting(job, now)
 
 
 def set_condition(view: SchedulerView, pod: Pod, state: PodState, reason: str, message: str) -> SetCondition | None:

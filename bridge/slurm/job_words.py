@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from bridge import clock
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job
 
+_WAITING = re.compile(r"Slurm job [0-9]+ is (?:pending|suspended)(?: in partition [^:]*)?: ([A-Za-z_]+)(?=[,;]|$)")
 UNLIMITED = 300 * 86400
 """Seconds: Slurm counts a job without a time limit as one of a year, so a later start says nothing."""
 
@@ -28,6 +31,22 @@ def minutes(number: float) -> str:
     """Return a time in minutes as Slurm writes it: ``1-02:30:00``, ``00:45:00``."""
     days, rest = divmod(int(number), 1440)
     return f"{f'{days}-' if days else ''}{rest // 60:02}:{rest % 60:02}:00"
+
+
+def waiting(job: Job, now: float) -> str:
+    """Return the message of the condition of a pod whose job waits, at ``now`` (seconds since 1970)."""
+    partition = f" in partition {job.partition}" if job.partition else ""
+    reason = job.reason or "its reason has not been read yet"
+    start = f", estimated start {start}" if (start := expected_start(job, now)) else ""
+    state = "suspended" if "SUSPENDED" in job.states else "pending"
+    asks = f"; it asks for {given}" if (given := amounts(job.request)) else ""
+    return f"Slurm job {job.job_id} is {state}{partition}: {reason}{start}{asks}"
+
+
+def waiting_reason(message: str) -> str:
+    """Return Slurm's reason from a message of :func:`waiting`; empty if it has none."""
+    match = _WAITING.match(message)
+    return match[1] if match is not None else ""
 
 
 def expected_start(job: Job, now: float) -> str:

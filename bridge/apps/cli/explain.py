@@ -228,14 +228,13 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
         asks = f"; it asks for {amounts}" if (amounts := job_words.amounts(job.request)) else ""
         return f"its Slurm job is pending: {job.reason or 'no reason yet'}{asks}", step
     text = view.message or wait_reasons.meaning(view.reason)
-    step = wait_reasons.next_step(view.reason, **place, job=number or "")
+    step = wait_reasons.next_step(view.reason, job_words.waiting_reason(text), **place, job=number or "")
     if view.reason == "SlurmRefused" and (advice := _partition_advice(pod, session)):
         return f"pending: {view.reason}: {text}", advice
     if view.reason == "Unschedulable" and (advice := _pool_advice(pod, session)):
         return f"pending: {view.reason}: {text}", advice
     if view.reason == "SlurmPending":
-        text = f"its Slurm job is pending: {text}"
-        return text, step if session.reads_slurm else "podbridge explain pod {pod} -n {namespace}".format(**place)
+        return f"its Slurm job is pending: {text}", step
     return f"pending: {view.reason}: {text}", step
 
 

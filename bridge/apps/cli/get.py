@@ -15,8 +15,7 @@ from bridge import names
 from bridge.apps.cli import output, queues, watching
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.session import SLURM, CommandSession
-from bridge.apps.view import node_view, owner_view, pod_view
-from bridge.apps.view.job_view import records
+from bridge.apps.view import job_view, node_view, owner_view, pod_view
 from bridge.errors import BridgeError
 from bridge.kube.discovery import is_served
 from bridge.kube.resources import PODS
@@ -191,8 +190,9 @@ def workload_records(session: CommandSession, namespace: str | None, selector: s
     result = []
     for kind in owner_view.LISTED:
         for resource in filter(lambda each: is_served(session.kube, each), kind.resources):
-            manifests = session.listed(resource.path(namespace), labelSelector=selector)
-            result += owner_view.records(kind, manifests, all_pods)
+            path = resource.path(namespace)
+            manifests = session.attempt(f"{kind.title}s", lambda p=path: session.listed(p, labelSelector=selector))  # type: ignore[misc]
+            result += owner_view.records(kind, manifests or [], all_pods)
     return [{**record, "age": output.age(record["created"])} for record in result]
 
 
@@ -203,10 +203,12 @@ def job_records(session: CommandSession, namespace: str | None, *, ended: bool) 
     ``ended``: see :func:`bridge.apps.cli.job_records.records`. Nodes that cannot be read are noted: their names in
     Slurm are missing then, and not all problems are found.
     """
-    jobs = session.jobs
+    jobs = session.attempt(SLURM, lambda: session.jobs)
+    if jobs is None:
+        return job_view.of_pods(session.pods(namespace))
     nodes = [node for node in (session.attempt("nodes", session.nodes) or []) if not pool_selection.is_virtual(node)]
     slurm_names = {node["metadata"]["name"]: slurm_name(node) for node in nodes if session.config.slurm_rest_api}
-    return records(jobs, session.pods(namespace), slurm_names, namespace, ended=ended)
+    return job_view.records(jobs, session.pods(namespace), slurm_names, namespace, ended=ended)
 
 
 def node_records(session: CommandSession, selector: str) -> list[dict[str, Any]]:

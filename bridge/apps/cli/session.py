@@ -49,6 +49,11 @@ class CommandSession:
         self.kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=4)
         self.slurm = SlurmClient(self.config, jwt_source(self.config), pool_size=4)
 
+    @property
+    def has_file(self) -> bool:
+        """Whether the configuration is that of a file, as podbridge itself has it."""
+        return self._connection.config is not None
+
     def hurry(self, seconds: float) -> None:
         """Wait at most ``seconds`` for each answer of Kubernetes and of Slurm."""
         self.kube = self.kube.hurried(seconds)

@@ -15,7 +15,7 @@ from bridge import __version__
 from bridge.apps.cli import output
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.get import job_records, pool_records
-from bridge.apps.cli.session import CommandSession
+from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.apps.view import node_view, pod_view
 from bridge.apps.view.pod_view import PodView
 from bridge.clock import duration
@@ -51,21 +51,25 @@ def run(connection: ConnectionOptions, form: str, *, once: bool, interval: float
 
 def read(session: CommandSession) -> dict[str, Any]:
     """Return the state: counts of pods and jobs, the use of nodes and pools, and the pods that have waited longest."""
-    jobs = session.jobs  # before the pods: the job of a new pod is not missing
-    listed = session.pods(None)
+    # before the pods: the job of a new pod is not missing
+    jobs = session.attempt(SLURM, lambda: session.jobs) or []
+    listed = session.attempt("pods of all namespaces", lambda: session.pods(None))
+    namespace = None if listed is not None else session.namespace
+    listed = session.pods(namespace) if listed is None else listed
     views = [pod_view.of(pod) for pod in listed]
     waiting = [view for view in views if view.state == pod_view.WAITING]
-    records = job_records(session, None, ended=False)
+    records = job_records(session, namespace, ended=False)
     return {
         "version": __version__,
         "kubernetes": session.kube.server,
-        "slurm": session.slurm.slurm_release if session.config.slurm_rest_api else None,
+        "slurm": session.slurm.slurm_release if session.config.slurm_rest_api and session.knows_slurm else None,
         "pods": dict(Counter(pod_view.phase(pod) or "Unknown" for pod in listed)),
         "waiting": dict(Counter(view.reason for view in waiting).most_common()),
         "jobs": dict(Counter("+".join(sorted(job.states)) for job in jobs).most_common()),
         "problems": [{"job": each["job"], "problem": each["problem"]} for each in records if each["problem"]],
-        "nodes": _nodes(session, views),
-        "pools": pool_records(session, ""),
+        "nodes": (session.attempt("nodes", lambda: _nodes(session, views)) or []) if session.knows_slurm else [],
+        "pools": session.attempt("pools", lambda: pool_records(session, "")) or [],
+        "not_read": session.gaps,
         "oldest": [_waiting(view) for view in sorted(waiting, key=lambda view: view.times.created)[:WAITING]],
     }
 
@@ -80,6 +84,8 @@ def text(state: dict[str, Any]) -> str:
         summary.append(f"Waiting  {_counts(state['waiting'])}")
     summary.append(f"Jobs     {_counts(state['jobs'])}")
     blocks.append("\n".join(summary))
+    if state["not_read"]:
+        blocks.append("\n".join(["Not read", *(output.printable(f"  {gap}") for gap in state["not_read"])]))
     if state["problems"]:
         lines = [output.printable(f"job {each['job'] or '-'}: {each['problem']}") for each in state["problems"]]
         blocks.append("\n".join(["Problems (podbridge get jobs)", *lines]))

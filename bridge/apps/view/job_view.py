@@ -57,6 +57,25 @@ def records(
     ]
 
 
+def of_pods(all_pods: Iterable[pods.Pod]) -> list[Record]:
+    """Return a record for each job that a pod names, for a user who may not read Slurm: it has what the hub wrote."""
+    by_job: dict[int, list[pods.Pod]] = {}
+    for pod in all_pods:
+        if (job_id := pods.job_id(pod)) is not None and not pods.is_finished(pod):
+            by_job.setdefault(job_id, []).append(pod)
+    result = []
+    for job_id, members in sorted(by_job.items()):
+        views = [pod_view.of(pod) for pod in members]
+        record = _of_pod(members[0], "") | {"job": job_id, "pods": ",".join(map(pods.key, members))}
+        waiting = next((view for view in views if view.state == pod_view.WAITING), None)
+        if waiting is not None:
+            record["reason"] = job_words.waiting_reason(waiting.message) or waiting.reason
+        record["phase"] = ",".join(sorted({pod_view.phase(pod) for pod in members}))
+        record["pod_node"] = ",".join(sorted({view.node for view in views if view.node}))
+        result.append(record)
+    return result
+
+
 def _of_job(
     job: Job, link: JobLink, refs: list[PodRef], by_uid: Mapping[str, pods.Pod], slurm_names: Mapping[str, str]
 ) -> Record:

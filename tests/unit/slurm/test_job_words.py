@@ -40,6 +40,19 @@ def test_a_start_in_a_year_is_unknown(start, text):
     assert job_words.expected_start(Job(1, frozenset({"PENDING"}), start_time=start), NOW) == text
 
 
+@pytest.mark.parametrize("partition", ["", "main", "main,gpu"])
+@pytest.mark.parametrize("start", [0.0, NOW + 60, NOW + 365 * 86400])
+@pytest.mark.parametrize("asks", [None, Allotment(1, 512000)])
+@pytest.mark.parametrize("reason", ["", "Resources", "JobHeldUser", "launch_failed_requeued_held"])
+def test_the_reason_is_read_from_the_message_that_says_it(partition, start, asks, reason):
+    job = Job(7, frozenset({"PENDING"}), reason=reason, partition=partition, start_time=start, request=asks)
+    assert job_words.waiting_reason(job_words.waiting(job, NOW)) == reason
+
+
+def test_other_messages_have_no_reason_of_slurm():
+    assert job_words.waiting_reason("no node fits: 4 too little cpu") == ""
+
+
 @pytest.mark.parametrize(("minutes", "text"), [(5, "00:05:00"), (90.9, "01:30:00"), (1530, "1-01:30:00")])
 def test_minutes_are_written_as_slurm_writes_them(minutes, text):
     assert job_words.minutes(minutes) == text

@@ -19,7 +19,7 @@ from bridge.apps.cli.session import CommandSession
 from bridge.clock import duration, parse_rfc3339
 from bridge.config import policies
 from bridge.config.hub import jwt_source
-from bridge.errors import BridgeError, KubeNotFoundError, SlurmUnavailableError
+from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError, SlurmUnavailableError
 from bridge.kube.resources import LEASES, NAMESPACES
 from bridge.slurm.models import Partition
 
@@ -103,7 +103,12 @@ def findings(connection: ConnectionOptions) -> Iterator[Finding]:
             if isinstance(error, SlurmUnavailableError):
                 # the checks that follow do not wait for it again: they run as without a Slurm
                 session.config = session.config.model_copy(update={"slurm_rest_api": ""})
-            yield Finding("FAIL", what, str(error), error.hint or "check that it runs and that its address is correct")
+            if isinstance(error, KubeForbiddenError):
+                call = str(error).partition(": Forbidden")[0]
+                yield Finding("warn", what, f"this user may not: {call}", "run it as an administrator")
+            else:
+                fix = error.hint or "check that it runs and that its address is correct"
+                yield Finding("FAIL", what, str(error), fix)
 
 
 def _kubernetes(session: CommandSession) -> Iterator[Finding]:
@@ -172,7 +177,12 @@ def _leases(session: CommandSession) -> Iterator[Finding]:
 def _token(session: CommandSession) -> Iterator[Finding]:
     if jwt_source(session.config) is None:
         fix = "set SLURM_JWT_FILE or slurm.jwtFile; scontrol token creates one"
-        yield Finding("FAIL", "Slurm token", "not configured", fix)
+        if session.has_file:
+            yield Finding("FAIL", "Slurm token", "not configured", fix)
+            return
+        # the configuration of podbridge may have one that this user does not see
+        session.config = session.config.model_copy(update={"slurm_rest_api": ""})
+        yield Finding("warn", "Slurm token", "this user has none, so Slurm is not checked", fix)
         return
     left = session.slurm.token_expires_in()
     if left is None:
@@ -186,6 +196,8 @@ def _token(session: CommandSession) -> Iterator[Finding]:
 
 
 def _slurm(session: CommandSession) -> Iterator[Finding]:
+    if not session.config.slurm_rest_api:
+        return
     version = session.slurm.version
     session.slurm.ping()
     yield Finding("ok", "Slurm", f"{session.config.slurm_rest_api} Slurm {session.slurm.slurm_release}, {version.name}")

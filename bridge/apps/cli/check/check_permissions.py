@@ -131,8 +131,8 @@ def _of_this_user(session: CommandSession) -> Iterator[Finding]:
 
     namespace = session.config.leader_election.namespace
     if missing := _missing(session, PARTS, allowed):
-        text = f"no service account of podbridge is visible in namespace {namespace}"
-        yield Finding("warn", WHAT, f"{text}, and this user lacks: {_text(missing)}", FIX)
+        text = f"no service account of podbridge is visible in namespace {namespace}, and this user lacks: "
+        yield Finding("warn", WHAT, text + _text(missing), f"run it as an administrator; {FIX}")
     else:
         yield Finding("ok", WHAT, "this user has those of all parts")
 

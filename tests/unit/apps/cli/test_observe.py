@@ -142,14 +142,21 @@ def test_the_last_events_are_in_the_order_of_time():
 
 def test_top_shows_counts_and_problems():
     state = {"version": "1", "kubernetes": "k", "slurm": None, "pods": {"Running": 2}, "waiting": {}, "jobs": {}}
-    state |= {"problems": [{"job": 7, "problem": "p"}], "nodes": [], "pools": [], "oldest": []}
+    state |= {
+        "problems": [{"job": 7, "problem": "p"}],
+        "nodes": [],
+        "pools": [],
+        "oldest": [],
+        "not_read": ["Slurm: no token"],
+    }
     lines = top.text(state).splitlines()
-    assert lines[2:] == ["Pods     2 Running", "Jobs     none", "", "Problems (podbridge get jobs)", "job 7: p"]
+    counts, gap = ["Pods     2 Running", "Jobs     none"], ["", "Not read", "  Slurm: no token"]
+    assert lines[2:] == [*counts, *gap, "", "Problems (podbridge get jobs)", "job 7: p"]
 
 
 def test_top_continues_after_an_api_server_that_does_not_answer(capsys, monkeypatch):
     state = {"version": "1", "kubernetes": "k", "slurm": None, "pods": {"Running": 2}, "waiting": {}, "jobs": {}}
-    state |= {"problems": [], "nodes": [], "pools": [], "oldest": []}
+    state |= {"problems": [], "nodes": [], "pools": [], "oldest": [], "not_read": []}
     answers, calls = iter([KubeUnavailableError("no answer"), state]), []
 
     class Session:

@@ -148,3 +148,14 @@ def test_a_report_on_a_job_whose_id_an_earlier_job_had():
     )
     report = explain_objects.job(session, "7")
     assert report["pods"] == ["hpc/new"] and any("hpc/old has the id of this job" in each for each in report["problem"])
+
+
+def test_without_slurm_the_jobs_are_those_that_pods_name_with_what_the_hub_wrote():
+    message = "Slurm job 7 is pending in partition main: Resources; it asks for 1 CPU, 1 GiB"
+    waits = pod(phase="Pending", uid="w")
+    condition = {"type": "PodScheduled", "status": "False", "reason": "SlurmPending", "message": message}
+    waits["status"]["conditions"] = [condition]
+    gone = pod("node-0", label="9", phase="Succeeded", uid="g")
+    first, second = job_view.of_pods([waits, pod("node-0", label="8", uid="r", name="r"), gone])
+    assert (first["job"], first["pods"], first["reason"], first["phase"]) == (7, "ns/p", "Resources", "Pending")
+    assert (second["job"], second["pods"], second["pod_node"], second["state"]) == (8, "ns/r", "node-0", "")
