@@ -291,6 +291,15 @@ def test_a_job_whose_pods_are_all_unknown_is_looked_into():
     assert look([pod("u2", job=6)], snapshot(known(6, "RUNNING", "u1", "u2"))) == []
 
 
+def test_a_job_that_a_waiting_pod_is_about_to_get_does_not_hide_the_orphans_after_it():
+    orphans = [known(job_id, "RUNNING", f"gone-{job_id}") for job_id in (4, 9)]
+    awaited = known(6, "RUNNING", "u2")
+    assert [type(action) for action in look([pod("u2", job=6)], snapshot(orphans[0], awaited, orphans[1]))] == [
+        Orphan,
+        Orphan,
+    ]
+
+
 def member(uid, **more):
     the_pod = pod(uid, **more)
     the_pod["metadata"]["annotations"] = builders.group(2)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.script.settings import Flavor
-from bridge.site.batch import batch_user
+from bridge.site.batch import batch_user, slurm_flags
 from bridge.site.batch import slurm_text as text
 from bridge.site.batch.batch_interface import BatchJobRequest
 from bridge.site.batch.slurm import SlurmBatch
@@ -448,3 +448,23 @@ def test_a_number_that_is_no_user_is_an_error_of_the_job(tmp_path: Path, user: s
     folder.mkdir(parents=True)
     with pytest.raises(BatchError, match="allowed: 0 to 4294967294"):
         batch_user.hand_over(folder, ["sbatch", f"--uid={user}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2", 120),
+        ("10:30", 630),
+        ("2:03:04", 7384),
+        ("1-2", 93600),
+        ("1-2:03", 93780),
+        ("1-2:03:04", 93784),
+        ("0:10", 10),
+        ("0-0:1", 60),
+        ("0", float("inf")),
+        ("UNLIMITED", float("inf")),
+        ("1:2:3:4", float("inf")),
+    ],
+)
+def test_the_times_of_sbatch_are_read(text: str, seconds: float) -> None:
+    assert slurm_flags._seconds(text) == seconds

@@ -56,6 +56,8 @@ def test_node_selector():
         (expression("mem", "Gt", " 10"), False),
         (expression("mem", "Gt", "9" * 5000), False),
         (expression("mem", "Gt", "+010"), True),
+        (expression("mem", "Near", "16"), False),
+        (expression("other", "Gt", "10"), False),
         ({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}, True),
         ({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}, False),
         ({}, False),
