@@ -98,6 +98,8 @@ class Claims:
         self._table = config.device_classes
         self._clock = clock
         self._locks: dict[str, threading.Lock] = {}
+        """Locks of nodes; their own lock guards them."""
+        self._lock = threading.Lock()
 
     def add_to(self, request: JobRequest, members: Sequence[Pod]) -> JobRequest:
         """Return the job request of a pod or of a gang without a job, with the CPUs and gres of its claims.
@@ -191,7 +193,9 @@ class Claims:
         nodes = sorted({bind.node for bind in binds})  # every call locks several nodes in the same order
         with ExitStack() as locks:
             for node in nodes:
-                locks.enter_context(self._locks.setdefault(node, threading.Lock()))
+                with self._lock:
+                    lock = self._locks.setdefault(node, threading.Lock())
+                locks.enter_context(lock)
             devices_by_node = {node: self._store.devices(node) for node in nodes}
             # under the locks: another worker may just have allocated devices of these nodes
             taken = self._store.taken(device for devices in devices_by_node.values() for device in devices)

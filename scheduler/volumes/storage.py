@@ -70,7 +70,9 @@ class Storage:
         uid = obj["metadata"]["uid"]
         cached = self._derived.get(uid)
         if cached is None or cached[0] is not obj:
-            cached = self._derived[uid] = (obj, make(obj))
+            cached = (obj, make(obj))
+            with self._lock:
+                self._derived[uid] = cached
         value: T = cached[1]
         return value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -61,6 +62,8 @@ class InterlinkPool(PolledPool):
         )
         self._section, self._client, self._config = section, client, config
         self._submit_timeout = submit_timeout
+        self._lock = threading.Lock()
+        """Guards these two: an unfollowed job may have a request in progress."""
         self._unknown: dict[str, int] = {}
         self._undeleted: dict[str, int] = {}
         self._degraded = ""
@@ -110,16 +113,19 @@ class InterlinkPool(PolledPool):
         """Create the pod's job. If an earlier request, of any process, may have done so, look for the job first."""
         job = uid_of(pod)
         body = self._body(pod, objects)
-        may_exist = job in self._unknown or pods.has_intent(pod)
+        with self._lock:
+            may_exist = job in self._unknown or pods.has_intent(pod)
         if may_exist and (status_at_site := self.status(pod)) is not None:
-            self._unknown.pop(job, None)
+            self._known(job)
             return status_at_site
-        self._unknown.setdefault(job, 0)  # also while the request is in progress
+        with self._lock:
+            self._unknown.setdefault(job, 0)  # also while the request is in progress
         try:
             with POOL_REQUESTS.labels(self.name, "create", "error").count_exceptions():
                 job_id = self._client.create(body, job, self._submit_timeout)
         except ServerError as error:
-            count = self._unknown[job] = self._unknown.get(job, 0) + 1
+            with self._lock:
+                count = self._unknown[job] = self._unknown.get(job, 0) + 1
             if error.answered and (status_at_site := self.status(pod)) is not None:
                 return status_at_site
             is_last_attempt = count >= self._section.create_attempts
@@ -127,7 +133,7 @@ class InterlinkPool(PolledPool):
                 raise SiteRefusedError(str(error), reason="PluginRefused", retryable=not is_last_attempt) from error
             raise
         POOL_REQUESTS.labels(self.name, "create", "ok").inc()
-        self._unknown.pop(job, None)
+        self._known(job)
         metadata = pod["metadata"]
         status = JobStatus(
             job=job,
@@ -139,6 +145,11 @@ class InterlinkPool(PolledPool):
         )
         self.followed.record(status, self._clock.monotonic())
         return self.job(job) or status
+
+    def _known(self, job: str) -> None:
+        """Note that no submission of the job has an unknown outcome."""
+        with self._lock:
+            self._unknown.pop(job, None)
 
     def _body(self, pod: Pod, objects: Objects) -> RetrievedPodData | PodCreateRequests:
         if self._section.api == "server":
@@ -181,13 +192,15 @@ class InterlinkPool(PolledPool):
 
     def _may_skip(self, job: str, status: JobStatus) -> bool:
         """Whether the plugin has refused often enough to delete an ended job: nothing of it runs."""
-        self._undeleted[job] = self._undeleted.get(job, 0) + 1
-        return status.phase == "ended" and self._undeleted[job] >= self._section.create_attempts
+        with self._lock:
+            count = self._undeleted[job] = self._undeleted.get(job, 0) + 1
+        return status.phase == "ended" and count >= self._section.create_attempts
 
     def unfollow(self, job: str) -> None:
         """Remove all records of a job."""
-        self._unknown.pop(job, None)
-        self._undeleted.pop(job, None)
+        self._known(job)
+        with self._lock:
+            self._undeleted.pop(job, None)
         super().unfollow(job)
 
     def logs(self, pod: Pod, options: LogOptions) -> LogPieces:

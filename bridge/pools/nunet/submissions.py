@@ -36,26 +36,30 @@ class Submissions:
 
         ``word``: what the user had stated before it.
         """
-        earlier_word = self._words.get(uid)
-        # before the request: another caller must see it while it is in progress
-        self._words[uid] = word
+        with self._lock:
+            earlier_word = self._words.get(uid)
+            # before the request: another caller must see it while it is in progress
+            self._words[uid] = word
         try:
             yield
         except SiteError as error:
             if not isinstance(error, SiteUnknownOutcomeError):
-                self.forget(uid)
-                if earlier_word is not None:  # this one was not carried out, but an earlier one may have been
-                    self._words[uid] = earlier_word
+                with self._lock:
+                    self._words.pop(uid, None)
+                    if earlier_word is not None:  # this one was not carried out, but an earlier one may have been
+                        self._words[uid] = earlier_word
             raise
         self.forget(uid)
 
     def word(self, uid: str) -> str | None:
         """Return what the user had stated before the submission without an answer; ``None``: there is none."""
-        return self._words.get(uid)
+        with self._lock:
+            return self._words.get(uid)
 
     def forget(self, uid: str) -> None:
         """Remove what is recorded of a pod."""
-        self._words.pop(uid, None)
+        with self._lock:
+            self._words.pop(uid, None)
 
 
 @contextmanager
