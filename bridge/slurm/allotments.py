@@ -19,6 +19,7 @@ from bridge.gres_text import Gres
 from bridge.slurm import job_resources
 
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+_COUNTS = re.compile(r"\b(cpu|node)=([0-9]{1,9})")
 _MEMORY = re.compile(r"mem=([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGTP]?)")
 
 
@@ -75,18 +76,15 @@ def of_job(
     )
 
 
-@lru_cache(maxsize=1024)  # the jobs of one array or Job ask for the same
-def of_request(
-    cpus: int, nodes: int, tasks: int, requested: str, per_node: str, per_job: str, per_task: str
-) -> Allotment:
-    """Return what a job asks for; ``requested`` is ``tres_req_str``, which has the memory that Slurm adds itself."""
-    fields = {
-        "tres_alloc_str": requested,
-        "tres_per_node": per_node,
-        "tres_per_job": per_job,
-        "tres_per_task": per_task,
-    }
-    return of_job(cpus, nodes, tasks, fields)
+@lru_cache(maxsize=1024)  # the jobs of one array or Job ask for the same, and each list of jobs has them all
+def of_request(requested: str, per_node: str, per_job: str) -> Allotment:
+    """Return what a job asks for on all its nodes, from the fields of a job that podbridge has submitted.
+
+    ``requested`` is ``tres_req_str``, which has the memory that Slurm adds itself: ``cpu=1,mem=500G,node=1,billing=1``.
+    """
+    counts = {name: int(count) for name, count in _COUNTS.findall(requested)}
+    devices = {"tres_per_node": per_node, "tres_per_job": per_job}
+    return of_job(counts.get("cpu", 0), counts.get("node", 1), 1, {"tres_alloc_str": requested, **devices})
 
 
 def of_job_nodes(resources: object, details: object, cpus: float) -> tuple[tuple[str, Allotment], ...]:

@@ -186,15 +186,13 @@ def read_job(obj: JsonObject, own_user: str = "", *, all_nodes: bool = False) ->
         allotment=_allotment(obj) if nodes else None,
         # an external job has no script, so no node that it must keep
         batch_host=text(obj.get("batch_host")) if nodes and obj.get("batch_flag") else "",
-        request=_request(obj) if job_link else None,
+        request=allotments.of_request(
+            text(obj.get("tres_req_str")), text(obj.get("tres_per_node")), text(obj.get("tres_per_job"))
+        )
+        if job_link
+        else None,
         end_time=time_of(obj.get("end_time")),
     )
-
-
-def _request(obj: JsonObject) -> Allotment:
-    counts = (int(number(obj.get(key))) for key in ("cpus", "node_count", "tasks"))
-    fields = ("tres_req_str", "tres_per_node", "tres_per_job", "tres_per_task")
-    return allotments.of_request(*counts, *(text(obj.get(key)) for key in fields))
 
 
 def _allotment(obj: JsonObject) -> Allotment:

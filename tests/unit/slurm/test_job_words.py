@@ -24,8 +24,9 @@ def test_amounts(given, text):
 
 
 def test_a_request_has_the_memory_that_slurm_adds():
-    asks = of_request(1, 2, 2, "cpu=1,mem=500G,node=1,billing=1", "gres/gpu:2", "", "")
-    assert job_words.amounts(asks) == "1 CPU, 500 GiB, gpu:4"
+    asks = of_request("cpu=4,mem=500G,node=2,billing=1", "gres/gpu:2", "")
+    assert job_words.amounts(asks) == "4 CPUs, 500 GiB, gpu:4"
+    assert job_words.amounts(of_request("", "", "")) == ""
 
 
 @pytest.mark.parametrize(
