@@ -34,6 +34,8 @@ from scheduler.nodes import occupancy
 
 SLURM = "Slurm"
 """The name of Slurm in ``CommandSession.not_read``."""
+PATIENCE = 2.0
+"""Seconds within which Slurm must answer a small request, else a command goes on without it."""
 T = TypeVar("T")
 
 
@@ -57,9 +59,21 @@ class CommandSession:
     def hurry(self, seconds: float) -> None:
         """Wait at most ``seconds`` for each answer of Kubernetes and of Slurm."""
         self.kube = self.kube.hurried(seconds)
+        self.slurm = self._hurried_slurm(seconds)
+
+    def _hurried_slurm(self, seconds: float) -> SlurmClient:
         limits = self.config.slurm.model_copy(update={"connect_timeout": seconds, "read_timeout": seconds})
         config = self.config.model_copy(update={"slurm": limits})
-        self.slurm = SlurmClient(config, jwt_source(config), pool_size=4)
+        return SlurmClient(config, jwt_source(config), pool_size=4)
+
+    @functools.cached_property
+    def slurm_answers(self) -> bool:
+        """True. Raises :class:`SlurmError` if Slurm does not answer a small request soon.
+
+        A list of many jobs may take longer than a user waits for a Slurm that does not answer at all.
+        """
+        self._hurried_slurm(PATIENCE).ping()
+        return True
 
     @functools.cached_property
     def not_read(self) -> dict[str, str]:
@@ -67,7 +81,12 @@ class CommandSession:
         return {}
 
     def attempt(self, what: str, read: Callable[[], T]) -> T | None:
-        """Return what ``read`` returns; if it fails, note the error in ``not_read`` and return ``None``."""
+        """Return what ``read`` returns; if it fails, note the error in ``not_read`` and return ``None``.
+
+        Slurm is not asked again once it has not answered: each time-out would take seconds.
+        """
+        if what == SLURM and SLURM in self.not_read:
+            return None
         try:
             return read()
         except BridgeError as error:
@@ -90,7 +109,7 @@ class CommandSession:
 
     def forget(self) -> None:
         """Read jobs and nodes again at the next access."""
-        for name in ("all_jobs", "jobs", "jobs_by_uid", "slurm_nodes", "not_read"):
+        for name in ("slurm_answers", "all_jobs", "jobs", "jobs_by_uid", "slurm_nodes", "not_read"):
             self.__dict__.pop(name, None)
 
     @functools.cached_property
@@ -108,7 +127,7 @@ class CommandSession:
         """All jobs of Slurm, sorted by id; empty without a colocated Slurm."""
         if not self.config.slurm_rest_api:
             return []
-        return sorted(self.slurm.jobs(all_nodes=True), key=lambda job: job.job_id)
+        return sorted(self.slurm.jobs(all_nodes=True), key=lambda job: job.job_id) if self.slurm_answers else []
 
     @functools.cached_property
     def jobs(self) -> list[Job]:
@@ -125,7 +144,7 @@ class CommandSession:
         """Slurm's nodes by name; empty without a colocated Slurm."""
         if not self.config.slurm_rest_api:
             return {}
-        return {node.name: node for node in self.slurm.nodes()}
+        return {node.name: node for node in self.slurm.nodes()} if self.slurm_answers else {}
 
     def listed(self, path: str, **selectors: str) -> list[dict[str, Any]]:
         """List objects. ``selectors`` are parameters of the API, as ``labelSelector``; an empty one is not sent."""

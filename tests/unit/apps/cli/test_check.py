@@ -64,6 +64,7 @@ class Kube:
 def session(kube, **config):
     slurm = SimpleNamespace(server_time=lambda: int(time.time()))
     made = object.__new__(CommandSession)
+    made.slurm_answers = True
     made.kube, made.slurm, made.config = kube, slurm, Config.model_validate(config)
     return made
 

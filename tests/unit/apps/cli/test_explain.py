@@ -44,6 +44,8 @@ class Session(CommandSession):
 
     cluster = "c"
 
+    slurm_answers = True
+
     def __init__(self, pods, jobs=()):
         def get(path, params=None):
             return {"items": pods if path == "/api/v1/namespaces/hpc/pods" else []}

@@ -1,5 +1,6 @@
 """Commands for users print what they know if Slurm, nodes or Events cannot be read, and say what is missing."""
 
+import functools
 import json
 
 import pytest
@@ -8,7 +9,7 @@ from click.testing import CliRunner
 from bridge import names
 from bridge.apps.cli import explain_objects, get, watching
 from bridge.apps.cli.main import cli
-from bridge.apps.cli.session import CommandSession
+from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.config.hub import Config
 from bridge.errors import BridgeError, KubeForbiddenError, SlurmUnavailableError
 from bridge.slurm.models import Job, JobLink, PodRef
@@ -54,6 +55,8 @@ class Slurm:
 
 
 class Session(CommandSession):
+    slurm_answers = True
+
     def __init__(self, slurm, cluster):
         self.config, self.kube, self.slurm = Config(), Kube(), slurm
         if cluster:
@@ -145,3 +148,21 @@ def test_an_object_that_is_deleted_while_it_is_explained_does_not_exist(kind, na
     session.kube.get = lambda path, params=None: {"items": [items[path].pop()] if items.get(path) else []}
     with pytest.raises(BridgeError, match=f"{kind} {name}"):
         getattr(explain_objects, kind)(session, name)
+
+
+def test_a_slurm_that_does_not_answer_is_asked_once():
+    asked = []
+
+    class Hangs(Session):
+        @functools.cached_property
+        def slurm_answers(self):
+            asked.append("ping")
+            raise SlurmUnavailableError("ping: no answer from slurmrestd: timed out")
+
+    session = Hangs(Slurm(answers=True), "c")
+    assert session.attempt(SLURM, lambda: session.all_jobs) is None
+    assert session.attempt(SLURM, lambda: session.slurm_nodes) is None
+    assert (asked, session.knows_slurm) == (["ping"], False)
+    session.forget()
+    assert session.attempt(SLURM, lambda: session.all_jobs) is None
+    assert asked == ["ping", "ping"]

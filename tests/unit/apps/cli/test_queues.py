@@ -78,6 +78,8 @@ class Session(CommandSession):
 
     namespace = "team"
 
+    slurm_answers = True
+
     def __init__(self, kube):
         self.kube = kube
 
