@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 from bridge.errors import SlurmAuthError
+from bridge.telemetry import metrics
 
 _PREFIX = "SLURM_JWT="
 """Prefix in the output of ``scontrol token``, and in a file with this output."""
@@ -16,13 +17,15 @@ _PREFIX = "SLURM_JWT="
 class TokenSource:
     """A Slurm JWT: a constant, or a file that is read again when its time, size or inode changes.
 
-    ``user_name`` is the configured one, else that of the token (``sun``).
+    ``user_name`` is the configured one, else that of the token (``sun``). Each token that is read sets the metric of
+    its expiry time.
     """
 
     def __init__(self, source: Path | str | None, user_name: str | None = None) -> None:
         self._path = source if isinstance(source, Path) else None
         self._configured_name = user_name
         self._token = _clean(source) if isinstance(source, str) else ""
+        metrics.SLURM_TOKEN_EXPIRY.set(expiry(self._token) or 0)
         self._stamp: tuple[int, int, int] | None = None
         self._lock = threading.Lock()
 
@@ -57,6 +60,7 @@ class TokenSource:
             if stamp != self._stamp:
                 # the stamp is stored after it: a file that cannot be read is read again at the next request
                 self._token = _clean(path.read_text())
+                metrics.SLURM_TOKEN_EXPIRY.set(expiry(self._token) or 0)
                 self._stamp = stamp
         except (OSError, ValueError) as error:
             cause = error.strerror if isinstance(error, OSError) else "it is not text"
@@ -71,6 +75,12 @@ def claims(token: str) -> dict[str, object]:
     except (IndexError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def expiry(token: str) -> float | None:
+    """Return the time at which a JWT expires, in seconds since the epoch; ``None`` if the token has no such time."""
+    end = claims(token).get("exp")
+    return float(end) if isinstance(end, int | float) else None
 
 
 def _clean(text: str) -> str:

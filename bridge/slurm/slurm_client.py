@@ -18,7 +18,7 @@ from bridge.clock import Clock, SystemClock
 from bridge.config.hub import Config
 from bridge.errors import SlurmError, SlurmFederationError, SlurmRefusedError, SlurmUnavailableError
 from bridge.slurm import components, hostlist, job_resources, parsers, slurm_answers, slurm_values
-from bridge.slurm.auth import TokenSource, claims
+from bridge.slurm.auth import TokenSource, expiry
 from bridge.slurm.cancelling import Cancellations
 from bridge.slurm.external_nodes import ExternalNode, conf_line
 from bridge.slurm.job_resources import NodeResources
@@ -79,8 +79,8 @@ class SlurmClient:
 
     def token_expires_in(self) -> float | None:
         """Return the seconds until the token expires by the local clock; ``None`` if the token has no ``exp``."""
-        end = claims(self._tokens.token).get("exp")
-        return end - self._clock.time() if isinstance(end, int | float) else None
+        end = expiry(self._tokens.token)
+        return None if end is None else end - self._clock.time()
 
     @property
     def user_name(self) -> str:

@@ -59,6 +59,10 @@ LEADER = Gauge("podbridge_leader", "1 while this process is the leader.", ["name
 EVENTS_DROPPED = Counter(
     "podbridge_events_dropped_total", "Events dropped: too many queued, or refused by the API server."
 )
+SLURM_TOKEN_EXPIRY = Gauge(
+    "podbridge_slurm_token_expiry_timestamp_seconds",
+    "Expiry time of the token for slurmrestd; 0 without a token, or if it has none.",
+)
 SNAPSHOT_AGE = Gauge("podbridge_slurm_snapshot_age_seconds", "Age of the newest complete snapshot of Slurm.")
 SNAPSHOT_JOBS = Gauge(
     "podbridge_slurm_jobs",

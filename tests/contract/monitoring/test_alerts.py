@@ -23,6 +23,8 @@ NORMAL = {
     "podbridge_guarded_nodes": "2x75",
     'podbridge_slurm_nodes{state="idle"}': "2x75",
     'podbridge_slurm_snapshot_age_seconds{instance="a"}': "1x75",
+    'podbridge_slurm_token_expiry_timestamp_seconds{instance="a"}': "7776000x75",
+    'podbridge_slurm_token_expiry_timestamp_seconds{instance="b"}': "0x75",
     'podbridge_slurm_requests_total{endpoint="jobs", code="304"}': "0+600x75",
     'podbridge_scheduler_actions_total{action="submit", result="refused"}': "0+6x75",
     'podbridge_scheduler_pods{waiting_for="submit"}': "5x75",
@@ -63,6 +65,7 @@ FAULTS = {
     "PodbridgeNodesUnguarded": {"podbridge_guarded_nodes": "0x75"},
     "PodbridgeSlurmSilent": {'podbridge_slurm_snapshot_age_seconds{instance="a"}': "0+60x75"},
     "PodbridgeSlurmErrors": {'podbridge_slurm_requests_total{endpoint="jobs", code="500"}': "0+200x75"},
+    "PodbridgeSlurmTokenExpires": {'podbridge_slurm_token_expiry_timestamp_seconds{instance="a"}': "200000x75"},
     "PodbridgeSubmissionsStall": {
         'podbridge_scheduler_actions_total{action="submit", result="ok"}': "7x75",
         'podbridge_scheduler_actions_total{action="submit", result="refused"}': "0+60x75",

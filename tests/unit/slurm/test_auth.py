@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import SlurmAuthError
-from bridge.slurm.auth import TokenSource, claims
+from bridge.slurm.auth import TokenSource, claims, expiry
+from bridge.telemetry.metrics import SLURM_TOKEN_EXPIRY
 
 
 def jwt(**said: object) -> str:
@@ -53,6 +54,29 @@ def test_an_unchanged_file_is_read_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert tokens.token == "one"
     monkeypatch.setattr(Path, "read_text", lambda self: pytest.fail("read again"))
     assert tokens.token == "one"
+
+
+def test_the_metric_follows_the_token_that_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "jwt"
+    file.write_text(jwt(exp=1_900_000_000))
+    tokens = TokenSource(file)
+    assert SLURM_TOKEN_EXPIRY._value.get() == 0
+    for text, expected in (
+        (file.read_text(), 1_900_000_000),
+        (jwt(exp=2_000_000_000.5), 2_000_000_000.5),
+        ("opaque", 0),
+    ):
+        file.write_text(text)
+        assert tokens.token == text
+        assert SLURM_TOKEN_EXPIRY._value.get() == expected
+    TokenSource(jwt(exp=1_800_000_000))
+    assert SLURM_TOKEN_EXPIRY._value.get() == 1_800_000_000
+
+
+def test_a_token_without_a_time_never_expires() -> None:
+    assert expiry(jwt(sun="slurm")) is None
+    assert expiry(jwt(exp="tomorrow")) is None
+    assert expiry("opaque") is None
 
 
 def test_what_is_wrong_is_said_without_the_token(tmp_path: Path) -> None:

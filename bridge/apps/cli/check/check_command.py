@@ -192,7 +192,7 @@ def _token(session: CommandSession) -> Iterator[Finding]:
     else:
         soon = left <= 3600
         fix = RENEWAL if soon else ""
-        yield Finding("warn" if soon else "ok", "Slurm token", f"expires in {left / 3600:.1f} hours", fix)
+        yield Finding("warn" if soon else "ok", "Slurm token", f"expires in {duration(left)}", fix)
 
 
 def _slurm(session: CommandSession) -> Iterator[Finding]:
