@@ -31,6 +31,7 @@ def main() -> None:
             browser.open(page.url)
             for file, path in (
                 ("overview.png", ""),
+                ("workloads.png", "workloads"),
                 ("pods.png", "pods"),
                 ("pod.png", f"pods/{NAMESPACE}/{waiting}"),
             ):

@@ -228,7 +228,7 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
         asks = f"; it asks for {amounts}" if (amounts := job_words.amounts(job.request)) else ""
         return f"its Slurm job is pending: {job.reason or 'no reason yet'}{asks}", step
     text = view.message or wait_reasons.meaning(view.reason)
-    step = wait_reasons.next_step(view.reason, job_words.waiting_reason(text), **place, job=number or "")
+    step = wait_reasons.next_step(view.reason, job_words.waiting_reason(text), **place, job=number or "", message=text)
     if view.reason == "SlurmRefused" and (advice := _partition_advice(pod, session)):
         return f"pending: {view.reason}: {text}", advice
     if view.reason == "Unschedulable" and (advice := _pool_advice(pod, session)):

@@ -146,13 +146,25 @@ def meaning(reason: str) -> str:
     return known.meaning if known is not None else ""
 
 
-def next_step(reason: str, slurm_reason: str = "", *, pod: str, namespace: str, job: object = "") -> str:
+MESSAGES: tuple[tuple[str, str], ...] = (
+    (
+        "the group needs ",
+        "make the group smaller, or let its pods share nodes: annotation bridge.vk.io/members-per-node of its owner",
+    ),
+)
+"""Beginnings of messages whose next step is not that of their reason."""
+
+
+def next_step(
+    reason: str, slurm_reason: str = "", *, pod: str, namespace: str, job: object = "", message: str = ""
+) -> str:
     """Return what the user does about a waiting pod; empty if it only waits its turn.
 
-    ``slurm_reason`` is Slurm's reason of its pending job.
+    ``slurm_reason`` is Slurm's reason of its pending job, ``message`` that of the condition.
     """
     known = WAITING.get(reason) or OTHER.get(reason)
     step = known.step if known is not None else DESCRIBE
     if reason in ("SlurmPending", "") and slurm_reason:
         step = next((step for prefix, step in SLURM if slurm_reason.startswith(prefix)), "squeue -j {job} --start")
+    step = next((of_message for beginning, of_message in MESSAGES if message.startswith(beginning)), step)
     return step.format(pod=pod, namespace=namespace, job=job or "ID")

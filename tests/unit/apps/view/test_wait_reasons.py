@@ -2,6 +2,7 @@
 
 import pytest
 
+from bridge import names
 from bridge.apps.view import wait_reasons
 
 POD = {"pod": "p", "namespace": "hpc", "job": 7}
@@ -29,6 +30,11 @@ def test_the_next_step(reason, slurm, step):
 @pytest.mark.parametrize("slurm", ["AssocGrpCpuLimit", "QOSMaxJobsPerUserLimit"])
 def test_a_limit_names_the_account_and_the_qos(slurm):
     assert "account or the QOS" in wait_reasons.next_step("SlurmPending", slurm, **POD)
+
+
+def test_a_group_that_needs_more_nodes_than_there_are_may_share_them():
+    step = wait_reasons.next_step("Unschedulable", message="the group needs 6 nodes, but only 4 fit", **POD)
+    assert names.MEMBERS_PER_NODE in step
 
 
 def test_every_step_can_be_printed():
