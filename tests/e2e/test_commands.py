@@ -25,6 +25,16 @@ def test_check_finds_no_problem(world):
     assert {"Kubernetes API", "webhook", "scheduler", "controllers", "Slurm", "nodes"} <= {f["what"] for f in findings}
 
 
+def test_check_before_an_installation_asks_for_no_object_of_podbridge(world, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(f"slurmRestApi: {world.cluster.slurm_rest_url}\n")
+    done = podbridge(world, "check", "--before-install", "--config", str(config), "-o", "json")
+    findings = json.loads(done.stdout)
+    assert {f["what"] for f in findings} >= {"Kubernetes API", "Slurm token", "Slurm", "nodes", "pods"}
+    assert not {f["what"] for f in findings} & {"permissions", "webhook", "policies", "scheduler", "controllers"}
+    assert [f["found"] for f in findings if f["what"] == "pods"] == ["the taint of 0 nodes would evict no pod"]
+
+
 def test_pods_jobs_and_nodes(world):
     pod = world.create("shown")
     world.running(pod)

@@ -81,10 +81,18 @@ def admission_command(connection: ConnectionOptions, unregister: bool) -> None:
         click.echo(f"removed {name}")
 
 
-@cli.command(epilog="Examples:\n\n  podbridge check --config config.yaml\n\n  podbridge check -o json")
+@cli.command(
+    epilog="Examples:\n\n  podbridge check --config config.yaml\n\n  podbridge check -o json\n\n"
+    "  podbridge check --before-install --config config.yaml"
+)
 @connection_options
 @output_option("table", "wide", "json", "yaml")
-def check(connection: ConnectionOptions, output: str) -> None:
+@click.option(
+    "--before-install",
+    is_flag=True,
+    help="Check only what needs no object of podbridge, and name the pods that the taint of Slurm's nodes would evict.",
+)
+def check(connection: ConnectionOptions, output: str, before_install: bool) -> None:
     """Check connections, permissions, versions, clocks and certificates, and print how to fix each problem.
 
     As text, each finding is printed as soon as it is known. A slurmrestd that does not answer is asked once. The exit
@@ -92,7 +100,7 @@ def check(connection: ConnectionOptions, output: str) -> None:
     """
     from bridge.apps.cli.check.check_command import run
 
-    sys.exit(run(connection, output))
+    sys.exit(run(connection, output, before_install))
 
 
 @cli.group(

@@ -12,7 +12,14 @@ import click
 from admission.webhook_registration import is_managed
 from bridge import names
 from bridge.apps.cli import output
-from bridge.apps.cli.check import check_cluster, check_connections, check_permissions, check_pools, check_webhook
+from bridge.apps.cli.check import (
+    check_cluster,
+    check_connections,
+    check_install,
+    check_permissions,
+    check_pools,
+    check_webhook,
+)
 from bridge.apps.cli.check.findings import Finding
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.session import CommandSession
@@ -33,7 +40,7 @@ RENEWAL = (
 )
 
 
-def run(connection: ConnectionOptions, form: str) -> int:
+def run(connection: ConnectionOptions, form: str, before_install: bool = False) -> int:
     """Print the findings; return the exit status, 1 if a check has failed.
 
     As text, each finding is printed when its check has it: a system that hangs does not hide the findings before.
@@ -41,7 +48,7 @@ def run(connection: ConnectionOptions, form: str) -> int:
     as_text, results = form in ("table", "wide"), list[Finding]()
     if as_text:
         click.echo(_line("RESULT", "WHAT", "FOUND"))
-    for finding in findings(connection):
+    for finding in findings(connection, before_install):
         results.append(finding)
         if as_text:
             click.echo(_line(finding.result, finding.what, finding.found))
@@ -61,8 +68,10 @@ def _line(result: str, what: str, found: str) -> str:
     return output.printable(f"{result:6}   {what:{WIDTH}}   {found}").rstrip()
 
 
-def findings(connection: ConnectionOptions) -> Iterator[Finding]:
-    """Run all checks. A check that raises :class:`BridgeError` yields a finding with result ``FAIL``.
+def findings(connection: ConnectionOptions, before_install: bool = False) -> Iterator[Finding]:
+    """Run all checks, or those that need no object of podbridge (``before_install``).
+
+    A check that raises :class:`BridgeError` yields a finding with result ``FAIL``.
 
     If the API server does not answer or refuses this user, run only the checks that do not need it.
     """
@@ -89,6 +98,13 @@ def findings(connection: ConnectionOptions) -> Iterator[Finding]:
         ("clocks", check_connections.clocks),
         ("certificates", check_connections.certificates),
     ]
+    if before_install:
+        steps = [
+            *own,
+            ("nodes", _nodes),
+            ("pods", check_install.evictions),
+            ("clocks", check_connections.clocks),
+        ]
     try:
         yield from _kubernetes(session)
     except BridgeError as error:
