@@ -234,7 +234,7 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
     if view.reason == "Unschedulable" and (advice := _pool_advice(pod, session)):
         return f"pending: {view.reason}: {text}", advice
     if view.reason == "SlurmPending":
-        return f"its Slurm job is pending: {text}", step
+        return text, step
     return f"pending: {view.reason}: {text}", step
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
-from bridge.apps.view.pod_view import FAILED, RUNNING, STARTING, WAITING, PodView, Times, seconds
+from bridge.apps.view.pod_view import FAILED, MESSAGE, RUNNING, STARTING, WAITING, PodView, Times, seconds
 
 LEAST = 0.6
 """Smallest width of a segment in percent of the axis, so that a short step is visible."""
@@ -106,6 +106,7 @@ def steps(pod: Mapping[str, Any], row: PodView, events: Iterable[Mapping[str, An
         rank = 1 if reason == "Scheduled" else 2
         at = seconds(event.get("eventTime") or event["metadata"].get("creationTimestamp"))
         result.append(Step(side, reason, at, str(event.get("note") or ""), rank))
-    if row.state in (WAITING, STARTING) and row.reason:
+    is_told = bool(result) and (result[-1].name, result[-1].text[:MESSAGE]) == (row.reason, row.message)
+    if row.state in (WAITING, STARTING) and row.reason and not is_told:
         result.append(Step(BATCH, row.reason, None, row.message))
     return sorted(result, key=lambda step: (step.at is None, int(step.at or 0), step.rank, step.at))

@@ -26,7 +26,14 @@ POD = {
     "spec": {"schedulerName": "slurm-bridge-scheduler", "containers": [{"name": "main"}]},
     "status": {
         "phase": "Pending",
-        "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SlurmPending", "message": "Priority"}],
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "SlurmPending",
+                "message": "Slurm job 7 is pending: Priority",
+            }
+        ],
     },
 }
 
@@ -78,10 +85,10 @@ def run(monkeypatch):
 @pytest.mark.parametrize(("slurm", "cluster"), [(False, "c"), (True, "")], ids=["no answer", "no right to kube-system"])
 def test_a_pod_is_explained_without_slurm(run, slurm, cluster):
     result = run("explain", "pod", "p", slurm=slurm, cluster=cluster)
-    assert "Pod hpc/p: its Slurm job is pending: Priority" in result.stdout
+    assert "Pod hpc/p: Slurm job 7 is pending: Priority" in result.stdout
     assert "\nNot read\n  Slurm: " in result.stdout
     assert "\n  Events: GET " in result.stdout
-    assert "Next: squeue -j 7 --start" in result.stdout
+    assert "\nNext: " not in result.stdout, "a job that only waits its turn has no next step"
     assert "no longer lists" not in result.stdout
 
 

@@ -197,3 +197,13 @@ class TestFormats:
     def test_any_time_is_a_text(self, at):
         assert dashboard_app.moment(at)[4] == "-"
         assert json.dumps(dashboard_app.machine(at))
+
+
+def test_the_reason_that_the_last_event_has_told_stands_once_on_the_timeline():
+    message = "Slurm job 5 is pending: Resources"
+    raw = pod(conditions=[scheduled("False", "SlurmPending", message)])
+    told = {"reason": "SlurmPending", "note": message, "eventTime": "2026-11-23T10:00:30Z", "metadata": {}}
+    view = pod_view.of(raw)
+    assert [step.name for step in timeline.steps(raw, view, [told])] == ["Created", "SlurmPending"]
+    earlier = {**told, "note": "Slurm job 5 is pending: Priority"}
+    assert [step.name for step in timeline.steps(raw, view, [earlier])] == ["Created", "SlurmPending", "SlurmPending"]
