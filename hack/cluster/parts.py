@@ -126,8 +126,12 @@ class Parts:
 
     def token(self, lifetime: float = 3600, user: str = "slurm") -> str:
         """Make a token for ``user``, valid for ``lifetime`` seconds."""
-        key = (self._slurm.folder / "etc" / "jwt_hs256.key").read_bytes()
-        return make_token(key, user, lifetime)
+        return make_token(self.jwt_key, user, lifetime)
+
+    @property
+    def jwt_key(self) -> bytes:
+        """The key with which Slurm checks tokens."""
+        return (self._slurm.folder / "etc" / "jwt_hs256.key").read_bytes()
 
     def run_slurm(self, *argv: str, input: str | None = None, check: bool = True) -> str:
         """Run a tool of this Slurm (``squeue``, ``sbatch``, ...) as root; return its output.

@@ -1,0 +1,75 @@
+"""``podbridge token``: writes a new Slurm token to the Secret from which podbridge reads it."""
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+
+import click
+
+from bridge.apps.cli.connection_options import FILE, ConnectionOptions, connection_options
+
+
+@click.group(epilog="Example:\n\n  podbridge token renew")
+def token() -> None:
+    """Renew the token with which podbridge calls slurmrestd."""
+
+
+@token.command(
+    "renew",
+    epilog="Examples:\n\n  podbridge token renew\n\n  podbridge token renew --lifespan 2592000 --dry-run\n\n"
+    "  podbridge token renew --key-file /etc/slurm/jwt_hs256.key",
+)
+@connection_options
+@click.option(
+    "--lifespan", type=click.IntRange(60, 10 * 31536000), default=31536000, show_default=True, help="In seconds."
+)
+@click.option("--user", default="slurm", show_default=True, help="User of Slurm whose token it is.")
+@click.option("--key-file", type=FILE, help="Slurm's jwt_key. Default: scontrol token makes the token.")
+@click.option("--secret", default="slurm-bridge-token", show_default=True, help="Secret; created if it is missing.")
+@click.option("-n", "--namespace", default="podbridge", show_default=True, help="Namespace of the Secret.")
+@click.option("--key", default="auth-token", show_default=True, help="Key of the Secret.")
+@click.option("--dry-run", is_flag=True, help="Make the token and let the API server check the Secret; write nothing.")
+def renew(
+    connection: ConnectionOptions,
+    lifespan: int,
+    user: str,
+    key_file: Path | None,
+    secret: str,
+    namespace: str,
+    key: str,
+    dry_run: bool,
+) -> None:
+    """Write a new token to the Secret, and print when it expires.
+
+    Run it as SlurmUser or root on a host of Slurm. podbridge reads the new token within two minutes. Tokens that exist
+    stay valid until they expire.
+    """
+    from bridge.clock import rfc3339
+    from bridge.errors import KubeNotFoundError
+    from bridge.kube.kube_client import KubeClient
+    from bridge.kube.resources import SECRETS
+    from bridge.slurm import auth, new_token
+
+    if key_file is None:
+        made = new_token.by_scontrol(user, lifespan)
+    else:
+        made = new_token.signed(new_token.read_key(key_file), user, lifespan, int(time.time()))
+    kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=2)
+    data = {key: base64.b64encode(made.encode()).decode()}
+    params = {"dryRun": "All"} if dry_run else None
+    try:
+        kube.patch(SECRETS.path(namespace, secret), {"data": data}, kind="merge", params=params)
+    except KubeNotFoundError:
+        body = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": secret, "namespace": namespace},
+            "data": data,
+        }
+        kube.create(SECRETS.path(namespace), body, params)
+    end = auth.expiry(made)
+    expires = f"it expires at {rfc3339(end)}" if end is not None else "it does not expire"
+    done = "not written (--dry-run)" if dry_run else "renewed"
+    click.echo(f"Secret {namespace}/{secret}: {done}; {expires}")
