@@ -148,6 +148,10 @@ class TestGangs:
         world.slurm("scancel", str(*jobs))
         ended = [pod for pod in world.members(running) if pod["metadata"]["uid"]]
         eventually(lambda: all(world.get(pod) is None for pod in ended), "every member ended with the job", 60)
+        # the pods and their Events are gone; the Job keeps the reason
+        eventually(lambda: world.events(running, "Cancelled"), "an Event on the owner")
+        (event,) = world.events(running, "Cancelled")
+        assert event["note"] == "podbridge has ended a pod: its Slurm job was cancelled"
 
     def test_03_members_share_nodes_where_the_job_says_so(self, clean, gang):
         world = clean

@@ -18,12 +18,14 @@ SHOWN = 6
 """Nodes that are named for each answer; the others are counted."""
 HOLDERS = 3
 """Jobs that are named as holders of a node, the largest first."""
-FITS, BUSY, NEVER = "fits now", "no room now", "never fits"
+FITS, POSSIBLE, BUSY, NEVER = ANSWERS = ("fits now", "may fit", "no room now", "never fits")
+
+UNKNOWN = "Kubernetes would accept it; what is free in Slurm is not known here"
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A node's answer to a pod: one of ``FITS``, ``BUSY`` and ``NEVER``, and the reason."""
+    """A node's answer to a pod: one of ``ANSWERS``, and the reason. ``POSSIBLE``: Slurm's room is not known."""
 
     node: str
     answer: str
@@ -75,14 +77,14 @@ def rooms(
         elif busy:
             answers.append(Room(view.name, BUSY, busy))
         else:
-            answers.append(Room(view.name, FITS, text))
+            answers.append(Room(view.name, FITS, text) if slurm is not None else Room(view.name, POSSIBLE, UNKNOWN))
     return answers
 
 
 def lines(answers: Sequence[Room]) -> list[str]:
     """Return the answers as lines: those that fit first, nodes with the same answer together."""
     result = []
-    for answer in (FITS, BUSY, NEVER):
+    for answer in ANSWERS:
         same: dict[str, list[str]] = {}
         for room in answers:
             if room.answer == answer:

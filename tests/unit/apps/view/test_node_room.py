@@ -105,8 +105,9 @@ def test_pods_that_slurm_does_not_count_are_no_room_now_but_too_small_a_node_nev
     assert answer(held(0, 0), spec=large) == (node_room.NEVER, "too little cpu")
 
 
-def test_without_slurm_only_kubernetes_answers():
-    assert answer(None) == (node_room.FITS, "")
+def test_without_slurm_only_kubernetes_answers_and_no_node_is_said_to_have_room():
+    assert answer(None) == (node_room.POSSIBLE, node_room.UNKNOWN)
+    assert answer(None, spec={"nodeSelector": {"kubernetes.io/hostname": "n2"}})[0] == node_room.NEVER
 
 
 def test_nodes_with_the_same_answer_share_a_line_and_many_are_counted():
