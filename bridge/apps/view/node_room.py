@@ -66,19 +66,20 @@ def rooms(
         empty = replace(eligibility.once_up(awake), cordoned=False, taken={})
         never = eligibility.refusal(spec, requests, empty) or volumes(view)
         busy = eligibility.refusal(spec, requests, awake)
-        text = ""
-        if other is not None and slurm is not None:
-            never = never or _never(other, asks, slurm.partitions)
-            text = _in_slurm(other, asks, holders.get(other.name, ()), now)
-            is_free = text.startswith("free")
-            busy = busy or ("" if is_free else text)
-        if never:
-            answers.append(Room(view.name, NEVER, never))
-        elif busy:
-            answers.append(Room(view.name, BUSY, busy))
-        else:
-            answers.append(Room(view.name, FITS, text) if slurm is not None else Room(view.name, POSSIBLE, UNKNOWN))
+        if other is None or slurm is None:
+            answers.append(_answer(view.name, never, busy, POSSIBLE, UNKNOWN))
+            continue
+        never = never or _never(other, asks, slurm.partitions)
+        # podbridge cordons a node that Slurm has drained: Slurm's reason says more
+        busy = _drain(other) or busy or _shortage(other, asks, holders.get(other.name, ()), now)
+        answers.append(_answer(view.name, never, busy, FITS, _free(other)))
     return answers
+
+
+def _answer(node: str, never: str, busy: str, otherwise: str, text: str) -> Room:
+    if never:
+        return Room(node, NEVER, never)
+    return Room(node, BUSY, busy) if busy else Room(node, otherwise, text)
 
 
 def lines(answers: Sequence[Room]) -> list[str]:
@@ -111,16 +112,23 @@ def _never(node: Node, asks: Allotment, partitions: frozenset[str]) -> str:
     return " and ".join(f"the job asks for {want}, the node has {whole}" for want, _, whole in _short(node, asks, {}))
 
 
-def _in_slurm(node: Node, asks: Allotment, holders: Sequence[tuple[str, Allotment, float]], now: float) -> str:
-    """Return what is free, or why the node has no room now and who holds it."""
+def _drain(node: Node) -> str:
+    """Return why Slurm gives the node to no job, whatever it asks for; empty if it does."""
     reason = f": {node.reason}" if node.reason else ""
-    if states.is_drained(node.states):
-        return f"{'+'.join(sorted(node.states))} in Slurm{reason}"
+    return f"{'+'.join(sorted(node.states))} in Slurm{reason}" if states.is_drained(node.states) else ""
+
+
+def _free(node: Node) -> str:
+    memory = job_words.memory(max(0, node.memory_mib - node.reserved_mib - node.held_mib))
+    return f"free: {_cpus(node) - node.held_cpus} of {_cpus(node)} CPUs, {memory} of memory"
+
+
+def _shortage(node: Node, asks: Allotment, holders: Sequence[tuple[str, Allotment, float]], now: float) -> str:
+    """Return what the job lacks on the node now, until when, and who holds it; empty if it has room."""
     held = {"cpu": float(node.held_cpus), "memory": float(node.held_mib), **_gres(node.held_gres)}
     short = _short(node, asks, held)
     if not short:
-        memory = job_words.memory(max(0, node.memory_mib - node.reserved_mib - node.held_mib))
-        return f"free: {_cpus(node) - node.held_cpus} of {_cpus(node)} CPUs, {memory}"
+        return ""
     free = ", ".join(f"{have} of {whole} free" for _, have, whole in short)
     ends = [end for _, _, end in holders if now < end < now + job_words.UNLIMITED]
     until = f" until {_minute(min(ends))}" if ends else ""
@@ -183,8 +191,7 @@ def _holders(jobs: Iterable[Job]) -> dict[str, list[tuple[str, Allotment, float]
 
 def held(node: Node, jobs: Iterable[Job], now: float) -> list[str]:
     """Return what is free on a node, and a line for each pod or group that holds a part of it, the largest first."""
-    memory = job_words.memory(max(0, node.memory_mib - node.reserved_mib - node.held_mib))
-    lines = [f"free: {_cpus(node) - node.held_cpus} of {_cpus(node)} CPUs, {memory} of memory"]
+    lines = [_free(node)]
     holders = _holders(jobs).get(node.name, [])
     for name, amount, end in sorted(holders, key=lambda holder: -holder[1].cpus):
         if name:

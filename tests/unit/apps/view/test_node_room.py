@@ -41,7 +41,7 @@ def answer(slurm_node, *, jobs=(), asks=None, spec=None, node=None, partitions=(
 
 
 def test_an_empty_node_fits_and_shows_what_is_free():
-    assert answer(held(8, 1024)) == (node_room.FITS, "free: 8 of 16 CPUs, 63 GiB")
+    assert answer(held(8, 1024)) == (node_room.FITS, "free: 8 of 16 CPUs, 63 GiB of memory")
 
 
 def test_a_node_without_room_names_what_is_short_who_holds_it_and_until_when():
@@ -90,6 +90,7 @@ def test_a_node_of_another_partition_never_fits():
 def test_a_drained_node_has_no_room_now_and_shows_the_reason():
     drained = held(0, 0, states=frozenset({"IDLE", "DRAIN"}), reason="bad fan")
     assert answer(drained) == (node_room.BUSY, "DRAIN+IDLE in Slurm: bad fan")
+    assert answer(drained, node=kube_node(unschedulable=True)) == (node_room.BUSY, "DRAIN+IDLE in Slurm: bad fan")
 
 
 def test_a_selector_never_fits_and_a_cordon_is_no_room_now():
