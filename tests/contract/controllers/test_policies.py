@@ -25,6 +25,7 @@ from bridge.kube.resources import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
+    VALIDATING_WEBHOOKS,
     Resource,
 )
 from cluster.polling import eventually
@@ -322,30 +323,46 @@ def test_podbridge_leaves_real_nodes_their_status_and_labels(world: Any) -> None
         client.delete(NODES.path(name="guard-pool"))
 
 
-def test_podbridge_registers_for_pods_alone(world: Any) -> None:
-    path = MUTATING_WEBHOOKS.path(name="podbridge-mutate")
+JOBS_OF_BATCH = {"apiGroups": ["batch"], "resources": ["jobs", "cronjobs"]}
 
-    def register(*resources: str) -> None:
-        live = world.admission.get(path)
-        rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": list(resources)}
+
+def test_podbridge_registers_for_pods_and_only_warns_about_what_makes_them(world: Any) -> None:
+    paths = {
+        MUTATING_WEBHOOKS: MUTATING_WEBHOOKS.path(name="podbridge-mutate"),
+        VALIDATING_WEBHOOKS: VALIDATING_WEBHOOKS.path(name="podbridge-validate"),
+    }
+
+    def register(kind: Resource = MUTATING_WEBHOOKS, policy: str = "Ignore", **rule: Any) -> None:
+        live = world.admission.get(paths[kind])
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], **rule}
         webhook = {
             "name": "policies.mutate.bridge.vk.io",
             "clientConfig": {"url": "https://127.0.0.1:1/"},
             "rules": [rule],
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "nowhere"}},
             "sideEffects": "None",
-            "failurePolicy": "Ignore",
+            "failurePolicy": policy,
             "admissionReviewVersions": ["v1"],
         }
-        world.admission.replace(path, {**live, "webhooks": [webhook]})
+        world.admission.replace(paths[kind], {**live, "webhooks": [webhook]})
+
+    def is_refused(kind: Resource = MUTATING_WEBHOOKS, **rule: Any) -> bool:
+        return "podbridge registers for the creation" in refused(lambda: register(kind, **rule))
 
     try:
         for resources in (["secrets"], ["pods", "secrets"], ["*"], ["pods/exec"], ["namespaces"]):
-            assert "alone" in refused(lambda r=resources: register(*r))
-        register("pods")
+            assert is_refused(resources=resources)
+        register(resources=["pods"])
+        register(VALIDATING_WEBHOOKS, **JOBS_OF_BATCH)
+        assert is_refused(**JOBS_OF_BATCH), "a mutating webhook could change every Job"
+        assert is_refused(VALIDATING_WEBHOOKS, policy="Fail", **JOBS_OF_BATCH)
+        assert is_refused(VALIDATING_WEBHOOKS, **JOBS_OF_BATCH, operations=["CREATE", "UPDATE"])
+        assert is_refused(VALIDATING_WEBHOOKS, apiGroups=["apps"], resources=["deployments"])
+        assert is_refused(VALIDATING_WEBHOOKS, apiGroups=["batch"], resources=["*"])
     finally:
-        live = world.admin.get(path)
-        world.admin.replace(path, {**live, "webhooks": []})
+        for path in paths.values():
+            live = world.admin.get(path)
+            world.admin.replace(path, {**live, "webhooks": []})
 
 
 def test_an_error_is_not_taken_for_a_refusal(world: Any) -> None:
