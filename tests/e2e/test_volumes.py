@@ -96,7 +96,7 @@ def test_a_bound_volume_decides_the_node(storage):
     message = eventually(lambda: told(world, both, "Unschedulable"), "no node has both")
     story = podbridge(world, "explain", "pod", both["metadata"]["name"], "-n", NAMESPACE).stdout
     assert "claim data-1: Bound, volume data-1" in story
-    assert "node-1: node affinity of a PersistentVolume does not match; Slurm: " in story
+    assert "node-0, node-1, node-2, node-3: never fits: node affinity of a PersistentVolume does not match" in story
     assert "4 node affinity of a PersistentVolume does not match" in message
 
 
