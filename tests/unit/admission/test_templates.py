@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from admission import reviewer
 from admission.review import TEMPLATES
 from bridge import names
 from bridge.errors import KubeUnavailableError
@@ -104,3 +105,15 @@ def test_other_resources_are_no_templates(resource: str) -> None:
     plural, _, group = resource.partition(".")
     body = review(job(template()), resource={"group": group, "version": "v1", "resource": plural})
     assert client(World()).post("/validate/templates", json=body).status_code == 400
+
+
+def test_an_object_with_many_templates_or_deep_fields_costs_little() -> None:
+    entry = {"template": {"spec": {"template": template({names.TIME_LIMIT: "soon"})}}}
+    entries = [{"name": f"r{number}", **entry} for number in range(reviewer.MOST_TEMPLATES + 1)]
+    entries[-1] = {"name": "last", "template": {"spec": {"template": template({names.QOS: "a b"})}}}
+    jobset = {"kind": "JobSet", "metadata": {"name": "train"}, "spec": {"replicatedJobs": entries}}
+    assert len(warn(jobset, "jobsets.jobset.x-k8s.io")) == 1
+    deep: dict[str, Any] = {}
+    for _ in range(700):
+        deep = {"spec": deep}
+    assert warn(job(template()) | {"status": deep}) == []
