@@ -35,8 +35,8 @@ kubectl.
 ## Rules for all commands
 | subject | rule |
 | --- | --- |
-| configuration | `--config`, else `$PODBRIDGE_CONFIG`, else the defaults. Use the file of the running podbridge |
-| cluster | `--kubeconfig` and `--context`, else `$KUBECONFIG`, `~/.kube/config`, the service account of the pod |
+| configuration | `--config FILE`, else `$PODBRIDGE_CONFIG`, else the defaults. Use the file of the running podbridge |
+| cluster | `--kubeconfig FILE` and `--context NAME`, else `$KUBECONFIG`, `~/.kube/config`, the service account |
 | kinds | in the spellings of kubectl: `pods`, `pod`, `po`; `pod/NAME` is `pod NAME` |
 | output | tables are for people and may change; `-o json` and `-o yaml` keep their fields; `-o name` is for scripts |
 | output of `--watch` | `-o json` prints one object a line |
@@ -69,6 +69,10 @@ kubectl podbridge explain pod train-7 -n hpc
 """
 
 
+RULES = ("--config", "--kubeconfig", "--context")
+"""Options of most commands, which the rules for all commands explain."""
+
+
 def commands(command: click.Command, path: tuple[str, ...] = ("podbridge",)) -> Iterator[tuple[str, click.Command]]:
     """Return each command that runs and is not hidden, with its full name, in alphabetical order."""
     if isinstance(command, click.Group):
@@ -88,7 +92,7 @@ def section(name: str, command: click.Command) -> str:
     parts = [f"### {name}", f"```sh\n{name} {pieces}\n```", inspect.cleandoc(command.help or "").replace("\b\n", "")]
     shown = [each for each in command.get_params(context) if isinstance(each, click.Option)]
     rows = [record for each in shown if (record := each.get_help_record(context))]
-    options = [(names, text) for names, text in rows if names != "-h, --help" and names != "--help"]
+    options = [(names, text) for names, text in rows if names.split()[-1] != "--help" and names.split()[0] not in RULES]
     if options:
         lines = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in options]
         parts.append("\n".join(["| option | meaning |", "| --- | --- |", *lines]))
