@@ -82,7 +82,7 @@ def parse(body: bytes, reviewed: Collection[str] = PODS) -> Review:
     resource_name = ".".join(filter(None, (_text(resource, "resource"), _text(resource, "group"))))
     if resource_name not in reviewed:
         raise MalformedReviewError(f"request.resource: must be {' or '.join(sorted(reviewed))}, not {resource_name!r}")
-    parts = ("metadata",) if reviewed is NAMESPACES else ("metadata", "spec")
+    parts = ("metadata",) if resource_name in NAMESPACES else ("metadata", "spec")
     review = Review(
         uid=uid,
         operation=operation,

@@ -41,10 +41,10 @@ NodesView = Callable[[], Sequence[Resources]]
 
 MOST_PROBLEMS = 20
 """Number of problems that a message names."""
-MOST_TEMPLATES = 20
-"""Templates of one object that are previewed: a JobSet of 10,000 replicated jobs would take seconds."""
 LONGEST_PROBLEM = 1024
 """Characters of one of them."""
+MOST_TEMPLATES = 20
+"""Templates of one object that are previewed: a JobSet of 10,000 replicated jobs would take seconds."""
 
 
 def summary(problems: Sequence[str]) -> str:
@@ -79,10 +79,7 @@ class Reviewer:
         self._scheduler = config.scheduler_name
         self._namespaces = None if config.managed_namespace_selector else frozenset(config.managed_namespaces)
         self._rules = validate.rules_of(config, trusted)
-        self._policies = config.namespace_policies
-        self._pools_only = pools_only(config)
-        self._default_nodes = config.default_scheduler_nodes
-        self._by_label = any(policy.namespace_selector is not None for policy in self._policies)
+        self._by_label = any(policy.namespace_selector is not None for policy in config.namespace_policies)
         self._permissions = permissions
         self._owners = owners
         self._namespace_reader = namespace_reader
@@ -106,7 +103,12 @@ class Reviewer:
                 owners = self._owners.find(pod, review.namespace)
                 namespace = self._namespace_reader.get(review.namespace)
                 if self._rules.slurm and needs_group(
-                    pod, review.user_name, self._scheduler, owners.annotations, namespace.pools, self._default_nodes
+                    pod,
+                    review.user_name,
+                    self._scheduler,
+                    owners.annotations,
+                    namespace.pools,
+                    self._config.default_scheduler_nodes,
                 ):
                     group = self._groups.find(
                         pod, review.namespace, owners.annotations, namespace.annotations, owners.references
@@ -130,8 +132,8 @@ class Reviewer:
             inherited=inherited,
             pools=namespace.pools,
             defaults=field_policy.defaults(policy, pod, inherited),
-            pools_only=self._pools_only,
-            default_nodes=self._default_nodes,
+            pools_only=pools_only(self._config),
+            default_nodes=self._config.default_scheduler_nodes,
             group=group.value,
             job_limits=limits,
             traceparent="" if context is None else context.text,
@@ -203,7 +205,7 @@ class Reviewer:
     def validate_namespace(self, review: Review, selected: bool) -> Json:
         """Answer a review of a namespace: deny the annotation for pools in a namespace that is not managed."""
         namespace, name = namespaces.of(review.object), str(review.object["metadata"].get("name") or "")
-        policy = policies.find(self._policies, name, namespace.labels)
+        policy = policies.find(self._config.namespace_policies, name, namespace.labels)
         if selected or namespace.pools is None or policy.may_name_scheduler:
             return allow(review.uid)
         managed = "managedNamespaceSelector" if self._namespaces is None else ", ".join(sorted(self._namespaces))
@@ -237,7 +239,7 @@ class Reviewer:
         return Scope(namespace.pools, policy, managed, review.namespace, namespace.annotations)
 
     def _policy(self, review: Review, namespace: Namespace) -> NamespacePolicy:
-        return policies.find(self._policies, review.namespace, namespace.labels, review.groups)
+        return policies.find(self._config.namespace_policies, review.namespace, namespace.labels, review.groups)
 
     def _job_limits(self, review: Review, policy: NamespacePolicy, *, group: bool) -> str | None:
         """Return the limits that the scheduler checks; ``None`` if there are none, or the user may exceed them all."""

@@ -39,8 +39,12 @@ def waiting(job: Job, now: float) -> str:
     reason = job.reason or "its reason has not been read yet"
     start = f", estimated start {start}" if (start := expected_start(job, now)) else ""
     state = "suspended" if "SUSPENDED" in job.states else "pending"
-    asks = f"; it asks for {given}" if (given := amounts(job.request)) else ""
-    return f"Slurm job {job.job_id} is {state}{partition}: {reason}{start}{asks}"
+    return f"Slurm job {job.job_id} is {state}{partition}: {reason}{start}{asks(job)}"
+
+
+def asks(job: Job) -> str:
+    """Return what a job asks for, as the end of a sentence; empty if it is not known."""
+    return f"; it asks for {given}" if (given := amounts(job.request)) else ""
 
 
 def waiting_reason(message: str) -> str:

@@ -122,11 +122,11 @@ class WorkloadActor:
             # newer than the cache: since the decision, the pod may have ended or may have got another job
             if pods.job_id(fresh) == action.job_id and not pods.is_finished(fresh):
                 grace = min(pods.grace(fresh), self._max_grace)
-                self._events.event(pod, action.reason, message, warning=True, action="Ending")
+                self._events.event(pod, action.reason, message, warning=True, action=names.ENDING)
                 if (owner := pods.owner_reference(pod)) is not None:
                     # without the pod's name and its job: a thousand ends are one Event with a count
                     text = f"podbridge has ended a pod: its Slurm job {action.text}"
-                    self._events.event(owner, action.reason, text, warning=True, action="Ending")
+                    self._events.event(owner, action.reason, text, warning=True, action=names.ENDING)
                 options = {"gracePeriodSeconds": grace, "preconditions": {"uid": pods.uid(pod)}}
                 self._kube.delete(PODS.path_of(pod), options)
         except (KubeNotFoundError, KubeConflictError) as error:

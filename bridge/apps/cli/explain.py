@@ -225,8 +225,7 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
     number = job.job_id if job is not None else pods.job_id(pod)
     if job is not None and states.is_pending(job.states):
         step = wait_reasons.next_step("SlurmPending", job.reason, **place, job=number)
-        asks = f"; it asks for {amounts}" if (amounts := job_words.amounts(job.request)) else ""
-        return f"its Slurm job is pending: {job.reason or 'no reason yet'}{asks}", step
+        return f"its Slurm job is pending: {job.reason or 'no reason yet'}{job_words.asks(job)}", step
     text = view.message or wait_reasons.meaning(view.reason)
     step = wait_reasons.next_step(view.reason, job_words.waiting_reason(text), **place, job=number or "", message=text)
     if view.reason == "SlurmRefused" and (advice := _partition_advice(pod, session)):

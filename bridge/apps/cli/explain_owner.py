@@ -73,6 +73,6 @@ def _next(kind: OwnerKind, view: OwnerView, namespace: str, name: str) -> str:
         return f"kubectl delete {kind.word} {name} -n {namespace}, correct its pod template, and create it again"
     if view.oldest_waiting is not None:
         return f"podbridge explain pod {view.oldest_waiting.name} -n {namespace}"
-    if view.failures:
-        return f"kubectl logs -n {namespace} {view.failures[0].partition(':')[0]} --all-containers"
+    if view.failed:
+        return f"kubectl logs -n {namespace} {view.failed[0].name} --all-containers"
     return ""

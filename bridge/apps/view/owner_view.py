@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bridge import names
 from bridge.apps.view import pod_counts, pod_view
 from bridge.apps.view.pod_view import FAILED, RUNNING, STARTING, SUCCEEDED, WAITING, PodView
-from bridge.kube.resources import JOBS, Resource
-from bridge.workload.kinds import jobset, lws, podgroup
+from bridge.kube.resources import Resource
+from bridge.workload.kinds import job, jobset, lws, podgroup
+from bridge.workload.kinds.kind import number
 from bridge.workload.pods import Pod
 
 Manifest = Mapping[str, Any]
+TRAIN_JOBS = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", True)
+RAY_CLUSTERS = Resource("ray.io", "v1", "rayclusters", True)
 REFUSED = "FailedCreate"
 """Reason of the Events of controllers whose pods the API server does not accept."""
-ENDING = "Ending"
-"""Action of podbridge's Events about pods that it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +26,16 @@ class OwnerKind:
     """A kind of owners. ``label`` of its pods has its name; ``size`` returns how many pods it makes, if it is known."""
 
     word: str
-    title: str
     resources: tuple[Resource, ...]
     label: str
     size: Callable[[Manifest], int | None]
+    title: str
     controller: str = ""
     """The kind of the objects that create its pods, which have its name or begin with it; empty: itself."""
 
 
-def _number(*path: str) -> Callable[[Manifest], int | None]:
-    def read(manifest: Manifest) -> int | None:
-        value: Any = manifest
-        for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return value if isinstance(value, int) else None
-
-    return read
+def _minimum(manifest: Manifest) -> int | None:
+    return number((manifest.get("spec") or {}).get("minMember"))
 
 
 def _job_size(manifest: Manifest) -> int | None:
@@ -58,41 +54,13 @@ def _ray_size(manifest: Manifest) -> int | None:
 
 
 KINDS: tuple[OwnerKind, ...] = (
-    OwnerKind("job", "Job", (JOBS,), "batch.kubernetes.io/job-name", _job_size, "Job"),
-    OwnerKind(
-        "jobset",
-        "JobSet",
-        (Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", True),),
-        jobset.NAME,
-        lambda manifest: jobset.pods_of(manifest) or None,
-        "Job",
-    ),
-    OwnerKind(
-        "leaderworkerset",
-        "LeaderWorkerSet",
-        (Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", True),),
-        lws.NAME,
-        _lws_size,
-        "StatefulSet",
-    ),
-    OwnerKind(
-        "podgroup",
-        "PodGroup",
-        (Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", True),),
-        podgroup.NAME,
-        _number("spec", "minMember"),
-    ),
-    OwnerKind(
-        "trainjob",
-        "TrainJob",
-        (Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", True),),
-        jobset.NAME,  # its JobSet has its name
-        lambda _: None,
-        "Job",
-    ),
-    OwnerKind(
-        "raycluster", "RayCluster", (Resource("ray.io", "v1", "rayclusters", True),), "ray.io/cluster", _ray_size
-    ),
+    OwnerKind("job", job.KIND.resources, "batch.kubernetes.io/job-name", _job_size, "Job", "Job"),
+    OwnerKind("jobset", jobset.KIND.resources, jobset.NAME, lambda each: jobset.pods_of(each) or None, "JobSet", "Job"),
+    OwnerKind("leaderworkerset", lws.KIND.resources, lws.NAME, _lws_size, "LeaderWorkerSet", "StatefulSet"),
+    OwnerKind("podgroup", podgroup.KIND.resources, podgroup.NAME, _minimum, "PodGroup"),
+    # the JobSet of a TrainJob has its name
+    OwnerKind("trainjob", (TRAIN_JOBS,), jobset.NAME, lambda _: None, "TrainJob", "Job"),
+    OwnerKind("raycluster", (RAY_CLUSTERS,), pod_view.RAY_CLUSTER, _ray_size, "RayCluster"),
 )
 
 
@@ -111,9 +79,14 @@ class OwnerView:
     size: int | None
     counts: Mapping[str, int]
     reasons: Sequence[pod_counts.Reason]
-    failures: Sequence[str]
+    failed: Sequence[PodView]
     refusals: Sequence[str]
     ends: Sequence[str]
+
+    @property
+    def failures(self) -> list[str]:
+        """The failed pods with their reasons."""
+        return [f"{view.name}: {': '.join(filter(None, (view.reason, view.message)))}" for view in self.failed]
 
     @property
     def summary(self) -> str:
@@ -144,19 +117,18 @@ def of(kind: OwnerKind, manifest: Manifest, views: Sequence[PodView], events: It
         note = str(event.get("note") or "")
         if event.get("reason") == REFUSED:
             refusals.setdefault(_refusal(note))
-        elif event.get("action") == ENDING:
+        elif event.get("action") == names.ENDING:
             count = (event.get("series") or {}).get("count") or 1
             ends[note] = ends.get(note, 0) + int(count)
     counts, status = pod_counts.counts(views), manifest.get("status") or {}
     for state, name in ((SUCCEEDED, "succeeded"), (FAILED, "failed")):  # a Job counts pods that no longer exist, too
         if isinstance(status.get(name), int):
             counts[state] = max(counts[state], status[name])
-    failed = [view for view in views if view.state == FAILED]
     return OwnerView(
         size=kind.size(manifest),
         counts=counts,
         reasons=pod_counts.reasons(views),
-        failures=[f"{view.name}: {': '.join(filter(None, (view.reason, view.message)))}" for view in failed],
+        failed=[view for view in views if view.state == FAILED],
         refusals=list(refusals),
         ends=[f"{note}{f' ({count} times)' if count > 1 else ''}" for note, count in ends.items()],
     )

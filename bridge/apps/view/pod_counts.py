@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bridge.apps.view import wait_reasons
 from bridge.apps.view.pod_view import FAILED, RUNNING, STARTING, STATES, SUCCEEDED, WAITING, PodView
@@ -27,6 +28,14 @@ class Reason:
         return self.message or wait_reasons.meaning(self.name)
 
 
+class BarPart(NamedTuple):
+    """A part of a bar: a state, where it begins and its width, in percent."""
+
+    state: str
+    at: float
+    width: float
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """The pods of one workload that exist: their number in each state, and why most of those that wait do so."""
@@ -48,12 +57,12 @@ class Workload:
         """Whether a pod has not ended."""
         return any(self.counts[state] for state in (WAITING, STARTING, RUNNING))
 
-    def parts(self) -> list[tuple[str, float, float]]:
-        """Return the parts of a bar: a state, where it begins and its width, in percent."""
+    def parts(self) -> list[BarPart]:
+        """Return the parts of a bar of progress."""
         result, at = [], 0.0
         for state in BAR:
             if width := 100 * self.counts[state] / self.total:
-                result.append((state, at, width))
+                result.append(BarPart(state, at, width))
                 at += width
         return result
 

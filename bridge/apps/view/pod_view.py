@@ -15,7 +15,8 @@ from bridge.workload import links, pods, resources
 from bridge.workload.kinds import jobset, lws
 
 WAITING, STARTING, RUNNING, SUCCEEDED, FAILED = STATES = ("waiting", "starting", "running", "succeeded", "failed")
-WORKLOAD_LABELS = ((jobset.NAME, "JobSet"), (lws.NAME, "LeaderWorkerSet"), ("ray.io/cluster", "RayCluster"))
+RAY_CLUSTER = "ray.io/cluster"
+WORKLOAD_LABELS = ((jobset.NAME, "JobSet"), (lws.NAME, "LeaderWorkerSet"), (RAY_CLUSTER, "RayCluster"))
 """Labels that controllers write to pods whose own controller is an object between them and the workload."""
 MESSAGE = 240
 """Characters of a message that a view keeps; the report on the pod has all of it."""

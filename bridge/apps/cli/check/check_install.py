@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from admission.raw_pods import MIRROR_ANNOTATION, annotations_of
 from bridge import names
 from bridge.apps.cli.check.findings import Finding
 from bridge.apps.cli.session import CommandSession
@@ -21,8 +22,6 @@ NAMED = 3
 """Largest number of pods in a finding."""
 EXEMPT = "bridge.vk.io/guarded-nodes"
 """Label of namespaces whose pods may run on guarded nodes, with the value ``exempt``; see the chart's policies."""
-MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of the static pods of a kubelet, which the policy allows."""
 TOLERATE = (
     f"move these pods to other nodes, or let them tolerate {names.MANAGED_TAINT}:NoExecute; "
     "docs/admins/security.md, Exempt a system DaemonSet"
@@ -54,7 +53,7 @@ def evictions(session: CommandSession) -> Iterator[Finding]:
             continue
         if not tolerates_forever(spec.get("tolerations") or (), taint):
             evicted.setdefault(_controller(pod), []).append(pod)
-        elif pod["metadata"]["namespace"] not in exempt and MIRROR not in (pod["metadata"].get("annotations") or {}):
+        elif pod["metadata"]["namespace"] not in exempt and MIRROR_ANNOTATION not in annotations_of(pod):
             kept_away.setdefault(_controller(pod), []).append(pod)
     for controller, members in sorted(evicted.items()):
         yield Finding("warn", "pods", f"{controller}: {_listed(members)} would be evicted", TOLERATE)
