@@ -208,7 +208,7 @@ fi
 [[ -z $pools ]] || arguments+=(--set nats.enabled=true --set 'nats.pools={alpha}')
 [[ -z $kueue ]] || arguments+=(--set config.queues.enabled=true)
 helm upgrade --install podbridge helm/podbridge --namespace podbridge --wait --timeout 300s \
-    --set "image.tag=$version" --set-string "podAnnotations.podbridge/image=$(digest "$image_archive")" --set "config.slurmRestApi=$url" --set 'config.managedNamespaces={slurm-bridge}' \
+    --set "image.tag=$version" --set-string "podAnnotations.podbridge/image=$(digest "$image_archive")" --set "config.slurmRestApi=$url" --set 'config.managedNamespaces={slurm-bridge}' --set config.nodes.taint=true \
     "${arguments[@]}" "$@"
 if [[ -n $kueue ]]; then
     ensure_namespace kueue-system

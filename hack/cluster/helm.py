@@ -40,6 +40,7 @@ def values(cluster: Cluster) -> dict[str, Any]:
         "config": {
             "slurmRestApi": f"http://{address}:{cluster.rest_port}",
             "managedNamespaces": ["slurm-bridge"],
+            "nodes": {"taint": True},
             "namespacePolicies": [{"namespaces": ["*"], "mayNameScheduler": True, "allowed": tools.ANYTHING}],
         },
         "slurm": {"jwt": {"existingSecret": SECRET, "key": "auth-token"}},

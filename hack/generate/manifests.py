@@ -38,11 +38,22 @@ KUSTOMIZATION = (
 )
 
 
+EVICTS = "config: {nodes: {taint: true}}\n"
+"""The values that a first installation with a colocated Slurm requires."""
+
+
 def template(*args: str) -> str:
-    """Return what ``helm template`` prints for the release podbridge in the namespace podbridge."""
+    """Return what ``helm template`` prints for the release podbridge in the namespace podbridge.
+
+    Other values files than that of :data:`EVICTS` have precedence.
+    """
     command = [str(install.binaries(install.HELM.packages)["helm"]), "template", "podbridge", str(CHART)]
     return subprocess.run(
-        [*command, "--namespace=podbridge", *args], check=True, stdout=subprocess.PIPE, text=True
+        [*command, "--namespace=podbridge", "--values=-", *args],
+        input=EVICTS,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     ).stdout
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from bridge.apps.cli.connection_options import FILE, ConnectionOptions, connection_options
+
+if TYPE_CHECKING:
+    from bridge.kube.kube_client import KubeClient
 
 
 @click.group(epilog="Example:\n\n  podbridge token renew")
@@ -47,9 +52,7 @@ def renew(
     stay valid until they expire.
     """
     from bridge.clock import rfc3339
-    from bridge.errors import KubeNotFoundError
     from bridge.kube.kube_client import KubeClient
-    from bridge.kube.resources import SECRETS
     from bridge.slurm import auth, new_token
 
     if key_file is None:
@@ -58,18 +61,32 @@ def renew(
         made = new_token.signed(new_token.read_key(key_file), user, lifespan, int(time.time()))
     kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=2)
     data = {key: base64.b64encode(made.encode()).decode()}
-    params = {"dryRun": "All"} if dry_run else None
-    try:
-        kube.patch(SECRETS.path(namespace, secret), {"data": data}, kind="merge", params=params)
-    except KubeNotFoundError:
-        body = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": secret, "namespace": namespace},
-            "data": data,
-        }
-        kube.create(SECRETS.path(namespace), body, params)
+    _write(kube, namespace, secret, data, {"dryRun": "All"} if dry_run else None)
     end = auth.expiry(made)
     expires = f"it expires at {rfc3339(end)}" if end is not None else "it does not expire"
     done = "not written (--dry-run)" if dry_run else "renewed"
     click.echo(f"Secret {namespace}/{secret}: {done}; {expires}")
+
+
+def _write(
+    kube: KubeClient, namespace: str, secret: str, data: Mapping[str, str], params: Mapping[str, str] | None
+) -> None:
+    """Write keys of a Secret, and create it if it does not exist; raise :class:`bridge.errors.KubeError`."""
+    from bridge.errors import KubeForbiddenError, KubeNotFoundError
+    from bridge.kube.resources import SECRETS
+
+    try:
+        kube.patch(SECRETS.path(namespace, secret), {"data": data}, kind="merge", params=params)
+        return
+    except KubeNotFoundError:
+        metadata = {"name": secret, "namespace": namespace}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+    try:
+        kube.create(SECRETS.path(namespace), body, params)
+    except KubeNotFoundError as error:
+        message = f"the namespace {namespace} does not exist; create it, or name another one with --namespace"
+        raise KubeNotFoundError(message, status=error.status) from error
+    except KubeForbiddenError as error:
+        raise KubeForbiddenError(
+            f"the Secret {namespace}/{secret} does not exist; {error}", status=error.status
+        ) from error

@@ -166,6 +166,8 @@ def _certificates(is_file: bool, values: Object, notes: list[Note]) -> None:
 
 def _behaviour(allow_all: bool, exclusive: bool, config: Object, notes: list[Note]) -> None:
     """Add what slurm-bridge does by default and podbridge does not, or a note."""
+    config["nodes"] = {"taint": True}
+    notes.append(Note("changed", "config.nodes.taint", "true, as in slurm-bridge: nodes of Slurm evict other pods"))
     if allow_all:
         config["namespacePolicies"] = [_OPEN_POLICY]
     else:

@@ -108,6 +108,9 @@
 {{- if and (not $config.managedNamespaceSelector) (has .Release.Namespace ($config.managedNamespaces | default (list "slurm-bridge"))) }}
 {{- fail (printf "config.managedNamespaces: %s is the namespace of the release; its own pods could not start while the webhook is down; allowed: any other namespace" .Release.Namespace) }}
 {{- end }}
+{{- if and .Release.IsInstall .Values.controllers.enabled (include "podbridge.hasSlurm" .) (not (kindIs "bool" ($config.nodes | default dict).taint)) }}
+{{- fail (printf "config.nodes.taint is not set: podbridge would taint each node of Slurm with the effect NoExecute, which evicts all pods there that do not tolerate %s; `podbridge check --before-install --config FILE` names them. Set config.nodes.taint to true to evict them, or to false to set no taint: the nodes then are not guarded" "slinky.slurm.net/managed-node") }}
+{{- end }}
 {{- range $part := list "admission" "scheduler" "controllers" }}
 {{- $repository := ((index $.Values $part).image | default dict).repository | default "" }}
 {{- if contains "slurm-bridge-" $repository }}

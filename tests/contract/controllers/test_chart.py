@@ -44,6 +44,7 @@ QUEUES = "/apis/vk.io/v1/masterqueues"
 SHARE = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/flavors/items/properties/share"
 """A property of the CRD's schema, as a JSON pointer."""
 MERGE = "application/merge-patch+json"
+EVICTS = "--set=config.nodes.taint=true"
 SCHEDULER = "--show-only=templates/scheduler.yaml"
 PARTS = ("admission", "scheduler", "controllers")
 
@@ -316,7 +317,9 @@ def other_crds(kubernetes: Any) -> Iterator[None]:
 
 def test_the_api_server_accepts_every_object(helm: str, kubernetes: Any, namespace: str, other_crds: None) -> None:
     switches = [f"--set=monitoring.{name}.enabled=true" for name in ("prometheusRule", "dashboards", "serviceMonitor")]
-    documents = objects(run(helm, "template", RELEASE, str(chart.CHART), "--namespace", namespace, OWNED, *switches))
+    documents = objects(
+        run(helm, "template", RELEASE, str(chart.CHART), "--namespace", namespace, OWNED, EVICTS, *switches)
+    )
     for index, name in enumerate(NAMES):
         text = rendered(name)
         documents += objects(re.sub(r"\bpodbridge\b(?!\.)", f"{namespace}-{index}", text))
@@ -344,7 +347,7 @@ def test_install_upgrade_rollback_and_uninstall(helm: str, kubernetes: Any, name
         return str(template["metadata"]["annotations"]["checksum/config"])
 
     nats = ("--set=nats.enabled=true", "--set=nats.pools={alpha}")
-    run(helm, "install", RELEASE, str(chart.CHART), *there, *nats)
+    run(helm, "install", RELEASE, str(chart.CHART), *there, *nats, EVICTS)
     owner = kubernetes.api("GET", CRD)["metadata"].get("annotations", {})
     assert "meta.helm.sh/release-name" not in owner, "config/crds.yaml owns it"
     first = checksum()
@@ -451,15 +454,32 @@ def test_the_secret_of_the_token_has_the_names_of_each_chart_of_slurm_bridge(
     ],
 )  # fmt: skip
 def test_a_bad_value_is_named(helm: str, settings: list[str], message: str) -> None:
-    words = [f"--set={setting}" for setting in settings]
+    words = [EVICTS, *(f"--set={setting}" for setting in settings)]
     assert message in run(helm, "template", "podbridge", str(chart.CHART), "-n", "podbridge", *words, fails=True)
 
 
 def test_the_namespace_of_the_release_is_not_managed_by_default_either(helm: str) -> None:
-    words = ("template", "podbridge", str(chart.CHART), "-n", "slurm-bridge")
+    words = ("template", "podbridge", str(chart.CHART), "-n", "slurm-bridge", EVICTS)
     error = run(helm, *words, fails=True)
     assert "config.managedNamespaces: slurm-bridge is the namespace of the release" in error
     run(helm, *words, "--set=config.managedNamespaceSelector.matchLabels.bridge=yes")
+
+
+def test_a_first_installation_evicts_no_pods_unless_the_values_say_so(helm: str) -> None:
+    words = (helm, "template", "podbridge", str(chart.CHART), "-n", "podbridge")
+    for settings in ((), ("--set=config.nodes.notReady=5",)):
+        error = run(*words, *settings, fails=True)
+        assert "config.nodes.taint is not set" in error and "podbridge check --before-install" in error
+    pools = ("--set=config.slurmRestApi=", "--set=nats.enabled=true", "--set=nats.pools={alpha}")
+    allowed = (
+        pools,
+        ("--is-upgrade",),
+        ("--set=controllers.enabled=false",),
+        ("--set=config.nodes.taint=false",),
+        (EVICTS,),
+    )
+    for settings in allowed:
+        assert objects(run(*words, *settings))
 
 
 @pytest.mark.parametrize("network", ["false", "true"])

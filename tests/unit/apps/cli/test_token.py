@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.apps.cli.main import cli
-from bridge.errors import KubeNotFoundError
+from bridge.errors import KubeForbiddenError, KubeNotFoundError
 from bridge.kube.kube_client import KubeClient
 from bridge.slurm import new_token
 from bridge.slurm.auth import claims
@@ -17,7 +17,7 @@ PATH = "/api/v1/namespaces/podbridge/secrets/slurm-bridge-token"
 
 class Kube:
     def __init__(self, exists=True):
-        self.exists, self.calls = exists, []
+        self.exists, self.refused, self.calls = exists, None, []
 
     def patch(self, path, body, *, kind, params=None):
         assert kind == "merge"
@@ -26,6 +26,8 @@ class Kube:
         self.calls.append(("patch", path, body["data"], params))
 
     def create(self, path, body, params=None):
+        if self.refused:
+            raise self.refused
         self.calls.append(("create", f"{path}/{body['metadata']['name']}", body["data"], params))
 
 
@@ -78,6 +80,20 @@ def test_a_missing_secret_is_created(kube, key):
     assert renew("--key-file", key, "--secret", "other", "-n", "web", "--key", "jwt").exit_code == 0
     assert kube.calls[0][:2] == ("create", "/api/v1/namespaces/web/secrets/other")
     assert claims(stored(kube, "jwt"))["sun"] == "slurm"
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (KubeNotFoundError("POST /api/v1/namespaces/x/secrets: 404"), "the namespace x does not exist"),
+        (KubeForbiddenError("POST: may not create"), "the Secret x/slurm-bridge-token does not exist; POST: may not"),
+    ],
+)
+def test_a_secret_that_cannot_be_created_is_a_clear_error(kube, key, refused, message):
+    kube.exists, kube.refused = False, refused
+    done = renew("--key-file", key, "-n", "x")
+    assert done.exit_code != 0 and kube.calls == []
+    assert message in done.output + str(done.exception)
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -23,6 +23,7 @@ def test_the_values_of_a_release():
                 "mcsLabel": "kubernetes",
                 "managedNamespaceSelector": {"matchLabels": {"slurm": "yes"}},
                 "logging": {"level": "debug"},
+                "nodes": {"taint": True},
             },
             "slurm": {"jwt": {"existingSecret": "slurm-token", "key": "SLURM_JWT"}},
             "scheduler": {
@@ -43,6 +44,7 @@ def test_the_values_of_a_release():
     assert noted(found) == {
         "changed config.mcsLabel",
         "changed config.exclusive",
+        "changed config.nodes.taint",
         "changed scheduler.replicaCount",
         "changed scheduler.image.pullPolicy",
         "changed scheduler.verbosity",
@@ -67,7 +69,9 @@ def test_the_values_of_a_release():
 
 def test_without_values_the_defaults_of_its_chart_stay():
     found = convert("sharedConfig: {}\n", "values.yaml")
-    assert found.documents == ({"config": {"mcsLabel": "kubernetes", "partition": "slurm-bridge"}},)
+    assert found.documents == (
+        {"config": {"mcsLabel": "kubernetes", "partition": "slurm-bridge", "nodes": {"taint": True}}},
+    )
     assert "changed admission.certManager.enabled" in noted(found)
 
 
@@ -83,12 +87,12 @@ def test_what_slurm_bridge_allows_stays_on_request():
 def test_the_configuration_file_has_no_defaults_of_the_chart():
     text = "schedulerName: slurm\nmanagedNamespaces: [a, b]\nmanagedNamespaceSelector: {}\n"
     (values,) = convert(text, "config.yaml").documents
-    assert values == {"config": {"schedulerName": "slurm", "managedNamespaces": ["a", "b"]}}
+    assert values == {"config": {"schedulerName": "slurm", "managedNamespaces": ["a", "b"], "nodes": {"taint": True}}}
 
 
 def test_an_unknown_key_of_the_configuration_file_is_dropped_alone():
     found = convert("schedulerName: slurm\npartition: gpu\nfooBar: 1\n", "config.yaml")
-    assert found.documents == ({"config": {"schedulerName": "slurm", "partition": "gpu"}},)
+    assert found.documents == ({"config": {"schedulerName": "slurm", "partition": "gpu", "nodes": {"taint": True}}},)
     assert "dropped fooBar" in noted(found)
 
 
