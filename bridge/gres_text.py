@@ -64,3 +64,14 @@ def listed(text: str) -> list[str]:
         return []
     bare = _IN_PARENTHESES.sub(lambda match: f":{match[1]}" if match[1] else "", text)
     return [part for word in bare.split(",") if (part := word.strip().replace(_NOT_CONSUMED, ""))]
+
+
+def counts(text: str) -> dict[str, int]:
+    """Return the counts of a list by ``name`` or ``name:type``; empty if a part cannot be read."""
+    result: dict[str, int] = {}
+    try:
+        for gres in map(read, listed(text)):
+            result[gres.kind] = result.get(gres.kind, 0) + gres.count
+    except ValueError:
+        return {}
+    return result

@@ -221,6 +221,11 @@ def guarded_nodes(installation: str = COMPONENT) -> str:
     return f"{installation}-guarded-nodes"
 
 
+def slurm_sums(installation: str = COMPONENT) -> str:
+    """Return the ConfigMap with the sums of Slurm (:mod:`bridge.slurm.cluster_sums`)."""
+    return f"{installation}-slurm"
+
+
 # --- patterns ---------------------------------------------------------------------------------------------------------
 DNS_LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 """Names of namespaces, volumes, containers and pools (RFC 1123)."""

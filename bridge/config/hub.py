@@ -87,6 +87,11 @@ class SlurmSection(Section):
     detail_budget: Annotated[int, Field(ge=1, le=100)] = Field(
         4, description="Reasons of pending jobs read per second."
     )
+    publish_period: Seconds | None = Field(
+        15,
+        description="Least time between two writes of the ConfigMap INSTALLATION-slurm with the sums of Slurm, which "
+        "users and the web page read; null: none.",
+    )
 
 
 class HintsSection(Section):

@@ -7,6 +7,7 @@ the witness, therefore shows whether the answers of a poll can be compared with 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,12 +17,14 @@ from bridge.slurm.models import Job, JobLink
 class Identity(NamedTuple):
     """Submit time (seconds since the epoch, 0 if not read) and number of requeues.
 
-    ``ordered``: Slurm assigned the id at the submission, so higher ids have later submit times.
+    ``ordered``: Slurm assigned the id at the submission, so higher ids have later submit times. ``partition`` is where
+    the job was when it was read; it is no part of the comparison.
     """
 
     submit_time: float = 0
     restarts: int = 0
     ordered: bool = True
+    partition: str = ""
 
 
 UNREAD = Identity()
@@ -29,7 +32,7 @@ UNREAD = Identity()
 
 def identity(job: Job) -> Identity:
     """Return the job's identity."""
-    return Identity(job.submit_time, job.restarts, not job.is_array_task)
+    return Identity(job.submit_time, job.restarts, not job.is_array_task, sys.intern(job.partition))
 
 
 def is_same(before: Identity, now: Identity) -> bool:

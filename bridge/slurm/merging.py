@@ -131,7 +131,7 @@ def _read_since(unheard: Set[int], foreign: Mapping[int, Identity], jobs: Mappin
     if max(last, max(foreign, default=0), max(own_jobs, default=0)) > HIGHEST_ID:
         return math.inf
     # an id that podbridge's new job has got may be among the jobs of others, with an old submit time
-    foreign_rows = ((job_id, *job) for job_id, job in foreign.items() if job_id not in own_jobs)
+    foreign_rows = ((job_id, *job[:3]) for job_id, job in foreign.items() if job_id not in own_jobs)
     own_rows = ((job_id, job.submit_time, job.restarts, not job.is_array_task) for job_id, job in own_jobs.items())
     for job_id, submit_time, restarts, ordered in chain(foreign_rows, own_rows):
         if not submit_time or not ordered:

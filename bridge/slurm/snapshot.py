@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from bridge.errors import BridgeError, SlurmUnavailableError
 from bridge.logs import kv
 from bridge.slurm.hint_pace import GAP, HintPace
 from bridge.slurm.hinted_jobs import carried, known_jobs, merge_one, merge_some
+from bridge.slurm.identity import UNREAD
 from bridge.slurm.job_reader import JobReader
 from bridge.slurm.merging import is_busy, is_empty, merge
 from bridge.slurm.models import JobLink, Snapshot
@@ -30,6 +32,7 @@ from bridge.slurm.progress import Progress, count_jobs
 from bridge.slurm.query_plan import doubted, forgotten
 from bridge.slurm.slurm_client import SlurmClient
 from bridge.slurm.state_lists import JobsOnPods, Start, StateLists, in_thread
+from bridge.slurm.states import Phase, phase
 from bridge.telemetry.metrics import SLURM_HINTED_POLLS, SLURM_HINTED_READS, SLURM_ID_RESETS, SNAPSHOT_AGE
 
 log = logging.getLogger(__name__)
@@ -170,6 +173,18 @@ class Poller:
         if sure:
             self._busier = True
             self._waiting.set()
+
+    def other_jobs(self) -> Counter[tuple[str, Phase]]:
+        """Return the number of jobs of others by partition and phase, of the last list of all jobs.
+
+        The partition is empty for a job that has not been read.
+        """
+        state = self._state
+        counts: Counter[tuple[str, Phase]] = Counter()
+        for job_id, job_states in {**state.listed, **state.unread}.items():
+            if job_id not in state.snapshot.jobs:
+                counts[state.foreign.get(job_id, UNREAD).partition, phase(job_states)] += 1
+        return counts
 
     def age(self) -> float:
         """Return the seconds since the request of the last answer of slurmctld; infinite before the first one."""

@@ -25,6 +25,7 @@ from cluster.views import SEEN_AS
 MANIFESTS = (
     "rbac.yaml",
     "rbac-run.yaml",
+    "rbac-users.yaml",
     "rbac-pools.yaml",
     "rbac-queues.yaml",
     "rbac-race.yaml",

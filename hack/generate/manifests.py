@@ -20,6 +20,7 @@ FILES = {
     "rbac/queues.yaml": "rbac-queues.yaml",
     "rbac/race.yaml": "rbac-race.yaml",
     "rbac/dashboard.yaml": "rbac-dashboard.yaml",
+    "rbac/slurm-sums.yaml": "rbac-users.yaml",
     "policies.yaml": "policies.yaml",
     "crds.yaml": "crds.yaml",
 }
@@ -33,7 +34,7 @@ KUSTOMIZATION = (
     + "# rbac-run.yaml adds the account of `podbridge run`, rbac-queues.yaml the permissions for MasterQueues,\n"
     + "# rbac-race.yaml those for late binding, rbac-dashboard.yaml the account of the web page.\n"
     + "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
-    + "".join(f"  - {name}\n" for name in ("rbac.yaml", "rbac-pools.yaml", "policies.yaml"))
+    + "".join(f"  - {name}\n" for name in ("rbac.yaml", "rbac-users.yaml", "rbac-pools.yaml", "policies.yaml"))
     + "".join(f"  - {name}\n" for name in ("crds.yaml", REST))
 )
 

@@ -48,6 +48,7 @@ from bridge.workload import links
 from bridge.workload.pods import is_open
 from controllers.guarded_nodes import GuardedNodes
 from controllers.slurm_controllers_loop import Controllers
+from controllers.slurm_publisher import SlurmPublisher
 from scheduler.devices import taken_devices
 from scheduler.nodes import occupancy
 from scheduler.pools.pool_scheduler_loop import PoolScheduler
@@ -209,6 +210,8 @@ class Hub:
                 self._run_cache(cache)
         if "controllers" in electors:
             loops.append(Controllers(dependencies, electors["controllers"]))
+            if self.config.slurm.publish_period is not None:
+                loops.append(SlurmPublisher(dependencies, electors["controllers"]))
         HintServers(self.config.hints, [*electors], dependencies.poller.hint).start(self.supervisor)
         self.health.ready("slurm", lambda: _slurm_problem(dependencies.poller))
         spawn("slurm-poller", lambda: dependencies.poller.run(stopping))

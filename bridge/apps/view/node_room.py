@@ -8,9 +8,10 @@ from decimal import Decimal
 from typing import Any
 
 from bridge import clock, gres_text
-from bridge.slurm import job_words, states
+from bridge.slurm import job_words, node_holders, states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job, Node
+from bridge.slurm.node_holders import Holder
 from bridge.workload import eligibility, quantity, resources
 from bridge.workload.eligibility import NodeView
 
@@ -55,7 +56,7 @@ def rooms(
     ``requests`` are those of the pod on a node; ``volumes`` returns why its volumes exclude a node.
     """
     asks = slurm.asks if slurm is not None and slurm.asks is not None else _least(requests)
-    holders = _holders(slurm.jobs) if slurm is not None else {}
+    holders = node_holders.by_node(slurm.jobs) if slurm is not None else {}
     answers = []
     for view in views:
         other = slurm.nodes.get(view.slurm_name) if slurm is not None else None
@@ -123,9 +124,9 @@ def _free(node: Node) -> str:
     return f"free: {_cpus(node) - node.held_cpus} of {_cpus(node)} CPUs, {memory} of memory"
 
 
-def _shortage(node: Node, asks: Allotment, holders: Sequence[tuple[str, Allotment, float]], now: float) -> str:
+def _shortage(node: Node, asks: Allotment, holders: Sequence[Holder], now: float) -> str:
     """Return what the job lacks on the node now, until when, and who holds it; empty if it has room."""
-    held = {"cpu": float(node.held_cpus), "memory": float(node.held_mib), **_gres(node.held_gres)}
+    held = {"cpu": float(node.held_cpus), "memory": float(node.held_mib), **gres_text.counts(node.held_gres)}
     short = _short(node, asks, held)
     if not short:
         return ""
@@ -144,7 +145,7 @@ def _short(node: Node, asks: Allotment, held: Mapping[str, float]) -> list[tuple
     if asks.memory_mib > memory - held.get("memory", 0):
         free = job_words.memory(max(0.0, memory - held.get("memory", 0)))
         result.append((job_words.memory(asks.memory_mib), free, f"{job_words.memory(memory)} of memory"))
-    devices = _gres(node.gres)
+    devices = gres_text.counts(node.gres)
     for name, count in asks.gres or ():
         whole = _matching(devices, name)
         free_devices = whole - _matching(held, name)
@@ -161,38 +162,14 @@ def _cpus(node: Node) -> int:
     return node.usable_cpus or node.cpus
 
 
-def _gres(text: str) -> dict[str, float]:
-    """Return the devices by ``name`` or ``name:type``, as a node shows them; empty if they cannot be read."""
-    try:
-        read = [gres_text.read(part) for part in gres_text.listed(text)]
-    except ValueError:
-        return {}
-    return {gres.kind: float(gres.count) for gres in read}
-
-
 def _matching(counts: Mapping[str, float], name: str) -> float:
     return sum(count for kind, count in counts.items() if kind == name or kind.startswith(f"{name}:"))
-
-
-def _holders(jobs: Iterable[Job]) -> dict[str, list[tuple[str, Allotment, float]]]:
-    """Return by node who holds what of it until when: the pods or groups of podbridge, an empty name for other jobs."""
-    result: dict[str, list[tuple[str, Allotment, float]]] = {}
-    for job in jobs:
-        if not states.is_allocated(job.states) or not job.nodes:
-            continue
-        whole = job.allotment or Allotment()
-        by_node = dict(whole.nodes)
-        even = Allotment(whole.cpus // len(job.nodes), whole.memory_mib / len(job.nodes))
-        name = job.link.names[0] if job.link is not None else ""
-        for node in job.nodes:
-            result.setdefault(node, []).append((name, by_node.get(node, even), job.end_time))
-    return result
 
 
 def held(node: Node, jobs: Iterable[Job], now: float) -> list[str]:
     """Return what is free on a node, and a line for each pod or group that holds a part of it, the largest first."""
     lines = [_free(node)]
-    holders = _holders(jobs).get(node.name, [])
+    holders = node_holders.by_node(jobs).get(node.name, [])
     for name, amount, end in sorted(holders, key=lambda holder: -holder[1].cpus):
         if name:
             until = f" until {_minute(end)}" if now < end < now + job_words.UNLIMITED else ""
@@ -212,7 +189,7 @@ def _others(node: Node, own: Sequence[Allotment]) -> str:
     return job_words.amounts(Allotment(cpus, max(0.0, memory))) if cpus > 0 else ""
 
 
-def _held_by(node: Node, holders: Sequence[tuple[str, Allotment, float]]) -> str:
+def _held_by(node: Node, holders: Sequence[Holder]) -> str:
     """Return who holds the node, as the end of a sentence."""
     own = sorted(((name, amount) for name, amount, _ in holders if name), key=lambda item: -item[1].cpus)
     parts = [f"{job_words.amounts(amount)} by {name}" for name, amount in own[:HOLDERS]]

@@ -72,6 +72,7 @@ CONTROLLERS = {
     ("get", "scheduling.k8s.io", "podgroups", "", CLOSED, "g"),
     ("patch", "scheduling.k8s.io", "podgroups", "status", CLOSED, "g"),
     *((verb, "", "configmaps", "", "podbridge", "podbridge-brake") for verb in ("get", "patch")),
+    ("patch", "", "configmaps", "", "podbridge", "podbridge-slurm"),
     ("get", "", "configmaps", "", KUBE_SYSTEM, "extension-apiserver-authentication"),
     *((verb, "vk.io", "masterqueues", "", "", "") for verb in ("list", "watch")),
     ("patch", "vk.io", "masterqueues", "status", "", "q"),

@@ -73,6 +73,7 @@ def test_the_manifests_have_all_objects_that_an_installation_updates():
         ("Lease", "shard-b", names.lease("controllers", config.installation)),
         ("ConfigMap", "shard-b", names.brake_config_map(config.installation)),
         ("ConfigMap", "shard-b", names.guarded_nodes(config.installation)),
+        ("ConfigMap", "shard-b", names.slurm_sums(config.installation)),
         ("Secret", "shard-b", config.admission.secret_name),
         ("MutatingWebhookConfiguration", None, registered[MUTATE]),
         ("ValidatingWebhookConfiguration", None, registered[VALIDATE]),

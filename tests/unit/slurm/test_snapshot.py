@@ -12,6 +12,7 @@ from bridge.slurm.job_reader import UNEXPLAINED
 from bridge.slurm.link import encode
 from bridge.slurm.models import JobRequest, Snapshot
 from bridge.slurm.snapshot import EMPTY_PERIOD, STANDBY_PERIOD, Poller
+from bridge.slurm.states import Phase
 from tests.fakes.slurmrestd import FakeSlurm, paths
 from tests.unit.slurm.scene import Scene, job_requests, link
 
@@ -35,6 +36,15 @@ def test_the_first_snapshot_is_complete(scene: Scene) -> None:
     assert snapshot.settled_since == snapshot.began == scene.clock.monotonic()
     scene.clock.advance(3)
     assert scene.poller.age() == 3
+
+
+def test_jobs_of_others_are_counted_by_partition_and_phase(scene: Scene) -> None:
+    scene.add("a")
+    for _ in range(2):
+        scene.slurm.start(scene.slurm.add().job_id)
+    scene.slurm.add()
+    scene.poll()
+    assert scene.poller.other_jobs() == {("main", Phase.ALLOCATED): 2, ("main", Phase.PENDING): 1}
 
 
 def test_a_quiet_poll_asks_for_states_and_the_witness(scene: Scene) -> None:
