@@ -23,6 +23,11 @@ README = CHART / "README.md"
 
 _AMOUNT = {"type": ["integer", "string", "null"], "pattern": "^[0-9]+%?$", "minimum": 0}
 _PULL = ["Always", "IfNotPresent", "Never"]
+_TIMES = r"[0-9A-Za-z*]+(-[0-9A-Za-z]+)?(/[0-9]+)?"
+_SCHEDULE = (
+    rf"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|{_TIMES}(,{_TIMES})*( {_TIMES}(,{_TIMES})*){{4}})$"
+)
+"""Five fields of a CronJob, or a macro; the API server checks the numbers."""
 _REPLICAS = {"type": "integer", "minimum": 0}
 RULES: dict[str, dict[str, Any]] = {
     "sharedConfig.slurmRestApi": {"type": ["string", "null"]},
@@ -31,6 +36,9 @@ RULES: dict[str, dict[str, Any]] = {
         "additionalProperties": False,
         "properties": {"name": {"type": "string"}, "key": {"type": "string"}},
     },
+    "slurm.tokenRenewal.schedule": {"type": "string", "pattern": _SCHEDULE},
+    "slurm.tokenRenewal.user": {"type": "string", "pattern": "^[a-zA-Z0-9_][-a-zA-Z0-9_.]*$"},
+    "slurm.tokenRenewal.lifespan": {"type": "integer", "minimum": 3600, "maximum": 315360000},
     "schedulerConfig.*": {"type": ["string", "null"]},
     "admission.managedNamespaces": {"type": ["array", "null"], "items": {"type": "string"}},
     "admission.managedNamespaceSelector": {"type": ["object", "null"]},
@@ -68,6 +76,7 @@ OPEN = (
     "*.*Probe",
     "*.strategy",
     "*.resources",
+    "*.*.resources",
     "podSecurityContext",
     "securityContext",
 )

@@ -59,6 +59,16 @@
 {{- fail (printf "nats.pools: %s has a pool twice; allowed: different names" (toJson .)) }}
 {{- end }}
 {{- end }}
+{{- with .Values.slurm.tokenRenewal }}
+{{- if .enabled }}
+{{- if not (include "podbridge.jwtSecret" $) }}
+{{- fail "slurm.tokenRenewal.enabled: true requires config.slurmRestApi and slurm.jwt.existingSecret: there is no token to renew" }}
+{{- end }}
+{{- if not .existingSecret }}
+{{- fail "slurm.tokenRenewal.existingSecret is required with slurm.tokenRenewal.enabled: a Secret with Slurm's key; on a host of Slurm, `podbridge token renew` needs no key" }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- $mounts := list "config" "tmp" "webhook-tls" "slurm-jwt" }}
 {{- if .Values.slurm.tls.existingSecret }}{{ $mounts = append $mounts "slurm-tls" }}{{ end }}
 {{- if .Values.hints.enabled }}{{ $mounts = append $mounts "hints" }}{{ end }}

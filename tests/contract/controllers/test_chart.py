@@ -18,6 +18,7 @@ import yaml
 
 import bridge.config.hub
 from bridge.apps.cli.plugin_command import plugin
+from bridge.apps.cli.token_command import renew
 from cluster import crds, install, tools
 from cluster.polling import eventually
 from generate import chart, manifests
@@ -167,6 +168,34 @@ def test_the_plugin_understands_its_arguments(helm: str) -> None:
         mounts = {each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
         for key in ("seed_file", "password_file", "ca_file", "token_file"):
             assert parsed[key] is None or str(parsed[key].parent) in mounts
+
+
+def test_token_renew_understands_the_arguments_of_its_cron_job(helm: str) -> None:
+    where = "--show-only=templates/token-renewal.yaml"
+    cron = the_object("CronJob", "podbridge-token-renewal", values("colocated"), where)
+    (container,) = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    parsed = renew.make_context("renew", container["args"][2:]).params
+    assert {key: parsed[key] for key in ("secret", "key", "namespace", "user", "lifespan")} == {
+        "secret": "slurm-token",
+        "key": "jwt",
+        "namespace": "podbridge",
+        "user": "slurm",
+        "lifespan": 2592000,
+    }
+    assert str(parsed["key_file"].parent) in {each["mountPath"] for each in container["volumeMounts"]}
+    role = the_object("Role", "podbridge-token-renewal", values("colocated"), where)
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["slurm-token"], "verbs": ["patch"]}
+    ]
+
+
+def test_schedules_are_those_of_a_cron_job(helm: str) -> None:
+    schedule = json.loads(chart.SCHEMA.read_text())["properties"]["slurm"]["properties"]["tokenRenewal"]["properties"]
+    pattern = re.compile(schedule["schedule"]["pattern"])
+    for good in ("17 3 1 * *", "*/10 0-6 1,15 JAN-JUN mon", "@weekly", "0 0 * * 1-5/2"):
+        assert pattern.search(good), good
+    for bad in ("", "* * * *", "* * * * * *", "@reboot", "a;b * * * *", "0 0 1 * * "):
+        assert not pattern.search(bad), bad
 
 
 def test_the_alerts_and_the_dashboards_are_those_of_the_files(helm: str) -> None:
@@ -447,6 +476,14 @@ def test_the_secret_of_the_token_has_the_names_of_each_chart_of_slurm_bridge(
         (["plugin.enabled=true"], "plugin.enabled: true requires a NATS server; set nats.enabled"),
         (["plugin.enabled=true", "nats.enabled=true", "nats.pools={a}"], "plugin.existingSecret is required without"),
         (["rbac.poolNamespaces={kube-system}"], "rbac.poolNamespaces: kube-system is not allowed"),
+        (["slurm.tokenRenewal.enabled=true"], "slurm.tokenRenewal.existingSecret is required with"),
+        (
+            ["slurm.tokenRenewal.enabled=true", "slurm.tokenRenewal.existingSecret=k", "slurm.jwt.existingSecret="],
+            "slurm.tokenRenewal.enabled: true requires config.slurmRestApi and slurm.jwt.existingSecret",
+        ),
+        (["slurm.tokenRenewal.schedule=daily"], "'daily' does not match pattern"),
+        (["slurm.tokenRenewal.lifespan=60"], "minimum: got 60, want 3,600"),
+        (["slurm.tokenRenewal.user=a b"], "'a b' does not match pattern"),
         (["config.partitoin=a"], "additional properties 'partitoin' not allowed"),
         (["config.logging.level=loud"], "value must be one of 'debug', 'info', 'warning', 'error'"),
         (["scheduler.replcas=1"], "additional properties 'replcas' not allowed"),
