@@ -128,6 +128,9 @@ JAEGER = GoModule("jaeger", "Jaeger", 3, {"jaeger": "github.com/jaegertracing/ja
 OAUTH2_PROXY = GoModule("oauth2-proxy", "OAuth2-proxy", 1, {"oauth2-proxy": "github.com/oauth2-proxy/oauth2-proxy/v7"})
 """The proxy in front of the interLink plugin (see :mod:`cluster.helm_images`)."""
 
+KUBE_SCORE = GoModule("kube-score", "kube-score", 0.5, {"kube-score": "github.com/zegl/kube-score/cmd/kube-score"})
+"""A critic of Kubernetes objects, for those that the chart renders."""
+
 
 ORACLE = GoModule(
     "oracle",

@@ -82,7 +82,7 @@ annotations:
 apiVersion: apps/v1
 kind: Deployment
 metadata:
-  {{- include "podbridge.metadata" (list $root $part $name $values.annotations) | nindent 2 }}
+  {{- include "podbridge.workloadMetadata" (list $root $part $name $values.annotations $values) | nindent 2 }}
 spec:
   replicas: {{ $values.replicas }}
   revisionHistoryLimit: {{ $root.Values.revisionHistoryLimit }}

@@ -58,6 +58,23 @@ namespace: {{ $root.Release.Namespace }}
 {{ include "podbridge.labelsAndAnnotations" (list $root (index . 1) $annotations) }}
 {{- end }}
 
+{{/*
+Metadata of a workload: the annotation of kube-score names the checks that it fails for a reason in values.yaml.
+Takes (list root component name annotations values).
+*/}}
+{{- define "podbridge.workloadMetadata" -}}
+{{- $root := index . 0 -}}{{- $values := index . 4 -}}{{- $ignored := list -}}
+{{- if not (($values.resources | default dict).limits | default dict).cpu }}{{ $ignored = append $ignored "container-resources" }}{{ end -}}
+{{- if ne (include "podbridge.pullPolicy" (list $root $values)) "Always" }}{{ $ignored = append $ignored "container-image-pull-policy" }}{{ end -}}
+{{- /* helm test connects to all that the parts connect to */ -}}
+{{- if or (not $root.Values.networkPolicy.enabled) (eq (index . 1) "test") }}{{ $ignored = append $ignored "pod-networkpolicy" }}{{ end -}}
+{{- /* they have one replica, which clients reach by an ordinary Service */ -}}
+{{- if has (index . 1) (list "nats" "redis") }}{{ $ignored = append $ignored "statefulset-has-servicename" }}{{ end -}}
+{{- $annotations := dict -}}
+{{- with $ignored }}{{ $_ := set $annotations "kube-score/ignore" (join "," .) }}{{ end -}}
+{{- include "podbridge.metadata" (list $root (index . 1) (index . 2) (mergeOverwrite $annotations (index . 3 | default dict))) }}
+{{- end }}
+
 {{/* The service account of a part. Takes (list root part); part "run" is all parts in one process. */}}
 {{- define "podbridge.account" -}}
 {{- $root := index . 0 -}}{{- $part := index . 1 -}}
