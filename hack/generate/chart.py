@@ -23,6 +23,7 @@ README = CHART / "README.md"
 
 _AMOUNT = {"type": ["integer", "string", "null"], "pattern": "^[0-9]+%?$", "minimum": 0}
 _PULL = ["Always", "IfNotPresent", "Never"]
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _TIMES = r"[0-9A-Za-z*]+(-[0-9A-Za-z]+)?(/[0-9]+)?"
 _SCHEDULE = (
     rf"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|{_TIMES}(,{_TIMES})*( {_TIMES}(,{_TIMES})*){{4}})$"
@@ -36,6 +37,7 @@ RULES: dict[str, dict[str, Any]] = {
         "additionalProperties": False,
         "properties": {"name": {"type": "string"}, "key": {"type": "string"}},
     },
+    "*.ingress.host": {"type": "string", "pattern": f"^({_LABEL}(\\.{_LABEL})*)?$"},
     "slurm.tokenRenewal.schedule": {"type": "string", "pattern": _SCHEDULE},
     "slurm.tokenRenewal.user": {"type": "string", "pattern": "^[a-zA-Z0-9_][-a-zA-Z0-9_.]*$"},
     "slurm.tokenRenewal.lifespan": {"type": "integer", "minimum": 3600, "maximum": 315360000},

@@ -59,6 +59,13 @@
 {{- fail (printf "nats.pools: %s has a pool twice; allowed: different names" (toJson .)) }}
 {{- end }}
 {{- end }}
+{{- with .Values.dashboard }}
+{{- if .ingress.enabled }}
+{{- if not (and .enabled .tls.existingSecret .ingress.host) }}
+{{- fail "dashboard.ingress.enabled: true requires dashboard.enabled: true, dashboard.tls.existingSecret and dashboard.ingress.host" }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- with .Values.slurm.tokenRenewal }}
 {{- if .enabled }}
 {{- if not (include "podbridge.jwtSecret" $) }}

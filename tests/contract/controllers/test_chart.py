@@ -281,6 +281,29 @@ def test_kind_sh_sets_values_that_the_chart_accepts(helm: str) -> None:
     assert "name: podbridge-queues" in template(*shlex.split(found["kueue"]))
 
 
+def test_the_ingress_reaches_the_web_page_by_its_name_and_port(helm: str) -> None:
+    where = (values("dashboard"), "--show-only=templates/dashboard.yaml")
+    ingress, service = (the_object(kind, "podbridge-dashboard", *where) for kind in ("Ingress", "Service"))
+    (rule,) = ingress["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert ingress["spec"]["tls"] == [{"hosts": [rule["host"]], "secretName": "page-ingress"}]
+    assert path["backend"]["service"]["name"] == service["metadata"]["name"]
+    assert path["backend"]["service"]["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
+    (container,) = pod_of("Deployment", "podbridge-dashboard", *where)["containers"]
+    assert {f"--allowed-host={rule['host']}", "--allowed-host=podbridge.internal:8443"} < set(container["args"])
+    policy = the_object("NetworkPolicy", "podbridge-dashboard", values("dashboard"))
+    (page,) = [each for each in policy["spec"]["ingress"] if {"port": 8443, "protocol": "TCP"} in each["ports"]]
+    assert page["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
+
+
+def test_any_name_of_the_web_page_is_allowed_by_default_also_behind_an_ingress(helm: str) -> None:
+    switches = ("enabled=true", "tls.existingSecret=x", "ingress.enabled=true", "ingress.host=page.example.org")
+    where = ("--show-only=templates/dashboard.yaml", *(f"--set=dashboard.{switch}" for switch in switches))
+    (container,) = pod_of("Deployment", "", *where)["containers"]
+    assert not [word for word in container["args"] if word.startswith("--allowed-host")]
+    assert the_object("Ingress", "", *where)["spec"]["tls"] == [{"hosts": ["page.example.org"]}]
+
+
 def test_the_web_page_gets_nothing_of_the_hub(helm: str) -> None:
     secret = '--set-json=extraVolumes=[{"name":"x","secret":{"secretName":"hub-secret"}}]'
     text = template(
@@ -476,6 +499,9 @@ def test_the_secret_of_the_token_has_the_names_of_each_chart_of_slurm_bridge(
         (["plugin.enabled=true"], "plugin.enabled: true requires a NATS server; set nats.enabled"),
         (["plugin.enabled=true", "nats.enabled=true", "nats.pools={a}"], "plugin.existingSecret is required without"),
         (["rbac.poolNamespaces={kube-system}"], "rbac.poolNamespaces: kube-system is not allowed"),
+        (["dashboard.enabled=true", "dashboard.ingress.enabled=true"], "dashboard.ingress.enabled: true requires"),
+        (["dashboard.ingress.host=a b"], "'a b' does not match pattern"),
+        (["nats.ingress.host=https://a"], "'https://a' does not match pattern"),
         (["slurm.tokenRenewal.enabled=true"], "slurm.tokenRenewal.existingSecret is required with"),
         (
             ["slurm.tokenRenewal.enabled=true", "slurm.tokenRenewal.existingSecret=k", "slurm.jwt.existingSecret="],
