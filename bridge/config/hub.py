@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from bridge import names
 from bridge.config import policies
@@ -160,6 +160,10 @@ class LoggingSection(Section):
     format: Literal["auto", "json", "text"] = Field("auto", description="auto: text on a terminal, else json.")
 
 
+PART = "part"
+"""Context of the validation of a part of the configuration, which names no pools."""
+
+
 class Config(Section):
     """The whole file."""
 
@@ -255,8 +259,8 @@ class Config(Section):
         return value.rstrip("/")
 
     @model_validator(mode="after")
-    def _require_a_backend(self) -> Config:
-        if not self.slurm_rest_api and not self.pools.enabled:
+    def _require_a_backend(self, info: ValidationInfo) -> Config:
+        if not self.slurm_rest_api and not self.pools.enabled and info.context != PART:
             raise ValueError(
                 "slurmRestApi is empty and no pool is configured: set it, pools.nats.servers, pools.interlink or "
                 "pools.nunet"
@@ -293,8 +297,11 @@ class _UniqueKeys(yaml.SafeLoader):
         return node
 
 
-def parse(text: str, source: str = "configuration") -> Config:
-    """Parse the YAML ``text``; raises :class:`ConfigError`, which names all wrong keys and values."""
+def parse(text: str, source: str = "configuration", *, whole: bool = True) -> Config:
+    """Parse the YAML ``text``; raises :class:`ConfigError`, which names all wrong keys and values.
+
+    ``whole=False``: the text is a part of a configuration, so it need not name Slurm or a pool.
+    """
     try:
         data = _UniqueKeys(text).get_single_data()
     except yaml.YAMLError as error:
@@ -307,7 +314,7 @@ def parse(text: str, source: str = "configuration") -> Config:
     if data.get("managedNamespaceSelector") == {}:
         data = {k: v for k, v in data.items() if k != "managedNamespaceSelector"}
     try:
-        config = Config.model_validate(data)
+        config = Config.model_validate(data, context=None if whole else PART)
     except ValidationError as error:
         problems = [explain(dict(problem), Config) for problem in error.errors()]
         raise ConfigError(f"{source}: " + "; ".join(problems)) from error

@@ -21,6 +21,7 @@ FILES = {
     "rbac/race.yaml": "rbac-race.yaml",
     "rbac/dashboard.yaml": "rbac-dashboard.yaml",
     "rbac/slurm-sums.yaml": "rbac-users.yaml",
+    "public-config.yaml": "rbac-users.yaml",
     "policies.yaml": "policies.yaml",
     "crds.yaml": "crds.yaml",
 }

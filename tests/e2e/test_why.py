@@ -8,11 +8,14 @@ import os
 import subprocess
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cluster.polling import eventually
+from generate.manifests import template
 
 pytestmark = pytest.mark.real
 
@@ -170,6 +173,26 @@ def test_without_a_token_of_slurm_the_same_cause_is_shown(world, waiting):
         report = explain(world, name, **token)
         assert report["not_read"], "Slurm cannot be read"
         assert all(text in report["summary"] for text in situation.told), report["summary"]
+
+
+def test_an_ordinary_user_needs_no_configuration_file(world, waiting, tmp_path):
+    values = tmp_path / "values.yaml"
+    values.write_text(json.dumps({"config": yaml.safe_load(Path(world.cluster.env["PODBRIDGE_CONFIG"]).read_text())}))
+    published = template(f"--values={values}", "--show-only=templates/public-config.yaml")
+    edit = ("rolebinding", "ada-edits", "-n", "slurm-bridge")
+    world.cluster.kubectl("apply", "-f", "-", input=published)
+    world.cluster.kubectl("create", *edit, "--clusterrole=edit", "--user=ada")
+    kubeconfig = str(world.cluster.user_kubeconfig("ada"))
+    env = {"PODBRIDGE_CONFIG": "", "KUBECONFIG": kubeconfig, "SLURM_JWT": "", "SLURM_JWT_FILE": ""}
+    try:
+        report = explain(world, "full", **env)
+        assert "it asks for 64 CPUs, 1 GiB" in report["summary"]
+        assert any(line.startswith("Slurm: ") for line in report["not_read"]), report["not_read"]
+        others = [f"--kubeconfig={kubeconfig}", "get", "configmaps", "-n", "kube-public"]
+        assert "podbridge-public" not in world.cluster.kubectl(*others, check=False)
+    finally:
+        world.cluster.kubectl("delete", "-f", "-", input=published)
+        world.cluster.kubectl("delete", *edit)
 
 
 def test_a_job_shows_its_progress_and_why_its_pods_are_refused(world, waiting):

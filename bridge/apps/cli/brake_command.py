@@ -82,12 +82,12 @@ def _answer(connection: ConnectionOptions, name: str, answer: BrakeAnswer) -> No
 
 def _client(connection: ConnectionOptions) -> tuple[KubeClient, str]:
     """Return a client of the API server, and the path of the ConfigMap."""
-    from bridge.config import hub as configuration
+    from bridge.apps.cli import hub_config
     from bridge.kube.kube_client import KubeClient
     from bridge.kube.resources import CONFIGMAPS
 
-    config = configuration.load(connection.config)
     kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=2)
+    config, _ = hub_config.of(connection, kube)
     return kube, CONFIGMAPS.path(config.leader_election.namespace, names.brake_config_map(config.installation))
 
 

@@ -12,13 +12,21 @@ import click
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 config_option = click.option(
-    "--config", type=FILE, envvar="PODBRIDGE_CONFIG", show_envvar=True, help="Configuration file (YAML)."
+    "--config",
+    type=FILE,
+    envvar="PODBRIDGE_CONFIG",
+    show_envvar=True,
+    help="Configuration file (YAML). Default: what the cluster publishes in kube-public.",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """The configuration file and the kubeconfig context of a command. ``None``: the default of the option."""
+    """The configuration file and the kubeconfig context of a command. ``None``: the default of the option.
+
+    Without a file, a command reads the part of the configuration that the cluster publishes
+    (:mod:`bridge.apps.cli.hub_config`).
+    """
 
     config: Path | None
     kubeconfig: str | None

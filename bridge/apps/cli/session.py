@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
+from bridge.apps.cli import hub_config
 from bridge.apps.cli.connection_options import ConnectionOptions
-from bridge.config import hub as configuration
 from bridge.config.hub import Config, jwt_source
 from bridge.errors import BridgeError, KubeError, KubeForbiddenError
 from bridge.kube.cluster import cluster_id
@@ -46,9 +46,10 @@ class CommandSession:
     """Whether Slurm is read, if there is one. If not, it is unknown which jobs and nodes Slurm has."""
 
     def __init__(self, connection: ConnectionOptions) -> None:
-        self.config: Config = configuration.load(connection.config)
         self._connection = connection
         self.kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=4)
+        config, self.config_source = hub_config.of(connection, self.kube)
+        self.config: Config = config
         self.slurm = SlurmClient(self.config, jwt_source(self.config), pool_size=4)
 
     @property

@@ -19,6 +19,7 @@ import yaml
 import bridge.config.hub
 from bridge.apps.cli.plugin_command import plugin
 from bridge.apps.cli.token_command import renew
+from bridge.config import public_config
 from cluster import crds, install, tools
 from cluster.polling import eventually
 from generate import chart, manifests
@@ -46,6 +47,7 @@ SHARE = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/flav
 """A property of the CRD's schema, as a JSON pointer."""
 MERGE = "application/merge-patch+json"
 EVICTS = "--set=config.nodes.taint=true"
+PUBLIC = [key for key, field in bridge.config.hub.Config.model_fields.items() if field.alias in public_config.KEYS]
 SCHEDULER = "--show-only=templates/scheduler.yaml"
 PARTS = ("admission", "scheduler", "controllers")
 
@@ -125,6 +127,10 @@ def test_a_set_of_values_and_its_configuration_are_valid(helm: str, name: str) -
     found = {(each["kind"], each["metadata"]["name"]): each for each in objects(rendered(name))}
     text = found["ConfigMap", "podbridge-config"]["data"]["config.yaml"]
     config = bridge.config.hub.parse(text)
+    published = found["ConfigMap", "podbridge-public"]["data"][public_config.KEY]
+    assert yaml.safe_load(published).keys() <= {*public_config.KEYS}
+    public = public_config.read(published, "the ConfigMap").model_dump(include=set(PUBLIC))
+    assert public == config.model_dump(include=set(PUBLIC))
     pod = found["Deployment", "podbridge-controllers"]["spec"]["template"]["spec"]
     mounts = {each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
     files = set(re.findall(r"/etc/podbridge/\S+", text)) - {str(config.admission.cert_dir)}

@@ -80,7 +80,7 @@ def findings(connection: ConnectionOptions, before_install: bool = False) -> Ite
     except BridgeError as error:
         yield Finding("FAIL", "configuration", str(error), error.hint or "see podbridge config schema")
         return
-    yield Finding("ok", "configuration", str(connection.config or "defaults"))
+    yield Finding("ok", "configuration", session.config_source)
     own: list[Step] = [("Slurm token", _token), ("Slurm", _slurm)] if session.config.slurm_rest_api else []
     steps: list[Step] = [
         ("permissions", check_permissions.permissions),

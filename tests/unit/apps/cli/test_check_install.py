@@ -118,6 +118,7 @@ def test_only_what_exists_before_an_installation_is_checked(monkeypatch, tmp_pat
         kube=kube,
         config=Config(),
         has_file=True,
+        config_source="config.yaml",
         nodes=lambda: [node("n1")],
         slurm_nodes={"n1": Node("n1", frozenset())},
     )
