@@ -35,10 +35,13 @@ kubectl.
 ## Rules for all commands
 | subject | rule |
 | --- | --- |
-| configuration | `--config FILE`, else `$PODBRIDGE_CONFIG`, else the defaults. Use the file of the running podbridge |
+| configuration | `--config FILE`, else `$PODBRIDGE_CONFIG`, else what the cluster publishes, else the defaults |
+| installation | `$PODBRIDGE_INSTALLATION`, else `podbridge`: the one whose published configuration is used |
 | cluster | `--kubeconfig FILE` and `--context NAME`, else `$KUBECONFIG`, `~/.kube/config`, the service account |
 | kinds | in the spellings of kubectl: `pods`, `pod`, `po`; `pod/NAME` is `pod NAME` |
 | output | tables are for people and may change; `-o json` and `-o yaml` keep their fields; `-o name` is for scripts |
+| fields of `-o json` | `podbridge get KIND -o schema` describes them; of `explain`, the lines of sections are texts for people |
+| colours | on a terminal, unless `NO_COLOR` is set |
 | output of `--watch` | `-o json` prints one object a line |
 | messages | errors and hints go to standard error |
 | exit status 0 | success |

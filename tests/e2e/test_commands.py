@@ -44,7 +44,7 @@ def test_pods_jobs_and_nodes(world):
     (found,) = [p for p in pods if p["name"] == "shown"]
     assert name.items() <= found.items()
     jobs = json.loads(podbridge(world, "get", "jobs", "-o", "json").stdout)
-    assert [j["pods"] for j in jobs if j["job"] == job] == ["slurm-bridge/shown"]
+    assert [j["pods"] for j in jobs if j["job"] == job] == [["slurm-bridge/shown"]]
     nodes = json.loads(podbridge(world, "get", "nodes", "-o", "json").stdout)
     assert [(n["name"], n["slurm_name"], n["managed"]) for n in nodes] == [
         (f"node-{i}", f"node-{i}", True) for i in range(4)
@@ -105,9 +105,9 @@ def test_explain_shows_the_position_and_the_start_of_a_pending_job(clean, gangs)
     (record,) = [
         record
         for record in json.loads(podbridge(world, "get", "jobs", "-o", "json").stdout)
-        if record["pods"] == "job slurm-bridge/waiting"
+        if record["pods"] == ["job slurm-bridge/waiting"]
     ]
-    assert (record["job"], record["state"], record["phase"], record["problem"]) == (shared, "PENDING", "Pending", "")
+    assert (record["job"], record["state"], record["phases"], record["problem"]) == (shared, "PENDING", ["Pending"], "")
     world.slurm("scontrol", "hold", str(job))
     text = podbridge(world, "explain", "pod", second["metadata"]["name"], "-n", "slurm-bridge").stdout
     assert "priority 0: the job is held" in text
@@ -129,7 +129,7 @@ def test_explain_top_and_version(clean):
     assert any(line.startswith("PodScheduled=True") for line in facts["conditions"])
     assert "slurm-bridge/described Running" in read("explain", "node", node)["pods"]
     report = read("explain", "job", str(job))
-    assert report["job"]["pods"] == "slurm-bridge/described"
+    assert report["job"]["pods"] == ["slurm-bridge/described"]
     assert report["summary"] == f"RUNNING on {node}"
     assert report["next"] == "podbridge explain pod described -n slurm-bridge"
     state = read("top")

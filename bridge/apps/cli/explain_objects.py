@@ -12,10 +12,12 @@ from bridge.apps.cli.explain import describe
 from bridge.apps.cli.get import job_records, node_records, pod_records, pool_records
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.view import job_view, node_room, wait_reasons
+from bridge.apps.view.records import JobRecord, PoolRecord
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.resources import EVENTS, PODS
 from bridge.slurm import states
 from bridge.workload import eligibility, pods, pool_selection, resources
+from bridge.workload.quantity import MIB
 
 SHOWN = 20
 """Number of waiting pods that the report on a pool names."""
@@ -68,8 +70,8 @@ def _facts(session: CommandSession, manifest: pods.Pod) -> dict[str, Any]:
     metadata, namespace = manifest["metadata"], manifest["metadata"]["namespace"]
     records = session.attempt("pods", lambda: pod_records(session, namespace, "")) or []
     # a pod of another scheduler is not in the list, nor one that was deleted a moment ago
-    record = next((each for each in records if each["uid"] == pods.uid(manifest)), {"not_read": ""})
-    del record["not_read"]
+    listed = next((each for each in records if each["uid"] == pods.uid(manifest)), None)
+    record = {key: value for key, value in (listed or {}).items() if key != "not_read"}
     jobs = (session.attempt("jobs", lambda: _jobs(session, namespace)) or []) if record else []
     annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if _is_own(key)}
     return {
@@ -78,7 +80,7 @@ def _facts(session: CommandSession, manifest: pods.Pod) -> dict[str, Any]:
         "annotations": annotations,
         "finalizers": list(metadata.get("finalizers") or ()),
         "conditions": reports.conditions(manifest.get("status") or {}),
-        "job": next((each for each in jobs if each["job"] == record["job"]), {}),
+        "job": next((each for each in jobs if each["job"] == record.get("job")), {}),
     }
 
 
@@ -87,7 +89,7 @@ def _is_own(key: str) -> bool:
     return any(part in key.partition("/")[0] for part in ("vk.io", "slinky.slurm.net", "podbridge"))
 
 
-def _jobs(session: CommandSession, namespace: str | None = None) -> list[dict[str, Any]]:
+def _jobs(session: CommandSession, namespace: str | None = None) -> list[JobRecord]:
     readable = session.config.slurm_rest_api and session.knows_slurm
     return job_records(session, namespace, ended=True) if readable else []
 
@@ -107,7 +109,7 @@ def job(session: CommandSession, name: str) -> dict[str, Any]:
     record, *others = [each for each in job_records(session, None, ended=True) if each["job"] == slurm_job.job_id]
     state = "+".join(sorted(slurm_job.states))
     summary = f"{state} on {','.join(slurm_job.nodes)}" if slurm_job.nodes else record["state"]
-    problem, names = record["problem"], record["pods"].split(",")
+    problem, names = record["problem"], record["pods"]
     # of a group, the record names the group, which is no pod
     namespace, _, name = names[0].partition("/") if slurm_job.link.group is None else ("", "", "")
     step = f"podbridge explain pod {name} -n {namespace}" if name else ""
@@ -118,9 +120,12 @@ def job(session: CommandSession, name: str) -> dict[str, Any]:
         "summary": summary,
         "job": record,
         "slurm": job_view.lines(slurm_job, session.all_jobs, time.time()),
-        "pods": [f"{each}" for each in names if each],
+        "pods": names,
         "problem": ([problem] if problem else [])
-        + [f"{each['pods']} has the id of this job, from before slurmctld assigned it again" for each in others],
+        + [
+            f"{','.join(each['pods'])} has the id of this job, from before slurmctld assigned it again"
+            for each in others
+        ],
         "next": step,
     }
 
@@ -139,7 +144,7 @@ def node(session: CommandSession, name: str) -> dict[str, Any]:
             "state": "+".join(sorted(slurm_node.states)),
             "reason": slurm_node.reason,
             "cpus": slurm_node.cpus,
-            "memory_mib": slurm_node.memory_mib,
+            "memory": slurm_node.memory_mib * MIB,
             "gres": slurm_node.gres,
             "partitions": ",".join(slurm_node.partitions),
             "features": ",".join(slurm_node.features),
@@ -185,7 +190,7 @@ def pool(session: CommandSession, name: str) -> dict[str, Any]:
     }
 
 
-def find_pool(session: CommandSession, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def find_pool(session: CommandSession, name: str) -> tuple[dict[str, Any], PoolRecord]:
     """Return a pool's virtual node and its record; raises :class:`BridgeError` with the names of the pools."""
     nodes = {node["metadata"]["name"]: node for node in session.nodes() if pool_selection.is_virtual(node)}
     record = next((each for each in pool_records(session, "") if each["pool"] == name), None)
@@ -213,7 +218,7 @@ def queue(session: CommandSession, name: str) -> dict[str, Any]:
             "cohort": spec.get("cohortName") or spec.get("cohort", ""),
             "lends_to": ", ".join(sorted({to["queue"] for item in own for to in item.get("canLendTo") or ()})),
         },
-        "local_queues": [item for item in record["local_queues"].split(",") if item],
+        "local_queues": record["local_queues"],
         "events": _events(session, manifest),
         "next": report["next"],
     }

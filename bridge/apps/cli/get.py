@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,21 +14,26 @@ from bridge import names
 from bridge.apps.cli import output, queues, watching
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.session import SLURM, CommandSession
-from bridge.apps.view import job_view, node_view, owner_view, pod_view
+from bridge.apps.view import job_view, node_view, owner_view, pod_view, records
+from bridge.apps.view.records import JobRecord, NodeRecord, PodRecord, PoolRecord, WorkloadRecord
+from bridge.clock import parse_rfc3339
 from bridge.errors import BridgeError
 from bridge.kube.discovery import is_served
 from bridge.kube.resources import PODS
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, node_ownership, pods, pool_selection
 from bridge.workload.eligibility import slurm_name
+from bridge.workload.quantity import MIB
 
 ALL_NAMESPACES = "*"
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+Record = Mapping[str, Any]
+"""One of :data:`bridge.apps.view.records.RECORDS`."""
+Reader = Callable[[], Sequence[Record]]
 COLUMNS = {
     "pods": (["namespace", "name", "phase", "job", "slurm_state", "node", "reason", "age"], ["partition", "uid"]),
     "jobs": (
-        ["job", "state", "partition", "node", "pods", "phase", "reason", "problem"],
-        ["pod_node", "name", "user", "submitted", "started"],
+        ["job", "state", "partition", "nodes", "pods", "phases", "reason", "problem"],
+        ["pod_nodes", "name", "user", "submitted", "started"],
     ),
     "workloads": (
         ["namespace", "kind", "name", "pods", "done", "running", "waiting", "failed", "reason", "age"],
@@ -40,7 +44,7 @@ COLUMNS = {
         ["queue", "ready", "offered", "pending", "admitted", "cpu", "memory", "age"],
         ["reason", "stop_policy", "local_queues", "message"],
     ),
-    "nodes": (["name", "slurm_name", "ready", "cordoned", "slurm_state", "managed", "reason"], ["cpus", "memory_mib"]),
+    "nodes": (["name", "slurm_name", "ready", "cordoned", "slurm_state", "managed", "reason"], ["cpus", "memory"]),
 }
 
 NAMES = {
@@ -59,7 +63,7 @@ class Listing:
     """What a command lists and how it prints it.
 
     ``names`` select objects, all if empty; ``sort_by`` is a column; ``ended``: all ended jobs, too; with ``watch``,
-    changes are printed until the user interrupts. ``output`` is table, wide, json, yaml or name.
+    changes are printed until the user interrupts. ``output`` is table, wide, json, yaml, name or schema.
     """
 
     names: Sequence[str] = ()
@@ -76,12 +80,15 @@ def run(kind: str, connection: ConnectionOptions, namespace: str | None, listing
 
     ``namespace`` can be ``ALL_NAMESPACES``; ``None``: that of the kubeconfig's context, of jobs all.
     """
+    if listing.output == "schema":
+        output.print_document(records.schema(kind), "json")
+        return
     session = CommandSession(connection)
     if namespace is None and kind != "jobs":
         namespace = session.namespace
     namespace = namespace if namespace != ALL_NAMESPACES else None
     selector, no_headers, form = listing.selector, listing.no_headers, listing.output
-    kinds: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    kinds: dict[str, Reader] = {
         "pods": lambda: pod_records(session, namespace, selector),
         "jobs": lambda: job_records(session, namespace, ended=listing.ended),
         "workloads": lambda: workload_records(session, namespace, selector),
@@ -95,25 +102,23 @@ def run(kind: str, connection: ConnectionOptions, namespace: str | None, listing
     if listing.watch:
         watching.show(_reader(session, read), shown, form, no_headers=no_headers, name=NAMES[kind])
         return
-    records = read()
+    listed = read()
     _print_gaps(session)
     scheduler = "" if kind in ("queues", "workloads") else f" of scheduler {session.config.scheduler_name}"
     place = f" in namespace {namespace}" if kind in ("pods", "jobs", "workloads") and namespace else ""
     nothing = f"No {kind}{scheduler} found{place}."
-    output.show(records, shown, form, no_headers=no_headers, nothing=nothing, name=NAMES[kind])
+    output.show(listed, shown, form, no_headers=no_headers, nothing=nothing, name=NAMES[kind])
 
 
-def _chosen(
-    kind: str, read: Callable[[], list[dict[str, Any]]], listing: Listing
-) -> Callable[[], list[dict[str, Any]]]:
+def _chosen(kind: str, read: Reader, listing: Listing) -> Reader:
     """Return a function that reads the named records, in the order that the user chooses."""
     field, column = NAMES[kind][1], (listing.sort_by or "").removeprefix("-").replace("-", "_").lower()
     columns = [*COLUMNS[kind][0], *COLUMNS[kind][1]]
     if column and column not in columns:
         raise BridgeError(f"--sort-by: {listing.sort_by!r} is not a column; allowed: {', '.join(columns)}")
 
-    def chosen() -> list[dict[str, Any]]:
-        records = read()
+    def chosen() -> Sequence[Record]:
+        records = list(read())
         there = {str(record[field]): None for record in records}
         missing = [name for name in listing.names if name not in there]
         if missing and not listing.watch:  # a watched object may come later, or go
@@ -123,25 +128,27 @@ def _chosen(
         if listing.names:
             records = [record for record in records if str(record[field]) in listing.names]
         if column:
-            records.sort(key=lambda record: _order(record.get(column)), reverse=str(listing.sort_by).startswith("-"))
+            records.sort(key=lambda record: _order(record, column), reverse=str(listing.sort_by).startswith("-"))
         return records
 
     return chosen
 
 
-def _order(value: object) -> tuple[float, str]:
-    """Return the place of a value in a column: ages and amounts (``3h``, ``2/16``) by their number, others as texts."""
-    match = re.match(r"(\d+(?:\.\d+)?)([smhd]?)(?![A-Za-z])", str(value if value is not None else ""))
-    return (float(match[1]) * _SECONDS[match[2]], "") if match else (math.inf, str(value or ""))
+def _order(record: Mapping[str, Any], column: str) -> tuple[float, str]:
+    """Return the place of a record by a column: numbers by their value, before texts; what pods use of an amount."""
+    value = record.get(column)
+    if column == "age":
+        return (-parse_rfc3339(record["created"]), "") if record["created"] else (math.inf, "")
+    if isinstance(value, Mapping) and "used" in value:
+        value = value["used"]
+    return (value, "") if isinstance(value, (int, float)) else (math.inf, output.cell(record, column))
 
 
-def _reader(
-    session: CommandSession, read_records: Callable[[], list[dict[str, Any]]]
-) -> Callable[[], list[dict[str, Any]]]:
+def _reader(session: CommandSession, read_records: Reader) -> Reader:
     """Return a function that reads the records again, and fails if a part cannot be read that could be before."""
     gaps_before: set[str] | None = None
 
-    def read() -> list[dict[str, Any]]:
+    def read() -> Sequence[Record]:
         nonlocal gaps_before
         session.forget()
         records, gaps = read_records(), set(session.not_read)
@@ -160,43 +167,43 @@ def _print_gaps(session: CommandSession) -> None:
         click.echo(output.printable(f"podbridge: not read: {line}"), err=True)
 
 
-def pod_records(session: CommandSession, namespace: str | None, selector: str) -> list[dict[str, Any]]:
+def pod_records(session: CommandSession, namespace: str | None, selector: str) -> list[PodRecord]:
     """Return a record for each pod of the scheduler; ``not_read`` in it says why the state in Slurm is missing."""
     jobs = session.attempt(SLURM, lambda: session.jobs_by_uid) or {}
-    gaps = "; ".join(session.gaps)
-    return [_pod(pod, jobs.get(links.key(pod))) | {"not_read": gaps} for pod in session.pods(namespace, selector)]
+    return [_pod(pod, jobs.get(links.key(pod)), session.gaps) for pod in session.pods(namespace, selector)]
 
 
-def _pod(pod: pods.Pod, job: Job | None) -> dict[str, Any]:
+def _pod(pod: pods.Pod, job: Job | None, gaps: list[str]) -> PodRecord:
     view = pod_view.of(pod)
     slurm_reason = f": {job.reason}" if job and job.reason and view.state == pod_view.WAITING else ""
     return {
         "namespace": view.namespace,
         "name": view.name,
         "phase": pod_view.phase(pod),
-        "job": pods.job_id(pod) or view.job,
+        "job": pods.job_id(pod) or view.job or None,
         "slurm_state": "+".join(sorted(job.states)) if job else "",
         "node": view.node,
         "reason": view.reason + slurm_reason,
-        "age": output.age(pod["metadata"]["creationTimestamp"]),
+        "created": pod["metadata"]["creationTimestamp"],
         "partition": job.partition if job else "",
         "uid": pods.uid(pod),
+        "not_read": gaps,
     }
 
 
-def workload_records(session: CommandSession, namespace: str | None, selector: str) -> list[dict[str, Any]]:
+def workload_records(session: CommandSession, namespace: str | None, selector: str) -> list[WorkloadRecord]:
     """Return a record for each Job, JobSet and LeaderWorkerSet that no other object controls."""
     all_pods = session.listed(PODS.path(namespace))
-    result = []
+    result: list[WorkloadRecord] = []
     for kind in owner_view.LISTED:
         for resource in filter(lambda each: is_served(session.kube, each), kind.resources):
             path = resource.path(namespace)
             manifests = session.attempt(f"{kind.title}s", lambda p=path: session.listed(p, labelSelector=selector))  # type: ignore[misc]
             result += owner_view.records(kind, manifests or [], all_pods)
-    return [{**record, "age": output.age(record["created"])} for record in result]
+    return result
 
 
-def job_records(session: CommandSession, namespace: str | None, *, ended: bool) -> list[dict[str, Any]]:
+def job_records(session: CommandSession, namespace: str | None, *, ended: bool) -> list[JobRecord]:
     """Return a record for each placeholder job of this cluster, and for each pod without the job that it needs.
 
     ``namespace`` selects the jobs of its pods; ``None``: all jobs. The jobs are read first: a new pod is never missing.
@@ -211,9 +218,9 @@ def job_records(session: CommandSession, namespace: str | None, *, ended: bool) 
     return job_view.records(jobs, session.pods(namespace), slurm_names, namespace, ended=ended)
 
 
-def node_records(session: CommandSession, selector: str) -> list[dict[str, Any]]:
+def node_records(session: CommandSession, selector: str) -> list[NodeRecord]:
     """Return a record for each Kubernetes node that is not virtual, with its Slurm node."""
-    records = []
+    records: list[NodeRecord] = []
     for node in session.nodes(selector):
         if pool_selection.is_virtual(node):
             continue
@@ -230,13 +237,13 @@ def node_records(session: CommandSession, selector: str) -> list[dict[str, Any]]
                 "managed": node_ownership.holder(node) == session.config.scheduler_name,
                 "reason": other.reason if other else "not a Slurm node",
                 "cpus": other.cpus if other else None,
-                "memory_mib": other.memory_mib if other else None,
+                "memory": other.memory_mib * MIB if other else None,
             }
         )
     return records
 
 
-def pool_records(session: CommandSession, selector: str) -> list[dict[str, Any]]:
+def pool_records(session: CommandSession, selector: str) -> list[PoolRecord]:
     """Return a record for each pool: its virtual node, and the resources that the scheduler's pods request there."""
     manifests = {node["metadata"]["name"]: node for node in session.nodes(selector)}
     pools, _ = node_view.nodes(manifests.values(), map(pod_view.of, session.pods(None)))
@@ -245,10 +252,12 @@ def pool_records(session: CommandSession, selector: str) -> list[dict[str, Any]]
             "pool": use.name,
             "ready": use.status,
             "reason": use.reason,
-            **{name: use.text(name) for name in ("pods", "cpu", "memory")},
-            "age": output.age(manifests[use.name]["metadata"]["creationTimestamp"]),
+            "pods": use.usage("pods"),
+            "cpu": use.usage("cpu"),
+            "memory": use.usage("memory"),
+            "created": manifests[use.name]["metadata"]["creationTimestamp"],
             "message": eligibility.readiness(manifests[use.name]).get("message", ""),
-            "labels": ",".join(f"{k}={v}" for k, v in sorted(_own_labels(manifests[use.name]).items())),
+            "labels": dict(sorted(_own_labels(manifests[use.name]).items())),
         }
         for use in pools
     ]

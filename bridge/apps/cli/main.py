@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -126,7 +127,10 @@ def _getter(kind: str, help_text: str, *examples: str) -> None:
     @click.option("--sort-by", metavar="COLUMN", help="Sort by a column; -COLUMN: the largest first.")
     @click.option("--no-headers", is_flag=True, help="No line with the names of the columns.")
     @click.option("-w", "--watch", is_flag=True, help="Print changes too, until Ctrl-C; -o json: one object a line.")
-    @output_option("table", "wide", "json", "yaml", "name", explained="; wide: more columns, name: for scripts")
+    @output_option(
+        *("table", "wide", "json", "yaml", "name", "schema"),
+        explained="; wide: more columns, name: for scripts, schema: the JSON schema of -o json",
+    )
     def command(connection: ConnectionOptions, namespace: str | None, all_namespaces: bool, **settings: Any) -> None:
         from bridge.apps.cli import get as getting
 
@@ -283,7 +287,7 @@ def main(name: str = "podbridge") -> None:
     because its extra is not.
     """
     try:
-        cli(prog_name=name)
+        cli(prog_name=name, color=False if os.environ.get("NO_COLOR") else None)  # https://no-color.org
     except BridgeError as error:
         _fail(error)
     except ModuleNotFoundError as error:

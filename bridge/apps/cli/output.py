@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 import yaml
 
 from bridge.clock import duration, parse_rfc3339
+from bridge.slurm.job_words import memory
+
+MIB, GIB = 2**20, 2**30
 
 
 def output_option(*forms: str, explained: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -26,13 +30,34 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
+COLOURS = {
+    "PHASE": {"Failed": "red", "Pending": "yellow", "Running": "green"},
+    "READY": {"False": "red", "Unknown": "red"},
+    "RESULT": {"FAIL": "red", "warn": "yellow", "ok": "green"},
+}
+"""The colour of a value in the column with this header. :func:`click.echo` writes colours to terminals only."""
+ALARMS = ("PROBLEM", "FAILED")
+"""Headers of columns in which each value but 0 is red."""
+
+
+def line(titles: Sequence[str], cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Return a row of a table, coloured by the headers of its columns; the header itself is bold."""
+    shown = []
+    for title, text, width in itertools.zip_longest(titles, cells, widths):
+        colour = "red" if title in ALARMS and text not in ("-", "0") else COLOURS.get(title, {}).get(text)
+        bold = text == title or None
+        styled = click.style(text, fg=colour, bold=bold) if colour or bold else text
+        shown.append(styled + " " * ((width or 0) - len(text)))
+    return "   ".join(shown).rstrip()
+
+
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]], *, no_headers: bool = False) -> str:
     """Format rows as columns three spaces apart, as kubectl does; an empty cell is ``-``."""
     lines = [[printable(str(cell)) if cell not in ("", None) else "-" for cell in row] for row in rows]
     if not no_headers:
         lines.insert(0, list(titles))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)] if lines else []
-    return "\n".join("   ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(line(titles, each, widths) for each in lines)
 
 
 def print_document(value: object, form: str) -> None:
@@ -48,8 +73,31 @@ def headers(columns: Sequence[str]) -> list[str]:
     return [column.replace("_", "-").upper() for column in columns]
 
 
+def cell(record: Mapping[str, Any], column: str) -> str:
+    """Return a field of a record (:mod:`bridge.apps.view.records`) as people read it; empty if it has no value."""
+    if column == "age" and "age" not in record:
+        return age(record["created"])
+    value = record.get(column)
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        if value.keys() == {"used", "total"}:
+            return _usage(column, value["used"], value["total"])
+        return ",".join(f"{key}={each}" for key, each in value.items())
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return memory(value / MIB) if column == "memory" and isinstance(value, int) else str(value)
+
+
+def _usage(column: str, used: float, total: float) -> str:
+    """Return the used and the offered amount of a resource: ``2/16``, of memory in bytes ``1.5/62.0Gi``."""
+    if column == "memory":
+        return f"{used / GIB:.1f}/{total / GIB:.1f}Gi"
+    return "/".join(f"{value:.3f}".rstrip("0").rstrip(".") for value in (used, total))
+
+
 def show(
-    records: Sequence[dict[str, Any]],
+    records: Sequence[Mapping[str, Any]],
     columns: Sequence[str],
     output: str,
     *,
@@ -71,7 +119,7 @@ def show(
     elif not records:
         click.echo(nothing, err=True)
     else:
-        click.echo(table(headers(columns), [[r.get(c) for c in columns] for r in records], no_headers=no_headers))
+        click.echo(table(headers(columns), [[cell(r, c) for c in columns] for r in records], no_headers=no_headers))
 
 
 def age(timestamp: str) -> str:

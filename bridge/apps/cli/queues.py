@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge.apps.cli import output
 from bridge.apps.cli.session import CommandSession
-from bridge.apps.view.node_view import usage
+from bridge.apps.view.records import QueueRecord, Usage
 from bridge.errors import BridgeError, KubeError
 from bridge.kube.discovery import is_served
 from bridge.kube.resources import MASTER_QUEUES, Resource
@@ -28,7 +28,7 @@ _NEXT = {
 }
 
 
-def records(session: CommandSession, selector: str) -> list[dict[str, Any]]:
+def records(session: CommandSession, selector: str) -> list[QueueRecord]:
     """Return a record for each MasterQueue, with the figures of its ClusterQueue."""
     return [record(queue, cluster_queue(session, queue)) for queue in master_queues(session, selector)]
 
@@ -60,7 +60,7 @@ def cluster_queue(session: CommandSession, queue: Object) -> Object:
     return {}
 
 
-def record(queue: Object, cluster: Object) -> dict[str, Any]:
+def record(queue: Object, cluster: Object) -> QueueRecord:
     """Return the record of a MasterQueue; ``cluster`` is its ClusterQueue, which may be empty."""
     status, counts = queue.get("status") or {}, cluster.get("status") or {}
     ready = condition(queue, "Ready")
@@ -75,12 +75,12 @@ def record(queue: Object, cluster: Object) -> dict[str, Any]:
         "admitted": counts.get("admittedWorkloads", 0),
         "cpu": _share("cpu", used, quota),
         "memory": _share("memory", used, quota),
-        "age": output.age(queue["metadata"].get("creationTimestamp", "")),
+        "created": queue["metadata"].get("creationTimestamp", ""),
         "stop_policy": (cluster.get("spec") or {}).get("stopPolicy", ""),
-        "local_queues": ",".join(
+        "local_queues": [
             f"{item['namespace']}/{item.get('name') or queue['metadata']['name']}"
             for item in spec.get("localQueues") or ()
-        ),
+        ],
         "message": ready.get("message", ""),
     }
 
@@ -101,7 +101,7 @@ def describe(queue: Object, cluster: Object, workloads: Iterable[Object]) -> dic
     waiting = [
         {
             "workload": f"{item['metadata']['namespace']}/{item['metadata']['name']}",
-            "age": output.age(item["metadata"].get("creationTimestamp", "")),
+            "created": item["metadata"].get("creationTimestamp", ""),
             "message": condition(item, "QuotaReserved").get("message", "Kueue has not considered it yet"),
         }
         for item in sorted(filter(_waits, workloads), key=_order)
@@ -131,9 +131,9 @@ def admitted(workloads: Iterable[Object]) -> list[str]:
 def in_lines(report: Mapping[str, Any], *, wide: bool) -> dict[str, Any]:
     """Return the report with flavors and pending workloads as lines; ``wide``: all pending workloads."""
     columns = ["name", "flavor", "state", "cpu", "memory", "reason"]
-    rows = [[flavor[column] for column in columns] for flavor in report["flavors"]]
+    rows = [[output.cell(flavor, column) for column in columns] for flavor in report["flavors"]]
     shown = report["pending"] if wide else report["pending"][:FEW]
-    pending = [f"{item['workload']} ({item['age']}): {item['message']}" for item in shown]
+    pending = [f"{item['workload']} ({output.age(item['created'])}): {item['message']}" for item in shown]
     if len(report["pending"]) > len(shown):
         pending.append(f"and {len(report['pending']) - len(shown)} more: -o wide lists them")
     flavors = output.table([c.upper() for c in columns], rows).splitlines() if rows else []
@@ -200,6 +200,8 @@ def _reservations(cluster: Object) -> dict[str, dict[str, Decimal]]:
     }
 
 
-def _share(resource: str, used: Mapping[str, Decimal], quota: Mapping[str, Decimal]) -> str:
-    """Return used and total amount, as ``get pools`` shows them; empty without a quota of the resource."""
-    return usage(resource, float(used.get(resource, 0)), float(quota[resource])) if resource in quota else ""
+def _share(resource: str, used: Mapping[str, Decimal], quota: Mapping[str, Decimal]) -> Usage | None:
+    """Return used and total amount; ``None`` without a quota of the resource."""
+    if resource not in quota:
+        return None
+    return {"used": float(used.get(resource, 0)), "total": float(quota[resource])}

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bridge.apps.cli.output import print_document, printable
+from bridge.apps.cli.output import cell, print_document, printable
 from bridge.clock import parse_rfc3339
 
 Report = Mapping[str, Any]
@@ -20,21 +20,22 @@ def show(heading: str, report: Report, form: str) -> None:
     if form in ("json", "yaml"):
         print_document(dict(report), form)
         return
-    click.echo(printable(f"{heading}: {report['summary']}" if report.get("summary") else heading))
+    summary = printable(f": {report['summary']}") if report.get("summary") else ""
+    click.echo(click.style(printable(heading), bold=True) + summary)
     for title, section in report.items():
         lines = _fields(section) if isinstance(section, Mapping) else section
         if title in ("summary", "next") or not lines:
             continue
-        click.echo(f"\n{title.replace('_', ' ').capitalize()}")
+        click.echo("\n" + click.style(title.replace("_", " ").capitalize(), bold=True))
         for line in lines:
             click.echo(f"  {printable(line)}")
     if report.get("next"):
-        click.echo(f"\nNext: {printable(report['next'])}")
+        click.echo(f"\n{click.style('Next', bold=True)}: {printable(report['next'])}")
 
 
 def _fields(section: Mapping[str, Any]) -> list[str]:
     """Return a line for each field that has a value, with the values in one column."""
-    shown = {key.replace("_", " "): value for key, value in section.items() if value not in ("", None)}
+    shown = {key.replace("_", " "): text for key in section if (text := cell(section, key))}
     width = max(map(len, shown), default=0)
     return [f"{key + ':':{width + 1}} {value}" for key, value in shown.items()]
 

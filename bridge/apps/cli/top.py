@@ -18,7 +18,7 @@ from bridge.apps.cli.get import job_records, pool_records
 from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.apps.view import node_view, pod_view
 from bridge.apps.view.pod_view import PodView
-from bridge.clock import duration
+from bridge.clock import rfc3339
 from bridge.errors import BridgeError
 from bridge.workload import eligibility
 
@@ -96,7 +96,7 @@ def text(state: dict[str, Any]) -> str:
     )
     for key, columns in tables:
         if state[key]:
-            rows = [[each.get(column) for column in columns] for each in state[key]]
+            rows = [[output.cell(each, column) for column in columns] for each in state[key]]
             blocks.append(output.table(output.headers(columns), rows))
     return "\n\n".join(blocks)
 
@@ -111,7 +111,7 @@ def _waiting(view: PodView) -> dict[str, Any]:
         "name": view.name,
         "reason": view.reason,
         "job": int(view.job) if view.job.isdecimal() else None,
-        "age": duration(time.time() - view.times.created),
+        "created": rfc3339(view.times.created),
     }
 
 
@@ -126,8 +126,8 @@ def _nodes(session: CommandSession, views: Sequence[PodView]) -> list[dict[str, 
             "ready": use.status,
             "slurm_state": "+".join(sorted(slurm_node.states)),
             "pods": use.pods,
-            "cpu": use.text("cpu"),
-            "memory": use.text("memory"),
+            "cpu": use.usage("cpu"),
+            "memory": use.usage("memory"),
         }
         for use in colocated
         if (slurm_node := session.slurm_nodes.get(slurm_names[use.name])) is not None

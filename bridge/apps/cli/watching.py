@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 import yaml
 
-from bridge.apps.cli.output import headers, printable
+from bridge.apps.cli.output import cell, headers, line, printable
 from bridge.errors import BridgeError
 
 PERIOD = 2.0
 """Seconds between two reads."""
-IGNORED = ("age",)
-"""Fields that change all the time."""
 IDENTITIES = (("uid",), ("job", "pods"), ("pool",), ("queue",), ("name",))
 """The fields that identify a record: the first of these groups whose first field it has."""
-Record = dict[str, Any]
+Record = Mapping[str, Any]
 
 
 def changes(read: Callable[[], Sequence[Record]]) -> Iterator[list[Record]]:
@@ -31,19 +29,15 @@ def changes(read: Callable[[], Sequence[Record]]) -> Iterator[list[Record]]:
     before: dict[tuple[Any, ...], Record] = {}
     while True:
         now = {_identity(record): record for record in read()}
-        changed = [record for key, record in now.items() if key not in before or _core(before[key]) != _core(record)]
+        changed = [record for key, record in now.items() if before.get(key) != record]
         gone = [{**record, "deleted": True} for key, record in before.items() if key not in now]
-        yield changed + gone
+        yield [*changed, *gone]
         before = now
 
 
 def _identity(record: Record) -> tuple[Any, ...]:
     fields = next((fields for fields in IDENTITIES if fields[0] in record), ())
-    return tuple(record.get(field) for field in fields)
-
-
-def _core(record: Record) -> Record:
-    return {key: value for key, value in record.items() if key not in IGNORED}
+    return tuple(str(record.get(field)) for field in fields)
 
 
 def show(
@@ -111,9 +105,7 @@ class _Table:
 
     @staticmethod
     def _cell(record: Record, column: str) -> str:
-        value = record.get(column)
-        return "-" if value in ("", None) else printable(str(value))
+        return printable(cell(record, column)) or "-"
 
     def _print(self, cells: Sequence[str]) -> None:
-        widths = [*self._widths, 0]
-        click.echo("   ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)).rstrip())
+        click.echo(line(headers(self._columns), cells, self._widths))

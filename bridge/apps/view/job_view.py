@@ -7,16 +7,15 @@ the next answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from bridge import clock, job_ends
 from bridge.apps.view import pod_view
+from bridge.apps.view.records import JobRecord
 from bridge.slurm import job_words, states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job, JobLink, Node, PodRef
 from bridge.workload import links, pods, translate
 
-Record = dict[str, Any]
 RELEASED = "released"
 """The state of a job that podbridge has cancelled after the end of its pods; ``CANCELLED`` in Slurm."""
 
@@ -28,7 +27,7 @@ def records(
     namespace: str | None = None,
     *,
     ended: bool = True,
-) -> list[Record]:
+) -> list[JobRecord]:
     """Return a record for each job, and one for each pod that needs a job which is not in ``jobs``.
 
     Without ``ended``, leave out the jobs that have ended and disagree with no pod: Slurm lists them for MinJobAge.
@@ -57,28 +56,29 @@ def records(
     ]
 
 
-def of_pods(all_pods: Iterable[pods.Pod]) -> list[Record]:
+def of_pods(all_pods: Iterable[pods.Pod]) -> list[JobRecord]:
     """Return a record for each job that a pod names, for a user who may not read Slurm: it has what the hub wrote."""
     by_job: dict[int, list[pods.Pod]] = {}
     for pod in all_pods:
         if (job_id := pods.job_id(pod)) is not None and not pods.is_finished(pod):
             by_job.setdefault(job_id, []).append(pod)
     result = []
-    for job_id, members in sorted(by_job.items()):
+    for _, members in sorted(by_job.items()):
         views = [pod_view.of(pod) for pod in members]
-        record = _of_pod(members[0], "") | {"job": job_id, "pods": ",".join(map(pods.key, members))}
+        record = _of_pod(members[0], "")
+        record["pods"] = list(map(pods.key, members))
         waiting = next((view for view in views if view.state == pod_view.WAITING), None)
         if waiting is not None:
             record["reason"] = job_words.waiting_reason(waiting.message) or waiting.reason
-        record["phase"] = ",".join(sorted({pod_view.phase(pod) for pod in members}))
-        record["pod_node"] = ",".join(sorted({view.node for view in views if view.node}))
+        record["phases"] = sorted({pod_view.phase(pod) for pod in members})
+        record["pod_nodes"] = sorted({view.node for view in views if view.node})
         result.append(record)
     return result
 
 
 def _of_job(
     job: Job, link: JobLink, refs: list[PodRef], by_uid: Mapping[str, pods.Pod], slurm_names: Mapping[str, str]
-) -> Record:
+) -> JobRecord:
     """Return the record of a job; ``refs`` are its pods, of a group those that exist."""
     problems = [_problem(job, ref, by_uid.get(ref.uid), slurm_names) for ref in refs]
     if link.group is not None:
@@ -91,12 +91,12 @@ def _of_job(
         "job": job.job_id,
         "state": RELEASED if _is_released(job, there) else "+".join(sorted(job.states)),
         "partition": job.partition,
-        "node": ",".join(job.nodes),
-        "pods": ",".join(link.names),
-        "phase": ",".join(sorted({pod_view.phase(pod) for pod in there})),
+        "nodes": list(job.nodes),
+        "pods": list(link.names),
+        "phases": sorted({pod_view.phase(pod) for pod in there}),
         "reason": job.reason,
         "problem": "; ".join(filter(None, problems)),
-        "pod_node": ",".join(sorted({node for pod in there if (node := pod["spec"].get("nodeName"))})),
+        "pod_nodes": sorted({node for pod in there if (node := pod["spec"].get("nodeName"))}),
         "name": job.name,
         "user": job.user_name,
         "submitted": clock.rfc3339(job.submit_time) if job.submit_time else "",
@@ -104,14 +104,22 @@ def _of_job(
     }
 
 
-def _of_pod(pod: pods.Pod, problem: str) -> Record:
-    fields = ("state", "partition", "node", "reason", "name", "user", "submitted", "started")
-    return dict.fromkeys(fields, "") | {
+def _of_pod(pod: pods.Pod, problem: str) -> JobRecord:
+    node = pod["spec"].get("nodeName")
+    return {
         "job": pods.job_id(pod),
-        "pods": pods.key(pod),
-        "phase": pod_view.phase(pod),
+        "state": "",
+        "partition": "",
+        "nodes": [],
+        "pods": [pods.key(pod)],
+        "phases": [pod_view.phase(pod)],
+        "reason": "",
         "problem": problem,
-        "pod_node": pod["spec"].get("nodeName", ""),
+        "pod_nodes": [node] if node else [],
+        "name": "",
+        "user": "",
+        "submitted": "",
+        "started": "",
     }
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from bridge import names
 from bridge.apps.view.pod_view import PodView
+from bridge.apps.view.records import Usage
 from bridge.workload import eligibility, pool_selection, resources
 
-GIB = 2**30
 READY, CORDONED, NOT_READY = NODE_STATES = ("ready", "cordoned", "not ready")
 
 
@@ -55,10 +55,10 @@ class NodeUse:
         """One of :data:`NODE_STATES`."""
         return NOT_READY if not self.ready else CORDONED if self.problem else READY
 
-    def text(self, name: str) -> str:
-        """Return used and offered amount of a resource: ``2/16``, of memory ``1.5/62.0Gi``."""
+    def usage(self, name: str) -> Usage:
+        """Return used and offered amount of a resource."""
         amount = next((each for each in self.amounts if each.name == name), Amount(name, 0.0, 0.0))
-        return usage(name, amount.used, amount.offered)
+        return {"used": amount.used, "total": amount.offered}
 
     @property
     def pods(self) -> int:
@@ -69,17 +69,6 @@ class NodeUse:
     def share(self) -> float:
         """The largest share of its resources."""
         return max((amount.share for amount in self.amounts), default=0.0)
-
-
-def usage(name: str, used: float, offered: float) -> str:
-    """Return the used and the offered amount of a resource: ``2/16``, of memory in bytes ``1.5/62.0Gi``."""
-    if name == "memory":
-        return f"{used / GIB:.1f}/{offered / GIB:.1f}Gi"
-    return f"{_plain(used)}/{_plain(offered)}"
-
-
-def _plain(value: float) -> str:
-    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 @dataclass(slots=True)

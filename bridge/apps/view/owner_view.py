@@ -9,6 +9,7 @@ from typing import Any
 from bridge import names
 from bridge.apps.view import pod_counts, pod_view
 from bridge.apps.view.pod_view import FAILED, RUNNING, STARTING, SUCCEEDED, WAITING, PodView
+from bridge.apps.view.records import WorkloadRecord
 from bridge.kube.resources import Resource
 from bridge.workload.kinds import job, jobset, lws, podgroup
 from bridge.workload.kinds.kind import number
@@ -134,13 +135,13 @@ def of(kind: OwnerKind, manifest: Manifest, views: Sequence[PodView], events: It
     )
 
 
-def records(kind: OwnerKind, manifests: Iterable[Manifest], pods: Iterable[Pod]) -> list[dict[str, Any]]:
+def records(kind: OwnerKind, manifests: Iterable[Manifest], pods: Iterable[Pod]) -> list[WorkloadRecord]:
     """Return a record for each owner without a controller of its own: its progress and why most of its pods wait."""
     by_owner: dict[tuple[str, str], list[PodView]] = {}
     for pod in pods:
         if name := (pod["metadata"].get("labels") or {}).get(kind.label):
             by_owner.setdefault((pod["metadata"]["namespace"], name), []).append(pod_view.of(pod))
-    result = []
+    result: list[WorkloadRecord] = []
     for manifest in manifests:
         metadata = manifest["metadata"]
         if any(reference.get("controller") for reference in metadata.get("ownerReferences") or ()):

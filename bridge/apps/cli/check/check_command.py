@@ -65,7 +65,8 @@ def run(connection: ConnectionOptions, form: str, before_install: bool = False) 
 
 def _line(result: str, what: str, found: str) -> str:
     """Return a line of the table. The columns have fixed widths: the next findings are not known yet."""
-    return output.printable(f"{result:6}   {what:{WIDTH}}   {found}").rstrip()
+    cells = (result, what, output.printable(found))
+    return output.line(("RESULT", "WHAT", "FOUND"), cells, (6, WIDTH, 0))
 
 
 def findings(connection: ConnectionOptions, before_install: bool = False) -> Iterator[Finding]:

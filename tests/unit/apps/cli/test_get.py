@@ -5,8 +5,8 @@ import pytest
 from bridge.apps.cli import get
 from bridge.errors import BridgeError
 
-PODS = [{"name": name, "job": job, "age": age, "node": None} for name, job, age in (
-    ("train-1", 12, "3h"), ("train-10", 9, "5m"), ("eval", None, "2d")
+PODS = [{"name": name, "job": job, "created": f"2026-01-{day}T00:00:00Z", "node": None} for name, job, day in (
+    ("train-1", 12, "05"), ("train-10", 9, "08"), ("eval", None, "01")
 )]  # fmt: skip
 
 
@@ -26,6 +26,12 @@ def names(**listing):
 )
 def test_records_are_sorted_by_a_column(column, order):
     assert names(sort_by=column) == order
+
+
+def test_amounts_are_sorted_by_what_is_used():
+    pools = [{"pool": name, "cpu": {"used": used, "total": 8.0}} for name, used in (("a", 6.0), ("b", 0.5), ("c", 2.0))]
+    chosen = get._chosen("pools", lambda: pools, get.Listing(sort_by="cpu"))()
+    assert [pool["pool"] for pool in chosen] == ["b", "c", "a"]
 
 
 def test_a_column_that_does_not_exist_lists_those_that_do():

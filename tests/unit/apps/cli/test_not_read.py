@@ -103,9 +103,9 @@ def test_pods_are_listed_without_slurm(run):
     assert "SlurmPending" in result.stdout
     assert result.stderr == "podbridge: not read: Slurm: no answer\n"
     (record,) = json.loads(run("get", "pods", "-o", "json", slurm=False).stdout)
-    assert (record["job"], record["not_read"]) == (7, "Slurm: no answer")
+    assert (record["job"], record["not_read"]) == (7, ["Slurm: no answer"])
     (record,) = json.loads(run("get", "pods", "-o", "json").stdout)
-    assert (record["slurm_state"], record["not_read"]) == ("PENDING", "")
+    assert (record["slurm_state"], record["not_read"]) == ("PENDING", [])
 
 
 def test_the_facts_about_a_pod_are_those_of_kubernetes_without_slurm(run):

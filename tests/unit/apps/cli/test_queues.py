@@ -8,7 +8,7 @@ import yaml
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from bridge.apps.cli import completing, explain_objects, get, kubectl, queues
+from bridge.apps.cli import completing, explain_objects, get, kubectl, output, queues
 from bridge.apps.cli.main import cli
 from bridge.apps.cli.session import CommandSession
 from bridge.errors import KubeForbiddenError, KubeNotFoundError
@@ -112,14 +112,17 @@ def server(*queues_, **more):
 
 def test_a_queue_shows_its_workloads_and_the_quota_in_use():
     found = queues.record(master(flavors=FLAVORS, localQueues=[{"namespace": "team"}]), cluster_queue())
-    assert (found["cpu"], found["memory"]) == ("6.5/9.5", "4.0/16.0Gi")
+    assert (found["cpu"], found["memory"]) == (
+        {"used": 6.5, "total": 9.5},
+        {"used": 4.0 * 2**30, "total": 16.0 * 2**30},
+    )
     assert (found["pending"], found["admitted"], found["offered"]) == (2, 3, "1 of 2")
-    assert found["local_queues"] == "team/batch"
+    assert found["local_queues"] == ["team/batch"]
 
 
 def test_a_queue_that_nobody_has_read_has_empty_figures():
     found = queues.record(master(reason=""), {})
-    assert (found["ready"], found["cpu"], found["pending"]) == ("Unknown", "", 0)
+    assert (found["ready"], found["cpu"], found["pending"]) == ("Unknown", None, 0)
     report = queues.describe(master(reason=""), {}, [])
     assert report["next"].startswith("the controllers have not read it: set queues.enabled")
 
@@ -134,7 +137,7 @@ def test_pending_workloads_are_in_the_order_of_kueue():
     report = queues.describe(master(flavors=FLAVORS), cluster_queue(), waiting)
     assert [item["workload"] for item in report["pending"]] == ["team/urgent", "team/early", "team/late"]
     assert report["pending"][0]["message"] == "insufficient quota for cpu"
-    assert [flavor["cpu"] for flavor in report["flavors"]] == ["6/8", "0.5/1.5"]
+    assert [output.cell(flavor, "cpu") for flavor in report["flavors"]] == ["6/8", "0.5/1.5"]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +225,7 @@ def test_explain_has_the_flavors_the_workloads_and_the_events(command):
     found = {f"{KUEUE}/workloads": {"items": items}, "/apis/events.k8s.io/v1/events": {"items": [event]}}
     kube = server(queue, **found)
     report = json.loads(command(kube, "explain", "queue", "batch", "-o", "json").output)
-    assert [list(flavor.values())[1:] for flavor in report["flavors"]] == [
+    assert [[output.cell(flavor, key) for key in list(flavor)[1:]] for flavor in report["flavors"]] == [
         ["batch-a", "Offered", "6/8", "4.0/16.0Gi", ""],
         ["batch-b", "Held", "0.5/1.5", "0.0/0.0Gi", "no node is ready"],
     ]

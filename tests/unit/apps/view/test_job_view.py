@@ -80,7 +80,7 @@ def test_a_job_of_several_pods_shows_each_that_disagrees_and_a_namespace_selects
     link = JobLink("here", (PodRef("ns", "p", "u"), PodRef("ns", "q", "v")))
     pair = job("RUNNING", link=link, nodes=("node-0", "node-1"))
     (record,) = records([pair], [pod("renamed")], NODES, "ns")
-    assert (record["pods"], record["phase"]) == ("ns/p,ns/q", "Running")
+    assert (record["pods"], record["phases"]) == (["ns/p", "ns/q"], ["Running"])
     assert record["problem"] == "pod ns/q does not exist"
     assert records([pair], [], NODES, "else") == []
 
@@ -88,11 +88,11 @@ def test_a_job_of_several_pods_shows_each_that_disagrees_and_a_namespace_selects
 def test_a_job_of_a_group_shows_its_members():
     link = JobLink("here", (), GroupRef("job", "ns", "train", "o1"), 2)
     (record,) = records([job("RUNNING", link=link, nodes=("node-0",))], [], NODES)
-    assert (record["pods"], record["problem"]) == ("job ns/train", "no pod of job ns/train exists")
+    assert (record["pods"], record["problem"]) == (["job ns/train"], "no pod of job ns/train exists")
     member = pod("renamed")
     member["metadata"]["annotations"] |= {names.GROUP: '{"kind":"job","name":"train","uid":"o1","size":2,"minimum":2}'}
     (record,) = records([job("RUNNING", link=link, nodes=("node-1",))], [member], NODES)
-    assert (record["pods"], record["phase"], record["problem"]) == ("job ns/train", "Running", "")
+    assert (record["pods"], record["phases"], record["problem"]) == (["job ns/train"], ["Running"], "")
 
 
 def test_the_position_of_a_pending_job():
@@ -157,5 +157,5 @@ def test_without_slurm_the_jobs_are_those_that_pods_name_with_what_the_hub_wrote
     waits["status"]["conditions"] = [condition]
     gone = pod("node-0", label="9", phase="Succeeded", uid="g")
     first, second = job_view.of_pods([waits, pod("node-0", label="8", uid="r", name="r"), gone])
-    assert (first["job"], first["pods"], first["reason"], first["phase"]) == (7, "ns/p", "Resources", "Pending")
-    assert (second["job"], second["pods"], second["pod_node"], second["state"]) == (8, "ns/r", "node-0", "")
+    assert (first["job"], first["pods"], first["reason"], first["phases"]) == (7, ["ns/p"], "Resources", ["Pending"])
+    assert (second["job"], second["pods"], second["pod_nodes"], second["state"]) == (8, ["ns/r"], ["node-0"], "")

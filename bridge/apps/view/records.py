@@ -1,0 +1,137 @@
+"""The records of ``podbridge get`` and ``top`` as JSON and YAML: their fields are stable.
+
+Times are RFC 3339, UTC, empty if unknown; amounts are numbers, of memory in bytes; what does not exist is ``null`` or
+empty. A later version may add fields. The texts of the fields are in the schema that ``get -o schema`` prints.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, get_args, get_type_hints
+
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
+
+
+class Usage(TypedDict):
+    """What pods request of a resource, and what there is of it."""
+
+    used: Annotated[float, "requested by pods that have not ended"]
+    total: Annotated[float, "offered by the node, the pool or the quota"]
+
+
+class PodRecord(TypedDict):
+    """A pod of the scheduler, with its job in Slurm."""
+
+    namespace: Annotated[str, "its namespace"]
+    name: Annotated[str, "its name"]
+    uid: Annotated[str, "its UID"]
+    phase: Annotated[str, "the phase, or `Terminating`"]
+    job: Annotated[int | str | None, "a number: the Slurm job; a text: `POOL/JOB` at a pool; null: none yet"]
+    slurm_state: Annotated[str, "the states of the Slurm job, as `RUNNING`; joined by `+`"]
+    partition: Annotated[str, "the partition of the Slurm job"]
+    node: Annotated[str, "the node or pool that the pod is bound to"]
+    reason: Annotated[str, "why it waits or how it ended, with Slurm's reason after a colon"]
+    created: Annotated[str, "when it was created"]
+    not_read: Annotated[list[str], "what could not be read, with the error: `slurm_state` may be missing"]
+
+
+class JobRecord(TypedDict):
+    """A placeholder job of Slurm, or a pod whose job is missing."""
+
+    job: Annotated[int | None, "the id in Slurm; null: the pod has none"]
+    state: Annotated[str, "the states in Slurm, joined by `+`; `released`: podbridge ended it after its pods"]
+    partition: Annotated[str, "its partition"]
+    nodes: Annotated[list[str], "its nodes, by their names in Slurm"]
+    pods: Annotated[list[str], "its pods as `NAMESPACE/NAME`; of a group, `KIND NAMESPACE/NAME`"]
+    phases: Annotated[list[str], "the phases of these pods, each one time"]
+    reason: Annotated[str, "why it waits, by Slurm"]
+    problem: Annotated[str, "what disagrees between Slurm and Kubernetes"]
+    pod_nodes: Annotated[list[str], "the Kubernetes nodes of its pods"]
+    name: Annotated[str, "its name in Slurm"]
+    user: Annotated[str, "its user in Slurm"]
+    submitted: Annotated[str, "when it was submitted"]
+    started: Annotated[str, "when it started"]
+
+
+class WorkloadRecord(TypedDict):
+    """A Job, JobSet or LeaderWorkerSet."""
+
+    namespace: Annotated[str, "its namespace"]
+    kind: Annotated[str, "its kind"]
+    name: Annotated[str, "its name"]
+    pods: Annotated[int | None, "how many pods it makes in the end; null: not known"]
+    done: Annotated[int, "pods that have succeeded"]
+    running: Annotated[int, "pods that run or start"]
+    waiting: Annotated[int, "pods that wait"]
+    failed: Annotated[int, "pods that have failed"]
+    reason: Annotated[str, "why most of its pods wait"]
+    created: Annotated[str, "when it was created"]
+
+
+class NodeRecord(TypedDict):
+    """A Kubernetes node that is not virtual, with its Slurm node."""
+
+    name: Annotated[str, "its name"]
+    slurm_name: Annotated[str, "its name in Slurm; empty: it is no node of Slurm"]
+    ready: Annotated[str, "the condition Ready: `True`, `False` or `Unknown`"]
+    cordoned: Annotated[bool, "whether it is cordoned"]
+    slurm_state: Annotated[str, "its states in Slurm, joined by `+`"]
+    managed: Annotated[bool, "whether it has the taint of this scheduler"]
+    reason: Annotated[str, "Slurm's reason of its state"]
+    cpus: Annotated[int | None, "its CPUs in Slurm"]
+    memory: Annotated[int | None, "its memory in Slurm, bytes"]
+
+
+class PoolRecord(TypedDict):
+    """A pool."""
+
+    pool: Annotated[str, "its name"]
+    ready: Annotated[str, "the condition Ready: `True`, `False` or `Unknown`"]
+    reason: Annotated[str, "the reason of the condition"]
+    message: Annotated[str, "the message of the condition"]
+    pods: Annotated[Usage, "pods"]
+    cpu: Annotated[Usage, "CPUs"]
+    memory: Annotated[Usage, "bytes"]
+    labels: Annotated[dict[str, str], "the labels that its site has set"]
+    created: Annotated[str, "when its virtual node was created"]
+
+
+class QueueRecord(TypedDict):
+    """A MasterQueue with its ClusterQueue."""
+
+    queue: Annotated[str, "its name"]
+    ready: Annotated[str, "the condition Ready: `True`, `False` or `Unknown`"]
+    reason: Annotated[str, "the reason of the condition"]
+    message: Annotated[str, "the message of the condition"]
+    offered: Annotated[str, "flavors that are offered, of all: `2/3`"]
+    pending: Annotated[int, "pending workloads"]
+    admitted: Annotated[int, "admitted workloads"]
+    cpu: Annotated[Usage | None, "CPUs reserved, and the quota; null: no quota"]
+    memory: Annotated[Usage | None, "bytes reserved, and the quota; null: no quota"]
+    stop_policy: Annotated[str, "the stop policy of the ClusterQueue"]
+    local_queues: Annotated[list[str], "its LocalQueues as `NAMESPACE/NAME`"]
+    created: Annotated[str, "when it was created"]
+
+
+RECORDS: dict[str, type] = {
+    "pods": PodRecord,
+    "jobs": JobRecord,
+    "workloads": WorkloadRecord,
+    "nodes": NodeRecord,
+    "pools": PoolRecord,
+    "queues": QueueRecord,
+}
+"""The type of a record of each kind of ``podbridge get``."""
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """Return the JSON schema of what ``podbridge get`` prints for a kind: a list of records."""
+    from pydantic import TypeAdapter  # `podbridge --help` does not wait for it
+
+    record = RECORDS[kind]
+    result = TypeAdapter(list[record]).json_schema()  # type: ignore[valid-type]
+    for each in (record, Usage):
+        described = result["$defs"].get(each.__name__, {}).get("properties", {})
+        hints = get_type_hints(each, include_extras=True)
+        for name, about in described.items():
+            about["description"] = get_args(hints[name])[1]
+    return result
