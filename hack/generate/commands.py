@@ -40,7 +40,7 @@ kubectl.
 | cluster | `--kubeconfig FILE` and `--context NAME`, else `$KUBECONFIG`, `~/.kube/config`, the service account |
 | kinds | in the spellings of kubectl: `pods`, `pod`, `po`; `pod/NAME` is `pod NAME` |
 | output | tables are for people and may change; `-o json` and `-o yaml` keep their fields; `-o name` is for scripts |
-| fields of `-o json` | `podbridge get KIND -o schema` describes them; of `explain`, the lines of sections are texts for people |
+| fields of `-o json` | `podbridge get KIND -o schema` describes them; lines of `explain` are texts for people |
 | colours | on a terminal, unless `NO_COLOR` is set |
 | output of `--watch` | `-o json` prints one object a line |
 | messages | errors and hints go to standard error |
