@@ -58,11 +58,12 @@ def listed(text: str) -> list[str]:
     """Return the parts of a list that Slurm prints, in the form of :func:`read`.
 
     Slurm adds the devices, the sockets or the count in parentheses: ``gpu:2(IDX:0,3)``, ``gpu:2(S:0-1)``,
-    ``mps(CNT:50)``; and ``no_consume`` to a resource of a node that jobs do not use up.
+    ``mps(CNT:50)``; and ``no_consume`` to a resource of a node that jobs do not use up. Devices in use without a type
+    have the type ``(null)``.
     """
     if not text:
         return []
-    bare = _IN_PARENTHESES.sub(lambda match: f":{match[1]}" if match[1] else "", text)
+    bare = _IN_PARENTHESES.sub(lambda match: f":{match[1]}" if match[1] else "", text.replace(":(null)", ""))
     return [part for word in bare.split(",") if (part := word.strip().replace(_NOT_CONSUMED, ""))]
 
 

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from bridge import gres_text
 from bridge.slurm import job_words, node_holders, states
+from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job, Node, Snapshot
 from bridge.slurm.node_holders import Holder
 from bridge.slurm.states import Phase
@@ -30,6 +31,8 @@ MOST_READ = 32 * 2**20
 """Bytes of a state that are decompressed at most: of 10,000 nodes, it has about 3 MB."""
 REASON = 200
 """Characters of a node's reason."""
+ALL_PODS = "pods of podbridge"
+"""The name of what podbridge's jobs have of a node, all together."""
 CONFIRM = 60.0
 """Seconds after which a state that has not changed is written again, with a new time."""
 _GZIP = 16 + zlib.MAX_WBITS
@@ -168,6 +171,42 @@ def _partitions(
         )
         for name in sorted({*sizes, *waiting, *running, *(name for name, _ in others)})
     )
+
+
+def as_nodes(sums: ClusterSums) -> dict[str, Node]:
+    """Return the nodes by name, as far as the sums know them: without features."""
+    return {
+        each.name: Node(
+            each.name,
+            frozenset(each.states),
+            each.reason,
+            each.total.cpus,
+            each.total.memory_mib,
+            _gres(each.total.gres),
+            each.partitions,
+            held_cpus=each.podbridge.cpus + each.others.cpus,
+            held_mib=each.podbridge.memory_mib + each.others.memory_mib,
+            held_gres=_gres(Counter(each.podbridge.gres) + Counter(each.others.gres)),
+        )
+        for each in sums.nodes
+    }
+
+
+def as_holders(sums: ClusterSums) -> dict[str, list[Holder]]:
+    """Return by node what podbridge's jobs have there, all together, and when the first of them ends."""
+    return {
+        each.name: [Holder(ALL_PODS, _allotment(each.podbridge), each.until)]
+        for each in sums.nodes
+        if each.podbridge != Amounts()
+    }
+
+
+def _allotment(amounts: Amounts) -> Allotment:
+    return Allotment(amounts.cpus, amounts.memory_mib, tuple(amounts.gres.items()))
+
+
+def _gres(counts: Mapping[str, int]) -> str:
+    return ",".join(f"{kind}:{count}" for kind, count in counts.items())
 
 
 @cache

@@ -185,6 +185,12 @@ def test_an_ordinary_user_needs_no_configuration_file(world, waiting, tmp_path):
     kubeconfig = str(world.cluster.user_kubeconfig("ada"))
     env = {"PODBRIDGE_CONFIG": "", "KUBECONFIG": kubeconfig, "SLURM_JWT": "", "SLURM_JWT_FILE": ""}
     try:
+
+        def busy():
+            lines = explain(world, "full", **env)["nodes"]
+            return any("no room now: 0 of 128 CPUs free" in line and "by pods of podbridge" in line for line in lines)
+
+        eventually(busy, "the hub has published who holds the nodes", 40)
         report = explain(world, "full", **env)
         assert "it asks for 64 CPUs, 1 GiB" in report["summary"]
         assert any(line.startswith("Slurm: ") for line in report["not_read"]), report["not_read"]

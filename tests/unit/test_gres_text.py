@@ -55,6 +55,10 @@ def test_what_slurm_prints_is_read_as_it_was_meant(found: list[tuple[str, Gres]]
     assert allotments.of_job(1, 1, 1, {"tres_per_node": written}).gres == tuple(sorted(counted.items()))
 
 
+def test_devices_in_use_without_a_type_are_counted() -> None:
+    assert gres_text.counts("gpu:(null):3(IDX:0-2)") == {"gpu": 3}
+
+
 @given(st.text(alphabet="gpu:=/,()0123456789kKTx.-_ \u0661\n", max_size=40))
 def test_any_other_text_is_read_or_refused(text: str) -> None:
     for part in gres_text.listed(text):

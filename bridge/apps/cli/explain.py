@@ -57,7 +57,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     if waits and allowed.local:
         storage = _storage(session, pod) if pod_volumes.claims(pod) else None
         report["volumes"] = _volumes(pod, storage) if storage is not None else []
-        report["nodes"] = session.attempt("nodes", lambda: _nodes(session, pod, storage, job)) or []
+        report["nodes"] = _nodes(session, pod, storage, job)
     report["events"] = reports.events(session.attempt("Events", lambda: session.events(pod)) or [])
     return report | {"not_read": session.gaps, "next": advice}
 
@@ -148,21 +148,26 @@ def _volumes(pod: pods.Pod, storage: Storage) -> list[str]:
 
 
 def _nodes(session: CommandSession, pod: pods.Pod, storage: Storage | None, job: Job | None) -> list[str]:
-    requests = host_ports.node_requests(pod["spec"])
+    requests, slurm = host_ports.node_requests(pod["spec"]), _slurm_side(session, pod, job)
+    nodes = session.attempt("nodes", session.nodes)
+    if nodes is None:
+        return node_room.lines(node_room.rooms_in_slurm(requests, slurm, time.time())) if slurm is not None else []
     allows = NodeFilter(pod_volumes.needs(pod, storage), storage).refusal if storage is not None else lambda _: ""
-    nodes = [node for node in session.nodes() if not pool_selection.is_virtual(node)]
-    extended = session.device_names()
-    views = [eligibility.with_devices(view, extended) for view in eligibility.views(nodes, _taken(session))]
-    slurm_nodes = session.attempt(SLURM, lambda: session.slurm_nodes) or {}
-    slurm = None
-    if session.knows_slurm:
-        # the job of a group has several nodes, and what it has on each is not known before its start
-        is_alone = job is not None and (job.link is None or job.link.size == 1)
-        named = job.partition if job is not None else slurm_partition.of(pod, session.config.partition)
-        partitions = frozenset(named.split(",")) - {""}
-        asks = job.request if job is not None and is_alone else None
-        slurm = node_room.SlurmSide(slurm_nodes, session.all_jobs, asks, partitions)
+    own, extended = [node for node in nodes if not pool_selection.is_virtual(node)], session.device_names()
+    views = [eligibility.with_devices(view, extended) for view in eligibility.views(own, _taken(session))]
     return node_room.lines(node_room.rooms(pod["spec"], requests, views, slurm, time.time(), allows))
+
+
+def _slurm_side(session: CommandSession, pod: pods.Pod, job: Job | None) -> node_room.SlurmSide | None:
+    """Return what is known of Slurm for the nodes' answers; ``None`` if nothing is, although there is a Slurm."""
+    slurm_nodes = session.known_nodes
+    if not slurm_nodes and not session.knows_slurm:
+        return None
+    # the job of a group has several nodes, and what it has on each is not known before its start
+    is_alone = job is not None and (job.link is None or job.link.size == 1)
+    named = job.partition if job is not None else slurm_partition.of(pod, session.config.partition)
+    asks = job.request if job is not None and is_alone else None
+    return node_room.SlurmSide(slurm_nodes, session.node_holders, asks, frozenset(named.split(",")) - {""})
 
 
 def _taken(session: CommandSession) -> dict[str, resources.Resources]:

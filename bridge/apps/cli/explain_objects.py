@@ -16,6 +16,7 @@ from bridge.apps.view.records import JobRecord, PoolRecord
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.resources import EVENTS, PODS
 from bridge.slurm import states
+from bridge.slurm.models import Node
 from bridge.workload import eligibility, pods, pool_selection, resources
 from bridge.workload.quantity import MIB
 
@@ -137,7 +138,7 @@ def node(session: CommandSession, name: str) -> dict[str, Any]:
     if record is None or manifest is None:
         names = ", ".join(sorted(each["name"] for each in node_records(session, ""))[:20])
         raise BridgeError(f"node {name} does not exist, or is virtual (explain pool)", hint=f"nodes: {names}")
-    slurm_node = session.slurm_nodes.get(record["slurm_name"])
+    slurm_node = session.known_nodes.get(record["slurm_name"])
     slurm = {}
     if slurm_node is not None:
         slurm = {
@@ -152,12 +153,17 @@ def node(session: CommandSession, name: str) -> dict[str, Any]:
     return {
         "kubernetes": {key: record[key] for key in ("name", "slurm_name", "ready", "cordoned", "managed")},
         "slurm": slurm,
-        "use": node_room.held(slurm_node, session.all_jobs, time.time()) if slurm_node is not None else [],
+        "use": _use(session, slurm_node) if slurm_node is not None else [],
         "taints": _taints(manifest),
         "conditions": reports.conditions(manifest.get("status") or {}),
         "pods": _pods_on(session, name),
         "events": _events(session, manifest),
+        "not_read": session.gaps,
     }
+
+
+def _use(session: CommandSession, slurm_node: Node) -> list[str]:
+    return node_room.held(slurm_node, session.node_holders.get(slurm_node.name, ()), time.time())
 
 
 def pool(session: CommandSession, name: str) -> dict[str, Any]:

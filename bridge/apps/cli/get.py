@@ -221,10 +221,11 @@ def job_records(session: CommandSession, namespace: str | None, *, ended: bool) 
 def node_records(session: CommandSession, selector: str) -> list[NodeRecord]:
     """Return a record for each Kubernetes node that is not virtual, with its Slurm node."""
     records: list[NodeRecord] = []
+    slurm_nodes = session.known_nodes
     for node in session.nodes(selector):
         if pool_selection.is_virtual(node):
             continue
-        other = session.slurm_nodes.get(slurm_name(node))
+        other = slurm_nodes.get(slurm_name(node))
         spec = node.get("spec") or {}
         ready = eligibility.readiness(node).get("status", "Unknown")
         records.append(

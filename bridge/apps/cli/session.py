@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from bridge import names
 from bridge.apps.cli import hub_config
 from bridge.apps.cli.connection_options import ConnectionOptions
+from bridge.clock import duration, rfc3339
 from bridge.config.hub import Config, jwt_source
 from bridge.errors import BridgeError, KubeError, KubeForbiddenError
 from bridge.kube.cluster import cluster_id
@@ -16,6 +19,7 @@ from bridge.kube.kube_client import KubeClient
 from bridge.kube.namespaces import read_from
 from bridge.kube.prune import prune_claim, prune_storage_class, prune_volume
 from bridge.kube.resources import (
+    CONFIGMAPS,
     DEVICE_CLASSES,
     NAMESPACES,
     NODES,
@@ -25,7 +29,10 @@ from bridge.kube.resources import (
     PODS,
     STORAGE_CLASSES,
 )
+from bridge.slurm import cluster_sums, node_holders
+from bridge.slurm.cluster_sums import ClusterSums
 from bridge.slurm.models import Job, Node
+from bridge.slurm.node_holders import Holder
 from bridge.slurm.slurm_client import SlurmClient
 from bridge.workload import links, pods
 from bridge.workload.devices import extended_claims
@@ -110,7 +117,7 @@ class CommandSession:
 
     def forget(self) -> None:
         """Read jobs and nodes again at the next access."""
-        for name in ("slurm_answers", "all_jobs", "jobs", "jobs_by_uid", "slurm_nodes", "not_read"):
+        for name in ("slurm_answers", "all_jobs", "jobs", "jobs_by_uid", "slurm_nodes", "not_read", "published"):
             self.__dict__.pop(name, None)
 
     @functools.cached_property
@@ -146,6 +153,35 @@ class CommandSession:
         if not self.config.slurm_rest_api:
             return {}
         return {node.name: node for node in self.slurm.nodes()} if self.slurm_answers else {}
+
+    @functools.cached_property
+    def published(self) -> ClusterSums | None:
+        """What the hub publishes of Slurm, for users without its token; ``None`` if it does not, or not for them."""
+        path = CONFIGMAPS.path(self.config.leader_election.namespace, names.slurm_sums(self.config.installation))
+        try:
+            sums = cluster_sums.from_config_map(self.kube.get(path))
+        except (KubeError, ValueError):
+            return None
+        if sums is not None:
+            old = f", {duration(time.time() - sums.at)} ago: does it run?" if time.time() > sums.expires else ""
+            shown = f"shown is what the hub wrote at {rfc3339(sums.at)}{old}"
+            self.not_read[SLURM] = "; ".join(filter(None, (self.not_read.get(SLURM), shown)))
+        return sums
+
+    @property
+    def known_nodes(self) -> Mapping[str, Node]:
+        """Slurm's nodes by name, as far as they are known: as Slurm says, else as the hub publishes."""
+        nodes = self.attempt(SLURM, lambda: self.slurm_nodes) if self.reads_slurm else None
+        if nodes is None and self.published is not None:
+            nodes = cluster_sums.as_nodes(self.published)
+        return nodes or {}
+
+    @property
+    def node_holders(self) -> Mapping[str, Sequence[Holder]]:
+        """Who holds what on each of these nodes."""
+        if self.knows_slurm:
+            return node_holders.by_node(self.all_jobs)
+        return cluster_sums.as_holders(self.published) if self.published is not None else {}
 
     def listed(self, path: str, **selectors: str) -> list[dict[str, Any]]:
         """List objects. ``selectors`` are parameters of the API, as ``labelSelector``; an empty one is not sent."""

@@ -67,7 +67,7 @@ def read(session: CommandSession) -> dict[str, Any]:
         "waiting": dict(Counter(view.reason for view in waiting).most_common()),
         "jobs": dict(Counter("+".join(sorted(job.states)) for job in jobs).most_common()),
         "problems": [{"job": each["job"], "problem": each["problem"]} for each in records if each["problem"]],
-        "nodes": (session.attempt("nodes", lambda: _nodes(session, views)) or []) if session.knows_slurm else [],
+        "nodes": session.attempt("nodes", lambda: _nodes(session, views)) or [],
         "pools": session.attempt("pools", lambda: pool_records(session, "")) or [],
         "not_read": session.gaps,
         "oldest": [_waiting(view) for view in sorted(waiting, key=lambda view: view.times.created)[:WAITING]],
@@ -119,6 +119,7 @@ def _nodes(session: CommandSession, views: Sequence[PodView]) -> list[dict[str, 
     """Return the nodes that are also Slurm nodes, and what the scheduler's pods request there."""
     manifests = session.nodes()
     slurm_names = {node["metadata"]["name"]: eligibility.slurm_name(node) for node in manifests}
+    slurm_nodes = session.known_nodes
     _, colocated = node_view.nodes(manifests, views)
     return [
         {
@@ -130,5 +131,5 @@ def _nodes(session: CommandSession, views: Sequence[PodView]) -> list[dict[str, 
             "memory": use.usage("memory"),
         }
         for use in colocated
-        if (slurm_node := session.slurm_nodes.get(slurm_names[use.name])) is not None
+        if (slurm_node := slurm_nodes.get(slurm_names[use.name])) is not None
     ]

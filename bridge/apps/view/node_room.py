@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
 from bridge import clock, gres_text
-from bridge.slurm import job_words, node_holders, states
+from bridge.slurm import job_words, states
 from bridge.slurm.allotments import Allotment
-from bridge.slurm.models import Job, Node
+from bridge.slurm.models import Node
 from bridge.slurm.node_holders import Holder
 from bridge.workload import eligibility, quantity, resources
 from bridge.workload.eligibility import NodeView
@@ -35,10 +35,10 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class SlurmSide:
-    """What Slurm knows: nodes by name, the jobs that run, and what the pod's job asks for on one node and where."""
+    """What Slurm knows: nodes by name, who holds them, and what the pod's job asks for on one node and where."""
 
     nodes: Mapping[str, Node]
-    jobs: Sequence[Job] = ()
+    holders: Mapping[str, Sequence[Holder]] = field(default_factory=dict)
     asks: Allotment | None = None
     partitions: frozenset[str] = frozenset()
 
@@ -56,7 +56,6 @@ def rooms(
     ``requests`` are those of the pod on a node; ``volumes`` returns why its volumes exclude a node.
     """
     asks = slurm.asks if slurm is not None and slurm.asks is not None else _least(requests)
-    holders = node_holders.by_node(slurm.jobs) if slurm is not None else {}
     answers = []
     for view in views:
         other = slurm.nodes.get(view.slurm_name) if slurm is not None else None
@@ -72,9 +71,24 @@ def rooms(
             continue
         never = never or _never(other, asks, slurm.partitions)
         # podbridge cordons a node that Slurm has drained: Slurm's reason says more
-        busy = _drain(other) or busy or _shortage(other, asks, holders.get(other.name, ()), now)
+        busy = _drain(other) or busy or _shortage(other, asks, slurm.holders.get(other.name, ()), now)
         answers.append(_answer(view.name, never, busy, FITS, _free(other)))
     return answers
+
+
+def rooms_in_slurm(requests: resources.Resources, slurm: SlurmSide, now: float) -> list[Room]:
+    """Return the answers of Slurm's nodes alone: their labels and taints in Kubernetes are not known."""
+    asks = slurm.asks or _least(requests)
+    return [
+        _answer(
+            node.name,
+            _never(node, asks, slurm.partitions),
+            _drain(node) or _shortage(node, asks, slurm.holders.get(node.name, ()), now),
+            POSSIBLE,
+            f"{_free(node)}; its labels and taints are not known here",
+        )
+        for node in slurm.nodes.values()
+    ]
 
 
 def _answer(node: str, never: str, busy: str, otherwise: str, text: str) -> Room:
@@ -166,10 +180,9 @@ def _matching(counts: Mapping[str, float], name: str) -> float:
     return sum(count for kind, count in counts.items() if kind == name or kind.startswith(f"{name}:"))
 
 
-def held(node: Node, jobs: Iterable[Job], now: float) -> list[str]:
+def held(node: Node, holders: Sequence[Holder], now: float) -> list[str]:
     """Return what is free on a node, and a line for each pod or group that holds a part of it, the largest first."""
     lines = [_free(node)]
-    holders = node_holders.by_node(jobs).get(node.name, [])
     for name, amount, end in sorted(holders, key=lambda holder: -holder[1].cpus):
         if name:
             until = f" until {_minute(end)}" if now < end < now + job_words.UNLIMITED else ""

@@ -2,18 +2,24 @@
 
 import functools
 import json
+import time
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from bridge import names
+from bridge import clock, names
 from bridge.apps.cli import explain_objects, get, watching
 from bridge.apps.cli.main import cli
 from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.config.hub import Config
 from bridge.errors import BridgeError, KubeForbiddenError, SlurmUnavailableError
-from bridge.slurm.models import Job, JobLink, PodRef
+from bridge.slurm import cluster_sums
+from bridge.slurm.models import Job, JobLink, Node, PodRef
+from tests import builders
 
+SUMS = "/api/v1/namespaces/podbridge/configmaps/podbridge-slurm"
+NODE = Node("n1", frozenset({"MIXED"}), cpus=8, memory_mib=1024, held_cpus=8)
 NAME, UID = "/api/v1/namespaces/hpc/pods/p", "u1"
 POD = {
     "metadata": {
@@ -39,9 +45,13 @@ POD = {
 
 
 class Kube:
-    """A client of a user who may read pods of one namespace, and nothing else."""
+    """A client of a user who may read pods of one namespace, what the hub publishes, and nothing else."""
+
+    published: dict[str, Any] | None = None
 
     def get(self, path, params=None):
+        if path == SUMS and self.published is not None:
+            return self.published
         if path == NAME:
             return POD
         if path == "/api/v1/namespaces/hpc/pods":
@@ -59,6 +69,9 @@ class Slurm:
         if not self.answers:
             raise SlurmUnavailableError("no answer")
         return [Job(7, frozenset({"PENDING"}), JobLink("c", (PodRef("hpc", "p", UID),)), reason="Resources")]
+
+    def nodes(self):
+        return [NODE]
 
 
 class Session(CommandSession):
@@ -96,6 +109,17 @@ def test_a_pod_is_explained_without_the_right_to_list_nodes(run):
     report = json.loads(run("explain", "pod", "p", "-o", "json").stdout)
     assert (report["summary"], report["job"]["state"]) == ("its Slurm job is pending: Resources", "PENDING")
     assert [line.partition(":")[0] for line in report["not_read"]] == ["nodes", "Events"]
+    assert report["nodes"] == ["n1: no room now: 0 of 8 CPUs free; held: 8 CPUs by other jobs of Slurm"]
+
+
+@pytest.mark.parametrize(("age", "text"), [(5, ""), (7200, ", 2h ago: does it run?")])
+def test_without_slurm_the_nodes_are_as_the_hub_published(run, monkeypatch, age, text):
+    at = time.time() - age
+    sums = cluster_sums.of(builders.snapshot(nodes={"n1": NODE}), {}, at, 15)
+    monkeypatch.setattr(Kube, "published", cluster_sums.to_config_map(sums))
+    report = json.loads(run("explain", "pod", "p", "-o", "json", slurm=False).stdout)
+    assert report["nodes"] == ["n1: no room now: 0 of 8 CPUs free; held: 8 CPUs by other jobs of Slurm"]
+    assert report["not_read"][0] == f"Slurm: no answer; shown is what the hub wrote at {clock.rfc3339(at)}{text}"
 
 
 def test_pods_are_listed_without_slurm(run):

@@ -1,11 +1,17 @@
 """What each node answers to a waiting pod: it fits now, it has no room now, or it never fits."""
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.apps.view import node_room
+from bridge.slurm import cluster_sums, node_holders
 from bridge.slurm.allotments import Allotment
-from bridge.slurm.models import Job, JobLink, Node, PodRef
+from bridge.slurm.models import Job, JobLink, Node, ObservedJob, PodRef
 from bridge.workload import eligibility, resources
+from tests import builders
 
 NOW = 1_767_225_600.0
 SLURM_NODE = Node("n1", frozenset({"MIXED"}), cpus=16, memory_mib=65536, gres="gpu:a100:4", partitions=("main",))
@@ -32,10 +38,15 @@ def job(pod, cpus, mib, hours=1.0):
     return Job(7, running, link, ("n1",), allotment=allotment, end_time=NOW + 3600 * hours)
 
 
+def slurm_side(slurm_node, jobs=(), asks=None, partitions=("main",)):
+    holders = node_holders.by_node(jobs)
+    return node_room.SlurmSide({slurm_node.name: slurm_node}, holders, asks, frozenset(partitions))
+
+
 def answer(slurm_node, *, jobs=(), asks=None, spec=None, node=None, partitions=("main",), taken=None):
     spec = {"containers": [{"resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}], **(spec or {})}
     view = eligibility.view(node or kube_node(), taken)
-    side = node_room.SlurmSide({slurm_node.name: slurm_node}, jobs, asks, frozenset(partitions)) if slurm_node else None
+    side = slurm_side(slurm_node, jobs, asks, partitions) if slurm_node else None
     (room,) = node_room.rooms(spec, resources.node_requests(spec), [view], side, NOW)
     return room.answer, room.text
 
@@ -126,10 +137,37 @@ def test_nodes_with_the_same_answer_share_a_line_and_many_are_counted():
 
 def test_a_node_lists_who_holds_it_and_until_when():
     jobs = [job("small", 1, 512, hours=9000), job("fill-x", 12, 2048), job("", 0, 0)]
-    assert node_room.held(held(15, 4096), jobs, NOW) == [
+    assert node_room.held(held(15, 4096), node_holders.by_node(jobs)["n1"], NOW) == [
         "free: 1 of 16 CPUs, 60 GiB of memory",
         "hpc/fill-x: 12 CPUs, 2 GiB until 2026-01-01T01:00Z",
         "hpc/small: 1 CPU, 512 MiB",
         "other jobs of Slurm: 2 CPUs, 1.5 GiB",
     ]
     assert node_room.held(held(0, 0), [], NOW) == ["free: 16 of 16 CPUs, 64 GiB of memory"]
+
+
+AMOUNTS = {"cpus": st.integers(0, 16), "mib": st.integers(0, 65536)}
+
+
+@given(
+    own=st.lists(st.fixed_dictionaries(AMOUNTS), max_size=3),
+    others=st.fixed_dictionaries(AMOUNTS),
+    asks=st.fixed_dictionaries(AMOUNTS),
+    state=st.sampled_from(["IDLE", "MIXED", "DRAIN"]),
+    gpus=st.integers(0, 4),
+)
+def test_the_published_sums_give_the_same_answer_as_slurm(own, others, asks, state, gpus):
+    jobs = [job(f"p{number}", each["cpus"], each["mib"]) for number, each in enumerate(own)]
+    cpus, mib = (sum(each[key] for each in (*own, others)) for key in ("cpus", "mib"))
+    node = held(cpus, mib, f"gpu:(null):{gpus}(IDX:0)" if gpus else "", states=frozenset({state}))
+    snapshot = builders.snapshot(*map(ObservedJob, jobs), nodes={"n1": node})
+    config_map = cluster_sums.to_config_map(cluster_sums.of(snapshot, {}, NOW, 15))
+    sums = cluster_sums.from_config_map(config_map)
+    published = node_room.SlurmSide(cluster_sums.as_nodes(sums), cluster_sums.as_holders(sums))
+    live = slurm_side(node, jobs, partitions=())
+    want = Allotment(asks["cpus"], asks["mib"], (("gpu", 1),))
+    (one,), (other,) = (node_room.rooms_in_slurm({}, replace(side, asks=want), NOW) for side in (live, published))
+    assert one.answer == other.answer
+    assert one.text.partition("; held")[0].replace("MIXED", state) == other.text.partition("; held")[0]
+    text = node_room.held(cluster_sums.as_nodes(sums)["n1"], cluster_sums.as_holders(sums).get("n1", []), NOW)
+    assert not any("hpc/" in line for line in text)

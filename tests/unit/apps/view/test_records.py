@@ -45,7 +45,7 @@ def session(*, slurm=True):
         attempt=lambda _, read: read(),
         jobs=[job] if slurm else None,
         jobs_by_uid={"u1": job} if slurm else {},
-        slurm_nodes={"n1": Node("n1", frozenset({"MIXED"}), cpus=8, memory_mib=100)} if slurm else {},
+        known_nodes={"n1": Node("n1", frozenset({"MIXED"}), cpus=8, memory_mib=100)} if slurm else {},
         pods=lambda *_: pods,
         nodes=lambda *_: [node, pool],
     )
