@@ -50,9 +50,9 @@ def test_one_queue_has_three_places(world, slurm):
 
     def figures():
         record = next(record for record in world.shown("get", "queues") if record["queue"] == name)
-        return record["ready"], record["admitted"], record["pending"], record["cpu"].split("/")[0]
+        return record["ready"], record["admitted"], record["pending"], record["cpu"]["used"]
 
-    eventually(lambda: figures() == ("True", 3, 1, "3"), "podbridge get queues", every=1)
+    eventually(lambda: figures() == ("True", 3, 1, 3.0), "podbridge get queues", every=1)
     report = world.shown("explain", "queue", name)
     assert sorted(line.split()[1] for line in report["admitted"]) == sorted(flavor for _, flavor in places)
     assert len(report["flavors"]) == 4
