@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import heapq
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -33,6 +34,8 @@ REASON = 200
 """Characters of a node's reason."""
 ALL_PODS = "pods of podbridge"
 """The name of what podbridge's jobs have of a node, all together."""
+MOST_ORDERED = 500
+"""Waiting jobs of a partition whose order is published."""
 CONFIRM = 60.0
 """Seconds after which a state that has not changed is written again, with a new time."""
 _GZIP = 16 + zlib.MAX_WBITS
@@ -74,7 +77,8 @@ class NodeSums:
 class PartitionSums:
     """The jobs of a partition. A job that waits in several partitions counts in each.
 
-    ``waiting`` are podbridge's waiting jobs by Slurm's reason. The partition with an empty name has the jobs of others
+    ``waiting`` are podbridge's waiting jobs by Slurm's reason, and ``order`` the ids of the first of them in the order
+    of their priorities; a held job has none. The partition with an empty name has the jobs of others
     that have not been read yet.
     """
 
@@ -84,6 +88,7 @@ class PartitionSums:
     waiting: dict[str, int] = field(default_factory=dict)
     others_running: int = 0
     others_waiting: int = 0
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +154,14 @@ def _partitions(
     jobs: Iterable[Job], other_jobs: Mapping[tuple[str, Phase], int], sizes: Mapping[str, int]
 ) -> tuple[PartitionSums, ...]:
     waiting: dict[str, Counter[str]] = {}
+    ranks: dict[str, list[tuple[int, int]]] = {}
     running, others = Counter[str](), Counter[tuple[str, Phase]]()
     for job in jobs:
         for name in job.partition.split(","):
             if states.is_pending(job.states):
                 waiting.setdefault(name, Counter())[job.reason] += 1
+                if job.priority:
+                    ranks.setdefault(name, []).append((-job.priority, job.job_id))
             elif states.is_allocated(job.states):
                 running[name] += 1
     for (names, phase), count in other_jobs.items():
@@ -168,6 +176,7 @@ def _partitions(
             dict(sorted(waiting.get(name, {}).items())),
             others[name, Phase.ALLOCATED],
             others[name, Phase.PENDING],
+            tuple(job_id for _, job_id in heapq.nsmallest(MOST_ORDERED, ranks.get(name, ()))),
         )
         for name in sorted({*sizes, *waiting, *running, *(name for name, _ in others)})
     )

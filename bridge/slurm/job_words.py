@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from bridge import clock
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job
 
-_WAITING = re.compile(r"Slurm job [0-9]+ is (?:pending|suspended)(?: in partition [^:]*)?: ([A-Za-z_]+)(?=[,;]|$)")
+_WAITING = re.compile(
+    r"Slurm job [0-9]+ is (?:pending|suspended)(?: in partition ([^:]*))?: ([A-Za-z_]+)(?=[,;]|$)"
+    r"(?:, estimated start ([0-9TZ:-]+))?"
+)
 UNLIMITED = 300 * 86400
 """Seconds: Slurm counts a job without a time limit as one of a year, so a later start says nothing."""
 
@@ -47,10 +51,18 @@ def asks(job: Job) -> str:
     return f"; it asks for {given}" if (given := amounts(job.request)) else ""
 
 
-def waiting_reason(message: str) -> str:
-    """Return Slurm's reason from a message of :func:`waiting`; empty if it has none."""
+class WaitingWords(NamedTuple):
+    """What a message of :func:`waiting` says; ``start`` is RFC 3339. Empty texts: it says nothing about it."""
+
+    partition: str = ""
+    reason: str = ""
+    start: str = ""
+
+
+def read_waiting(message: str) -> WaitingWords:
+    """Read a message of :func:`waiting`; all texts are empty if it is another one, or has no reason."""
     match = _WAITING.match(message)
-    return match[1] if match is not None else ""
+    return WaitingWords(*(text or "" for text in match.groups())) if match is not None else WaitingWords()
 
 
 def expected_start(job: Job, now: float) -> str:

@@ -13,7 +13,7 @@ from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.dashboard.dashboard_server import Dashboard, PageSettings
 from bridge.apps.dashboard.page_access import Viewer
-from bridge.apps.dashboard.pages import Explanation
+from bridge.apps.dashboard.page_base import Explanation
 from bridge.apps.view.pod_view import PodView
 from bridge.clock import SystemClock
 from bridge.config import hub as configuration

@@ -232,7 +232,9 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
         step = wait_reasons.next_step("SlurmPending", job.reason, **place, job=number)
         return f"its Slurm job is pending: {job.reason or 'no reason yet'}{job_words.asks(job)}", step
     text = view.message or wait_reasons.meaning(view.reason)
-    step = wait_reasons.next_step(view.reason, job_words.waiting_reason(text), **place, job=number or "", message=text)
+    step = wait_reasons.next_step(
+        view.reason, job_words.read_waiting(text).reason, **place, job=number or "", message=text
+    )
     if view.reason == "SlurmRefused" and (advice := _partition_advice(pod, session)):
         return f"pending: {view.reason}: {text}", advice
     if view.reason == "Unschedulable" and (advice := _pool_advice(pod, session)):

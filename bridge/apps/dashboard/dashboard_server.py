@@ -6,13 +6,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bridge import __version__
+from bridge import __version__, names
 from bridge.apps.dashboard.changes import Changes
 from bridge.apps.dashboard.cookie_seal import CookieSeal
 from bridge.apps.dashboard.dashboard_app import is_long, make_app
 from bridge.apps.dashboard.headers import loopback_names
 from bridge.apps.dashboard.page_access import LocalAccess, ReviewedAccess
-from bridge.apps.dashboard.pages import Explain, Pages, Sources
+from bridge.apps.dashboard.page_base import Explain, Sources
+from bridge.apps.dashboard.pages import Pages
+from bridge.apps.dashboard.slurm_reader import SlurmReader
 from bridge.apps.view.pod_view import keep, keep_node
 from bridge.clock import SystemClock
 from bridge.config.hub import Config
@@ -20,7 +22,7 @@ from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError, ConfigError, KubeForbiddenError
 from bridge.kube.cache import Cache
 from bridge.kube.kube_client import KubeClient
-from bridge.kube.resources import NODES, PODS
+from bridge.kube.resources import CONFIGMAPS, NODES, PODS
 from bridge.kube.user_client import UserClients
 from bridge.logs import kv
 from bridge.serving import client_access as serving_access
@@ -70,6 +72,7 @@ class Dashboard:
                 hint="without a certificate, listen on 127.0.0.1 behind a proxy or kubectl port-forward",
             )
         self._config, self._settings = config, settings
+        self._sums = config.leader_election.namespace, names.slurm_sums(config.installation)
         self._clock = SystemClock()
         self._supervisor = Supervisor()
         agent = f"podbridge-dashboard/{__version__}"
@@ -87,7 +90,9 @@ class Dashboard:
         )
         self._nodes = Cache(self._kube, NODES, name="nodes", prune=keep_node, clock=self._clock)
         self._access: LocalAccess | ReviewedAccess = self._reviewed(agent) if settings.sign_in else self._local()
-        sources = Sources(self._pods.items, self._nodes.items, self.problem, explain)
+        path = CONFIGMAPS.path(*self._sums)
+        self._slurm = SlurmReader(self._kube, path, self._clock, self._changes.mark)
+        sources = Sources(self._pods.items, self._nodes.items, self.problem, explain, lambda: self._slurm.state)
         pages = Pages(sources, self._changes, self._clock, settings.namespace or "")
         self._server = Server(
             make_app(pages, self._access, self._hosts),
@@ -117,6 +122,7 @@ class Dashboard:
             cache.subscribe(self._changes.mark)
             spawn(f"cache-{cache.name}", lambda c=cache: c.run(stopping))  # type: ignore[misc]
         spawn("changes", lambda: self._changes.run(stopping))
+        spawn("slurm-sums", lambda: self._slurm.run(stopping))
         spawn("dashboard-server", lambda: self._server.run(stopping))
         spawn("dashboard-certificates", self._watch_certificates)
         if self._settings.sign_in:
@@ -162,7 +168,7 @@ class Dashboard:
         users = UserClients(self._settings.kubeconfig, self._settings.context, user_agent=agent, clock=self._clock)
         tokens = TokenAuthenticator(ask_api_server(quick), self._clock)
         seal = CookieSeal(self._clock, self._settings.files.key)
-        return ReviewedAccess(quick, users, tokens, seal, self._clock)
+        return ReviewedAccess(quick, users, tokens, seal, self._clock, self._sums)
 
     def _hosts(self) -> frozenset[str]:
         """Return the accepted values of the header Host; none: all, because a token of another host is not sent."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from bridge import names
 from bridge.apps.dashboard.cookie_seal import CookieSeal
 from bridge.clock import Clock
 from bridge.core.single_flight_cache import SingleFlightCache
@@ -34,13 +35,15 @@ May = Callable[[str, str | None], bool]
 class Viewer:
     """A user of the page. ``client`` has the rights of this user; the page of a pod and logs are read with it.
 
-    ``identity`` is another one for each token: what one has read, another may not see.
+    ``identity`` is another one for each token: what one has read, another may not see. ``sums`` returns whether the
+    user may read the sums of Slurm.
     """
 
     name: str
     identity: str
     client: KubeClient
     may: May
+    sums: Callable[[], bool] = lambda: False
 
     def namespaces(self, names: Iterable[str]) -> set[str] | None:
         """Return those of these namespaces whose pods the user may list; ``None``: all namespaces."""
@@ -78,7 +81,7 @@ class LocalAccess:
     def __init__(self, client: KubeClient, *, nodes: bool) -> None:
         self.token = secrets.token_urlsafe(32)
         self.cookie = f"podbridge-{secrets.token_hex(4)}"  # cookies of other ports of this host have other names
-        self._viewer = Viewer("", "", client, lambda plural, _: plural != "nodes" or nodes)
+        self._viewer = Viewer("", "", client, lambda plural, _: plural != "nodes" or nodes, lambda: True)
 
     def viewer(self, authorization: str, cookie: str) -> Viewer | None:
         """Return the user of the kubeconfig if the cookie has the token."""
@@ -97,16 +100,23 @@ class LocalAccess:
 class ReviewedAccess:
     """Tokens of the API server: from the header ``Authorization`` of a proxy, else from the cookie of the page.
 
-    TokenReviews say who the user is, and SubjectAccessReviews what the user may list. The cookie is encrypted.
+    TokenReviews say who the user is, and SubjectAccessReviews what the user may read. The cookie is encrypted. ``sums``
+    are the namespace and the name of the ConfigMap with the sums of Slurm.
     """
 
     signs_in = True
 
     def __init__(
-        self, client: KubeClient, users: UserClients, tokens: TokenAuthenticator, seal: CookieSeal, clock: Clock
+        self,
+        client: KubeClient,
+        users: UserClients,
+        tokens: TokenAuthenticator,
+        seal: CookieSeal,
+        clock: Clock,
+        sums: tuple[str, str] = (names.SYSTEM_NAMESPACE, names.slurm_sums()),
     ) -> None:
         self.cookie = "podbridge-token"
-        self._client, self._users, self._tokens, self._seal = client, users, tokens, seal
+        self._client, self._users, self._tokens, self._seal, self._sums = client, users, tokens, seal, sums
         self._viewers: SingleFlightCache[bool] = SingleFlightCache(clock)
 
     def viewer(self, authorization: str, cookie: str) -> Viewer | None:
@@ -119,7 +129,8 @@ class ReviewedAccess:
             user.name,
             hashlib.sha256(token.encode()).hexdigest(),
             self._users.client(token),
-            lambda plural, namespace: self._may(user, plural, namespace),
+            lambda plural, namespace: self._may(user, "list", plural, namespace or ""),
+            lambda: self._may(user, "get", "configmaps", *self._sums),
         )
 
     def accepts(self, token: str) -> bool:
@@ -135,13 +146,13 @@ class ReviewedAccess:
     def _plain(token: str) -> str | None:
         return bearer(f"Bearer {token}") if token and len(token) < LONGEST_TOKEN - 10 else None
 
-    def _may(self, user: User, plural: str, namespace: str | None) -> bool:
+    def _may(self, user: User, verb: str, plural: str, namespace: str, name: str = "") -> bool:
         def ask() -> tuple[bool, float]:
             allowed = access_review.allowed(
-                self._client, user.info, verb="list", group="", resource=plural, namespace=namespace or ""
+                self._client, user.info, verb=verb, group="", resource=plural, namespace=namespace, name=name
             )
             return allowed, REMEMBER_YES if allowed else REMEMBER_NO
 
         # not the token: two tokens of one user have the same permissions
-        key = hashlib.sha256(repr((user.key, plural, namespace)).encode()).digest()
+        key = hashlib.sha256(repr((user.key, verb, plural, namespace, name)).encode()).digest()
         return self._viewers.get(key, ask)

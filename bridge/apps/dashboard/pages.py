@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import flask
 
 from bridge.apps.dashboard import overview, selection, timeline
 from bridge.apps.dashboard.changes import Changes, Feed
-from bridge.apps.dashboard.page_access import Viewer
+from bridge.apps.dashboard.page_base import PageBase, Sources
+from bridge.apps.dashboard.place_pages import PlacePages
 from bridge.apps.view import node_view, pod_counts, pod_view
-from bridge.apps.view.pod_view import STATES, PodView, containers
+from bridge.apps.view.pod_view import STATES, containers
 from bridge.clock import Clock
 from bridge.kube.object_store import Object
 from bridge.kube.resources import PODS
@@ -29,34 +26,12 @@ SILENCE = 4 * 3600.0
 """Seconds that a followed log may be silent; the kubelet has the same limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a pod waits or where it runs: the report of ``podbridge explain pod``, and the Events of the pod."""
-
-    report: Mapping[str, Any]
-    events: Sequence[Mapping[str, Any]]
-
-
-Explain = Callable[[Viewer, Object, Sequence[Object], Sequence[PodView]], Explanation]
-"""``explain(viewer, pod, nodes, rows)``: the client of ``viewer`` reads, ``rows`` are those of all pods."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What the pages read. ``pods`` returns objects of :func:`~bridge.apps.view.pod_view.keep`."""
-
-    pods: Callable[[], list[Object]]
-    nodes: Callable[[], list[Object]]
-    problem: Callable[[], str]
-    """Returns why the objects may be incomplete or old; empty if they are not."""
-    explain: Explain
-
-
-class Pages:
-    """The pages; ``flask.g.viewer`` is the user of the request. ``scope`` names the namespace of the page, or none."""
+class Pages(PageBase):
+    """The pages of pods and workloads, and those of nodes and queues as ``places``."""
 
     def __init__(self, sources: Sources, changes: Changes, clock: Clock, scope: str = "") -> None:
-        self._sources, self._changes, self._clock, self._scope = sources, changes, clock, scope
+        super().__init__(sources, changes, clock, scope)
+        self.places = PlacePages(sources, changes, clock, scope)
 
     def overview(self) -> str:
         """Render the numbers of all pods, and the pools and nodes with a problem or much use."""
@@ -75,23 +50,6 @@ class Pages:
             nodes=overview.foremost(nodes),
             may_nodes=may_nodes,
             limited=limited,
-        )
-
-    def nodes(self) -> str:
-        """Render one page of the selected pools and nodes."""
-        number = self._changes.number
-        filters = selection.NodeFilters.of(flask.request.args)
-        may_nodes = self._viewer().may("nodes", None)
-        pools, nodes = node_view.nodes(self._sources.nodes() if may_nodes else [], self._rows())
-        return self._render(
-            "nodes.html",
-            number,
-            title="Nodes",
-            filters=filters,
-            page=selection.node_page(pools, nodes, filters),
-            states=node_view.NODE_STATES,
-            kinds=selection.KINDS,
-            may_nodes=may_nodes,
         )
 
     def workloads(self) -> str:
@@ -207,37 +165,3 @@ class Pages:
     def _read(self, namespace: str, name: str) -> Object:
         """Read a pod with the rights of the user."""
         return self._viewer().client.get(PODS.path(namespace, name))
-
-    def _rows(self) -> list[PodView]:
-        return [obj["view"] for obj in self._sources.pods()]
-
-    def _seen(self, everything: list[PodView]) -> tuple[list[PodView], bool]:
-        """Return the pods that the user may list, and whether there are others."""
-        allowed = self._viewer().namespaces({entry.namespace for entry in everything})
-        if allowed is None:
-            return everything, False
-        return [entry for entry in everything if entry.namespace in allowed], True
-
-    def _seen_in(self, namespace: str) -> tuple[list[PodView], bool]:
-        """Return what :meth:`_seen` does; with the right to list the pods of ``namespace`` alone, these."""
-        everything = self._rows()
-        seen, limited = self._seen(everything)
-        if limited and namespace and self._viewer().may("pods", namespace):
-            seen = [entry for entry in everything if entry.namespace == namespace]
-        return seen, limited
-
-    def _render(self, template: str, number: int, **context: Any) -> str:
-        return flask.render_template(
-            template,
-            number=number,
-            viewer=self._viewer().name,
-            problem=self._sources.problem(),
-            scope=self._scope,
-            time=self._clock.time(),
-            **context,
-        )
-
-    @staticmethod
-    def _viewer() -> Viewer:
-        viewer: Viewer = flask.g.viewer
-        return viewer

@@ -69,7 +69,7 @@ def of_pods(all_pods: Iterable[pods.Pod]) -> list[JobRecord]:
         record["pods"] = list(map(pods.key, members))
         waiting = next((view for view in views if view.state == pod_view.WAITING), None)
         if waiting is not None:
-            record["reason"] = job_words.waiting_reason(waiting.message) or waiting.reason
+            record["reason"] = job_words.read_waiting(waiting.message).reason or waiting.reason
         record["phases"] = sorted({pod_view.phase(pod) for pod in members})
         record["pod_nodes"] = sorted({view.node for view in views if view.node})
         result.append(record)

@@ -160,6 +160,48 @@ class TestLocal:
         assert all(pictures) and len(set(pictures)) == 3
 
 
+@contextmanager
+def busy_slurm(world):
+    """Keep a job of alice and a pod on Slurm, and a drained node; yield the pod."""
+    job = world.slurm(
+        "sbatch", "--parsable", "--uid=alice", "--chdir=/", "--output=/dev/null", "--job-name=secret-work",
+        "-n1", "-c3", "--mem=100", "--wrap=sleep 600",
+    ).strip()  # fmt: skip
+    world.slurm("scontrol", "update", "nodename=node-1", "state=drain", "reason=bad fan")
+    pod = world.running(world.create("mapped", cpu="2"))
+    try:
+        yield pod
+    finally:
+        world.slurm("scontrol", "update", "nodename=node-1", "state=resume")
+        world.slurm("scancel", job)
+        world.delete(pod, grace=1)
+        world.gone(pod)
+
+
+class TestPlaces:
+    def test_the_map_has_the_pods_and_other_jobs_as_sums(self, pools_world, browser, page):
+        world = World(pools_world.cluster)
+        with busy_slurm(world) as pod:
+            node = pod["spec"]["nodeName"]
+            browser.open(f"{page}/map?partition=main")
+            cell = f"document.querySelector('a[href*=\"node={node}\"]').title"
+            browser.wait(lambda b: "2 of" in b.run(f"return {cell}"), "the pod on the map", 40)
+            browser.wait(lambda b: "bad fan" in b.run("return document.body.innerHTML"), "the drain", 40)
+            browser.wait(lambda b: "3 for other jobs" in b.text(".sums"), "the job of alice", 40)
+            shown = browser.run("return document.documentElement.outerHTML")
+            assert "alice" not in shown and "secret-work" not in shown
+            browser.run("document.querySelector('.cell').focus()")
+            assert browser.run("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+            browser.press("Enter")
+            browser.wait(lambda b: "memory:" in b.text(".summary"), "the amounts of the node")
+            browser.size(360, 740)
+            for path in ("/map", "/map?node=node-1"):
+                browser.open(page + path)
+                assert browser.run("return document.documentElement.scrollWidth") <= 360, path
+            browser.size(1280, 900)
+            assert browser.problems() == []
+
+
 class TestSignIn:
     def test_each_user_sees_what_roles_allow(self, pools_world, browser):
         cluster = pools_world.cluster
@@ -186,6 +228,9 @@ class TestSignIn:
             self._sign_in(browser, url, nobody)
             browser.open(f"{url}pods?q=shared")
             assert "No pod matches" in browser.text()
+            browser.open(f"{url}map")
+            browser.wait(lambda b: "node-0" in b.text(), "the map, which all users may see", 40)
+            assert POOL not in browser.run("return document.documentElement.outerHTML")
             for path in ("pods/{}/shared", "pods/{}/shared/logs"):
                 browser.open(url + path.format(NAMESPACE))
                 assert "Error 403" in browser.text(), path

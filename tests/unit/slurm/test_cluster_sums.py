@@ -105,6 +105,16 @@ def test_partitions_have_reasons_of_podbridges_jobs_and_numbers_of_others():
     )
 
 
+def test_waiting_jobs_are_in_the_order_of_slurm_and_a_held_one_has_no_place(monkeypatch):
+    waits = [
+        observed(number, "PENDING", f"u{number}", partition="main", priority=priority)
+        for number, priority in ((1, 5), (2, 9), (3, 0), (4, 5), (5, 1))
+    ]
+    assert of(*waits).partitions[0].order == (2, 1, 4, 5)
+    monkeypatch.setattr(cluster_sums, "MOST_ORDERED", 2)
+    assert of(*waits).partitions[0].order == (2, 1)
+
+
 def test_no_name_of_a_job_and_no_user_is_published():
     config_map = str(stored(of(PLACEHOLDER, others={("main", Phase.PENDING): 5})))
     for text in ("secret-name", "alice", *link("u1").names):
@@ -126,7 +136,9 @@ TEXTS = st.text(max_size=20)
 AMOUNTS = st.builds(Amounts, COUNTS, COUNTS, st.dictionaries(TEXTS, COUNTS, max_size=3))
 NAMES = st.lists(TEXTS, max_size=3).map(tuple)
 NODES = st.builds(NodeSums, TEXTS, NAMES, TEXTS, AMOUNTS, AMOUNTS, AMOUNTS, COUNTS, NAMES)
-PARTITIONS = st.builds(PartitionSums, TEXTS, COUNTS, COUNTS, st.dictionaries(TEXTS, COUNTS), COUNTS, COUNTS)
+PARTITIONS = st.builds(
+    PartitionSums, TEXTS, COUNTS, COUNTS, st.dictionaries(TEXTS, COUNTS), COUNTS, COUNTS, st.lists(COUNTS).map(tuple)
+)
 SUMS = st.builds(
     ClusterSums,
     st.floats(0, 2**33),

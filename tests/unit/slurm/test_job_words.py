@@ -45,13 +45,15 @@ def test_a_start_in_a_year_is_unknown(start, text):
 @pytest.mark.parametrize("start", [0.0, NOW + 60, NOW + 365 * 86400])
 @pytest.mark.parametrize("asks", [None, Allotment(1, 512000)])
 @pytest.mark.parametrize("reason", ["", "Resources", "JobHeldUser", "launch_failed_requeued_held"])
-def test_the_reason_is_read_from_the_message_that_says_it(partition, start, asks, reason):
+def test_a_message_is_read_as_it_was_written(partition, start, asks, reason):
     job = Job(7, frozenset({"PENDING"}), reason=reason, partition=partition, start_time=start, request=asks)
-    assert job_words.waiting_reason(job_words.waiting(job, NOW)) == reason
+    known = "2026-01-01T00:01:00Z" if start == NOW + 60 else ""
+    wanted = job_words.WaitingWords(partition, reason, known) if reason else job_words.WaitingWords()
+    assert job_words.read_waiting(job_words.waiting(job, NOW)) == wanted
 
 
 def test_other_messages_have_no_reason_of_slurm():
-    assert job_words.waiting_reason("no node fits: 4 too little cpu") == ""
+    assert job_words.read_waiting("no node fits: 4 too little cpu") == job_words.WaitingWords()
 
 
 @pytest.mark.parametrize(("minutes", "text"), [(5, "00:05:00"), (90.9, "01:30:00"), (1530, "1-01:30:00")])

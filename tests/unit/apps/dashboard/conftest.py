@@ -5,7 +5,9 @@ import pytest
 from bridge.apps.dashboard.changes import Changes
 from bridge.apps.dashboard.dashboard_app import make_app
 from bridge.apps.dashboard.page_access import LocalAccess, Viewer
-from bridge.apps.dashboard.pages import Explanation, Pages, Sources
+from bridge.apps.dashboard.page_base import Explanation, Sources
+from bridge.apps.dashboard.pages import Pages
+from bridge.apps.dashboard.slurm_reader import SlurmState
 from bridge.apps.view.pod_view import keep
 from bridge.clock import SystemClock
 from bridge.errors import KubeNotFoundError
@@ -32,12 +34,12 @@ class TableClient:
 class Site:
     """The application, signed in as the user of a kubeconfig."""
 
-    def __init__(self, pods=(), nodes=(), logs=(), may=None, access=None):
+    def __init__(self, pods=(), nodes=(), logs=(), may=None, access=None, sums=None, may_sums=True):
         paths = {f"/api/v1/namespaces/{p['metadata']['namespace']}/pods/{p['metadata']['name']}": p for p in pods}
         self.client = TableClient(paths, logs)
         self.access = access or LocalAccess(self.client, nodes=True)
         if may is not None:
-            self.access._viewer = Viewer("ann", "ann", self.client, may)
+            self.access._viewer = Viewer("ann", "ann", self.client, may, lambda: may_sums)
         self.changes = Changes()
         self.report = {
             "summary": "pending",
@@ -49,11 +51,13 @@ class Site:
             "nodes": [],
         }
         self.events = []
+        self.slurm = SlurmState(sums, "") if sums is not None else SlurmState()
         sources = Sources(
             lambda: [keep(pod) for pod in pods],
             lambda: list(nodes),
             lambda: "",
             lambda *_: Explanation(self.report, self.events),
+            lambda: self.slurm,
         )
         pages = Pages(sources, self.changes, SystemClock())
         self.app = make_app(pages, self.access, lambda: {HOST})

@@ -13,9 +13,11 @@ from bridge.apps.dashboard.changes import Changes, Feed
 from bridge.apps.dashboard.cookie_seal import LIFE, CookieSeal
 from bridge.apps.dashboard.dashboard_server import Dashboard, PageSettings
 from bridge.apps.dashboard.page_access import LONGEST_COOKIE, ReviewedAccess
+from bridge.apps.dashboard.slurm_reader import SlurmState
 from bridge.config.hub import Config
 from bridge.errors import ConfigError
 from bridge.kube.user_client import without_credentials
+from bridge.slurm.cluster_sums import ClusterSums, NodeSums
 from controllers.kubelet.authentication import TokenAuthenticator
 from tests.fakes.clock import FakeClock
 from tests.unit.apps.dashboard.conftest import HOST, Site
@@ -121,6 +123,9 @@ class TestSignIn:
         assert "seen</a>" in text and "closed</a>" not in text
         assert "You may not list nodes" in reviewed.get("/").text
         assert ("ann", "pods", "") in reviewed.reviews.asked and ("ann", "pods", "other") in reviewed.reviews.asked
+        reviewed.slurm = SlurmState(ClusterSums(nodes=(NodeSums("secret-node"),)), "")
+        assert "secret-node" not in reviewed.get("/map").text
+        assert ("ann", "configmaps", "podbridge") in reviewed.reviews.asked
 
     def test_a_proxy_sends_the_token_in_the_header(self, reviewed):
         headers = {"Host": HOST, "Authorization": "Bearer anns-token"}

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bridge import names
+from bridge.slurm.cluster_sums import Amounts, ClusterSums, NodeSums, PartitionSums
 from tests.examples import examples
 from tests.unit.apps.dashboard.conftest import Site
 from tests.unit.apps.view.test_pod_view import pod, scheduled, terminated
@@ -42,6 +44,13 @@ def node(name, reason="KubeletReady", message="", annotation=""):
     }
 
 
+def sums_of(text):
+    """Return the state of a Slurm whose every text is ``text``."""
+    used = Amounts(1, 1, {text: 1})
+    sums = NodeSums(text, ("IDLE", text), text, Amounts(4, 8, {text: 2}), used, used, 9, (text,))
+    return ClusterSums(1.0, 2e9, (sums,), (PartitionSums(text, 1, 1, {text: 1}, 1, 1),))
+
+
 def pages_of(text, name="p"):
     """Return every page with ``text`` in each place that a user of the cluster or of a site can write."""
     waiting = pod(
@@ -50,7 +59,9 @@ def pages_of(text, name="p"):
         ownerReferences=[{"controller": True, "kind": text, "name": text}],
         annotations={"bridge.vk.io/job": text},
     )
-    site = Site([waiting], [node(text, text, text, text)], access=None).sign_in()
+    pool = node(text, text, text)
+    pool["metadata"]["labels"] = {names.POOL_LABEL: text}
+    site = Site([waiting], [node(text, text, text, text), pool], sums=sums_of(text)).sign_in()
     site.report = dict.fromkeys(("summary", "next"), text) | {
         kind: [text] for kind in ("kubernetes", "slurm", "pools", "volumes", "nodes")
     }
@@ -59,7 +70,9 @@ def pages_of(text, name="p"):
     found.append(site.get("/pods", query_string={"q": text, "namespace": text, "reason": text, "node": text}))
     found += [site.get("/nodes"), site.get("/nodes", query_string={"q": text, "kind": text, "state": text})]
     found += [site.get("/workloads"), site.get("/workloads", query_string={"q": text, "namespace": text})]
-    assert [answer.status_code for answer in found] == [200] * 8
+    found += [site.get("/map"), site.get("/map", query_string={"q": text, "node": text, "partition": text})]
+    found += [site.get("/queue"), site.get("/queue", query_string={"namespace": text, "place": text, "reason": text})]
+    assert [answer.status_code for answer in found] == [200] * 12
     return [answer.text for answer in found]
 
 
@@ -131,6 +144,8 @@ class TestPages:
             "/pods",
             "/pods?namespace=other",
             "/pods?q=hidden",
+            "/queue",
+            "/queue?namespace=other",
         ):
             text = opened.get(path).text
             assert "hidden</a>" not in text and "other/hidden" not in text

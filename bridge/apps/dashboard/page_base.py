@@ -1,0 +1,86 @@
+"""What all pages share: their sources, the pods that a user may see, and the rendering of a template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import flask
+
+from bridge.apps.dashboard.changes import Changes
+from bridge.apps.dashboard.page_access import Viewer
+from bridge.apps.dashboard.slurm_reader import SlurmState
+from bridge.apps.view.pod_view import PodView
+from bridge.clock import Clock
+from bridge.kube.object_store import Object
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a pod waits or where it runs: the report of ``podbridge explain pod``, and the Events of the pod."""
+
+    report: Mapping[str, Any]
+    events: Sequence[Mapping[str, Any]]
+
+
+Explain = Callable[[Viewer, Object, Sequence[Object], Sequence[PodView]], Explanation]
+"""``explain(viewer, pod, nodes, rows)``: the client of ``viewer`` reads, ``rows`` are those of all pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the pages read. ``pods`` returns objects of :func:`~bridge.apps.view.pod_view.keep`."""
+
+    pods: Callable[[], list[Object]]
+    nodes: Callable[[], list[Object]]
+    problem: Callable[[], str]
+    """Returns why the objects may be incomplete or old; empty if they are not."""
+    explain: Explain
+    slurm: Callable[[], SlurmState] = SlurmState
+
+
+class PageBase:
+    """Pages; ``flask.g.viewer`` is the user of the request. ``scope`` names the namespace of the page, or none."""
+
+    def __init__(self, sources: Sources, changes: Changes, clock: Clock, scope: str = "") -> None:
+        self._sources, self._changes, self._clock, self._scope = sources, changes, clock, scope
+
+    def _slurm(self) -> SlurmState:
+        """Return the state of Slurm that the user may see."""
+        may = self._viewer().sums()
+        return self._sources.slurm() if may else SlurmState(None, "You may not read the state of Slurm.")
+
+    def _rows(self) -> list[PodView]:
+        return [obj["view"] for obj in self._sources.pods()]
+
+    def _seen(self, everything: list[PodView]) -> tuple[list[PodView], bool]:
+        """Return the pods that the user may list, and whether there are others."""
+        allowed = self._viewer().namespaces({entry.namespace for entry in everything})
+        if allowed is None:
+            return everything, False
+        return [entry for entry in everything if entry.namespace in allowed], True
+
+    def _seen_in(self, namespace: str) -> tuple[list[PodView], bool]:
+        """Return what :meth:`_seen` does; with the right to list the pods of ``namespace`` alone, these."""
+        everything = self._rows()
+        seen, limited = self._seen(everything)
+        if limited and namespace and self._viewer().may("pods", namespace):
+            seen = [entry for entry in everything if entry.namespace == namespace]
+        return seen, limited
+
+    def _render(self, template: str, number: int, **context: Any) -> str:
+        return flask.render_template(
+            template,
+            number=number,
+            viewer=self._viewer().name,
+            problem=self._sources.problem(),
+            scope=self._scope,
+            time=self._clock.time(),
+            **context,
+        )
+
+    @staticmethod
+    def _viewer() -> Viewer:
+        viewer: Viewer = flask.g.viewer
+        return viewer

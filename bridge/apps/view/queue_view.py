@@ -1,0 +1,106 @@
+"""What waits where: sums by partition and pool for all, and the position of each pod that a user may see. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from bridge.apps.view import wait_reasons
+from bridge.apps.view.pod_view import RUNNING, STARTING, WAITING, PodView, seconds
+from bridge.slurm import job_words
+from bridge.slurm.cluster_sums import ClusterSums, PartitionSums
+
+PARTITION, POOL, NO_JOB = KINDS = ("partition", "pool", "no job")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSums:
+    """The work at one place. ``waiting`` are counts by reason: of jobs for a partition, of pods for others.
+
+    ``others_running`` and ``others_waiting`` are the jobs of others; ``None``: not known.
+    """
+
+    kind: str
+    name: str
+    running: int = 0
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    others_running: int | None = None
+    others_waiting: int | None = None
+
+    @property
+    def total(self) -> int:
+        """All of podbridge's work that waits there."""
+        return sum(self.waiting.values())
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedPod:
+    """A pod that waits: its place and reason, its position among podbridge's jobs there, and its expected start.
+
+    ``position`` is 0 and ``start`` (seconds since the epoch) is ``None`` if they are not known.
+    """
+
+    pod: PodView
+    place: str
+    reason: str
+    position: int
+    queued: int
+    start: float | None
+    step: str
+
+
+def places(rows: Iterable[PodView], pools: Collection[str], sums: ClusterSums | None) -> list[QueueSums]:
+    """Return the sums of all places: pods without a job by the reason of their condition, partitions, then pools.
+
+    ``rows`` are all pods, and ``pools`` the pools that the user may see. A partition without work is left out.
+    """
+    without: Counter[str] = Counter()
+    waiting: dict[str, Counter[str]] = {name: Counter() for name in pools}
+    running: Counter[str] = Counter()
+    for row in rows:
+        if row.state == WAITING and not row.job:
+            without[row.reason] += 1
+        elif row.state == STARTING and row.node in waiting:
+            waiting[row.node][row.reason or row.state] += 1
+        elif row.state == RUNNING:
+            running[row.node] += 1
+    result = [QueueSums(NO_JOB, "", 0, _ranked(without))] if without else []
+    result += [_of_partition(partition) for partition in (sums.partitions if sums is not None else ())]
+    return result + [QueueSums(POOL, name, running[name], _ranked(waiting[name])) for name in sorted(pools)]
+
+
+def _of_partition(partition: PartitionSums) -> QueueSums:
+    waiting = _ranked({reason or "not read yet": count for reason, count in partition.waiting.items()})
+    numbers = partition.others_running, partition.others_waiting
+    return QueueSums(PARTITION, partition.name, partition.running, waiting, *numbers)
+
+
+def _ranked(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def waiting_pods(rows: Iterable[PodView], pools: Collection[str], sums: ClusterSums | None) -> list[QueuedPod]:
+    """Return the pods that wait: for a job, for Slurm, or in the queue of a pool."""
+    ranks = {
+        partition.name: {job_id: index + 1 for index, job_id in enumerate(partition.order)}
+        for partition in (sums.partitions if sums is not None else ())
+    }
+    return [
+        _queued(row, ranks) for row in rows if row.state == WAITING or (row.state == STARTING and row.node in pools)
+    ]
+
+
+def _queued(row: PodView, ranks: Mapping[str, Mapping[int, int]]) -> QueuedPod:
+    words = job_words.read_waiting(row.message)
+    job = int(row.job) if row.job.isdecimal() else 0
+    position, queued = min(
+        ((ranks[name][job], len(ranks[name])) for name in words.partition.split(",") if job in ranks.get(name, ())),
+        default=(0, 0),
+    )
+    step = wait_reasons.next_step(
+        row.reason, words.reason, pod=row.name, namespace=row.namespace, job=row.job, message=row.message
+    )
+    reason = words.reason or row.reason or row.state
+    place = words.partition if row.state == WAITING else row.node
+    return QueuedPod(row, place, reason, position, queued, seconds(words.start), step if row.state == WAITING else "")
