@@ -48,8 +48,9 @@ def renew(
 ) -> None:
     """Write a new token to the Secret, and print when it expires.
 
-    Run it as SlurmUser or root on a host of Slurm. podbridge reads the new token within two minutes. Tokens that exist
-    stay valid until they expire.
+    Run it as SlurmUser or root on a host of Slurm. With --config, the Slurm of the configuration must accept the token
+    before it is written. podbridge reads the new token within two minutes. Tokens that exist stay valid until they
+    expire.
     """
     from bridge.clock import rfc3339
     from bridge.kube.kube_client import KubeClient
@@ -59,6 +60,8 @@ def renew(
         made = new_token.by_scontrol(user, lifespan)
     else:
         made = new_token.signed(new_token.read_key(key_file), user, lifespan, int(time.time()))
+    if connection.config is not None:
+        _try(connection.config, made)
     kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=2)
     data = {key: base64.b64encode(made.encode()).decode()}
     _write(kube, namespace, secret, data, {"dryRun": "All"} if dry_run else None)
@@ -66,6 +69,22 @@ def renew(
     expires = f"it expires at {rfc3339(end)}" if end is not None else "it does not expire"
     done = "not written (--dry-run)" if dry_run else "renewed"
     click.echo(f"Secret {namespace}/{secret}: {done}; {expires}")
+
+
+def _try(config_file: Path, made: str) -> None:
+    """Raise :class:`bridge.errors.SlurmError` unless the Slurm of a configuration accepts the token."""
+    from bridge.config import hub as configuration
+    from bridge.errors import SlurmAuthError, SlurmError
+    from bridge.slurm.slurm_client import SlurmClient
+
+    config = configuration.load(config_file)
+    if not config.slurm_rest_api:
+        return
+    try:
+        SlurmClient(config, made, pool_size=1).ping()
+    except SlurmError as error:
+        hint = "is the key the jwt_key of this Slurm, and does it answer?"
+        raise SlurmAuthError(f"Slurm did not accept the new token, which is not written: {error}", hint=hint) from error
 
 
 def _write(

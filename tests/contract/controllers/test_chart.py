@@ -188,7 +188,15 @@ def test_token_renew_understands_the_arguments_of_its_cron_job(helm: str) -> Non
         "user": "slurm",
         "lifespan": 2592000,
     }
-    assert str(parsed["key_file"].parent) in {each["mountPath"] for each in container["volumeMounts"]}
+    mounts = {each["mountPath"] for each in container["volumeMounts"]}
+    assert {
+        str(parsed["key_file"].parent),
+        str(parsed["config"].parent),
+        "/etc/podbridge/slurm-tls",
+    } <= mounts
+    policy = the_object("NetworkPolicy", "podbridge-token-renewal", values("colocated"), where)
+    (slurm,) = [each for each in policy["spec"]["egress"] if {"port": 6820, "protocol": "TCP"} in each["ports"]]
+    assert slurm["to"] == [{"ipBlock": {"cidr": "198.51.100.7/32"}}]
     role = the_object("Role", "podbridge-token-renewal", values("colocated"), where)
     assert role["rules"] == [
         {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["slurm-token"], "verbs": ["patch"]}

@@ -69,6 +69,26 @@ def test_the_cron_job_renews_the_token_and_podbridge_uses_it(renewal):
     world.running(pod, 60)
 
 
+def test_a_token_that_slurm_does_not_accept_is_not_written(renewal):
+    world, _ = renewal
+    cluster = world.cluster
+    path = f"/apis/batch/v1/namespaces/{helm.NAMESPACE}/jobs/{JOB}"
+    eventually(lambda: world.api("GET", path)["status"].get("succeeded") == 1, "the Job complete", 90)
+    secret = f"/api/v1/namespaces/{helm.NAMESPACE}/secrets"
+    before = world.api("GET", f"{secret}/{helm.SECRET}")["data"]
+    other = base64.b64encode(b"the key of another Slurm, long enough").decode()
+    world.api("PATCH", f"{secret}/{KEY}", {"data": {"jwt_hs256.key": other}}, "application/merge-patch+json")
+    cluster.kubectl("create", "job", "wrong-key", "--from=cronjob/podbridge-token-renewal", *WHERE)
+    try:
+        refused = "Slurm did not accept the new token, which is not written"
+        eventually(
+            lambda: refused in cluster.kubectl("logs", "-l", "job-name=wrong-key", *WHERE, check=False), "refused", 90
+        )
+    finally:
+        cluster.kubectl("delete", "job", "wrong-key", *WHERE)
+    assert world.api("GET", f"{secret}/{helm.SECRET}")["data"] == before
+
+
 def test_the_account_of_the_cron_job_may_patch_one_secret(renewal):
     world, _ = renewal
     assert allowed(world.cluster, "patch", f"secret/{helm.SECRET}")

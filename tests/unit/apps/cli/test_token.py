@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.apps.cli.main import cli
-from bridge.errors import KubeForbiddenError, KubeNotFoundError
+from bridge.errors import KubeForbiddenError, KubeNotFoundError, SlurmUnavailableError
 from bridge.kube.kube_client import KubeClient
 from bridge.slurm import new_token
 from bridge.slurm.auth import claims
@@ -142,3 +142,37 @@ def test_a_key_that_can_not_be_read_is_an_error(kube, tmp_path: Path):
 
 def test_the_help_has_examples():
     assert "podbridge token renew --key-file" in renew("--help").output
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+def test_the_slurm_of_the_configuration_must_accept_the_token(kube, key, tmp_path, monkeypatch, accepts):
+    tried = []
+
+    class Slurm:
+        def __init__(self, config, token, *, pool_size):
+            tried.append((config.slurm_rest_api, token))
+
+        def ping(self):
+            if not accepts:
+                raise SlurmUnavailableError("ping: slurmctld does not accept the token")
+
+    monkeypatch.setattr("bridge.slurm.slurm_client.SlurmClient", Slurm)
+    file = tmp_path / "config.yaml"
+    file.write_text("slurmRestApi: http://slurm.example.org:6820\n")
+    done = renew("--key-file", key, "--config", str(file))
+    ((url, token),) = tried
+    assert url == "http://slurm.example.org:6820" and claims(token)["sun"] == "slurm"
+    if accepts:
+        assert done.exit_code == 0 and stored(kube) == token
+    else:
+        assert done.exit_code != 0 and kube.calls == []
+        assert "the new token, which is not written: ping" in done.output + str(done.exception)
+        assert token not in done.output + str(done.exception)
+
+
+def test_without_slurm_in_the_configuration_the_token_is_written_untried(kube, key, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text('slurmRestApi: ""\npools: {nats: {servers: ["nats://127.0.0.1:1"]}}\n')
+    done = renew("--key-file", key, "--config", str(file))
+    assert done.exit_code == 0, done.output + str(done.exception)
+    assert len(kube.calls) == 1
