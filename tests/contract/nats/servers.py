@@ -170,9 +170,9 @@ def attack(
 
 
 class Nginx:
-    """An nginx that terminates TLS and forwards WebSocket connections."""
+    """An nginx that terminates TLS; ``location`` is the block of its only server."""
 
-    def __init__(self, folder: Path, upstream: int, cert: Path, key: Path) -> None:
+    def __init__(self, folder: Path, location: str, cert: Path, key: Path, name: str = "localhost") -> None:
         self.port = free_port()
         self.folder = folder
         (folder / "nginx.conf").write_text(f"""
@@ -187,19 +187,10 @@ http {{
   uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
   server {{
     listen 127.0.0.1:{self.port} ssl;
-    server_name localhost;
+    server_name {name};
     ssl_certificate {cert};
     ssl_certificate_key {key};
-    location /nats {{
-      proxy_pass http://127.0.0.1:{upstream}/;
-      proxy_http_version 1.1;
-      proxy_set_header Upgrade $http_upgrade;
-      proxy_set_header Connection "upgrade";
-      proxy_set_header Host $host;
-      proxy_read_timeout 1h;
-      proxy_send_timeout 1h;
-      proxy_buffering off;
-    }}
+    {location}
   }}
 }}
 """)

@@ -51,6 +51,20 @@ class Transport:
         self.server.start(self.websocket)
 
 
+def websocket_location(upstream: int) -> str:
+    """Return the location of an nginx that forwards WebSocket connections to a port of this machine."""
+    return f"""location /nats {{
+      proxy_pass http://127.0.0.1:{upstream}/;
+      proxy_http_version 1.1;
+      proxy_set_header Upgrade $http_upgrade;
+      proxy_set_header Connection "upgrade";
+      proxy_set_header Host $host;
+      proxy_read_timeout 1h;
+      proxy_send_timeout 1h;
+      proxy_buffering off;
+    }}"""
+
+
 @pytest.fixture(params=TRANSPORTS)
 def transport(request: pytest.FixtureRequest, folder: Path) -> Iterator[Transport]:
     kind: str = request.param
@@ -62,7 +76,7 @@ def transport(request: pytest.FixtureRequest, folder: Path) -> Iterator[Transpor
     )
     written = write(folder / "nats", PREFIX, ["alpha"], listeners)
     server = NatsServer(folder, config_file=written.servers[0])
-    nginx = Nginx(folder, websocket, cert, key) if kind == "nginx" else None
+    nginx = Nginx(folder, websocket_location(websocket), cert, key) if kind == "nginx" else None
     urls = {
         "tcp": server.url,
         "tls": f"tls://localhost:{server.port}",
