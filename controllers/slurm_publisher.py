@@ -11,8 +11,10 @@ from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.lease import Elector
 from bridge.kube.resources import CONFIGMAPS
 from bridge.logs import kv
-from bridge.slurm import cluster_sums
+from bridge.slurm import cluster_sums, day_history
 from bridge.slurm.cluster_sums import CONFIRM, ClusterSums
+from bridge.slurm.day_history import Marks, Sample
+from bridge.slurm.models import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +25,8 @@ AGAIN = 60.0
 class SlurmPublisher(Loop):
     """Writes the ConfigMap after a change, at most once in ``slurm.publishPeriod``, and every ``CONFIRM`` seconds.
 
-    While Slurm does not answer, nothing is written: the time in the ConfigMap shows the age of the state.
+    While Slurm does not answer, nothing is written: the time in the ConfigMap shows the age of the state. The leader
+    also keeps the last day there.
     """
 
     def __init__(self, dependencies: Dependencies, elector: Elector | None) -> None:
@@ -36,10 +39,12 @@ class SlurmPublisher(Loop):
         self._written: ClusterSums | None = None
         self._written_at = self._due = -math.inf
         self._reported = False
+        self._day: tuple[Sample, ...] | None = None
+        self._marks: Marks | None = None
 
     def on_started_leading(self) -> None:
         """Write again: a former leader may have written."""
-        self._written, self._due = None, -math.inf
+        self._written, self._due, self._day, self._marks = None, -math.inf, None, None
 
     def reconcile(self) -> None:
         """Write the ConfigMap if it is due."""
@@ -50,20 +55,37 @@ class SlurmPublisher(Loop):
     def _write(self) -> None:
         now = self.clock.monotonic()
         self._due = now + self._period  # also after an error
-        began = self.clock.time() - self._poller.age()
-        sums = cluster_sums.of(self._poller.snapshot, self._poller.other_jobs(), began, self._period)
-        if sums == self._written and now < self._written_at + max(CONFIRM, self._period):
-            return
-        patch = cluster_sums.to_config_map(sums)
+        began, snapshot = self.clock.time() - self._poller.age(), self._poller.snapshot
+        sums = cluster_sums.of(snapshot, self._poller.other_jobs(), began, self._period)
         try:
+            day = self._next_day(sums, snapshot, now)
+            if sums == self._written and day == self._day and now < self._written_at + max(CONFIRM, self._period):
+                return
+            patch = cluster_sums.to_config_map(sums)
+            patch["data"][day_history.KEY] = day_history.to_text(day)
             self._kube.patch(self._path, patch, kind="merge")
         except (KubeNotFoundError, KubeForbiddenError) as error:
             self._due = now + AGAIN
             self._report(error)
             return
-        self._written, self._written_at, self._reported = sums, now, False
+        if day != self._day or self._marks is None:
+            self._marks = day_history.marks(snapshot, now)
+        self._written, self._written_at, self._day, self._reported = sums, now, day, False
         size = sum(len(text) for part in patch.values() for text in part.values() if text)
         log.debug("sums of Slurm written", extra=kv(nodes=len(sums.nodes), bytes=size))
+
+    def _next_day(self, sums: ClusterSums, snapshot: Snapshot, now: float) -> tuple[Sample, ...]:
+        """Return the samples of the last day, with a new one if it is due; those of a former leader are read first."""
+        if self._day is None:
+            try:
+                return day_history.kept(day_history.from_config_map(self._kube.get(self._path)), sums.at)
+            except ValueError as error:
+                log.warning("the last day of Slurm cannot be read and begins anew", extra=kv(error=error))
+                return ()
+        if self._marks is None or now < self._marks.at + day_history.PERIOD:
+            return self._day
+        new = day_history.sample(sums, snapshot, self._marks, day_history.marks(snapshot, now))
+        return day_history.kept((*self._day, new), sums.at)
 
     def _report(self, error: BridgeError) -> None:
         if not self._reported:

@@ -206,7 +206,7 @@ def as_holders(sums: ClusterSums) -> dict[str, list[Holder]]:
     return {
         each.name: [Holder(ALL_PODS, _allotment(each.podbridge), each.until)]
         for each in sums.nodes
-        if each.podbridge != Amounts()
+        if each.podbridge != Amounts() or each.until
     }
 
 

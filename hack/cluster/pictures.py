@@ -17,6 +17,8 @@ FOLDER = CHECKOUT / "docs" / "admins" / "pictures"
 SITES = ["slurm-site", "local-site"]
 WIDTH, HEIGHT = 1200, 720
 """CSS pixels of a picture."""
+OTHERS = 3
+"""CPUs of a job that is not podbridge's."""
 
 
 def main() -> None:
@@ -29,10 +31,11 @@ def main() -> None:
         with page_of(local) as page, Browser(cluster.state / "browser") as browser:
             browser.size(WIDTH, HEIGHT)
             browser.open(page.url)
+            browser.open(f"{page.base}map")
+            browser.wait(lambda opened: f"{OTHERS} for other jobs" in opened.text(), "the job of others on the map", 60)
             for file, path in (
                 ("overview.png", ""),
-                ("workloads.png", "workloads"),
-                ("pods.png", "pods"),
+                ("map.png", "map?node=node-0"),
                 ("pod.png", f"pods/{NAMESPACE}/{waiting}"),
             ):
                 browser.open(f"{page.base}{path}")
@@ -46,6 +49,7 @@ def _cluster(folder: Path) -> Cluster:
 
 def _create(remote: PoolWorld, local: World) -> str:
     """Create pods in several states; return the name of one that waits for Slurm."""
+    local.slurm("sbatch", "--chdir=/", "--output=/dev/null", "-n1", f"-c{OTHERS}", "--mem=100", "--wrap=sleep 600")
     gang = local.create_gang("training", 4, run="600", cpu="12")
     for number in range(3):
         local.running(local.create(f"render-{number}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import flask
 
-from bridge.apps.dashboard import overview, selection, timeline
+from bridge.apps.dashboard import overview, plots, selection, timeline
 from bridge.apps.dashboard.changes import Changes, Feed
 from bridge.apps.dashboard.page_base import PageBase, Sources
 from bridge.apps.dashboard.place_pages import PlacePages
@@ -48,6 +48,7 @@ class Pages(PageBase):
             reasons=pod_counts.reasons(seen),
             pools=overview.foremost(pools),
             nodes=overview.foremost(nodes),
+            plots=plots.of(self._slurm().day, self._clock.time()),
             may_nodes=may_nodes,
             limited=limited,
         )

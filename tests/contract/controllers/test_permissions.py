@@ -72,7 +72,7 @@ CONTROLLERS = {
     ("get", "scheduling.k8s.io", "podgroups", "", CLOSED, "g"),
     ("patch", "scheduling.k8s.io", "podgroups", "status", CLOSED, "g"),
     *((verb, "", "configmaps", "", "podbridge", "podbridge-brake") for verb in ("get", "patch")),
-    ("patch", "", "configmaps", "", "podbridge", "podbridge-slurm"),
+    *((verb, "", "configmaps", "", "podbridge", "podbridge-slurm") for verb in ("get", "patch")),
     ("get", "", "configmaps", "", KUBE_SYSTEM, "extension-apiserver-authentication"),
     *((verb, "vk.io", "masterqueues", "", "", "") for verb in ("list", "watch")),
     ("patch", "vk.io", "masterqueues", "status", "", "q"),

@@ -7,9 +7,11 @@ import pytest
 
 from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError
-from bridge.slurm import cluster_sums
+from bridge.slurm import cluster_sums, day_history
+from bridge.slurm.day_history import Sample
 from bridge.slurm.models import Node, Snapshot
 from controllers.slurm_publisher import AGAIN, SlurmPublisher
+from tests.builders import observed
 from tests.fakes.clock import FakeClock
 
 PERIOD = 15.0
@@ -17,7 +19,7 @@ PERIOD = 15.0
 
 class Kube:
     def __init__(self):
-        self.patches, self.error = [], None
+        self.patches, self.error, self.stored = [], None, {}
 
     def fenced(self, check):
         return self
@@ -27,6 +29,17 @@ class Kube:
             raise self.error
         assert (path, kind) == ("/api/v1/namespaces/podbridge/configmaps/podbridge-slurm", "merge")
         self.patches.append(cluster_sums.from_config_map(patch))
+        self.stored = patch
+
+    def get(self, path):
+        if self.error is not None:
+            raise self.error
+        return self.stored
+
+    @property
+    def day(self):
+        """The samples in the ConfigMap."""
+        return day_history.from_config_map(self.stored)
 
 
 class Scene:
@@ -106,3 +119,34 @@ def test_a_new_leader_writes_at_once(scene):
     scene.after(1)
     scene.loop.on_started_leading()
     assert scene.after(1) == [1]
+
+
+def test_each_five_minutes_have_a_sample_with_what_started_and_ended(scene):
+    scene.answer(3, jobs={})
+    scene.after(1)
+    running = observed(1, "RUNNING", start_time=5.0)
+    scene.answer(3, jobs={1: running, 2: observed(2, "COMPLETED", "u2", start_time=5.0)})
+    scene.after(day_history.PERIOD)
+    scene.after(day_history.PERIOD)
+    first, second = scene.kube.day
+    assert first[1:] == (0, 3, 8, 1, 0, 2, 1)
+    assert second[1:] == (0, 3, 8, 1, 0, 0, 0)
+    assert second.at - first.at == pytest.approx(day_history.PERIOD, abs=PERIOD)
+
+
+def test_a_new_leader_continues_the_day_of_the_former_one(scene):
+    scene.answer(3)
+    scene.after(1 + 2 * day_history.PERIOD)
+    before = scene.kube.day
+    scene.loop.on_started_leading()
+    scene.after(1)
+    assert scene.kube.day == before and before
+    scene.after(day_history.PERIOD)
+    assert scene.kube.day[:-1] == before
+
+
+def test_a_day_that_cannot_be_read_begins_anew(scene):
+    scene.kube.stored = {"data": {day_history.KEY: "{"}}
+    scene.answer(3)
+    assert scene.after(1 + day_history.PERIOD + PERIOD)
+    assert [type(each) for each in scene.kube.day] == [Sample]
