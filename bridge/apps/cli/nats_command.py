@@ -67,6 +67,11 @@ def nats() -> None:
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Directory with the secrets of the hub and of all pools, instead of new ones in --out.",
 )
+@click.option(
+    "--keys",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Directory with public keys of sites: POOL.nkey.",
+)
 @click.option("--force", is_flag=True, help="Overwrite an existing nats-server.conf.")
 def config(
     out: Path,
@@ -86,6 +91,7 @@ def config(
     jetstream: bool,
     bucket: str,
     secrets: Path | None,
+    keys: Path | None,
     force: bool,
 ) -> None:
     """Write a configuration for nats-server, and a separate secret for each hub and each pool.
@@ -120,6 +126,7 @@ def config(
         cluster=servers,
         hubs=dict(_named(text) for text in hub),
         secrets_folder=secrets,
+        keys_folder=keys,
     )
     _print_files(written)
     for text in _warnings(written, listen, encrypted=tls_cert is not None, clustered=servers is not None):
@@ -169,6 +176,7 @@ def _warnings(written: Written, listen: str, *, encrypted: bool, clustered: bool
 
 
 def _print_next_steps(written: Written, folder: Path) -> None:
+    from bridge.protocol.nats.nats_files import KEY
     from bridge.protocol.nats.nats_server_config import HUB, INBOX
 
     click.echo("\nNext:")
@@ -184,7 +192,8 @@ def _print_next_steps(written: Written, folder: Path) -> None:
     if written.hubs.keys() != {HUB} and (folder / f"{HUB}.seed").exists():
         click.echo(f"  {folder / HUB}.seed is no longer a user: each hub has its own file")
     for pool, file in written.pools.items():
-        click.echo(f"  site {pool}: {file}, to be stored there with mode 0600")
+        known = "the site has the secret of this key" if file.suffix == KEY else "to be stored there with mode 0600"
+        click.echo(f"  site {pool}: {file}, {known}")
 
 
 def _hosts(words: str) -> dict[str, str]:

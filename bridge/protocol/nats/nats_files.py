@@ -8,7 +8,7 @@
     hub.seed           0600  or hub.password: the only hub, if no hub has a name
     hubs/NAME.seed     0600  or hubs/NAME.password: a named hub
     hubs/NAME.owner    0600  UID of the namespace kube-system of its Kubernetes cluster
-    pools/NAME.seed    0600  or pools/NAME.password
+    pools/NAME.seed    0600  or pools/NAME.password, or pools/NAME.nkey: the public key alone, made at the site
     bucket             0600  name of the hub's key-value bucket, if it has one; for a named hub, -NAME follows
     jetstream/         0700  the data of the bucket; of a cluster, jetstream-NAME/ for each server
 """
@@ -21,8 +21,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import nkeys  # type: ignore[import-untyped]
 
 from bridge.errors import ConfigError
 from bridge.protocol.model.identifiers import POOL_PATTERN, UID_PATTERN
@@ -39,9 +37,10 @@ from bridge.protocol.nats.nats_server_config import (
     users_text,
 )
 from bridge.protocol.nats.subjects import ANY
+from bridge.protocol.nats.user_keys import checked_public_key, new_seed, public_key
 
 SERVER, USERS, POOLS, HUBS = "nats-server.conf", "users.conf", "pools", "hubs"
-SEED, PASSWORD, OWNER = ".seed", ".password", ".owner"
+SEED, PASSWORD, KEY, OWNER = ".seed", ".password", ".nkey", ".owner"
 BUCKET, JETSTREAM = "bucket", "jetstream"
 CLUSTER_FILE = "cluster.password"
 
@@ -82,6 +81,7 @@ def write(
     cluster: ServerCluster | None = None,
     hubs: Mapping[str, str] | None = None,
     secrets_folder: Path | None = None,
+    keys_folder: Path | None = None,
 ) -> Written:
     """Write a folder, or update it: pools, hubs, the bucket and the cluster of an earlier run stay.
 
@@ -99,7 +99,10 @@ def write(
     secrets_folder
         Folder with ``hub`` and ``pools/`` as above, whose secrets are used. The command creates none and copies none.
 
-    Raises :class:`ConfigError` for a bad name, and if ``secrets_folder`` lacks the secret of a user.
+    keys_folder
+        Folder with ``NAME.nkey`` for pools whose keys were made at their sites. Such a key replaces another secret.
+
+    Raises :class:`ConfigError` for a bad name or key, and if ``secrets_folder`` lacks the secret of a user.
     """
     if secrets_folder is not None:
         _check_secrets(secrets_folder, pools, hubs or {})
@@ -115,14 +118,17 @@ def write(
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     pool_files = sorted(pools_folder.iterdir()) if pools_folder.is_dir() else []
-    site_permissions_by_pool |= {
-        file.stem: site_permissions(prefix, file.stem) for file in pool_files if file.suffix in (SEED, PASSWORD)
-    }
-    if not site_permissions_by_pool:
+    key_files = {file.stem: file for file in sorted(keys_folder.glob(f"*{KEY}"))} if keys_folder else {}
+    found_pools = [*key_files, *(file.stem for file in pool_files if file.suffix in (KEY, SEED, PASSWORD))]
+    site_permissions_by_pool |= {pool: site_permissions(prefix, pool) for pool in found_pools}
+    if not site_permissions_by_pool and keys_folder is None:
         raise ConfigError("pools: none given, and the folder has none from an earlier run")
     new_files: list[Path] = []
     hubs_by_name = _hubs(secrets_parent, owners, buckets, passwords, new_files)
-    sites = {pool: _secret(pools_folder / pool, passwords, new_files) for pool in sorted(site_permissions_by_pool)}
+    sites = {
+        pool: key_files.get(pool) or _pool_file(pools_folder / pool, passwords, new_files)
+        for pool in sorted(site_permissions_by_pool)
+    }
     if bucket:
         _replace(folder / BUCKET, bucket + "\n")
     # the prefixes keep the names of hubs and pools apart
@@ -131,9 +137,18 @@ def write(
         for name, hub in hubs_by_name.items()
     ]
     users += [_user(f"pool-{pool}", file, site_permissions_by_pool[pool]) for pool, file in sites.items()]
+    _check_different(users)
     _replace(folder / USERS, users_text(users, jetstream=bool(bucket)))
     servers = _servers(folder, listeners, cluster, new_files, force=force, jetstream=bool(bucket))
     return Written(servers, folder / USERS, hubs_by_name, sites, new_files)
+
+
+def _check_different(users: Sequence[User]) -> None:
+    """Raise :class:`ConfigError` if two users have the same key: the server would not start."""
+    name_by_key: dict[str, str] = {}
+    for user in users:
+        if user.nkey and name_by_key.setdefault(user.nkey, user.name) != user.name:
+            raise ConfigError(f"{name_by_key[user.nkey]} and {user.name} have the same key; allowed: different keys")
 
 
 def _check_secrets(secrets_folder: Path, pools: Sequence[str], hubs: Mapping[str, str]) -> None:
@@ -201,21 +216,6 @@ def _cluster_password(file: Path) -> str:
     return file.read_text().strip()
 
 
-def new_seed() -> str:
-    """Create a key for a user; return its seed, which is secret."""
-    seed: bytes = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
-    return seed.decode()
-
-
-def public_key(seed: str) -> str:
-    """Return the public key of a seed; raise ConfigError if the seed is invalid."""
-    try:
-        key: bytes = nkeys.from_seed(bytearray(seed.encode())).public_key
-    except (nkeys.NkeysError, ValueError) as error:
-        raise ConfigError("not the seed of an nkey") from error
-    return key.decode().rstrip("=")
-
-
 def _owners(folder: Path, hub_uids: Mapping[str, str]) -> dict[str, str]:
     """Return the UID of the cluster of each named hub: of ``hub_uids``, and of an earlier run if its secret exists."""
     owners: dict[str, str] = {}
@@ -247,6 +247,12 @@ def _bucket(folder: Path, jetstream: bool, requested_name: str) -> str:
     return (requested_name or earlier_name or DEFAULT_BUCKET) if jetstream or earlier_name else ""
 
 
+def _pool_file(base: Path, passwords: bool, new_files: list[Path]) -> Path:
+    """Return the file of a pool's public key, or that of its secret; create the secret if there is neither."""
+    key_file = base.with_name(base.name + KEY)
+    return key_file if key_file.exists() else _secret(base, passwords, new_files)
+
+
 def _secret(base: Path, passwords: bool, new_files: list[Path]) -> Path:
     """Return the file of a secret; create it if it does not exist."""
     for suffix in (SEED, PASSWORD):
@@ -264,9 +270,17 @@ def _user(name: str, file: Path, permissions: Permissions) -> User:
     if file.suffix == PASSWORD:
         return User(name, permissions, password=text)
     try:
-        return User(name, permissions, nkey=public_key(text))
+        return User(name, permissions, nkey=checked_public_key(text) if file.suffix == KEY else public_key(text))
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
+
+
+def set_key(folder: Path, pool: str, key: str) -> None:
+    """Make ``key``, a public key, the only one of a pool in a folder of :func:`write`; its secret is removed."""
+    base = folder / POOLS / pool
+    _replace(base.with_name(base.name + KEY), checked_public_key(key) + "\n")
+    for suffix in (SEED, PASSWORD):
+        base.with_name(base.name + suffix).unlink(missing_ok=True)
 
 
 def _replace(file: Path, text: str) -> None:

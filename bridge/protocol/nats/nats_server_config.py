@@ -140,14 +140,18 @@ def users_text(users: list[User], *, jetstream: bool = False) -> str:
         *(["    jetstream: enabled"] if jetstream else []),
         "    users: [",
     ]
-    for user in users:
-        lines.append("      {")
-        if user.nkey:
-            lines.append(f"        nkey: {user.nkey}  # {user.name}")
-        else:
-            lines += [f"        user: {_quote(user.name)}", f"        password: {_quote(user.password)}"]
-        lines += ["        permissions: {", f"          {user.permissions.text('          ')}", "        }", "      }"]
+    lines += [user_text(user, "      ") for user in users]
     return "\n".join([*lines, "    ]", "  }", "}", ""])
+
+
+def user_text(user: User, indent: str = "") -> str:
+    """Return an element of the list ``users`` of an account."""
+    if user.nkey:
+        login = [f"  nkey: {user.nkey}  # {user.name}"]
+    else:
+        login = [f"  user: {_quote(user.name)}", f"  password: {_quote(user.password)}"]
+    permissions = ["  permissions: {", f"    {user.permissions.text(indent + '    ')}", "  }"]
+    return "\n".join(indent + line for line in ("{", *login, *permissions, "}"))
 
 
 def server_text(

@@ -29,9 +29,6 @@
 {{- if and .Values.admission.certManager.enabled .Values.admission.tls.existingSecret }}
 {{- fail (printf "admission.certManager.enabled: true and admission.tls.existingSecret: %s; set only one of them" .Values.admission.tls.existingSecret) }}
 {{- end }}
-{{- if and .Values.nats.enabled (empty .Values.nats.pools) }}
-{{- fail "nats.pools is empty; name at least one pool, for example [alpha]" }}
-{{- end }}
 {{- range .Values.nats.pools }}
 {{- if or (eq . "hub") (not (regexMatch "^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$" .)) }}
 {{- fail (printf "nats.pools: %q is not allowed; allowed: 1 to 32 of a-z, 0-9 and -, without - at the beginning or end, and not hub" .) }}

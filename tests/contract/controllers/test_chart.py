@@ -20,6 +20,7 @@ import bridge.config.hub
 from bridge.apps.cli.plugin_command import plugin
 from bridge.apps.cli.token_command import renew
 from bridge.config import public_config
+from bridge.protocol.nats.user_keys import new_seed, public_key
 from cluster import crds, install, tools
 from cluster.polling import eventually
 from generate import chart, manifests
@@ -149,7 +150,11 @@ def test_nats_server_accepts_what_its_init_container_writes(helm: str, tmp_path:
             file = tmp_path / "secrets" / item["path"]
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(base64.b64decode(secrets[source["secret"]["name"]][item["key"]]))
-    places = {"/etc/nats/secrets": str(tmp_path / "secrets"), "/var/lib/nats": str(tmp_path / "data")}
+    keys = tmp_path / "keys"  # the ConfigMap that podbridge pool add writes
+    keys.mkdir()
+    (keys / "gamma.nkey").write_text(key := public_key(new_seed()))
+    secret = tmp_path / "secrets"
+    places = {"/etc/nats/secrets": str(secret), "/etc/nats/keys": str(keys), "/var/lib/nats": str(tmp_path / "data")}
     words = [*pod["initContainers"][0]["command"], *pod["initContainers"][0]["args"]]
     for place, there in places.items():
         words = [word.replace(place, there) for word in words]
@@ -162,6 +167,7 @@ def test_nats_server_accepts_what_its_init_container_writes(helm: str, tmp_path:
     )
     users = (tmp_path / "data" / "podbridge" / "users.conf").read_text()
     assert re.findall(r'user: "(.*)"', users) == ["hub", "pool-alpha", "pool-beta"]
+    assert re.findall(r"nkey: (\w+)  # (.*)", users) == [(key, "pool-gamma")]
     assert base64.b64decode(secrets["podbridge-nats"]["password"]).decode() in users
 
 
@@ -493,7 +499,6 @@ def test_the_secret_of_the_token_has_the_names_of_each_chart_of_slurm_bridge(
         (["config.managedNamespaces={podbridge}"], "config.managedNamespaces: podbridge is the namespace"),
         (["admission.certManager.enabled=true", "admission.tls.existingSecret=x"], "set only one of them"),
         (["scheduler.image.repository=ghcr.io/slinkyproject/slurm-bridge-scheduler"], "is an image of slurm-bridge"),
-        (["nats.enabled=true"], "nats.pools is empty; name at least one pool"),
         (["nats.enabled=true", "nats.pools={hub}"], 'nats.pools: "hub" is not allowed; allowed: 1 to 32 of a-z'),
         (["nats.jetstream.enabled=true"], "nats.jetstream.enabled: true requires nats.persistence.enabled"),
         (["nats.persistence.enabled=true"], "nats.persistence.enabled: true is not allowed with nats.enabled: false"),

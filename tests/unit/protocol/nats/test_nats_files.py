@@ -1,13 +1,17 @@
+import re
 from pathlib import Path
 
 import nkeys  # type: ignore[import-untyped]
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.apps.cli.nats_command import nats
 from bridge.errors import ConfigError
-from bridge.protocol.nats.nats_files import new_seed, public_key, write
+from bridge.protocol.nats.nats_files import write
 from bridge.protocol.nats.nats_server_config import Listeners, hub_permissions, server_text, site_permissions
+from bridge.protocol.nats.user_keys import checked_public_key, new_seed, public_key
 
 
 def run(*arguments: str) -> str:
@@ -210,3 +214,67 @@ def test_servers_that_are_no_cluster_are_refused(tmp_path: Path, words: str, pro
     with pytest.raises(ConfigError, match=problem):
         run("--pools", "a", "--out", str(tmp_path / "n"), "--cluster", words)
     assert not (tmp_path / "n").exists()
+
+
+def test_a_pool_with_a_public_key_alone_has_the_permissions_of_its_pool(tmp_path: Path) -> None:
+    out, keys = tmp_path / "n", tmp_path / "keys"
+    keys.mkdir()
+    run("--pools", "alpha", "--out", str(out))
+    seed_user = public_key((out / "pools" / "alpha.seed").read_text().strip())
+    beta = public_key(new_seed())
+    (keys / "beta.nkey").write_text(beta)
+    text = run("--out", str(out), "--keys", str(keys))
+    users = (out / "users.conf").read_text()
+    assert seed_user in users
+    (block,) = re.findall(rf"nkey: {beta}  # pool-beta\n.*?permissions: {{\n(.*?)\n        }}\n", users, re.DOTALL)
+    assert block.strip() == site_permissions("bridge.v1", "beta").text("          ")
+    assert not (out / "pools" / "beta.seed").exists()
+    assert "site beta" in text
+
+    replacing = public_key(new_seed())
+    (keys / "alpha.nkey").write_text(replacing + "\n")
+    run("--out", str(out), "--keys", str(keys))
+    users = (out / "users.conf").read_text()
+    assert replacing in users
+    assert seed_user not in users
+
+
+def test_a_folder_of_keys_may_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    run("--out", str(tmp_path / "n"), "--keys", str(tmp_path / "keys"))
+    assert "hub" in (tmp_path / "n" / "users.conf").read_text()
+    with pytest.raises(ConfigError, match="none given"):
+        run("--out", str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("bad", ["", "U", "hub } users: []", "U" + "A" * 55, "SUAA"])
+def test_a_bad_key_is_refused_before_users_are_written(tmp_path: Path, bad: str) -> None:
+    out, keys = tmp_path / "n", tmp_path / "keys"
+    keys.mkdir()
+    (keys / "beta.nkey").write_text(bad)
+    with pytest.raises(ConfigError, match=r"beta\.nkey"):
+        run("--out", str(out), "--keys", str(keys))
+    assert not (out / "users.conf").exists()
+
+
+@given(st.text(max_size=80))
+def test_no_text_but_a_public_key_is_one(text: str) -> None:
+    with pytest.raises(ConfigError):
+        checked_public_key(text)
+
+
+@given(st.integers(0, 55), st.sampled_from("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"))
+def test_a_key_with_a_wrong_character_is_refused(place: int, letter: str) -> None:
+    key = public_key(new_seed())
+    assert checked_public_key(f" {key}\n") == key
+    changed = key[:place] + letter + key[place + 1 :]
+    if changed != key:
+        with pytest.raises(ConfigError):
+            checked_public_key(changed)
+
+
+def test_the_error_about_a_seed_does_not_repeat_it() -> None:
+    seed = new_seed()
+    with pytest.raises(ConfigError, match="seed, which is secret") as error:
+        checked_public_key(seed)
+    assert seed not in str(error.value)
