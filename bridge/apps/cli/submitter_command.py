@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from bridge.apps.cli.connection_options import FILE
+from bridge.apps.cli.output import output_option
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 @click.group(
     "submitter",
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Examples:\n\n  podbridge submitter config > site.toml\n\n"
-    "  podbridge submitter --pool cineca --config site.toml",
+    epilog="Examples:\n\n  podbridge submitter init --pool cineca\n\n"
+    "  podbridge submitter --config ~/.config/podbridge/cineca/site.toml",
 )
 @click.option("--pool", help="Name of the pool. Default: the key pool of the configuration.")
 @click.option(
@@ -29,11 +33,49 @@ def submitter(context: click.Context, pool: str | None, config: Path | None) -> 
         return
     if config is None:
         raise click.UsageError(
-            "--config FILE is missing (podbridge submitter config prints a configuration with all defaults)"
+            "--config FILE is missing (podbridge submitter init writes one; podbridge submitter config prints all keys)"
         )
     from bridge.site.service import run
 
     sys.exit(run(config, pool))
+
+
+@submitter.command(
+    "init",
+    epilog="""Examples:
+
+\b
+  podbridge submitter init --pool cineca
+  podbridge submitter init --pool cineca --server wss://podbridge.example:443 --set slurm.partition=batch
+""",
+)
+@click.option("--pool", help="Name of the pool.")
+@click.option("--server", "servers", multiple=True, metavar="URL", help="NATS server of the hub. Can be repeated.")
+@click.option("--ca-file", type=FILE, help="Its CA certificate. Default: the machine's.")
+@click.option("--batch", help="Value of batch.kind. Default: what is on PATH, else local.")
+@click.option("--runtime", help="Value of runtime.kind. Default: what is on PATH, else none.")
+@click.option("--folder", type=FOLDER, help="Directory of jobs. Default: ~/podbridge-jobs/POOL.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="More keys of site.toml. Can be repeated.")
+@click.option("--out", type=FOLDER, help="Directory of the files. Default: ~/.config/podbridge/POOL.")
+@click.option(
+    "--unit",
+    type=click.Choice(["user", "system", "none"]),
+    default="user",
+    show_default=True,
+    help="systemd unit; system: root installs it.",
+)
+@click.option("--force", is_flag=True, help="Replace existing files and the key.")
+@click.option("--dry-run", is_flag=True, help="Write nothing.")
+@output_option("text", "json", "yaml")
+def init(**options: Any) -> None:
+    """Write and check all files of a site, and print how to start it and how the hub adds it.
+
+    The files are site.toml, site.seed (the key), ca.crt and a systemd unit. A second run keeps and checks them. On a
+    terminal, it asks for what is missing. The exit status is 1 if a check has failed.
+    """
+    from bridge.apps.cli.sites.init_command import InitOptions, run
+
+    sys.exit(run(InitOptions(**options)))
 
 
 @submitter.command(

@@ -115,6 +115,8 @@ class BatchSystem(ABC):
     """Value of ``batch.kind``, and name of the section of ``settings``."""
     settings: ClassVar[type[SettingsPart]]
     """Model of the section in ``site.toml``; its keys are read at start."""
+    submit_program: ClassVar[str] = ""
+    """Program that submits jobs: on a machine that has it, ``podbridge submitter init`` proposes this batch system."""
     period: ClassVar[float]
     """Seconds between two lists of all jobs; ``batch.period`` overrides it."""
     lag: ClassVar[float] = 15.0

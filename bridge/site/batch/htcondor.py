@@ -59,6 +59,7 @@ class CondorBatch(batch_interface.BatchSystem):
 
     kind = "htcondor"
     settings = HTCondor
+    submit_program = "condor_submit"
     period = 10.0
 
     def __init__(self, config: HTCondor, site: batch_interface.Site) -> None:

@@ -80,6 +80,7 @@ class PbsBatch(batch_interface.BatchSystem):
 
     kind = "pbs"
     settings = PBS
+    submit_program = "qsub"
     period = 10.0
 
     def __init__(self, config: PBS, site: batch_interface.Site) -> None:

@@ -79,6 +79,7 @@ class SlurmBatch(batch_interface.BatchSystem):
 
     kind = "slurm"
     settings = Slurm
+    submit_program = "sbatch"
     period = 5.0
 
     def __init__(self, slurm: Slurm, site: batch_interface.Site) -> None:
