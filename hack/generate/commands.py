@@ -88,21 +88,32 @@ def commands(command: click.Command, path: tuple[str, ...] = ("podbridge",)) -> 
         yield " ".join(path), command
 
 
-def section(name: str, command: click.Command) -> str:
-    """Return the section of a command: its usage, help, options and examples."""
+def section(name: str, command: click.Command, tables: dict[str, str]) -> str:
+    """Return the section of a command: its usage, help, options and examples.
+
+    ``tables`` has the table of options of each earlier command, with its name: an equal table becomes a link.
+    """
     context = click.Context(command, info_name=name)
     pieces = " ".join(command.collect_usage_pieces(context))
-    parts = [f"### {name}", f"```sh\n{name} {pieces}\n```", inspect.cleandoc(command.help or "").replace("\b\n", "")]
-    shown = [each for each in command.get_params(context) if isinstance(each, click.Option)]
-    rows = [record for each in shown if (record := each.get_help_record(context))]
-    options = [(names, text) for names, text in rows if names.split()[-1] != "--help" and names.split()[0] not in RULES]
-    if options:
-        lines = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in options]
-        parts.append("\n".join(["| option | meaning |", "| --- | --- |", *lines]))
+    usage = f"```sh\n{name} {pieces}\n```" if pieces != "[OPTIONS]" else ""
+    parts = [f"### {name}", usage, inspect.cleandoc(command.help or "").replace("\b\n", "")]
+    if table := _options(command, context):
+        first = tables.setdefault(table, name)
+        same = f"Options: those of [{first}](#{first.replace(' ', '-')})."
+        parts.append(table if first == name else same)
     if command.epilog:
         examples = [line.strip() for line in command.epilog.splitlines() if line.startswith("  ")]
         parts.append("\n".join(["```sh", *examples, "```"]))
     return "\n\n".join(part for part in parts if part)
+
+
+def _options(command: click.Command, context: click.Context) -> str:
+    """Return the table of the options of a command; empty if it has none of its own."""
+    shown = [each for each in command.get_params(context) if isinstance(each, click.Option)]
+    rows = [record for each in shown if (record := each.get_help_record(context))]
+    options = [(names, text) for names, text in rows if names.split()[-1] != "--help" and names.split()[0] not in RULES]
+    lines = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in options]
+    return "\n".join(["| option | meaning |", "| --- | --- |", *lines]) if lines else ""
 
 
 def _cell(text: str) -> str:
@@ -111,5 +122,6 @@ def _cell(text: str) -> str:
 
 def files() -> dict[Path, str]:
     """Return the page."""
-    sections = [section(name, command) for name, command in commands(cli)]
+    tables: dict[str, str] = {}
+    sections = [section(name, command, tables) for name, command in commands(cli)]
     return {TARGET: INTRODUCTION + "## Reference\n" + "\n\n".join(sections) + "\n"}

@@ -204,16 +204,17 @@ def test_pools(world, shell):
 
 
 def test_sites(world, shell):
-    written, secret, checked, folder = commands("sites/sites.md")
-    shell.run(written)
-    shell.run(secret)
-    assert (shell.folder / "home/.config/podbridge.seed").stat().st_mode & 0o777 == 0o600
-    file = shell.folder / "site.toml"
-    text = file.read_text()
-    for old, new in (('pool = ""', 'pool = "my-pool"'), ('folder = ""', f'folder = "{shell.folder}/jobs"')):
-        text = text.replace(old, new)
-    file.write_text(text)
-    shell.run(checked)
+    init, folder = commands("sites/sites.md")
+    nats = world.cluster.nats
+    own = {"wss://podbridge.example:443": f"{nats.websocket_url} --ca-file {nats.ca_file} --batch local"}
+    printed = shell.run(init, own)
+    assert "it does not know this key yet" in printed
+    assert "podbridge pool add my-pool --key U" in printed
+    files = shell.folder / "home/.config/podbridge/my-pool"
+    assert {file.name: file.stat().st_mode & 0o777 for file in files.iterdir()} == dict.fromkeys(
+        ("site.toml", "site.seed", "ca.crt"), 0o600
+    )
+    assert (shell.folder / "home/.config/systemd/user/podbridge-my-pool.service").exists()
     assert shell.run(folder, {"<pool>": POOL}).strip() == f"node/{POOL} annotated"
     world.ready(POOL)
 

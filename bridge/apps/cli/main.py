@@ -21,6 +21,7 @@ from bridge.apps.cli.nats_command import nats
 from bridge.apps.cli.observe import explain, top, version
 from bridge.apps.cli.output import output_option, print_document, printable
 from bridge.apps.cli.plugin_command import plugin
+from bridge.apps.cli.pool_command import pool
 from bridge.apps.cli.rbac import rbac
 from bridge.apps.cli.submitter_command import submitter
 from bridge.apps.cli.token_command import token
@@ -276,7 +277,7 @@ def completion(shell: str) -> None:
         click.echo(kind(cli, {}, "podbridge", "_PODBRIDGE_COMPLETE").source())
 
 
-for _command in (brake, convert, explain, top, version, nats, rbac, plugin, submitter, token):
+for _command in (brake, convert, explain, top, version, nats, pool, rbac, plugin, submitter, token):
     cli.add_command(_command)
 
 

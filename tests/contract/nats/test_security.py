@@ -14,8 +14,10 @@ from typing import Any
 
 import nats
 import pytest
+from click.testing import CliRunner
 from nats.aio.client import Client as Bare
 
+from bridge.apps.cli.main import cli
 from bridge.errors import SiteDownError, SiteUnknownOutcomeError
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.nats.messages import Grant, SubmitMessage
@@ -24,6 +26,7 @@ from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.request_client import PoolClient
 from bridge.protocol.nats.request_server import Announcer, Server
 from bridge.protocol.nats.subjects import Subjects
+from bridge.protocol.nats.user_keys import new_seed, public_key
 from cluster.polling import eventually
 from tests.contract.nats.servers import OWNER, PREFIX, NatsServer, Site, World, attack, free_port, nats_config
 
@@ -47,11 +50,21 @@ class Secured:
         return self.folder / "pools"
 
 
-@pytest.fixture(params=["seed", "password"])
+@pytest.fixture(params=["seed", "password", "site's key"])
 def secured(request: Any, folder: Path, world: World) -> Iterator[Secured]:
+    """Two pools; with ``site's key``, alpha's seed was made at its site, and the server got the public key alone."""
     out = folder / "nats"
     secrets = ["--passwords"] if request.param == "password" else []
-    nats_config("--pools", "alpha,beta", "--out", out, "--prefix", PREFIX, *secrets)
+    pools = "beta" if request.param == "site's key" else "alpha,beta"
+    nats_config("--pools", pools, "--out", out, "--prefix", PREFIX, *secrets)
+    if request.param == "site's key":
+        seed = new_seed()
+        add = ["pool", "add", "alpha", "--key", public_key(seed), "--nats-dir", str(out), "--prefix", PREFIX]
+        result = CliRunner().invoke(cli, add, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        assert not (out / "pools" / "alpha.seed").exists()
+        assert seed not in (out / "users.conf").read_text()
+        (out / "pools" / "alpha.seed").write_text(seed)  # at its site; the server's files are written already
     server = NatsServer(folder, config_file=out / "nats-server.conf").start()
 
     def access(file: Path, user: str) -> dict[str, Any]:

@@ -12,12 +12,14 @@ import json
 import os
 import re
 import ssl
+import subprocess
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 
-from cluster import Cluster, helm, helm_images, realnode
+from bridge.protocol.nats.user_keys import new_seed, public_key
+from cluster import Cluster, helm, helm_images, realnode, tools
 from cluster.errors import ClusterError
 from cluster.interlink import NAMESPACE as INTERLINK_NAMESPACE
 from cluster.interlink import TOLERATION, Interlink
@@ -26,6 +28,7 @@ from cluster.pods import PoolWorld
 from cluster.polling import eventually
 from cluster.tools import merged
 from cluster.world import NAMESPACE
+from tests.contract.nats.servers import World as NatsWorld
 from tests.contract.nats.servers import certificate
 from tests.fakes.relay import Relay
 
@@ -229,3 +232,33 @@ def test_interlinks_virtual_kubelet_reaches_the_pool_through_proxy_api_server_an
         assert at.ended(pod, 90)["status"]["phase"] == "Succeeded"
     finally:
         interlink.remove(kubelet)
+
+
+def test_the_nats_of_the_release_gets_the_key_of_a_new_site(world, settings, tmp_path):
+    """The last test: the pod of NATS has another address afterwards, which the relay and the site do not know."""
+    at, release = world
+    seeds = {name: tmp_path / name for name in ("new-site", "another")}
+    for file in seeds.values():
+        file.write_text(new_seed())
+    key = public_key(seeds["new-site"].read_text())
+    command = [*tools.PODBRIDGE, "pool", "add", "new-site", "--key", key, "--namespace", helm.NAMESPACE]
+    (before,) = release.pods("nats")
+    done = subprocess.run(command, env={**os.environ, **at.cluster.env}, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (after,) = release.pods("nats")
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    url, authority = f"wss://{address(release, 'nats')}:8080", settings[1]
+    nats = NatsWorld()
+    try:
+        link = nats.link(url, seed_file=seeds["new-site"], ca_file=authority)
+        link.subscribe("bridge.v1.local-site.announce", lambda *_: None)
+        eventually(lambda: "refuses" in (link.problem() or ""), "the subject of another pool is refused")
+        stranger = nats.link(url, wait=False, seed_file=seeds["another"], ca_file=authority)
+        eventually(lambda: "authorization" in (stranger.problem() or "").lower(), "an unknown key is refused")
+    finally:
+        nats.close()
+    # an upgrade of the release keeps the key
+    text = json.dumps(merged(helm.values(at.cluster), release.settings))
+    release.helm("upgrade", release.name, str(helm.CHART), "--values=-", text=text)
+    path = f"/api/v1/namespaces/{helm.NAMESPACE}/configmaps/podbridge-nats-keys"
+    assert at.api("GET", path)["data"] == {"new-site.nkey": key}
