@@ -419,6 +419,7 @@ def test_install_upgrade_rollback_and_uninstall(helm: str, kubernetes: Any, name
         return str(template["metadata"]["annotations"]["checksum/config"])
 
     nats = ("--set=nats.enabled=true", "--set=nats.pools={alpha}")
+    assert "config.nodes.taint is not set" in run(helm, "install", RELEASE, str(chart.CHART), *there, *nats, fails=True)
     run(helm, "install", RELEASE, str(chart.CHART), *there, *nats, EVICTS)
     owner = kubernetes.api("GET", CRD)["metadata"].get("annotations", {})
     assert "meta.helm.sh/release-name" not in owner, "config/crds.yaml owns it"
