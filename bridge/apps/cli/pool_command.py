@@ -23,7 +23,7 @@ RELOAD_TIMEOUT = 60.0
 """Seconds for the command of ``--reload``."""
 
 
-@click.group()
+@click.group(epilog="Examples:\n\n  podbridge pool add site-a --key KEY --test\n\n  podbridge pool test site-a")
 def pool() -> None:
     """Add a pool at the hub, or run a pod there."""
 

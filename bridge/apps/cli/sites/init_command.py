@@ -48,6 +48,10 @@ def run(options: InitOptions) -> int:
     """
     pool = site_plan.checked_pool(options.pool or _ask("pool", "Name of the pool"))
     directory = (options.out or Path.home() / ".config" / "podbridge" / pool).absolute()
+    if os.geteuid() == 0:
+        click.echo(
+            "podbridge: warning: the containers of pods will run as root; run this as an ordinary user", err=True
+        )
     files, config = _write(options, pool, directory)
     findings = [] if options.dry_run else list(site_checks.check(config))
     key = _public_key(options, config)

@@ -139,6 +139,14 @@ def test_a_folder_that_others_can_read_fails_the_check(home):
     assert folder["result"] == "FAIL" and "chmod 700" in folder["fix"]
 
 
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_root_is_warned(home, monkeypatch, uid):
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+    done = init("--pool", "site-a", "--server", SERVER, "--batch", "local", "--dry-run")
+    assert ("run as root" in done.stderr) == (uid == 0)
+    assert "run as root" not in done.stdout
+
+
 def test_a_configuration_of_another_pool_is_not_used(home):
     report("--pool", "site-a", "--server", SERVER, "--batch", "local")
     done = init("--pool", "site-b", "--out", home / ".config" / "podbridge" / "site-a")
