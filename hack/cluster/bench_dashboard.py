@@ -172,7 +172,7 @@ def measure(table: Table, folder: Path, count: int) -> None:
                 _churn(world, browser, page, table)
             used = bare.resident(page.pid) - before
             peak = bare.usage(page.pid)[1] - before
-            table.add("memory for the pods", f"{used:.0f} MiB, peak {peak:.0f} MiB", "to reach: under 50 MiB")
+            table.add("memory for pods and nodes", f"{used:.0f} MiB, peak {peak:.0f} MiB", "to reach: under 50 MiB")
 
 
 def _churn(world: World, browser: Browser, page: Page, table: Table) -> None:

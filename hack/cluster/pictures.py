@@ -33,9 +33,10 @@ def main() -> None:
             browser.open(page.url)
             browser.open(f"{page.base}map")
             browser.wait(lambda opened: f"{OTHERS} for other jobs" in opened.text(), "the job of others on the map", 60)
+            browser.wait(lambda opened: "1 closed" in opened.text(), "the drained node on the map", 60)
             for file, path in (
                 ("overview.png", ""),
-                ("map.png", "map?node=node-0"),
+                ("map.png", "map"),
                 ("pod.png", f"pods/{NAMESPACE}/{waiting}"),
             ):
                 browser.open(f"{page.base}{path}")
@@ -60,6 +61,7 @@ def _create(remote: PoolWorld, local: World) -> str:
     for name, pool in (("analysis", SITES[0]), ("conversion", SITES[1])):
         pod = remote.create_pod({"containers": [container], "restartPolicy": "Never"}, pool, name)
         remote.seen(pod, "running", lambda found: found["status"]["phase"] == "Running", 60)
+    local.slurm("scontrol", "update", "nodename=node-3", "state=drain", "reason=new memory")
     return "simulation"
 
 

@@ -181,6 +181,7 @@ def busy_slurm(world):
 class TestPlaces:
     def test_the_map_has_the_pods_and_other_jobs_as_sums(self, pools_world, browser, page):
         world = World(pools_world.cluster)
+        browser.problems()  # those of earlier tests
         with busy_slurm(world) as pod:
             node = pod["spec"]["nodeName"]
             browser.open(f"{page}/map?partition=main")
@@ -200,6 +201,30 @@ class TestPlaces:
                 assert browser.run("return document.documentElement.scrollWidth") <= 360, path
             browser.size(1280, 900)
             assert browser.problems() == []
+
+    def test_the_queue_has_a_waiting_pod_its_position_and_its_next_step(self, pools_world, browser, page):
+        world = World(pools_world.cluster)
+        browser.problems()
+        with busy_slurm(world):
+            whole = str(world.kube_node("node-0")["status"]["allocatable"]["cpu"])
+            waits = world.create("waits", cpu=whole)
+            world.seen(waits, "pending", lambda pod: "SlurmPending" in str(pod))
+            browser.open(f"{page}/queue?place=main&sort=position")
+            browser.wait(lambda b: "1 of 1" in b.text("tr:has(a[href$='/waits'])"), "the position", 60)
+            assert browser.text("[aria-sort=ascending]").startswith("Position")
+            browser.wait(lambda b: "1 running" in b.text("[data-live=places]"), "the job of alice", 40)
+            shown = browser.run("return document.documentElement.outerHTML")
+            assert "alice" not in shown and "secret-work" not in shown
+            browser.click("[aria-sort=ascending] a")
+            browser.wait(lambda b: b.url.endswith("?place=main&sort=-position"), "the other direction, with the filter")
+            browser.size(360, 740)
+            for path in ("/queue", "/queue?sort=-start"):
+                browser.open(page + path)
+                assert browser.run("return document.documentElement.scrollWidth") <= 360, path
+            browser.size(1280, 900)
+            assert browser.problems() == []
+            world.delete(waits, grace=1)
+            world.gone(waits)
 
 
 class TestSignIn:
