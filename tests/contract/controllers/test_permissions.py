@@ -72,7 +72,7 @@ CONTROLLERS = {
     ("get", "scheduling.k8s.io", "podgroups", "", CLOSED, "g"),
     ("patch", "scheduling.k8s.io", "podgroups", "status", CLOSED, "g"),
     *((verb, "", "configmaps", "", "podbridge", "podbridge-brake") for verb in ("get", "patch")),
-    *((verb, "", "configmaps", "", "podbridge", "podbridge-slurm") for verb in ("get", "patch")),
+    ("patch", "", "configmaps", "", "podbridge", "podbridge-slurm"),
     ("get", "", "configmaps", "", KUBE_SYSTEM, "extension-apiserver-authentication"),
     *((verb, "vk.io", "masterqueues", "", "", "") for verb in ("list", "watch")),
     ("patch", "vk.io", "masterqueues", "status", "", "q"),
@@ -84,11 +84,12 @@ CONTROLLERS = {
     ("get", "", "configmaps", "", OPEN, "c"),
     ("create", "", "serviceaccounts", "token", OPEN, "default"),
 }
+ALL_USERS = {("get", "", "configmaps", "", "podbridge", "podbridge-slurm")}
 MAY = {
-    "podbridge-admission": ADMISSION,
-    "podbridge-scheduler": SCHEDULER,
-    "podbridge-controllers": CONTROLLERS,
-    "podbridge": ADMISSION | SCHEDULER | CONTROLLERS,
+    "podbridge-admission": ADMISSION | ALL_USERS,
+    "podbridge-scheduler": SCHEDULER | ALL_USERS,
+    "podbridge-controllers": CONTROLLERS | ALL_USERS,
+    "podbridge": ADMISSION | SCHEDULER | CONTROLLERS | ALL_USERS,
 }
 """What each account is for; it may do nothing that stands here for others alone."""
 

@@ -21,8 +21,8 @@ README = helm.CHART / "README.md"
 PARTS_OF_PODBRIDGE = re.compile(r"^podbridge(-|$)")
 """Field managers: the API server takes them from the header User-Agent."""
 
-RARE = {("ConfigMap", "podbridge-brake", "/data")}
-"""What the mass-termination guard writes only after many jobs have disappeared."""
+RARE = {("ConfigMap", "podbridge-brake", "/data"), ("ConfigMap", "podbridge-slurm", "/binaryData")}
+"""What is written only after many jobs have disappeared, and only for hundreds of nodes of Slurm."""
 
 
 def documented(key):
