@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from bridge import names
-from bridge.apps.cli import output, reports
+from bridge.apps.cli import output, queues, reports
 from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.apps.view import job_view, node_room, pod_view, wait_reasons
 from bridge.errors import KubeError
@@ -231,6 +231,10 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
     if job is not None and states.is_pending(job.states):
         step = wait_reasons.next_step("SlurmPending", job.reason, **place, job=number)
         return f"its Slurm job is pending: {job.reason or 'no reason yet'}{job_words.asks(job)}", step
+    if view.reason == wait_reasons.GATED and (queued := _queued(pod, session)):
+        name, why = queued
+        step = "kubectl describe workload {} -n {namespace}".format(name, **place)
+        return f"pending: {view.reason}: Kueue has no quota for it: {why}", step
     text = view.message or wait_reasons.meaning(view.reason)
     step = wait_reasons.next_step(
         view.reason, job_words.read_waiting(text).reason, **place, job=number or "", message=text
@@ -242,6 +246,13 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
     if view.reason == "SlurmPending":
         return text, step
     return f"pending: {view.reason}: {text}", step
+
+
+def _queued(pod: pods.Pod, session: CommandSession) -> tuple[str, str] | None:
+    """Return Kueue's Workload of the pod or of its owner, and why it has no quota."""
+    metadata = pod["metadata"]
+    uids = {pods.uid(pod), *(owner["uid"] for owner in metadata.get("ownerReferences") or ())}
+    return queues.awaited(session, metadata["namespace"], uids)
 
 
 def _partition_advice(pod: pods.Pod, session: CommandSession) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from bridge.apps.cli import queues
 from bridge.apps.cli.session import CommandSession
-from bridge.apps.view import owner_view, pod_view
+from bridge.apps.view import owner_view, pod_view, wait_reasons
 from bridge.apps.view.owner_view import OwnerKind, OwnerView
 from bridge.errors import BridgeError
 from bridge.kube.discovery import get_if_served
@@ -33,8 +34,10 @@ def describe(session: CommandSession, kind: OwnerKind, namespace: str, name: str
     views = sorted(map(pod_view.of, listed), key=lambda view: (view.times.created, view.name))
     events = session.attempt("Events", lambda: _events(session, kind, namespace, name)) or []
     view = owner_view.of(kind, manifest, views, events)
+    gated = view.suspended or any(each.reason == wait_reasons.GATED for each in views)
+    queued = queues.awaited(session, namespace, {manifest["metadata"]["uid"]}) if gated else None
     return {
-        "summary": view.summary,
+        "summary": view.summary + (f": Kueue has no quota for it: {queued[1]}" if queued else ""),
         "progress": {**({"pods": view.size} if view.size is not None else {}), **view.counts},
         "refused": view.refusals[:SHOWN],
         "waiting": [f"{each.count} {each.name}: {each.text}" for each in view.reasons],
@@ -42,7 +45,9 @@ def describe(session: CommandSession, kind: OwnerKind, namespace: str, name: str
         "ended_by_podbridge": view.ends[:SHOWN],
         "pods": _lines(views),
         "not_read": session.gaps,
-        "next": _next(kind, view, namespace, name),
+        "next": f"kubectl describe workload {queued[0]} -n {namespace}"
+        if queued
+        else _next(kind, view, namespace, name),
     }
 
 
@@ -68,11 +73,16 @@ def _lines(views: list[pod_view.PodView]) -> list[str]:
     return [*lines, *([f"and {len(ordered) - SHOWN} more"] if len(ordered) > SHOWN else ())]
 
 
-def _next(kind: OwnerKind, view: OwnerView, namespace: str, name: str) -> str:
+def _next(kind: OwnerKind, view: OwnerView, namespace: str, name: str, workload: str) -> str:
+    """Return the next step; ``workload`` is Kueue's Workload that waits for quota, empty without one."""
+    if workload:
+        return f"kubectl describe workload {workload} -n {namespace}"
     if view.refusals and not view.counts["running"]:
         return f"kubectl delete {kind.word} {name} -n {namespace}, correct its pod template, and create it again"
     if view.oldest_waiting is not None:
         return f"podbridge explain pod {view.oldest_waiting.name} -n {namespace}"
+    if view.suspended:
+        return f'kubectl patch {kind.word} {name} -n {namespace} --type=merge -p \'{{"spec":{{"suspend":false}}}}\''
     if view.failed:
         return f"kubectl logs -n {namespace} {view.failed[0].name} --all-containers"
     return ""

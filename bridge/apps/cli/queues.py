@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -170,6 +170,25 @@ def workloads(session: CommandSession, queue: str) -> list[dict[str, Any]]:
         own = {(each["namespace"], each["name"]) for each in metadata}
         return [item for item in listed if (item["metadata"]["namespace"], item["spec"].get("queueName")) in own]
     return []
+
+
+def awaited(session: CommandSession, namespace: str, uids: Collection[str]) -> tuple[str, str] | None:
+    """Return the name of the Workload that waits for quota and belongs to one of these objects, and Kueue's message.
+
+    ``None`` if there is no such Workload. A list that the user may not read is noted in ``not_read``.
+    """
+
+    def read() -> list[dict[str, Any]]:
+        kinds = (Resource(GROUP, version, "workloads", True) for version in VERSIONS)
+        kind = next((each for each in kinds if is_served(session.kube, each)), None)
+        return session.listed(kind.path(namespace)) if kind is not None else []
+
+    for item in session.attempt("Workloads", read) or ():
+        owners = {owner.get("uid") for owner in item["metadata"].get("ownerReferences") or ()}
+        if owners & set(uids) and _waits(item):
+            message = condition(item, "QuotaReserved").get("message") or "Kueue has not considered it yet"
+            return item["metadata"]["name"], f"queue {item['spec'].get('queueName', '')}: {message}"
+    return None
 
 
 def _waits(workload: Object) -> bool:

@@ -83,6 +83,8 @@ class OwnerView:
     failed: Sequence[PodView]
     refusals: Sequence[str]
     ends: Sequence[str]
+    suspended: bool = False
+    """Whether its controller makes no pods because of ``spec.suspend``, which Kueue sets."""
 
     @property
     def failures(self) -> list[str]:
@@ -98,7 +100,7 @@ class OwnerView:
         parts += [f"{counts[state]} {state}" for state in (RUNNING, STARTING, WAITING, FAILED) if counts[state]]
         if self.refusals and not sum(counts.values()):
             return f"0{of} pods exist: their creation is refused"
-        return ", ".join(parts)
+        return ", ".join([*parts, *(["suspended"] if self.suspended else [])])
 
     @property
     def oldest_waiting(self) -> PodView | None:
@@ -132,6 +134,7 @@ def of(kind: OwnerKind, manifest: Manifest, views: Sequence[PodView], events: It
         failed=[view for view in views if view.state == FAILED],
         refusals=list(refusals),
         ends=[f"{note}{f' ({count} times)' if count > 1 else ''}" for note, count in ends.items()],
+        suspended=(manifest.get("spec") or {}).get("suspend") is True,
     )
 
 

@@ -58,6 +58,9 @@ def test_one_queue_has_three_places(world, slurm):
     assert len(report["flavors"]) == 4
     assert [item["workload"].split("/")[0] for item in report["pending"]] == [NAMESPACE]
     assert {item["flavor"] for item in report["flavors"]} == set(world.offered(name))
+    job = world.shown("explain", "job", waiting["metadata"]["name"], "-n", NAMESPACE)
+    assert f"suspended: Kueue has no quota for it: queue {name}: " in job["summary"]
+    assert job["next"] == f"kubectl describe workload {world.workload(waiting)['metadata']['name']} -n {NAMESPACE}"
     world.delete_gang(places[0][0])
     assert world.admitted(waiting) == f"{name}-local"
     world.completed(waiting)

@@ -11,7 +11,9 @@ from click.testing import CliRunner
 from bridge.apps.cli import completing, explain_objects, get, kubectl, output, queues
 from bridge.apps.cli.main import cli
 from bridge.apps.cli.session import CommandSession
+from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError, KubeNotFoundError
+from tests import builders
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 
@@ -81,7 +83,7 @@ class Session(CommandSession):
     slurm_answers = True
 
     def __init__(self, kube):
-        self.kube = kube
+        self.kube, self.config = kube, Config(slurm_rest_api="", pools={"nats": {"servers": ["nats://127.0.0.1:1"]}})
 
 
 @pytest.fixture
@@ -237,6 +239,53 @@ def test_explain_has_the_flavors_the_workloads_and_the_events(command):
     shown = command(kube, "explain", "queue", "batch").output
     assert shown.startswith("MasterQueue batch: admits workloads; 1 of 2 flavors offered")
     assert "Ready=True InStep: because InStep" in shown
+
+
+SERVED = {
+    "/apis": {
+        "groups": [{"versions": [{"groupVersion": version} for version in ("vk.io/v1", "kueue.x-k8s.io/v1beta2")]}]
+    },
+    KUEUE: {"resources": [{"name": "workloads"}]},
+}
+
+
+def kueue_waits(owner, answer=None):
+    """An API server with a suspended Job, a pod that Kueue holds, and their Workload."""
+    item = workload("job-train-1", message="insufficient quota for cpu in flavor batch-a")
+    item["metadata"]["ownerReferences"] = [{"uid": owner}]
+    metadata = {"namespace": "team", "uid": "j", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    job = {"metadata": {**metadata, "name": "train"}, "spec": {"suspend": True, "completions": 4}, "status": {}}
+    gates = [{"name": "kueue.x-k8s.io/admission"}]
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "blocked by gates"}
+    pod = builders.pod("p", conditions=[gated], schedulingGates=gates, schedulerName="slurm-bridge-scheduler")
+    pod["metadata"] |= {**metadata, "uid": "p", "name": "alone"}
+    return server(
+        **SERVED,
+        **{
+            "/apis/batch/v1/namespaces/team/jobs/train": job,
+            "/api/v1/namespaces/team/pods/alone": pod,
+            "/api/v1/namespaces/team/pods": {"items": []},
+            f"{KUEUE}/namespaces/team/workloads": {"items": [workload("other"), item]} if answer is None else answer,
+        },
+    )
+
+
+@pytest.mark.parametrize(("words", "owner"), [(("job", "train"), "j"), (("pod", "alone"), "p")])
+def test_what_kueue_holds_says_why_and_what_to_do(command, words, owner):
+    report = json.loads(command(kueue_waits(owner), "explain", *words, "-n", "team", "-o", "json").output)
+    assert report["summary"].endswith(
+        "Kueue has no quota for it: queue batch: insufficient quota for cpu in flavor batch-a"
+    )
+    assert report["next"] == "kubectl describe workload job-train-1 -n team"
+
+
+def test_a_suspended_job_without_kueue_is_resumed_by_its_owner(command):
+    report = json.loads(command(kueue_waits("another"), "explain", "job", "train", "-n", "team", "-o", "json").output)
+    assert report["summary"] == "0 of 4 pods done, suspended"
+    assert report["next"].startswith("kubectl patch job train -n team --type=merge")
+    refused = kueue_waits("j", KubeForbiddenError("GET workloads: refused", status=403))
+    report = json.loads(command(refused, "explain", "job", "train", "-n", "team", "-o", "json").output)
+    assert "Workloads: GET workloads: refused" in report["not_read"]
 
 
 def test_explain_needs_no_permission_for_kueue_and_events(command):
