@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import re
+import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.request import urlopen
 
 from cluster.core import Cluster
+from cluster.errors import ClusterError
 from cluster.polling import eventually
 
 NAMESPACE = "slurm-bridge"
@@ -95,6 +99,16 @@ class World:
         }
         found: Object = self.api("POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", body)
         return found
+
+    def explained(self, kind: str, name: str, namespace: str = NAMESPACE, **variables: str) -> dict[str, Any]:
+        """Return what ``podbridge explain`` prints as JSON, with more ``variables`` of the environment."""
+        command = ["podbridge", "explain", kind, name, "-n", namespace, "-o", "json"]
+        environment = {**os.environ, **self.cluster.env, **variables}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            raise ClusterError(f"{' '.join(command)}: {done.stderr}")
+        report: dict[str, Any] = json.loads(done.stdout)
+        return report
 
     def members(self, gang: Object) -> list[Object]:
         """Return the pods of a Job that exist."""

@@ -39,6 +39,9 @@ def test_a_pod_whose_job_is_suspended_for_another_goes_on_when_it_is_resumed(sus
     # the containers of the suspended job's pod continue: their CPUs are not free for the urgent pod
     busy = eventually(lambda: world.condition(urgent, "PodScheduled").get("reason") == "NodeBusy", "no room", 20)
     assert busy
+    report = world.explained("pod", urgent["metadata"]["name"])
+    assert report["summary"].startswith("pending: NodeBusy: ")
+    assert report["next"] == "wait until the pods in the message have ended"
     assert not world.get(urgent)["spec"].get("nodeName")
     assert world.get(pod)["status"]["phase"] == "Running"
     world.delete(urgent)

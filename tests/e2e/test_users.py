@@ -116,3 +116,22 @@ def test_what_slurm_refuses_to_a_user_it_refuses_to_the_users_pod(lab):
     eventually(lambda: "accountnotallowed" in (message(elsewhere, "SlurmPending") or ""), "Slurm's reason", 20)
     for pod in (*told.values(), elsewhere):
         world.delete(pod)
+
+
+def test_a_limit_of_a_qos_is_named(lab):
+    world = lab
+    for words in ("add qos single", "modify qos single set grpjobs=1", "modify user alice set qos+=single"):
+        world.cluster.run_slurm("sacctmgr", "-i", *words.split())
+    first = world.running(create(world, qos="single"))
+    second = create(world, qos="single")
+
+    def told():
+        return "QOSGrpJobsLimit" in world.condition(second, "PodScheduled").get("message", "")
+
+    eventually(told, "Slurm's reason", 20)
+    report = world.explained("pod", second["metadata"]["name"], LAB)
+    assert "QOSGrpJobsLimit" in report["summary"]
+    assert report["next"].startswith("a limit of the account or the QOS is reached: sacctmgr show assoc,qos")
+    for pod in (first, second):
+        world.delete(pod, grace=1)
+        world.gone(pod)

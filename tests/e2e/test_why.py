@@ -36,6 +36,7 @@ class Situation:
     step: str
     pod: dict[str, Any] = field(default_factory=dict)
     after: tuple[str, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
 
 
@@ -94,6 +95,24 @@ SITUATIONS = [
     ),
     Situation("closed", ("Partition",), "Partition", "another", {"job": {"partition": "short"}}),
     Situation(
+        "drained",
+        ("ReqNodeNotAvail",),
+        "ReqNodeNotAvail",
+        "the nodes are drained, down or reserved: sinfo -R",
+        {"nodeSelector": {"kubernetes.io/hostname": "node-2"}},
+        lines=("node-2: no room now: ", "DRAIN", "in Slurm: bad fan"),
+    ),
+    Situation(
+        "incomplete",
+        ("1 of 2",),
+        "GangIncomplete",
+        "create the other pods of the group",
+        metadata={
+            "labels": {"kueue.x-k8s.io/pod-group-name": "pair"},
+            "annotations": {"kueue.x-k8s.io/pod-group-total-count": "2"},
+        },
+    ),
+    Situation(
         "gate", (), "SchedulingGated", "a gate is removed by", {"schedulingGates": [{"name": "example.com/wait"}]}
     ),
     Situation(
@@ -124,7 +143,8 @@ def waiting(world):
     world.slurm(*RESERVED, f"starttime={later}")
     world.slurm("scontrol", "update", "partitionname=short", "state=down")
     first = world.labelled(fill[0])
-    pods = {each.name: world.create(each.name, **_options(each.pod)) for each in SITUATIONS}
+    world.slurm("scontrol", "update", "nodename=node-2", "state=drain", "reason=bad fan")
+    pods = {each.name: _create(world, each) for each in SITUATIONS}
     for each in SITUATIONS:
         if each.after:
             job = world.labelled(pods[each.name])
@@ -133,6 +153,14 @@ def waiting(world):
     world.clear()
     world.slurm("scontrol", "update", "partitionname=short", "state=up")
     world.slurm("scontrol", "delete", "reservationname=later")
+    world.slurm("scontrol", "update", "nodename=node-2", "state=resume")
+
+
+def _create(world, situation):
+    body = world.manifest(situation.name, **_options(situation.pod))
+    for key, value in situation.metadata.items():
+        body["metadata"][key] = {**body["metadata"].get(key, {}), **value}
+    return world.api("POST", "/api/v1/namespaces/slurm-bridge/pods", body)
 
 
 def _options(pod):
@@ -142,15 +170,6 @@ def _options(pod):
     return pod
 
 
-def explain(world, name, **env):
-    command = ["podbridge", "explain", "pod", name, "-n", "slurm-bridge", "-o", "json"]
-    done = subprocess.run(
-        command, env={**os.environ, **world.cluster.env, **env}, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda each: each.name)
 def test_a_waiting_pod_says_why_and_what_to_do(world, waiting, situation):
     pod = waiting[situation.name]
@@ -158,7 +177,7 @@ def test_a_waiting_pod_says_why_and_what_to_do(world, waiting, situation):
         eventually(
             lambda t=text: t.lower() in world.condition(pod, "PodScheduled").get("message", "").lower(), text, 40
         )
-    report = explain(world, situation.name)
+    report = world.explained("pod", situation.name)
     lines = [line for section in ("kubernetes", "slurm", "volumes", "nodes") for line in report[section]]
     assert situation.summary in report["summary"], report
     assert (situation.step in report["next"]) if situation.step else (report["next"] == ""), report
@@ -170,7 +189,7 @@ def test_without_a_token_of_slurm_the_same_cause_is_shown(world, waiting):
     token = {"SLURM_JWT_FILE": "/nonexistent", "SLURM_JWT": ""}
     for name in ("full", "held", "partition", "volume", "gate"):
         situation = next(each for each in SITUATIONS if each.name == name)
-        report = explain(world, name, **token)
+        report = world.explained("pod", name, **token)
         assert report["not_read"], "Slurm cannot be read"
         assert all(text in report["summary"] for text in situation.told), report["summary"]
 
@@ -187,11 +206,11 @@ def test_an_ordinary_user_needs_no_configuration_file(world, waiting, tmp_path):
     try:
 
         def busy():
-            lines = explain(world, "full", **env)["nodes"]
+            lines = world.explained("pod", "full", **env)["nodes"]
             return any("no room now: 0 of 128 CPUs free" in line and "by pods of podbridge" in line for line in lines)
 
         eventually(busy, "the hub has published who holds the nodes", 40)
-        report = explain(world, "full", **env)
+        report = world.explained("pod", "full", **env)
         assert "it asks for 64 CPUs, 1 GiB" in report["summary"]
         assert any(line.startswith("Slurm: ") for line in report["not_read"]), report["not_read"]
         others = [f"--kubeconfig={kubeconfig}", "get", "configmaps", "-n", "kube-public"]
@@ -202,23 +221,14 @@ def test_an_ordinary_user_needs_no_configuration_file(world, waiting, tmp_path):
 
 
 def test_a_job_shows_its_progress_and_why_its_pods_are_refused(world, waiting):
-    def describe(name):
-        done = subprocess.run(
-            ["podbridge", "explain", "job", name, "-n", "slurm-bridge", "-o", "json"],
-            env={**os.environ, **world.cluster.env},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
     created = [world.create_gang("refused", 2, job={"timelimit": "soon"}), world.create_gang("waits", 2, cpu="100")]
     try:
-        report = eventually(lambda: (found := describe("refused"))["refused"] and found, "the refusal", 20)
+        report = eventually(
+            lambda: (found := world.explained("job", "refused"))["refused"] and found, "the refusal", 20
+        )
         assert report["summary"] == "0 of 2 pods exist: their creation is refused"
         assert report["refused"][0].startswith("annotation slurmjob.slinky.slurm.net/timelimit: 'soon' is not allowed")
-        report = eventually(lambda: (found := describe("waits"))["waiting"] and found, "the waiting pods", 20)
+        report = eventually(lambda: (one := world.explained("job", "waits"))["waiting"] and one, "its pods", 20)
         assert report["summary"] == "0 of 2 pods done, 2 waiting"
         assert report["next"].startswith(f"{EXPLAIN} waits-")
     finally:
@@ -242,3 +252,19 @@ def test_the_creation_of_a_job_warns_of_what_will_be_refused_in_its_pods(world):
     assert done.returncode == 0, done.stderr
     assert "Warning: pods of Job bad will be refused: annotation slurmjob.slinky.slurm.net/timelimit" in done.stderr
     assert "Warning: pods of Job bad: spec.containers: no container requests memory" in done.stderr
+
+
+def test_a_slurmrestd_that_is_down_is_the_cause(world, waiting):
+    world.cluster.stop_daemon("slurmrestd")
+    try:
+        pod = world.create("down")
+        eventually(lambda: world.condition(pod, "PodScheduled").get("reason") == "SlurmUnavailable", "told", 40)
+        report = world.explained("pod", "down")
+        assert report["summary"].startswith("pending: SlurmUnavailable: "), report
+        assert report["next"] == "tell the administrator: podbridge check"
+        assert any(line.startswith("Slurm: ") for line in report["not_read"]), report["not_read"]
+    finally:
+        world.cluster.start_daemon("slurmrestd")
+    eventually(lambda: world.condition(pod, "PodScheduled").get("reason") == "SlurmPending", "it goes on by itself", 40)
+    world.delete(pod, grace=1)
+    world.gone(pod)

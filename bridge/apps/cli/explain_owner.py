@@ -45,9 +45,7 @@ def describe(session: CommandSession, kind: OwnerKind, namespace: str, name: str
         "ended_by_podbridge": view.ends[:SHOWN],
         "pods": _lines(views),
         "not_read": session.gaps,
-        "next": f"kubectl describe workload {queued[0]} -n {namespace}"
-        if queued
-        else _next(kind, view, namespace, name),
+        "next": _next(kind, view, namespace, name, queued[0] if queued else ""),
     }
 
 

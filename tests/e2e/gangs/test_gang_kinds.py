@@ -41,6 +41,12 @@ def condition(world, path, kind):
     return next((entry["status"] for entry in found if entry["type"] == kind), "")
 
 
+def progress(world, word, name):
+    """Return the summary of ``podbridge explain`` for an owner of pods, and its pods of any state."""
+    report = world.explained(word, name)
+    return report["summary"], [line.partition(":")[0] for line in report["pods"]]
+
+
 def labelled(world, label):
     return lambda: world.pods(selector=label)
 
@@ -57,6 +63,7 @@ def test_a_jobset_runs_each_replicated_job_in_one_slurm_job_and_completes(world)
     workers = one_job(world, labelled(world, f"{label}workers"), 4)
     driver = one_job(world, labelled(world, f"{label}driver"), 1)
     assert driver != workers
+    assert len(progress(world, "jobset", "train")[1]) == 5
     eventually(lambda: condition(world, path, "Completed") == "True", "the JobSet completed", 40)
     eventually(lambda: not {driver, workers} & world.queue().keys(), "its jobs gone")
 
@@ -78,6 +85,7 @@ def test_the_nodes_of_a_train_job_are_one_slurm_job(world, policy):
     one_job(world, labelled(world, "jobset.sigs.k8s.io/jobset-name=tune"), 3)
     groups = {json.loads(pod["metadata"]["annotations"]["bridge.vk.io/group"])["kind"] for pod in world.pods()}
     assert groups == {"podgroup" if policy else "jobset"}
+    assert len(progress(world, "trainjob", "tune")[1]) == 3
     eventually(lambda: condition(world, path, "Complete") == "True", "the TrainJob is complete", 40)
 
 
@@ -88,6 +96,7 @@ def test_each_replica_of_a_leader_worker_set_is_one_slurm_job_and_becomes_availa
     jobs = [one_job(world, labelled(world, f"{label}{replica}"), 3) for replica in (0, 1)]
     assert jobs[0] != jobs[1]
     eventually(lambda: world.api("GET", path).get("status", {}).get("readyReplicas") == 2, "both replicas ready")
+    assert progress(world, "leaderworkerset", "serve")[0] == "0 of 6 pods done, 6 running"
     world.api("DELETE", path)
     eventually(lambda: not set(jobs) & world.queue().keys(), "their jobs gone", 40)
 
@@ -122,6 +131,7 @@ def test_bare_pods_of_a_group_share_one_slurm_job(world, kind):
     job = one_job(world, labelled(world, f"group={kind}"), 3)
     if kind == "podgroup":
         eventually(lambda: world.api("GET", path).get("status", {}).get("phase") == "Running", "the PodGroup runs")
+        assert progress(world, "podgroup", "plain")[0] == "0 of 3 pods done, 3 running"
     for pod in world.pods(selector=f"group={kind}"):
         world.delete(pod, grace=1)
     eventually(lambda: job not in world.queue(), "its job gone", 40)
@@ -150,6 +160,7 @@ def test_head_and_workers_of_a_ray_cluster_are_one_slurm_job(world, kind):
         assert submitter != job
     else:
         eventually(lambda: world.api("GET", path).get("status", {}).get("state") == "ready", "the RayCluster is ready")
+        assert progress(world, "raycluster", "ray")[0] == "0 of 3 pods done, 3 running"
     world.api("DELETE", path)
     eventually(lambda: job not in world.queue(), "its job gone", 40)
 

@@ -63,6 +63,10 @@ def test_a_pool_is_explained(pools_world):
     assert facts["offers"]["cpu"]
     assert facts["summary"] == "Ready"
     container = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": "100000"}}}
+    lost = pools_world.create_pod({"containers": [{"name": "main", "image": "busybox"}]}, f"{name}e", "typo")
+    report = eventually(lambda: (one := pools_world.explained("pod", "typo", "remote"))["next"] and one, "a next step")
+    assert report["next"].startswith(f"no pool is named {name}e; did you mean {name}?"), report
+    pools_world.delete(lost)
     pod = pools_world.create_pod({"containers": [container]}, name, "too-large")
     try:
         report = eventually(lambda: read("explain", "pool", name)["waiting_pods"] or None, "the waiting pod")

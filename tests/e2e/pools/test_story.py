@@ -39,6 +39,9 @@ class TestNodes:
             eventually(
                 lambda: "SiteSilent" in pools_world.condition(waiting, "PodScheduled").get("message", ""), "told"
             )
+            report = pools_world.explained("pod", waiting["metadata"]["name"], waiting["metadata"]["namespace"])
+            assert "SiteSilent" in report["summary"]
+            assert any(line.startswith(f"{pool}: not ready: SiteSilent: last heard") for line in report["pools"])
         finally:
             pools_world.cluster.kill("local-site-submitter", signal.SIGCONT)
         pools_world.ready(pool)
