@@ -182,6 +182,15 @@ def test_a_slurmctld_without_its_state_ends_no_pod_until_confirmed(clean):
         eventually(lambda: marked("True"), "every pod says that its job is missing", 40)
         assert "slurm: engaged since" in podbridge(world, "brake", "status").stdout
         eventually(lambda: world.events(pods[0], "JobsMissing"), "an Event")
+        new = world.create()
+        eventually(lambda: world.condition(new, "PodScheduled").get("reason") == "SlurmJobsMissing", "told", 20)
+        report = world.explained("pod", new["metadata"]["name"])
+        assert report["summary"].startswith("pending: SlurmJobsMissing: ")
+        assert report["next"] == "podbridge brake"
+        held = world.explained("pod", pods[0]["metadata"]["name"])["kubernetes"]
+        assert any(line.startswith("bridge.vk.io/JobMissing=True: ") for line in held), held
+        world.delete(new, grace=0)
+        world.gone(new)
         world.polled()
         found = [world.get(pod) for pod in pods]
         assert all(pod and not pod["metadata"].get("deletionTimestamp") for pod in found)
