@@ -31,6 +31,12 @@ class NoNodeError(UntranslatableError):
     """Kubernetes would refuse every node that Slurm could allocate."""
 
 
+class NoRoomNowError(NoNodeError):
+    """Each node that could run the pod is closed, or full of what Slurm does not count."""
+
+    reason = "NoRoomNow"
+
+
 class JobRequests:
     """Builds the requests; ``claims`` remove allocations of earlier jobs. Thread-safe."""
 
@@ -55,7 +61,7 @@ class JobRequests:
         version = self._slurm.version
         if gang is None:
             placement, longest = self._place(members, placements)
-            self._check_nodes(placement)
+            self._check_nodes(placement, members, placements)
             excluded = _excluded(placement, version)
             request = translate.request(members[0], self._config, version, self._cluster, excluded, longest)
             return self._claims.add_to(request, members)
@@ -97,7 +103,7 @@ class JobRequests:
         version = self._slurm.version
         placement, longest = self._place(members, placements)
         shape = translate.GangShape(gang.ref, size, minimum, together(members), gang.succeeded())
-        self._check_nodes(placement, shape.fewest)
+        self._check_nodes(placement, members, placements, shape.fewest)
         excluded = _excluded(placement, version)
         return translate.gang_request(members, shape, self._config, version, self._cluster, excluded, longest)
 
@@ -112,11 +118,15 @@ class JobRequests:
         partition = self._config.partition
         return placements.of_all(members, partition), placements.longest(members[0], partition)
 
-    def _check_nodes(self, placement: Placement, fewest: int = 1) -> None:
+    def _check_nodes(
+        self, placement: Placement, members: Sequence[Pod], placements: Placements, fewest: int = 1
+    ) -> None:
         """Raise :class:`NoNodeError` if fewer than ``fewest`` nodes fit, or if Slurm could allocate a refused node.
 
         Slurm can do so only over an API version that cannot exclude nodes.
         """
+        if not placement.eligible and placements.may_open(members, placement):
+            raise NoRoomNowError(f"no node is open or has room: {placement.summary()}")
         if not placement.eligible:
             raise NoNodeError(f"no node fits: {placement.summary() or 'Slurm has none in the partition'}")
         if len(placement.eligible) < fewest:

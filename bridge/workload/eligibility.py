@@ -19,6 +19,7 @@ from bridge.workload import host_ports, pods
 from bridge.workload.resources import PODS, Resources, allocatable
 from bridge.workload.tolerations import exceeds, tolerates
 
+CORDONED = "cordoned"
 BESIDE = "beside the pods there"
 """Part of the reason for a node that is large enough, but full: its pods take what Slurm does not count."""
 UNCOUNTED = Decimal("Infinity")
@@ -134,6 +135,16 @@ def once_up(node: NodeView) -> NodeView:
     return replace(node, taints=taints, ready=True)
 
 
+def emptied(node: NodeView) -> NodeView:
+    """Return the node once it has started, is open and runs no other pods. If it refuses then, it never fits."""
+    return replace(once_up(node), cordoned=False, taken={})
+
+
+def may_pass(reason: str) -> bool:
+    """Whether a refusal may end by itself: a cordon, a kubelet that is away, or other pods on the node."""
+    return reason == CORDONED or reason.endswith(BESIDE) or any(f"taint {key}:" in reason for key in LIFECYCLE_TAINTS)
+
+
 def unseen(slurm_node: str) -> NodeView:
     """Return the view of a node that Kubernetes has not had since the start of this process: only its name is known."""
     return NodeView(slurm_node, slurm_node, {"kubernetes.io/hostname": slurm_node}, (), cordoned=False, offered=None)
@@ -168,8 +179,6 @@ def mismatch(spec: Mapping[str, Any], node: NodeView) -> str:
     if node.rivals:
         return rivalry(node.slurm_name, node.rivals)
     tolerations = spec.get("tolerations") or ()
-    if node.cordoned and not tolerates(tolerations, {"key": UNSCHEDULABLE_TAINT, "effect": "NoSchedule"}):
-        return "cordoned"
     for key, value in (spec.get("nodeSelector") or {}).items():
         if node.labels.get(key) != value:
             return f"nodeSelector {key}={value} does not match"
@@ -184,6 +193,9 @@ def mismatch(spec: Mapping[str, Any], node: NodeView) -> str:
             continue
         if not tolerates(tolerations, taint):
             return f"taint {taint.get('key')}:{taint.get('effect')} is not tolerated"
+    # last: what the pod may never use is not merely closed
+    if node.cordoned and not tolerates(tolerations, {"key": UNSCHEDULABLE_TAINT, "effect": "NoSchedule"}):
+        return CORDONED
     return ""
 
 

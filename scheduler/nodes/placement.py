@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -173,6 +173,17 @@ class Placements:
         why = eligibility.refusal(pod["spec"], host_ports.node_requests(pod["spec"]), node)
         needs = self.needs(pod)
         return why or (NodeFilter(needs, self._storage).refusal(node) if needs.restricts else "")
+
+    def may_open(self, members: Sequence[Mapping[str, Any]], placement: Placement) -> bool:
+        """Whether a refused node would fit one of the pods if it were open and without the pods there."""
+        for name, why in placement.refused.items():
+            node = self._expected.get(name)
+            if node is None or not eligibility.may_pass(why):
+                continue
+            empty = eligibility.emptied(node)
+            if any(not eligibility.refusal(p["spec"], host_ports.node_requests(p["spec"]), empty) for p in members):
+                return True
+        return False
 
     @cached_property
     def closed(self) -> frozenset[str]:

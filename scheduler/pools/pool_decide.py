@@ -176,6 +176,10 @@ class _Shape:
             self._full[name] = why
         return why
 
+    def waits_for(self, name: str, usage: PlannedUsage) -> bool:
+        """Whether the pool could run the pods, but is not ready or has no room now."""
+        return not self.refusal(name) and bool(self._view.pools[name].problem or self.full(name, usage))
+
     def local_full(self, usage: PlannedUsage) -> str:
         """Return the reason why no node of the colocated Slurm has room now; empty if one has. No decision binds there.
 
@@ -263,7 +267,8 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage, shapes: 
     if selector.local and shape.fits_local():
         return Local(pod, "no pool has room now; Slurm queues the pod")
     message = f"no pool takes the pod now: {_list(refused)}" if refused else _nothing(selector)
-    return _set_condition(view, pod, state, message)
+    waits = any(name != names.LOCAL_POOL and shape.waits_for(name, usage) for name in refused)
+    return _set_condition(view, pod, state, message, "NoRoomNow" if waits else "Unschedulable")
 
 
 def _places(view: PoolSchedulerView, pod: Pod, shape: _Shape, usage: PlannedUsage) -> race_places.Places:

@@ -96,9 +96,9 @@ SITUATIONS = [
     Situation("closed", ("Partition",), "Partition", "another", {"job": {"partition": "short"}}),
     Situation(
         "drained",
-        ("ReqNodeNotAvail",),
-        "ReqNodeNotAvail",
-        "the nodes are drained, down or reserved: sinfo -R",
+        ("1 cordoned",),
+        "NoRoomNow",
+        "the pod starts when one opens: kubectl get nodes; sinfo -R",
         {"nodeSelector": {"kubernetes.io/hostname": "node-2"}},
         lines=("node-2: no room now: ", "DRAIN", "in Slurm: bad fan"),
     ),
@@ -144,6 +144,7 @@ def waiting(world):
     world.slurm("scontrol", "update", "partitionname=short", "state=down")
     first = world.labelled(fill[0])
     world.slurm("scontrol", "update", "nodename=node-2", "state=drain", "reason=bad fan")
+    eventually(lambda: world.kube_node("node-2")["spec"].get("unschedulable"), "the cordon", 20)
     pods = {each.name: _create(world, each) for each in SITUATIONS}
     for each in SITUATIONS:
         if each.after:

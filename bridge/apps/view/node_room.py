@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -63,8 +63,7 @@ def rooms(
             continue
         awake = eligibility.once_up(view) if other is not None and states.is_asleep(other.states) else view
         # a node that refuses the pod even while it is empty and open refuses it for good
-        empty = replace(eligibility.once_up(awake), cordoned=False, taken={})
-        never = eligibility.refusal(spec, requests, empty) or volumes(view)
+        never = eligibility.refusal(spec, requests, eligibility.emptied(awake)) or volumes(view)
         busy = eligibility.refusal(spec, requests, awake)
         if other is None or slurm is None:
             answers.append(_answer(view.name, never, busy, POSSIBLE, UNKNOWN))

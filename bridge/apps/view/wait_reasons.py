@@ -50,6 +50,10 @@ WAITING: dict[str, WaitReason] = {
     "Unschedulable": WaitReason(
         "no node fits, or the pod cannot be converted to a job", f"{CHANGE}, or select another pool or partition"
     ),
+    "NoRoomNow": WaitReason(
+        "each node or pool that fits is closed, not ready or full; podbridge retries",
+        "the pod starts when one opens: kubectl get nodes; sinfo -R; podbridge get pools",
+    ),
     "Racing": WaitReason("the pod waits at several [places](../users/late-binding.md)"),
     "UnsupportedResourceClaim": WaitReason(
         "Slurm cannot satisfy a claim or class of [devices](../users/devices.md)", CHANGE

@@ -140,7 +140,7 @@ def daemons(clean):
 def test_a_node_that_daemons_fill_gets_no_pod_that_its_kubelet_would_reject(daemons):
     world = daemons
     big = whole(world)
-    found = world.seen(big, "told why", lambda p: scheduled(p).get("reason") == "Unschedulable")
+    found = world.seen(big, "told why", lambda p: scheduled(p).get("reason") == "NoRoomNow")
     assert "too little cpu beside" in scheduled(found)["message"], scheduled(found)
     assert not world.job_of(found)
     world.delete(big)

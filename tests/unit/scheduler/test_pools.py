@@ -80,8 +80,15 @@ def test_a_pool_that_is_silent_or_full_waits_with_its_reason() -> None:
     usage.assume("other", "b", {"cpu": Decimal(8)})
     (action,) = look([pod()], pool("a", problem="not ready: SiteSilent"), pool("b"), usage=usage)
     assert isinstance(action, SetCondition)
-    assert action.reason == "Unschedulable"
+    assert action.reason == "NoRoomNow"
     assert action.message == "no pool takes the pod now: a (not ready: SiteSilent), b (no room for cpu now)"
+
+
+def test_a_pool_that_is_too_small_never_takes_the_pod_whether_it_is_ready_or_not() -> None:
+    small = pool("a", cpu="1", problem="not ready: SiteSilent")
+    (action,) = look([pod(cpu="4")], small, pool("b", cpu="2"))
+    assert isinstance(action, SetCondition)
+    assert action.reason == "Unschedulable"
 
 
 def test_no_pool_at_all() -> None:
