@@ -181,7 +181,7 @@ def _pod(pod: pods.Pod, job: Job | None, gaps: list[str]) -> PodRecord:
         "name": view.name,
         "phase": pod_view.phase(pod),
         "job": pods.job_id(pod) or view.job or None,
-        "slurm_state": "+".join(sorted(job.states)) if job else "",
+        "slurm_state": job_view.state(job, [pod]) if job else "",
         "node": view.node,
         "reason": view.reason + slurm_reason,
         "created": pod["metadata"]["creationTimestamp"],

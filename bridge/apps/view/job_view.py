@@ -89,7 +89,7 @@ def _of_job(
     there = [by_uid[ref.uid] for ref in refs if ref.uid in by_uid]
     return {
         "job": job.job_id,
-        "state": RELEASED if _is_released(job, there) else "+".join(sorted(job.states)),
+        "state": state(job, there),
         "partition": job.partition,
         "nodes": list(job.nodes),
         "pods": list(link.names),
@@ -123,11 +123,14 @@ def _of_pod(pod: pods.Pod, problem: str) -> JobRecord:
     }
 
 
-def _is_released(job: Job, there: Iterable[pods.Pod]) -> bool:
-    """Whether podbridge has cancelled the job because its pods had ended or were deleted: Slurm shows no difference."""
+def state(job: Job, there: Iterable[pods.Pod]) -> str:
+    """Return the states of a job, joined; :data:`RELEASED` if it was cancelled because its pods ended or were deleted.
+
+    Slurm shows no difference.
+    """
     cancelled = states.end_of(job.states) is job_ends.CANCELLED
     reasons = {(pod.get("status") or {}).get("reason") for pod in there if pods.is_finished(pod)}
-    return cancelled and job_ends.CANCELLED.reason not in reasons
+    return RELEASED if cancelled and job_ends.CANCELLED.reason not in reasons else "+".join(sorted(job.states))
 
 
 def _problem(job: Job, ref: PodRef, pod: pods.Pod | None, slurm_names: Mapping[str, str]) -> str:

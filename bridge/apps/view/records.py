@@ -26,7 +26,7 @@ class PodRecord(TypedDict):
     uid: Annotated[str, "its UID"]
     phase: Annotated[str, "the phase, or `Terminating`"]
     job: Annotated[int | str | None, "a number: the Slurm job; a text: `POOL/JOB` at a pool; null: none yet"]
-    slurm_state: Annotated[str, "the states of the Slurm job, as `RUNNING`; joined by `+`"]
+    slurm_state: Annotated[str, "the state of the Slurm job, as in `get jobs`: `RUNNING`, `released`"]
     partition: Annotated[str, "the partition of the Slurm job"]
     node: Annotated[str, "the node or pool that the pod is bound to"]
     reason: Annotated[str, "why it waits or how it ended, with Slurm's reason after a colon"]

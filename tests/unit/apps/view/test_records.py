@@ -115,3 +115,11 @@ def test_colours_are_for_terminals_unless_the_user_wants_none(tmp_path, variable
     assert done.returncode == 1
     assert "FAIL" in shown
     assert ("\x1b[" in shown) == coloured
+
+
+def test_a_job_that_podbridge_ended_after_its_pod_is_released():
+    one = session()
+    pods = [builders.pod("u1", job=7, node="n1", phase="Succeeded")]
+    one.pods, one.jobs_by_uid = lambda *_: pods, {"u1": Job(7, frozenset({"CANCELLED"}), link=builders.link("u1"))}
+    (pod,) = get.pod_records(one, None, "")
+    assert pod["slurm_state"] == "released"
