@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from functools import cache
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies
 
 from bridge.clock import Clock
 from bridge.config.hub import Config
@@ -75,20 +75,10 @@ def _address(config: Config) -> Address:
     for key, file in (("caFile", slurm.ca_file), ("certFile", slurm.cert_file), ("keyFile", slurm.key_file)):
         if file is not None and not file.is_file():
             raise ConfigError(f"slurm.{key}: no such file: {file}")
-    proxies: dict[str, str] = {}
-    ca_file: Path | str | None = slurm.ca_file
-    # commands import `requests`, 7 % of their start, only for what they need of it
-    if any(name.lower().endswith("_proxy") for name in os.environ):
-        from requests.utils import get_environ_proxies
-
-        proxies = get_environ_proxies(base)
-    if ca_file is None and base.startswith("https"):
-        from requests.utils import DEFAULT_CA_BUNDLE_PATH
-
-        ca_file = DEFAULT_CA_BUNDLE_PATH
+    proxies = get_environ_proxies(base)
     return Address(
         base,
-        ca_file=ca_file,
+        ca_file=slurm.ca_file or DEFAULT_CA_BUNDLE_PATH,
         cert_file=slurm.cert_file,
         key_file=slurm.key_file,
         proxy=proxies.get(urlsplit(base).scheme) or proxies.get("all") or "",
