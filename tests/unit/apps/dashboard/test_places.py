@@ -101,7 +101,7 @@ class TestQueue:
         text = " ".join(site([waiting_pod("mine", 11)], sums=QUEUED).get("/queue").text.split())
         assert "<strong>40</strong> Priority" in text and "<strong>1</strong> not read yet" in text
         assert "5 running" in text and "9 waiting, 7 running" in text
-        assert "<td>2 of 2</td>" in text and ">2026-01-01 02:00:00</time>" in text
+        assert ">2 of 2</td>" in text and ">2026-01-01 02:00:00</time>" in text
 
     def test_a_user_of_one_namespace_sees_the_sums_of_all_and_no_pod_of_others(self, site):
         pods = [waiting_pod("mine", 11), waiting_pod("secret", 20, namespace="other")]
@@ -120,7 +120,7 @@ class TestQueue:
     def test_a_held_job_says_what_to_type(self, site):
         text = site([waiting_pod("mine", 12, "JobHeldUser")], sums=QUEUED).get("/queue").text
         assert '<code class="copy">scontrol release 12</code>' in text
-        assert "no position" in text
+        assert '<td data-label="Position"><span class="note">not known</span></td>' in text
 
     @pytest.mark.parametrize(("query", "seen"), [("place=main", "ab"), ("reason=Resources", "b"), ("place=x", "")])
     def test_filters(self, site, query, seen):
