@@ -3,19 +3,24 @@
 # The last stage has no base image: it contains the Debian packages that Python needs, the packages of requirements.lock
 # and podbridge. There is no shell and no package manager in it.
 #
+# The build stages run on the architecture of the building machine, also for an image of another one: amd64 or arm64.
+#
 # To use a newer base for the build stages: ./hack/image.sh --pin
 ARG BASE=docker.io/library/debian:trixie-slim@sha256:a29215f6a35e51e22adffa17f89e9d2ef06214e64a2bad10d765c46aea49f11f
 
-FROM ${BASE} AS tools
+FROM --platform=$BUILDPLATFORM ${BASE} AS tools
 ENV DEBIAN_FRONTEND=noninteractive
 # the build back ends come from Debian too: pip downloads nothing that is not in the lock file
 RUN apt-get update && apt-get install --yes --no-install-recommends \
-      binutils ca-certificates python3 python3-hatchling python3-pip python3-setuptools
+      binutils-aarch64-linux-gnu binutils-x86-64-linux-gnu ca-certificates python3 python3-hatchling python3-pip \
+      python3-setuptools
 
 # --- Python ---------------------------------------------------------------------------------------------------------
 FROM tools AS runtime
+ARG TARGETARCH
 WORKDIR /packages
-RUN apt-get download \
+RUN apt="apt-get --option=APT::Architecture=$TARGETARCH --option=APT::Architectures=$TARGETARCH" \
+ && $apt update && $apt download \
       base-files libbz2-1.0 libc6 libexpat1 libffi8 libgcc-s1 liblzma5 libpython3.13-minimal libpython3.13-stdlib \
       libssl3t64 libuuid1 libzstd1 media-types netbase python3-minimal python3.13-minimal zlib1g
 COPY hack/image/runtime.sh /build/runtime.sh
@@ -23,11 +28,12 @@ RUN sh /build/runtime.sh /packages /image
 
 # --- the packages of the lock file ----------------------------------------------------------------------------------
 FROM tools AS libraries
+ARG TARGETARCH
 # of an index of packages other than PyPI
 ARG PIP_INDEX_URL
 ARG PIP_CERT
 COPY requirements.lock hack/image/libraries.sh /build/
-RUN sh /build/libraries.sh /build/requirements.lock /image
+RUN sh /build/libraries.sh "$TARGETARCH" /build/requirements.lock /image
 
 # --- podbridge ------------------------------------------------------------------------------------------------------
 FROM tools AS program

@@ -1,7 +1,7 @@
 """Parts of ``hack/release.sh``: the versions of all files, and archives that are the same in each build.
 
 - ``python -m release check VERSION``: compare the version with each file that names one;
-- ``python -m release chart FOLDER``: package the Helm chart;
+- ``python -m release chart FOLDER HOMEPAGE URL``: package the Helm chart with its icon, which will be in ``URL``;
 - ``python -m release pack SOURCE FOLDER``: archive the folder SOURCE.
 
 Members of an archive have the time ``$SOURCE_DATE_EPOCH`` (seconds since 1970), no owner, and fixed modes.
@@ -13,6 +13,7 @@ import gzip
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -28,6 +29,7 @@ from cluster import install
 ROOT = Path(__file__).parents[1]
 _VERSION = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}")
 _HEADING = re.compile(r"(?m)^## \[([^\]]+)\] - \d{4}-\d{2}-\d{2}$")
+_HOMEPAGE, _ICON = "https://podbridge.example.org", "icon.svg"
 _IMAGE = r"\bpodbridge:(\d[\w.]*\w)"
 _WHEEL = r"\bpodbridge-(\d[\w.]*)-py3-none-any\.whl"
 _NAMED = (
@@ -100,8 +102,12 @@ def pack(source: Path, archive: Path, epoch: int) -> None:
     archive.write_bytes(gzip.compress(content.getvalue(), mtime=epoch))
 
 
-def chart(folder: Path, epoch: int) -> Path:
-    """Package the Helm chart with Helm, which checks it, and pack the files again with fixed times."""
+def chart(folder: Path, epoch: int, homepage: str, url: str) -> Path:
+    """Package the Helm chart with Helm, which checks it, and pack the files again with fixed times.
+
+    ``homepage`` and ``url``, the address of the folder with the files of the release, replace those of Chart.yaml. The
+    icon of the chart is one of these files.
+    """
     install.ensure(modules=[install.HELM])
     helm = str(install.binaries(install.HELM.packages)["helm"])
     with tempfile.TemporaryDirectory() as work:
@@ -110,9 +116,17 @@ def chart(folder: Path, epoch: int) -> Path:
         (packaged,) = Path(work).glob("*.tgz")
         with tarfile.open(packaged) as tar:
             tar.extractall(work, filter="data")
+        meta = Path(work) / "podbridge/Chart.yaml"
+        meta.write_text(with_addresses(meta.read_text(), homepage, url))
         target = folder / packaged.name
         pack(Path(work) / "podbridge", target, epoch)
+    shutil.copyfile(ROOT / "bridge/apps/dashboard/static" / _ICON, folder / _ICON)
     return target
+
+
+def with_addresses(chart_yaml: str, homepage: str, url: str) -> str:
+    """Return a Chart.yaml with the addresses of a release in place of those of the checkout."""
+    return chart_yaml.replace(f"{_HOMEPAGE}/{_ICON}", f"{url.rstrip('/')}/{_ICON}").replace(_HOMEPAGE, homepage)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -124,8 +138,8 @@ def main(arguments: Sequence[str]) -> int:
             for line in lines:
                 print(f"error: {line}", file=sys.stderr)
             return 1 if lines else 0
-        case ["chart", folder]:
-            chart(Path(folder), epoch)
+        case ["chart", folder, homepage, url]:
+            chart(Path(folder), epoch, homepage, url)
         case ["pack", source, folder]:
             pack(Path(source), Path(folder) / f"{Path(source).name}.tar.gz", epoch)
         case _:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cluster import places
 from cluster.errors import ClusterError
-from cluster.steps import run_long, say
+from cluster.steps import locked, run_long, say
 
 SLURM_PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurmrestd", "slurm-wlm-jwt-plugin", "munge")
 ACCOUNTING_PACKAGES = ("slurmdbd", "mariadb-server-core")
@@ -54,6 +54,8 @@ MACHINE = {
     "bindfs": "bindfs",
     "fusermount3": "fuse3",
     "curl": "curl",
+    "qemu-aarch64-static": "qemu-user-static",
+    "skopeo": "skopeo",
     "ip": "iproute2",
     "mkfs.xfs": "xfsprogs",
     "mkfs.btrfs": "btrfs-progs",
@@ -172,6 +174,27 @@ def ensure_containerd() -> None:
     _unpack(fetched, aside)
     shutil.rmtree(fetched)
     aside.rename(containerd_folder().parents[1])
+
+
+def unpacked(package: str) -> Path:
+    """Return the folder of a package's programs that :func:`ensure_unpacked` unpacks."""
+    return places.cache() / package / "usr" / "bin"
+
+
+def ensure_unpacked(package: str) -> None:
+    """Unpack a package of this machine's suite in the cache: once installed, it would start a service."""
+    target = unpacked(package).parents[1]
+    with locked():
+        if target.exists():
+            return
+        say(f"fetching {package} of Debian (some 20 MB, once)")
+        aside = target.with_suffix(".tmp")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        run_long("apt-get update", ["apt-get", "-o", "DPkg::Lock::Timeout=300", "update"], "lines")
+        run_long(f"apt-get download {package}", ["apt-get", "download", package], "lines", cwd=aside)
+        _unpack(aside, aside)
+        aside.rename(target)
 
 
 def netavark_folder() -> Path:

@@ -22,12 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from bridge.protocol.model.architecture import HERE
 from cluster import debian, places
 from cluster.errors import ClusterError
 from cluster.processes import run
 from cluster.steps import locked, run_long, say
 
 REPOSITORY = "podbridge"
+ARCHITECTURES = ("amd64", "arm64")
+"""Those of a release."""
 BASE = "localhost/podbridge-base:trixie"
 """The base of the build stages; the Dockerfile names the image of a registry."""
 SBOM = "usr/share/podbridge/sbom.cdx.json"
@@ -111,7 +114,7 @@ class Image:
 
     @staticmethod
     def _manifest(archive: tarfile.TarFile) -> dict[str, list[str] | str]:
-        manifest: dict[str, list[str] | str] = json.load(_member(archive, "manifest.json"))[0]
+        manifest: dict[str, list[str] | str] = json.load(member(archive, "manifest.json"))[0]
         return manifest
 
 
@@ -121,14 +124,20 @@ def version() -> str:
     return str(project["version"])
 
 
-def build(tag: str | None = None, again: bool = False, base: str = BASE, recipe: Recipe = PODBRIDGE) -> Image:
+def build(
+    tag: str | None = None,
+    again: bool = False,
+    base: str = BASE,
+    recipe: Recipe = PODBRIDGE,
+    architecture: str = HERE,
+) -> Image:
     """Return the image of this checkout; build it unless the cache has it, or ``again``.
 
-    Raise :class:`ClusterError` if a step of the Dockerfile fails.
+    ``architecture`` is one of :data:`ARCHITECTURES`. Raise :class:`ClusterError` if a step of the Dockerfile fails.
     """
     name = f"docker.io/library/{recipe.repository}:{tag or recipe.tag or version()}"
     folder = places.cache() / "image"
-    key = hashlib.sha256(f"{recipe.digest()} {name} {base}".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{recipe.digest()} {name} {base} {architecture}".encode()).hexdigest()[:12]
     archive = folder / f"{key}.tar"
     with locked("image"):
         if again or not archive.exists():
@@ -137,8 +146,8 @@ def build(tag: str | None = None, again: bool = False, base: str = BASE, recipe:
                 debian.ensure_machine("podman")
             if base == BASE:
                 ensure_base()
-            say(f"building the image {name} from {recipe.dockerfile} (about 100 s, later builds 15 s)")
-            run_long("podman build", _build_command(recipe, name, base, again), "lines")
+            say(f"building {name} for {architecture} from {recipe.dockerfile} (about 100 s, later builds 15 s)")
+            run_long("podman build", _build_command(recipe, name, base, again, architecture), "lines")
             saved, aside = archive.with_suffix(".saved"), archive.with_suffix(".tmp")
             saved.unlink(missing_ok=True)
             run(podman("save", "--quiet", "--format=docker-archive", f"--output={saved}", name))
@@ -157,21 +166,22 @@ def reproducible(saved: Path, target: Path) -> None:
     The layers are the same in each build: all their files are from 1970, in a fixed order.
     """
     with tarfile.open(saved) as source, tarfile.open(target, "w") as archive:
-        (manifest,) = json.load(_member(source, "manifest.json"))
-        config = json.load(_member(source, manifest["Config"]))
+        (manifest,) = json.load(member(source, "manifest.json"))
+        config = json.load(member(source, manifest["Config"]))
         kept = {key: config[key] for key in ("architecture", "os", "created", "rootfs")}
         kept["config"] = {key: value for key, value in config["config"].items() if value and key in _CONFIG}
         kept["history"] = [{key: step[key] for key in step if key != "comment"} for step in config["history"]]
         content = json.dumps(kept, sort_keys=True).encode()
         manifest["Config"] = f"{hashlib.sha256(content).hexdigest()}.json"
         for name in dict.fromkeys(manifest["Layers"]):
-            _add(archive, name, source.getmember(name).size, _member(source, name))
+            _add(archive, name, source.getmember(name).size, member(source, name))
         _add(archive, manifest["Config"], len(content), io.BytesIO(content))
         listed = json.dumps([manifest], sort_keys=True).encode()
         _add(archive, "manifest.json", len(listed), io.BytesIO(listed))
 
 
-def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+def member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    """Return a file of an archive, open for reading. Raise :class:`ClusterError` if it is none."""
     found = archive.extractfile(name)
     if found is None:
         raise ClusterError(f"{archive.name!r}: {name} is no file")
@@ -184,7 +194,7 @@ def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> 
     archive.addfile(entry, content)
 
 
-def _build_command(recipe: Recipe, name: str, base: str, again: bool) -> list[str]:
+def _build_command(recipe: Recipe, name: str, base: str, again: bool, architecture: str) -> list[str]:
     """Return the command line of the build.
 
     Packages are downloaded as on this machine: with its network, its index of Python packages and its certificates,
@@ -197,6 +207,8 @@ def _build_command(recipe: Recipe, name: str, base: str, again: bool) -> list[st
         *podman("build", "--isolation=chroot", "--network=host", "--timestamp=0", "--format=docker"),
         *(("--no-cache",) if again else ("--layers",)),
         *settings,
+        f"--platform=linux/{architecture}",
+        f"--build-arg=BUILDPLATFORM=linux/{HERE}",  # podman 4.3 does not set it
         f"--file={places.CHECKOUT / recipe.dockerfile}",
         *([f"--target={recipe.target}"] if recipe.target else []),
         f"--build-arg=BASE={base}",
@@ -244,7 +256,8 @@ def main(argv: list[str] | None = None) -> int:
             pinned = pin(places.CHECKOUT / "Dockerfile")
             print(f"Dockerfile: the base is now {pinned}")
             return 0
-        image = build(options.tag, options.no_cache, options.base, SLURM if options.slurm else PODBRIDGE)
+        recipe = SLURM if options.slurm else PODBRIDGE
+        image = build(options.tag, options.no_cache, options.base, recipe, options.arch)
         if options.output:
             shutil.copyfile(image.archive, options.output)
         if options.sbom:
@@ -278,6 +291,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tag", help=f"tag of the image ({version()})")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the archive, like `docker save`, here too")
     parser.add_argument("--sbom", type=Path, metavar="FILE", help="write the bill of materials (CycloneDX, JSON) here")
+    parser.add_argument("--arch", choices=ARCHITECTURES, default=HERE, help="architecture of the image (%(default)s)")
     parser.add_argument("--no-cache", action="store_true", help="run all steps again")
     parser.add_argument(
         "--base", default=BASE, metavar="IMAGE", help="base of the build stages (made of Debian's packages)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,10 +12,9 @@ from urllib.request import urlopen
 
 import yaml
 
-from cluster import places
+from cluster import debian, places
 from cluster.ports import free_block, http_status
 from cluster.processes import Processes
-from cluster.steps import locked, run_long, say
 
 PACKAGE = "prometheus"
 NAME = "prometheus"
@@ -27,25 +25,12 @@ DASHBOARDS = FILES / "dashboards"
 
 def program(name: str = "prometheus") -> Path:
     """Return the path of ``prometheus`` or ``promtool``."""
-    return places.cache() / PACKAGE / "usr" / "bin" / name
+    return debian.unpacked(PACKAGE) / name
 
 
 def ensure() -> None:
-    """Unpack the package, unless that was done. It is not installed: it would start a service on this machine."""
-    with locked():
-        if program().exists():
-            return
-        say(f"fetching {PACKAGE} of Debian (some 20 MB, once)")
-        target = places.cache() / PACKAGE
-        aside = target.with_suffix(".tmp")
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        run_long("apt-get update", ["apt-get", "-o", "DPkg::Lock::Timeout=300", "update"], "lines")
-        run_long(f"apt-get download {PACKAGE}", ["apt-get", "download", PACKAGE], "lines", cwd=aside)
-        for file in aside.glob("*.deb"):
-            run_long(f"dpkg -x {PACKAGE}", ["dpkg", "-x", str(file), str(aside)], "lines")
-            file.unlink()
-        aside.rename(target)
+    """Unpack the package, unless that was done."""
+    debian.ensure_unpacked(PACKAGE)
 
 
 class Prometheus:

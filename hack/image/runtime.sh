@@ -38,7 +38,4 @@ podbridge:x:65532:
 END
 mkdir -p tmp
 chmod 1777 tmp
-ldconfig -r "$root"
-# the cache of the linker's cache; it has time stamps
-rm -rf var/cache
 python3 -m compileall -q --invalidation-mode unchecked-hash -s "$root" $library

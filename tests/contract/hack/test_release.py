@@ -203,3 +203,10 @@ def test_a_release_with_another_version_is_refused():
     assert done.returncode == 1
     assert f"error: pyproject.toml: project.version is {__version__}, not 7.0.0" in done.stderr
     assert f"error: helm/podbridge/Chart.yaml: appVersion is {__version__}, not 7.0.0" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--homepage", "--url"])
+def test_an_address_that_yaml_would_read_differently_is_refused(option):
+    done = run(RELEASE, __version__, option, "https://x.example # y")
+    assert done.returncode == 2
+    assert done.stderr == "error: 'https://x.example # y' is no address; example: https://example.org\n"

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
@@ -73,6 +74,24 @@ def test_only_packages_of_the_lock_file_are_installed_and_their_hashes_are_check
     assert "--require-hashes" in text and "--no-build-isolation" in text
     (install,) = [words for words in instructions("RUN") if "pip" in words]
     assert {"--no-index", "--no-deps", "--no-build-isolation"} <= set(install)
+
+
+def test_the_build_stages_run_on_the_building_machine_for_each_architecture():
+    (tools,) = [words for words in instructions("FROM") if words[-1] == "tools"]
+    assert tools[0] == "--platform=$BUILDPLATFORM"
+    for architecture in image.ARCHITECTURES:
+        command = image._build_command(image.PODBRIDGE, "a:1", image.BASE, False, architecture)
+        assert f"--platform=linux/{architecture}" in command
+        assert f"--build-arg=BUILDPLATFORM=linux/{image.HERE}" in command
+
+
+def test_an_unknown_architecture_is_refused_before_anything_is_installed(tmp_path):
+    program = places.CHECKOUT / "hack/image/libraries.sh"
+    command = ["sh", str(program), "riscv64", str(tmp_path / "lock"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "no architecture 'riscv64'; allowed: amd64, arm64\n"
+    assert not list(tmp_path.iterdir())
 
 
 def fake_skopeo(folder, answer, monkeypatch):
