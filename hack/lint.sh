@@ -6,7 +6,7 @@
 cd "$checkout"
 skipped=77
 export MYPY_CACHE_DIR="$cache/mypy" # a fresh checkout has none of its own
-linters=(ruff-check ruff-format mypy mypy-hack import-linter shellcheck generated docs)
+linters=(ruff-check ruff-format mypy mypy-hack import-linter shellcheck actionlint generated docs)
 
 lint() {
     local bin=$venv/bin
@@ -27,6 +27,14 @@ lint() {
             return "$skipped"
         fi
         shellcheck -x hack/*.sh .ci/run
+        ;;
+    actionlint)
+        if ! command -v go >/dev/null && [[ ! -x $cache/bin/actionlint ]]; then
+            say "actionlint is not built, and Go is not installed"
+            return "$skipped"
+        fi
+        "$python" -c 'from cluster import install; install.ensure(modules=[install.ACTIONLINT])'
+        "$cache/bin/actionlint" .github/workflows/*.yaml
         ;;
     *)
         say "error: no linter $1; allowed: ${linters[*]}"

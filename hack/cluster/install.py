@@ -125,6 +125,8 @@ KUBERAY = GoModule(
 """KubeRay (see :mod:`cluster.kuberay`). It takes half a minute after Kueue, which has the same libraries."""
 JAEGER = GoModule("jaeger", "Jaeger", 3, {"jaeger": "github.com/jaegertracing/jaeger/cmd/jaeger"})
 """A collector of traces (see :mod:`cluster.jaeger`)."""
+ACTIONLINT = GoModule("actionlint", "actionlint", 0.5, {"actionlint": "github.com/rhysd/actionlint/cmd/actionlint"})
+"""The linter of ``.github/workflows``."""
 OAUTH2_PROXY = GoModule("oauth2-proxy", "OAuth2-proxy", 1, {"oauth2-proxy": "github.com/oauth2-proxy/oauth2-proxy/v7"})
 """The proxy in front of the interLink plugin (see :mod:`cluster.helm_images`)."""
 
