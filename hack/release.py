@@ -35,7 +35,7 @@ _WHEEL = r"\bpodbridge-(\d[\w.]*)-py3-none-any\.whl"
 _NAMED = (
     *(
         (f"docs/{page}.md", "tag of the image", _IMAGE)
-        for page in ("admins/air-gapped", "admins/image", "admins/install", "developers/local-cluster", "quick-start")
+        for page in ("admins/air-gapped", "admins/image", "admins/install", "developers/local-cluster")
     ),
     *(
         (f"docs/{page}.md", "name of the wheel", _WHEEL)

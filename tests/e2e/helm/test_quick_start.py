@@ -7,9 +7,11 @@ import time
 
 import pytest
 
+import release
 from bridge.slurm.auth import claims
-from cluster import Cluster, helm, image, install, places, realnode
+from cluster import Cluster, debian, helm, image, install, oci, places, realnode
 from cluster.polling import eventually
+from cluster.registry import Registry
 from cluster.world import NAMESPACE
 from tests.docs_blocks import DOCS, Shell, blocks, command
 
@@ -22,20 +24,37 @@ TOKEN = ("get", "secret", "slurm-bridge-token", "--namespace=podbridge", "--outp
 @pytest.fixture
 def bare(installed):
     """The cluster as a reader of the page has it: without podbridge and its namespaces. Uninstall it afterwards."""
-    world, release, *_ = installed
-    if release.revision():
+    world, installation, *_ = installed
+    if installation.revision():
         world.clear()
-        release.uninstall()
+        installation.uninstall()
     for name in (helm.NAMESPACE, NAMESPACE):
         world.cluster.kubectl("delete", "namespace", name, "--ignore-not-found")
     yield world.cluster
-    if release.revision():
+    if installation.revision():
         world.clear()
-        release.uninstall()
+        installation.uninstall()
 
 
 @pytest.fixture
-def shell(bare, tmp_path):
+def registry(tmp_path):
+    """A registry with the chart and the image of this machine's architecture, as a release has them."""
+    files = tmp_path / "release"
+    files.mkdir()
+    layout, version = oci.Layout(), image.version()
+    index = oci.add_index(layout, [image.build().archive], {})
+    layout.write(files / f"podbridge-image-{version}.oci.tar", index, version)
+    oci.write_chart(release.chart(files, 0, "https://x.example", "https://x.example"), files)
+    debian.ensure_machine("skopeo")
+    with Registry(tmp_path / "registry") as started:
+        env = {**os.environ, **started.env, "REGISTRY": f"{started.host}/podbridge"}
+        Shell(env, files, {"VERSION": version}).run(command("admins/releases.md", "skopeo copy"))
+        started.digest = index["digest"]
+        yield started
+
+
+@pytest.fixture
+def shell(bare, registry, tmp_path):
     """Return a shell for the blocks, with what a local cluster replaces."""
     values = helm.values(bare)
     local = {key: values[key] for key in ("extraEnv", "tolerations")} | {part: {"replicas": 1} for part in helm.PARTS}
@@ -44,11 +63,12 @@ def shell(bare, tmp_path):
     binary = install.binaries(install.HELM.packages)["helm"]
     program.write_text(
         '#!/bin/sh\ncase "$1" in install | upgrade) '
-        f'set -- "$@" --values {tmp_path}/local.json;; esac\nexec {binary} "$@"\n'
+        f'set -- "$@" --values {tmp_path}/local.json;; esac\n'
+        f'SSL_CERT_FILE={registry.env["SSL_CERT_FILE"]} exec {binary} "$@"\n'
     )
     program.chmod(0o755)
     replaced = {
-        "registry.example.org": image.REPOSITORY.rpartition("/")[0],
+        "registry.example.org": registry.host,
         "http://slurmrestd.example.org:6820": f"http://{realnode.address()}:{bare.rest_port}",
         "~/.cache/podbridge/state/default/env": str(bare.state / "env"),
     }
@@ -59,14 +79,15 @@ def shell(bare, tmp_path):
 
 
 @pytest.mark.timeout(600)  # the build of the image can be a part of it
-def test_the_commands_of_the_quick_start_and_of_an_upgrade(installed, bare, shell, tmp_path):
+def test_the_commands_of_the_quick_start_and_of_an_upgrade(installed, bare, shell, registry, tmp_path):
     found = list(blocks(PAGE))
-    assert [block.text.split()[0] for block in found if block.reason] == ["docker", "./hack/up.sh", "./hack/down.sh"]
+    assert [block.text.split()[0] for block in found if block.reason] == ["./hack/up.sh", "./hack/down.sh"]
     printed = {}
     for block in found:
         if not block.reason:
             printed[block.text.split("\n")[0]] = shell.run(block)
             if "helm install" in block.text:
+                assert pulled(installed[1]) == {registry.digest}
                 eventually(lambda: "podbridge-validate" in bare.kubectl("get", "validatingwebhookconfigurations"), "it")
     job, pod = printed["kubectl create namespace slurm-bridge"], printed["source ~/.cache/podbridge/state/default/env"]
     assert "hello from hello-" in job
@@ -75,6 +96,12 @@ def test_the_commands_of_the_quick_start_and_of_an_upgrade(installed, bare, shel
     assert shell.run(command("admins/install.md", "kubectl replace")).strip() == "secret/slurm-bridge-token replaced"
     assert claims(base64.b64decode(bare.kubectl(*TOKEN)).decode())["sun"] == "slurm"
     upgrade(installed[1], shell, tmp_path / "values.yaml")
+
+
+def pulled(installation):
+    """Return the digests of the images that the containers of a release run, as the kubelet reports them."""
+    pods = [pod for part in helm.PARTS for pod in installation.pods(part)]
+    return {status["imageID"].partition("@")[2] for pod in pods for status in pod["status"]["containerStatuses"]}
 
 
 @pytest.mark.long_only  # a cluster of its own
@@ -97,9 +124,9 @@ def test_the_commands_for_one_debian_machine(state_folder, report):
     assert not any(map(cluster.pid, cluster.daemons))
 
 
-def upgrade(release, shell, values):
+def upgrade(installation, shell, values):
     """Run the commands of docs/admins/upgrade.md; the last ones hand the CRD over to the release."""
-    values.write_text(release.helm("get", "values", release.name, "--output=yaml"))
+    values.write_text(installation.helm("get", "values", installation.name, "--output=yaml"))
     upgraded, tested, transferred = shell.page("admins/upgrade.md", {"values.yaml": str(values)})
     assert "REVISION: 2" in upgraded
     assert "Succeeded" in tested
