@@ -27,6 +27,14 @@ def _leaves_nothing_behind() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_cluster_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove what ``source .../env`` of a running cluster sets: commands under test would read that cluster."""
+    podbridge = ("PODBRIDGE_CONFIG", "PODBRIDGE_INSTALLATION")
+    for name in ("SLURM_JWT", "SLURM_JWT_FILE", "SLURM_CONF", "KUBECONFIG", *podbridge):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
 def _logging_stays() -> Iterator[None]:
     """Undo what a command under test does to the logs of the process."""
     root = logging.getLogger()
