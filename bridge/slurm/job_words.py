@@ -13,6 +13,7 @@ _WAITING = re.compile(
     r"Slurm job [0-9]+ is (?:pending|suspended)(?: in partition ([^:]*))?: ([A-Za-z_]+)(?=[,;]|$)"
     r"(?:, estimated start ([0-9TZ:-]+))?"
 )
+_ASKED_MEMORY = re.compile(r"; it asks for (?:[0-9]+ CPUs?, )?([0-9]{1,12}(?:\.[0-9])?) ([GM])iB")
 UNLIMITED = 300 * 86400
 """Seconds: Slurm counts a job without a time limit as one of a year, so a later start says nothing."""
 
@@ -63,6 +64,12 @@ def read_waiting(message: str) -> WaitingWords:
     """Read a message of :func:`waiting`; all texts are empty if it is another one, or has no reason."""
     match = _WAITING.match(message)
     return WaitingWords(*(text or "" for text in match.groups())) if match is not None else WaitingWords()
+
+
+def read_asked_memory(message: str) -> float:
+    """Return the MiB that the job asks for by a message of :func:`waiting`; 0 if it says none."""
+    match = _ASKED_MEMORY.search(message)
+    return float(match[1]) * (1024 if match[2] == "G" else 1) if match is not None else 0.0
 
 
 def expected_start(job: Job, now: float) -> str:

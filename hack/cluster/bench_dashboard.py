@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.cookiejar import CookieJar
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,9 +12,10 @@ from bridge.kube.resources import CONFIGMAPS
 from bridge.slurm import cluster_sums, day_history
 from bridge.slurm.cluster_sums import Amounts, ClusterSums, NodeSums, PartitionSums
 from bridge.slurm.day_history import Sample
-from cluster import bare
+from cluster import bare, dashboard
 from cluster.browser import Browser
 from cluster.core import Cluster
+from cluster.dashboard import Page
 from cluster.polling import eventually
 from cluster.table import Table
 from cluster.world import NAMESPACE, World
@@ -40,43 +36,9 @@ VIEWED = (
 _HELD = {"metadata": {"finalizers": ["scheduler.slinky.slurm.net/finalizer"]}}
 
 
-class Page:
-    """A running ``podbridge dashboard`` and an HTTP client that has opened its URL."""
-
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
-        self.pid = process.pid
-        self.url = url
-        self.base = url.partition("?")[0]
-        self._client = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
-        self._client.open(url, timeout=60).read()
-
-    def get(self, path: str) -> tuple[float, str]:
-        """Return the seconds that a page takes, and its text."""
-        began = time.perf_counter()
-        text = self._client.open(self.base + path, timeout=60).read().decode()
-        return time.perf_counter() - began, text
-
-    def holds(self, count: int) -> bool:
-        """Whether the list has this number of pods."""
-        return f"{count:,} pod" in self.get("pods")[1]
-
-
-@contextmanager
-def page_of(world: World) -> Iterator[Page]:
-    """Run ``podbridge dashboard`` for a cluster, until the block ends."""
-    state = world.cluster.state
-    config = state / "dashboard.yaml"
-    config.write_text("serving: {healthPort: null, metricsPort: null}\n")
-    files = ["--config", str(config), "--kubeconfig", str(world.cluster.kubeconfig)]
-    command = [str(state / "bin" / "podbridge"), "dashboard", "--port", "0", *files]
-    with (
-        (state / "logs" / "dashboard.log").open("ab") as log,
-        subprocess.Popen(command, env=world.cluster.env, stdout=subprocess.PIPE, stderr=log, text=True) as process,
-    ):
-        try:
-            yield Page(process, process.stdout.readline().rpartition(" ")[2].strip() if process.stdout else "")
-        finally:
-            process.terminate()
+def _holds(page: Page, count: int) -> bool:
+    """Whether the list has this number of pods."""
+    return f"{count:,} pod" in page.get("pods")[1]
 
 
 def _create(world: World, count: int) -> None:
@@ -149,15 +111,15 @@ def measure(table: Table, folder: Path, count: int) -> None:
     """Measure memory and times of the page without pods, and with ``count`` pods and ``NODES`` nodes."""
     with Cluster(folder / "dashboard", slurm=None, nodes=4) as cluster:
         world = World(cluster)
-        with page_of(world) as page:
+        with dashboard.served(world) as page:
             page.get("")
             before = bare.resident(page.pid)
         table.add("memory without pods", f"{before:.0f} MiB", "")
         _create(world, count)
         _create_nodes(world)
         began = time.time()
-        with page_of(world) as page:
-            eventually(lambda: page.holds(count), "all pods on the page", 120)
+        with dashboard.served(world) as page:
+            eventually(lambda: _holds(page, count), "all pods on the page", 120)
             table.add("start to the list of all pods", f"{time.time() - began:.1f} s", f"{count} pods")
             for name, path in VIEWED:
                 times = [page.get(path)[0] for _ in range(VIEWS)]

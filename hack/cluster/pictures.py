@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from cluster.bench_dashboard import page_of
+from cluster import dashboard
 from cluster.browser import Browser
 from cluster.core import Cluster
 from cluster.places import CHECKOUT
@@ -28,7 +28,7 @@ def main() -> None:
         remote, local = PoolWorld.started(cluster), World(cluster)
         waiting = _create(remote, local)
         FOLDER.mkdir(exist_ok=True)
-        with page_of(local) as page, Browser(cluster.state / "browser") as browser:
+        with dashboard.served(local) as page, Browser(cluster.state / "browser") as browser:
             browser.size(WIDTH, HEIGHT)
             browser.open(page.url)
             browser.open(f"{page.base}map")

@@ -3,8 +3,10 @@
 With Slurm's token, ``podbridge explain`` reads Slurm; without it, it has only what the hub has written to the pod.
 """
 
+import html
 import json
 import os
+import re
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cluster import dashboard
 from cluster.polling import eventually
 from generate.manifests import template
 
@@ -186,6 +189,23 @@ def test_a_waiting_pod_says_why_and_what_to_do(world, waiting, situation):
         assert any(text in line for line in lines), lines
 
 
+@pytest.fixture(scope="module")
+def page(world, waiting):
+    with dashboard.served(world) as served:
+        yield served
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda each: each.name)
+def test_the_web_page_says_the_same_without_a_token_of_slurm(world, waiting, page, situation):
+    text = eventually(lambda: html.unescape(page.get(f"pods/slurm-bridge/{situation.name}")[1]), "the page")
+    for told in situation.told:
+        assert told.lower() in text.lower(), text
+    summary, step = re.findall('class="lead">(.*?)</span>|<p class="next">Next: (.*?)</p>', text, re.S), situation.step
+    assert summary[0][0], text
+    assert step in "".join(next_step for _, next_step in summary), (step, summary)
+    assert bool(step) == (len(summary) > 1), summary
+
+
 def test_without_a_token_of_slurm_the_same_cause_is_shown(world, waiting):
     token = {"SLURM_JWT_FILE": "/nonexistent", "SLURM_JWT": ""}
     for name in ("full", "held", "partition", "volume", "gate"):
@@ -193,6 +213,7 @@ def test_without_a_token_of_slurm_the_same_cause_is_shown(world, waiting):
         report = world.explained("pod", name, **token)
         assert report["not_read"], "Slurm cannot be read"
         assert all(text in report["summary"] for text in situation.told), report["summary"]
+        assert situation.step in report["next"], report
 
 
 def test_an_ordinary_user_needs_no_configuration_file(world, waiting, tmp_path):

@@ -15,6 +15,7 @@ from bridge.apps.view import job_view, node_room, pod_view, wait_reasons
 from bridge.errors import KubeError
 from bridge.script import consent
 from bridge.slurm import job_words, states
+from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, host_ports, links, places, pods, pool_selection, resources, slurm_partition
 from bridge.workload.quantity import MIB
@@ -44,12 +45,11 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     allowed = pool_selection.of(pod)
     if job:
         report["slurm"] = job_view.lines(job, session.all_jobs, time.time())
-        if "memory" not in resources.pod_requests(pod["spec"]) and job.request is not None:
-            slurm_nodes = session.attempt(SLURM, lambda: session.slurm_nodes) or {}
-            is_whole, note = job_view.default_memory(job.request, slurm_nodes.values())
-            report["slurm"][1] += f" ({note})"
-            advice = REQUEST_MEMORY if is_whole and states.is_pending(job.states) and not advice else advice
-    elif allowed.local and session.knows_slurm:
+    is_whole, note = _default_memory(session, pod, job)
+    if job and note:
+        report["slurm"][1] += f" ({note})"
+    advice = REQUEST_MEMORY if is_whole and not advice else advice
+    if job is None and allowed.local and session.knows_slurm:
         report["slurm"] = ["no job"]
     waits = not pods.is_bound(pod)
     if waits and allowed.remote:
@@ -60,6 +60,16 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
         report["nodes"] = _nodes(session, pod, storage, job)
     report["events"] = reports.events(session.attempt("Events", lambda: session.events(pod)) or [])
     return report | {"not_read": session.gaps, "next": advice}
+
+
+def _default_memory(session: CommandSession, pod: pods.Pod, job: Job | None) -> tuple[bool, str]:
+    """Return whether a pod waits that requests no memory and whose job asks for a whole node, and this in words."""
+    message = str(pods.condition(pod, names.POD_SCHEDULED).get("message", ""))
+    asks = job.request if job is not None else Allotment(memory_mib=job_words.read_asked_memory(message))
+    if "memory" in resources.pod_requests(pod["spec"]) or asks is None or not asks.memory_mib:
+        return False, ""
+    is_whole, note = job_view.default_memory(asks, session.known_nodes.values())
+    return is_whole and (job is None or states.is_pending(job.states)), note
 
 
 def _default_scheduler_text(pod: pods.Pod) -> str:
@@ -258,9 +268,7 @@ def _queued(pod: pods.Pod, session: CommandSession) -> tuple[str, str] | None:
 def _partition_advice(pod: pods.Pod, session: CommandSession) -> str:
     """Return how to correct a partition that does not exist; empty if it does, or if that is not known."""
     named = slurm_partition.of(pod, "")
-    known = (
-        {each.name for each in session.attempt(SLURM, session.slurm.partitions) or ()} if session.knows_slurm else set()
-    )
+    known = session.known_partitions
     if not named or not known or set(named.split(",")) <= known:
         return ""
     listed = f"partition {named} does not exist; there are {', '.join(sorted(known))}"

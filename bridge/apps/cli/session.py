@@ -177,6 +177,14 @@ class CommandSession:
         return nodes or {}
 
     @property
+    def known_partitions(self) -> set[str]:
+        """The names of Slurm's partitions, as far as they are known; see :attr:`known_nodes`."""
+        listed = self.attempt(SLURM, self.slurm.partitions) if self.knows_slurm else None
+        if listed is None and self.published is not None:
+            return {each.name for each in self.published.partitions} - {""}
+        return {each.name for each in listed or ()}
+
+    @property
     def node_holders(self) -> Mapping[str, Sequence[Holder]]:
         """Who holds what on each of these nodes."""
         if self.knows_slurm:

@@ -212,6 +212,8 @@ def _position(job: Job, everyone: Iterable[Job]) -> str:
 
 def default_memory(asks: Allotment, nodes: Iterable[Node]) -> tuple[bool, str]:
     """Return whether the job of a pod that requests no memory asks for all of a node, and in words what it asks for."""
-    whole = any(asks.memory_mib >= node.memory_mib - node.reserved_mib > 0 for node in nodes)
+    sizes = [size for node in nodes if (size := node.memory_mib - node.reserved_mib) > 0]
+    asked = job_words.memory(asks.memory_mib)  # an amount of a message is rounded
+    whole = any(asks.memory_mib >= size or asked == job_words.memory(size) for size in sizes)
     amount = "all memory of a node" if whole else "the default memory of the partition"
     return whole, f"the pod requests no memory, so Slurm gives it {amount}"

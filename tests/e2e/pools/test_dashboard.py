@@ -1,13 +1,12 @@
 """The web page in a real browser, on a real cluster with pools."""
 
-import subprocess
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
-from cluster import places
+from cluster import dashboard, places
 from cluster.browser import Browser
 from cluster.pools import NAMESPACE
 from cluster.world import World
@@ -15,26 +14,6 @@ from cluster.world import World
 pytestmark = pytest.mark.real
 POOL = "local-site"
 USERS = ("reader", "nobody")
-
-
-@contextmanager
-def served(world, *args, kubeconfig=None):
-    """Run ``podbridge dashboard``; yield the URL that it prints."""
-    state = world.cluster.state
-    config = yaml.safe_load((state / "podbridge.yaml").read_text())
-    config["serving"] |= {"healthPort": 0, "metricsPort": None}  # the hub has the others
-    (state / "dashboard.yaml").write_text(yaml.safe_dump(config))
-    files = ["--config", str(state / "dashboard.yaml"), "--kubeconfig", str(kubeconfig or world.cluster.kubeconfig)]
-    command = [str(state / "bin" / "podbridge"), "dashboard", "--port", "0", *files, *args]
-    with (
-        (state / "logs" / "dashboard.log").open("ab") as log,
-        subprocess.Popen(command, env=world.cluster.env, stdout=subprocess.PIPE, stderr=log, text=True) as process,
-    ):
-        try:
-            yield process.stdout.readline().rpartition(" ")[2].strip()
-        finally:
-            process.terminate()
-            assert process.wait(10) == 0
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +25,9 @@ def browser(pools_world):
 @pytest.fixture(scope="module")
 def page(pools_world, browser):
     """The address of the page, which the browser has opened with the token."""
-    with served(pools_world) as url:
+    with dashboard.served(pools_world) as served:
         browser.size(1280, 900)
-        browser.open(url)
+        browser.open(served.url)
         assert "token" not in browser.url
         yield browser.url.rstrip("/")
 
@@ -237,7 +216,8 @@ class TestSignIn:
         reader, nobody = (cluster.kubectl("create", "token", name, "-n", NAMESPACE).strip() for name in USERS)
         pod = pools_world.run("echo for-readers", POOL, "shared")
         pools_world.ended(pod)
-        with served(pools_world, "--sign-in", kubeconfig=of_account(cluster)) as url:
+        with dashboard.served(pools_world, "--sign-in", kubeconfig=of_account(cluster)) as page:
+            url = page.url
             assert "token" not in url
             assert urlsplit(url).hostname == "127.0.0.1"
             self._sign_in(browser, url, reader)
