@@ -61,7 +61,7 @@ class JobRequests:
         version = self._slurm.version
         if gang is None:
             placement, longest = self._place(members, placements)
-            self._check_nodes(placement, members, placements)
+            self._check_nodes(placement)
             excluded = _excluded(placement, version)
             request = translate.request(members[0], self._config, version, self._cluster, excluded, longest)
             return self._claims.add_to(request, members)
@@ -103,7 +103,7 @@ class JobRequests:
         version = self._slurm.version
         placement, longest = self._place(members, placements)
         shape = translate.GangShape(gang.ref, size, minimum, together(members), gang.succeeded())
-        self._check_nodes(placement, members, placements, shape.fewest)
+        self._check_nodes(placement, shape.fewest)
         excluded = _excluded(placement, version)
         return translate.gang_request(members, shape, self._config, version, self._cluster, excluded, longest)
 
@@ -118,14 +118,12 @@ class JobRequests:
         partition = self._config.partition
         return placements.of_all(members, partition), placements.longest(members[0], partition)
 
-    def _check_nodes(
-        self, placement: Placement, members: Sequence[Pod], placements: Placements, fewest: int = 1
-    ) -> None:
+    def _check_nodes(self, placement: Placement, fewest: int = 1) -> None:
         """Raise :class:`NoNodeError` if fewer than ``fewest`` nodes fit, or if Slurm could allocate a refused node.
 
         Slurm can do so only over an API version that cannot exclude nodes.
         """
-        if not placement.eligible and placements.may_open(members, placement):
+        if not placement.eligible and placement.may_open():
             raise NoRoomNowError(f"no node is open or has room: {placement.summary()}")
         if not placement.eligible:
             raise NoNodeError(f"no node fits: {placement.summary() or 'Slurm has none in the partition'}")

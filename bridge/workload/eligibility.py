@@ -164,7 +164,13 @@ def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str
 
     ``requests`` are those of the pod on a node (:func:`bridge.workload.host_ports.node_requests`).
     """
-    return mismatch(spec, node) or shortage(requests, node)
+    return first_reason(mismatch(spec, node), shortage(requests, node))
+
+
+def first_reason(mismatch: str, shortage: str) -> str:
+    """Return the reason that counts of a node's two: one that stays, before one that may end by itself."""
+    stays = next((why for why in (mismatch, shortage) if why and not may_pass(why)), "")
+    return stays or mismatch or shortage
 
 
 def mismatch(spec: Mapping[str, Any], node: NodeView) -> str:
@@ -187,13 +193,13 @@ def mismatch(spec: Mapping[str, Any], node: NodeView) -> str:
     )
     if required and not any(term_matches(term, node) for term in required.get("nodeSelectorTerms") or ()):
         return "required node affinity does not match"
-    for taint in node.taints:
+    # taints of a kubelet that is away come last: what the pod may never use is not merely closed
+    for taint in sorted(node.taints, key=lambda taint: taint.get("key") in LIFECYCLE_TAINTS):
         # for a cordon, spec.unschedulable counts: Kubernetes adds and removes its taint some time later
         if taint.get("effect") == "PreferNoSchedule" or taint.get("key") in (names.MANAGED_TAINT, UNSCHEDULABLE_TAINT):
             continue
         if not tolerates(tolerations, taint):
             return f"taint {taint.get('key')}:{taint.get('effect')} is not tolerated"
-    # last: what the pod may never use is not merely closed
     if node.cordoned and not tolerates(tolerations, {"key": UNSCHEDULABLE_TAINT, "effect": "NoSchedule"}):
         return CORDONED
     return ""

@@ -24,8 +24,9 @@ LEAST_RESULTS = 16
 MOST_SHAPES = 4096
 """Number of different requests of pods whose result is kept."""
 
-Selection = tuple[dict[str, str], list[tuple[str, int]]]
-"""The nodes that a pod may not use (name in Slurm -> reason), and the others with their kinds."""
+Selection = tuple[dict[str, str], list[tuple[str, int]], list[tuple[str, int]]]
+"""The nodes that a pod may not use (name in Slurm -> reason); those of them that are only closed, and the others, both
+with their kinds."""
 Key = tuple[str, tuple[str, ...]]
 """What a pod may use, and why each kind of node does not fit its requests (empty: it fits)."""
 
@@ -100,8 +101,10 @@ class NodeFit:
         Of the nodes ``slurm_nodes``, which follow from the key. A Slurm node that is not a Kubernetes node is refused
         too: it has no kubelet to start the pod.
         """
-        closed, usable = self._selections.get(key[0], lambda: self._select(pod["spec"], slurm_nodes()))
-        refused, eligible, shortages = dict(closed), [], key[1]
+        barred, closed, usable = self._selections.get(key[0], lambda: self._select(pod["spec"], slurm_nodes()))
+        refused, eligible, shortages = dict(barred), [], key[1]
+        for name, kind in closed:
+            refused[name] = eligibility.first_reason(barred[name], shortages[kind])
         for name, kind in usable:
             if why := shortages[kind]:
                 refused[name] = why
@@ -115,11 +118,14 @@ class NodeFit:
 
     def _select(self, spec: Mapping[str, Any], slurm_nodes: Iterable[str]) -> Selection:
         refused: dict[str, str] = {}
+        closed: list[tuple[str, int]] = []
         usable: list[tuple[str, int]] = []
         for name in sorted(slurm_nodes):
             node = self._nodes.get(name)
             if why := "not a Kubernetes node" if node is None else eligibility.mismatch(spec, node):
                 refused[name] = why
+                if eligibility.may_pass(why):
+                    closed.append((name, self._kind_of[name]))
             else:
                 usable.append((name, self._kind_of[name]))
-        return refused, usable
+        return refused, closed, usable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -34,6 +34,10 @@ class Placement:
         """Return the reasons with their counts, like the Kubernetes scheduler: ``3 cordoned, 1 too little cpu``."""
         counts = Counter(self.refused.values())
         return ", ".join(f"{count} {why}" for why, count in sorted(counts.items()))
+
+    def may_open(self) -> bool:
+        """Whether a refused node fits once it is open, its kubelet is back and the other pods there have ended."""
+        return any(map(eligibility.may_pass, self.refused.values()))
 
 
 class Placements:
@@ -157,7 +161,8 @@ class Placements:
         refused: dict[str, str] = {}
         eligible: set[str] = set()
         for placement in placements:
-            refused = {**placement.refused, **refused}
+            for name, why in placement.refused.items():
+                refused[name] = eligibility.first_reason(refused.get(name, ""), why)
             eligible |= set(placement.eligible)
         return _placement(refused, sorted(eligible - refused.keys()))
 
@@ -173,17 +178,6 @@ class Placements:
         why = eligibility.refusal(pod["spec"], host_ports.node_requests(pod["spec"]), node)
         needs = self.needs(pod)
         return why or (NodeFilter(needs, self._storage).refusal(node) if needs.restricts else "")
-
-    def may_open(self, members: Sequence[Mapping[str, Any]], placement: Placement) -> bool:
-        """Whether a refused node would fit one of the pods if it were open and without the pods there."""
-        for name, why in placement.refused.items():
-            node = self._expected.get(name)
-            if node is None or not eligibility.may_pass(why):
-                continue
-            empty = eligibility.emptied(node)
-            if any(not eligibility.refusal(p["spec"], host_ports.node_requests(p["spec"]), empty) for p in members):
-                return True
-        return False
 
     @cached_property
     def closed(self) -> frozenset[str]:

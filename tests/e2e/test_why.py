@@ -61,7 +61,7 @@ SITUATIONS = [
         {"memory": None},
         lines=("the pod requests no memory, so Slurm gives it all memory of a node",),
     ),
-    Situation("never", ("3 too little cpu",), "no node fits", "change the pod", {"cpu": "200"}, lines=("never fits",)),
+    Situation("never", ("4 too little cpu",), "no node fits", "change the pod", {"cpu": "200"}, lines=("never fits",)),
     Situation(
         "selector",
         ("nodeSelector disk=none does not match",),

@@ -38,7 +38,7 @@ def may_open(nodes, **pod):
     body = builders.pod(**pod)
     placements = Placements(nodes, {node.name: Node(node.name, frozenset({"IDLE"})) for node in nodes}, {})
     placement = placements.of(body, "")
-    return placement, placements.may_open([body], placement), body
+    return placement, placement.may_open(), body
 
 
 @given(drawn=st.lists(NODES, min_size=1, max_size=3), cpu=st.sampled_from(["1", "4", "9"]), disk=st.booleans())
