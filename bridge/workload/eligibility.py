@@ -135,11 +135,6 @@ def once_up(node: NodeView) -> NodeView:
     return replace(node, taints=taints, ready=True)
 
 
-def emptied(node: NodeView) -> NodeView:
-    """Return the node once it has started, is open and runs no other pods. If it refuses then, it never fits."""
-    return replace(once_up(node), cordoned=False, taken={})
-
-
 def may_pass(reason: str) -> bool:
     """Whether a refusal may end by itself: a cordon, a kubelet that is away, or other pods on the node."""
     return reason == CORDONED or reason.endswith(BESIDE) or any(f"taint {key}:" in reason for key in LIFECYCLE_TAINTS)

@@ -62,9 +62,8 @@ def rooms(
         if slurm is not None and other is None:
             continue
         awake = eligibility.once_up(view) if other is not None and states.is_asleep(other.states) else view
-        # a node that refuses the pod even while it is empty and open refuses it for good
-        never = eligibility.refusal(spec, requests, eligibility.emptied(awake)) or volumes(view)
-        busy = eligibility.refusal(spec, requests, awake)
+        why = eligibility.refusal(spec, requests, awake)
+        never, busy = (why, "") if why and not eligibility.may_pass(why) else (volumes(view), why)
         if other is None or slurm is None:
             answers.append(_answer(view.name, never, busy, POSSIBLE, UNKNOWN))
             continue

@@ -1,5 +1,7 @@
 """A pod that no node takes now, and one that no node ever takes, have different reasons."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,10 @@ def views(drawn):
         yield eligibility.view(manifest, {"cpu": each["taken"]} if each["taken"] else None)
 
 
+def emptied(node):
+    return replace(eligibility.once_up(node), cordoned=False, taken={})
+
+
 def may_open(nodes, **pod):
     body = builders.pod(**pod)
     placements = Placements(nodes, {node.name: Node(node.name, frozenset({"IDLE"})) for node in nodes}, {})
@@ -47,7 +53,7 @@ def test_a_refusal_may_pass_only_if_a_node_fits_once_it_is_open_and_empty(drawn,
     selector = {"nodeSelector": {"disk": "ssd"}} if disk else {}
     placement, opens, body = may_open(nodes, requests={"cpu": cpu}, **selector)
     requests = host_ports.node_requests(body["spec"])
-    fits = {node.name for node in nodes if not eligibility.refusal(body["spec"], requests, eligibility.emptied(node))}
+    fits = {node.name for node in nodes if not eligibility.refusal(body["spec"], requests, emptied(node))}
     assert opens == bool(fits & placement.refused.keys())
 
 

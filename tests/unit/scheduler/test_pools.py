@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -82,6 +83,13 @@ def test_a_pool_that_is_silent_or_full_waits_with_its_reason() -> None:
     assert isinstance(action, SetCondition)
     assert action.reason == "NoRoomNow"
     assert action.message == "no pool takes the pod now: a (not ready: SiteSilent), b (no room for cpu now)"
+
+
+def test_a_cordoned_pool_takes_the_pod_later() -> None:
+    cordoned = replace(pool("a"), node=replace(pool("a").node, cordoned=True))
+    (action,) = look([pod()], cordoned)
+    assert isinstance(action, SetCondition)
+    assert (action.reason, action.message) == ("NoRoomNow", "no pool takes the pod now: a (cordoned)")
 
 
 def test_a_pool_that_is_too_small_never_takes_the_pod_whether_it_is_ready_or_not() -> None:
