@@ -208,4 +208,4 @@ def test_a_slurmctld_without_its_state_ends_no_pod_until_confirmed(clean):
     podbridge(world, "brake", "confirm", "slurm")
     for pod in pods:
         world.gone(pod, 20)
-    assert world.events(pods[0], "JobGone")
+    eventually(lambda: world.events(pods[0], "JobGone"), "an Event, which is written beside the end")
