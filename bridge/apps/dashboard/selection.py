@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 from urllib.parse import urlencode
 
 from bridge.apps.view.node_map import CELL_STATES, Cell
@@ -57,15 +57,26 @@ QUEUE_KEYS: Keys = {
 }
 
 
-class Sortable(ABC):
-    """Filters with an order: ``sort`` is a column, with ``-`` before it for the descending order, or empty."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection(ABC):
+    """The filters of a request for one page of a list, as its URL has them. ``number`` is the page, from 1 on.
 
-    __slots__ = ()
-    sort: str
+    ``sort`` is a column, with ``-`` before it for the descending order, or empty; the map has none.
+    """
+
+    path: ClassVar[str]
+    """The path of the page."""
+    number: int = 1
+    sort: str = ""
 
     @abstractmethod
+    def pairs(self) -> dict[str, str]:
+        """Return the query of the filters, without page and order; an empty value is left out of the URL."""
+
     def url(self, **changes: str | int) -> str:
         """Return the path and the query of the page with these filters, changed by ``changes``."""
+        other = replace(self, **{"number": 1, **changes})  # type: ignore[arg-type]
+        return _url(self.path, other.pairs() | {"sort": other.sort}, other.number)
 
     def direction(self, column: str) -> str:
         """Return the value of ``aria-sort`` of a column."""
@@ -77,17 +88,16 @@ class Sortable(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Filters(Sortable):
-    """The filters of a request; an empty one selects all pods. ``number`` is the page, from 1 on."""
+class Filters(Selection):
+    """The filters of a request; an empty one selects all pods."""
 
+    path: ClassVar[str] = "/pods"
     namespace: str = ""
     state: str = ""
     reason: str = ""
     node: str = ""
     owner: str = ""
     text: str = ""
-    number: int = 1
-    sort: str = ""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Filters:
@@ -103,14 +113,9 @@ class Filters(Sortable):
             sort=_sort(query, POD_KEYS),
         )
 
-    def url(self, **changes: str | int) -> str:
-        """Return the path and the query of the page with these filters, changed by ``changes``."""
-        other = replace(self, **{"number": 1, **changes})  # type: ignore[arg-type]
-        return _url(
-            "/pods",
-            {name: getattr(other, name) for name in _EQUAL} | {"q": other.text, "sort": other.sort},
-            other.number,
-        )
+    def pairs(self) -> dict[str, str]:
+        """Return the query of the filters."""
+        return {name: getattr(self, name) for name in _EQUAL} | {"q": self.text}
 
     def selects(self, row: PodView) -> bool:
         """Whether the filters select the pod."""
@@ -120,24 +125,26 @@ class Filters(Sortable):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadFilters(Sortable):
-    """The filters of a request for workloads; an empty one selects all. ``number`` is the page, from 1 on."""
+class WorkloadFilters(Selection):
+    """The filters of a request for workloads; an empty one selects all."""
 
+    path: ClassVar[str] = "/workloads"
     namespace: str = ""
     text: str = ""
-    number: int = 1
-    sort: str = ""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> WorkloadFilters:
         """Read the query of a URL."""
-        sort = _sort(query, WORKLOAD_KEYS)
-        return cls(query.get("namespace", "")[:TEXT], query.get("q", "").strip()[:TEXT], _number(query), sort)
+        return cls(
+            namespace=query.get("namespace", "")[:TEXT],
+            text=query.get("q", "").strip()[:TEXT],
+            number=_number(query),
+            sort=_sort(query, WORKLOAD_KEYS),
+        )
 
-    def url(self, **changes: str | int) -> str:
-        """Return the path and the query of the page with these filters, changed by ``changes``."""
-        other = replace(self, **{"number": 1, **changes})  # type: ignore[arg-type]
-        return _url("/workloads", {"namespace": other.namespace, "q": other.text, "sort": other.sort}, other.number)
+    def pairs(self) -> dict[str, str]:
+        """Return the query of the filters."""
+        return {"namespace": self.namespace, "q": self.text}
 
     def selects(self, workload: Workload) -> bool:
         """Whether the filters select the workload."""
@@ -145,14 +152,13 @@ class WorkloadFilters(Sortable):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFilters(Sortable):
-    """The filters of a request for nodes; an empty one selects all. ``number`` is the page, from 1 on."""
+class NodeFilters(Selection):
+    """The filters of a request for nodes; an empty one selects all."""
 
+    path: ClassVar[str] = "/nodes"
     kind: str = ""
     state: str = ""
     text: str = ""
-    number: int = 1
-    sort: str = ""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> NodeFilters:
@@ -165,11 +171,9 @@ class NodeFilters(Sortable):
             sort=_sort(query, NODE_KEYS),
         )
 
-    def url(self, **changes: str | int) -> str:
-        """Return the path and the query of the page with these filters, changed by ``changes``."""
-        other = replace(self, **{"number": 1, **changes})  # type: ignore[arg-type]
-        pairs = {"kind": other.kind, "state": other.state, "q": other.text, "sort": other.sort}
-        return _url("/nodes", pairs, other.number)
+    def pairs(self) -> dict[str, str]:
+        """Return the query of the filters."""
+        return {"kind": self.kind, "state": self.state, "q": self.text}
 
     def selects(self, use: NodeUse) -> bool:
         """Whether the filters select the node; ``kind`` is not one of them, because it selects the list."""
@@ -177,14 +181,14 @@ class NodeFilters(Sortable):
 
 
 @dataclass(frozen=True, slots=True)
-class MapFilters:
+class MapFilters(Selection):
     """The filters of a request for the map; an empty one selects all. ``node`` is the cell whose amounts are listed."""
 
+    path: ClassVar[str] = "/map"
     state: str = ""
     partition: str = ""
     text: str = ""
     node: str = ""
-    number: int = 1
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> MapFilters:
@@ -197,11 +201,9 @@ class MapFilters:
             number=_number(query),
         )
 
-    def url(self, **changes: str | int) -> str:
-        """Return the path and the query of the page with these filters, changed by ``changes``."""
-        other = replace(self, **{"number": 1, **changes})  # type: ignore[arg-type]
-        pairs = {"state": other.state, "partition": other.partition, "q": other.text, "node": other.node}
-        return _url("/map", pairs, other.number)
+    def pairs(self) -> dict[str, str]:
+        """Return the query of the filters."""
+        return {"state": self.state, "partition": self.partition, "q": self.text, "node": self.node}
 
     def selects(self, cell: Cell) -> bool:
         """Whether the filters select the cell."""
@@ -213,25 +215,23 @@ class MapFilters:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueFilters(Sortable):
+class QueueFilters(Selection):
     """The filters of a request for waiting pods; an empty one selects all. ``place`` is a partition or a pool."""
 
+    path: ClassVar[str] = "/queue"
     namespace: str = ""
     place: str = ""
     reason: str = ""
-    number: int = 1
-    sort: str = ""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> QueueFilters:
         """Read the query of a URL."""
         namespace, place, reason = (query.get(name, "")[:TEXT] for name in _QUEUE_EQUAL)
-        return cls(namespace, place, reason, _number(query), _sort(query, QUEUE_KEYS))
+        return cls(namespace, place, reason, number=_number(query), sort=_sort(query, QUEUE_KEYS))
 
-    def url(self, **changes: str | int) -> str:
-        """Return the path and the query of the page with these filters, changed by ``changes``."""
-        other = replace(self, **{"number": 1, **changes})  # type: ignore[arg-type]
-        return _url("/queue", {name: getattr(other, name) for name in (*_QUEUE_EQUAL, "sort")}, other.number)
+    def pairs(self) -> dict[str, str]:
+        """Return the query of the filters."""
+        return {name: getattr(self, name) for name in _QUEUE_EQUAL}
 
     def selects(self, each: QueuedPod) -> bool:
         """Whether the filters select the pod."""
