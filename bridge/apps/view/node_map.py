@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from bridge.apps.view.node_view import NodeUse
 from bridge.slurm import job_words
 from bridge.slurm.cluster_sums import Amounts, NodeSums
+from bridge.workload.quantity import MIB
 
-MIB = 2**20
 USED, IDLE, CLOSED = CELL_STATES = ("used", "idle", "closed")
 """``closed``: drained, down or failing in Slurm; a pool that is not ready or cordoned."""
 _QUIET = frozenset({"IDLE", "MIXED", "ALLOCATED"})

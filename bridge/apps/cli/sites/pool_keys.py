@@ -17,6 +17,7 @@ from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import CONFIGMAPS, PODS, STATEFUL_SETS
 from bridge.protocol.nats import nats_files
 from bridge.protocol.nats.nats_server_config import Listeners, User, site_permissions, user_text
+from bridge.workload import pods
 
 SERVER_LABELS = "app.kubernetes.io/name=podbridge,app.kubernetes.io/component=nats"
 OTHER_SERVERS = "for another NATS server, use --nats-dir DIRECTORY or --print nats"
@@ -96,15 +97,17 @@ def restart(
     The pod is deleted: an annotation in the template would differ from what the release has.
     Raises :class:`ConfigError` after ``timeout`` seconds.
     """
-    pods = PODS.path(server.namespace)
-    old = [pod["metadata"] for pod in kube.get(pods, {"labelSelector": server.labels})["items"]]
+    path = PODS.path(server.namespace)
+    old = [pod["metadata"] for pod in kube.get(path, {"labelSelector": server.labels})["items"]]
     for metadata in old:
         with suppress(KubeNotFoundError, KubeConflictError):  # another one replaced it meanwhile
-            kube.delete(f"{pods}/{metadata['name']}", {"preconditions": {"uid": metadata["uid"]}})
+            kube.delete(f"{path}/{metadata['name']}", {"preconditions": {"uid": metadata["uid"]}})
     end, gone = time.monotonic() + timeout, {metadata["uid"] for metadata in old}
     while True:
-        current = kube.get(pods, {"labelSelector": server.labels})["items"]
-        if current and all(pod["metadata"]["uid"] not in gone and _is_ready(pod) for pod in current):
+        current = kube.get(path, {"labelSelector": server.labels})["items"]
+        if current and all(
+            pods.uid(pod) not in gone and pods.condition(pod, "Ready").get("status") == "True" for pod in current
+        ):
             return
         if time.monotonic() > end:
             raise ConfigError(
@@ -112,11 +115,6 @@ def restart(
                 hint=f"kubectl describe pod -n {server.namespace} -l {server.labels}",
             )
         wait(1.0)
-
-
-def _is_ready(pod: dict[str, Any]) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def add_to_folder(folder: Path, prefix: str, pool: str, key: str, *, force: bool, dry_run: bool) -> bool:
