@@ -234,11 +234,11 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
     if view.node:
         number = job.job_id if job else None if session.knows_slurm else pods.job_id(pod)
         return f"runs on {view.node} " + (f"with Slurm job {number}" if number else "without a Slurm job"), ""
-    waiting_for_start = view.reason in ("NodeBusy", "SlurmNodeStarting") or view.reason.startswith("Volume")
-    if job is not None and states.is_allocated(job.states) and not waiting_for_start:
+    waited_for_slurm = view.reason in (wait_reasons.NOT_PROCESSED, "SlurmPending", "Racing")
+    if job is not None and states.is_allocated(job.states) and waited_for_slurm:
         return f"Slurm job {job.job_id} is allocated; the binding is in progress", ""
     number = job.job_id if job is not None else pods.job_id(pod)
-    if job is not None and states.is_pending(job.states):
+    if job is not None and states.is_pending(job.states) and view.reason != "GangDiffers":
         step = wait_reasons.next_step("SlurmPending", job.reason, **place, job=number)
         return f"its Slurm job is pending: {job.reason or 'no reason yet'}{job_words.asks(job)}", step
     if view.reason == wait_reasons.GATED and (queued := _queued(pod, session)):

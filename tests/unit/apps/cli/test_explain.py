@@ -134,6 +134,29 @@ def waiting(reason, message="", annotations=None, **metadata):
     return pod | {"status": {"phase": "Pending", "conditions": [condition]}}
 
 
+@pytest.mark.parametrize(
+    ("reason", "state", "summary"),
+    [
+        ("SlurmPending", "RUNNING", "Slurm job 9 is allocated; the binding is in progress"),
+        ("Racing", "RUNNING", "Slurm job 9 is allocated; the binding is in progress"),
+        ("GangFull", "RUNNING", "pending: GangFull: why"),
+        ("GangIncomplete", "RUNNING", "pending: GangIncomplete: why"),
+        ("GangDiffers", "PENDING", "pending: GangDiffers: why"),
+        ("DevicesNotReady", "RUNNING", "pending: DevicesNotReady: why"),
+        ("SlurmPending", "PENDING", "its Slurm job is pending: Resources"),
+        ("SlurmUnavailable", "PENDING", "its Slurm job is pending: Resources"),
+    ],
+)
+def test_a_condition_counts_more_than_the_job_if_the_job_does_not_say_why_the_pod_waits(reason, state, summary):
+    pod = waiting(reason, "why", member("x")["metadata"]["annotations"])
+    link = JobLink("c", (), GROUP, 5)
+    job = Job(job_id=9, link=link, partition="main", priority=10, states=frozenset({state}), reason="Resources")
+    report = explain.describe(Session([pod], [job]), pod)
+    assert report["summary"] == summary
+    step = wait_reasons.next_step(reason, "Resources", pod="x", namespace="hpc", job=9, message="why")
+    assert report["next"] == (step if summary.startswith("pending: ") else "")
+
+
 def test_a_partition_that_does_not_exist_lists_those_that_do_and_the_command_that_mends_it():
     session = Session([])
     session.slurm.partitions = lambda: [Partition("gpu"), Partition("main")]
