@@ -29,6 +29,7 @@ SCRAPE_CACHED = 5.0
 NOT_POSSIBLE = {
     "exec": "kubectl exec is not possible in pods on pool {pool} yet: see what a container does with kubectl logs, or "
     "have its command write there what you want to know",
+    "containerLogs": "kubectl logs is not possible for pods on pool {pool}: its site has no logs of jobs",
     "attach": "kubectl attach is not possible to pods on pool {pool} yet: use kubectl logs -f",
     "portForward": "kubectl port-forward is not possible to pods on pool {pool} yet: have the pod bring its results to "
     "a place that you can reach",
@@ -86,6 +87,8 @@ class KubeletHandlers:
         if pool is None:
             # 502: the API server replaces the message of a 503 (kubelet_app.answer_of)
             raise AnswerError(502, f"pool {located.node} has not been heard of since podbridge started")
+        if pool.logs is None:
+            return _not_possible("containerLogs", pool.name)
         check_log(located.pod, pool.job(located.job), container, previous=options.previous)
         with self._shares.unless_it_fails(namespace, located.job) as leave:
             response = log_response(pool.logs(located.pod, options), pool=pool.name, job=located.job)
@@ -95,8 +98,7 @@ class KubeletHandlers:
     def not_possible(self, namespace: str, name: str, **_: str) -> flask.Response:
         """Refuse ``kubectl exec``, ``attach`` and ``port-forward``, and name an alternative."""
         located = self._find(namespace, name)
-        subresource = flask.request.path.split("/")[1]
-        return _status(501, "NotImplemented", NOT_POSSIBLE[subresource].format(pool=located.node))
+        return _not_possible(flask.request.path.split("/")[1], located.node)
 
     def _find(self, namespace: str, name: str) -> PodOnPool:
         located = self._sources.find(namespace, name)
@@ -179,19 +181,19 @@ def _json(content: dict[str, Any]) -> flask.Response:
     return flask.Response(json.dumps(content, separators=(",", ":")), content_type="application/json")
 
 
-def _status(code: int, reason: str, message: str) -> flask.Response:
+def _not_possible(request: str, pool: str) -> flask.Response:
     """Answer in the form of the API server, from which kubectl takes the message."""
     body = {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
-        "message": message,
-        "reason": reason,
-        "code": code,
+        "message": NOT_POSSIBLE[request].format(pool=pool),
+        "reason": "NotImplemented",
+        "code": 501,
     }
     response = _json(body)
-    response.status_code = code
+    response.status_code = 501
     return response
 
 

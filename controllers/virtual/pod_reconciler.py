@@ -186,14 +186,14 @@ class PodReconciler:
             return  # the pod is queued again when this changes
         pod = record.cache.by_uid(uid)
         job = record.pool.job(uid) if record.pool is not None else None
+        follows = record.pool.follows if record.pool is not None else None
         if pod is None and job is None and record.racer(uid) is None:
             record.forget(uid)
-            if record.pool is not None:
-                record.pool.unfollow(uid)
+            if follows is not None:
+                follows.remove(uid)
             return
-        if pod is not None and record.pool is not None and pods.has_intent(pod):
-            # a pool without a list requests the states of followed pods only; after a restart, it follows none
-            record.pool.follow(pod)
+        if pod is not None and follows is not None and pods.has_intent(pod):
+            follows.add(pod)  # after a restart, the pool follows none
         entry = record.entries.get(uid)
         if entry is None:
             entry = self._new_entry(pod, record.pool)
@@ -231,7 +231,7 @@ class PodReconciler:
             ready=pool is not None and pool.ready().ok,
             leading_since=self._leading_since() or 0.0,
             address=self._address,
-            lists=pool is None or pool.lists,
+            lists=pool is None or pool.lists is not None,
         )
         brake = record.brake
         may_fail = uid in brake.allowed

@@ -55,7 +55,7 @@ class PoolState:
         """
         if self.pool is None or self.pool.complete_at() is None:
             return 0, {}
-        vanished = self.pool.missing()
+        vanished = self.pool.lists.missing() if self.pool.lists is not None else frozenset()
         if not (self.doubted or vanished or self.brake.engaged):
             return 0, {}  # runs often: must not walk over all jobs
         jobs = self.pool.jobs()

@@ -18,7 +18,7 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.logs import kv
-from bridge.pools.pool_interface import Pool, RacingPool
+from bridge.pools.pool_interface import Pool
 from bridge.protocol.model.jobs import JobStatus
 from bridge.telemetry.metrics import RACE_GRANT_SECONDS, RACE_PLACES
 from bridge.workload import places, pods
@@ -64,7 +64,7 @@ class RaceActor:
         if not pool.ready().ok:
             return
         try:
-            if not (isinstance(pool, RacingPool) and pool.allows_race()):
+            if (holds := pool.holds) is None or not holds.allows_race():
                 raise SiteRefusedError("the site allows no race", reason="RaceNotAllowed")
             prepared_pod = pool.prepare(pod)
             objects, refresh_in = self._reader.read(prepared_pod, pool.name)
@@ -72,7 +72,7 @@ class RaceActor:
             sent_at = self._clock.time()
             with entry.sending(self._clock.monotonic, self._submit_timeout + pool.late):
                 # after a kill, the next snapshot of the site lists the job by the UID of the pod
-                answer = pool.offer(prepared_pod, objects, self._wait)
+                answer = holds.offer(prepared_pod, objects, self._wait)
         except (ScriptError, MissingReferenceError, SiteError) as error:
             if isinstance(error, SiteError) and error.retryable:
                 raise
@@ -139,7 +139,7 @@ class RaceActor:
             return None
         return current_pod if pods.uid(current_pod) == pods.uid(pod) else None
 
-    def withdraw_orphan(self, pod: Pod, job: JobStatus, pool: RacingPool, entry: Entry) -> None:
+    def withdraw_orphan(self, pod: Pod, job: JobStatus, pool: Pool, entry: Entry) -> None:
         """End the job of a pod that has neither a node nor a place here. It may get either later.
 
         So the record of the job stays at the site, for the next submission to replace, until the pod is gone or bound.
@@ -153,17 +153,17 @@ class RaceActor:
 
     def withdraw(self, pod: Pod, pool: Pool, entry: Entry) -> None:
         """End the job, if it has no grant."""
-        if not isinstance(pool, RacingPool):
+        if pool.holds is None:
             return
         self._check_leadership()
-        job, now = pool.withdraw(pod), self._clock.monotonic()
+        job, now = pool.holds.withdraw(pod), self._clock.monotonic()
         entry.answered(job, now)
         entry.cancellation = Cancellation("", now)
 
     def grant(self, action: race_decide.Grant, pool: Pool, entry: Entry) -> None:
         """Tell the site that the script may begin."""
-        if not isinstance(pool, RacingPool):
+        if pool.holds is None:
             return
         self._check_leadership()
         entry.granted_at = self._clock.monotonic()
-        entry.answered(pool.grant(action.pod, action.ticket), self._clock.monotonic())
+        entry.answered(pool.holds.grant(action.pod, action.ticket), self._clock.monotonic())

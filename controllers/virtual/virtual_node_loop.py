@@ -18,7 +18,7 @@ from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
 from bridge.kube.resources import PODS
 from bridge.logs import kv
-from bridge.pools.pool_interface import Pool, RacingPool
+from bridge.pools.pool_interface import Pool, SiteFolders
 from bridge.telemetry.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
 from bridge.workload import pods, pool_selection
 from controllers.brakes import Brakes, config_map_path
@@ -229,8 +229,8 @@ class VirtualNodes(Loop):
 
     def _choose_folder(self, record: PoolState, node: Mapping[str, Any]) -> bool:
         """Choose the folder of the pool's site; return whether it is the one in the node's annotation."""
-        pool, loop_state = record.pool, self._loop_states[record.name]
-        if pool is None:
+        loop_state, folders = self._loop_states[record.name], _folders(record.pool)
+        if folders is None:
             loop_state.folder_problem = ""
             return True
         recorded = (node["metadata"].get("annotations") or {}).get(names.SITE_FOLDER, "")
@@ -238,18 +238,18 @@ class VirtualNodes(Loop):
         choice = site_folder.choose(
             record.name,
             recorded,
-            pool.folder,
+            folders.folder,
             {
                 folder: a
-                for folder, (a, at) in pool.folders().items()
+                for folder, (a, at) in folders.announcements().items()
                 if now - at <= virtual_node_decide.patience(self.settings, a)
             },
             bound=len(record.cache) if record.cache.synced else None,
             remembered=self._remembered(record.name),
         )
         loop_state.folder_problem = choice.problem
-        if choice.folder != pool.folder:
-            pool.choose(choice.folder)
+        if choice.folder != folders.folder:
+            folders.choose(choice.folder)
         return bool(choice.folder == recorded)
 
     def _remove(self, record: PoolState) -> None:
@@ -295,12 +295,12 @@ class VirtualNodes(Loop):
             return None
 
     def _state(self, record: PoolState) -> PoolStatus:
-        pool, loop_state = record.pool, self._loop_states[record.name]
+        pool, loop_state, folders = record.pool, self._loop_states[record.name], _folders(record.pool)
         state = PoolStatus(
             record.name,
             bound=len(record.cache) if record.cache.synced else None,
             remembered=self._remembered(record.name),
-            folder=pool.folder if pool is not None else "",
+            folder=folders.folder if folders is not None else "",
             folder_problem=loop_state.folder_problem,
         )
         if pool is None or (announced := pool.announced()) is None:
@@ -311,7 +311,7 @@ class VirtualNodes(Loop):
             loop_state.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
         races: bool | None = None  # of a hub without races, and before a BuildConfig has arrived
         if self._racers is not None:
-            races = pool.allows_race() if isinstance(pool, RacingPool) else False
+            races = pool.holds.allows_race() if pool.holds is not None else False
         heard_at = loop_state.heard[1]
         return replace(state, announce=announce, heard=heard, heard_at=heard_at, readiness=pool.ready(), races=races)
 
@@ -361,3 +361,7 @@ class VirtualNodes(Loop):
 
     def _call(self, key: str, call: Callable[[], None]) -> None:
         self.workers.submit(key, call, kind=key.partition("/")[0])
+
+
+def _folders(pool: Pool | None) -> SiteFolders | None:
+    return pool.folders if pool is not None else None

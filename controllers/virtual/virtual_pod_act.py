@@ -30,12 +30,13 @@ from bridge.kube.events import EventRecorder, reference
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.logs import kv
-from bridge.pools.pool_interface import Pool, RacingPool
+from bridge.pools.pool_interface import Pool
 from bridge.protocol.model.jobs import JobStatus, pod_of
 from bridge.script.references import Objects
 from bridge.telemetry import tracing
 from bridge.telemetry.metrics import RACE_PLACES
 from bridge.workload import places, pods
+from bridge.workload.kinds.kind import annotation
 from controllers.brakes import mark_patch
 from controllers.virtual import race_decide, status_patch, synthetic_status, virtual_pod_actions, virtual_pod_decide
 from controllers.virtual.pod_state import Cancellation, Entry, Pod
@@ -153,13 +154,14 @@ class PodActor:
             if current is None or pods.is_deleted(current):
                 return
             pod = current
-        statement = pool.statement(pod)
+        follows = pool.follows
+        statement = (annotation(pod, follows.statement) or "") if follows is not None else ""
         try:
             prepared_pod = pool.prepare(pod)
             objects, refresh_in = self._reader.read(prepared_pod, pool.name)
             sent_at = self._clock.time()
             # before the request: the pool cannot list its jobs, so after a crash only the pod shows that one may exist
-            if not pool.lists and not self._record_intent(pod, pool.name, statement, cache):
+            if follows is not None and not self._record_intent(pod, pool.name, statement, cache):
                 return
             with tracing.submitting(pod, pool.name, self._clock.time):
                 answer = self._send(prepared_pod, objects, pool, entry)
@@ -232,7 +234,7 @@ class PodActor:
             current_pod = None
         is_alive = current_pod is not None and pods.uid(current_pod) == job.job
         if current_pod is not None and is_alive:
-            if not isinstance(pool, RacingPool) or places.keeps_job(current_pod, pool.name):
+            if pool.holds is None or places.keeps_job(current_pod, pool.name):
                 entry.not_before = now + FORGOTTEN
                 return
             if places.may_return(current_pod):

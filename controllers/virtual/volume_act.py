@@ -14,7 +14,7 @@ from bridge.clock import Clock
 from bridge.errors import SiteError
 from bridge.kube.events import EventRecorder
 from bridge.kube.rate_limit import TokenBucket
-from bridge.pools.pool_interface import Pool
+from bridge.pools.pool_interface import Pool, RefreshesFiles
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import VolumeFile
 from bridge.script import references, volume_files
@@ -77,14 +77,14 @@ class VolumeActor:
         """
         now, keys, shown = self._clock.monotonic(), keys_of(pod), volume_files.shown(pod)
         entry.files, entry.stale, entry.reserved, entry.refresh_at = None, frozenset(), False, None
-        if not pool.refreshes or not (keys or shown or refresh_in is not None):
+        if pool.refreshes is None or not (keys or shown or refresh_in is not None):
             return
         existed = answer.submitted_at is not None and answer.submitted_at < sent_at - SKEW
         # the script of an earlier request may have won, with the files of that time
         if existed or entry.sent_until is not None:
             entry.refresh_at = unknown_until(pod, now)
             return
-        current = pool.current_files(pod, objects)
+        current = pool.refreshes.current_files(pod, objects)
         digests = {**dict.fromkeys(current.kept, b""), **_digests(current)}
         entry.files = SentFiles(digests, versions_of(keys, objects), shown)
         entry.refresh_at = None if refresh_in is None else now + refresh_in
@@ -93,7 +93,7 @@ class VolumeActor:
         """Send the files that have changed. Objects are read again only for volumes with a changed one."""
         now, sent = self._clock.monotonic(), entry.files
         entry.refresh_after = now + LEAST_GAP
-        if not pool.refreshes:
+        if pool.refreshes is None:
             entry.refresh_at, entry.stale = None, frozenset()
             return
         if not pool.ready().ok:
@@ -112,14 +112,14 @@ class VolumeActor:
         reread = self._reader.reread(prepared_pod, pool.name, keys) if keys else Reread(Objects(), [])
         tokens = self._reader.tokens(prepared_pod, pool.name) if due else None
         objects = replace(reread.objects, tokens={} if tokens is None else tokens.texts)
-        current = pool.current_files(prepared_pod, objects)
+        current = pool.refreshes.current_files(prepared_pod, objects)
         digests = _digests(current)
         files, lists = _changes(sent, current, digests)
         if not entry.counted and (wait := self._wait_for_bytes(files)) > 0:
             entry.counted, entry.refresh_after = True, now + wait
             return
         entry.counted = False
-        self._send(prepared_pod, pool, entry, files, lists)
+        self._send(prepared_pod, pool.refreshes, entry, files, lists)
         versions = {key: version for key, version in (sent.versions if sent else {}).items() if key not in keys}
         versions.update(versions_of(keys, reread.objects))
         entry.files = SentFiles(_digests_after(sent, current, digests, lists), versions, volume_files.shown(pod))
@@ -136,14 +136,14 @@ class VolumeActor:
         return max((self._limit.take() for _ in range(units)), default=0.0)
 
     def _send(
-        self, pod: Pod, pool: Pool, entry: Entry, files: Sequence[VolumeFile], lists: Mapping[str, list[str]]
+        self, pod: Pod, site: RefreshesFiles, entry: Entry, files: Sequence[VolumeFile], lists: Mapping[str, list[str]]
     ) -> None:
         """Send files; what the site refuses for good, or what is too large for a request, is not sent again."""
         if not files and not lists:
             return
         self._check_leadership()
         try:
-            pool.refresh(pod, files, lists)
+            site.refresh(pod, files, lists)
         except SiteError as error:
             if error.retryable:
                 raise

@@ -29,6 +29,8 @@ def uid_of(pod: Pod) -> str:
 class FakePool:
     """One pool; implements the port. ``asked`` lists its requests."""
 
+    statement = ""
+
     def __init__(self, name: str, **announced: Any) -> None:
         self.name = name
         self.asked: list[tuple[str, str]] = []
@@ -50,8 +52,10 @@ class FakePool:
         self.config_problem = ""
         self.complete: float | None = time.monotonic()
         self.config: BuildConfig | None = BuildConfig.model_validate({"runtime": {"kind": "none"}})
-        self.lists = self.refreshes = True
         self.late = 5.0
+        self.folders = self.holds = self
+        self.refreshes: FakePool | None = self
+        self.is_listing = True
         self.followed: dict[str, Pod] = {}
         self._view: dict[str, JobStatus] = {}
         self._subscribers: list[Callable[[str], None]] = []
@@ -69,9 +73,13 @@ class FakePool:
             else (READY if self.config is not None else Readiness("NoBuildConfig", "none", transient=True))
         )
 
-    def statement(self, pod: Pod) -> str:
-        del pod
-        return ""
+    @property
+    def lists(self) -> FakePool | None:
+        return self if self.is_listing else None
+
+    @property
+    def follows(self) -> FakePool | None:
+        return None if self.is_listing else self
 
     def prepare(self, pod: Pod) -> Pod:
         assert self.config is not None
@@ -153,7 +161,7 @@ class FakePool:
     def complete_at(self) -> float | None:
         return self.complete
 
-    def folders(self) -> dict[str, tuple[Announcement, float]]:
+    def announcements(self) -> dict[str, tuple[Announcement, float]]:
         return {self.folder: self.heard} if self.heard else {}
 
     def choose(self, folder: str) -> None:
@@ -162,10 +170,10 @@ class FakePool:
     def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
         raise NotImplementedError
 
-    def follow(self, pod: Pod) -> None:
+    def add(self, pod: Pod) -> None:
         self.followed[uid_of(pod)] = pod
 
-    def unfollow(self, job: str) -> None:
+    def remove(self, job: str) -> None:
         self.followed.pop(job, None)
 
     def current_files(self, pod: Pod, objects: Objects) -> CurrentFiles:

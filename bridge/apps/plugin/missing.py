@@ -72,7 +72,7 @@ class MissingJobs:
         allowed: dict[str, list[Pod]] = {}
         for name, pool in pools.items():
             jobs = {uid: status for uid, status in views[name].items() if uid in requested}
-            missing = pool.missing() & jobs.keys()
+            missing = pool.lists.missing() & jobs.keys() if pool.lists is not None else frozenset()
             before = self._brakes.get(name, brake.Brake())
             # an ended job cannot be missing, and would make the share of the missing ones too small
             expected = sum(status.phase != "ended" for status in jobs.values())

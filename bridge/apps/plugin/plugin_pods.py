@@ -141,7 +141,7 @@ class Pods:
             pool = self._directory.choose(pod)
         except (SiteError, AnswerError):
             return None
-        return pool.job(pod["metadata"]["uid"]) if pool.lists else None
+        return pool.job(pod["metadata"]["uid"]) if pool.lists is not None else None
 
     def _site_status(self, pod: Pod) -> JobStatus | None:
         status = self._directory.choose(pod).status(pod)
@@ -200,7 +200,7 @@ class Pods:
         metadata = pod["metadata"]
         pool = self._directory.choose(pod)
         is_first = False
-        if not pool.lists:  # its site would run a job that it gets later
+        if pool.lists is None:  # its site would run a job that it gets later
             is_first, is_creating = self._deletions.begin(metadata["uid"])
             if is_creating:
                 raise UnknownJobError("the pod is being created; its cancellation is repeated")
@@ -216,17 +216,18 @@ class Pods:
             raise AnswerError(404, f"pod {metadata['namespace']}/{metadata['name']} has another UID")
         running = pool.cancel(pod, _grace(pod), forget=True) is not None
         if running:
-            follows = not pool.lists and self._deletions.has_room()
-            if follows:
-                pool.follow(pod)
-            self._deletions.ends(metadata["uid"], pool if follows else None)
+            follows = pool.follows if self._deletions.has_room() else None
+            if follows is not None:
+                follows.add(pod)
+            self._deletions.ends(metadata["uid"], pool if follows is not None else None)
 
     def forget_ended(self) -> None:
         """Forget the deleted pods whose jobs have ended. A pool that lists its jobs does so itself."""
         for uid, pool in self._deletions.ending().items():
             job = pool.job(uid)
             if job is None or job.phase == "ended":
-                pool.unfollow(uid)
+                if pool.follows is not None:
+                    pool.follows.remove(uid)
                 self._deletions.ended(uid)
 
     # --- logs ---------------------------------------------------------------------------------------------------------
@@ -239,6 +240,8 @@ class Pods:
             if len(names) != 1:
                 raise AnswerError(400, f"ContainerName: '' is not allowed; allowed: {', '.join(names) or 'none yet'}")
             options = options.model_copy(update={"container": names[0]})
+        if pool.logs is None:
+            raise AnswerError(501, f"pool {pool.name} has no logs")
         return pool.name, pool.logs(pod, options)
 
     def _find(self, pod: Pod) -> tuple[Pool, JobStatus]:

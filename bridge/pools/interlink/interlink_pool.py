@@ -63,7 +63,7 @@ class InterlinkPool(PolledPool):
         self._section, self._client, self._config = section, client, config
         self._submit_timeout = submit_timeout
         self._lock = threading.Lock()
-        """Guards these two: an unfollowed job may have a request in progress."""
+        """Guards these two: a job that is no longer followed may have a request in progress."""
         self._unknown: dict[str, int] = {}
         self._undeleted: dict[str, int] = {}
         self._degraded = ""
@@ -143,7 +143,7 @@ class InterlinkPool(PolledPool):
             phase="queued",
             submitted_at=self._clock.time(),
         )
-        self.followed.record(status, self._clock.monotonic())
+        self.follows.record(status, self._clock.monotonic())
         return self.job(job) or status
 
     def _known(self, job: str) -> None:
@@ -169,7 +169,7 @@ class InterlinkPool(PolledPool):
         interLink has one request for both: ``/delete`` ends the job and deletes its files. No request is
         sent for a pod that the plugin does not know.
         """
-        pod, job = self.followed.whole(pod), uid_of(pod)
+        pod, job = self.follows.whole(pod), uid_of(pod)
         status = self.status(pod)
         # interLink's Slurm plugin drops the connection of a /delete for a pod that it does not know
         if status is None or (status.phase == "ended" and not forget):
@@ -186,7 +186,7 @@ class InterlinkPool(PolledPool):
         else:
             POOL_REQUESTS.labels(self.name, "delete", "ok").inc()
         if status.phase == "ended":
-            self.followed.record_absence(job, self._clock.monotonic())
+            self.follows.record_absence(job, self._clock.monotonic())
             return None
         return self.status(pod)
 
@@ -196,12 +196,10 @@ class InterlinkPool(PolledPool):
             count = self._undeleted[job] = self._undeleted.get(job, 0) + 1
         return status.phase == "ended" and count >= self._section.create_attempts
 
-    def unfollow(self, job: str) -> None:
-        """Remove all records of a job."""
+    def _forget(self, job: str) -> None:
         self._known(job)
         with self._lock:
             self._undeleted.pop(job, None)
-        super().unfollow(job)
 
     def logs(self, pod: Pod, options: LogOptions) -> LogPieces:
         """Iterate over the pieces of a log."""

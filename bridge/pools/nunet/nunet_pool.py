@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 Pod = Mapping[str, Any]
 BATCH = "NuNet DMS"
-_HINT = f"when the DMS certainly has no job of the pod, annotate it with {pod_annotations.PREFIX}no-job=true"
+_HINT = f"when the DMS certainly has no job of the pod, annotate it with {pod_annotations.NO_JOB}=true"
 _SHOWN, _MOST_NAMED = 100, 5
 
 
@@ -55,8 +55,14 @@ class NunetPool(PolledPool):
         *,
         interlink: bool,
     ) -> None:
-        # the DMS answers about one job
-        super().__init__(group.name, clock, poll_period=section.poll_period, ping_period=section.ping_period, batch=1)
+        super().__init__(
+            group.name,
+            clock,
+            poll_period=section.poll_period,
+            ping_period=section.ping_period,
+            batch=1,  # the DMS answers about one job
+            statement=pod_annotations.NO_JOB,
+        )
         self._dms, self._section, self._defaults = dms, section, defaults
         self._labels = {**section.labels, **group.labels}
         self._submit_timeout, self._interlink = submit_timeout, interlink
@@ -120,7 +126,7 @@ class NunetPool(PolledPool):
                 continue
             if (placed := self._placement.of(uid)) is not None:
                 held_resources[uid] = placed
-            elif (pod := self.followed.get(uid)) is not None and "spec" in pod:  # another process has submitted it
+            elif (pod := self.follows.get(uid)) is not None and "spec" in pod:  # another process has submitted it
                 with contextlib.suppress(errors.ScriptError):
                     held_resources[uid] = Placed(status.host, pod_request.resources(pod), -1.0)
         return held_resources
@@ -174,7 +180,7 @@ class NunetPool(PolledPool):
             raise
         answer = JobAnswer(job=job, status="queued", message=f"submitted for {peer.short_name}")
         status = statuses.job_status(pod, answer, job, {}, peer=peer.id, now=self._clock.time())
-        self.followed.record(status, requested_at)
+        self.follows.record(status, requested_at)
         log.info("job submitted to the DMS", extra=kv(pool=self.name, job=job, peer=peer.id))
         return status
 
@@ -189,7 +195,7 @@ class NunetPool(PolledPool):
             status = None  # the pod has failed before its job had an id
         if forget and (status is None or status.phase == "ended"):
             self._forget(uid)
-            self.followed.record_absence(uid, self._clock.monotonic())
+            self.follows.record_absence(uid, self._clock.monotonic())
             return None
         if status is None or status.phase == "ended":
             return status
@@ -216,9 +222,9 @@ class NunetPool(PolledPool):
         """Request the state of one job; ``None`` if the DMS does not know it."""
         requested_at = self._clock.monotonic()
         with POOL_REQUESTS.labels(self.name, "status", "error").count_exceptions(errors.SiteError):
-            status = self._state(self.followed.whole(pod))
+            status = self._state(self.follows.whole(pod))
         POOL_REQUESTS.labels(self.name, "status", "ok").inc()
-        self.followed.apply({uid_of(pod): status}, requested_at)
+        self.follows.apply({uid_of(pod): status}, requested_at)
         return status
 
     def _fetch(self, pods: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
@@ -261,10 +267,6 @@ class NunetPool(PolledPool):
             peers = (peer for peer in self._all_peers if peer.id == peer_id)
         return _single(dialect.services_of(peers, job=job, uid="" if job else uid))
 
-    def statement(self, pod: Pod) -> str:
-        """Return the word of ``no-job``: it counts for one submission, also of a later process."""
-        return pod_annotations.no_job(pod)
-
     def _status_of_shown(self, pod: Pod, peer: Peer, service: Service) -> JobStatus:
         """Return the state of a job that a peer shows."""
         _single(dialect.services_of(self._all_peers, job=service.job))
@@ -274,7 +276,7 @@ class NunetPool(PolledPool):
 
     def _claim_job(self, pod: Pod, answer: JobAnswer, job: str, peer: str = "") -> JobStatus:
         uid = uid_of(pod)
-        job_ids = {uid_of(other): self._job_id(other) for other in self.followed.pods()}
+        job_ids = {uid_of(other): self._job_id(other) for other in self.follows.pods()}
         with self._jobs_lock:
             if any(other_job == job and other != uid for other, other_job in (job_ids | self._ids).items()):
                 raise errors.UnknownJobError(f"a peer or the DMS states the job of another pod: {job[:_SHOWN]!r}")
@@ -335,11 +337,6 @@ class NunetPool(PolledPool):
         if shown_job is None or not shown_job[1].log_url:
             raise errors.SiteRefusedError("the DMS shows no log of the job yet", retryable=True)
         return shown_job[1].log_url
-
-    def unfollow(self, job: str) -> None:
-        """Stop requesting the state of a job, and forget its id."""
-        super().unfollow(job)
-        self._forget(job)
 
     def _forget(self, job: str) -> None:
         with self._jobs_lock:

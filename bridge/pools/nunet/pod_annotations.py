@@ -15,6 +15,7 @@ from typing import Any
 from bridge.errors import ScriptError
 
 PREFIX = "nunet.bridge.vk.io/"
+NO_JOB = f"{PREFIX}no-job"
 _FIELDS = {"requiredCapability", "network"}
 _LONGEST, _DEEPEST = 16 * 1024, 16
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._:/+-]{0,127}")
@@ -108,4 +109,4 @@ def read(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 def no_job(pod: Mapping[str, Any]) -> str:
     """Return the word with which the user has stated that the DMS has no job of the pod; empty: not stated."""
-    return str((pod["metadata"].get("annotations") or {}).get(f"{PREFIX}no-job", ""))
+    return str((pod["metadata"].get("annotations") or {}).get(NO_JOB, ""))

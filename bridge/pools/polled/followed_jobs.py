@@ -35,14 +35,23 @@ class _Absence:
 class FollowedJobs:
     """The followed pods of one pool, and the states of their jobs by UID. Thread-safe.
 
-    ``pool`` is the name of the pool, ``poll_period`` the seconds between two polls. ``notify`` is called with the UID
-    after each change of a job.
+    Implements :class:`bridge.pools.pool_interface.FollowsPods`. ``pool`` is the name of the pool, ``poll_period`` the
+    seconds between two polls. With the UID of a job, ``notify`` is called after each change, ``forget`` after its
+    removal.
     """
 
-    def __init__(self, pool: str, poll_period: float, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        pool: str,
+        poll_period: float,
+        notify: Callable[[str], None],
+        forget: Callable[[str], None],
+        statement: str = "",
+    ) -> None:
+        self.statement = statement
         self.answered_at: float | None = None
         """Monotonic time at which the last request with an answer was sent; ``None`` before the first."""
-        self._pool, self._poll_period, self._notify = pool, poll_period, notify
+        self._pool, self._poll_period, self._notify, self._forget = pool, poll_period, notify, forget
         self._lock = threading.Lock()
         self._pods: dict[str, Pod] = {}
         self._observations: dict[str, _Observation] = {}
@@ -61,6 +70,7 @@ class FollowedJobs:
             self._absences.pop(job, None)
             removed = self._observations.pop(job, None)
             POOL_FOLLOWED.labels(self._pool).set(len(self._pods))
+        self._forget(job)
         if removed is not None:
             self._notify(job)
 

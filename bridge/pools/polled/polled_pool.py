@@ -21,9 +21,8 @@ from bridge.pools.pool_interface import Pod
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import Readiness
-from bridge.protocol.model.requests import LogOptions, VolumeFile
+from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects
-from bridge.script.volume_files import CurrentFiles
 from bridge.telemetry.metrics import POOL_POLL_SECONDS, POOL_REQUESTS
 from bridge.workload.pods import uid as uid_of
 
@@ -43,23 +42,32 @@ THREADS = 4
 class PolledPool(abc.ABC):
     """The parts of :class:`bridge.pools.pool_interface.Pool` that need no transport. Thread-safe.
 
-    A subclass implements the abstract methods. It applies each other answer about a job to :attr:`followed`.
+    A subclass implements the abstract methods. It applies each other answer about a job to :attr:`follows`.
 
     ``poll_period`` and ``ping_period``: seconds between two polls of all jobs, and between two pings. ``batch``: pods
     in one request for states, at most. ``late``: seconds after its time-out for which the site may still carry out a
     submission that got no answer: the API has no deadlines, and a batch system can take long to accept a job.
+    ``statement``: see :class:`bridge.pools.pool_interface.FollowsPods`.
     """
 
-    lists = refreshes = False
+    lists = folders = holds = refreshes = None
 
     def __init__(
-        self, name: str, clock: Clock, *, poll_period: float, ping_period: float, batch: int, late: float = 60.0
+        self,
+        name: str,
+        clock: Clock,
+        *,
+        poll_period: float,
+        ping_period: float,
+        batch: int,
+        late: float = 60.0,
+        statement: str = "",
     ) -> None:
         self.name = name
         self.late = late
         self._clock, self._batch = clock, batch
         self._poll_period, self._ping_period = poll_period, ping_period
-        self.followed = FollowedJobs(name, poll_period, self._notify)
+        self.follows = FollowedJobs(name, poll_period, self._notify, self._forget, statement)
         self._announced: tuple[Announcement, float] | None = None
         self._subscribers: list[Changed] = []
         self._problem = ""
@@ -81,15 +89,13 @@ class PolledPool(abc.ABC):
     def _unheard(self, problem: str) -> Announcement:
         """Return the announcement of a site that has not answered since this process started."""
 
+    def _forget(self, job: str) -> None:  # noqa: B027
+        """Remove what is recorded of a job that is no longer followed."""
+
     # --- the port -----------------------------------------------------------------------------------------------------
     @abc.abstractmethod
     def ready(self) -> Readiness:
         """Return whether the pool accepts submissions. See :class:`bridge.pools.pool_interface.Pool`."""
-
-    def statement(self, pod: Pod) -> str:
-        """Return nothing: a site that knows a job by the pod's UID needs no statement."""
-        del pod
-        return ""
 
     @abc.abstractmethod
     def prepare(self, pod: Pod) -> Pod:
@@ -107,18 +113,6 @@ class PolledPool(abc.ABC):
     def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
         """Iterate over the pieces of a log."""
 
-    @property
-    def folder(self) -> str:
-        """Return an empty text: the site has no folder of jobs that the hub chooses."""
-        return ""
-
-    def folders(self) -> Mapping[str, tuple[Announcement, float]]:
-        """Return nothing: see :attr:`folder`."""
-        return {}
-
-    def choose(self, folder: str) -> None:  # noqa: B027
-        """Do nothing: see :attr:`folder`."""
-
     def announced(self) -> tuple[Announcement, float] | None:
         """Return the state of the site, and the monotonic time of its last answer; ``None`` before the first ping."""
         return self._announced
@@ -131,7 +125,7 @@ class PolledPool(abc.ABC):
         job, requested_at = uid_of(pod), self._clock.monotonic()
         try:
             with self._only_site_errors():
-                statuses = self._fetch([self.followed.whole(pod)])
+                statuses = self._fetch([self.follows.whole(pod)])
             if job not in statuses:
                 raise SiteNoStateError(f"pool {self.name}: the answer has no valid state of pod {_name(pod)}")
         except SiteError as error:
@@ -140,42 +134,20 @@ class PolledPool(abc.ABC):
                 raise
             raise SiteNoStateError(str(error), hint=error.hint) from error
         POOL_REQUESTS.labels(self.name, "status", "ok").inc()
-        self.followed.apply(statuses, requested_at)
+        self.follows.apply(statuses, requested_at)
         return statuses[job]
-
-    def current_files(self, pod: Pod, objects: Objects) -> CurrentFiles:
-        """Return nothing: see :meth:`refresh`."""
-        del pod, objects
-        return CurrentFiles()
-
-    def refresh(  # noqa: B027
-        self, pod: Pod, files: Sequence[VolumeFile], volumes: Mapping[str, Sequence[str]]
-    ) -> None:
-        """Do nothing: the site cannot replace files of a job."""
 
     def job(self, job: str) -> JobStatus | None:
         """Return one job of the view."""
-        return self.followed.job(job)
+        return self.follows.job(job)
 
     def jobs(self) -> dict[str, JobStatus]:
         """Return the last known state of the followed jobs."""
-        return self.followed.jobs()
-
-    def missing(self) -> frozenset[str]:
-        """Return nothing: the site does not say what its batch system lists."""
-        return frozenset()
+        return self.follows.jobs()
 
     def complete_at(self) -> float | None:
         """Return the monotonic time at which the last successful request was sent; ``None`` before the first."""
-        return self.followed.answered_at
-
-    def follow(self, pod: Pod) -> None:
-        """Request the state of this pod's job periodically from now on."""
-        self.followed.add(pod)
-
-    def unfollow(self, job: str) -> None:
-        """Stop requesting the state of this job, and remove the job from the view."""
-        self.followed.remove(job)
+        return self.follows.answered_at
 
     def subscribe(self, changed: Changed) -> None:
         """Call ``changed`` after each change: with the pod's UID, or with an empty string for the announcement."""
@@ -219,7 +191,7 @@ class PolledPool(abc.ABC):
         else:
             POOL_REQUESTS.labels(self.name, "ping", "ok").inc()
             self._failed_pings, self._problem = 0, ""
-            self.followed.answered(requested_at)
+            self.follows.answered(requested_at)
             self._announced = announcement, self._clock.monotonic()
         self._notify("")
         return self._failed_pings
@@ -227,7 +199,7 @@ class PolledPool(abc.ABC):
     def poll(self) -> int:
         """Request the states of the followed jobs once; return the number of failed polls in a row."""
         began = self._clock.monotonic()
-        due = self.followed.due(began)
+        due = self.follows.due(began)
         batches = [due[index : index + self._batch] for index in range(0, len(due), self._batch)]
         try:
             failed = at_once(THREADS, lambda index: self._poll_batch(batches[index]), range(len(batches)))
@@ -249,7 +221,7 @@ class PolledPool(abc.ABC):
                 raise
             return error
         POOL_REQUESTS.labels(self.name, "poll", "ok").inc()
-        self.followed.apply(statuses, requested_at)
+        self.follows.apply(statuses, requested_at)
         return None
 
     @contextlib.contextmanager

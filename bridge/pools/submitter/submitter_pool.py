@@ -51,7 +51,7 @@ class SubmitterPool:
     Messages of submitters with another folder are ignored, and they receive no requests.
     """
 
-    lists = refreshes = True
+    follows = None
     late = LATE
 
     def __init__(
@@ -63,6 +63,7 @@ class SubmitterPool:
         submit_timeout: float = SUBMIT_TIMEOUT,
     ) -> None:
         self.name = name
+        self.lists = self.folders = self.holds = self.refreshes = self
         self._owner = owner
         self._submit_timeout = submit_timeout
         self._client = connect(lambda: self.folder)
@@ -84,7 +85,7 @@ class SubmitterPool:
         """Id of the site's folder that holds the pool's jobs; empty before the first announcement."""
         return self._folder or ""
 
-    def folders(self) -> Mapping[str, tuple[Announce, float]]:
+    def announcements(self) -> Mapping[str, tuple[Announce, float]]:
         """Return the last announcement for each folder id, and the monotonic time at which it arrived."""
         with self._lock:
             return dict(self._folders)
@@ -120,11 +121,6 @@ class SubmitterPool:
         """Return the announced BuildConfig; ``None`` if it has not been received or is invalid."""
         announced = self._announced
         return self._configs.get(announced[0].digest) if announced else None
-
-    def statement(self, pod: Pod) -> str:
-        """Return nothing: the pool lists its jobs."""
-        del pod
-        return ""
 
     def prepare(self, pod: Pod) -> Pod:
         """Return the pod as the site gets it; raises ScriptError."""
@@ -242,12 +238,6 @@ class SubmitterPool:
             self._client.files(pod["metadata"]["uid"], Files(files=[], volumes=lists))
         if too_large is not None:
             raise too_large
-
-    def follow(self, pod: Pod) -> None:
-        """Do nothing: events and snapshots have all jobs."""
-
-    def unfollow(self, job: str) -> None:
-        """Do nothing."""
 
     def subscribe(self, changed: Changed) -> None:
         """Call ``changed`` after each change: with the pod's UID, or with an empty string for the announcement."""

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.real
 @pytest.fixture
 def place(kubernetes, monkeypatch):
     with started_place(kubernetes, monkeypatch) as made:
-        made.pool.lists = False
+        made.pool.is_listing = False
         yield made
 
 

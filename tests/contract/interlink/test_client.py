@@ -131,7 +131,7 @@ def test_a_faulty_answer_to_status_changes_nothing(plugin, fault):
     pods = [pod("a"), pod("b", name="other")]
     for each in pods:
         pool.submit(each, NO_OBJECTS)
-        pool.follow(each)
+        pool.follows.add(each)
     pool.poll()
     before = pool.jobs()
     plugin.fault = lambda method, path: fault if path == "/status" else None
@@ -149,7 +149,7 @@ def test_states_of_many_pods(plugin):
     pods = [pod(f"u{number}", name=f"p{number}") for number in range(250)]
     for each in pods:
         pool.submit(each, NO_OBJECTS)
-        pool.follow(each)
+        pool.follows.add(each)
     plugin.requests.clear()
     assert pool.poll() == 0
     assert plugin.paths() == [("GET", "/status")] * 3
@@ -165,7 +165,7 @@ def test_a_plugin_that_answers_for_one_pod_with_post_and_takes_lists(plugin):
     assert pool.ready().ok
     for each in pods:
         pool.submit(each, NO_OBJECTS)
-        pool.follow(each)
+        pool.follows.add(each)
     pool.poll()
     assert {job.phase for job in pool.jobs().values()} == {"running"}
     assert b"".join(pool.logs(pods[0], LogOptions(container="main"))) == b"hello\n"

@@ -51,7 +51,7 @@ def test_the_life_of_a_pod(pool: InterlinkPool, plugin: PluginProcess) -> None:
     announcement = pool.announced()
     assert announcement is not None
     assert announcement[0].capacity["cpu"]
-    pool.follow(pod)
+    pool.follows.add(pod)
     assert pool.status(pod) is None
     job_id = pool.submit(pod, OBJECTS).job_id
     assert pool.submit(pod, OBJECTS).job_id == job_id, "the plugin submits a pod once"
@@ -74,7 +74,7 @@ def test_the_life_of_a_pod(pool: InterlinkPool, plugin: PluginProcess) -> None:
 
 def test_a_running_job_is_cancelled(pool: InterlinkPool, plugin: PluginProcess) -> None:
     pod = make_pod("sleep 300", terminationGracePeriodSeconds=1)
-    pool.follow(pod)
+    pool.follows.add(pod)
     pool.submit(pod, Objects())
     eventually(lambda: phase_of(pool, pod) == "running", "running", 15)
     began = time.monotonic()
@@ -89,7 +89,7 @@ def test_states_of_many_pods_in_one_request(pool: InterlinkPool) -> None:
     pods = [make_pod("exit 0") for _ in range(5)]
     for pod in pods:
         pool.submit(pod, Objects())
-        pool.follow(pod)
+        pool.follows.add(pod)
     uids = {pod["metadata"]["uid"] for pod in pods}
 
     def ended() -> bool:

@@ -141,14 +141,14 @@ def test_a_job_runs_and_ends(site):
     body = site.jobs["nunet-1"].body
     assert (body["job_id"], body["peer_id"], body["jobparams"]) == ("u-1", "QmPeer3", ["x"])
     assert body["requiredCapability"]["resources"]["gpu"] == {"brand": "nvidia", "model": "rtx.3080", "vram": "10Gi"}
-    pool.follow(found)
+    pool.follows.add(found)
     pool.poll()
     running = pool.job("u-1")
     assert running.phase == "running"
     assert "at the latest" in running.message
     eventually(lambda: pool.poll() == 0 and pool.job("u-1").phase == "ended")
     assert pool.job("u-1").outcome == "Succeeded"
-    pool.unfollow("u-1")
+    pool.follows.remove("u-1")
     assert pool.jobs() == {}
 
 
@@ -161,7 +161,7 @@ def test_the_loops_of_the_pool_do_all_of_it(site):
     try:
         eventually(lambda: pool.ready().ok)
         found = pod(seconds="0.5", env=[{"name": dms.FAIL, "value": "1"}])
-        pool.follow(found)
+        pool.follows.add(found)
         submit(pool, found)
         eventually(lambda: pool.job("u-1").phase == "ended")
         assert pool.job("u-1").outcome == "Failed"
@@ -174,7 +174,7 @@ def test_the_loops_of_the_pool_do_all_of_it(site):
 def test_the_capacity_of_the_node_includes_its_own_jobs(site):
     pool = only(site)
     found = pod(cpu="4", gpus="1")
-    pool.follow(found)
+    pool.follows.add(found)
     submit(pool, found)
     for _ in range(2):  # before and after the list shows the job
         assert pool.announced()[0].capacity["cpu"] == "18"
@@ -184,7 +184,7 @@ def test_the_capacity_of_the_node_includes_its_own_jobs(site):
     assert pool.announced()[0].capacity[GPU] == "4"
     # another process, which did not submit the job
     other = only(site)
-    other.follow(pod(cpu="4", gpus="1", annotations=SUBMITTED))
+    other.follows.add(pod(cpu="4", gpus="1", annotations=SUBMITTED))
     other.poll()
     other.ping()
     assert other.announced()[0].capacity["cpu"] == "18"
@@ -279,7 +279,7 @@ def test_a_job_that_nobody_shows_is_not_known_and_not_absent(site):
     with pytest.raises(UnknownJobError) as caught:
         pool.status(found)
     assert "no-job=true" in caught.value.hint
-    pool.follow(found)
+    pool.follows.add(found)
     assert pool.poll() == 0  # the other jobs are asked for as before
     found["metadata"]["annotations"] = {"nunet.bridge.vk.io/no-job": "true"}
     assert pool.status(found) is None
@@ -287,7 +287,8 @@ def test_a_job_that_nobody_shows_is_not_known_and_not_absent(site):
     lost(pool, site, found)
     with pytest.raises(UnknownJobError):
         pool.status(found)
-    found["metadata"]["annotations"][names.JOB_INTENT] = f"{pool.name}/{pool.statement(found)}"  # as the hub writes it
+    annotations = found["metadata"]["annotations"]
+    annotations[names.JOB_INTENT] = f"{pool.name}/{annotations[pool.follows.statement]}"  # as the hub writes it
     with pytest.raises(UnknownJobError):
         only(site).status(found)  # another process, to which the same statement is not new
     found["metadata"]["annotations"] = {**found["metadata"]["annotations"], "nunet.bridge.vk.io/no-job": "again"}
@@ -351,7 +352,7 @@ def test_the_number_of_a_row_is_no_id_of_a_job(site):
 
 def test_a_peer_cannot_attach_a_pod_to_the_job_of_another_pod(site):
     pool, first = only(site), pod("u-2")
-    pool.follow(first)
+    pool.follows.add(first)
     assert submit(pool, first).job_id == "nunet-1"
     site.shows = False
     lost(pool, site, pod())
@@ -362,7 +363,7 @@ def test_a_peer_cannot_attach_a_pod_to_the_job_of_another_pod(site):
     got["services"] = []
     # another process, which has the id from the annotation
     other = only(site)
-    other.follow(pod("u-2", annotations=SUBMITTED))
+    other.follows.add(pod("u-2", annotations=SUBMITTED))
     rogue(site, ID="nunet-1")
     other._dms._peer_list = None
     with pytest.raises(UnknownJobError, match="the job of another pod"):
@@ -491,7 +492,7 @@ def test_logs_are_read_and_followed(site, monkeypatch):
     monkeypatch.setattr(dms_logs, "FOLLOW_PERIOD", 0.1)
     pool, found = only(site), pod(seconds="1.6")
     submit(pool, found)
-    pool.follow(found)
+    pool.follows.add(found)
     pool._dms._peer_list = None
     stop = threading.Event()
     poller = threading.Thread(target=lambda: [pool.poll() for _ in iter(lambda: stop.wait(0.1), True)])

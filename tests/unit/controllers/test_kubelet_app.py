@@ -198,6 +198,14 @@ def test_a_pool_that_is_not_known_yet_is_told(served: Served) -> None:
     assert served.get("/containerLogs/ns/a/main", "bob").status_code == 403
 
 
+def test_a_pool_without_logs_says_so(served: Served) -> None:
+    served.pools["one"].logs = None
+    answer = served.get("/containerLogs/ns/a/main")
+    assert (answer.status_code, answer.json["reason"]) == (501, "NotImplemented")
+    assert "kubectl logs is not possible for pods on pool one" in answer.json["message"]
+    assert served.get("/containerLogs/ns/a/main", "bob").status_code == 403
+
+
 def test_a_log_that_breaks_off_says_so(served: Served) -> None:
     served.pools["one"].write("uid-a", "main", b"begin\n")
     answer = served.client.open(

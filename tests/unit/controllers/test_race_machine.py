@@ -265,9 +265,11 @@ class Site(SiteWorld):
 class SitePool:
     """A pool as one hub sees it: its view of jobs, and requests over a network."""
 
-    lists, refreshes, late = True, False, 5.0
+    follows = folders = refreshes = logs = None
+    late = 5.0
 
     def __init__(self, site: Site) -> None:
+        self.lists = self.holds = self
         self.site, self.name, self.view, self.cursor = site, site.name, JobView(), len(site.messages)
         self.network: Network = "works"
 
@@ -276,9 +278,6 @@ class SitePool:
 
     def allows_race(self) -> bool:
         return True
-
-    def statement(self, pod: Any) -> str:
-        return ""
 
     def prepare(self, pod: Any) -> Any:
         return pod
@@ -311,14 +310,7 @@ class SitePool:
     def status(self, pod: Any) -> JobStatus | None:
         return self._known(lambda: self.site.answers.status(OWNER, UID).status)
 
-    def current_files(self, pod: Any, objects: Objects) -> Any: ...
-    def refresh(self, pod: Any, files: Any, volumes: Any) -> None: ...
-    def folders(self) -> Any: ...
-    def choose(self, folder: str) -> None: ...
     def announced(self) -> Any: ...
-    def logs(self, pod: Any, options: Any) -> Any: ...
-    def follow(self, pod: Any) -> None: ...
-    def unfollow(self, job: str) -> None: ...
     def subscribe(self, changed: Any) -> None: ...
     def missing(self) -> frozenset[str]: ...  # type: ignore[empty-body]
     def complete_at(self) -> float | None: ...

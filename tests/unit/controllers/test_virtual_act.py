@@ -407,7 +407,7 @@ def test_a_status_that_the_api_server_refuses_is_noted(world):
 
 # --- a pool that cannot list its jobs ---------------------------------------------------------------------------------
 def test_the_intent_is_on_the_pod_before_the_request_is_sent(world):
-    world.pool.lists = False
+    world.pool.is_listing = False
     world.pool.problem = SiteUnknownOutcomeError("no answer")
     with pytest.raises(SiteUnknownOutcomeError):
         world.act(virtual_pod_actions.Submit(pod()))
@@ -417,14 +417,14 @@ def test_the_intent_is_on_the_pod_before_the_request_is_sent(world):
 
 
 def test_nothing_is_sent_if_the_intent_cannot_be_written(world):
-    world.pool.lists = False
+    world.pool.is_listing = False
     world.kube.refusal = KubeInvalidError("no new finalizers can be added if the object is being deleted", status=422)
     world.act(virtual_pod_actions.Submit(pod()))
     assert world.pool.asked == []
 
 
 def test_an_intent_is_written_once(world):
-    world.pool.lists = False
+    world.pool.is_listing = False
     the_pod = pod()
     the_pod["metadata"]["annotations"] = {names.JOB_INTENT: "site"}
     world.act(virtual_pod_actions.Submit(the_pod))
@@ -437,10 +437,12 @@ def test_an_intent_is_written_once(world):
     [(SiteDownError("no peer"), ["site/true", "site"]), (SiteUnknownOutcomeError("no answer"), ["site/true"])],
 )
 def test_a_statement_of_the_user_counts_again_if_nothing_was_sent(world, problem, intents):
-    world.pool.lists, world.pool.problem = False, problem
-    world.pool.statement = lambda _: "true"
+    world.pool.is_listing, world.pool.problem = False, problem
+    world.pool.statement = "example.org/no-job"
+    stated = pod()
+    stated["metadata"]["annotations"] = {"example.org/no-job": "true"}
     with pytest.raises(type(problem)):
-        world.act(virtual_pod_actions.Submit(pod()))
+        world.act(virtual_pod_actions.Submit(stated))
     assert [body["metadata"]["annotations"][names.JOB_INTENT] for body in world.patches()] == intents
 
 

@@ -240,7 +240,7 @@ def test_a_namespace_that_takes_its_consent_back_keeps_the_new_secret(site):
 
 
 def test_a_pool_that_cannot_replace_files_costs_nothing(site):
-    site.pool.refreshes = False
+    site.pool.refreshes = None
     site.submit(CONF, c={"a": "1"})
     assert (site.entry.files, site.entry.refresh_at) == (None, None)
     site.entry = Entry(refresh_at=0.0)

@@ -81,7 +81,7 @@ def test_what_another_folder_says_is_not_believed() -> None:
     assert set(sites.pool.jobs()) == {"uid-1"}
     sites.announce("f2")
     assert sites.pool.announced()[0].folder == "f1"
-    submitters = {folder: announce.submitter for folder, (announce, _) in sites.pool.folders().items()}
+    submitters = {folder: announce.submitter for folder, (announce, _) in sites.pool.announcements().items()}
     assert submitters == {"f1": "host-f1", "f2": "host-f2"}
     ended = job("uid-1", "ended")
     event = Event(pool="alpha", submitter="host-f2", folder="f2", sequence=1, status=ended)

@@ -82,7 +82,7 @@ def site(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 def follow(site: Site, *jobs: str) -> None:
     for job in jobs:
-        site.follow(pod(job))
+        site.follows.add(pod(job))
 
 
 def test_a_poll_asks_for_the_followed_pods_in_batches(site):
@@ -147,7 +147,7 @@ def test_an_answer_to_an_earlier_request_does_not_remove_a_job_that_was_just_sub
 
     def submitted() -> None:
         clock.advance(1)
-        site.followed.record(state("a", "queued"), clock.monotonic())
+        site.follows.record(state("a", "queued"), clock.monotonic())
 
     site.during = submitted
     site.poll()
@@ -155,8 +155,8 @@ def test_an_answer_to_an_earlier_request_does_not_remove_a_job_that_was_just_sub
 
 
 def test_an_end_is_final(site, clock):
-    site.followed.record(state("a", "ended", outcome="Failed"), 1.0)
-    site.followed.record(state("a", "running"), 2.0)
+    site.follows.record(state("a", "ended", outcome="Failed"), 1.0)
+    site.follows.record(state("a", "running"), 2.0)
     assert site.job("a").phase == "ended"
 
 
@@ -180,8 +180,8 @@ def test_an_error_of_status_is_retryable_so_that_it_fails_no_pod(site, error):
 def test_a_request_about_a_job_without_a_pod_uses_the_followed_pod(site):
     follow(site, "a")
     identity = {"metadata": {"namespace": "jobs", "name": "pod-a", "uid": "a"}}
-    assert "spec" in site.followed.whole(identity)
-    assert site.followed.whole({"metadata": {"uid": "b"}}) == {"metadata": {"uid": "b"}}
+    assert "spec" in site.follows.whole(identity)
+    assert site.follows.whole({"metadata": {"uid": "b"}}) == {"metadata": {"uid": "b"}}
 
 
 def test_a_site_that_is_down_gets_one_request_per_poll(site):
@@ -214,7 +214,7 @@ def test_an_unfollowed_job_leaves_the_view(site):
     follow(site, "a")
     site.jobs_there = {"a": state("a")}
     site.poll()
-    site.unfollow("a")
+    site.follows.remove("a")
     assert site.jobs() == {}
     site.poll()
     assert len(site.requests) == 1
@@ -256,7 +256,7 @@ def test_a_site_that_never_answered_is_announced_with_its_problem(site):
 def test_the_source_names_the_pool_of_a_change(site):
     source, heard = PolledPools([site]), []
     source.subscribe(lambda name, job: heard.append((name, job)))
-    site.followed.record(state("a"), 1.0)
+    site.follows.record(state("a"), 1.0)
     source.remove("far")
     assert source.pools() == {"far": site}
     assert heard == [("far", "a")]

@@ -213,6 +213,13 @@ def test_a_log(api, pool, method):
     assert (uid, options.container, options.tail, options.follow, options.timestamps) == (UID, "main", 5, True, True)
 
 
+def test_a_pool_without_logs_says_so(api, pool):
+    api.create(body("create_hop_b"))
+    pool.logs = None
+    answer = api.call("GET", "/getLogs", body("logs"))
+    assert answer.status_code == 501 and "has no logs" in answer.text
+
+
 def test_a_log_of_another_pod_with_this_uid_is_not_shown(api, pool):
     api.create(body("create_hop_b"))
     for wrong in ({"Namespace": "other"}, {"PodName": "other"}):

@@ -100,7 +100,7 @@ def test_deleted_pods_leave_the_view_and_the_capacity_when_their_jobs_have_ended
     dms.end_cancelled()
     pool.poll()
     pods.forget_ended()
-    assert (pool.jobs(), pool.followed.pods(), pool._ids) == ({}, [], {})
+    assert (pool.jobs(), pool.follows.pods(), pool._ids) == ({}, [], {})
     time.sleep(0.1)  # the list of peers is not newer
     assert capacity(pool) == "18"
 
@@ -111,7 +111,7 @@ def test_a_deleted_pod_that_the_dms_no_longer_knows_is_forgotten(dms, pool, pods
     dms.jobs.clear()
     pool.poll()
     pods.forget_ended()
-    assert (pool.jobs(), pool.followed.pods()) == ({}, [])
+    assert (pool.jobs(), pool.follows.pods()) == ({}, [])
 
 
 def test_a_pod_that_was_refused_can_be_deleted(dms, pods):

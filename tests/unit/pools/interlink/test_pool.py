@@ -176,7 +176,7 @@ def test_the_automatic_token_is_sent_only_if_the_configuration_says_so(make):
 # --- cancellation -----------------------------------------------------------------------------------------------------
 def test_a_running_job_is_deleted_with_its_grace_period(make, plugin):
     pool = make()
-    pool.follow(pod("a"))
+    pool.follows.add(pod("a"))
     plugin.jobs["a"] = running = state("a")
     pool.status(pod("a"))
     assert pool.cancel(pod_of(running), 7.9) is None
