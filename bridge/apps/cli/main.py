@@ -122,7 +122,7 @@ def _getter(kind: str, help_text: str, *examples: str) -> None:
     @get.command(kind, help=help_text, epilog=epilog)
     @click.argument("names", nargs=-1, type=ObjectName(), metavar="[NAME]...", shell_complete=completing.names(word))
     @connection_options
-    @completing.namespace_option("Default: the kubeconfig's, else default.")
+    @completing.namespace_option("Default: all." if kind == "jobs" else "Default: the kubeconfig's, else default.")
     @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
     @click.option("-l", "--selector", default="", help="Label selector; jobs of Slurm have no labels.")
     @click.option("--sort-by", metavar="COLUMN", help="Sort by a column; -COLUMN: the largest first.")
@@ -163,9 +163,8 @@ _getter(
     """List the Slurm jobs of this cluster with their pods. The column PROBLEM shows inconsistencies: a job without a
     pod, a pod without its job, different nodes, or an end on one side only.
 
-    Without -n, the jobs of all namespaces of this cluster are listed. Ended jobs without a problem are omitted; --all
-    lists them while Slurm does. Investigate only problems that last longer than a minute: a pod and its job are not
-    read at the same moment.""",
+    Ended jobs without a problem are omitted; --all lists them while Slurm does. Investigate only problems that last
+    longer than a minute: a pod and its job are not read at the same moment.""",
     " -n training",
     " -o wide",
     " --all -o json",
