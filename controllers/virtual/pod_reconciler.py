@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from bridge.clock import Clock
 from bridge.core import isolation
+from bridge.core.job_lifecycle import NEW, Event
 from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError, LostLeadershipError
 from bridge.kube.work_queue import WorkQueue
@@ -203,7 +204,7 @@ class PodReconciler:
         if entry.is_settled(pod, job):
             return
         if job is not None:
-            entry.listed()
+            entry.listed(job, self._clock.monotonic())
             record.note(uid, entry)
             if pod is not None:
                 self._actor.tell_occurrences(pod, job, entry)
@@ -251,7 +252,8 @@ class PodReconciler:
         ):
             # an earlier process may have sent the request a moment ago
             late_seconds = pool.late if pool is not None else LATE
-            entry.sent(self._clock.monotonic() + self._submit_timeout + late_seconds)
+            until = self._clock.monotonic() + self._submit_timeout + late_seconds
+            entry.lifecycle = NEW.after(Event.SEND).unanswered(until)
         return entry
 
     def _submit_to_pool(self, uid: str, record: PoolState, action: virtual_pod_actions.Action, entry: Entry) -> None:

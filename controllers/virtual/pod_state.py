@@ -6,37 +6,19 @@ on the API server again. All times are monotonic seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.errors import BridgeError, SiteUnknownOutcomeError
+from bridge.core.job_lifecycle import NEW, Event, Lifecycle
 from bridge.protocol.model.jobs import JobStatus, Occurrence
 
 Pod = Mapping[str, Any]
 ObjectKey = tuple[str, str, str]
 """Plural name of the kind, namespace and name of an object."""
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """The site has answered at ``at`` with the state of the job."""
-
-    job: JobStatus
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """The site has answered ``count`` times in a row that it does not know the job, the last time at ``at``."""
-
-    count: int
-    at: float
-
-
-Answer = Known | Absent | None
-"""The last answer of the site about the job. ``None``: no answer since the view has listed the job."""
+LOOK_AGAIN = 5.0
+"""Seconds between the two answers that make a job lost."""
+_EVENTS = {"queued": Event.QUEUED, "unknown": Event.QUEUED, "running": Event.STARTED, "ended": Event.ENDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +63,9 @@ class Entry:
     not_before: float = 0.0
     failures: int = 0
     """The back-off: no request to the site before this time; number of consecutive failures."""
-    sent_until: float | None = None
-    """Time until which a submit request with an unknown outcome may still be carried out; ``None``: there is none."""
-    answer: Answer = None
+    lifecycle: Lifecycle = NEW
+    answer: JobStatus | None = None
+    """The job in the last answer of the site; ``None``: it had none, or the view has listed the job since."""
     cancellation: Cancellation | None = None
     deletion: Deletion | None = None
     written_at: float = 0.0
@@ -123,42 +105,23 @@ class Entry:
     claimed: str = ""
     """The ticket in the grant that the API server has accepted."""
 
-    @property
-    def absences(self) -> int:
-        """Number of consecutive answers that the site does not know the job."""
-        return self.answer.count if isinstance(self.answer, Absent) else 0
-
-    @property
-    def is_absent(self) -> bool:
-        """Whether the site has answered that it does not know the job, after any request can still be carried out."""
-        return isinstance(self.answer, Absent) and (self.sent_until is None or self.answer.at > self.sent_until)
-
     def see(self, pod: Pod | None, now: float) -> None:
         """Record the time at which a deletion is first seen."""
         timestamp = pod["metadata"].get("deletionTimestamp") if pod is not None else None
         if timestamp and (self.deletion is None or self.deletion.timestamp != timestamp):
             self.deletion = Deletion(timestamp, now)
 
-    def sent(self, until: float) -> None:
-        """Record a submit request with an unknown outcome. Earlier answers that the site has no job do not count."""
-        self.sent_until = until
-        if isinstance(self.answer, Absent):
-            self.answer = None
-
-    @contextmanager
-    def sending(self, now: Callable[[], float], wait: float) -> Iterator[None]:
-        """Record a submit request that fails with an unknown outcome. It may arrive for ``wait`` seconds."""
-        try:
-            yield
-        except Exception as error:
-            # a defect may come after the request was sent
-            if isinstance(error, SiteUnknownOutcomeError) or not isinstance(error, BridgeError):
-                self.sent(now() + wait)
-            raise
-
-    def answered(self, job: JobStatus | None, now: float) -> None:
+    def answered(self, job: JobStatus | None, requested_at: float, now: float) -> None:
         """Record an answer of the site; ``None``: it does not know the job."""
-        self.answer = Known(job, now) if job is not None else Absent(self.absences + 1, now)
+        self.answer, lifecycle = job, self.lifecycle
+        self.lifecycle = (
+            lifecycle.denied(requested_at, LOOK_AGAIN) if job is None else lifecycle.shown(_EVENTS[job.phase], now)
+        )
+
+    def listed(self, job: JobStatus, now: float) -> None:
+        """Record that the view lists the job, which makes answers obsolete."""
+        self.answered(job, now, now)
+        self.answer = None
 
     def new_occurrences(self, job: JobStatus, since: float) -> list[tuple[str, Occurrence]]:
         """Return the occurrences that are no Events yet, with their containers.
@@ -188,10 +151,6 @@ class Entry:
         # otherwise the reconciler skips the decision: neither the pod nor its job has changed
         self.settled = None
         return True
-
-    def listed(self) -> None:
-        """Record that the view lists the job, which makes answers obsolete."""
-        self.sent_until = self.answer = None
 
     def is_settled(self, pod: Pod | None, job: JobStatus | None) -> bool:
         """Whether the last decision for this pod and this job was to do nothing."""

@@ -63,7 +63,7 @@ class PoolState:
         absent_uids = pods_with_jobs.keys() - jobs.keys()
         with self._lock:
             doubted = [entry for uid in absent_uids & self.doubted if (entry := self.entries.get(uid)) is not None]
-        if not any(entry.absences >= 2 for entry in doubted):
+        if not any(entry.lifecycle.is_lost for entry in doubted):
             # an event of the site may be late: without a certain case, a job that the view lacks may just be new
             absent_uids = set()
         return len(pods_with_jobs), {
@@ -83,7 +83,7 @@ class PoolState:
     def note(self, uid: str, entry: Entry) -> None:
         """Update ``doubted`` after a change of the entry."""
         with self._lock:
-            (self.doubted.add if entry.absences >= 2 else self.doubted.discard)(uid)
+            (self.doubted.add if entry.lifecycle.is_lost else self.doubted.discard)(uid)
 
     def forget(self, uid: str) -> None:
         """Discard what is remembered of a pod."""

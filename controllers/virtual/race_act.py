@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from bridge.clock import Clock
+from bridge.core import job_lifecycle
 from bridge.errors import (
     KubeConflictError,
     KubeNotFoundError,
@@ -70,7 +71,7 @@ class RaceActor:
             objects, refresh_in = self._reader.read(prepared_pod, pool.name)
             self._check_leadership()
             sent_at = self._clock.time()
-            with entry.sending(self._clock.monotonic, self._submit_timeout + pool.late):
+            with job_lifecycle.sending(entry, lambda: self._clock.monotonic() + self._submit_timeout + pool.late):
                 # after a kill, the next snapshot of the site lists the job by the UID of the pod
                 answer = holds.offer(prepared_pod, objects, self._wait)
         except (ScriptError, MissingReferenceError, SiteError) as error:
@@ -79,7 +80,7 @@ class RaceActor:
             self._refused(pod, pool, entry, error.reason, error.with_hint)
             return
         now = self._clock.monotonic()
-        entry.answered(answer, now)
+        entry.answered(answer, now, now)
         entry.offers, entry.offered_at = entry.offers + 1, now
         self._volumes.submitted(prepared_pod, pool, objects, entry, answer, sent_at, refresh_in)
         RACE_PLACES.labels(pool.name, "offered").inc()
@@ -156,8 +157,9 @@ class RaceActor:
         if pool.holds is None:
             return
         self._check_leadership()
+        requested_at = self._clock.monotonic()
         job, now = pool.holds.withdraw(pod), self._clock.monotonic()
-        entry.answered(job, now)
+        entry.answered(job, requested_at, now)
         entry.cancellation = Cancellation("", now)
 
     def grant(self, action: race_decide.Grant, pool: Pool, entry: Entry) -> None:
@@ -166,4 +168,4 @@ class RaceActor:
             return
         self._check_leadership()
         entry.granted_at = self._clock.monotonic()
-        entry.answered(pool.holds.grant(action.pod, action.ticket), self._clock.monotonic())
+        entry.answered(pool.holds.grant(action.pod, action.ticket), entry.granted_at, self._clock.monotonic())

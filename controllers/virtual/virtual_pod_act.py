@@ -10,7 +10,7 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import Clock, rfc3339
-from bridge.core import isolation
+from bridge.core import isolation, job_lifecycle
 from bridge.core.backoff import Backoff
 from bridge.errors import (
     BridgeError,
@@ -126,7 +126,8 @@ class PodActor:
             case virtual_pod_actions.Submit() if pool is not None:
                 self._submit(action.pod, pool, entry, cache)
             case virtual_pod_actions.Look() if pool is not None:
-                entry.answered(pool.status(action.pod), self._clock.monotonic())
+                requested_at = self._clock.monotonic()
+                entry.answered(pool.status(action.pod), requested_at, self._clock.monotonic())
             case virtual_pod_actions.Cancel() if pool is not None:
                 self._cancel(action, pool, entry)
             case virtual_pod_actions.Forget() if pool is not None:
@@ -185,7 +186,6 @@ class PodActor:
         if answer.unused:
             self._fail(pod, cache, "BridgeRejected", "NoGrant", "the site does not replace the job that had no grant")
             return
-        entry.answered(answer, self._clock.monotonic())
         if prepared_pod is not pod:
             entry.note = "; without its service account token: the site does not say how to reach the API server"
         self._volumes.submitted(prepared_pod, pool, objects, entry, answer, sent_at, refresh_in)
@@ -194,9 +194,12 @@ class PodActor:
     def _send(self, pod: Pod, objects: Objects, pool: Pool, entry: Entry) -> JobStatus:
         # here: the lease may be lost while objects are read, and a site checks no lease
         self._check_leadership()
-        with entry.sending(self._clock.monotonic, self._submit_timeout + pool.late):
+        with job_lifecycle.sending(entry, lambda: self._clock.monotonic() + self._submit_timeout + pool.late):
             # a kill after it: the next leader finds the job in a snapshot of the site, or the intent on the pod
-            return pool.submit(pod, objects)
+            answer = pool.submit(pod, objects)
+        now = self._clock.monotonic()
+        entry.answered(answer, now, now)
+        return answer
 
     def _record_intent(self, pod: Pod, pool: str, stated: str, cache: Cache) -> bool:
         """Write to the pod that it may have been submitted; return whether the API server accepted it."""
@@ -218,8 +221,9 @@ class PodActor:
     def _cancel(self, action: virtual_pod_actions.Cancel, pool: Pool, entry: Entry) -> None:
         pod = action.pod
         self._check_leadership()
+        requested_at = self._clock.monotonic()
         job, now = pool.cancel(pod, action.grace), self._clock.monotonic()
-        entry.answered(job, now)
+        entry.answered(job, requested_at, now)
         # after the answer: a request without one is repeated after the back-off, not after CANCEL_AGAIN
         entry.cancellation = Cancellation(pod["metadata"].get("deletionTimestamp") or "", now)
         if job is not None:

@@ -8,12 +8,13 @@ silence of a site ends no pod.
 from __future__ import annotations
 
 from bridge import job_ends, names
+from bridge.core.job_lifecycle import State
 from bridge.protocol.model import pod_status as statuses
 from bridge.protocol.model.jobs import JobStatus
 from bridge.script import sizing, volume_files
 from bridge.workload import pods
 from controllers.virtual import race_decide, status_patch, synthetic_status
-from controllers.virtual.pod_state import Absent, Known, Pod
+from controllers.virtual.pod_state import LOOK_AGAIN, Pod
 from controllers.virtual.pod_view import PodView
 from controllers.virtual.virtual_pod_actions import (
     Action,
@@ -32,8 +33,6 @@ from controllers.virtual.virtual_pod_actions import (
 
 CANCEL_AGAIN = 10.0
 """Seconds after which a cancellation request is repeated if the job has not ended."""
-LOOK_AGAIN = 5.0
-"""Seconds between the two answers that make a job lost."""
 BRAKED_AGAIN = 1.0
 """Seconds until the next decision for a pod with a lost job that the brake holds."""
 QUEUE_NEWS = 15.0
@@ -77,8 +76,8 @@ def _decide(view: PodView) -> Action | None:
 
 def _answer(view: PodView) -> JobStatus | None:
     """Return the last answer of the site, unless a later snapshot lacks the job."""
-    answer, complete = view.entry.answer, view.pool.complete_at
-    return answer.job if isinstance(answer, Known) and (complete is None or complete < answer.at) else None
+    entry, complete = view.entry, view.pool.complete_at
+    return entry.answer if complete is None or complete < entry.lifecycle.answered_at else None
 
 
 def remote_job(pod: Pod) -> str:
@@ -141,8 +140,8 @@ def _deleted(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
     request = view.entry.cancellation
     # a request from before this deletion had another grace period
     if request is not None and request.deletion == metadata["deletionTimestamp"] and _just_cancelled(view):
-        if job is None and not view.pool.lists and not view.entry.absences:
-            return Look(pod)  # the site may have deleted the job when it ended
+        if job is None and isinstance(look := _look(view, pod), Look):
+            return look  # the site may have deleted the job when it ended
         write = _write(view, pod, job) if job is not None else None
         return write or Wait(request.at + CANCEL_AGAIN - view.now)
     return Cancel(pod, _grace(view, pod))
@@ -150,13 +149,10 @@ def _deleted(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
 
 def _holds_nothing(view: PodView, pod: Pod, job: JobStatus | None) -> bool:
     """Whether the site certainly has no job of the pod: it has said so, or no request was sent."""
-    entry, pool = view.entry, view.pool
-    if job is not None or (entry.sent_until is not None and view.now <= entry.sent_until):
-        return False
-    if entry.absences:
-        # a pool without a list may carry out a late request: only an answer after sent_until counts
-        return pool.lists or entry.is_absent
-    never_sent = entry.sent_until is None and not remote_job(pod)
+    pool, lifecycle = view.pool, view.entry.lifecycle
+    if job is not None or lifecycle.is_absent:
+        return job is None
+    never_sent = lifecycle.state is State.WANTED and not remote_job(pod)
     if not pool.lists:
         return never_sent and not pods.has_intent(pod)
     # a snapshot requested after this process became the leader has all jobs that former leaders have submitted
@@ -235,30 +231,25 @@ def _write(view: PodView, pod: Pod, job: JobStatus) -> Action | None:
 
 def _missing(view: PodView, pod: Pod) -> Action | None:
     """Decide for a pod whose job the view lacks. It is lost if the site has said twice that it does not know it."""
-    answer = view.entry.answer
     # before the first snapshot, a job that is not in the view is not missing
     if view.pool.complete_at is None:
         return None
-    if view.entry.absences >= 2 and not view.may_fail:
+    if not view.entry.lifecycle.is_lost:
+        return _look(view, pod)
+    if not view.may_fail:
         return Mark(pod, missing=True) if view.held and not pods.is_marked_missing(pod) else Wait(BRAKED_AGAIN)
-    if view.entry.absences >= 2:
-        text = LOST_TEXT.format(pool=view.pool.name, job=remote_job(pod).partition("/")[2])
-        return Fail(pod, LOST, text, unknown=view.pool.lists)
-    if isinstance(answer, Absent) and view.now - answer.at < LOOK_AGAIN:
-        return Wait(LOOK_AGAIN)
-    return Look(pod)
+    text = LOST_TEXT.format(pool=view.pool.name, job=remote_job(pod).partition("/")[2])
+    return Fail(pod, LOST, text, unknown=view.pool.lists)
 
 
 def _unsubmitted(view: PodView, pod: Pod) -> Action | None:
-    entry, pool = view.entry, view.pool
+    pool = view.pool
     # without a snapshot, a former leader may have submitted the pod
     if pool.complete_at is None or not pool.ready or not pool.synced:
         return None
-    if entry.sent_until is not None:  # an earlier request may still be carried out
-        if not entry.absences:
-            return Look(pod)
-        if view.now <= entry.sent_until:
-            return Wait(entry.sent_until - view.now)
-        if not pool.lists and not entry.is_absent:
-            return Look(pod)
-    return Submit(pod)
+    return Submit(pod) if view.entry.lifecycle.may_submit else _look(view, pod)
+
+
+def _look(view: PodView, pod: Pod) -> Look | Wait:
+    seconds = view.entry.lifecycle.look_at(LOOK_AGAIN) - view.now
+    return Wait(seconds) if seconds > 0 else Look(pod)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from bridge.clock import Clock
+from bridge.core.job_lifecycle import NEVER
 from bridge.errors import SiteError
 from bridge.kube.events import EventRecorder
 from bridge.kube.rate_limit import TokenBucket
@@ -81,7 +82,7 @@ class VolumeActor:
             return
         existed = answer.submitted_at is not None and answer.submitted_at < sent_at - SKEW
         # the script of an earlier request may have won, with the files of that time
-        if existed or entry.sent_until is not None:
+        if existed or entry.lifecycle.until > NEVER:
             entry.refresh_at = unknown_until(pod, now)
             return
         current = pool.refreshes.current_files(pod, objects)

@@ -9,6 +9,7 @@ import pytest
 
 from bridge import names
 from bridge.config.hub import Config
+from bridge.core.job_lifecycle import Lifecycle, State
 from bridge.errors import (
     KubeUnavailableError,
     SiteRefusedError,
@@ -18,7 +19,7 @@ from bridge.protocol.model.jobs import GRANTED, JobStatus
 from bridge.script.buildconfig import BuildConfig
 from bridge.workload import places
 from controllers.virtual import race_decide, virtual_pod_decide
-from controllers.virtual.pod_state import Absent, Cancellation, Entry
+from controllers.virtual.pod_state import Cancellation, Entry
 from controllers.virtual.pod_view import PodView, PoolView
 from controllers.virtual.prune_nodes import prune
 from controllers.virtual.race_decide import Claim, Grant, Offer, Racers, Withdraw
@@ -64,9 +65,9 @@ def test_a_place_is_offered_once():
 
 
 def test_an_offer_without_an_answer_is_looked_up_first():
-    entry = Entry(sent_until=NOW + 20)
+    entry = Entry(lifecycle=Lifecycle(State.UNKNOWN, until=NOW + 20))
     assert look(racer=pod(), entry=entry) == Look(pod())
-    entry.answer = Absent(1, NOW)
+    entry.answered(None, NOW, NOW)
     assert look(racer=pod(), entry=entry) == Wait(20)
 
 
@@ -222,7 +223,7 @@ def world() -> World:
 def test_an_offer_submits_a_script_that_waits(world):
     world.act(Offer(pod()))
     assert world.told == ["BridgePlace"]
-    assert (world.entry.offers, world.entry.answer.job.phase) == (1, "queued")
+    assert (world.entry.offers, world.entry.answer.phase) == (1, "queued")
 
 
 def test_a_site_that_refuses_keeps_the_pod_alive_and_is_asked_later(world):
@@ -241,7 +242,7 @@ def test_an_offer_without_an_answer_is_remembered(world):
     world.pool.swallow = True
     with pytest.raises(SiteUnknownOutcomeError):
         world.act(Offer(pod()))
-    assert world.entry.sent_until == NOW + 35
+    assert world.entry.lifecycle == Lifecycle(State.UNKNOWN, until=NOW + 35)
 
 
 def test_a_claim_is_one_binding(world):

@@ -395,7 +395,7 @@ class Hub:
             return
         entry.see(bound, now)
         if job is not None:
-            entry.listed()
+            entry.listed(job, now)
         view = PoolView(name, True, pool.view.complete_at, True, self.since, "10.0.0.1")
         action = virtual_pod_decide.decide(PodView(bound, job, entry, view, now, now, racer=racer))
         if action is None or isinstance(action, virtual_pod_actions.Wait):

@@ -7,6 +7,7 @@ import pytest
 
 from bridge import names
 from bridge.config.hub import Config
+from bridge.core.job_lifecycle import NEW, Lifecycle, State
 from bridge.errors import (
     KubeForbiddenError,
     KubeInvalidError,
@@ -113,7 +114,7 @@ RUNNING = builders.job_status(phase="running", job_id="7")
 def test_a_submit_asks_for_what_the_pod_asks_for(world):
     world.act(virtual_pod_actions.Submit(pod(main={"resources": {"limits": {"cpu": "2"}}})))
     assert world.pool.submits["u1"].cpus == 2
-    assert world.entry.answer.job.phase == "queued"
+    assert world.entry.answer.phase == "queued"
     assert world.kube.writes == [], "the pod is written by the decision that follows"
 
 
@@ -121,7 +122,7 @@ def test_an_unknown_outcome_is_remembered_until_the_request_is_surely_dead(world
     world.pool.swallow = True
     with pytest.raises(SiteUnknownOutcomeError):
         world.act(virtual_pod_actions.Submit(pod()))
-    assert world.entry.sent_until == world.clock.now + 35
+    assert world.entry.lifecycle == Lifecycle(State.UNKNOWN, until=world.clock.now + 35)
     assert world.entry.not_before > world.clock.now
 
 
@@ -132,7 +133,7 @@ def test_a_site_that_is_down_is_asked_again_later_and_said_once(world):
         with pytest.raises(SiteDownError):
             world.act(virtual_pod_actions.Submit(pod()))
         pauses.append(world.entry.not_before - world.clock.now)
-    assert world.entry.sent_until is None
+    assert world.entry.lifecycle == NEW
     assert pauses[0] <= 1
     assert 20 < pauses[-1] <= 30
     assert len(world.events.told) == 1
@@ -219,7 +220,7 @@ def test_a_cancel_is_remembered_by_the_deletion_that_it_is_for(world):
     the_pod["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:30Z"
     world.act(virtual_pod_actions.Cancel(the_pod, 30))
     assert world.entry.cancellation == Cancellation("2027-01-15T08:00:30Z", world.clock.now)
-    assert world.entry.absences == 1, "the site holds nothing of it"
+    assert world.entry.lifecycle.is_absent, "the site holds nothing of it"
 
 
 @pytest.mark.parametrize("uid", ["u1", "other", None])
@@ -388,14 +389,14 @@ def test_a_defect_for_one_pod_is_an_error_of_this_pod(world, monkeypatch, isolat
     assert "secret" not in str(caught.value)
     assert world.entry.not_before > world.clock.now
     assert world.events.told[-1][0] == "BridgeWaiting"
-    assert world.entry.sent_until is None
+    assert world.entry.lifecycle == NEW
 
 
 def test_a_defect_after_a_request_was_sent_leaves_its_outcome_unknown(world, monkeypatch, isolates):
     monkeypatch.setattr(world.pool, "submit", lambda *_: {}["answer"])
     with pytest.raises(UnexpectedError):
         world.act(virtual_pod_actions.Submit(pod()))
-    assert world.entry.sent_until == world.clock.now + 35
+    assert world.entry.lifecycle == Lifecycle(State.UNKNOWN, until=world.clock.now + 35)
 
 
 def test_a_status_that_the_api_server_refuses_is_noted(world):
@@ -413,7 +414,7 @@ def test_the_intent_is_on_the_pod_before_the_request_is_sent(world):
         world.act(virtual_pod_actions.Submit(pod()))
     metadata = world.patches()[0]["metadata"]
     assert metadata == {"uid": "u1", "annotations": {names.JOB_INTENT: "site"}, "finalizers": [names.POOL_FINALIZER]}
-    assert world.entry.sent_until == world.clock.now + 30 + 5
+    assert world.entry.lifecycle == Lifecycle(State.UNKNOWN, until=world.clock.now + 30 + 5)
 
 
 def test_nothing_is_sent_if_the_intent_cannot_be_written(world):

@@ -6,9 +6,10 @@ import pytest
 
 from bridge import names
 from bridge.clock import rfc3339
+from bridge.core.job_lifecycle import NEVER, Lifecycle, State
 from bridge.protocol.model.jobs import ContainerState, Termination
 from controllers.virtual import virtual_pod_decide
-from controllers.virtual.pod_state import Absent, Cancellation, Entry, Known, SentFiles
+from controllers.virtual.pod_state import Cancellation, Entry, SentFiles
 from controllers.virtual.pod_view import PodView, PoolView
 from controllers.virtual.virtual_pod_actions import (
     Cancel,
@@ -61,6 +62,14 @@ def look(the_pod, the_job=None, entry=None, the_pool=None, now=NOW):
     )
 
 
+def unknown(until, looked_at=NEVER):
+    return Lifecycle(State.UNKNOWN, until=until, answered_at=looked_at)
+
+
+def absent(at, state=State.ABSENT, until=NEVER):
+    return Lifecycle(state, until=until, answered_at=at, absent_since=at)
+
+
 def written(the_pod, the_job):
     """The pod after what was decided for it was written."""
     action = look(the_pod, the_job)
@@ -92,11 +101,13 @@ def test_what_is_over_is_not_submitted(the_pod):
 
 
 def test_an_unknown_outcome_is_looked_up_before_anything_else():
-    the_pod, entry = pod(taken=False), Entry(sent_until=NOW + 20)
+    the_pod, entry = pod(taken=False), Entry(lifecycle=unknown(NOW + 20))
     assert look(the_pod, entry=entry) == Look(the_pod)
-    entry.answer = Absent(1, 0.0)  # but the request may still be on its way
+    entry.answered(None, 0.0, 0.0)  # but the request may still be on its way
     assert look(the_pod, entry=entry) == Wait(20)
-    assert look(the_pod, entry=entry, now=NOW + 21) == Submit(the_pod)
+    assert look(the_pod, entry=entry, now=NOW + 21) == Look(the_pod), "the answer is older than that"
+    entry.answered(None, NOW + 21, NOW + 22)
+    assert look(the_pod, entry=entry, now=NOW + 22) == Submit(the_pod)
 
 
 def test_a_failure_is_followed_by_a_pause():
@@ -150,11 +161,13 @@ def test_a_job_is_lost_only_when_the_site_has_said_so_twice():
     the_pod, entry = pod(), Entry()
     assert look(the_pod, entry=entry, the_pool=pool(complete=None)) is None
     assert look(the_pod, entry=entry) == Look(the_pod)
-    entry.answer = Absent(1, NOW - 1)
+    entry.lifecycle = absent(NOW - 1)
     assert isinstance(look(the_pod, entry=entry), Wait)
-    entry.answer = Absent(1, NOW - 6)
+    entry.lifecycle = absent(NOW - 6)
     assert look(the_pod, entry=entry) == Look(the_pod)
-    entry.answer = Absent(2, NOW - 6)
+    entry.answered(None, NOW - 2, NOW)
+    assert look(the_pod, entry=entry) == Wait(3), "both answers may be of one moment"
+    entry.answered(None, NOW - 1, NOW)
     action = look(the_pod, entry=entry)
     assert isinstance(action, Fail)
     assert (action.reason, action.unknown) == ("JobLost", True)
@@ -165,13 +178,13 @@ def braked(the_pod, the_job=None, entry=None, **brake):
 
 
 def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
-    the_pod, absent = pod(), Entry(answer=Absent(2, NOW - 6))
-    assert braked(the_pod, entry=absent, may_fail=False) == Wait(1.0)  # not judged yet
-    assert braked(the_pod, entry=absent, may_fail=False, held=True) == Mark(the_pod, missing=True)
+    the_pod, lost = pod(), Entry(lifecycle=absent(NOW - 6, State.LOST))
+    assert braked(the_pod, entry=lost, may_fail=False) == Wait(1.0)  # not judged yet
+    assert braked(the_pod, entry=lost, may_fail=False, held=True) == Mark(the_pod, missing=True)
     marked = pod(status={"phase": "Running", "conditions": [{"type": names.JOB_MISSING, "status": "True"}]})
-    assert braked(marked, entry=absent, may_fail=False, held=True) == Wait(1.0)
+    assert braked(marked, entry=lost, may_fail=False, held=True) == Wait(1.0)
     assert look(marked, job()) == Mark(marked, missing=False)
-    assert look(pod(deleted=30), entry=Entry(answer=Absent(2, 0.0))).__class__ is Remove
+    assert look(pod(deleted=30), entry=Entry(lifecycle=absent(0.0, State.LOST))).__class__ is Remove
 
 
 def test_a_job_that_the_batch_system_lost_fails_its_pod_when_the_brake_lets_it():
@@ -202,7 +215,8 @@ def test_a_negative_grace_period_counts_as_one_second():
 
 def test_a_direct_answer_stands_until_a_snapshot_from_after_it():
     the_pod = written(pod(taken=False), job("queued"))
-    entry = Entry(answer=Known(job("queued"), 950))
+    entry = Entry()
+    entry.answered(job("queued"), 930, 950)
     assert look(the_pod, entry=entry, the_pool=pool(complete=940)) is None
     assert look(the_pod, entry=entry, the_pool=pool(complete=960)) == Look(the_pod)
 
@@ -256,7 +270,7 @@ def test_a_deleted_pod_goes_when_its_job_has_ended():
 def test_a_deleted_pod_goes_when_the_site_holds_nothing():
     the_pod = pod(deleted=30)
     assert isinstance(look(the_pod), Cancel)  # the view may be wrong: the site is asked
-    action = look(the_pod, entry=Entry(answer=Absent(1, 0.0)))
+    action = look(the_pod, entry=Entry(lifecycle=absent(0.0)))
     assert isinstance(action, Remove)
     assert action.status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
 
@@ -275,8 +289,9 @@ def test_a_pod_that_was_never_submitted_goes_at_once():
     assert isinstance(look(the_pod, the_pool=pool(complete=400)), Cancel)
     assert isinstance(look(the_pod, the_pool=pool(complete=None)), Cancel)
     # or this one, and nobody knows whether it arrived
-    assert isinstance(look(the_pod, entry=Entry(sent_until=NOW + 5, answer=Absent(1, 0.0))), Cancel)
-    assert isinstance(look(the_pod, entry=Entry(sent_until=NOW - 5, answer=Absent(1, 0.0))), Remove)
+    assert isinstance(look(the_pod, entry=Entry(lifecycle=unknown(NOW + 5, looked_at=0.0))), Cancel)
+    assert isinstance(look(the_pod, entry=Entry(lifecycle=unknown(NOW - 5, looked_at=0.0))), Cancel)
+    assert isinstance(look(the_pod, entry=Entry(lifecycle=absent(NOW, until=NOW - 5))), Remove)
 
 
 def test_a_pod_that_was_removed_and_is_held_by_a_finalizer_is_left_alone():
@@ -340,19 +355,19 @@ def test_a_deleted_pod_with_an_intent_is_removed_only_after_the_site_has_said_th
     assert isinstance(look(pod(taken=False, deleted=30), the_pool=UNLISTED), Remove), "never sent: without a question"
     the_pod = intended(taken=False, deleted=30)
     assert isinstance(look(the_pod, the_pool=UNLISTED), Cancel)
-    assert isinstance(look(the_pod, entry=Entry(answer=Absent(1, NOW)), the_pool=UNLISTED), Remove)
-    sent = Entry(answer=Absent(1, NOW), sent_until=NOW + 5)
+    assert isinstance(look(the_pod, entry=Entry(lifecycle=absent(NOW)), the_pool=UNLISTED), Remove)
+    sent = Entry(lifecycle=unknown(NOW + 5, looked_at=NOW))
     assert isinstance(look(the_pod, entry=sent, the_pool=UNLISTED), Cancel), "the request may still be carried out"
 
 
 def test_a_new_pod_with_an_intent_of_an_earlier_process_is_asked_for_first():
     the_pod = intended(taken=False)
-    sent = Entry(sent_until=NOW + 5)
+    sent = Entry(lifecycle=unknown(NOW + 5))
     assert look(the_pod, entry=sent, the_pool=UNLISTED) == Look(the_pod)
-    sent.answered(None, NOW)
+    sent.answered(None, NOW, NOW)
     assert look(the_pod, entry=sent, the_pool=UNLISTED) == Wait(5)
     assert look(the_pod, entry=sent, the_pool=UNLISTED, now=NOW + 6) == Look(the_pod)
-    sent.answered(None, NOW + 6)
+    sent.answered(None, NOW + 6, NOW + 6)
     assert look(the_pod, entry=sent, the_pool=UNLISTED, now=NOW + 6) == Submit(the_pod)
 
 
@@ -377,12 +392,13 @@ def test_the_site_is_asked_at_once_for_a_cancelled_job_that_the_view_has_dropped
     """A plugin deletes a cancelled job when it has ended: the answer to the next poll no longer shows it."""
     the_pod = intended(deleted=30)
     cancelled = Cancellation(the_pod["metadata"]["deletionTimestamp"], NOW - 1)
-    entry = Entry(cancellation=cancelled, answer=Known(job(), NOW - 101))
+    entry = Entry(cancellation=cancelled)
+    entry.answered(job(), NOW - 101, NOW - 101)
     assert isinstance(look(the_pod, job(), entry, UNLISTED), Wait | Write), "it still ends"
     assert look(the_pod, entry=entry, the_pool=UNLISTED) == Look(the_pod)
-    entry.answered(None, NOW)
+    entry.answered(None, NOW, NOW)
     assert isinstance(look(the_pod, entry=entry, the_pool=UNLISTED), Remove)
-    unsure = Entry(cancellation=cancelled, answer=Absent(1, NOW), sent_until=NOW + 2)
+    unsure = Entry(cancellation=cancelled, lifecycle=unknown(NOW + 2, looked_at=NOW))
     assert look(the_pod, entry=unsure, the_pool=UNLISTED) == Wait(virtual_pod_decide.CANCEL_AGAIN - 1), (
         "asked once until then"
     )
@@ -390,8 +406,9 @@ def test_the_site_is_asked_at_once_for_a_cancelled_job_that_the_view_has_dropped
 
 def test_an_answer_before_the_last_request_can_be_carried_out_does_not_count_after_it():
     """A request that arrives late starts a job that a former answer cannot show."""
-    early = Entry(sent_until=NOW - 1, answer=Absent(1, NOW - 5))
-    late = Entry(sent_until=NOW - 1, answer=Absent(2, NOW - 0.5))
+    early, late = Entry(lifecycle=unknown(NOW - 1)), Entry(lifecycle=unknown(NOW - 1))
+    early.answered(None, NOW - 5, NOW)  # requested before, though it came after
+    late.answered(None, NOW - 0.5, NOW)
     deleted, new = intended(taken=False, deleted=10), intended(taken=False)
     assert isinstance(look(deleted, entry=early, the_pool=UNLISTED), Cancel)
     assert isinstance(look(deleted, entry=late, the_pool=UNLISTED), Remove)

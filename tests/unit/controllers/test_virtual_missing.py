@@ -4,7 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from bridge import names
-from controllers.virtual.pod_state import Absent, Entry
+from bridge.core.job_lifecycle import Lifecycle, State
+from controllers.virtual.pod_state import Entry
 from controllers.virtual.pool_state import PoolState
 from tests import builders
 from tests.builders import NO_OBJECTS, site_pod
@@ -40,15 +41,15 @@ def pool_with(*jobs: str, missing: tuple[str, ...] = ()) -> Pool:
     return pool
 
 
-def doubt(record: PoolState, uid: str, absences: int) -> None:
-    entry = record.entries[uid] = Entry(answer=Absent(absences, 0.0) if absences else None)
+def doubt(record: PoolState, uid: str, state: State) -> None:
+    entry = record.entries[uid] = Entry(lifecycle=Lifecycle(state))
     record.note(uid, entry)
 
 
 def test_nothing_is_counted_and_no_job_is_read_while_none_is_in_doubt() -> None:
     pool = pool_with("a", "b")
     found = record(pool, pod("a"), pod("b"), pod("c"))
-    doubt(found, "c", 1)
+    doubt(found, "c", State.ABSENT)
     pool.walks = 0
     assert found.missing() == (0, {})
     assert pool.walks == 0
@@ -62,21 +63,21 @@ def test_jobs_that_the_site_reports_missing_count() -> None:
 
 def test_once_the_site_has_said_twice_that_it_holds_nothing_of_one_all_absent_jobs_count() -> None:
     found = record(pool_with("a"), pod("a"), pod("c"), pod("d"))
-    doubt(found, "c", 2)
+    doubt(found, "c", State.LOST)
     assert sorted(found.missing()[1]) == ["c", "d"]
-    doubt(found, "c", 0)
+    doubt(found, "c", State.KNOWN)
     assert found.missing() == (0, {})
-    doubt(found, "c", 2)
+    doubt(found, "c", State.LOST)
     found.forget("c")
     assert found.missing() == (0, {})
-    doubt(found, "c", 2)
+    doubt(found, "c", State.LOST)
     found.forget_all()
     assert found.missing() == (0, {})
 
 
 def test_doubt_about_a_job_that_is_there_again_makes_no_other_missing() -> None:
     found = record(pool_with("a", "c"), pod("a"), pod("c"), pod("d"))
-    doubt(found, "c", 2)
+    doubt(found, "c", State.LOST)
     assert found.missing() == (3, {})
 
 

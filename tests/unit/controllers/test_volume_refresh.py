@@ -4,6 +4,7 @@ import pytest
 
 from bridge import names
 from bridge.config.hub import Config
+from bridge.core.job_lifecycle import Lifecycle, State
 from bridge.errors import KubeUnavailableError, SiteDownError, SiteRefusedError, SiteTooLargeError
 from controllers.virtual import virtual_pod_actions
 from controllers.virtual.pod_state import Entry
@@ -189,7 +190,7 @@ def test_a_job_that_was_submitted_before_may_have_older_files(site, case):
         site.pool.set("u1", submitted_at=site.clock.now - 30)
         site.entry = Entry()
     else:
-        site.entry.sent_until = site.clock.now
+        site.entry.lifecycle = Lifecycle(State.ABSENT, until=site.clock.now)
     site.put(MAP, {"a": "2"})
     site.clock.advance(FRESH + 1)
     site.submit(CONF)
