@@ -261,10 +261,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _require_a_backend(self, info: ValidationInfo) -> Config:
         if not self.slurm_rest_api and not self.pools.enabled and info.context != PART:
-            raise ValueError(
-                "slurmRestApi is empty and no pool is configured: set it, pools.nats.servers, pools.interlink or "
-                "pools.nunet"
-            )
+            keys = ", ".join(f"pools.{kind.key}" for kind in self.pools.kinds)
+            raise ValueError(f"slurmRestApi is empty and no pool is configured: set it, or one of {keys}")
         if problems := policies.problems(self.namespace_policies, self.partition, self.partitions):
             raise ValueError("; ".join(problems))
         return self

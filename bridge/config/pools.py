@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from bridge import names
 from bridge.config.base import Port, Seconds, Section
 from bridge.config.interlink import InterlinkSection
 from bridge.config.nunet import NunetSection
+from bridge.config.pool_kind import PoolKind, PoolKindSection
 
 SUBJECT = r"^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$"
 _REDIS = r"rediss?://[^\s@/?#]+(/[0-9]{0,4})?|unix:///[^\s?#]+"
 
 
-class NatsSection(Section):
+class NatsSection(PoolKindSection):
     """The NATS server of the pools; without ``servers`` there are no pools."""
+
+    title, page = "NATS", "admins/nats.md"
 
     servers: list[Annotated[str, Field(pattern=r"^(nats|tls|ws|wss)://[^\s]+$")]] = Field(
         [], description="URLs with nats://, tls://, ws:// or wss://; empty: no pools over NATS."
@@ -36,6 +39,11 @@ class NatsSection(Section):
     inbox_prefix: Annotated[str, Field(pattern=SUBJECT)] = Field(
         "_INBOX.hub", description="Prefix of the subjects of answers."
     )
+
+    @property
+    def urls(self) -> list[str]:
+        """The servers."""
+        return self.servers
 
 
 class RedisStoreSection(Section):
@@ -111,12 +119,12 @@ class RaceSection(Section):
     wait: Annotated[float, Field(ge=5, le=3600)] = Field(60, description="Time that a started job waits for its grant.")
 
 
-class PoolsSection(Section):
+class _PoolsSection(Section):
     """Pools and their virtual nodes."""
 
+    kinds: ClassVar[tuple[PoolKind, ...]] = ()
+
     nats: NatsSection = NatsSection()
-    interlink: list[InterlinkSection] = Field([], description="[interLink pools](../admins/interlink-pools.md).")
-    nunet: list[NunetSection] = Field([], description="[NuNet DMS instances](../admins/nunet.md).")
     store: StoreSection = StoreSection()
     silent_after: Seconds = Field(30, description="Silence of the site until the virtual node is NotReady.")
     remove_after: Annotated[float, Field(gt=0)] = Field(
@@ -148,16 +156,46 @@ class PoolsSection(Section):
     @property
     def enabled(self) -> bool:
         """Whether pools are configured."""
-        return bool(self.nats.servers or self.named)
+        return any(self.sections(kind) for kind in self.kinds)
 
     @property
     def named(self) -> tuple[str, ...]:
         """The names of the pools that the configuration defines. The others announce themselves over NATS."""
-        interlink = [section.name for section in self.interlink]
-        return (*interlink, *(name for section in self.nunet for name in section.pool_names))
+        return tuple(name for kind in self.kinds for section in self.sections(kind) for name in section.pool_names)
+
+    def sections(self, kind: PoolKind) -> list[PoolKindSection]:
+        """Return the sections of one kind that are used."""
+        value: PoolKindSection | list[PoolKindSection] = getattr(self, kind.key)
+        return [section for section in (value if isinstance(value, list) else [value]) if section.urls]
 
     @model_validator(mode="after")
-    def _named_once(self) -> PoolsSection:
+    def _named_once(self) -> Self:
         if twice := sorted({name for name in self.named if self.named.count(name) > 1}):
             raise ValueError(f"more than one pool has the name {', '.join(twice)}")
         return self
+
+
+def with_kinds(kinds: tuple[PoolKind, ...]) -> type[_PoolsSection]:
+    """Return the section ``pools`` with a list of sections for each kind that it has no field for."""
+    fields: dict[str, Any] = {
+        kind.key: (list[kind.section], Field([], description=f"[{kind.section.title} pools](../{kind.section.page})."))  # type: ignore[name-defined]
+        for kind in kinds
+        if kind.key not in _PoolsSection.model_fields
+    }
+    model = create_model("PoolsSection", __base__=_PoolsSection, __doc__=_PoolsSection.__doc__, **fields)
+    model.kinds = kinds
+    return model
+
+
+KINDS = (
+    PoolKind("interlink", InterlinkSection, "bridge.pools.interlink.interlink_source"),
+    PoolKind("nunet", NunetSection, "bridge.pools.nunet.nunet_source"),
+    # the last one: a site must not take the name of a configured pool over NATS
+    PoolKind("nats", NatsSection, "bridge.pools.submitter.submitter_source"),
+)
+"""The table of pool kinds. If two have a pool of the same name, the first one has it."""
+
+if TYPE_CHECKING:
+    PoolsSection = _PoolsSection
+else:
+    PoolsSection = with_kinds(KINDS)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
+from bridge.clock import Clock
+from bridge.config.hub import Config
 from bridge.core.threads import Supervisor
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pool
@@ -13,30 +16,58 @@ from bridge.pools.pool_interface import Pool
 log = logging.getLogger(__name__)
 
 
-class PoolSource(Protocol):
-    """The pools of one kind."""
+@dataclass(frozen=True, slots=True)
+class PoolContext:
+    """What the pools of each kind are made with.
 
+    ``owner``: the UID that owns the jobs of this process. ``process``: its name for servers. ``leads`` returns whether
+    it is the leader. ``interlink``: pods come from an interLink client, not from a hub.
+    """
+
+    config: Config
+    clock: Clock
+    owner: str = ""
+    process: str = ""
+    leads: Callable[[], bool] = lambda: True
+    interlink: bool = False
+
+
+class PoolSource(ABC):
+    """The pools of one kind; by default, the configuration defines them."""
+
+    @abstractmethod
     def start(self, supervisor: Supervisor) -> None:
         """Start the threads that follow the pools."""
 
+    @abstractmethod
     def pools(self) -> Mapping[str, Pool]:
         """Return all known pools by name."""
 
+    @abstractmethod
     def subscribe(self, changed: Callable[[str, str], None]) -> None:
         """Call ``changed`` after each change, with the pool's name, and the UID of a job or an empty string."""
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str) -> None:  # noqa: B027
         """Remove a pool that only announcements define; keep a pool that the configuration defines."""
 
+    def problem(self) -> str | None:
+        """Return why the server that all pools share cannot be reached; ``None`` if it can, or there is none."""
+        return None
 
-class PoolRegistry:
-    """The pools of all sources; itself a :class:`PoolSource`.
+    def remembered(self, pool: str) -> int:
+        """Return the number of known jobs at a pool, including restored ones."""
+        del pool
+        return 0
+
+
+class PoolRegistry(PoolSource):
+    """The pools of all sources.
 
     If two sources have a pool of the same name, the first source has it. The configuration excludes this for pools
     that it names, but a site can announce itself over NATS under the name of a configured pool.
     """
 
-    def __init__(self, sources: Sequence[PoolSource]) -> None:
+    def __init__(self, sources: Iterable[PoolSource]) -> None:
         self._sources = tuple(sources)
         self._shadowed: frozenset[str] = frozenset()
 
@@ -67,3 +98,11 @@ class PoolRegistry:
         """Remove a pool from all sources."""
         for source in self._sources:
             source.remove(name)
+
+    def problem(self) -> str | None:
+        """Return the problem of the first source that has one."""
+        return next(filter(None, (source.problem() for source in self._sources)), None)
+
+    def remembered(self, pool: str) -> int:
+        """Return the number of known jobs at a pool of any source."""
+        return sum(source.remembered(pool) for source in self._sources)

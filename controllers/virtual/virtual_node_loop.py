@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from bridge import names
 from bridge.clock import rfc3339
@@ -19,6 +19,7 @@ from bridge.kube.lease import Elector
 from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pool, SiteFolders
+from bridge.pools.registry import PoolSource
 from bridge.telemetry.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
 from bridge.workload import pods, pool_selection
 from controllers.brakes import Brakes, config_map_path
@@ -49,16 +50,6 @@ MOST_JOBS = 10**9
 PHASES = ("queued", "running", "ended", "unknown")
 
 
-class Pools(Protocol):
-    """The source of the pools (:class:`bridge.pools.registry.PoolRegistry`)."""
-
-    def pools(self) -> Mapping[str, Pool]:
-        """Return all known pools by name."""
-
-    def subscribe(self, changed: Callable[[str, str], None]) -> None:
-        """Call ``changed`` after each change, with the pool's name, and the UID of a job or an empty string."""
-
-
 class PoolProgress(NamedTuple):
     """Whether the cache of pods is ``synced``, the jobs are ``listed``, and the pool is ``accepting`` submissions.
 
@@ -86,21 +77,14 @@ class _LoopState:
 
 
 class VirtualNodes(Loop):
-    """Maintains a virtual node for each pool, and the pods that are bound to it.
-
-    ``link_problem`` returns why there is no connection to NATS (``None`` if there is one), ``remembered`` the number of
-    known jobs at a pool including restored ones. ``forget`` removes a pool.
-    """
+    """Maintains a virtual node for each pool, and the pods that are bound to it."""
 
     def __init__(
         self,
         shared: KubeDependencies,
         elector: Elector | None,
-        pools: Pools,
+        pools: PoolSource,
         settings: NodeSettings,
-        link_problem: Callable[[], str | None] = lambda: None,
-        remembered: Callable[[str], int] = lambda _: 0,
-        forget: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__("virtual-nodes", (shared.nodes,), elector, 4, shared.clock)
         config, kube, events, clock = shared.config, shared.kube, shared.events, shared.clock
@@ -108,12 +92,10 @@ class VirtualNodes(Loop):
         self._kube = kube
         self._nodes = shared.nodes
         self._pools = pools
-        self._link_problem = link_problem
-        self._remembered = remembered
         self._threads, self._pool_threads = config.workers, config.pools.workers
         self._history = virtual_node_decide.History()
         check = self.check_leadership
-        self._node_writer = NodeWriter(kube, shared.nodes, events, clock, check, settings.remove_after, forget)
+        self._node_writer = NodeWriter(kube, shared.nodes, events, clock, check, settings.remove_after, pools.remove)
         reader, submit_timeout = ReferenceReader(kube, config, clock), config.pools.submit_timeout
         wait = config.pools.race.wait
         actor = PodActor(kube, events, reader, clock, check, settings.address, submit_timeout, wait)
@@ -184,7 +166,7 @@ class VirtualNodes(Loop):
             settings=self.settings,
             written=self._node_writer.written(),
             history=self._history,
-            link_problem=self._link_problem() or "",
+            link_problem=self._pools.problem() or "",
             since=self._since,
             now=now,
             time=self.clock.time(),
@@ -245,7 +227,7 @@ class VirtualNodes(Loop):
                 if now - at <= virtual_node_decide.patience(self.settings, a)
             },
             bound=len(record.cache) if record.cache.synced else None,
-            remembered=self._remembered(record.name),
+            remembered=self._pools.remembered(record.name),
         )
         loop_state.folder_problem = choice.problem
         if choice.folder != folders.folder:
@@ -299,7 +281,7 @@ class VirtualNodes(Loop):
         state = PoolStatus(
             record.name,
             bound=len(record.cache) if record.cache.synced else None,
-            remembered=self._remembered(record.name),
+            remembered=self._pools.remembered(record.name),
             folder=folders.folder if folders is not None else "",
             folder_problem=loop_state.folder_problem,
         )

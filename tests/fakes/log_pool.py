@@ -105,9 +105,6 @@ class LogPool:
     def ready(self) -> Readiness:
         return READY
 
-    def missing(self) -> frozenset[str]:
-        return frozenset()
-
     def complete_at(self) -> float | None:
         return None
 

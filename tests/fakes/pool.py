@@ -10,6 +10,7 @@ from typing import Any
 
 from bridge.core.threads import Supervisor
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
+from bridge.pools.registry import PoolSource
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import GRANTED, ContainerState, JobStatus, Termination
 from bridge.protocol.model.readiness import READY, Readiness
@@ -255,7 +256,7 @@ class FakePool:
         self.problem = SiteDownError("nobody listens")
 
 
-class FakePools:
+class FakePools(PoolSource):
     """The registry of pools."""
 
     def __init__(self, *pools: FakePool) -> None:

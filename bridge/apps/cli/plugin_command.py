@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from bridge.site.live_slurm_config import Opened
     from bridge.site.service import LiveConfig
 
+SUBMIT_TIMEOUT = 40.0
+"""Seconds to wait for a site's answer to a submission over NATS. With the time for which submissions are repeated, this
+is less than the 120 s that an API server waits."""
 _EXAMPLES = """Examples:
 
 \b
@@ -127,15 +130,22 @@ def plugin(
     elif site is not None:
         source = _site(site, owner, supervisor, log_level, log_format)
     elif nunet is not None:
-        from bridge.apps.plugin.over_nunet import OverNunet
+        from bridge.apps.plugin.directory import RemotePools
+        from bridge.clock import SYSTEM_CLOCK
         from bridge.config import hub
+        from bridge.pools import pool_table
+        from bridge.pools.registry import PoolContext
 
         logs.setup(log_level or "info", log_format or "auto")
-        source = OverNunet(hub.load(nunet))
+        pools = pool_table.make(PoolContext(hub.load(nunet), SYSTEM_CLOCK, interlink=True), ["nunet"])
+        if not pools.pools():
+            raise ConfigError("pools.nunet has no entry: --nunet requires one")
+        source = RemotePools(pools)
     else:
         logs.setup(log_level or "info", log_format or "auto")
-        from bridge.apps.plugin.over_nats import OverNats
+        from bridge.apps.plugin.directory import RemotePools
         from bridge.config.pools import NatsSection
+        from bridge.pools.submitter.submitter_source import SubmitterSource
         from bridge.protocol.nats.nats_link import Link
 
         if owner is None:
@@ -144,7 +154,7 @@ def plugin(
             servers=[*nats], seed_file=seed_file, user=user, password_file=password_file, ca_file=ca_file
         )
         link = Link(section, f"{names.COMPONENT} plugin", f"{inbox_prefix}.{_checked_owner(owner)}")
-        source = OverNats(link, prefix, owner)
+        source = RemotePools(SubmitterSource(link, prefix, owner, submit_timeout=SUBMIT_TIMEOUT), "nats")
     tracing.setup("podbridge-plugin")
     status = run(source, options, supervisor)
     tracing.stop()

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bridge import names
-from bridge.clock import Clock
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core.threads import Supervisor
 from bridge.errors import SiteDownError
+from bridge.pools import registry
 from bridge.pools.pool_interface import Pool
 from bridge.serving.http_error import AnswerError
 from bridge.workload.pool_selection import tolerated_by_name
@@ -74,6 +75,22 @@ class PoolSource:
     def checks(self) -> Mapping[str, Callable[[], str | None]]:
         """Return readiness checks by name; none: the process is ready when a pool accepts jobs."""
         return {}
+
+
+class RemotePools(PoolSource):
+    """The pools of sites elsewhere. ``server``: what their sites connect to; empty: nothing."""
+
+    def __init__(self, pools: registry.PoolSource, server: str = "") -> None:
+        self.clock, self.directory = SYSTEM_CLOCK, Directory(pools.pools)
+        self._pools, self._server = pools, server
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Connect and follow the pools."""
+        self._pools.start(supervisor)
+
+    def checks(self) -> Mapping[str, Callable[[], str | None]]:
+        """Return the readiness checks: the connection, not the sites behind it."""
+        return {self._server: self._pools.problem} if self._server else {}
 
 
 def _list(pools: Mapping[str, Pool]) -> str:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from bridge.clock import Clock
-from bridge.config.hub import Config
 from bridge.config.interlink import InterlinkSection
 from bridge.errors import ConfigError
 from bridge.pools.interlink.interlink_client import PluginClient
 from bridge.pools.interlink.interlink_pool import InterlinkPool
 from bridge.pools.interlink.interlink_transport import PluginTransport
 from bridge.pools.polled.polled_pool import PolledPools
+from bridge.pools.registry import PoolContext
 from bridge.script.buildconfig import BuildConfig
 
 
-def make(config: Config, clock: Clock) -> PolledPools | None:
-    """Return the pools of ``pools.interlink``; ``None`` if there are none. Raises :class:`ConfigError`."""
-    sections = config.pools.interlink
-    if not sections:
-        return None
-    return PolledPools([make_pool(section, config.pools.submit_timeout, clock) for section in sections])
+def make(sections: Iterable[InterlinkSection], context: PoolContext) -> PolledPools:
+    """Return the pools of ``pools.interlink``. Raises :class:`ConfigError`."""
+    timeout = context.config.pools.submit_timeout
+    return PolledPools(make_pool(section, timeout, context.clock) for section in sections)
 
 
 def make_pool(section: InterlinkSection, submit_timeout: float, clock: Clock) -> InterlinkPool:

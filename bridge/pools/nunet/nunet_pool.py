@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bridge import errors, names
-from bridge.clock import Clock
 from bridge.config.nunet import NunetGroupSection, NunetSection
 from bridge.logs import kv
 from bridge.pools.nunet import capacity, dialect, dms_logs, pod_annotations, pod_request, statuses
@@ -19,6 +18,7 @@ from bridge.pools.nunet.peer import Peer, Service
 from bridge.pools.nunet.placement import Placed, Placement
 from bridge.pools.nunet.submissions import Submissions, retryable
 from bridge.pools.polled.polled_pool import PolledPool
+from bridge.pools.registry import PoolContext
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import READY, Readiness
@@ -40,8 +40,7 @@ _SHOWN, _MOST_NAMED = 100, 5
 class NunetPool(PolledPool):
     """One virtual node of a DMS, ``group``; implements :class:`bridge.pools.pool_interface.Pool`.
 
-    ``defaults``: values of annotations. ``submit_timeout``: seconds. ``interlink``: pods come from an interLink client,
-    not from a hub.
+    ``defaults``: values of annotations.
     """
 
     def __init__(
@@ -50,14 +49,11 @@ class NunetPool(PolledPool):
         section: NunetSection,
         dms: DmsClient,
         defaults: Mapping[str, Any],
-        submit_timeout: float,
-        clock: Clock,
-        *,
-        interlink: bool,
+        context: PoolContext,
     ) -> None:
         super().__init__(
             group.name,
-            clock,
+            context.clock,
             poll_period=section.poll_period,
             ping_period=section.ping_period,
             batch=1,  # the DMS answers about one job
@@ -65,11 +61,11 @@ class NunetPool(PolledPool):
         )
         self._dms, self._section, self._defaults = dms, section, defaults
         self._labels = {**section.labels, **group.labels}
-        self._submit_timeout, self._interlink = submit_timeout, interlink
+        self._submit_timeout, self._interlink = context.config.pools.submit_timeout, context.interlink
         self._states_by_word = {statuses.normal(word): state for word, state in section.statuses.items()}
         self._jobs_lock = threading.Lock()
         self._ids: dict[str, str] = {}
-        self._placement = Placement(clock)
+        self._placement = Placement(context.clock)
         self._submissions = Submissions()
         self._unknown_words: set[str] = set()
         self._peers: tuple[Peer, ...] | None = None

@@ -18,6 +18,7 @@ from bridge.errors import SiteDownError, SiteError, SiteNoStateError, SiteUnknow
 from bridge.logs import kv
 from bridge.pools.polled.followed_jobs import FollowedJobs
 from bridge.pools.pool_interface import Pod
+from bridge.pools.registry import PoolSource
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import Readiness
@@ -247,8 +248,8 @@ class PolledPool(abc.ABC):
             log.warning(text, extra=kv(pool=self.name, failures=failures, error=error, hint=error.hint))
 
 
-class PolledPools:
-    """Pools that the configuration defines; implements :class:`bridge.pools.registry.PoolSource`."""
+class PolledPools(PoolSource):
+    """Pools that the configuration defines."""
 
     def __init__(self, pools: Iterable[PolledPool]) -> None:
         self._pools = {pool.name: pool for pool in pools}
@@ -266,9 +267,6 @@ class PolledPools:
         """Call ``changed`` after each change, with the pool's name, and the UID of a job or an empty string."""
         for name, pool in self._pools.items():
             pool.subscribe(functools.partial(changed, name))
-
-    def remove(self, name: str) -> None:
-        """Do nothing: the configuration defines the pools."""
 
 
 def _name(pod: Pod) -> str:

@@ -10,6 +10,7 @@ from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core.threads import Supervisor
 from bridge.errors import SiteError
 from bridge.logs import kv
+from bridge.pools.registry import PoolSource
 from bridge.pools.submitter.inbox import Inbox
 from bridge.pools.submitter.submitter_pool import PERIOD, SubmitterPool
 from bridge.protocol.nats.envelope import LIMITS, GarbledError, M, check_pool, parse, unpack
@@ -33,7 +34,7 @@ MOST_REQUESTS = 100
 _TICK = 0.5
 
 
-class NatsPools:
+class NatsPools(PoolSource):
     """All pools that have announced themselves since this process started, and those restored from a store.
 
     ``owner``: the cluster whose jobs are received. ``submit_timeout``: seconds to wait for the answer to a submit.
@@ -48,7 +49,7 @@ class NatsPools:
         *,
         submit_timeout: float = SUBMIT_TIMEOUT,
     ) -> None:
-        self._link, self._prefix, self._owner, self._clock = link, prefix, owner, clock
+        self.link, self._prefix, self._owner, self._clock = link, prefix, owner, clock
         self._submit_timeout = submit_timeout
         self._lock = threading.Lock()
         self._pools: dict[str, SubmitterPool] = {}
@@ -75,6 +76,10 @@ class NatsPools:
         self._supervisor = supervisor
         supervisor.spawn("pools", lambda: self._run(supervisor.stopping))
         supervisor.spawn("pools-inbox", lambda: self._read(supervisor.stopping))
+
+    def problem(self) -> str | None:
+        """Return why there is no connection; ``None`` if there is one."""
+        return self.link.problem()
 
     def pools(self) -> dict[str, SubmitterPool]:
         """Return all pools by name."""
@@ -162,7 +167,7 @@ class NatsPools:
         )
         old_subscription, self._subscription = (
             self._subscription,
-            self._link.subscribe(subjects, self._on_message, threads=0),
+            self.link.subscribe(subjects, self._on_message, threads=0),
         )
         self._subscribed = names
         if old_subscription is not None:
@@ -176,7 +181,7 @@ class NatsPools:
 
     def tick(self) -> None:
         """Start the requests that are due, each on a thread of its own: a site that is silent delays no other."""
-        if not self._link.connected:
+        if not self.link.connected:
             return
         now = self._clock.monotonic()
         for name, pool in self.pools().items():
@@ -260,7 +265,7 @@ class NatsPools:
                 return self._pools[name]
             if len(self._pools) >= MOST_POOLS:
                 raise GarbledError(f"more than {MOST_POOLS} pools")
-            connect = lambda folder: PoolClient(self._link, self._prefix, name, self._owner, self._clock, folder)  # noqa: E731
+            connect = lambda folder: PoolClient(self.link, self._prefix, name, self._owner, self._clock, folder)  # noqa: E731
             pool = SubmitterPool(name, self._owner, connect, self._clock, self._submit_timeout)
             pool.subscribe(lambda job: self._notify(name, job))
             # a new dict: other threads read it without the lock

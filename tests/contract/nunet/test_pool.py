@@ -9,6 +9,7 @@ import pytest
 
 from bridge import names
 from bridge.clock import SystemClock
+from bridge.config.hub import parse
 from bridge.config.nunet import NunetSection
 from bridge.core.threads import Supervisor
 from bridge.errors import (
@@ -23,6 +24,7 @@ from bridge.errors import (
 from bridge.http.curl_client import CallError
 from bridge.pools.nunet import dms_client, dms_logs, nunet_source
 from bridge.pools.nunet.dms_client import DmsClient
+from bridge.pools.registry import PoolContext
 from bridge.protocol.model.jobs import pod_of
 from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects
@@ -44,7 +46,8 @@ def pools(site, **more):
     section = NunetSection.model_validate(
         {"name": "nunet", "url": site.url, "pollPeriod": 0.2, "pingPeriod": 0.2, **more}
     )
-    return nunet_source.pools_of(section, 5.0, SystemClock(), "pools.nunet[0]")
+    context = PoolContext(parse("pools: {submitTimeout: 5}"), SystemClock())
+    return nunet_source.pools_of(section, context, "pools.nunet[0]")
 
 
 def client(url, **more):

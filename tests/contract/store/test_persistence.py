@@ -14,10 +14,10 @@ import pytest
 from bridge.clock import SystemClock
 from bridge.config.pools import NatsSection
 from bridge.core.threads import Supervisor
-from bridge.pools.store.persistence import PoolPersistence
 from bridge.pools.store.redis_store import RedisStore
 from bridge.pools.store.store_interface import StoreError
 from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
+from bridge.pools.submitter.persistence import PoolPersistence
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.request_server import Announcer, Server

@@ -92,7 +92,7 @@ def test_pools_are_off_without_a_server_and_need_one_where_there_is_no_slurm():
     assert found.pools.enabled
     assert (found.pools.silent_after, found.pools.nats.prefix, found.pools.weights) == (30, "bridge.v1", {"a": 2})
     with pytest.raises(
-        ConfigError, match=r"no pool is configured: set it, pools\.nats\.servers, pools\.interlink or pools\.nunet"
+        ConfigError, match=r"no pool is configured: set it, or one of pools\.interlink, pools\.nunet, pools\.nats"
     ):
         hub.parse("slurmRestApi: ''")
 

@@ -4,8 +4,13 @@ import pytest
 
 from bridge.config import hub
 from bridge.errors import ConfigError
-from bridge.pools.interlink import interlink_source
+from bridge.pools import pool_table
+from bridge.pools.registry import PoolContext
 from tests.fakes.clock import FakeClock
+
+
+def made(parsed):
+    return pool_table.make(PoolContext(parsed, FakeClock())).pools()
 
 
 def parse(text):
@@ -23,11 +28,11 @@ def test_a_pool_needs_a_name_and_a_url():
     )
     assert parsed.pools.enabled
     assert parsed.pools.named == ("far",)
-    assert list(interlink_source.make(parsed, FakeClock()).pools()) == ["far"]
+    assert list(made(parsed)) == ["far"]
 
 
 def test_without_pools_there_is_no_source():
-    assert interlink_source.make(hub.Config(), FakeClock()) is None
+    assert made(hub.Config()) == {}
 
 
 @pytest.mark.parametrize("url", ["unix:///run/plugin.sock", "http://[::1]:4000", "http://h/a/b"])
@@ -83,4 +88,4 @@ def test_the_file_of_script_settings(tmp_path, content, message):
         file.write_text(content)
     parsed = parse(f"  - {{name: far, url: 'http://h', buildConfigFile: '{file}'}}")
     with pytest.raises(ConfigError, match=rf"pool far: buildConfigFile {file}: .*{message}"):
-        interlink_source.make(parsed, FakeClock())
+        made(parsed)

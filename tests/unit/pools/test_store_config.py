@@ -2,11 +2,11 @@
 
 import pytest
 
-from bridge.apps.hub import hub_pools
 from bridge.config import hub
 from bridge.errors import ConfigError
 from bridge.pools.store.nats_store import NatsStore
 from bridge.pools.store.redis_store import RedisStore
+from bridge.pools.submitter import submitter_source
 
 NATS = "nats: {servers: ['nats://n:4222']}"
 
@@ -17,7 +17,7 @@ def parse(store):
 
 def opened(store):
     found = parse(store)
-    return hub_pools.open_store(found, hub_pools.nats_link(found, "x", "c1"), "c1")
+    return submitter_source.open_store(found, submitter_source.nats_link(found, "x", "c1"), "c1")
 
 
 def test_there_is_none_by_default():

@@ -93,7 +93,7 @@ def findings(connection: ConnectionOptions, before_install: bool = False) -> Ite
         *own,
         *([("nodes", _nodes)] if own else []),
         ("NATS", check_pools.nats),
-        ("interLink", check_pools.interlink),
+        ("configured pools", check_pools.configured),
         ("pools", check_pools.pools),
         ("Kueue", check_cluster.kueue),
         ("clocks", check_connections.clocks),

@@ -47,8 +47,10 @@ def certificates(session: CommandSession) -> Iterator[Finding]:
     """Read the certificates of the servers, and report those that expire soon. Trust is checked by other checks."""
     servers = [("API server", session.kube.server), ("slurmrestd", session.config.slurm_rest_api or "")]
     servers.append(("webhook", session.config.admission.url or ""))
-    servers += [("NATS", url) for url in session.config.pools.nats.servers]
-    servers += [(f"interLink {pool.name}", pool.url) for pool in session.config.pools.interlink]
+    pools = session.config.pools
+    for kind in pools.kinds:
+        for section in pools.sections(kind):
+            servers += [(" ".join((section.title, *section.pool_names)), url) for url in section.urls]
     fine = []
     for what, url in servers:
         parts = urlsplit(url)

@@ -11,10 +11,15 @@ from typing import Any
 
 from bridge.apps.cli.check.findings import Finding
 from bridge.apps.cli.session import CommandSession
-from bridge.apps.hub.hub_pools import nats_link, open_store
 from bridge.clock import SystemClock
+from bridge.config.pool_kind import PoolKindSection
 from bridge.core.threads import Supervisor
+from bridge.pools import pool_table
+from bridge.pools.polled.polled_pool import PolledPool
+from bridge.pools.pool_interface import Pool
+from bridge.pools.registry import PoolContext
 from bridge.pools.store.store_interface import StoreError
+from bridge.pools.submitter.submitter_source import nats_link, open_store
 from bridge.protocol.nats.nats_link import Link
 from bridge.workload import pool_selection
 from bridge.workload.eligibility import readiness
@@ -65,27 +70,29 @@ def _store(session: CommandSession, link: Link) -> Iterator[Finding]:
         store.close()
 
 
-def interlink(session: CommandSession) -> Iterator[Finding]:
-    """Ping each interLink pool as the hub does."""
-    if not session.config.pools.interlink:
-        return
-    from bridge.pools.interlink.interlink_source import make_pool  # the import takes 0.1 s
+def configured(session: CommandSession) -> Iterator[Finding]:
+    """Ping each pool that the configuration defines, as the hub does."""
+    kinds, context = session.config.pools.kinds, PoolContext(session.config, SystemClock())
+    for kind in kinds:
+        if any(section.pool_names for section in session.config.pools.sections(kind)):
+            for pool in pool_table.make(context, [kind.key]).pools().values():
+                yield from _ping(kind.section, pool)
 
-    for section in session.config.pools.interlink:
-        pool = make_pool(section, session.config.pools.submit_timeout, SystemClock())
+
+def _ping(section: type[PoolKindSection], pool: Pool) -> Iterator[Finding]:
+    if isinstance(pool, PolledPool):
         pool.ping()
-        announced = pool.announced()
-        if announced is None or announced[0].problem:
-            problem = announced[0].problem if announced is not None else "no answer"
-            fix = f"see docs/admins/interlink-pools.md. {ELSEWHERE}"
-            yield Finding("FAIL", "interLink", f"{section.name}: {problem}", fix)
-            continue
-        announcement = announced[0]
-        missing = [name for name in ("cpu", "memory") if name not in announcement.capacity]
-        yield Finding("ok", "interLink", f"{section.name}: {announcement.batch}")
-        if missing:
-            text = f"{section.name}: the plugin does not report {' and '.join(missing)}, so pods that request it wait"
-            yield Finding("warn", "interLink", text, f"set capacity of the pool: {', '.join(missing)}")
+    announced, title = pool.announced(), section.title
+    problem = announced[0].problem if announced is not None else "no answer"
+    if announced is None or problem or not pool.ready().ok:
+        text = f"{pool.name}: {problem or pool.ready().message}"
+        yield Finding("FAIL", title, text, f"see docs/{section.page}. {ELSEWHERE}")
+        return
+    missing = [name for name in ("cpu", "memory") if name not in announced[0].capacity]
+    yield Finding("ok", title, f"{pool.name}: {announced[0].batch}")
+    if missing:
+        text = f"{pool.name}: the site does not report {' and '.join(missing)}, so pods that request it wait"
+        yield Finding("warn", title, text, f"set capacity of the pool: {', '.join(missing)}")
 
 
 def pools(session: CommandSession) -> Iterator[Finding]:

@@ -10,11 +10,11 @@ from tests.fakes.interlink_plugin import FakePlugin
 def findings(*sections):
     text = "\n".join(f"    - {{name: pool{number}, url: '{url}'}}" for number, url in enumerate(sections))
     parsed = hub.parse(f"slurmRestApi: ''\npools:\n  interlink:\n{text}")
-    return [(each.result, each.found) for each in check_pools.interlink(SimpleNamespace(config=parsed))]
+    return [(each.result, each.found) for each in check_pools.configured(SimpleNamespace(config=parsed))]
 
 
 def test_no_interlink_pool_is_no_finding():
-    assert list(check_pools.interlink(SimpleNamespace(config=hub.Config()))) == []
+    assert list(check_pools.configured(SimpleNamespace(config=hub.Config()))) == []
 
 
 def test_each_plugin_is_pinged():
@@ -22,7 +22,7 @@ def test_each_plugin_is_pinged():
         plugin.ping = 200, '{"resources": {"cpu": "4"}}'
         found = findings(plugin.url, "http://127.0.0.1:1")
     assert found[0] == ("ok", f"pool0: interLink plugin at {plugin.url}")
-    assert found[1] == ("warn", "pool0: the plugin does not report memory, so pods that request it wait")
+    assert found[1] == ("warn", "pool0: the site does not report memory, so pods that request it wait")
     assert found[2][0] == "FAIL"
     assert "Connection refused" in found[2][1]
 

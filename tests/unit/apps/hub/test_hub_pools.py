@@ -2,6 +2,7 @@ import pytest
 
 from bridge.apps.hub import hub_pools
 from bridge.config import hub
+from bridge.pools.submitter.submitter_source import nats_link
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_the_kubelet_api_listens_on_the_family_of_its_address(address, host):
 def test_the_link_is_as_configured(tmp_path):
     text = f"pools: {{nats: {{servers: ['nats://n:4222'], seedFile: {tmp_path}/seed, inboxPrefix: _INBOX.me}}}}"
     (tmp_path / "seed").write_text("SU\n")
-    link = hub_pools.nats_link(hub.parse(text), "podbridge x", "c1")
+    link = nats_link(hub.parse(text), "podbridge x", "c1")
     assert link._section.servers == ["nats://n:4222"]
     options = link._options("nats://n:4222")
     assert (options["name"], options["nkeys_seed_str"], options["user"]) == ("podbridge x", "SU", None)

@@ -2,8 +2,13 @@ import pytest
 
 from bridge.config import hub
 from bridge.errors import ConfigError
-from bridge.pools.nunet import nunet_source
+from bridge.pools import pool_table
+from bridge.pools.registry import PoolContext
 from tests.fakes.clock import FakeClock
+
+
+def made(config):
+    return list(pool_table.make(PoolContext(config, FakeClock()), ["nunet"]).pools())
 
 
 def parse(section):
@@ -15,12 +20,11 @@ def parse(section):
 def test_the_pools_of_a_section():
     found = parse("{name: n, url: 'https://dms.example:9999/', statuses: {Hibernating: queued}}")
     assert found.pools.named == ("far", "n")
-    made = nunet_source.make(found, FakeClock())
-    assert list(made.pools()) == ["n"]
+    assert made(found) == ["n"]
     groups = parse("{name: n, url: 'http://d', groups: [{name: a, gpuTypes: [none]}, {name: b}]}")
     assert groups.pools.named == ("far", "a", "b")
-    assert list(nunet_source.make(groups, FakeClock()).pools()) == ["a", "b"]
-    assert nunet_source.make(hub.Config(), FakeClock()) is None
+    assert made(groups) == ["a", "b"]
+    assert made(hub.Config()) == []
 
 
 @pytest.mark.parametrize(
