@@ -22,6 +22,7 @@ from bridge.logs import kv
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.nats import messages
+from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, FILES, GRANT, SNAPSHOT, STATUS, SUBMIT
 from bridge.site.batch.batch_interface import BatchJobRequest, BatchSystem
 from bridge.site.batch_list import BatchList
 from bridge.site.config.site_config import SiteConfig
@@ -42,7 +43,7 @@ BUILDCONFIG = "buildconfig.json"
 
 
 class Submitter:
-    """Answers requests: the ``Handlers`` of :mod:`bridge.protocol.nats.request_server`.
+    """Answers the requests of :mod:`bridge.protocol.nats.request_table`.
 
     ``config`` returns the current configuration. ``wait`` waits for some seconds and returns whether the process stops.
     ``wake`` makes the leader query the batch system, or run actions, soon.
@@ -67,6 +68,7 @@ class Submitter:
         self._batch_list = batch_list
 
     # --- submit -------------------------------------------------------------------------------------------------------
+    @SUBMIT.handler
     def submit(self, owner: str, job: str, body: messages.SubmitMessage) -> messages.SubmittedMessage:
         """Run a job, once."""
         job_folder, aside_folder = self._folder.job(job), self._folder.set_aside(job)
@@ -226,6 +228,7 @@ class Submitter:
         )
 
     # --- cancel and status --------------------------------------------------------------------------------------------
+    @CANCEL.handler
     def cancel(self, owner: str, job: str, body: messages.CancelMessage) -> messages.Status:
         """Cancel a job: notify its script at once; the leader does the rest."""
         job_folder = self._folder.job(job)
@@ -263,6 +266,7 @@ class Submitter:
         if record.started and not record.final:
             job_folder.ask_to_stop(body.grace, "Deleted")
 
+    @GRANT.handler
     def grant(self, owner: str, job: str, body: messages.Grant) -> messages.Status:
         """Let the script with this ticket begin, if it still waits for its grant.
 
@@ -277,7 +281,8 @@ class Submitter:
                     job_folder.write_grant(body.ticket)
         return messages.Status(status=self._current_status(job))
 
-    def status(self, owner: str, job: str) -> messages.Status:
+    @STATUS.handler
+    def status(self, owner: str, job: str, _body: messages.Empty) -> messages.Status:
         """Return the status of one job.
 
         The leader reads the job again: the submitter that accepted it may have died before it notified the leader.
@@ -288,11 +293,12 @@ class Submitter:
     def _status(self, record: JobRecord) -> JobStatus:
         return job_status.status(record, self._clock.time(), self._lag)
 
-    def snapshot(self, owner: str, body: messages.Snapshot) -> messages.SnapshotPage:
+    @SNAPSHOT.handler
+    def snapshot(self, owner: str, _job: str, body: messages.Snapshot) -> messages.SnapshotPage:
         """Return a page of all jobs of an owner."""
         if self._watcher.is_leader:
             sequence, jobs, more = self._watcher.index.page(owner, body.after, body.limit)
-            return messages.SnapshotPage(submitter=self._watcher.name, sequence=sequence, jobs=jobs, more=more)
+            return messages.SnapshotPage(submitter=self._watcher.name, sequence=sequence, jobs=tuple(jobs), more=more)
         noted = self._folder.noted(SEQUENCE)  # read first: what is read later is newer
         if noted is None:
             raise SiteRefusedError("no submitter is the leader yet", reason="NotReady", retryable=True)
@@ -302,11 +308,12 @@ class Submitter:
         return messages.SnapshotPage(
             submitter=str(noted.get("submitter", "")),
             sequence=int((noted.get("sequences") or {}).get(owner, 0)),
-            jobs=jobs[: body.limit],
+            jobs=tuple(jobs[: body.limit]),
             more=len(jobs) > body.limit,
         )
 
-    def describe(self) -> messages.Description:
+    @DESCRIBE.handler
+    def describe(self, _owner: str, _job: str, _body: messages.Empty) -> messages.Description:
         """Return the last announcement of the leader."""
         announce, config = self._folder.noted(ANNOUNCE), self._folder.noted(BUILDCONFIG)
         if announce is None or config is None:
@@ -320,7 +327,8 @@ class Submitter:
         )
 
     # --- files and logs -----------------------------------------------------------------------------------------------
-    def files(self, owner: str, job: str, body: messages.Files) -> None:
+    @FILES.handler
+    def files(self, owner: str, job: str, body: messages.Files) -> messages.Empty:
         """Replace and remove files of a job's volumes; checks all of them before it writes the first."""
         job_folder = self._folder.job(job)
         record = self._read_owned(job_folder, owner)
@@ -328,7 +336,7 @@ class Submitter:
             job_folder.raise_if_unreadable()
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
         if record.final or job_actions.confirmed(record):
-            return  # the job no longer reads them, and its secrets were removed
+            return messages.Empty()  # the job no longer reads them, and its secrets were removed
         contents = [
             (sent_files.parts_of(job_folder.path, file.path), sent_files.decoded(file), file.mode & 0o777)
             for file in body.files
@@ -339,6 +347,7 @@ class Submitter:
             sent_files.put(job_folder.path, parts, content, mode)
         for volume, paths in body.volumes.items():
             sent_files.keep(job_folder.path, volume, paths)
+        return messages.Empty()
 
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
         """Write a log in pieces: see :func:`bridge.site.logs.log_reader.read_log`."""

@@ -19,6 +19,7 @@ from bridge.protocol.nats.messages import CancelMessage, SubmitMessage
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.request_client import PoolClient
+from bridge.protocol.nats.request_table import CANCEL, SUBMIT
 from bridge.script import build, library
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.runtimes import runtime_table as runtimes
@@ -87,7 +88,7 @@ def submit_rate(cluster: Cluster, count: int) -> float:
 
         def work(number: int) -> None:
             for pod in made[number::AT_ONCE]:
-                client.submit(str(uuid.uuid4()), _submit(pod, config))
+                client.call(SUBMIT, str(uuid.uuid4()), _submit(pod, config))
 
         return count / bare.parallel(AT_ONCE, work)
 
@@ -131,9 +132,9 @@ def sbatch_times(cluster: Cluster) -> tuple[list[float], list[float]]:
         for _ in range(SBATCHES):
             job = str(uuid.uuid4())
             began = time.monotonic()
-            client.submit(job, _submit(pod, BuildConfig.model_validate({"runtime": {"kind": "none"}})))
+            client.call(SUBMIT, job, _submit(pod, BuildConfig.model_validate({"runtime": {"kind": "none"}})))
             ours.append(time.monotonic() - began)
-            client.cancel(job, CancelMessage(grace=0, forget=True))
+            client.call(CANCEL, job, CancelMessage(grace=0, forget=True))
             time.sleep(0.05)
     return straight, ours
 

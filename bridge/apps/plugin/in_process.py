@@ -13,20 +13,8 @@ from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError, SiteError, SiteRefusedError
 from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.model.requests import LogOptions
-from bridge.protocol.nats.messages import (
-    Announce,
-    BuildConfigMessage,
-    CancelMessage,
-    Description,
-    Event,
-    Files,
-    Grant,
-    Snapshot,
-    Status,
-    SubmitMessage,
-    SubmittedMessage,
-)
-from bridge.protocol.nats.request_client import SUBMIT_TIMEOUT, Page
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event
+from bridge.protocol.nats.request_table import A, B, RequestKind
 from bridge.site.service import Service
 from bridge.site.submitter import Submitter
 
@@ -38,7 +26,6 @@ OWNER = "interlink"
 """Owner of the jobs of a plugin that is the only client of its site."""
 PERIOD = 0.2
 """Seconds between two checks whether the pool's snapshot is due."""
-PAGE = 1000
 
 
 class InProcessClient:
@@ -47,34 +34,9 @@ class InProcessClient:
     def __init__(self, handlers: Submitter, owner: str) -> None:
         self._handlers, self._owner = handlers, owner
 
-    def submit(self, job: str, submit: SubmitMessage, timeout: float = SUBMIT_TIMEOUT) -> SubmittedMessage:
-        """Submit a job. The submitter has its own time limits; ``timeout`` is not used."""
-        return translate_site_errors(lambda: self._handlers.submit(self._owner, job, submit))
-
-    def cancel(self, job: str, cancel: CancelMessage) -> Status:
-        """Cancel a job."""
-        return translate_site_errors(lambda: self._handlers.cancel(self._owner, job, cancel))
-
-    def status(self, job: str) -> Status:
-        """Return the state of one job."""
-        return translate_site_errors(lambda: self._handlers.status(self._owner, job))
-
-    def grant(self, job: str, grant: Grant) -> Status:
-        """Let the waiting script of a job begin."""
-        return translate_site_errors(lambda: self._handlers.grant(self._owner, job, grant))
-
-    def describe(self) -> Description:
-        """Return the announcement and the BuildConfig."""
-        return translate_site_errors(self._handlers.describe)
-
-    def files(self, job: str, files: Files) -> None:
-        """Replace files in volumes of a job."""
-        translate_site_errors(lambda: self._handlers.files(self._owner, job, files))
-
-    def snapshot(self, after: str = "") -> Page:
-        """Return a page of all jobs."""
-        page = translate_site_errors(lambda: self._handlers.snapshot(self._owner, Snapshot(after=after, limit=PAGE)))
-        return Page(page.submitter, page.sequence, page.jobs, page.more, page.jobs[-1].job if page.jobs else "")
+    def call(self, kind: RequestKind[B, A], job: str, body: B, timeout: float | None = None) -> A:
+        """Pass a request to the submitter, and return its answer. It has its own time limits, not ``timeout``."""
+        return translate_site_errors(lambda: kind.handler_of(self._handlers)(self._owner, job, body))
 
     def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
         """Return the pieces of a log; raises before the first one if there is no log."""

@@ -17,7 +17,8 @@ from bridge.protocol.nats.envelope import LIMITS, GarbledError, M, check_pool, p
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_session import Respond
-from bridge.protocol.nats.request_client import SUBMIT_TIMEOUT, PoolClient
+from bridge.protocol.nats.request_client import PoolClient
+from bridge.protocol.nats.request_table import SUBMIT
 from bridge.protocol.nats.subjects import ANY, Subjects, kind_of, pool_of
 from bridge.protocol.nats.subscription import Subscription
 from bridge.telemetry.metrics import POOL_FLOODS, POOL_MESSAGES_UNUSABLE
@@ -47,7 +48,7 @@ class NatsPools(PoolSource):
         owner: str,
         clock: Clock = SYSTEM_CLOCK,
         *,
-        submit_timeout: float = SUBMIT_TIMEOUT,
+        submit_timeout: float = SUBMIT.timeout,
     ) -> None:
         self.link, self._prefix, self._owner, self._clock = link, prefix, owner, clock
         self._submit_timeout = submit_timeout

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bridge.errors import SiteRefusedError
-from bridge.pools.submitter.submitter_client import Client
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import JobSubmission, VolumeFile
 from bridge.protocol.nats.envelope import GarbledError
 from bridge.protocol.nats.messages import UNKNOWN_LIBRARY, ScriptWithoutLibrary, SubmitMessage
+from bridge.protocol.nats.request_table import SUBMIT, SubmitterClient
 from bridge.script import library
 
 LIBRARY_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
@@ -19,16 +19,16 @@ PORTION = 2**18
 """Bytes of files in one request: base64 and JSON make it a third larger, and NATS servers allow 1 MiB by default."""
 
 
-def send(client: Client, job: str, submission: JobSubmission, digest: str, timeout: float) -> JobStatus:
+def send(client: SubmitterClient, job: str, submission: JobSubmission, digest: str, timeout: float) -> JobStatus:
     """Submit a job to a site whose bash library has this digest; send the whole script if it refuses the other."""
     # the library is 30 of 35 kB of a script
     script = without_library(submission.script, digest)
     try:
-        return client.submit(job, SubmitMessage.of(submission, script), timeout).status
+        return client.call(SUBMIT, job, SubmitMessage.of(submission, script), timeout).status
     except SiteRefusedError as error:
         if script is submission.script or error.reason not in LIBRARY_REFUSED:
             raise
-        return client.submit(job, SubmitMessage.of(submission, submission.script), timeout).status
+        return client.call(SUBMIT, job, SubmitMessage.of(submission, submission.script), timeout).status
 
 
 def portions(files: Sequence[VolumeFile]) -> Iterator[list[VolumeFile]]:

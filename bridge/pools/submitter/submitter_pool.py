@@ -15,13 +15,32 @@ from bridge.pools.pool_interface import Pod
 from bridge.pools.submitter import snapshot_pages, submission
 from bridge.pools.submitter.job_view import JobView
 from bridge.pools.submitter.received_buildconfigs import ReceivedBuildConfigs
-from bridge.pools.submitter.submitter_client import Client
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.model.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.protocol.nats.envelope import check_pool
-from bridge.protocol.nats.messages import Announce, BuildConfigMessage, CancelMessage, Event, File, Files, Grant, Status
-from bridge.protocol.nats.request_client import SUBMIT_TIMEOUT
+from bridge.protocol.nats.messages import (
+    Announce,
+    BuildConfigMessage,
+    CancelMessage,
+    Empty,
+    Event,
+    File,
+    Files,
+    Grant,
+    Status,
+)
+from bridge.protocol.nats.request_table import (
+    CANCEL,
+    DESCRIBE,
+    FILES,
+    GRANT,
+    STATUS,
+    SUBMIT,
+    B,
+    RequestKind,
+    SubmitterClient,
+)
 from bridge.script import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
@@ -58,9 +77,9 @@ class SubmitterPool:
         self,
         name: str,
         owner: str,
-        connect: Callable[[Callable[[], str]], Client],
+        connect: Callable[[Callable[[], str]], SubmitterClient],
         clock: Clock,
-        submit_timeout: float = SUBMIT_TIMEOUT,
+        submit_timeout: float = SUBMIT.timeout,
     ) -> None:
         self.name = name
         self.lists = self.folders = self.holds = self.refreshes = self
@@ -147,13 +166,11 @@ class SubmitterPool:
 
     def withdraw(self, pod: Pod) -> JobStatus | None:
         """End the job of a pod that may be offered or bound here again; ``None`` if the site does not know the job."""
-        job = pod["metadata"]["uid"]
-        return self._request_status(job, lambda: self._client.cancel(job, CancelMessage(grace=0, withdrawn=True)))
+        return self._request_status(CANCEL, pod, CancelMessage(grace=0, withdrawn=True))
 
     def grant(self, pod: Pod, ticket: str) -> JobStatus | None:
         """Let the waiting script with this ticket begin; ``None`` if the site does not know the job."""
-        job = pod["metadata"]["uid"]
-        return self._request_status(job, lambda: self._client.grant(job, Grant(ticket=ticket)))
+        return self._request_status(GRANT, pod, Grant(ticket=ticket))
 
     def _usable_config(self) -> BuildConfig:
         config = self.buildconfig()
@@ -176,7 +193,7 @@ class SubmitterPool:
     def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
         """Cancel a job, with ``grace`` seconds to end; return ``None`` if the site does not know it."""
         job, folder = pod["metadata"]["uid"], self._folder
-        status = self._client.cancel(job, CancelMessage(grace=grace, forget=forget)).status
+        status = self._client.call(CANCEL, job, CancelMessage(grace=grace, forget=forget)).status
         if status is None:
             # no event is newer than this answer: the site refuses later submissions of the job
             self._apply_absence(job, self._clock.monotonic(), folder)
@@ -184,12 +201,11 @@ class SubmitterPool:
 
     def status(self, pod: Pod) -> JobStatus | None:
         """Request the state of one job from the site; ``None`` if the site does not know it."""
-        job = pod["metadata"]["uid"]
-        return self._request_status(job, lambda: self._client.status(job))
+        return self._request_status(STATUS, pod, Empty())
 
-    def _request_status(self, job: str, request: Callable[[], Status]) -> JobStatus | None:
-        requested_at, folder = self._clock.monotonic(), self._folder
-        status = request().status
+    def _request_status(self, kind: RequestKind[B, Status], pod: Pod, body: B) -> JobStatus | None:
+        job, requested_at, folder = pod["metadata"]["uid"], self._clock.monotonic(), self._folder
+        status = self._client.call(kind, job, body).status
         if status is None:
             self._apply_absence(job, requested_at, folder)
         return status
@@ -226,16 +242,16 @@ class SubmitterPool:
 
         A file that is too large for a request is left out; then raises SiteTooLargeError in the end.
         """
-        too_large: SiteTooLargeError | None = None
+        job, too_large = pod["metadata"]["uid"], None
         for portion in submission.portions(files):
             try:
-                self._client.files(pod["metadata"]["uid"], Files(files=[File.of(file) for file in portion]))
+                self._client.call(FILES, job, Files(files=[File.of(file) for file in portion]))
             except SiteTooLargeError as error:
                 names = ", ".join(file.path for file in portion)
                 too_large = SiteTooLargeError(f"{names}: {error}", hint=error.hint)
         if volumes:
             lists = {name: list(paths) for name, paths in volumes.items()}
-            self._client.files(pod["metadata"]["uid"], Files(files=[], volumes=lists))
+            self._client.call(FILES, job, Files(files=[], volumes=lists))
         if too_large is not None:
             raise too_large
 
@@ -315,7 +331,7 @@ class SubmitterPool:
                 self._snapshot()
             if self._lacks_config(now := self._clock.monotonic()):
                 self._described_at = now
-                described = self._client.describe().buildconfig
+                described = self._client.call(DESCRIBE, "", Empty()).buildconfig
                 check_pool(self.name, described.pool)
                 self.on_buildconfig(described)
         except SiteError as error:
@@ -343,7 +359,7 @@ class SubmitterPool:
             self._is_snapshot_requested, folder = False, self._folder
         began = self._snapshot_at = self._clock.monotonic()
         try:
-            parts = snapshot_pages.request(self.name, self._client, self._clock)
+            parts = snapshot_pages.request(self.name, self._owner, self._client, self._clock)
         except SiteError:
             with self._lock:
                 self._is_snapshot_requested = True

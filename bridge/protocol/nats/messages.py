@@ -31,6 +31,13 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class Empty(Message):
+    """The body of a request or of a reply without content."""
+
+
+EMPTY = Empty()
+
+
 class Request(Message):
     """The envelope of every request. The site refuses it after ``deadline``.
 
@@ -87,13 +94,6 @@ class SubmitMessage(JobParameters, Message):
         return cls(**{**dict(submission), "script": script})
 
 
-class SubmittedMessage(Message):
-    """Reply to ``submit``. ``existed``: the site had the job already."""
-
-    status: JobStatus
-    existed: bool = False
-
-
 class CancelMessage(Message):
     """Body of ``cancel``. ``forget``: also delete the job's folder, once the job has ended.
 
@@ -118,6 +118,13 @@ class Status(Message):
     status: JobStatus | None = None
 
 
+class SubmittedMessage(Status):
+    """Reply to ``submit``. ``existed``: the site had the job already."""
+
+    status: JobStatus
+    existed: bool = False
+
+
 class Snapshot(Message):
     """Body of ``snapshot``: requests the next ``limit`` jobs of the owner after UID ``after``, sorted by UID."""
 
@@ -125,12 +132,21 @@ class Snapshot(Message):
     limit: int = Field(500, ge=1, le=5000)
 
 
+class UnreadableJob(Message):
+    """A job whose state is invalid. It must not make the page invalid, which would hide all other jobs."""
+
+    job: Uid
+
+
 class SnapshotPage(Message):
-    """Reply to ``snapshot``. ``more``: further jobs follow. ``submitter`` and ``sequence``: as in :class:`Event`."""
+    """Reply to ``snapshot``. ``more``: further jobs follow. ``submitter`` and ``sequence``: as in :class:`Event`.
+
+    A job without a valid UID makes the page invalid, because the page would show that job as gone.
+    """
 
     submitter: str
     sequence: int
-    jobs: list[JobStatus]
+    jobs: tuple[Annotated[JobStatus | UnreadableJob, Field(union_mode="left_to_right")], ...]
     more: bool = False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Protocol
 
 from bridge.clock import SYSTEM_CLOCK, Clock
@@ -14,6 +15,7 @@ from bridge.protocol.nats.envelope import LIMITS, GarbledError, pack, parse, par
 from bridge.protocol.nats.log_streams import StreamClosed, Streams, Write
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_session import Respond, TracedRespond
+from bridge.protocol.nats.request_table import LOGS, REQUESTS, A, B, RequestKind
 from bridge.protocol.nats.subjects import ANY, Subjects, last_token, owner_of
 from bridge.telemetry import tracing
 
@@ -23,27 +25,17 @@ log = logging.getLogger(__name__)
 
 SKEW = 5.0
 """Seconds by which the clocks of hub and site may differ."""
-THREADS = {"submit": 8, "cancel": 4, "status": 4, "grant": 4, "files": 2, "snapshot": 1, "describe": 1, "logs": 1}
-"""Threads for each kind of request, so that no kind delays another."""
 _LONGEST_MESSAGE = 4096
-_WITHOUT_JOB = ("snapshot", "describe")
 
 
 class SubmitterHandlers(Protocol):
-    """The handlers of requests. Several threads may call them at once, even for one job.
+    """The handlers of requests: a method for each row of :data:`~bridge.protocol.nats.request_table.REQUESTS`.
 
+    Several threads may call them at once, even for one job.
     ``owner``: the cluster that sent the request. It is part of the subject, on which the server enforces permissions.
     A :class:`BridgeError` becomes the error of the answer. Any other exception is logged, and its answer has the reason
     ``InternalError``.
     """
-
-    def submit(self, owner: str, job: str, submit: messages.SubmitMessage) -> messages.SubmittedMessage: ...  # noqa: D102
-    def cancel(self, owner: str, job: str, cancel: messages.CancelMessage) -> messages.Status: ...  # noqa: D102
-    def status(self, owner: str, job: str) -> messages.Status: ...  # noqa: D102
-    def grant(self, owner: str, job: str, grant: messages.Grant) -> messages.Status: ...  # noqa: D102
-    def snapshot(self, owner: str, snapshot: messages.Snapshot) -> messages.SnapshotPage: ...  # noqa: D102
-    def files(self, owner: str, job: str, files: messages.Files) -> None: ...  # noqa: D102
-    def describe(self) -> messages.Description: ...  # noqa: D102
 
     def logs(self, owner: str, job: str, logs: messages.Logs, write: Write) -> None:
         """Write a log, and return at its end. Runs on a thread of its own.
@@ -74,46 +66,26 @@ class Server:
         self._prefix = prefix
         subjects = Subjects(prefix, pool, ANY)
         self._streams = Streams(link, subjects, clock)
-        handlers_by_kind: dict[str, Callable[[messages.Request], messages.Message | None]] = {
-            "submit": lambda request: handlers.submit(
-                request.owner, request.job, parse_body(messages.SubmitMessage, request.body)
-            ),
-            "cancel": lambda request: handlers.cancel(
-                request.owner, request.job, parse_body(messages.CancelMessage, request.body)
-            ),
-            "status": lambda request: handlers.status(request.owner, request.job),
-            "grant": lambda request: handlers.grant(
-                request.owner, request.job, parse_body(messages.Grant, request.body)
-            ),
-            "files": lambda request: handlers.files(
-                request.owner, request.job, parse_body(messages.Files, request.body)
-            ),
-            "snapshot": lambda request: handlers.snapshot(request.owner, parse_body(messages.Snapshot, request.body)),
-            "describe": lambda _request: handlers.describe(),
-        }
         patterns = subjects.requests()
-        for kind, handler in handlers_by_kind.items():
-            link.subscribe(patterns[kind], self._handler(kind, handler), queue=pool, threads=THREADS[kind])
-        link.subscribe(patterns["logs"], self._logs, queue=pool, threads=THREADS["logs"])
+        for kind in REQUESTS.values():
+            handle = self._logs if kind is LOGS else self._handler(kind)
+            link.subscribe(patterns[kind.name], handle, queue=pool, threads=kind.threads)
 
-    def _handler(
-        self, kind: str, handler: Callable[[messages.Request], messages.Message | None]
-    ) -> Callable[[str, bytes, Respond | None], None]:
+    def _handler(self, kind: RequestKind[B, A]) -> Callable[[str, bytes, Respond | None], None]:
+        carry_out = kind.handler_of(self._handlers)
+
         def handle(subject: str, data: bytes, respond: Respond | None) -> None:
             if respond is None:
-                log.warning("a request without a reply subject", extra=kv(kind=kind))
+                log.warning("a request without a reply subject", extra=kv(kind=kind.name))
                 return
             try:
-                request = self._request(kind, subject, data)
-                if isinstance(respond, TracedRespond):
-                    with tracing.within(respond.traceparent):
-                        answer = handler(request)
-                else:
-                    answer = handler(request)
+                request, body = self._request(kind, subject, data)
+                with tracing.within(respond.traceparent) if isinstance(respond, TracedRespond) else nullcontext():
+                    answer = carry_out(request.owner, request.job, body)
             except Exception as error:
-                self._respond(respond, kind, refusal(error, kind))
+                self._respond(respond, kind.name, refusal(error, kind.name))
             else:
-                self._respond(respond, kind, answer)
+                self._respond(respond, kind.name, answer)
 
         return handle
 
@@ -122,11 +94,10 @@ class Server:
             return
 
         def answer(error: BaseException | None) -> None:
-            self._respond(respond, "logs", None if error is None else refusal(error, "logs"))
+            self._respond(respond, LOGS.name, messages.Empty() if error is None else refusal(error, LOGS.name))
 
         try:
-            request = self._request("logs", subject, data)
-            options = parse_body(messages.Logs, request.body)
+            request, options = self._request(LOGS, subject, data)
             owner, job = request.owner, request.job
             self._streams.start(
                 owner, job, options.stream, lambda write: self._handlers.logs(owner, job, options, write), answer
@@ -134,12 +105,12 @@ class Server:
         except Exception as error:
             answer(error)
 
-    def _request(self, kind: str, subject: str, data: bytes) -> messages.Request:
-        """Parse a request; raise unless pool, folder, owner and job are correct and its deadline is not over."""
+    def _request(self, kind: RequestKind[B, A], subject: str, data: bytes) -> tuple[messages.Request, B]:
+        """Parse a request and its body; raise unless pool, folder, owner and job are correct and it is not late."""
         request = parse(messages.Request, data)
         if request.pool != self._pool:
             raise SiteRefusedError(f"a request to pool {request.pool}; this is pool {self._pool}", reason="WrongPool")
-        if kind not in _WITHOUT_JOB and (not request.job or request.job != last_token(subject)):
+        if kind.of_job and (not request.job or request.job != last_token(subject)):
             raise SiteRefusedError(
                 f"a request for job {request.job!r} on the subject of another job", reason="WrongJob"
             )
@@ -163,12 +134,12 @@ class Server:
             raise SiteRefusedError(
                 text, reason="Late", retryable=True, hint="Synchronize the clocks of the hub and of the site."
             )
-        return request
+        return request, parse_body(kind.body, request.body)
 
-    def _reply(self, answer: messages.Message | None) -> messages.Reply:
-        return messages.Reply(folder=self._folder, body=answer.model_dump(mode="json") if answer else {})
+    def _reply(self, answer: messages.Message) -> messages.Reply:
+        return messages.Reply(folder=self._folder, body=answer.model_dump(mode="json"))
 
-    def _respond(self, respond: Respond, kind: str, answer: messages.Message | None) -> None:
+    def _respond(self, respond: Respond, kind: str, answer: messages.Message) -> None:
         """Send an answer. A snapshot that cannot be sent is shortened; another answer becomes an error."""
         try:
             while True:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from bridge.errors import ConfigError
 from bridge.protocol.model.identifiers import POOL_PATTERN, UID_PATTERN
+from bridge.protocol.nats.request_table import REQUESTS, RequestKind
 
 ANY = "*"
 _UNSAFE = re.compile(rb"[^0-9A-Za-z_-]")
@@ -52,37 +54,15 @@ class Subjects:
         self.announce = f"{base}.announce"
         self.buildconfig = f"{base}.buildconfig"
         self.event = f"{base}.event.{owner}"
-        self.snapshot = f"{base}.snapshot.{owner}"
-        self.describe = f"{base}.describe.{owner}"
         self._base = base
 
     def of(self, owner: str) -> Subjects:
         """Return the subjects of the same pool and another owner."""
         return Subjects(self.prefix, self.pool, owner)
 
-    def submit(self, namespace: str, name: str, uid: str) -> str:
-        """Return the subject of a request to submit a pod."""
-        return f"{self._base}.submit.{self.owner}.{encode(f'{namespace}-{name}')}.{encode(uid)}"
-
-    def cancel(self, uid: str) -> str:
-        """Return the subject of a request to cancel a job."""
-        return f"{self._base}.cancel.{self.owner}.{encode(uid)}"
-
-    def status(self, uid: str) -> str:
-        """Return the subject of a request for the state of a job."""
-        return f"{self._base}.status.{self.owner}.{encode(uid)}"
-
-    def grant(self, uid: str) -> str:
-        """Return the subject of a request that lets a waiting script begin."""
-        return f"{self._base}.grant.{self.owner}.{encode(uid)}"
-
-    def logs(self, uid: str) -> str:
-        """Return the subject of a request for a log."""
-        return f"{self._base}.logs.{self.owner}.{encode(uid)}"
-
-    def files(self, uid: str) -> str:
-        """Return the subject of a request to replace files in volumes."""
-        return f"{self._base}.files.{self.owner}.{encode(uid)}"
+    def request(self, kind: RequestKind[Any, Any], *parts: str) -> str:
+        """Return the subject of a request. ``parts``: see :meth:`RequestKind.parts`."""
+        return ".".join((self._base, kind.name, self.owner, *map(encode, parts)))
 
     def stream(self, stream: str) -> str:
         """Return the subject of the chunks of one log."""
@@ -95,10 +75,7 @@ class Subjects:
     def requests(self) -> dict[str, str]:
         """Return the pattern of subjects for each kind of request."""
         return {
-            "submit": f"{self._base}.submit.{self.owner}.*.*",
-            **{kind: f"{self._base}.{kind}.{self.owner}.*" for kind in ("cancel", "status", "logs", "files", "grant")},
-            "snapshot": self.snapshot,
-            "describe": self.describe,
+            name: ".".join((self._base, name, self.owner, *[ANY] * kind.part_count)) for name, kind in REQUESTS.items()
         }
 
     @property

@@ -34,6 +34,7 @@ from bridge.protocol.nats.messages import (
     BuildConfigMessage,
     CancelMessage,
     Description,
+    Empty,
     Files,
     Grant,
     Logs,
@@ -243,7 +244,7 @@ class Site:
             self.jobs.pop(job, None)
         return Status(status=self.jobs.get(job))
 
-    def status(self, owner: str, job: str) -> Status:
+    def status(self, owner: str, job: str, body: Empty) -> Status:
         if job == "boom":
             raise KeyError(job)
         return Status(status=self.jobs.get(job))
@@ -252,16 +253,17 @@ class Site:
         self.grants.append((owner, job, grant.ticket))
         return Status(status=self.jobs.get(job))
 
-    def snapshot(self, owner: str, snapshot: Snapshot) -> SnapshotPage:
+    def snapshot(self, owner: str, job: str, snapshot: Snapshot) -> SnapshotPage:
         self.snapshots += 1
         left = sorted(job for job in self.jobs if job > snapshot.after)
-        page = [self.jobs[job] for job in left[: snapshot.limit]]
+        page = tuple(self.jobs[job] for job in left[: snapshot.limit])
         more = len(left) > snapshot.limit
         return SnapshotPage(submitter=self.submitter, sequence=self.sequence, jobs=page, more=more)
 
-    def files(self, owner: str, job: str, files: Files) -> None:
+    def files(self, owner: str, job: str, files: Files) -> Empty:
         if job not in self.jobs:
             raise SiteRefusedError(f"job {job} is not here", reason="NotFound", hint="look elsewhere")
+        return Empty()
 
     def announce(self) -> Announce:
         return Announce(
@@ -274,7 +276,7 @@ class Site:
             digest=self.digest,
         )
 
-    def describe(self) -> Description:
+    def describe(self, owner: str, job: str, body: Empty) -> Description:
         self.described += 1
         return Description(announce=self.announce(), buildconfig=self.buildconfig())
 

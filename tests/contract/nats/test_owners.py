@@ -14,11 +14,12 @@ from nats.aio.client import Client as Bare
 from bridge.apps.cli.nats_command import nats as command
 from bridge.pools.submitter.nats_registry import NatsPools
 from bridge.protocol.model.requests import LogOptions
-from bridge.protocol.nats.messages import Event, SubmitMessage
+from bridge.protocol.nats.messages import Empty, Event, SubmitMessage
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.request_client import PoolClient
 from bridge.protocol.nats.request_server import Announcer, Server
+from bridge.protocol.nats.request_table import STATUS
 from bridge.protocol.nats.subjects import Subjects
 from cluster.polling import eventually
 from tests.contract.nats.servers import PREFIX, NatsServer, Site, World, attack, nats_config, status
@@ -85,13 +86,7 @@ def test_each_hub_works_and_hears_of_its_own_jobs_alone(shared: Shared, world: W
 def test_a_hub_reaches_nothing_of_another_cluster(shared: Shared) -> None:
     victim, own = Subjects(PREFIX, "alpha", OWNERS["two"]), Subjects(PREFIX, "alpha", OWNERS["one"])
     asked = [
-        victim.submit("ns", "pod", "uid-1"),
-        victim.cancel("uid-1"),
-        victim.status("uid-1"),
-        victim.logs("uid-1"),
-        victim.files("uid-1"),
-        victim.snapshot,
-        victim.describe,
+        *(pattern.replace("*", "uid-1") for pattern in victim.requests().values()),
         victim.ack("s"),
         f"{INBOX}.{OWNERS['two']}.x",
         "$KV.podbridge-two.x",
@@ -120,7 +115,7 @@ def test_a_hub_reaches_nothing_of_another_cluster(shared: Shared) -> None:
         def others() -> None:
             with two.logs("uid-1", LogOptions(container="main")) as reader:
                 list(reader)
-            two.status("uid-1")
+            two.call(STATUS, "uid-1", Empty())
 
         await asyncio.to_thread(others)
         for subject in asked:

@@ -14,10 +14,11 @@ from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknow
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.nats import log_streams
 from bridge.protocol.nats.log_streams import Streams
-from bridge.protocol.nats.messages import CancelMessage, File, Files, SubmitMessage
+from bridge.protocol.nats.messages import CancelMessage, Empty, File, Files, Snapshot, SubmitMessage
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.request_client import PoolClient
 from bridge.protocol.nats.request_server import Server
+from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, FILES, SNAPSHOT, STATUS, SUBMIT
 from bridge.protocol.nats.subjects import Subjects
 from cluster.polling import eventually
 from tests.contract.nats.servers import OWNER, PREFIX, NatsServer, Site, World, concurrently, status
@@ -26,7 +27,7 @@ from tests.fakes.clock import FakeClock
 pytestmark = pytest.mark.real
 
 SUBJECTS = Subjects(PREFIX, "alpha", OWNER)
-SUBMIT = SubmitMessage(namespace="ns", name="a.b-c", script="#!/bin/bash\n" + "echo hi\n" * 900)
+SUBMISSION = SubmitMessage(namespace="ns", name="a.b-c", script="#!/bin/bash\n" + "echo hi\n" * 900)
 
 
 def logs(container: str = "main", **options: Any) -> LogOptions:
@@ -45,7 +46,7 @@ class Both:
 
     def up(self) -> bool:
         try:
-            self.client.describe()
+            self.client.call(DESCRIBE, "", Empty())
         except SiteDownError:
             return False
         return True
@@ -59,49 +60,51 @@ def both(server: NatsServer, world: World) -> Iterator[Both]:
 
 
 def test_every_kind_of_request(both: Both) -> None:
-    first = both.client.submit("uid-1", SUBMIT)
+    first = both.client.call(SUBMIT, "uid-1", SUBMISSION)
     assert (first.existed, first.status.job) == (False, "uid-1")
-    assert both.client.submit("uid-1", SUBMIT).existed
-    assert both.site.submits[0] == ("uid-1", SUBMIT)
-    assert both.client.status("uid-1").status == status("uid-1")
-    assert both.client.status("uid-2").status is None
-    assert [job.job for job in both.client.snapshot().jobs] == ["uid-1"]
-    assert both.client.describe().announce.pool == "alpha"
-    both.client.files("uid-1", Files(files=[File(path="t/token", data="eA==")]))
-    assert both.client.cancel("uid-1", CancelMessage()).status is not None
-    assert both.client.cancel("uid-1", CancelMessage(forget=True)).status is None
+    assert both.client.call(SUBMIT, "uid-1", SUBMISSION).existed
+    assert both.site.submits[0] == ("uid-1", SUBMISSION)
+    assert both.client.call(STATUS, "uid-1", Empty()).status == status("uid-1")
+    assert both.client.call(STATUS, "uid-2", Empty()).status is None
+    assert [job.job for job in both.client.call(SNAPSHOT, "", Snapshot()).jobs] == ["uid-1"]
+    assert both.client.call(DESCRIBE, "", Empty()).announce.pool == "alpha"
+    both.client.call(FILES, "uid-1", Files(files=[File(path="t/token", data="eA==")]))
+    assert both.client.call(CANCEL, "uid-1", CancelMessage()).status is not None
+    assert both.client.call(CANCEL, "uid-1", CancelMessage(forget=True)).status is None
 
 
 def test_a_large_script_goes_compressed(both: Both) -> None:
-    large = SUBMIT.model_copy(update={"script": "x" * 10_000_000})  # ten times what the server takes
-    both.client.submit("uid-1", large)
+    large = SUBMISSION.model_copy(update={"script": "x" * 10_000_000})  # ten times what the server takes
+    both.client.call(SUBMIT, "uid-1", large)
     assert both.site.submits[0][1].script == large.script
 
 
 def test_errors_travel_in_their_own_words(both: Both) -> None:
     with pytest.raises(SiteRefusedError, match="job uid-9 is not here") as caught:
-        both.client.files("uid-9", Files(files=[]))
+        both.client.call(FILES, "uid-9", Files(files=[]))
     assert (caught.value.reason, caught.value.hint, caught.value.retryable) == ("NotFound", "look elsewhere", False)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x04\x95", zlib.compress(b" " * (65 * 1024 * 1024))])
 def test_nonsense_is_answered_with_an_error(both: Both, data: bytes) -> None:
-    answer = json.loads(both.hub_link.request(SUBJECTS.submit("ns", "pod", "uid-1"), data, 10))
+    answer = json.loads(both.hub_link.request(SUBJECTS.request(SUBMIT, "ns-pod", "uid-1"), data, 10))
     assert answer["error"]["reason"] == "GarbledMessage"
     assert both.site.submits == []
-    both.client.describe()
+    both.client.call(DESCRIBE, "", Empty())
 
 
 def test_a_slow_submit_delays_nothing_else(both: Both) -> None:
     both.site.delay = 3
-    threads = [threading.Thread(target=both.client.submit, args=(f"uid-{number}", SUBMIT)) for number in range(8)]
+    threads = [
+        threading.Thread(target=both.client.call, args=(SUBMIT, f"uid-{number}", SUBMISSION)) for number in range(8)
+    ]
     for thread in threads:
         thread.start()
     eventually(lambda: len(both.site.submits) == 8)
     begun = time.monotonic()
-    both.client.status("uid-1")
-    both.client.cancel("uid-1", CancelMessage())
-    both.client.snapshot()
+    both.client.call(STATUS, "uid-1", Empty())
+    both.client.call(CANCEL, "uid-1", CancelMessage())
+    both.client.call(SNAPSHOT, "", Snapshot())
     assert time.monotonic() - begun < 1
     for thread in threads:
         thread.join()
@@ -113,12 +116,12 @@ def test_no_answer_is_unknown_and_the_site_refuses_what_comes_late(server: NatsS
     link = world.link(server.url)
     Server(link, PREFIX, "alpha", site)
     client = PoolClient(world.link(server.url), PREFIX, "alpha", OWNER, clock)
-    eventually(lambda: not isinstance(refusal(lambda: client.describe()), SiteDownError))
+    eventually(lambda: not isinstance(refusal(lambda: client.call(DESCRIBE, "", Empty())), SiteDownError))
     with pytest.raises(SiteUnknownOutcomeError):
-        client.submit("uid-1", SUBMIT, timeout=0.5)
+        client.call(SUBMIT, "uid-1", SUBMISSION, timeout=0.5)
     eventually(lambda: "uid-1" in site.jobs)
     clock.now = time.time() - 120
-    refused = refusal(lambda: client.submit("uid-2", SUBMIT))
+    refused = refusal(lambda: client.call(SUBMIT, "uid-2", SUBMISSION))
     assert isinstance(refused, SiteRefusedError)
     assert (refused.reason, refused.retryable) == ("Late", True)
     assert "uid-2" not in site.jobs
@@ -139,9 +142,9 @@ def test_a_snapshot_too_large_for_the_server_comes_in_smaller_pages(both: Both) 
     found: list[str] = []
     after, more, pages = "", True, 0
     while more:
-        page = both.client.snapshot(after, 5000)
+        page = both.client.call(SNAPSHOT, "", Snapshot(after=after, limit=5000))
         found += [job.job for job in page.jobs]
-        after, more, pages = page.last, page.more, pages + 1
+        after, more, pages = page.jobs[-1].job, page.more, pages + 1
     assert found == sorted(both.site.jobs)
     assert pages > 1
 
@@ -151,10 +154,10 @@ def test_two_submitters_share_the_requests(server: NatsServer, world: World) -> 
     for site in sites:
         Server(world.link(server.url), PREFIX, "alpha", site)
     client = PoolClient(world.link(server.url), PREFIX, "alpha", OWNER)
-    eventually(lambda: refusal(lambda: client.describe()) is None)
+    eventually(lambda: refusal(lambda: client.call(DESCRIBE, "", Empty())) is None)
     time.sleep(0.5)
     for number in range(60):
-        client.submit(f"uid-{number}", SUBMIT)
+        client.call(SUBMIT, f"uid-{number}", SUBMISSION)
     assert sum(len(site.submits) for site in sites) == 60
     assert all(site.submits for site in sites)
 
@@ -281,7 +284,7 @@ def test_an_idle_followed_log_survives_a_restart_of_the_server(server: NatsServe
 
 def test_speed_of_submits(both: Both) -> None:
     begun = time.monotonic()
-    concurrently(2000, lambda number: both.client.submit(f"uid-{number}", SUBMIT))
+    concurrently(2000, lambda number: both.client.call(SUBMIT, f"uid-{number}", SUBMISSION))
     rate = 2000 / (time.monotonic() - begun)
     print(f"{rate:.0f} submits a second")
     assert rate > 500

@@ -20,20 +20,21 @@ from nats.aio.client import Client as Bare
 from bridge.apps.cli.main import cli
 from bridge.errors import SiteDownError, SiteUnknownOutcomeError
 from bridge.protocol.model.requests import LogOptions
-from bridge.protocol.nats.messages import Grant, SubmitMessage
+from bridge.protocol.nats.messages import Empty, Grant, Snapshot, Status, SubmitMessage
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.request_client import PoolClient
 from bridge.protocol.nats.request_server import Announcer, Server
+from bridge.protocol.nats.request_table import DESCRIBE, GRANT, REQUESTS, SNAPSHOT, STATUS, SUBMIT, RequestKind
 from bridge.protocol.nats.subjects import Subjects
 from bridge.protocol.nats.user_keys import new_seed, public_key
 from cluster.polling import eventually
-from tests.contract.nats.servers import OWNER, PREFIX, NatsServer, Site, World, attack, free_port, nats_config
+from tests.contract.nats.servers import OWNER, PREFIX, NatsServer, Site, World, attack, free_port, nats_config, status
 
 pytestmark = pytest.mark.real
 
 ALPHA, BETA = Subjects(PREFIX, "alpha", OWNER), Subjects(PREFIX, "beta", OWNER)
-SUBMIT = SubmitMessage(namespace="ns", name="pod", script="export TOKEN=hunter2")
+SUBMISSION = SubmitMessage(namespace="ns", name="pod", script="export TOKEN=hunter2")
 
 
 @dataclass
@@ -94,10 +95,10 @@ def test_what_is_allowed_works(secured: Secured) -> None:
     time.sleep(0.3)
     for pool, link in (("alpha", secured.alpha), ("beta", secured.beta)):
         client = PoolClient(secured.hub, PREFIX, pool, OWNER)
-        client.submit("uid-1", SUBMIT)
-        client.status("uid-1")
-        client.snapshot()
-        client.describe()
+        client.call(SUBMIT, "uid-1", SUBMISSION)
+        client.call(STATUS, "uid-1", Empty())
+        client.call(SNAPSHOT, "", Snapshot())
+        client.call(DESCRIBE, "", Empty())
         secured.sites[pool].log = b"log of " + pool.encode()
         with client.logs("uid-1", LogOptions(container="main", follow=True)) as reader:
             assert next(reader) == b"log of " + pool.encode()
@@ -111,7 +112,7 @@ def test_what_is_allowed_works(secured: Secured) -> None:
 
 def test_a_slow_answer_is_still_allowed(secured: Secured) -> None:
     secured.sites["alpha"].delay = 3
-    PoolClient(secured.hub, PREFIX, "alpha", OWNER).submit("uid-1", SUBMIT)
+    PoolClient(secured.hub, PREFIX, "alpha", OWNER).call(SUBMIT, "uid-1", SUBMISSION)
 
 
 def attack_with_alphas_key(
@@ -160,8 +161,8 @@ def test_nats_9_6_a_site_can_not_listen_to_anybody_else(secured: Secured) -> Non
         secured.sites["beta"].log = b"secret log"
 
         def others() -> None:
-            beta.submit("uid-1", SUBMIT)
-            beta.status("uid-1")
+            beta.call(SUBMIT, "uid-1", SUBMISSION)
+            beta.call(STATUS, "uid-1", Empty())
             with beta.logs("uid-1", LogOptions(container="main")) as reader:
                 list(reader)
             secured.beta.publish(BETA.event, b"{}")
@@ -186,11 +187,7 @@ def test_nats_9_6_a_site_can_not_say_anything_for_anybody_else(secured: Secured)
         BETA.event,
         BETA.stream("x"),
         BETA.ack("x"),
-        BETA.submit("ns", "pod", "uid-1"),
-        BETA.cancel("uid-1"),
-        BETA.snapshot,
-        ALPHA.submit("ns", "pod", "uid-1"),
-        ALPHA.cancel("uid-1"),
+        *(pattern.replace("*", "uid-1") for pattern in (*BETA.requests().values(), *ALPHA.requests().values())),
         ALPHA.ack("x"),
         f"{PREFIX}.alpha.stream.x.y.z",
         f"{INBOX}.anything",
@@ -226,11 +223,11 @@ def test_nats_9_6_a_site_can_not_answer_for_another_nor_twice(secured: Secured) 
         await client.subscribe(f"{PREFIX}.alpha.status.*.*", queue="alpha", cb=on_request)
         await client.flush()
         alpha = PoolClient(secured.hub, PREFIX, "alpha", OWNER)
-        assert (await asyncio.to_thread(alpha.status, "uid-1")).status is None
+        assert (await asyncio.to_thread(alpha.call, STATUS, "uid-1", Empty())).status is None
         base, number = inboxes[0].rsplit(".", 1)
         secured.sites["beta"].delay = 1
         beta = PoolClient(secured.hub, PREFIX, "beta", OWNER)
-        asking = asyncio.create_task(asyncio.to_thread(beta.submit, "uid-2", SUBMIT))
+        asking = asyncio.create_task(asyncio.to_thread(beta.call, SUBMIT, "uid-2", SUBMISSION))
         for guess in range(int(number) - 5, int(number) + 20):
             await client.publish(f"{base}.{guess}", b'{"v":1,"body":{"forged":true}}')
         answer = await asking
@@ -302,7 +299,7 @@ def test_a_pool_added_later_comes_in_after_a_reload_and_the_others_stay(secured:
     link = world.link(secured.server.url, seed_file=secured.seeds / "gamma.seed")
     Server(link, PREFIX, "gamma", Site(pool="gamma"))
     time.sleep(0.3)
-    PoolClient(secured.hub, PREFIX, "gamma", OWNER).describe()
+    PoolClient(secured.hub, PREFIX, "gamma", OWNER).call(DESCRIBE, "", Empty())
     assert (seed.read_text(), (secured.folder / "hub.seed").read_text(), secured.hub._session) == before
     (secured.seeds / "gamma.seed").rename(secured.folder / "gamma.away")
     nats_config("--out", secured.folder)
@@ -326,10 +323,10 @@ def test_users_that_an_earlier_version_wrote_run_pods_and_pass_no_grant_until_wr
     eventually(lambda: ".grant." in (link.problem() or ""))
     alpha = PoolClient(secured.hub, PREFIX, "alpha", OWNER)
     eventually(lambda: secured.hub.connected)
-    assert alpha.submit("uid-1", SUBMIT).status.job == "uid-1"
-    alpha.status("uid-1")
+    assert alpha.call(SUBMIT, "uid-1", SUBMISSION).status.job == "uid-1"
+    alpha.call(STATUS, "uid-1", Empty())
     with pytest.raises((SiteUnknownOutcomeError, SiteDownError)):
-        alpha.grant("uid-1", Grant(ticket="t-1"), timeout=0.5)
+        alpha.call(GRANT, "uid-1", Grant(ticket="t-1"), timeout=0.5)
     nats_config("--out", secured.folder)
     assert users.read_text() == text
     secured.server.signal(1)
@@ -338,8 +335,40 @@ def test_users_that_an_earlier_version_wrote_run_pods_and_pass_no_grant_until_wr
     eventually(lambda: not link.connected)
     Server(world.link(secured.server.url, seed_file=secured.seeds / "alpha.seed"), PREFIX, "alpha", site)
     time.sleep(0.3)
-    alpha.grant("uid-1", Grant(ticket="t-1"))
+    alpha.call(GRANT, "uid-1", Grant(ticket="t-1"))
     assert site.grants == [(OWNER, "uid-1", "t-1")]
+
+
+def test_a_new_row_of_the_table_of_requests_passes_with_the_permissions_that_follow_from_it(
+    folder: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = RequestKind("echo", Grant, Status)
+    monkeypatch.setitem(REQUESTS, row.name, row)
+
+    class EchoingSite(Site):
+        @row.handler
+        def echo(self, owner: str, job: str, body: Grant) -> Status:
+            self.grants.append((owner, job, body.ticket))
+            return Status(status=self.jobs.get(job))
+
+    out, site = folder / "nats", EchoingSite(jobs={"uid-1": status("uid-1")})
+    nats_config("--pools", "alpha,beta", "--out", out, "--prefix", PREFIX)
+    server = NatsServer(folder, config_file=out / "nats-server.conf").start()
+    try:
+        hub, alpha, beta = (
+            world.link(server.url, file, inbox_prefix=INBOX, seed_file=out / file)
+            for file in ("hub.seed", "pools/alpha.seed", "pools/beta.seed")
+        )
+        Server(alpha, PREFIX, "alpha", site)
+        beta.subscribe(Subjects(PREFIX, "alpha", "*").requests()["echo"], lambda *_: None, queue="alpha")
+        eventually(lambda: "alpha.echo" in (beta.problem() or ""))
+        client = PoolClient(hub, PREFIX, "alpha", OWNER)
+        assert client.call(row, "uid-1", Grant(ticket="t-1")).status == status("uid-1")
+        assert client.call(row, "uid-2", Grant(ticket="t-2")).status is None
+        assert site.grants == [(OWNER, "uid-1", "t-1"), (OWNER, "uid-2", "t-2")]
+        assert (hub.problem(), alpha.problem()) == (None, None)
+    finally:
+        server.kill()
 
 
 @pytest.mark.parametrize("knows_password", [True, False])

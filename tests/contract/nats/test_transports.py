@@ -15,6 +15,7 @@ from bridge.protocol.nats.nats_files import Written, write
 from bridge.protocol.nats.nats_server_config import Listeners
 from bridge.protocol.nats.request_client import PoolClient
 from bridge.protocol.nats.request_server import Server
+from bridge.protocol.nats.request_table import SUBMIT
 from cluster.polling import eventually
 from tests.contract.nats.servers import (
     OWNER,
@@ -30,7 +31,7 @@ from tests.contract.nats.servers import (
 
 pytestmark = pytest.mark.real
 
-SUBMIT = SubmitMessage(namespace="ns", name="pod", script="x" * 8192)
+SUBMISSION = SubmitMessage(namespace="ns", name="pod", script="x" * 8192)
 TRANSPORTS = ("tcp", "tls", "wss", "nginx")
 
 
@@ -112,7 +113,7 @@ def ends(transport: Transport, world: World) -> tuple[Site, PoolClient]:
 
 def works(client: PoolClient) -> bool:
     try:
-        client.submit("uid-0", SUBMIT, timeout=5)
+        client.call(SUBMIT, "uid-0", SUBMISSION, timeout=5)
     except SiteError:
         return False
     return True
@@ -120,15 +121,15 @@ def works(client: PoolClient) -> bool:
 
 def test_the_protocol_works_and_comes_back_after_a_restart(transport: Transport, world: World) -> None:
     site, client = ends(transport, world)
-    large = SUBMIT.model_copy(update={"script": "y" * 3_000_000})
-    client.submit("uid-1", large)
+    large = SUBMISSION.model_copy(update={"script": "y" * 3_000_000})
+    client.call(SUBMIT, "uid-1", large)
     assert site.submits[-1][1].script == large.script
     site.log = bytes(range(256)) * 8_000
     with client.logs("uid-1", LogOptions(container="main")) as reader:
         assert b"".join(reader) == site.log
     transport.server.kill()
     with pytest.raises((SiteDownError, SiteUnknownOutcomeError)):
-        client.submit("uid-2", SUBMIT)
+        client.call(SUBMIT, "uid-2", SUBMISSION)
     transport.start()
     eventually(lambda: works(client), timeout=20)
     assert [job for job, _ in site.submits if job == "uid-2"] == []
@@ -139,7 +140,7 @@ def test_the_protocol_works_and_comes_back_after_a_restart(transport: Transport,
 def test_three_megabytes_that_do_not_compress(transport: Transport, world: World) -> None:
     site, client = ends(transport, world)
     noise = random.Random(1).randbytes(3_000_000).hex()  # compresses to half its size
-    client.submit("uid-1", SUBMIT.model_copy(update={"script": noise}))
+    client.call(SUBMIT, "uid-1", SUBMISSION.model_copy(update={"script": noise}))
     assert site.submits[-1][1].script == noise
     with pytest.raises(SiteTooLargeError):
         client._link.publish(f"{PREFIX}.alpha.ack.c1.x", b"x" * (8 * 1024 * 1024 + 1))
@@ -148,7 +149,7 @@ def test_three_megabytes_that_do_not_compress(transport: Transport, world: World
 def test_concurrent_submits_arrive_once_each(transport: Transport, world: World) -> None:
     site, client = ends(transport, world)
     site.submits.clear()
-    concurrently(1000, lambda number: client.submit(f"uid-{number}", SUBMIT))
+    concurrently(1000, lambda number: client.call(SUBMIT, f"uid-{number}", SUBMISSION))
     assert sorted(job for job, _ in site.submits) == sorted(f"uid-{number}" for number in range(1000))
 
 

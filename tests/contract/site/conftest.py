@@ -17,9 +17,10 @@ from bridge.config.pools import NatsSection
 from bridge.core.threads import Supervisor
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
 from bridge.protocol.nats.envelope import parse
-from bridge.protocol.nats.messages import Announce, CancelMessage, Event, Logs
+from bridge.protocol.nats.messages import Announce, CancelMessage, Empty, Event, Logs, Snapshot
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.request_client import PoolClient
+from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, SNAPSHOT, STATUS, SUBMIT
 from cluster.polling import eventually
 from cluster.ports import free_block, listening
 from tests.contract.site import jobs
@@ -93,7 +94,7 @@ class Site:
             if process.poll() not in (None, -9, 0):
                 raise AssertionError(self.said())
         with contextlib.suppress(SiteError):
-            return self.client.describe(timeout=1)
+            return self.client.call(DESCRIBE, "", Empty(), timeout=1)
         return None
 
     def kill(self, process, number=signal.SIGKILL):
@@ -107,11 +108,11 @@ class Site:
     def submit(self, command, **more):
         """Submit a job that runs this command, and return its UID."""
         job = jobs.uid()
-        self.client.submit(job, jobs.submit(command, **more))
+        self.client.call(SUBMIT, job, jobs.submit(command, **more))
         return job
 
     def status(self, uid):
-        return self.client.status(uid).status
+        return self.client.call(STATUS, uid, Empty()).status
 
     def wait(self, uid, phase, timeout=20.0):
         last = None
@@ -141,9 +142,9 @@ class Site:
 
     def end(self):
         with contextlib.suppress(SiteError, AssertionError):
-            for job in self.client.snapshot().jobs:
-                self.client.cancel(job.job, CancelMessage(grace=0, forget=True))
-            eventually(lambda: not self.client.snapshot().jobs, timeout=15)
+            for job in self.client.call(SNAPSHOT, "", Snapshot()).jobs:
+                self.client.call(CANCEL, job.job, CancelMessage(grace=0, forget=True))
+            eventually(lambda: not self.client.call(SNAPSHOT, "", Snapshot()).jobs, timeout=15)
         for process in self.processes:
             if process.poll() is None:
                 process.terminate()

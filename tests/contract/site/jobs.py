@@ -7,6 +7,7 @@ import uuid
 from typing import Any
 
 from bridge.protocol.nats.messages import SubmitMessage
+from bridge.protocol.nats.request_table import SUBMIT
 from cluster.polling import eventually
 
 _SCRIPT = r"""#!/bin/bash
@@ -79,10 +80,10 @@ def uid() -> str:
 def check_replaced_after_unused(site: Any, later: float) -> None:
     """Submit a job that ends unused, then its successor; the batch job of the first may end ``later`` (seconds)."""
     job = uid()
-    site.client.submit(job, unused(later))
+    site.client.call(SUBMIT, job, unused(later))
     eventually(lambda: site.status(job).asks == TICKET, "asks")
     eventually(lambda: site.status(job).unused, "ended unused")
-    answer = site.client.submit(job, submit("echo second; sleep 2; echo end"))
+    answer = site.client.call(SUBMIT, job, submit("echo second; sleep 2; echo end"))
     assert (answer.existed, answer.status.unused) == (False, False)
     done = site.wait(job, "ended", 40)
     assert (done.outcome, done.unused, site.log(job)) == ("Succeeded", False, b"second\nend\n")

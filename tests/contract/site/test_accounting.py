@@ -19,6 +19,7 @@ import pytest
 from bridge.clock import SystemClock
 from bridge.errors import BatchError
 from bridge.protocol.nats.messages import CancelMessage
+from bridge.protocol.nats.request_table import CANCEL, SUBMIT
 from bridge.site.batch import slurm
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
 from bridge.site.config.site_config import make_batch_system, parse
@@ -209,7 +210,7 @@ def test_ends_that_came_while_the_submitter_was_down(scene: Scene, site: Any) ->
     for name, wanted in asked.items():
         # deaf to the signal, so that it can't write down how it ended
         deaf = wanted.script.replace("trap 'reason", "trap '' TERM; : '")
-        site.client.submit(uids[name], wanted.model_copy(update={"script": deaf}))
+        site.client.call(SUBMIT, uids[name], wanted.model_copy(update={"script": deaf}))
     ids = {name: site.wait(uids[name], "running" if name != "failed" else "ended").job_id for name in asked}
     site.kill(site.processes[0])
     scene.run("scancel", ids["cancelled"])
@@ -294,8 +295,8 @@ def test_nothing_is_said_of_jobs_that_run_or_are_not_ours(scene: Scene, past: di
 def test_jobs_that_slurmctld_forgot_have_no_end(scene: Scene, site: Any) -> None:
     """Slurmdbd closes their records. What had not begun is submitted again; another's record is not believed."""
     waiting, running = uid(), uid()
-    told = site.client.submit(waiting, submit("echo ran", flags=["--begin=now+1hour"])).status
-    site.client.submit(running, submit("sleep 300"))
+    told = site.client.call(SUBMIT, waiting, submit("echo ran", flags=["--begin=now+1hour"])).status
+    site.client.call(SUBMIT, running, submit("sleep 300"))
     job = site.wait(running, "running", 30).job_id
     scene.lose_state(job)
     records = ("sacct", "-nXPD", f"--jobs={told.job_id},{job}", "-o", "State")
@@ -310,5 +311,5 @@ def test_jobs_that_slurmctld_forgot_have_no_end(scene: Scene, site: Any) -> None
     assert (site.wait(waiting, "ended", 30).outcome, site.log(waiting)) == ("Succeeded", b"ran\n")
     eventually(lambda: site.status(running).missing, timeout=30)
     assert site.status(running).phase == "running", "the hub decides"
-    site.client.cancel(running, CancelMessage(grace=0))
+    site.client.call(CANCEL, running, CancelMessage(grace=0))
     assert site.wait(running, "ended", 30).outcome == "Failed"

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteRefusedError
-from bridge.protocol.nats.messages import CancelMessage, SubmitMessage
+from bridge.protocol.nats.messages import CancelMessage, Empty, SubmitMessage
+from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, SUBMIT
 from tests.contract.site.conftest import CHECKOUT, RUN, Site
 from tests.contract.site.jobs import submit, uid
 
@@ -66,23 +67,23 @@ def test_a_pod_runs_on_a_batch_system_and_a_runtime_of_another_package(site: Any
     container["env"] = [{"name": "OWN", "value": "x y"}]
     spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 2, "containers": [container]}
     pod = {"metadata": {"name": "p", "namespace": "default", "uid": job}, "spec": spec}
-    config = site.client.describe().buildconfig.config
+    config = site.client.call(DESCRIBE, "", Empty()).buildconfig.config
     built = python(ENVIRONMENT, "-c", BUILD, text=json.dumps([pod, config]))
     assert built.returncode == 0, built.stderr
-    site.client.submit(job, SubmitMessage(namespace="default", name="p", **json.loads(built.stdout)))
+    site.client.call(SUBMIT, job, SubmitMessage(namespace="default", name="p", **json.loads(built.stdout)))
     done = site.wait(job, "ended")
     assert (done.outcome, done.containers[0].ended.exit_code, done.job_id) == ("Failed", 3, job)
     assert site.log(job) == f"it's me x y {job}\n".encode()
-    said = site.client.describe().announce
+    said = site.client.call(DESCRIBE, "", Empty()).announce
     assert (said.batch, said.runtime, said.capacity["cpu"]) == ("toybatch 1.0", "toyruntime 2.0", "2")
 
 
 def test_its_jobs_are_refused_and_cancelled_like_any_other(site: Any) -> None:
     with pytest.raises(SiteRefusedError, match="3 CPUs: this toy has 2"):
-        site.client.submit(uid(), submit("true", cpus=3))
+        site.client.call(SUBMIT, uid(), submit("true", cpus=3))
     job = site.submit("sleep 60")
     site.wait(job, "running")
-    site.client.cancel(job, CancelMessage(grace=2))
+    site.client.call(CANCEL, job, CancelMessage(grace=2))
     assert site.wait(job, "ended").reason == "Deleted"
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from bridge.protocol.nats.messages import CancelMessage
+from bridge.protocol.nats.request_table import CANCEL, SUBMIT
 from cluster.polling import eventually
 from tests.contract.interlink.plugin_process import CHECKOUT, Client, free_address, make_pod
 from tests.contract.site.jobs import submit, uid
@@ -41,11 +42,11 @@ def site(slurm_cluster: Any, make_site: Any) -> Any:
 def test_the_users_flags_replace_those_of_the_flavor_and_a_job_keeps_its_name(site: Any) -> None:
     job = uid()
     flags = ["--job-name=mine", "-t", "7", "--comment", "user", "--mem-per-cpu=50", "--signal=B:USR1@60"]
-    told = site.client.submit(job, submit("sleep 60", cpus=2, memory=2**20, flavor="main", flags=flags)).status
+    told = site.client.call(SUBMIT, job, submit("sleep 60", cpus=2, memory=2**20, flavor="main", flags=flags)).status
     shown = site.cluster.run_slurm("scontrol", "show", "job", told.job_id)
     for words in (f"JobName=pb-{job}", "TimeLimit=00:07:00", "Comment=user", "MinMemoryCPU=50M", "Partition=main"):
         assert words in shown
-    site.client.cancel(job, CancelMessage(grace=0, forget=True))
+    site.client.call(CANCEL, job, CancelMessage(grace=0, forget=True))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Slurm lets only root submit for others")
@@ -59,7 +60,7 @@ def test_a_job_runs_as_the_user_that_its_pod_names(site: Any) -> None:
     for folder in (site.folder, site.folder / "jobs"):
         assert folder.stat().st_mode & 0o777 == 0o711
     endless = uid()
-    told = site.client.submit(endless, submit("sleep 600", flags=[f"--uid={nobody}"])).status
+    told = site.client.call(SUBMIT, endless, submit("sleep 600", flags=[f"--uid={nobody}"])).status
     site.wait(endless, "running", 30)
     site.kill(site.processes[0])
     site.start()
@@ -69,7 +70,7 @@ def test_a_job_runs_as_the_user_that_its_pod_names(site: Any) -> None:
     assert (status.phase, status.missing, status.job_id) == ("running", False, told.job_id)
     # the script reads the request before podbridge cancels the batch job, 10 s after the grace period
     asked_at = time.monotonic()
-    site.client.cancel(endless, CancelMessage(grace=5))
+    site.client.call(CANCEL, endless, CancelMessage(grace=5))
     ended = site.wait(endless, "ended", 30)
     assert ended.reason == "Deleted" and time.monotonic() - asked_at < 10, ended
 
@@ -148,7 +149,7 @@ def test_jobs_of_the_plugin_are_adopted_followed_and_cancelled(left: Left, make_
 
     # cancellation reaches Slurm at once, and the directories of the plugin go with their jobs
     for pod in (waiting, endless, running, ended):
-        site.client.cancel(pod, CancelMessage(grace=600, forget=True))
+        site.client.call(CANCEL, pod, CancelMessage(grace=600, forget=True))
     eventually(lambda: not any(site.status(pod) for pod in (waiting, endless, running, ended)), timeout=60)
     for job_id in (waiting_id, endless_id):
         assert left.cluster.run_slurm("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%T").strip() == "CANCELLED"

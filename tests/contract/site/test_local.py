@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from bridge.errors import BatchError, SiteError, SiteRefusedError
-from bridge.protocol.nats.messages import CancelMessage
+from bridge.protocol.nats.messages import CancelMessage, Empty, Snapshot
+from bridge.protocol.nats.request_table import CANCEL, SNAPSHOT, STATUS, SUBMIT
 from bridge.site.batch import processes
 from bridge.site.batch.batch_interface import BatchJobRequest, Site
 from bridge.site.batch.local import LocalBatch
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.real
 
 def test_a_job_runs_and_says_how_it_ended(site: Any) -> None:
     job = uid()
-    assert not site.client.submit(job, submit("echo hello; exit 3")).existed
+    assert not site.client.call(SUBMIT, job, submit("echo hello; exit 3")).existed
     done = site.wait(job, "ended")
     assert (done.outcome, done.containers[0].ended.exit_code) == ("Failed", 3)
     assert done.containers[0].ended.message == "said at the end"
@@ -59,12 +60,12 @@ def test_an_event_comes_soon_after_the_change(site: Any) -> None:
 
 def test_a_job_outlives_its_submitter_and_is_found_again(site: Any, tmp_path: Path) -> None:
     job, seen = uid(), tmp_path / "seen"
-    site.client.submit(job, submit(f"until [ -e {seen} ]; do sleep 0.1; done; echo survived"))
+    site.client.call(SUBMIT, job, submit(f"until [ -e {seen} ]; do sleep 0.1; done; echo survived"))
     site.wait(job, "running")
     site.kill(site.processes[0])
     time.sleep(0.3)
     with pytest.raises(SiteError):
-        site.client.status(job, timeout=1)
+        site.client.call(STATUS, job, Empty(), timeout=1)
     site.start()
     assert site.status(job).phase == "running"
     seen.touch()
@@ -75,11 +76,11 @@ def test_another_submitter_takes_over(site: Any) -> None:
     site.start()
     job = site.submit("sleep 2")
     site.wait(job, "running")
-    before = site.client.snapshot().submitter
+    before = site.client.call(SNAPSHOT, "", Snapshot()).submitter
     first = next(process for process in site.processes if f"-{process.pid}-" in before)
     site.kill(first)
     at = time.monotonic()
-    while site.client.snapshot().submitter == before:
+    while site.client.call(SNAPSHOT, "", Snapshot()).submitter == before:
         assert time.monotonic() - at < 5
         time.sleep(0.05)
     site.wait(job, "ended")
@@ -89,21 +90,21 @@ def test_another_submitter_takes_over(site: Any) -> None:
 def test_cancel_ends_a_job_and_forget_drops_it(site: Any) -> None:
     job = site.submit("sleep 60")
     site.wait(job, "running")
-    site.client.cancel(job, CancelMessage(grace=2))
+    site.client.call(CANCEL, job, CancelMessage(grace=2))
     done = site.wait(job, "ended")
     assert (done.outcome, done.reason) == ("Failed", "Deleted")
-    site.client.cancel(job, CancelMessage(grace=2, forget=True))
+    site.client.call(CANCEL, job, CancelMessage(grace=2, forget=True))
     eventually(lambda: site.status(job) is None, "the job forgotten", 10)
     assert not (site.folder / "jobs" / job).exists()
     with pytest.raises(SiteRefusedError) as refused:
-        site.client.submit(job, submit("echo again"))
+        site.client.call(SUBMIT, job, submit("echo again"))
     assert refused.value.reason == "Forgotten"
 
 
 def test_jobs_wait_in_line_for_cpus(site: Any) -> None:
     jobs = [uid() for _ in range(3)]
     for number, job in enumerate(jobs):
-        site.client.submit(job, submit("sleep 1", name=f"n{number}", cpus=3))
+        site.client.call(SUBMIT, job, submit("sleep 1", name=f"n{number}", cpus=3))
     site.wait(jobs[0], "running")
     assert site.status(jobs[1]).phase == "queued"
     eventually(lambda: site.status(jobs[1]).reason == "WaitingForResources", timeout=5)
@@ -114,7 +115,7 @@ def test_jobs_wait_in_line_for_cpus(site: Any) -> None:
 
 def test_a_job_that_never_fits_is_refused(site: Any) -> None:
     with pytest.raises(SiteRefusedError) as refused:
-        site.client.submit(uid(), submit("true", cpus=64))
+        site.client.call(SUBMIT, uid(), submit("true", cpus=64))
     assert refused.value.reason == "BatchSystemRefused"
     assert "64 CPUs" in str(refused.value)
     assert not list((site.folder / "jobs").iterdir())
@@ -123,7 +124,7 @@ def test_a_job_that_never_fits_is_refused(site: Any) -> None:
 def test_a_job_over_its_memory_is_killed(site: Any) -> None:
     job = uid()
     grow = "x=$(head -c 300000000 /dev/zero | tr '\\0' x); sleep 60"
-    site.client.submit(job, submit(grow, memory=32 * 2**20))
+    site.client.call(SUBMIT, job, submit(grow, memory=32 * 2**20))
     done = site.wait(job, "ended", 30)
     assert (done.outcome, done.reason) == ("Failed", "OOMKilled")
 

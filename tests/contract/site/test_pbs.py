@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteRefusedError
-from bridge.protocol.nats.messages import CancelMessage
+from bridge.protocol.nats.messages import CancelMessage, Empty
+from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, SUBMIT
 from cluster.polling import eventually
 from tests.contract.site.conftest import Site
 from tests.contract.site.jobs import submit, uid
@@ -62,14 +63,14 @@ def test_a_job_runs_and_says_how_it_ended(site: Any) -> None:
     asked = record(site, done.job_id)
     assert (asked["Job_Name"], asked["Account_Name"]) == (f"pb-{job}", "project")
     assert asked["Resource_List"] == {"ncpus": "2", "mem": "300mb", "select": "1:ncpus=2:mem=300mb", "walltime": "90"}
-    said = site.client.describe().announce
+    said = site.client.call(DESCRIBE, "", Empty()).announce
     assert (said.batch, said.capacity["cpu"], said.capacity["nvidia.com/gpu"]) == ("pbs 23.06.06", "4", "2")
 
 
 def test_a_running_job_is_cancelled_and_forgotten(site: Any) -> None:
     job = site.submit("sleep 60")
     job_id = site.wait(job, "running").job_id
-    site.client.cancel(job, CancelMessage(grace=0, forget=True))
+    site.client.call(CANCEL, job, CancelMessage(grace=0, forget=True))
     eventually(lambda: site.status(job) is None)
     eventually(lambda: record(site, job_id)["job_state"] == "F")
 
@@ -79,7 +80,7 @@ def test_a_waiting_job_says_why_and_is_cancelled(site: Any) -> None:
     job = site.submit("true")
     told = eventually(lambda: (s := site.status(job)).reason == "WaitingForResources" and s)
     assert told.message == f"PBS job {told.job_id} is queued: Not Running: Insufficient amount of resource: ncpus"
-    site.client.cancel(job, CancelMessage(grace=30))
+    site.client.call(CANCEL, job, CancelMessage(grace=30))
     assert site.wait(job, "ended").reason == "Deleted"
     assert record(site, told.job_id)["substate"] == pbs_commands.TERMINATED
 
@@ -90,7 +91,7 @@ def test_a_job_deleted_by_a_person_ends_with_the_reason(site: Any, history: bool
         (site.records / "no-history").touch()
     job = uid()
     script = 'trap "" TERM\ncd "${0%/*}"\nmkdir started || exit 0\nsleep 1000 & wait\nwait\n'
-    site.client.submit(job, submit("true").model_copy(update={"script": script}))
+    site.client.call(SUBMIT, job, submit("true").model_copy(update={"script": script}))
     job_id = site.wait(job, "running").job_id
     subprocess.run([site.records.parent / "bin" / "qdel", job_id], check=True)
     if history:
@@ -98,7 +99,7 @@ def test_a_job_deleted_by_a_person_ends_with_the_reason(site: Any, history: bool
         assert (done.outcome, done.reason, done.message) == ("Failed", "Cancelled", f"PBS job {job_id} was deleted")
     else:  # no record says how: the hub decides
         eventually(lambda: site.status(job).missing)
-        site.client.cancel(job, CancelMessage(grace=0, forget=True))
+        site.client.call(CANCEL, job, CancelMessage(grace=0, forget=True))
 
 
 def test_a_job_over_its_walltime_ends_with_the_reason(site: Any) -> None:
@@ -109,7 +110,7 @@ def test_a_job_over_its_walltime_ends_with_the_reason(site: Any) -> None:
 def test_a_refusal_gives_the_words_of_pbs_and_leaves_nothing(site: Any) -> None:
     job = uid()
     with pytest.raises(SiteRefusedError, match="Job exceeds queue and/or server resource limits") as refused:
-        site.client.submit(job, submit("true", cpus=64))
+        site.client.call(SUBMIT, job, submit("true", cpus=64))
     assert (refused.value.reason, refused.value.retryable) == ("BatchSystemRefused", False)
     assert not (site.folder / "jobs" / job).exists()
 
@@ -121,7 +122,7 @@ def test_a_server_that_is_down_ends_no_job(site: Any) -> None:
     time.sleep(3)  # longer than lost_after
     assert not site.status(job).missing
     with pytest.raises(SiteRefusedError, match="cannot connect to server") as refused:
-        site.client.submit(uid(), submit("true"))
+        site.client.call(SUBMIT, uid(), submit("true"))
     assert refused.value.retryable
     (site.records / "down").unlink()
     assert site.wait(job, "ended").outcome == "Succeeded"
@@ -132,6 +133,6 @@ def test_a_job_outlives_its_submitter_and_is_found_again(site: Any) -> None:
     site.wait(job, "running")
     site.kill(site.processes[0])
     site.start()
-    assert site.client.submit(job, submit("echo twice")).existed
+    assert site.client.call(SUBMIT, job, submit("echo twice")).existed
     assert (site.wait(job, "ended").outcome, site.log(job)) == ("Succeeded", b"survived\n")
     assert sum(f"pb-{job}" in file.read_text() for file in site.records.glob("*.json")) == 1

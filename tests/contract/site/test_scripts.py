@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteError
-from bridge.protocol.nats.messages import CancelMessage, SubmitMessage
+from bridge.protocol.nats.messages import CancelMessage, Empty, Snapshot, SubmitMessage
+from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, SNAPSHOT, SUBMIT
 from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
@@ -42,13 +43,13 @@ def container(name: str, command: str, **more: Any) -> dict[str, Any]:
 
 
 def run(site: Any, job: str, manifest: dict[str, Any]) -> Any:
-    config = BuildConfig.model_validate(site.client.describe().buildconfig.config)
+    config = BuildConfig.model_validate(site.client.call(DESCRIBE, "", Empty()).buildconfig.config)
     made = build(manifest, config, Objects({}, {}, {}), site.pool)
     body = SubmitMessage(
         namespace="default", name="p", script=made.script, cpus=made.cpus, memory=made.memory, flags=made.flags,
         time_limit=made.time_limit, flavor=made.flavor, grace=made.grace,
     )  # fmt: skip
-    return site.client.submit(job, body).status
+    return site.client.call(SUBMIT, job, body).status
 
 
 def test_deleted_with_grace(site: Any) -> None:
@@ -57,7 +58,7 @@ def test_deleted_with_grace(site: Any) -> None:
     site.wait(job, "running")
     eventually(lambda: [state for state in site.status(job).containers if state.state == "running"])
     time.sleep(0.5)
-    site.client.cancel(job, CancelMessage(grace=10))
+    site.client.call(CANCEL, job, CancelMessage(grace=10))
     done = site.wait(job, "ended", 15)
     assert (done.reason, done.containers[0].ended.exit_code) == ("Deleted", 0)
     assert site.log(job) == b"asked\n"
@@ -118,8 +119,8 @@ def test_5_submitters_killed_at_random_lose_and_double_nothing(site: Any) -> Non
         assert site.wait(job, "ended", 60).outcome == "Succeeded"
     assert [(ran / job).read_text() for job in jobs] == ["x\n"] * 30
     for job in jobs:
-        site.client.cancel(job, CancelMessage(grace=0, forget=True))
-    eventually(lambda: not site.client.snapshot().jobs, timeout=30)
+        site.client.call(CANCEL, job, CancelMessage(grace=0, forget=True))
+    eventually(lambda: not site.client.call(SNAPSHOT, "", Snapshot()).jobs, timeout=30)
     assert list((site.folder / "jobs").iterdir()) == []
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from bridge.errors import SiteRefusedError, SiteUnknownOutcomeError
 from bridge.protocol.nats.messages import CancelMessage
+from bridge.protocol.nats.request_table import CANCEL, SUBMIT
 from cluster.polling import eventually
 from tests.contract.site.jobs import check_replaced_after_unused, submit, uid
 
@@ -58,14 +59,14 @@ def test_what_was_asked_for_arrives(site: Any) -> None:
         flavor="main",
         flags=["-n", "1", "--comment=it's me"],
     )
-    told = site.client.submit(job, asked).status
+    told = site.client.call(SUBMIT, job, asked).status
     shown = site.cluster.run_slurm("scontrol", "show", "job", told.job_id)
     for words in (
         f"JobName=pb-{job}", "CPUs/Task=3", "MinMemoryNode=300M", "TimeLimit=00:02:00", "Requeue=0", "Partition=main",
         "Comment=it's me", "StdOut=/dev/null", "gpu:2",
     ):  # fmt: skip
         assert words in shown
-    site.client.cancel(job, CancelMessage(grace=0))
+    site.client.call(CANCEL, job, CancelMessage(grace=0))
     site.wait(job, "ended", 30)
     assert "secret" not in shown
 
@@ -73,7 +74,7 @@ def test_what_was_asked_for_arrives(site: Any) -> None:
 def test_a_refusal_gives_slurms_own_words_and_leaves_nothing(site: Any) -> None:
     job = uid()
     with pytest.raises(SiteRefusedError) as refused:
-        site.client.submit(job, submit("true", flags=["-p", "nowhere"]))
+        site.client.call(SUBMIT, job, submit("true", flags=["-p", "nowhere"]))
     assert (refused.value.reason, refused.value.retryable) == ("BatchSystemRefused", False)
     assert "Invalid partition name specified" in str(refused.value)
     assert site.status(job) is None
@@ -83,18 +84,20 @@ def test_a_refusal_gives_slurms_own_words_and_leaves_nothing(site: Any) -> None:
 def test_slurm_hears_the_sites_word_last(site: Any) -> None:
     job = uid()
     with pytest.raises(SiteRefusedError, match="--partition=other"):
-        site.client.submit(job, submit("true", flavor="main", flags=["--partition=other"]))
-    told = site.client.submit(job, submit("sleep 60", flavor="main", time_limit=119, flags=["-t", "1", "-p", "main"]))
+        site.client.call(SUBMIT, job, submit("true", flavor="main", flags=["--partition=other"]))
+    told = site.client.call(
+        SUBMIT, job, submit("sleep 60", flavor="main", time_limit=119, flags=["-t", "1", "-p", "main"])
+    )
     shown = site.cluster.run_slurm("scontrol", "show", "job", told.status.job_id)
     assert "TimeLimit=00:01:00" in shown and "Partition=main" in shown and f"JobName=pb-{job}" in shown
-    site.client.cancel(job, CancelMessage(grace=0))
+    site.client.call(CANCEL, job, CancelMessage(grace=0))
     site.wait(job, "ended", 30)
 
 
 def test_a_waiting_job_says_why_and_is_cancelled(site: Any) -> None:
     job = site.submit("sleep 60", flags=["--begin=now+1hour"])
     eventually(lambda: site.status(job).reason == "BeginTime")
-    site.client.cancel(job, CancelMessage(grace=30, forget=True))
+    site.client.call(CANCEL, job, CancelMessage(grace=30, forget=True))
     eventually(lambda: site.status(job) is None)
     assert squeue(site, job) == ["CANCELLED"]
 
@@ -102,7 +105,7 @@ def test_a_waiting_job_says_why_and_is_cancelled(site: Any) -> None:
 def test_a_running_job_is_cancelled_and_forgotten(site: Any) -> None:
     job = site.submit("sleep 60")
     site.wait(job, "running", 30)
-    site.client.cancel(job, CancelMessage(grace=5, forget=True))
+    site.client.call(CANCEL, job, CancelMessage(grace=5, forget=True))
     eventually(lambda: site.status(job) is None, timeout=30)
     assert squeue(site, job)[0] in ("CANCELLED", "COMPLETED", "FAILED")
     ended = site.heard_end(job)[1].status
@@ -111,7 +114,7 @@ def test_a_running_job_is_cancelled_and_forgotten(site: Any) -> None:
 
 def test_a_job_cancelled_by_its_owner_at_the_site(site: Any) -> None:
     job = uid()
-    told = site.client.submit(job, submit("sleep 60")).status
+    told = site.client.call(SUBMIT, job, submit("sleep 60")).status
     site.wait(job, "running", 30)
     site.cluster.run_slurm("scancel", "--signal=KILL", "--full", told.job_id)
     done = site.wait(job, "ended", 40)
@@ -137,7 +140,7 @@ def test_slurmctld_stopped_loses_nothing(site: Any) -> None:
     site.cluster.stop_daemon("slurmctld")
     try:
         with pytest.raises(SiteRefusedError) as refused:
-            site.client.submit(uid(), submit("true"), timeout=40)
+            site.client.call(SUBMIT, uid(), submit("true"), timeout=40)
         assert refused.value.retryable
         assert site.wait(job, "ended", 30).outcome == "Succeeded"
         eventually(lambda: site.announced and site.announced[-1].problem, timeout=60)
@@ -151,7 +154,7 @@ def test_slurmctld_stopped_loses_nothing(site: Any) -> None:
 def test_a_job_that_slurm_lost_before_it_began_is_submitted_again(site: Any) -> None:
     """As when slurmctld crashes before it has saved its state: here the job is made unknown by another name."""
     job = uid()
-    told = site.client.submit(job, submit("echo ran", flags=["--begin=now+5"])).status
+    told = site.client.call(SUBMIT, job, submit("echo ran", flags=["--begin=now+5"])).status
     site.wait(job, "queued")
     site.cluster.run_slurm("scontrol", "hold", told.job_id)
     site.cluster.run_slurm("scontrol", "update", f"jobid={told.job_id}", "jobname=other")
@@ -177,10 +180,10 @@ def test_killed_between_asking_slurm_and_its_answer(site: Any) -> None:
     site.start()
     job = uid()
     with pytest.raises(SiteUnknownOutcomeError):
-        site.client.submit(job, submit("echo $SLURM_JOB_ID; sleep 1"), timeout=0.5)
+        site.client.call(SUBMIT, job, submit("echo $SLURM_JOB_ID; sleep 1"), timeout=0.5)
     site.kill(site.processes[-1])
     site.start()
-    assert site.client.submit(job, submit("echo other")).existed
+    assert site.client.call(SUBMIT, job, submit("echo other")).existed
     assert site.wait(job, "ended", 40).outcome == "Succeeded"
     assert len(squeue(site, job)) == 1
     assert site.log(job).strip().decode() == site.status(job).job_id
@@ -207,7 +210,7 @@ def test_one_query_a_period_whatever_the_number_of_jobs(site: Any) -> None:
     site.kill(site.processes[0], signal.SIGTERM)
     site.start()
     for _ in range(10):
-        site.client.submit(uid(), submit("sleep 60"))
+        site.client.call(SUBMIT, uid(), submit("sleep 60"))
     before, at = len(count.read_text().split()), time.monotonic()
     time.sleep(5)
     asked, took = len(count.read_text().split()) - before, time.monotonic() - at

@@ -35,7 +35,7 @@ from bridge.errors import (
 from bridge.pools.submitter.job_view import JobView, Part
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import READY, Readiness
-from bridge.protocol.nats.messages import CancelMessage, Event, Grant, Snapshot, SubmitMessage
+from bridge.protocol.nats.messages import CancelMessage, Empty, Event, Grant, Snapshot, SubmitMessage
 from bridge.script import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
@@ -308,7 +308,7 @@ class SitePool:
         return self._known(lambda: self.site.answers.cancel(OWNER, UID, CancelMessage(grace=0, withdrawn=True)).status)
 
     def status(self, pod: Any) -> JobStatus | None:
-        return self._known(lambda: self.site.answers.status(OWNER, UID).status)
+        return self._known(lambda: self.site.answers.status(OWNER, UID, Empty()).status)
 
     def announced(self) -> Any: ...
     def subscribe(self, changed: Any) -> None: ...
@@ -351,8 +351,8 @@ class SitePool:
 
     def snapshot(self) -> None:
         now = self.site.clock.monotonic()
-        page = self.site.answers.snapshot(OWNER, Snapshot())
-        self.view.snapshot([Part(page.submitter, page.sequence, page.jobs, set(), now)], now)
+        page = self.site.answers.snapshot(OWNER, "", Snapshot())
+        self.view.snapshot([Part(page.submitter, page.sequence, list(page.jobs), set(), now)], now)
 
 
 class Hub:
@@ -666,7 +666,7 @@ class Race(RuleBasedStateMachine):
         for name in SITES:
             assert not self.alive(name) or node == name, f"a place at {name} was not withdrawn"
             if self.api.pod is not None and node not in (None, name):
-                left = self.sites[name].submitter.status(OWNER, UID).status
+                left = self.sites[name].submitter.status(OWNER, UID, Empty()).status
                 assert left is None, f"the record of a place at {name} was not removed"
 
     def alive(self, name: str) -> list[BatchJob]:

@@ -145,14 +145,14 @@ def test_an_answer_from_before_another_folder_was_chosen_does_not_count() -> Non
     sites.jobs["f1"].append("uid-1")
     sites.announce("f1")
     sites.announce("f2")
-    real = sites.pool._client.snapshot
+    real = sites.pool._client.call
 
-    def snapshot(after: str) -> Any:
-        page = real(after)
+    def call(*args: Any) -> Any:
+        page = real(*args)
         sites.pool.choose("f2")
         return page
 
-    sites.pool._client.snapshot = snapshot
+    sites.pool._client.call = call
     sites.work()
     assert sites.pool.complete_at() is None
 

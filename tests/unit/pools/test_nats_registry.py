@@ -17,6 +17,7 @@ from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import JobSubmission
 from bridge.protocol.nats.envelope import LIMITS, pack, parse
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event, Problem, Reply, Request
+from bridge.protocol.nats.request_table import SNAPSHOT
 from bridge.protocol.nats.subjects import Subjects
 from bridge.script import library
 from bridge.script.references import Objects
@@ -320,14 +321,14 @@ def test_a_site_that_is_down_is_asked_less_and_less_until_it_speaks() -> None:
     hub = started()
     hub.link.subscriptions = [each for each in hub.link.subscriptions if len(each.subjects) == 3]
     hub.pool.request_snapshot()
-    tries, attempts = 0, hub.pool._client.snapshot
+    tries, attempts = 0, hub.pool._client.call
 
-    def snapshot(*args: Any) -> Any:
+    def call(kind: Any, *args: Any) -> Any:
         nonlocal tries
-        tries += 1
-        return attempts(*args)
+        tries += kind is SNAPSHOT
+        return attempts(kind, *args)
 
-    hub.pool._client.snapshot = snapshot
+    hub.pool._client.call = call
     for _ in range(300):
         hub.clock.advance(1)
         hub.work()

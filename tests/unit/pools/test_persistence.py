@@ -15,6 +15,7 @@ from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import JobSubmission
 from bridge.protocol.nats.envelope import pack
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event
+from bridge.protocol.nats.request_table import SNAPSHOT
 from bridge.protocol.nats.subjects import Subjects
 from bridge.telemetry.metrics import POOL_REMEMBERED
 from tests.builders import job_status
@@ -54,7 +55,7 @@ class Hub:
         self.link.after = self.pools.drain
         self.persistence = PoolPersistence(self.store, self.pools, self.clock, lambda: True, "test")
         self.jobs: dict[str, JobStatus] = {}
-        self.link.subscribe(SUBJECTS.snapshot, lambda _s, _d, respond: respond(self._snapshot()))
+        self.link.subscribe(SUBJECTS.request(SNAPSHOT), lambda _s, _d, respond: respond(self._snapshot()))
         self.link.subscribe(SUBJECTS.requests()["submit"], lambda s, _d, respond: respond(self._submit(s)))
         self.link.subscribe(SUBJECTS.requests()["cancel"], lambda s, _d, respond: respond(self._cancel(s)))
 

@@ -9,6 +9,7 @@ from bridge.pools.submitter.submission import PORTION, portions
 from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.model.requests import VolumeFile
 from bridge.protocol.nats.envelope import pack
+from bridge.protocol.nats.request_table import FILES
 from tests.fakes.clock import FakeClock
 
 POD = {"metadata": {"uid": "u1"}}
@@ -20,7 +21,8 @@ class Client:
     def __init__(self, most):
         self.most, self.got, self.lists = most, [], []
 
-    def files(self, job, files):
+    def call(self, kind, job, files):
+        assert (kind, job) == (FILES, "u1")
         size = len(pack(files))
         if size > self.most:
             raise SiteTooLargeError(f"a message of {size} bytes", hint="Raise max_payload")

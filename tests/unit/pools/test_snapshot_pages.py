@@ -1,20 +1,22 @@
 """Snapshots page by page: as many jobs as a site may have, and no more memory than a pool may use."""
 
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from bridge.errors import SiteError
 from bridge.pools.submitter import snapshot_pages
-from bridge.pools.submitter.submitter_client import Client
 from bridge.protocol.model.jobs import JobStatus
-from bridge.protocol.nats.request_client import PAGE, Page
+from bridge.protocol.nats.messages import Snapshot, SnapshotPage
+from bridge.protocol.nats.request_table import SNAPSHOT, SubmitterClient
 from tests.fakes.clock import FakeClock
+
+OWNER = "c1"
 
 
 def job(number: int, message: str = "") -> JobStatus:
-    return JobStatus(job=f"u-{number:07}", namespace="n", name="p", phase="queued", message=message)
+    return JobStatus(job=f"u-{number:07}", owner=OWNER, namespace="n", name="p", phase="queued", message=message)
 
 
 class Site:
@@ -23,18 +25,21 @@ class Site:
     def __init__(self, pages: Iterator[list[JobStatus]], count: int) -> None:
         self.pages, self.count, self.asked = pages, count, 0
 
-    def snapshot(self, after: str) -> Page:
+    def call(self, kind: Any, uid: str, body: Snapshot) -> SnapshotPage:
         self.asked += 1
-        jobs = next(self.pages)
-        assert not after or after < jobs[0].job
-        return Page("s", 1, jobs, self.asked < self.count, jobs[-1].job)
+        jobs = tuple(next(self.pages))
+        assert (kind, uid) == (SNAPSHOT, "")
+        assert not body.after or body.after < jobs[0].job
+        return SnapshotPage(submitter="s", sequence=1, jobs=jobs, more=self.asked < self.count)
 
 
 def requested(site: Site) -> int:
-    return sum(len(part.jobs) for part in snapshot_pages.request("far", cast(Client, site), FakeClock()))
+    return sum(
+        len(part.jobs) for part in snapshot_pages.request("far", OWNER, cast(SubmitterClient, site), FakeClock())
+    )
 
 
-def pages(count: int, page: int = PAGE, message: str = "") -> Site:
+def pages(count: int, page: int = Snapshot().limit, message: str = "") -> Site:
     return Site(([job(n * page + i, message) for i in range(page)] for n in range(count)), count)
 
 
@@ -57,11 +62,11 @@ def test_a_snapshot_whose_pages_come_slowly_is_refused() -> None:
     clock = FakeClock()
 
     class SlowSite(Site):
-        def snapshot(self, after: str) -> Page:
+        def call(self, *args: Any) -> SnapshotPage:
             clock.advance(29)
-            return super().snapshot(after)
+            return super().call(*args)
 
     site = SlowSite(([job(n)] for n in range(1000)), 1000)
     with pytest.raises(SiteError, match="not complete after 120 s"):
-        snapshot_pages.request("far", cast(Client, site), clock)
+        snapshot_pages.request("far", OWNER, cast(SubmitterClient, site), clock)
     assert site.asked == 5

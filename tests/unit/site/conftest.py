@@ -3,7 +3,7 @@
 import pytest
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError
-from bridge.protocol.nats.messages import SubmitMessage
+from bridge.protocol.nats.messages import Empty, SubmitMessage
 from bridge.site.batch.batch_interface import Amount, BatchJob, Capacity
 from bridge.site.batch_list import BatchList
 from bridge.site.config.site_config import parse
@@ -155,7 +155,7 @@ class World:
         self.look(seconds)
 
     def status(self, uid=UID):
-        return self.submitter.status(OWNER, uid).status
+        return self.submitter.status(OWNER, uid, Empty()).status
 
     def look(self, seconds=0.0):
         self.clock.advance(seconds)
@@ -170,7 +170,7 @@ class World:
 
     def begin(self, uid=UID):
         """What the script does first."""
-        self.batch.run(self.submitter.status(OWNER, uid).status.job_id)
+        self.batch.run(self.submitter.status(OWNER, uid, Empty()).status.job_id)
         self.write("started/job", "", uid)
         self.write("state/pod.json", '{"phase":"Running","host":"n1","ip":"10.0.0.1","startedAt":7}', uid)
         self.write("state/main.json", '{"state":"running","startedAt":7,"ready":true}', uid)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteDownError
+from bridge.protocol.nats.messages import Empty
 from bridge.script import library
 from bridge.site.announce import Announcer, Presence, runtime_version
 from bridge.site.config.site_config import parse
@@ -88,7 +89,7 @@ def test_the_buildconfig_is_told_once_and_again_after_a_break(world: Any) -> Non
     heard.down = False
     made.publish(made.make())
     assert heard.configs[-1].config["header"] == "x"
-    described = world.submitter.describe()
+    described = world.submitter.describe("c1", "", Empty())
     assert (described.announce.digest, described.buildconfig.digest) == (heard.configs[-1].digest,) * 2
 
 

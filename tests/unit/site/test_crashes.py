@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import BridgeError
-from bridge.protocol.nats.messages import CancelMessage, Logs, Snapshot, SubmitMessage
+from bridge.protocol.nats.messages import CancelMessage, Empty, Logs, Snapshot, SubmitMessage
 from bridge.site.config.site_config import parse
 from bridge.site.jobs import request_limits
 from tests.unit.site.conftest import OWNER, UID
@@ -131,7 +131,7 @@ def test_killed_at_any_point_of_a_cancel_that_forgets(world: Any, monkeypatch: A
 
     live(world, killer, act)
     world.again()
-    if world.submitter.status(OWNER, UID).status is not None:
+    if world.submitter.status(OWNER, UID, Empty()).status is not None:
         world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))  # the hub asks until it hears the end
     for _ in range(4):
         world.look(3)
@@ -334,7 +334,7 @@ def test_a_shared_folder_that_does_not_answer_for_a_moment_loses_no_job(
             patched.setattr(os, name, broken(getattr(os, name)))
         world.folder.touch(UID)
         world.watcher.index.refresh(UID)
-        assert [job.job for job in world.submitter.snapshot(OWNER, Snapshot()).jobs] == [UID]
+        assert [job.job for job in world.submitter.snapshot(OWNER, "", Snapshot()).jobs] == [UID]
         with pytest.raises(BridgeError, match="cannot be read"):
             world.submit()
     world.look(1)
@@ -348,7 +348,7 @@ def test_a_job_that_can_not_be_read_ends_by_the_batch_systems_word(world: Any) -
     world.batch.end("1", "OOMKilled")
     for _ in range(3):
         world.look(30)
-    (job,) = world.submitter.snapshot(OWNER, Snapshot()).jobs
+    (job,) = world.submitter.snapshot(OWNER, "", Snapshot()).jobs
     assert (job.phase, job.reason) == ("ended", "OOMKilled")
 
 
@@ -356,11 +356,11 @@ def test_the_end_of_a_job_that_can_not_be_read_is_sought_at_the_batch_system(wor
     world.run_job(1)
     world.write("job.sh", "nonsense")
     world.look(1)
-    assert world.submitter.snapshot(OWNER, Snapshot()).jobs
+    assert world.submitter.snapshot(OWNER, "", Snapshot()).jobs
     with pytest.raises(BridgeError, match="cannot be read"):  # it is not gone yet
         world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
     world.look(4000)
-    assert (world.batch.cancelled, world.submitter.snapshot(OWNER, Snapshot()).jobs) == (["1"], [])
+    assert (world.batch.cancelled, world.submitter.snapshot(OWNER, "", Snapshot()).jobs) == (["1"], ())
     assert not world.folder.job(UID).exists()
     assert world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True)).status is None
 
@@ -368,7 +368,7 @@ def test_the_end_of_a_job_that_can_not_be_read_is_sought_at_the_batch_system(wor
 def _ask(world: Any, question: str) -> Any:
     match question:
         case "status":
-            return world.submitter.status(OWNER, UID)
+            return world.submitter.status(OWNER, UID, Empty())
         case "cancel":
             return world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
         case "logs":

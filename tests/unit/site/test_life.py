@@ -433,7 +433,7 @@ def test_snapshots_come_in_pages_and_say_where_events_are(world: Any) -> None:
     world.look()
     seen, after = [], ""
     while True:
-        page = world.submitter.snapshot(OWNER, Snapshot(after=after, limit=10))
+        page = world.submitter.snapshot(OWNER, "", Snapshot(after=after, limit=10))
         assert (page.submitter, page.sequence) == (world.watcher.name, world.watcher.index.sequences[OWNER])
         seen += [job.job for job in page.jobs]
         if not page.more:
@@ -444,9 +444,9 @@ def test_snapshots_come_in_pages_and_say_where_events_are(world: Any) -> None:
 
 def test_a_follower_answers_from_the_folders(world: Any) -> None:
     world.run_job()
-    is_leader = world.submitter.snapshot(OWNER, Snapshot())
+    is_leader = world.submitter.snapshot(OWNER, "", Snapshot())
     world.watcher.release_leadership()
-    assert world.submitter.snapshot(OWNER, Snapshot()) == is_leader
+    assert world.submitter.snapshot(OWNER, "", Snapshot()) == is_leader
 
 
 def test_flavor_and_site_limits(world: Any) -> None:

@@ -22,7 +22,7 @@ import pytest
 
 from bridge.errors import BatchError, SiteError
 from bridge.protocol.model.requests import LogOptions
-from bridge.protocol.nats.messages import CancelMessage, File, Files
+from bridge.protocol.nats.messages import CancelMessage, Empty, File, Files
 from bridge.site.batch.batch_user import hand_over
 from bridge.site.files.removal import remove_tree
 from bridge.site.jobs.job_folder import SECRETS
@@ -150,7 +150,7 @@ def _operations(world: World, uid: str) -> Iterator[Callable[[], Any]]:
     """Yield what the submitter does with a job. An error of a request is the answer to it; the others raise none."""
     job, submitter = world.folder.job(uid), world.submitter
     yield from (job.read, job.meta, job.begun, job.unfinished)
-    yield lambda: submitter.status(OWNER, uid)
+    yield lambda: submitter.status(OWNER, uid, Empty())
     for options in ({}, {"tail": 1}, {"timestamps": True}, {"previous": True}):
         yield lambda o=options: _or_error(
             lambda: b"".join(submitter.log(OWNER, uid, LogOptions(container="main", **o), lambda _: True))

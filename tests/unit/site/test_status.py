@@ -111,7 +111,7 @@ def test_a_job_that_writes_text_without_a_json_form_does_not_block_answers(world
     pod = dict.fromkeys(("phase", "reason", "message", "host", "ip", "ticket"), bad)
     world.write("state/pod.json", json.dumps(pod))
     world.look()
-    page = world.submitter.snapshot(OWNER, messages.Snapshot())
+    page = world.submitter.snapshot(OWNER, "", messages.Snapshot())
     assert [job.containers[0].message for job in page.jobs] == ["?"]
     pack(page)
 
@@ -122,5 +122,5 @@ def test_a_job_that_changes_the_name_of_its_pod_does_not_block_answers(world: An
     where.write_meta(replace(where.meta(), name="no name"))
     world.again()
     world.look()
-    [job] = world.submitter.snapshot(OWNER, messages.Snapshot()).jobs
+    [job] = world.submitter.snapshot(OWNER, "", messages.Snapshot()).jobs
     assert job.name == "pod"

@@ -6,6 +6,8 @@ import pytest
 from bridge.apps.plugin.in_process import OWNER, InProcessClient
 from bridge.errors import SiteRefusedError
 from bridge.protocol.model.requests import LogOptions
+from bridge.protocol.nats.messages import Empty, Snapshot
+from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, SNAPSHOT, STATUS, SUBMIT
 from tests.unit.apps.plugin.conftest import Api, LoggingPool, body
 
 
@@ -15,10 +17,7 @@ class FullDisk:
     def submit(self, *args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    cancel = status = grant = files = snapshot = submit
-
-    def describe(self):
-        self.submit()
+    cancel = status = grant = files = snapshot = describe = submit
 
     def log(self, owner, job, options, wait):
         yield b"first\n"
@@ -32,23 +31,23 @@ class SitePool(LoggingPool):
 
     def submit(self, pod, objects):
         if self.problem is not None:
-            return self.client.submit(pod["metadata"]["uid"], None)
+            return self.client.call(SUBMIT, pod["metadata"]["uid"], None)
         return super().submit(pod, objects)
 
     def cancel(self, pod, grace, *, forget=False):
         if self.problem is not None:
-            return self.client.cancel(pod["metadata"]["uid"], None)
+            return self.client.call(CANCEL, pod["metadata"]["uid"], None)
         return super().cancel(pod, grace, forget=forget)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda client: client.submit("u", None),
-        lambda client: client.cancel("u", None),
-        lambda client: client.status("u"),
-        lambda client: client.describe(),
-        lambda client: client.snapshot(),
+        lambda client: client.call(SUBMIT, "u", None),
+        lambda client: client.call(CANCEL, "u", None),
+        lambda client: client.call(STATUS, "u", Empty()),
+        lambda client: client.call(DESCRIBE, "", Empty()),
+        lambda client: client.call(SNAPSHOT, "", Snapshot()),
     ],
 )
 def test_a_full_disk_is_a_refusal_of_the_site_that_may_pass(call, caplog):

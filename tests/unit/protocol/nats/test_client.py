@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.pools.submitter import snapshot_pages
+from bridge.pools.submitter.job_view import Part
 from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.model.requests import LogOptions
-from bridge.protocol.nats.messages import CancelMessage, Files, SnapshotPage, SubmitMessage
+from bridge.protocol.nats.messages import CancelMessage, Empty, Files, Grant, Snapshot, SubmitMessage
 from bridge.protocol.nats.request_client import PoolClient
+from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, FILES, GRANT, SNAPSHOT, STATUS, SUBMIT
 from bridge.protocol.nats.subjects import Subjects
 from tests.builders import job_status
 from tests.examples import json_values
@@ -48,13 +51,14 @@ def test_whatever_is_answered_only_site_errors_are_raised(data: bytes) -> None:
     link: Any = answering(data)
     client = PoolClient(link, "bridge.v1", "alpha", OWNER, FakeClock())
     calls = [
-        lambda: client.submit("u", SubmitMessage(namespace="n", name="p", script="x")),
-        lambda: client.cancel("u", CancelMessage()),
-        lambda: client.status("u"),
-        lambda: client.files("u", Files(files=[])),
+        lambda: client.call(SUBMIT, "u", SubmitMessage(namespace="n", name="p", script="x")),
+        lambda: client.call(CANCEL, "u", CancelMessage()),
+        lambda: client.call(STATUS, "u", Empty()),
+        lambda: client.call(GRANT, "u", Grant(ticket="t")),
+        lambda: client.call(FILES, "u", Files(files=[])),
         lambda: client.logs("u", LogOptions(container="c")).close(),
-        client.describe,
-        client.snapshot,
+        lambda: client.call(DESCRIBE, "", Empty()),
+        lambda: client.call(SNAPSHOT, "", Snapshot()),
     ]
     for call in calls:
         try:
@@ -71,25 +75,30 @@ def client(data: bytes) -> PoolClient:
 
 
 def test_nats_9_1_one_job_that_makes_no_sense_does_not_spoil_a_snapshot() -> None:
-    def snapshot(*jobs: Any) -> SnapshotPage:
+    def snapshot(*jobs: Any) -> Part:
         body = {"submitter": "s", "sequence": 4, "more": False, "jobs": jobs}
-        return client(json.dumps({"v": 1, "body": body}).encode()).snapshot()
+        asked = client(json.dumps({"v": 1, "body": body}).encode())
+        assert [job.job for job in asked.call(SNAPSHOT, "", Snapshot()).jobs] == [job["job"] for job in jobs]
+        [part] = snapshot_pages.request("alpha", OWNER, asked, FakeClock())
+        return part
 
-    page = snapshot(asdict(job_status("a", owner=OWNER)), {"job": "b"}, asdict(job_status("c", owner=OWNER)))
-    assert ([job.job for job in page.jobs], page.unreadable, page.last) == (["a", "c"], {"b"}, "c")
-    with pytest.raises(SiteError, match="the snapshot is invalid"):
-        snapshot({"no": "uid"})
+    valid, foreign = asdict(job_status("a", owner=OWNER)), asdict(job_status("d", owner="c2"))
+    part = snapshot(valid, {**valid, "job": "b", "phase": "odd"}, asdict(job_status("c", owner=OWNER)), foreign)
+    assert ([job.job for job in part.jobs], part.unreadable) == (["a", "c"], {"b"})
+    for job in ({"no": "uid"}, {"job": ""}, None, "a"):
+        with pytest.raises(SiteError, match="the answer of pool alpha is invalid"):
+            snapshot(valid, job)
 
 
 def test_an_answer_that_can_not_be_read_is_an_unknown_outcome() -> None:
     with pytest.raises(SiteUnknownOutcomeError):
-        client(b"what?").submit("u", SubmitMessage(namespace="n", name="p", script="x"))
+        client(b"what?").call(SUBMIT, "u", SubmitMessage(namespace="n", name="p", script="x"))
 
 
 def test_a_reason_that_is_none_does_not_come_through() -> None:
     bad = {"reason": "rm -rf\n/", "message": "m" * 10_000, "hint": "h" * 10_000}
     with pytest.raises(SiteRefusedError) as caught:
-        client(json.dumps({"v": 1, "error": bad}).encode()).describe()
+        client(json.dumps({"v": 1, "error": bad}).encode()).call(DESCRIBE, "", Empty())
     assert caught.value.reason == "SiteRefused"
     assert len(str(caught.value)) == len(caught.value.hint) == 4096
 
@@ -104,7 +113,8 @@ def test_the_deadline_is_the_time_until_which_the_answer_is_waited_for() -> None
 
     link.subscribe("bridge.v1.alpha.status.c1.*", handle)
     clock = FakeClock(1000.0)
-    PoolClient(link, "bridge.v1", "alpha", OWNER, clock).status("uid-1", timeout=7)  # type: ignore[arg-type]
+    client: Any = PoolClient(link, "bridge.v1", "alpha", OWNER, clock)  # type: ignore[arg-type]
+    client.call(STATUS, "uid-1", Empty(), timeout=7)
     assert math.isclose(asked[0]["deadline"], 1007.0)
     assert (asked[0]["v"], asked[0]["pool"], asked[0]["job"]) == (1, "alpha", "uid-1")
 

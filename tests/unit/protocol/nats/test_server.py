@@ -14,6 +14,7 @@ from bridge.protocol.nats import envelope
 from bridge.protocol.nats.envelope import LIMITS, GarbledError, parse_body
 from bridge.protocol.nats.messages import (
     CancelMessage,
+    Empty,
     Grant,
     Reply,
     Snapshot,
@@ -24,13 +25,14 @@ from bridge.protocol.nats.messages import (
 )
 from bridge.protocol.nats.request_client import PoolClient
 from bridge.protocol.nats.request_server import Server, refusal
+from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, GRANT, LOGS, REQUESTS, SNAPSHOT, STATUS, SUBMIT
 from bridge.protocol.nats.subjects import Subjects, encode
 from tests.fakes.clock import FakeClock
 from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"
 SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
-SUBMIT = SubmitMessage(namespace="ns", name="pod", script="x")
+SUBMISSION = SubmitMessage(namespace="ns", name="pod", script="x")
 
 
 class Handlers:
@@ -49,13 +51,18 @@ class Handlers:
         self._call("submit")
         return SubmittedMessage(status=JobStatus(job=job, owner=OWNER, namespace="ns", name="pod", phase="queued"))
 
-    def snapshot(self, owner: str, snapshot: Snapshot) -> SnapshotPage:
+    def snapshot(self, owner: str, job: str, snapshot: Snapshot) -> SnapshotPage:
         self._call("snapshot")
         jobs = [JobStatus(job=f"u{n:04}", owner=OWNER, namespace="ns", name="p", phase="queued") for n in range(40)]
         return SnapshotPage(submitter="s", sequence=1, jobs=[j for j in jobs if j.job > snapshot.after])
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *_: self._call(name)
+        def handle(owner: str, job: str, *_: Any) -> Empty:
+            assert (owner, bool(job)) == (OWNER, REQUESTS[name].of_job)
+            self._call(name)
+            return Empty()
+
+        return handle
 
 
 def served(handlers: Handlers, clock: FakeClock | None = None) -> FakeLink:
@@ -84,8 +91,8 @@ def test_garbage_on_any_subject_is_answered_with_an_error_and_reaches_no_handler
 def test_a_request_without_a_reply_subject_is_not_carried_out() -> None:
     handlers = Handlers()
     link = served(handlers)
-    link.publish(SUBJECTS.snapshot, b'{"v":1,"pool":"alpha","owner":"c1","deadline":1e12}')
-    link.publish(SUBJECTS.logs("u"), b"{}")
+    link.publish(SUBJECTS.request(SNAPSHOT), b'{"v":1,"pool":"alpha","owner":"c1","deadline":1e12}')
+    link.publish(SUBJECTS.request(LOGS, "u"), b"{}")
     assert handlers.calls == []
 
 
@@ -113,7 +120,7 @@ def test_an_invalid_request_is_answered_with_an_error_that_repeats_nothing_of_it
     changes: dict[str, Any], reason: str, message: str
 ) -> None:
     handlers = Handlers()
-    answer = served(handlers).request(SUBJECTS.submit("ns", "pod", "u"), request(**changes), 1)
+    answer = served(handlers).request(SUBJECTS.request(SUBMIT, "ns-pod", "u"), request(**changes), 1)
     error = json.loads(answer)["error"]
     assert (error["reason"], handlers.calls) == (reason, [])
     assert message in error["message"]
@@ -123,7 +130,9 @@ def test_an_invalid_request_is_answered_with_an_error_that_repeats_nothing_of_it
 @pytest.mark.parametrize(("ago", "done"), [(-60, True), (0, True), (4.9, True), (5.1, False), (3600, False)])
 def test_the_deadline_has_five_seconds_of_allowance(ago: float, done: bool) -> None:
     handlers, clock = Handlers(), FakeClock()
-    answer = json.loads(served(handlers, clock).request(SUBJECTS.cancel("u"), request(deadline=clock.now - ago), 1))
+    answer = json.loads(
+        served(handlers, clock).request(SUBJECTS.request(CANCEL, "u"), request(deadline=clock.now - ago), 1)
+    )
     assert handlers.calls == (["cancel"] if done else [])
     assert (answer["error"] or {}).get("reason") == (None if done else "Late")
 
@@ -137,11 +146,11 @@ def test_nats_9_1_whatever_a_handler_raises_is_answered() -> None:
     ):
         handlers.error = error
         for call in (
-            lambda: client.submit("u", SUBMIT),
-            lambda: client.cancel("u", CancelMessage()),
-            lambda: client.status("u"),
-            client.snapshot,
-            client.describe,
+            lambda: client.call(SUBMIT, "u", SUBMISSION),
+            lambda: client.call(CANCEL, "u", CancelMessage()),
+            lambda: client.call(STATUS, "u", Empty()),
+            lambda: client.call(SNAPSHOT, "", Snapshot()),
+            lambda: client.call(DESCRIBE, "", Empty()),
         ):
             with pytest.raises(Exception) as caught:
                 call()
@@ -157,8 +166,8 @@ def test_an_answer_that_is_too_large_says_so() -> None:
         if len(data) > 3000:
             raise SiteTooLargeError("too large")
 
-    handler = link._handlers(SUBJECTS.snapshot)[0]
-    handler(SUBJECTS.snapshot, b'{"v":1,"pool":"alpha","owner":"c1","deadline":1e12}', small)
+    handler = link._handlers(SUBJECTS.request(SNAPSHOT))[0]
+    handler(SUBJECTS.request(SNAPSHOT), b'{"v":1,"pool":"alpha","owner":"c1","deadline":1e12}', small)
     assert len(sizes) > 1
     assert sizes[-1] <= 3000
 
@@ -179,7 +188,7 @@ def test_a_grant_reaches_the_handler_with_its_owner_job_and_ticket() -> None:
             return Status(status=JobStatus(job=job, owner=OWNER, namespace="ns", name="p", phase="queued"))
 
     client = PoolClient(served(Granting()), "bridge.v1", "alpha", OWNER, FakeClock())  # type: ignore[arg-type]
-    answer = client.grant("u1", Grant(ticket="t-1"))
+    answer = client.call(GRANT, "u1", Grant(ticket="t-1"))
     assert answer.status is not None
     assert (answer.status.job, seen) == ("u1", [(OWNER, "u1", "t-1")])
 
@@ -197,14 +206,14 @@ class Reporting(Handlers):
         super().__init__()
         self.jobs = jobs
 
-    def snapshot(self, owner: str, snapshot: Snapshot) -> SnapshotPage:
-        return SnapshotPage(submitter="s", sequence=1, jobs=[job for job in self.jobs if job.job > snapshot.after])
+    def snapshot(self, owner: str, job: str, snapshot: Snapshot) -> SnapshotPage:
+        return SnapshotPage(submitter="s", sequence=1, jobs=[each for each in self.jobs if each.job > snapshot.after])
 
-    def status(self, owner: str, job: str) -> Status:
+    def status(self, owner: str, job: str, body: Empty) -> Status:
         return Status(status=next(each for each in self.jobs if each.job == job))
 
     def cancel(self, owner: str, job: str, cancel: CancelMessage) -> Status:
-        return self.status(owner, job)
+        return self.status(owner, job, Empty())
 
     def submit(self, owner: str, job: str, submit: SubmitMessage) -> SubmittedMessage:
         return SubmittedMessage(status=next(each for each in self.jobs if each.job == job))
@@ -226,19 +235,19 @@ def test_a_page_that_the_hub_would_not_unpack_is_shortened(monkeypatch: pytest.M
     client = reporting(["\x01" * 4096] * count)
     found, after, more = [], "", True
     while more:
-        page = client.snapshot(after)
+        page = client.call(SNAPSHOT, "", Snapshot(after=after))
         found += [job.job for job in page.jobs]
-        after, more = page.last, page.more
+        after, more = page.jobs[-1].job, page.more
     assert found == [f"u{number}" for number in range(count)]
 
 
 def test_an_answer_without_a_json_form_is_a_refusal_and_not_silence() -> None:
     client = reporting(["fine", "\ud800"])
-    assert [job.job for job in client.snapshot().jobs] == ["u0"]
+    assert [job.job for job in client.call(SNAPSHOT, "", Snapshot()).jobs] == ["u0"]
     for call in (
-        lambda: client.snapshot("u0"),
-        lambda: client.status("u1"),
-        lambda: client.cancel("u1", CancelMessage()),
+        lambda: client.call(SNAPSHOT, "", Snapshot(after="u0")),
+        lambda: client.call(STATUS, "u1", Empty()),
+        lambda: client.call(CANCEL, "u1", CancelMessage()),
     ):
         with pytest.raises(SiteRefusedError) as caught:
             call()
@@ -247,4 +256,4 @@ def test_an_answer_without_a_json_form_is_a_refusal_and_not_silence() -> None:
 
 def test_a_submission_whose_answer_can_not_be_sent_is_not_refused() -> None:
     with pytest.raises(SiteUnknownOutcomeError):
-        reporting(["\ud800"]).submit("u0", SUBMIT)
+        reporting(["\ud800"]).call(SUBMIT, "u0", SUBMISSION)

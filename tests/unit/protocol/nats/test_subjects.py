@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from nats.aio.client import _validate_subject
 
 from bridge.errors import ConfigError
+from bridge.protocol.nats.request_table import SUBMIT
 from bridge.protocol.nats.subjects import ANY, Subjects, decode, encode, last_token, pool_of
 
 OWNER = "c1"
@@ -47,7 +48,7 @@ def test_decode_never_raises(token: str) -> None:
 
 @given(NASTY, NASTY)
 def test_names_of_a_pod_never_break_a_subject(namespace: str, name: str) -> None:
-    subject = SUBJECTS.submit(namespace, name, "uid-1")
+    subject = SUBJECTS.request(SUBMIT, f"{namespace}-{name}", "uid-1")
     _validate_subject(subject, strict=True)
     assert len(subject.split(".")) == 7
     assert pool_of("bridge.v1", subject) == "alpha"
@@ -56,17 +57,12 @@ def test_names_of_a_pod_never_break_a_subject(namespace: str, name: str) -> None
 
 def test_the_longest_names_there_can_be_fit_a_protocol_line() -> None:
     name = ".".join("a" for _ in range(127))
-    assert len(SUBJECTS.submit("n" * 63, name, "u" * 64)) < 2000
+    assert len(SUBJECTS.request(SUBMIT, f"{'n' * 63}-{name}", "u" * 64)) < 2000
     assert len(encode("." * 100_000)) == 1000
 
 
 def test_subjects_are_those_of_the_design() -> None:
     assert SUBJECTS.announce == "bridge.v1.alpha.announce"
-    assert SUBJECTS.submit("ns", "pod", "u") == "bridge.v1.alpha.submit.c1.ns-pod.u"
-    assert SUBJECTS.cancel("u") == "bridge.v1.alpha.cancel.c1.u"
-    assert SUBJECTS.status("u") == "bridge.v1.alpha.status.c1.u"
-    assert SUBJECTS.logs("u") == "bridge.v1.alpha.logs.c1.u"
-    assert SUBJECTS.files("u") == "bridge.v1.alpha.files.c1.u"
     assert SUBJECTS.stream("s") == "bridge.v1.alpha.stream.c1.s"
     assert SUBJECTS.ack("s") == "bridge.v1.alpha.ack.c1.s"
     assert Subjects("bridge.v1", ANY, OWNER).event == "bridge.v1.*.event.c1"
