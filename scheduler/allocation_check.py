@@ -10,7 +10,7 @@ from collections.abc import Set
 
 from bridge.slurm import states
 from bridge.slurm.models import Snapshot
-from scheduler.pod_actions import Bind
+from scheduler.group_actions import Bind
 
 
 def lost(bind: Bind, key: str, snapshot: Snapshot, cancelled: Set[int]) -> str:

@@ -2,7 +2,7 @@
 
 Admission writes the minimum and the UID of the object on a pod when it is created. The objects of groups of which no
 member runs are read again from time to time. The present minimum counts until the job is submitted. If another object
-has the name of the group, its members join that one (:class:`scheduler.pod_actions.Join`): else they wait for members
+has the name of the group, its members join that one (:class:`scheduler.group_actions.Join`): else they wait for members
 that are created for the other object.
 """
 
@@ -23,7 +23,7 @@ from bridge.logs import kv
 from bridge.slurm.models import GroupRef, Snapshot
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.kinds import podgroup, workload_api
-from scheduler.gang_states import Gang, Replacement
+from scheduler.pod_group import Group, Replacement
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _NO_POD: Mapping[str, Any] = {"metadata": {}, "spec": {}}
 
 
 class GroupObjects:
-    """Reads the objects with the workers of the loop, and changes gangs. Used by the loop alone."""
+    """Reads the objects with the workers of the loop, and changes groups. Used by the loop alone."""
 
     def __init__(self, kube: KubeClient, clock: Clock) -> None:
         self._kube = kube
@@ -49,32 +49,38 @@ class GroupObjects:
         self._next = -math.inf
         self._forbidden = False
 
-    def request(self, gangs: Iterable[Gang], snapshot: Snapshot, workers: Workers) -> None:
+    def request(self, groups: Iterable[Group], snapshot: Snapshot, workers: Workers) -> None:
         """Read the object of the next waiting group, if one is due."""
         now = self._clock.monotonic()
         if self._forbidden or now < self._next:
             return
-        for gang in gangs:
-            waited = now - self._read_at.get(gang.key, -math.inf)
-            if waited < PERIOD or gang.ref.kind not in _KINDS or not gang.waiting or gang.running:
+        for group in groups:
+            waited = now - self._read_at.get(group.key, -math.inf)
+            if (
+                waited < PERIOD
+                or group.ref is None
+                or group.ref.kind not in _KINDS
+                or not group.waiting
+                or group.running
+            ):
                 continue
-            if waited >= LONG_PERIOD or _lacks_members(gang, snapshot):
-                self._read_at[gang.key], self._next = now, now + GAP
-                call = f"object of {gang.key}"
-                workers.submit(call, lambda ref=gang.ref: self._read(ref), 9, kind="read_group")  # type: ignore[misc]
+            if waited >= LONG_PERIOD or _lacks_members(group, snapshot):
+                self._read_at[group.key], self._next = now, now + GAP
+                call = f"object of {group.key}"
+                workers.submit(call, lambda ref=group.ref: self._read(ref), 9, kind="read_group")  # type: ignore[misc]
                 return
 
-    def applied(self, gang: Gang) -> Gang:
-        """Return the gang with the present minimum of its group, and with the object that has taken its name."""
-        replacement = self._replaced.get(gang.key)
+    def applied(self, group: Group) -> Group:
+        """Return the group with the present minimum of its group, and with the object that has taken its name."""
+        replacement = self._replaced.get(group.key)
         if replacement is not None:
-            gang = replace(gang, replacement=replacement)
-        minimum = self._minimums.get(gang.key, gang.minimum)
-        if minimum == gang.minimum:
-            return gang
+            group = replace(group, replacement=replacement)
+        minimum = self._minimums.get(group.key, group.minimum)
+        if minimum == group.minimum:
+            return group
         # without a controller that says how many pods it creates, the size is the minimum
-        size = gang.size if gang.size > gang.minimum else max(minimum, len(gang.waiting) + gang.succeeded())
-        return replace(gang, minimum=minimum, size=max(size, minimum))
+        size = group.size if group.size > group.minimum else max(minimum, len(group.waiting) + group.succeeded())
+        return replace(group, minimum=minimum, size=max(size, minimum))
 
     def forget_all_but(self, keys: Set[str]) -> None:
         """Forget the groups without pods."""
@@ -107,6 +113,6 @@ class GroupObjects:
             return
 
 
-def _lacks_members(gang: Gang, snapshot: Snapshot) -> bool:
-    """Whether a gang waits for more members before its job is submitted."""
-    return not snapshot.by_uid.get(gang.key) and len(gang.waiting) + gang.succeeded() < gang.minimum
+def _lacks_members(group: Group, snapshot: Snapshot) -> bool:
+    """Whether a group waits for more members before its job is submitted."""
+    return not snapshot.by_uid.get(group.key) and len(group.waiting) + group.succeeded() < group.minimum

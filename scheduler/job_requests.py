@@ -1,4 +1,4 @@
-"""The request for the job of a pod or of a gang, on the nodes that fit now and with the devices of its claims."""
+"""The request for the job of a group, on the nodes that fit now and with the devices of its claims."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 from bridge.control.control_loop import Dependencies
 from bridge.errors import BridgeError, UntranslatableError
 from bridge.slurm import states
-from bridge.slurm.models import ApiVersion, JobRequest
+from bridge.slurm.models import JobRequest
 from bridge.workload import job_limits, links, translate
 from bridge.workload.devices.claimed_devices import UnsupportedClaimError
 from scheduler.devices.claims import Claims
-from scheduler.gang_states import Gang, together
+from scheduler.member_places import together
 from scheduler.nodes.placement import Placement, Placements
+from scheduler.pod_group import Group
 
 Pod = Mapping[str, Any]
 
@@ -45,67 +46,68 @@ class JobRequests:
         self._slurm, self._poller = dependencies.slurm, dependencies.poller
         self._claims = claims
 
-    def of(self, members: Sequence[Pod], gang: Gang | None, placements: Placements) -> JobRequest:
-        """Return the request for a pod, or for the waiting ``members`` of a gang.
+    def of(self, members: Sequence[Pod], group: Group, placements: Placements) -> JobRequest:
+        """Return the request for the waiting ``members`` of a group.
 
         Members of different shapes get a heterogeneous job, with one component for each shape. If members of one shape
         have too few nodes in common, because they select different ones, each kind of them gets a component. Raises
         :class:`NoNodeError`, and the errors of :mod:`bridge.workload.translate`, :mod:`bridge.workload.job_limits` and
         :meth:`Claims.add_to`.
         """
-        request = self._build(members, gang, placements)
+        request = self._build(members, group, placements)
         job_limits.check(request, members)
         return request
 
-    def _build(self, members: Sequence[Pod], gang: Gang | None, placements: Placements) -> JobRequest:
-        version = self._slurm.version
-        if gang is None:
-            placement, longest = self._place(members, placements)
-            self._check_nodes(placement)
-            excluded = _excluded(placement, version)
-            request = translate.request(members[0], self._config, version, self._cluster, excluded, longest)
-            return self._claims.add_to(request, members)
-        succeeded = gang.succeeded()
-        size, minimum = max(gang.size - succeeded, len(members)), max(gang.minimum - succeeded, 1)
+    def _build(self, members: Sequence[Pod], group: Group, placements: Placements) -> JobRequest:
+        if group.ref is None:
+            return self._claims.add_to(self._of_shape(group, members, 1, 1, placements), members)
+        succeeded = group.succeeded()
+        size, minimum = max(group.size - succeeded, len(members)), max(group.minimum - succeeded, 1)
         shapes = links.by_shape(members)
         # only then: Slurm starts heterogeneous jobs only by backfill, and their components share no node
         if not self._have_nodes(list(shapes.values()), minimum, placements):
             shapes = links.by_shape(members, links.placed_shape)
-        groups = list(shapes.values())
-        if len(groups) == 1:
-            return self._claims.add_to(self._of_group(gang, members, size, minimum, placements), members)
-        _check_shared_claims(groups)
+        if len(shapes) == 1:
+            return self._claims.add_to(self._of_shape(group, members, size, minimum, placements), members)
+        return self._heterogeneous(group, shapes, placements)
+
+    def _heterogeneous(self, group: Group, shapes: Mapping[str, list[Pod]], placements: Placements) -> JobRequest:
+        """Return the request for a job with one component for each shape; ``shapes`` are the members of each."""
+        _check_shared_claims(list(shapes.values()))
         components = [
-            (_shaped(self._of_group(gang, group, len(group), len(group), placements), shape), group)
-            for shape, group in shapes.items()
+            (_shaped(self._of_shape(group, alike, len(alike), len(alike), placements), shape), alike)
+            for shape, alike in shapes.items()
         ]
         # Slurm looks for the nodes of one component after the other and never goes back: the most demanding one first
         components.sort(key=lambda pair: self._demand_key(pair[0], pair[1], placements))
-        requests, groups = [request for request, _ in components], [group for _, group in components]
-        joined = translate.heterogeneous(requests, self._config, version)
-        self._check_sum(requests, [self._place(group, placements)[0] for group in groups])
+        requests, members = [request for request, _ in components], [alike for _, alike in components]
+        joined = translate.heterogeneous(requests, self._config, self._slurm.version)
+        self._check_sum(requests, [self._place(alike, placements)[0] for alike in members])
         parts = (replace(joined, components=()), *joined.components)
-        with_claims = [self._claims.add_to(part, group) for part, group in zip(parts, groups, strict=True)]
+        with_claims = [self._claims.add_to(part, alike) for part, alike in zip(parts, members, strict=True)]
         return replace(with_claims[0], components=tuple(with_claims[1:]))
 
-    def _have_nodes(self, groups: Sequence[Sequence[Pod]], minimum: int, placements: Placements) -> bool:
-        """Whether each group has enough nodes that fit all its members; a single one needs ``minimum`` places."""
-        for group in groups:
-            fewest = math.ceil((minimum if len(groups) == 1 else len(group)) / together(group))
-            if len(self._place(group, placements)[0].eligible) < fewest:
+    def _have_nodes(self, shapes: Sequence[Sequence[Pod]], minimum: int, placements: Placements) -> bool:
+        """Whether each shape has enough nodes that fit all its members; a single one needs ``minimum`` places."""
+        for alike in shapes:
+            fewest = math.ceil((minimum if len(shapes) == 1 else len(alike)) / together(alike))
+            if len(self._place(alike, placements)[0].eligible) < fewest:
                 return False
         return True
 
-    def _of_group(
-        self, gang: Gang, members: Sequence[Pod], size: int, minimum: int, placements: Placements
+    def _of_shape(
+        self, group: Group, members: Sequence[Pod], size: int, minimum: int, placements: Placements
     ) -> JobRequest:
         """Return the request for ``size`` members of one shape, of which at least ``minimum`` start."""
-        version = self._slurm.version
+        version, config, cluster = self._slurm.version, self._config, self._cluster
         placement, longest = self._place(members, placements)
-        shape = translate.GangShape(gang.ref, size, minimum, together(members), gang.succeeded())
+        excluded = placement.excluded if version.exclude_nodes else ()
+        if group.ref is None:
+            self._check_nodes(placement)
+            return translate.request(members[0], config, version, cluster, excluded, longest)
+        shape = translate.GangShape(group.ref, size, minimum, together(members), group.succeeded())
         self._check_nodes(placement, shape.fewest)
-        excluded = _excluded(placement, version)
-        return translate.gang_request(members, shape, self._config, version, self._cluster, excluded, longest)
+        return translate.gang_request(members, shape, config, version, cluster, excluded, longest)
 
     def _demand_key(self, request: JobRequest, members: Sequence[Pod], placements: Placements) -> tuple[object, ...]:
         """Return a key that is smaller the fewer nodes fit, and the more a node of the component has to offer."""
@@ -155,11 +157,11 @@ def _shaped(request: JobRequest, shape: str) -> JobRequest:
     return replace(request, link=replace(request.link, shape=shape))
 
 
-def _check_shared_claims(groups: Sequence[Sequence[Pod]]) -> None:
+def _check_shared_claims(shapes: Sequence[Sequence[Pod]]) -> None:
     """Raise :class:`UnsupportedClaimError` if components share a claim: Slurm never puts them on one node."""
     seen: dict[str, int] = {}
-    for number, group in enumerate(groups):
-        for pod in group:
+    for number, alike in enumerate(shapes):
+        for pod in alike:
             for claim in pod["spec"].get("resourceClaims") or ():
                 name = claim.get("resourceClaimName")
                 if name and seen.setdefault(name, number) != number:
@@ -174,7 +176,3 @@ def traced(request: JobRequest, traceparent: str) -> JobRequest:
     """Return a request whose comment, and that of each component, has the trace context."""
     components = tuple(traced(component, traceparent) for component in request.components)
     return replace(request, link=replace(request.link, traceparent=traceparent), components=components)
-
-
-def _excluded(placement: Placement, version: ApiVersion) -> tuple[str, ...]:
-    return placement.excluded if version.exclude_nodes else ()

@@ -14,13 +14,15 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.workload import pods
-from scheduler.pod_states import Bound, Pod, PodStates, ReportedCondition
+from scheduler.group_states import Bound, GroupStates, Pod, ReportedCondition
 
 
 class PodWriter:
     """Patches pods if no other process has written them since; ``kube`` is fenced. Raises ``Kube*`` errors."""
 
-    def __init__(self, kube: KubeClient, cache: Cache, events: EventRecorder, clock: Clock, states: PodStates) -> None:
+    def __init__(
+        self, kube: KubeClient, cache: Cache, events: EventRecorder, clock: Clock, states: GroupStates
+    ) -> None:
         self._kube = kube
         self._cache = cache
         self._events = events

@@ -1,9 +1,9 @@
-"""The data of a decision, and the rules that hold for pods and for gangs. Pure."""
+"""The data of a decision, and its rules. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from bridge import clock
@@ -11,23 +11,24 @@ from bridge.config.hub import Config
 from bridge.slurm import job_words, states
 from bridge.slurm.models import ApiVersion, Job, JobPart, ObservedJob, Snapshot
 from bridge.workload import pods
-from scheduler.gang_states import Gang, differ_without_slots
-from scheduler.nodes.full_nodes import FullNode
-from scheduler.nodes.occupancy import Occupancy
-from scheduler.nodes.placement import Placements
-from scheduler.pod_actions import Action, Exclude, Pod, SetCondition
-from scheduler.pod_states import (
+from scheduler.group_actions import Action, Exclude, Pod, SetCondition
+from scheduler.group_states import (
     NEW,
     BackingOff,
+    GroupState,
     NodeBusy,
     NodeStarting,
     OutcomeUnknown,
     Pending,
-    PodState,
     Submitted,
     WithJob,
     failure_of,
 )
+from scheduler.member_places import differ_without_slots
+from scheduler.nodes.full_nodes import FullNode
+from scheduler.nodes.occupancy import Occupancy
+from scheduler.nodes.placement import Placements
+from scheduler.pod_group import Group
 from scheduler.queue_head import start_order
 
 SETTLE = 5.0
@@ -51,8 +52,8 @@ TELL_UNKNOWN_AFTER = 20.0
 class SchedulerView:
     """All data that a decision depends on. Times are monotonic seconds; only ``time`` is in seconds since the epoch.
 
-    ``pods`` are the pods that have a job alone. ``states`` are the states of pods by UID and of gangs by key; one
-    without is :data:`~scheduler.pod_states.NEW`. ``inherited_at`` is the time until which a former leader may have
+    ``states`` are the states of groups by key, and of their members by UID; one without is
+    :data:`~scheduler.group_states.NEW`. ``inherited_at`` is the time until which a former leader may have
     sent requests that slurmctld may still carry out (:func:`settled_at`); 0 if there are none. ``leading_since`` is the
     time since which this process leads, or at which slurmctld had carried out the requests of a former leader.
     ``braked``: many jobs are missing, so no job is submitted. ``updates`` is the number of pending jobs whose excluded
@@ -61,10 +62,10 @@ class SchedulerView:
     ``cancelled`` are the jobs that this process has cancelled since the snapshot was requested.
     """
 
-    pods: Iterable[Pod]
+    groups: Sequence[Group]
     snapshot: Snapshot
     placements: Placements
-    states: Mapping[str, PodState]
+    states: Mapping[str, GroupState]
     version: ApiVersion
     config: Config
     now: float
@@ -73,7 +74,6 @@ class SchedulerView:
     leading_since: float = 0
     inherited_at: float = 0
     braked: bool = False
-    gangs: Iterable[Gang] = ()
     updates: int = 1000
     new: Set[str] = frozenset()
     head: Set[int] | None = None
@@ -115,7 +115,7 @@ def settled_at(snapshot: Snapshot, sent_at: float) -> float:
     return max(sent_at, snapshot.settled_since) + SETTLE
 
 
-def unsettled(view: SchedulerView, state: PodState, members: Sequence[Pod]) -> tuple[bool, PodState]:
+def unsettled(view: SchedulerView, state: GroupState, members: Sequence[Pod]) -> tuple[bool, GroupState]:
     """Return whether a request about these pods may still appear as a job, and the next state.
 
     A former leader may have sent it, except for pods that were created under this leadership. The list of all jobs
@@ -142,49 +142,43 @@ def unsettled(view: SchedulerView, state: PodState, members: Sequence[Pod]) -> t
 
 
 def waits_for_jobs(view: SchedulerView) -> bool:
-    """Whether the decision about a pod or gang waits until the jobs of others have been read."""
+    """Whether the decision about a group waits until the jobs of others have been read."""
     if view.snapshot.listed_at >= max(view.leading_since, view.inherited_at):
         return False
-    return any(not _has_job(view, key) and unsettled(view, NEW, members)[0] for key, members in _undecided_units(view))
-
-
-def _undecided_units(view: SchedulerView) -> Iterator[tuple[str, Sequence[Pod]]]:
-    """Yield the key and the members of the pods and gangs that a decision may submit or release."""
-    for pod in view.pods:
-        if pods.is_open(pod) and (pods.is_deleted(pod) or not pods.is_gated(pod)):
-            yield pods.uid(pod), [pod]
-    for gang in view.gangs:
-        if len(gang.open) > len(gang.gated):
-            yield gang.key, gang.pods
+    return any(
+        len(group.open) > len(group.gated) and not _has_job(view, group.key) and unsettled(view, NEW, group.pods)[0]
+        for group in view.groups
+    )
 
 
 def _has_job(view: SchedulerView, key: str) -> bool:
-    """Whether a job of the pod or gang is pending or allocated."""
+    """Whether a job of the group is pending or allocated."""
     return any(
         is_live(observed, view.states.get(key, NEW).cancelled | view.cancelled) for observed in jobs_of(view, key)
     )
 
 
 def jobs_of(view: SchedulerView, key: str) -> list[ObservedJob]:
-    """Return the jobs of a pod or gang that the snapshot shows, the oldest first."""
+    """Return the jobs of a group that the snapshot shows, the oldest first."""
     return [view.snapshot.jobs[job_id] for job_id in view.snapshot.by_uid.get(key, ())]
 
 
-def may_predate_cancellation(view: SchedulerView, gang: Gang, state: PodState) -> bool:
-    """Whether the snapshot may be older than the cancellation of the jobs that it shows for a gang.
+def may_predate_cancellation(view: SchedulerView, group: Group, state: GroupState) -> bool:
+    """Whether the snapshot may be older than the cancellation of the jobs that it shows for a group.
 
-    The controllers cancel the job of a gang when no member is left, and they may be a process of their own. So a job
+    The controllers cancel the job of a group when no member is left, and they may be a process of their own. So a job
     counts only if it was seen, or submitted by this process, after the arrival of a member that still exists.
     """
     seen_at = max(view.snapshot.began, -math.inf if state.waiting_since is None else state.waiting_since)
-    return gang.present_since > seen_at
+    return group.present_since > seen_at
 
 
 def waits_for_poll(view: SchedulerView) -> bool:
-    """Whether the decision about a gang with a job waits for a newer snapshot."""
+    """Whether the decision about a group with a job waits for a newer snapshot."""
     return any(
-        may_predate_cancellation(view, gang, view.states.get(gang.key, NEW)) and _has_job(view, gang.key)
-        for gang in view.gangs
+        may_predate_cancellation(view, group, view.states.get(group.key, NEW)) and _has_job(view, group.key)
+        for group in view.groups
+        if group.ref is not None
     )
 
 
@@ -202,7 +196,9 @@ def _earliest_submission(snapshot: Snapshot, members: Iterable[Pod]) -> float:
     return earliest
 
 
-def obstacle(view: SchedulerView, state: PodState, members: Sequence[Pod]) -> tuple[tuple[str, str] | None, PodState]:
+def obstacle(
+    view: SchedulerView, state: GroupState, members: Sequence[Pod]
+) -> tuple[tuple[str, str] | None, GroupState]:
     """Return why no job of these pods may be submitted now, and the next state; ``None`` if one may be.
 
     The obstacle is the reason and the message of the condition; both are empty where no condition is written.
@@ -222,19 +218,19 @@ def obstacle(view: SchedulerView, state: PodState, members: Sequence[Pod]) -> tu
     return None, state
 
 
-def awaits_alike(view: SchedulerView, gang: Gang, state: PodState) -> tuple[bool, PodState]:
-    """Return whether members without slots that differ wait for others, and the next state of the gang.
+def awaits_alike(view: SchedulerView, group: Group, state: GroupState) -> tuple[bool, GroupState]:
+    """Return whether members without slots that differ wait for others, and the next state of the group.
 
     Their age counts too: a scheduler that starts again and again does not wait each time.
     """
-    if not differ_without_slots(gang):
+    if not differ_without_slots(group):
         return False, state
     since = view.now if state.differ_since is None else state.differ_since
-    waited = max(view.now - since, view.time - max(map(pods.created_at, gang.waiting)))
+    waited = max(view.now - since, view.time - max(map(pods.created_at, group.waiting)))
     return waited < ALIKE_AFTER, replace(state, differ_since=since)
 
 
-def starting(view: SchedulerView, state: PodState, nodes: Iterable[str]) -> tuple[str, PodState]:
+def starting(view: SchedulerView, state: GroupState, nodes: Iterable[str]) -> tuple[str, GroupState]:
     """Return what is missing until the allocated Slurm nodes can run a pod, and the next state; empty if nothing is.
 
     Only for nodes that Slurm's power saving starts, and for ``WAKE_LIMIT`` seconds.
@@ -251,7 +247,7 @@ def starting(view: SchedulerView, state: PodState, nodes: Iterable[str]) -> tupl
     return "", state
 
 
-def busy(view: SchedulerView, state: PodState, until: float = 0) -> tuple[bool, PodState]:
+def busy(view: SchedulerView, state: GroupState, until: float = 0) -> tuple[bool, GroupState]:
     """Return whether an allocated job has waited too long for its pods, and the next state.
 
     The time counts from the start of the wait, or from ``until`` (seconds since the epoch), the end of the last grace
@@ -272,14 +268,14 @@ def is_better_elsewhere(view: SchedulerView, members: Sequence[Pod], nodes: int,
     """Whether a job of so many nodes is requested again without its full node: other nodes may have room now.
 
     Slurm packs jobs, and knows nothing of what the node lacks: it would allocate the full node to each next job. A node
-    whose pods are about to end is waited for. The members of a gang that do not fit together fit on no node.
+    whose pods are about to end is waited for. The members of a group that do not fit together fit on no node.
     """
     if full.ending or not full.is_full_without(members) or not view.version.exclude_nodes:
         return False
     return len(view.placements.of_all(members, view.config.partition).eligible) > nodes
 
 
-def last_job(pod: Pod, state: PodState, observed_jobs: Iterable[ObservedJob]) -> ObservedJob | None:
+def last_job(pod: Pod, state: GroupState, observed_jobs: Iterable[ObservedJob]) -> ObservedJob | None:
     """Return the job on the pod, else the last one that Slurm has shown; jobs that this process cancelled do not count.
 
     ``None`` if the job on the pod is unknown, or if there is none.
@@ -290,7 +286,7 @@ def last_job(pod: Pod, state: PodState, observed_jobs: Iterable[ObservedJob]) ->
     return max(jobs, key=lambda observed: observed.job.job_id, default=None)
 
 
-def is_doubtful(state: PodState, observed_jobs: Iterable[ObservedJob]) -> bool:
+def is_doubtful(state: GroupState, observed_jobs: Iterable[ObservedJob]) -> bool:
     """Whether one of the jobs that have ended may still live, because one answer of Slurm alone has said so.
 
     Jobs that this process has cancelled do not count. The job may be newer than the one on the pod.
@@ -299,11 +295,11 @@ def is_doubtful(state: PodState, observed_jobs: Iterable[ObservedJob]) -> bool:
     return any(not observed.is_confirmed and observed.job.job_id not in state.cancelled for observed in observed_jobs)
 
 
-def without_job(view: SchedulerView, state: PodState, observed_jobs: Iterable[ObservedJob]) -> PodState:
-    """Return the state of a pod or gang whose last job is over; unchanged if no job was known or expected.
+def without_job(view: SchedulerView, state: GroupState, observed_jobs: Iterable[ObservedJob]) -> GroupState:
+    """Return the state of a group whose last job is over; unchanged if no job was known or expected.
 
     Several jobs in a row that have ended before the bind are replaced after a growing pause: their cause may last, for
-    example a prolog that fails. Jobs that Slurm has lost do not count (:data:`scheduler.pod_act.MOST_LOST`).
+    example a prolog that fails. Jobs that Slurm has lost do not count (:data:`scheduler.group_act.MOST_LOST`).
     """
     if not isinstance(state.phase, Submitted | WithJob):
         return state
@@ -322,7 +318,7 @@ def without_job(view: SchedulerView, state: PodState, observed_jobs: Iterable[Ob
     return state.ended(view.now, end.reason, text)
 
 
-def is_cancelled(pod: Pod, state: PodState, observed: ObservedJob) -> bool:
+def is_cancelled(pod: Pod, state: GroupState, observed: ObservedJob) -> bool:
     """Whether a user has cancelled the job of a pod that waits; the pod is then to be terminated.
 
     The job is on the pod, or was pending when this process last saw it. Otherwise podbridge itself may have cancelled
@@ -332,7 +328,7 @@ def is_cancelled(pod: Pod, state: PodState, observed: ObservedJob) -> bool:
     return "CANCELLED" in observed.job.states and not observed.missing and (was_waiting or pods.job_id(pod) is not None)
 
 
-def may_exclude(view: SchedulerView, state: PodState, job_id: int) -> bool:
+def may_exclude(view: SchedulerView, state: GroupState, job_id: int) -> bool:
     """Whether the excluded nodes of a pending job may be changed now."""
     is_refused_for_now = state.exclude_retry_at is not None and view.now < state.exclude_retry_at
     return view.updates > 0 and not is_refused_for_now and is_kept_up_to_date(view, job_id)
@@ -343,15 +339,15 @@ def is_kept_up_to_date(view: SchedulerView, job_id: int) -> bool:
     return view.version.exclude_nodes and (view.head is None or job_id in view.head)
 
 
-def excluded_now(state: PodState, job: Job | JobPart, part: int = 0) -> tuple[str, ...]:
+def excluded_now(state: GroupState, job: Job | JobPart, part: int = 0) -> tuple[str, ...]:
     """Return the nodes that a pending job excludes, as sent or read last."""
     last_excluded = state.excluded_of(part)
     return last_excluded if last_excluded is not None else job.excluded_nodes
 
 
 def with_excluded(
-    view: SchedulerView, state: PodState, job: Job | JobPart, desired: tuple[str, ...], part: int = 0
-) -> PodState | None:
+    view: SchedulerView, state: GroupState, job: Job | JobPart, desired: tuple[str, ...], part: int = 0
+) -> GroupState | None:
     """Return the state of a pod whose pending job excludes the nodes ``desired``; ``None`` if it excludes others.
 
     ``job`` may be a component, and ``part`` its number. Nodes that are drained in Slurm do not count, because Slurm
@@ -387,6 +383,6 @@ def pending_text(job: Job, waited: float, now: float) -> str:
     return job_words.waiting(job, now)
 
 
-def set_condition(view: SchedulerView, pod: Pod, state: PodState, reason: str, message: str) -> SetCondition | None:
+def set_condition(view: SchedulerView, pod: Pod, state: GroupState, reason: str, message: str) -> SetCondition | None:
     """Return the action that writes a condition to the pod; ``None`` if it is not due."""
     return SetCondition(pod, reason, message) if state.reports(pod, reason, message, view.now) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from bridge.control.brake import Brake, GuardLimits, step
@@ -15,35 +16,25 @@ from bridge.kube.lease import Elector
 from bridge.slurm import states
 from bridge.slurm.models import Snapshot
 from bridge.telemetry.metrics import SCHEDULER_PODS, label_of
-from bridge.workload import eligibility, links, missing_jobs, node_ownership, pods, pool_selection
+from bridge.workload import eligibility, missing_jobs, node_ownership, pods, pool_selection
 from bridge.workload.eligibility import NodeView
-from scheduler import pod_actions, pod_decide, rules
+from scheduler import group_actions, group_decide, pod_group, rules
 from scheduler.devices.device_names import DeviceNames
 from scheduler.devices.taken_devices import TakenDevices
-from scheduler.gang_index import GangIndex
-from scheduler.gang_states import Gang
+from scheduler.group_act import URGENCY, SlurmActor
+from scheduler.group_index import GroupIndex
 from scheduler.group_objects import GroupObjects
+from scheduler.group_states import WAITING_FOR, Bound, GroupStates
 from scheduler.new_pods import NewPods
 from scheduler.nodes.occupancy import Occupancy
 from scheduler.nodes.placement import Placements
-from scheduler.pod_act import URGENCY, SlurmActor
-from scheduler.pod_states import WAITING_FOR, Bound, PodStates
+from scheduler.pod_group import Group
 from scheduler.queue_head import QueueHead
 from scheduler.unchanged_pods import UnchangedPods
 from scheduler.volumes.storage import Storage
 
 Node = Mapping[str, Any]
 
-_JOB_ACTIONS = (
-    pod_actions.Submit,
-    pod_actions.BindTogether,
-    pod_actions.Cancel,
-    pod_actions.CancelAndResubmit,
-    pod_actions.Exclude,
-    pod_actions.Shrink,
-    pod_actions.Join,
-)
-"""The actions that write the state of the job: for a gang, one at a time for all members."""
 COUNT_PERIOD = 5.0
 """Seconds between two counts of the waiting pods for the metric: to count 10,000 takes a quarter of a decision."""
 
@@ -51,7 +42,7 @@ COUNT_PERIOD = 5.0
 class Scheduler(SlurmLoop):
     """The loop of the scheduler, and what it keeps between two decisions.
 
-    A partial reconciliation decides for the pods and gangs whose job or pod has changed or whose action has ended, and
+    A partial reconciliation decides for the groups whose job or pod has changed or whose action has ended, and
     for all that have an allocated job: room on a node goes to the most urgent of them.
 
     ``local`` holds the UIDs of the pods that the pool scheduler left to the colocated Slurm. ``others`` is the cache of
@@ -75,8 +66,8 @@ class Scheduler(SlurmLoop):
         self._storage = Storage(on_change=self.wake)
         self._max_grace = dependencies.config.max_grace_period
         self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken, self._max_grace)
-        self._states = PodStates()
-        self._gangs = GangIndex(dependencies.clock)
+        self._states = GroupStates()
+        self._groups = GroupIndex(dependencies.clock)
         self._group_objects = GroupObjects(dependencies.kube, dependencies.clock)
         self._new = NewPods(dependencies.pods)
         self._unchanged = UnchangedPods()
@@ -99,7 +90,7 @@ class Scheduler(SlurmLoop):
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
         # before _pod_changed and wake: a decision that a change causes finds this change in the indexes
-        self.dependencies.pods.subscribe(self._gangs.changed)
+        self.dependencies.pods.subscribe(self._groups.changed)
         self.dependencies.pods.subscribe(self._new.changed)
         for cache in (self.dependencies.pods, self._others):
             cache.subscribe(self._occupancy.changed)
@@ -134,16 +125,16 @@ class Scheduler(SlurmLoop):
         return bool(self._inherited_at) or self._states.unsettled
 
     def acted(self, key: str) -> None:
-        """Decide for the pod or gang of a call that has ended."""
+        """Decide for the pod or group of a call that has ended."""
         self.touch((key,))
         super().acted(key)
 
     def reconcile(self) -> None:
         """Decide for all waiting pods."""
         waiting, self._snapshot = self.dependencies.pods.picked(), self.dependencies.poller.snapshot
-        in_gangs = self._gangs.keys()
-        self._states.forget_all_but(waiting.keys() | in_gangs)
-        self._group_objects.forget_all_but(in_gangs)
+        in_groups = self._groups.keys()
+        self._states.forget_all_but(waiting.keys() | in_groups)
+        self._group_objects.forget_all_but(in_groups)
         self._unchanged.forget_all_but(waiting.keys())
         self._actor.placements.forget_all_but(waiting.keys())
         # not the present time: a cache that lags still shows a bound pod as waiting
@@ -152,7 +143,7 @@ class Scheduler(SlurmLoop):
         updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
         colocated = {uid for uid, pod in waiting.items() if self._is_colocated(uid, pod, self._snapshot)}
         counts = self._decide_for(waiting, colocated, self._snapshot, updates, whole=True)
-        self._actor.update_pace.sent(counts[label_of(pod_actions.Exclude)])
+        self._actor.update_pace.sent(counts[label_of(group_actions.Exclude)])
         if (now := self.dependencies.clock.monotonic()) >= self._count_from:
             self._count_from = now + COUNT_PERIOD
             waits = self._count({uid: pod for uid, pod in waiting.items() if uid in colocated})
@@ -160,21 +151,21 @@ class Scheduler(SlurmLoop):
                 SCHEDULER_PODS.labels(name).set(waits[name])
 
     def reconcile_some(self, keys: Set[str]) -> None:
-        """Decide for the pods with these UIDs, for the gangs with these keys, and for those with changed jobs."""
+        """Decide for the pods with these UIDs, for the groups with these keys, and for those with changed jobs."""
         before, self._snapshot = self._snapshot, self.dependencies.poller.snapshot
         # pods with allocated jobs compete for room on their nodes, so the decision is for all of them
         keys_to_decide = keys | changed_keys(before, self._snapshot) | self._states.allocated
-        gangs = self._gangs.uids
+        key_of = self._groups.uids
         waiting = self.dependencies.pods.picked() if keys_to_decide else {}
         pods_to_decide = {
-            uid: pod for uid, pod in waiting.items() if uid in keys_to_decide or gangs.get(uid) in keys_to_decide
+            uid: pod for uid, pod in waiting.items() if uid in keys_to_decide or key_of.get(uid) in keys_to_decide
         }
         if pods_to_decide:
             # updates of pending jobs are left to whole reconciliations: those of the most urgent jobs come first
             colocated = {uid for uid, pod in pods_to_decide.items() if self._is_colocated(uid, pod, self._snapshot)}
             self._decide_for(pods_to_decide, colocated, self._snapshot, updates=0)
 
-    def _count(self, waiting: Mapping[str, pod_actions.Pod]) -> Counter[str]:
+    def _count(self, waiting: Mapping[str, group_actions.Pod]) -> Counter[str]:
         """Return the number of pods by what they wait for."""
         counts: Counter[str] = Counter()
         for uid, pod in waiting.items():
@@ -184,27 +175,27 @@ class Scheduler(SlurmLoop):
                 isolation.report("scheduler", pods.key(pod), error)
         return counts
 
-    def _waiting_for(self, uid: str, pod: pod_actions.Pod) -> str:
+    def _waiting_for(self, uid: str, pod: group_actions.Pod) -> str:
         """Return what a pod waits for: the value of the label ``waiting_for``."""
         if pods.is_deleted(pod):
             return "release"
         if pods.is_gated(pod):
             return "gate"
-        return WAITING_FOR[type(self._states.of(self._gangs.uids.get(uid, uid)).phase)]
+        return WAITING_FOR[type(self._states.of(self._groups.uids.get(uid, uid)).phase)]
 
     def _decide_for(
         self,
-        waiting: Mapping[str, pod_actions.Pod],
+        waiting: Mapping[str, group_actions.Pod],
         colocated: Set[str],
         snapshot: Snapshot,
         updates: int,
         *,
         whole: bool = False,
     ) -> Counter[str]:
-        """Decide for waiting pods and for the gangs that have one of them; return the number of actions by kind.
+        """Decide for the groups of waiting pods; return the number of actions by kind.
 
-        ``colocated`` are the UIDs of those that run on the colocated Slurm. ``whole``: also for gangs that run on nodes
-        that take no new pod.
+        ``colocated`` are the UIDs of those that run on the colocated Slurm. ``whole``: also for groups that run on
+        nodes that take no new pod.
         """
         if self._inherited_at:
             until = rules.settled_at(snapshot, self._inherited_at)
@@ -218,19 +209,12 @@ class Scheduler(SlurmLoop):
             list_needed_at = max(list_needed_at, rules.settled_at(snapshot, self._states.lost_at))
         if snapshot.requested_at < list_needed_at:
             self.dependencies.poller.list_all(list_needed_at)
-        in_gangs = self._gangs.uids
-        idle = [
-            pod
-            for uid, pod in waiting.items()
-            # a call of the workers writes the state of its pod: one writer at a time (scheduler.pod_states)
-            if uid in colocated and uid not in in_gangs and not self.workers.busy(uid)
-        ]
         self._device_names.request(self.workers)
         self._occupancy.correct(self.dependencies.pods.picked(), self._is_binding)
         time = self.dependencies.clock.time()
         placements = self._place(snapshot, time)
         view = rules.SchedulerView(
-            pods=idle,
+            groups=(),
             snapshot=snapshot,
             placements=placements,
             states=self._states.by_uid,
@@ -242,18 +226,19 @@ class Scheduler(SlurmLoop):
             leading_since=max(self.leading_since or 0.0, self._inherited_until),
             inherited_at=self._inherited_at,
             braked=self._is_braked(snapshot),
-            gangs=self._idle_gangs(waiting, snapshot, placements.closed if whole else frozenset()),
             updates=updates,
             new=self._new.uids,
             head=self._head.of(snapshot.jobs, self.dependencies.clock.monotonic()),
             cancelled=self.dependencies.slurm.cancellations.since(snapshot.began),
         )
-        view = self._unchanged.without(view)
+        bare_pods = self._unchanged.changed(view, self._idle_bare_pods(waiting, colocated))
+        shared = self._idle_groups(waiting, snapshot, placements.closed if whole else frozenset())
+        view = replace(view, groups=[*pod_group.of_each(bare_pods), *shared])
         if unsettled or rules.waits_for_jobs(view):
             self.dependencies.poller.hurry()
         if rules.waits_for_poll(view):
             self.dependencies.poller.wake()
-        decision = pod_decide.decide(view)
+        decision = group_decide.decide(view)
         self._unchanged.keep(view, decision)
         # before the actions are dispatched: from then on, only the workers write the states of their pods
         self._states.merge(decision.states)
@@ -272,29 +257,41 @@ class Scheduler(SlurmLoop):
                 isolation.report("scheduler", pods.key(action.pod), error)
         return counts
 
-    def _idle_gangs(self, waiting: Mapping[str, pod_actions.Pod], snapshot: Snapshot, closed: Set[str]) -> list[Gang]:
-        """Return the gangs with a waiting pod, or with a job on a ``closed`` node, without a call of the workers."""
-        if not (in_gangs := self._gangs.uids):
+    def _idle_bare_pods(self, waiting: Mapping[str, group_actions.Pod], colocated: Set[str]) -> list[group_actions.Pod]:
+        """Return the waiting pods with a job alone for which the workers have no call."""
+        in_groups = self._groups.uids
+        return [
+            pod
+            for uid, pod in waiting.items()
+            # a call of the workers writes the state of its pod: one writer at a time (scheduler.group_states)
+            if uid in colocated and uid not in in_groups and not self._is_binding(uid)
+        ]
+
+    def _idle_groups(
+        self, waiting: Mapping[str, group_actions.Pod], snapshot: Snapshot, closed: Set[str]
+    ) -> list[Group]:
+        """Return the groups with a waiting pod, or with a job on a ``closed`` node, without a call of the workers."""
+        if not (in_groups := self._groups.uids):
             return []
-        keys = {key for uid in waiting if (key := in_gangs.get(uid)) is not None}
+        keys = {key for uid in waiting if (key := in_groups.get(uid)) is not None}
         if closed:
             keys |= {
                 key
-                for key in self._gangs.keys() - keys
+                for key in self._groups.keys() - keys
                 for job_id in snapshot.by_uid.get(key, ())
                 if not closed.isdisjoint(snapshot.jobs[job_id].job.nodes)
             }
-        idle = self._gangs.gangs(self.dependencies.pods, (key for key in keys if not self.workers.busy(key)))
-        gangs = [self._group_objects.applied(gang) for gang in idle]
-        self._group_objects.request(gangs, snapshot, self.workers)
+        idle = self._groups.groups(self.dependencies.pods, (key for key in keys if not self.workers.busy(key)))
+        groups = [self._group_objects.applied(group) for group in idle]
+        self._group_objects.request(groups, snapshot, self.workers)
         return [
-            gang
-            for gang in gangs
-            if not any(self._is_binding(pods.uid(pod)) for pod in gang.open)
-            and all(self._is_colocated(pods.uid(pod), pod, snapshot) for pod in gang.open)
+            group
+            for group in groups
+            if not any(self._is_binding(pods.uid(pod)) for pod in group.open)
+            and all(self._is_colocated(pods.uid(pod), pod, snapshot) for pod in group.open)
         ]
 
-    def _is_colocated(self, uid: str, pod: pod_actions.Pod, snapshot: Snapshot) -> bool:
+    def _is_colocated(self, uid: str, pod: group_actions.Pod, snapshot: Snapshot) -> bool:
         """Whether the pod runs on the colocated Slurm: it selects no pool, was left to Slurm, or has a job already."""
         try:
             if uid in snapshot.by_uid or uid in self._local or pods.job_id(pod) is not None:
@@ -319,7 +316,7 @@ class Scheduler(SlurmLoop):
             )
         return self._brake.engaged
 
-    def _pod_changed(self, _: str, old: pod_actions.Pod | None, new: pod_actions.Pod | None) -> None:
+    def _pod_changed(self, _: str, old: group_actions.Pod | None, new: group_actions.Pod | None) -> None:
         pod = new if new is not None else old
         if pod is not None and pods.is_open(pod):
             self.touch((pods.uid(pod),))
@@ -338,16 +335,16 @@ class Scheduler(SlurmLoop):
             self._node_changes += 1
             self.wake()
 
-    def _dispatch(self, action: pod_actions.Action) -> None:
+    def _dispatch(self, action: group_actions.Action) -> None:
+        # the actions that write the state of the job are one at a time for all members of the group
+        key = action.group.key if isinstance(action, group_actions.JobAction) else pods.uid(action.pod)
         kind = type(action)
-        is_for_job = isinstance(action, _JOB_ACTIONS) or (isinstance(action, pod_actions.Release) and action.members)
-        key = links.key(action.pod) if is_for_job else pods.uid(action.pod)
         self.workers.submit(key, lambda: self._actor.act(action), URGENCY[kind], kind=label_of(kind))
 
     def _is_binding(self, uid: str) -> bool:
-        """Whether a bind of the pod, or of its gang, is in progress or done."""
-        busy, gang = self.workers.busy, self._gangs.uids.get(uid)
-        return busy(uid) or (gang is not None and busy(gang)) or isinstance(self._states.of(uid).phase, Bound)
+        """Whether a bind of the pod, or of its group, is in progress or done."""
+        busy, key = self.workers.busy, self._groups.uids.get(uid)
+        return busy(uid) or (key is not None and busy(key)) or isinstance(self._states.of(uid).phase, Bound)
 
     def _place(self, snapshot: Snapshot, time: float) -> Placements:
         """Return the placements on the current nodes, computed again only after a change of the nodes."""

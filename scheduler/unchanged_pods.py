@@ -1,20 +1,21 @@
 """The pending pods for which the next decision has no result, because nothing that it depends on has changed.
 
-Without them, a reconciliation beside thousands of pending pods decides only for some. Gangs are always decided.
+Without them, a reconciliation beside thousands of pending pods decides only for some. Groups of more than one pod are
+always decided.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bridge.core import isolation
 from bridge.slurm import states
 from bridge.slurm.models import ObservedJob
 from bridge.workload import pods
-from scheduler.pod_actions import Pod
-from scheduler.pod_decide import Decision
-from scheduler.pod_states import MIN_INTERVAL, Pending, PodState
+from scheduler.group_actions import Pod
+from scheduler.group_decide import Decision
+from scheduler.group_states import MIN_INTERVAL, GroupState, Pending
 from scheduler.rules import TELL_UNKNOWN_AFTER, SchedulerView, is_current, is_kept_up_to_date, is_live, with_excluded
 from scheduler.volumes import pod_volumes
 
@@ -30,7 +31,7 @@ class _Decided:
 
     pod: Pod
     observed: ObservedJob
-    state: PodState
+    state: GroupState
     placed: int | None
     storage: int | None
 
@@ -44,15 +45,15 @@ class UnchangedPods:
         self._placements: object = None
         self._placed = 0
 
-    def without(self, view: SchedulerView) -> SchedulerView:
-        """Return the view without the pods for which the decision has no result again."""
+    def changed(self, view: SchedulerView, bare_pods: list[Pod]) -> list[Pod]:
+        """Return the pods without those for which the decision has no result again. The view has no groups yet."""
         if view.version != self._version:
             self._decided, self._version = {}, view.version
         if view.placements is not self._placements:
             self._placements, self._placed = view.placements, self._placed + 1
-        return replace(view, pods=list(self._changed(view))) if self._decided else view
+        return list(self._changed(view, bare_pods)) if self._decided else bare_pods
 
-    def _changed(self, view: SchedulerView) -> Iterator[Pod]:
+    def _changed(self, view: SchedulerView, bare_pods: list[Pod]) -> Iterator[Pod]:
         decided_for, state_of, observed_job, job_ids_by_uid = (
             self._decided.get,
             view.states.get,
@@ -60,7 +61,7 @@ class UnchangedPods:
             view.snapshot.by_uid,
         )
         storage, placed = view.placements.storage_version, self._placed
-        for pod in view.pods:
+        for pod in bare_pods:
             uid = pods.uid(pod)
             before = decided_for(uid)
             if before is None:
@@ -82,10 +83,11 @@ class UnchangedPods:
         if not is_current(view):
             return
         acted_uids = {pods.uid(action.pod) for action in decision.actions}
-        for pod in view.pods:
-            uid = pods.uid(pod)
-            if uid in acted_uids or uid in decision.states:
+        for group in view.groups:
+            uid = group.key
+            if group.ref is not None or uid in acted_uids or uid in decision.states:
                 continue
+            pod = group.pods[0]
             try:
                 decided = self._decided_of(view, pod, uid)
             except Exception as error:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.workload import pods
+from scheduler.group_actions import Pod
 from scheduler.nodes.occupancy import PlannedOccupancy
-from scheduler.pod_actions import Pod
 from scheduler.rules import SchedulerView
 from scheduler.volumes.volume_nodes import Write
 
@@ -26,7 +26,7 @@ class VolumeWait:
 
 
 def before_submission(view: SchedulerView, members: Sequence[Pod], occupancy: PlannedOccupancy) -> VolumeWait | None:
-    """Return why no job may be submitted for a pod, or for the members of a gang; ``None`` if one may be."""
+    """Return why no job may be submitted for the members of a group; ``None`` if one may be."""
     for pod in members:
         if problem := view.placements.needs(pod).problem:
             return VolumeWait(NOT_READY, problem)
@@ -58,7 +58,7 @@ def before_bind(view: SchedulerView, pod: Pod, slurm_node: str, occupancy: Plann
 def of_members(
     view: SchedulerView, members: Iterable[Pod], nodes: Mapping[str, str], occupancy: PlannedOccupancy
 ) -> list[tuple[Pod, VolumeWait]]:
-    """Return the members of a gang that wait for a volume; ``nodes`` are their Slurm nodes by UID."""
+    """Return the members of a group that wait for a volume; ``nodes`` are their Slurm nodes by UID."""
     waits = ((pod, before_bind(view, pod, nodes[pods.uid(pod)], occupancy)) for pod in members)
     return [(pod, wait) for pod, wait in waits if wait is not None]
 

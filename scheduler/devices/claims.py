@@ -42,7 +42,7 @@ from bridge.workload.devices.claimed_devices import (
 )
 from scheduler.devices.claim_store import ClaimStore
 from scheduler.devices.taken_devices import TakenDevices
-from scheduler.pod_actions import Bind
+from scheduler.group_actions import Bind
 
 Object = dict[str, Any]
 Pod = Mapping[str, Any]

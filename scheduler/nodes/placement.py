@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -151,8 +151,10 @@ class Placements:
 
         return self._same.get((id(one), id(other)), compare)[2]
 
-    def of_all(self, members: Iterable[Mapping[str, Any]], default_partition: str) -> Placement:
+    def of_all(self, members: Sequence[Mapping[str, Any]], default_partition: str) -> Placement:
         """Return the placement of pods that share a job: a node counts if it fits all of them."""
+        if len(members) == 1:
+            return self.of(members[0], default_partition)
         placements = list(
             {id(placement): placement for placement in (self.of(pod, default_partition) for pod in members)}.values()
         )

@@ -10,7 +10,7 @@ from bridge.logs import kv
 from bridge.telemetry import tracing
 from bridge.telemetry.metrics import SCHEDULER_ACTIONS, counted, label_of
 from bridge.workload import places, pods
-from scheduler.pod_actions import SetCondition
+from scheduler.group_actions import SetCondition
 from scheduler.pod_writer import PodWriter
 from scheduler.pools import pool_decide
 from scheduler.pools.usage import Usage

@@ -20,8 +20,8 @@ from bridge.script import consent
 from bridge.workload import eligibility, links, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
-from scheduler.pod_actions import SetCondition
-from scheduler.pod_states import NEW, Bound, Pod, PodState
+from scheduler.group_actions import SetCondition
+from scheduler.group_states import NEW, Bound, GroupState, Pod
 from scheduler.pools import race_places
 from scheduler.pools.usage import PlannedUsage, Usage, requests
 
@@ -82,7 +82,7 @@ class PoolSchedulerView:
     """All data that a decision depends on.
 
     ``pools`` are by name, ``nodes`` are those of the colocated Slurm, ``now`` is in monotonic seconds. ``states`` are
-    the states of pods by UID; a pod without one is :data:`~scheduler.pod_states.NEW`. ``colocated``: a Slurm is
+    the states of pods by UID; a pod without one is :data:`~scheduler.group_states.NEW`. ``colocated``: a Slurm is
     configured beside the kubelets. ``taken`` returns whether this Slurm has a job for a pod (by UID); such a pod stays
     there. ``namespace`` returns a namespace by name; it is called only for pods with Secrets or tokens. ``most_places``
     is the limit for a pod that races; 0: no pod races. ``left`` are the UIDs of the pods that were left to Slurm.
@@ -92,7 +92,7 @@ class PoolSchedulerView:
     pools: Mapping[str, PoolView]
     nodes: tuple[NodeView, ...]
     usage: Usage
-    states: Mapping[str, PodState]
+    states: Mapping[str, GroupState]
     policy: Policy
     weights: Mapping[str, int]
     now: float
@@ -296,7 +296,7 @@ def _places(view: PoolSchedulerView, pod: Pod, shape: _Shape, usage: PlannedUsag
 
 
 def _race(
-    view: PoolSchedulerView, pod: Pod, state: PodState, kept: tuple[str, ...], selection: race_places.Places
+    view: PoolSchedulerView, pod: Pod, state: GroupState, kept: tuple[str, ...], selection: race_places.Places
 ) -> Action | None:
     text = f"queued at {', '.join(selection.selected) or 'no pool'}" + (
         f"; not {_list(selection.refused)}" if selection.refused else ""
@@ -309,7 +309,7 @@ def _race(
 
 
 def _set_condition(
-    view: PoolSchedulerView, pod: Pod, state: PodState, message: str, reason: str = "Unschedulable"
+    view: PoolSchedulerView, pod: Pod, state: GroupState, message: str, reason: str = "Unschedulable"
 ) -> SetCondition | None:
     return SetCondition(pod, reason, message) if state.reports(pod, reason, message, view.now) else None
 

@@ -21,8 +21,8 @@ from bridge.kube.lease import Elector
 from bridge.kube.namespaces import Namespaces
 from bridge.workload import eligibility, node_ownership, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
-from scheduler.pod_actions import SetCondition
-from scheduler.pod_states import PodStates
+from scheduler.group_actions import SetCondition
+from scheduler.group_states import GroupStates
 from scheduler.pod_writer import PodWriter
 from scheduler.pools import pool_decide
 from scheduler.pools.pool_act import PoolActor
@@ -61,7 +61,7 @@ class PoolScheduler(Loop):
         super().__init__("pool-scheduler", caches, elector, config.workers, clock)
         self._pods, self._nodes = caches
         self._config = config
-        self._states = PodStates()
+        self._states = GroupStates()
         self._usage = Usage()
         self._local = local
         self._taken = taken

@@ -21,7 +21,7 @@ from bridge.kube.object_store import Object
 from bridge.kube.resources import NODES, PODS
 from bridge.workload import pods
 from controllers.slurm_controllers_loop import Controllers
-from scheduler import pod_decide
+from scheduler import group_decide, pod_group
 from scheduler.rules import SchedulerView
 from scheduler.scheduler_loop import Scheduler
 from scheduler.unchanged_pods import UnchangedPods
@@ -78,11 +78,11 @@ class _CheckedUnchangedPods(UnchangedPods):
 
     left_out = 0
 
-    def without(self, view: SchedulerView) -> SchedulerView:
-        changed = super().without(view)
-        kept = {id(pod) for pod in changed.pods}
-        left_out = [pod for pod in view.pods if id(pod) not in kept]
-        decision = pod_decide.decide(replace(view, pods=left_out, gangs=()))
+    def changed(self, view: SchedulerView, bare_pods: list[Object]) -> list[Object]:
+        changed = super().changed(view, bare_pods)
+        kept = {id(pod) for pod in changed}
+        left_out = [pod_group.of_one(pod) for pod in bare_pods if id(pod) not in kept]
+        decision = group_decide.decide(replace(view, groups=left_out))
         assert not decision.actions, decision.actions
         assert not decision.states, decision.states
         self.left_out = len(left_out)
@@ -133,7 +133,7 @@ class MemoryHub:
         self.scheduler = Scheduler(dependencies, elector, set(), self.others, [], None)
         self.unchanged = self.scheduler._unchanged = _CheckedUnchangedPods()
         self.controllers = Controllers(theirs, elector)
-        self.pods.subscribe(self.scheduler._gangs.changed)
+        self.pods.subscribe(self.scheduler._groups.changed)
         self.pods.subscribe(self.scheduler._new.changed)
         self.pods.subscribe(self.scheduler._occupancy.changed)
         self.others.subscribe(self.scheduler._occupancy.changed)

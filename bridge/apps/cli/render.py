@@ -24,7 +24,7 @@ from bridge.slurm.parsers import job_body
 from bridge.slurm.versions import VERSIONS
 from bridge.workload import links, pool_selection, translate
 from bridge.workload.groups import Membership
-from scheduler import gang_states
+from scheduler import member_places
 
 
 def run(manifest: IO[str], config_file: Path | None, api: str | None, form: str) -> int:
@@ -123,7 +123,7 @@ def _of_group(
     requests = []
     for part in parts:
         count = sum([counts.get(_slot(pod), 1) for pod in part])
-        shape_of_part = replace(shape, size=count, minimum=count, together=gang_states.together(part))
+        shape_of_part = replace(shape, size=count, minimum=count, together=member_places.together(part))
         requests.append(translate.gang_request(part, shape_of_part, config, version, "offline"))
     return translate.heterogeneous(requests, config, _newest_release(version))
 

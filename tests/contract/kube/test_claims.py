@@ -22,7 +22,7 @@ from bridge.workload.devices import claimed_devices, device_selectors, extended_
 from bridge.workload.devices.claimed_devices import DevicesNotReadyError, WrongDevicesError
 from cluster.polling import eventually
 from scheduler.devices.claims import Claims
-from scheduler.pod_actions import Bind
+from scheduler.group_actions import Bind
 
 pytestmark = pytest.mark.real
 

@@ -36,6 +36,7 @@ from bridge.workload import pods
 from controllers.node import node_decide as node_decide
 from controllers.node.node_actions import NodeSyncView
 from controllers.virtual.node_manifest import PoolStatus
+from scheduler.pod_group import Group
 from tests.fakes.memory_hub import MemoryHub
 from tests.unit.controllers import test_queues_decide, test_virtual_nodes
 from tests.unit.scheduler import test_pools
@@ -50,7 +51,9 @@ class DefectError(Exception):
 
 
 def is_bad(value: object) -> bool:
-    """Whether a value is the bad object, its metadata or its spec."""
+    """Whether a value is the bad object, its metadata or its spec, or its group."""
+    if isinstance(value, Group):
+        return value.key == BAD
     if not isinstance(value, dict):
         return isinstance(value, PoolStatus) and value.name == BAD
     metadata = value.get("metadata")
@@ -170,7 +173,7 @@ def test_an_error_is_logged_once_and_counted_each_time(caplog: pytest.LogCapture
 
 # --- decisions --------------------------------------------------------------------------------------------------------
 _ACTIONS = (
-    "scheduler.pod_act.",
+    "scheduler.group_act.",
     "controllers.workload.workload_act.",
     "controllers.node.node_act.",
     "scheduler.pod_writer.",
@@ -363,7 +366,7 @@ def test_a_waiting_pod_is_told_of_the_error(isolates: Reported) -> None:
     hub = MemoryHub(("n1", "n2"))
     hub.kube.put(path(BAD), a_pod(BAD, hub.config.scheduler_name))
     condition = lambda: pods.condition(hub.kube.objects[path(BAD)], names.POD_SCHEDULED)  # noqa: E731
-    with replaced(["scheduler.pod_decide._decide_pod"], lambda _: True):
+    with replaced(["scheduler.group_decide._decide_group"], lambda _: True):
         assert live(hub, lambda: condition().get("reason") == "InternalError")
     assert isolates
     assert live(hub, lambda: bool(hub.kube.objects[path(BAD)]["spec"].get("nodeName")))

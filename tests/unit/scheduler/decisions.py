@@ -8,11 +8,12 @@ from typing import Any
 from bridge.config.hub import Config
 from bridge.slurm.models import Snapshot
 from bridge.workload.eligibility import NodeView
-from scheduler import pod_decide
+from scheduler import group_decide, pod_group
+from scheduler.group_actions import Action, Submit
+from scheduler.group_states import GroupStates
 from scheduler.nodes.occupancy import Occupancy
 from scheduler.nodes.placement import Placements
-from scheduler.pod_actions import Action
-from scheduler.pod_states import PodStates
+from scheduler.pod_group import Group
 from scheduler.rules import SchedulerView
 from tests.builders import VERSION, Object, slurm_nodes
 
@@ -28,20 +29,30 @@ def view(
     snapshot: Snapshot,
     place: Placements,
     *,
-    states: PodStates | None = None,
+    states: GroupStates | None = None,
     now: float = 1000.0,
+    gangs: Iterable[Group] = (),
     **more: Any,
 ) -> SchedulerView:
-    """Return what the scheduler decides on; the monotonic time and the time of day are both ``now``."""
+    """Return what the scheduler decides on for bare pods and ``gangs``.
+
+    The monotonic time and the time of day are both ``now``.
+    """
     fields = {"version": VERSION, "config": Config(), "now": now, "time": now, "occupancy": Occupancy("ours")}
-    return SchedulerView(pods, snapshot, place, {} if states is None else states.by_uid, **fields | more)
+    groups = [*map(pod_group.of_one, pods), *gangs]
+    return SchedulerView(groups, snapshot, place, {} if states is None else states.by_uid, **fields | more)
+
+
+def submit(pod: Object) -> Submit:
+    """Return the action that submits a job for a bare pod."""
+    return Submit(pod_group.of_one(pod))
 
 
 def look(
-    pods: list[Object], snapshot: Snapshot, place: Placements, *, states: PodStates | None = None, **more: Any
+    pods: list[Object], snapshot: Snapshot, place: Placements, *, states: GroupStates | None = None, **more: Any
 ) -> list[Action]:
     """Decide once, store the next states of the pods in ``states``, and return the actions."""
-    decision = pod_decide.decide(view(pods, snapshot, place, states=states, **more))
+    decision = group_decide.decide(view(pods, snapshot, place, states=states, **more))
     if states is not None:
         states.merge(decision.states)
     return decision.actions

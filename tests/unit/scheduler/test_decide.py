@@ -9,19 +9,20 @@ from bridge import clock, names
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import ApiVersion, Node
 from bridge.workload import eligibility, links
-from scheduler import pod_actions, pod_decide, rules
-from scheduler.nodes.placement import Placements
-from scheduler.pod_states import (
+from scheduler import group_actions, group_decide, rules
+from scheduler.group_states import (
     NEW,
     REFUSED,
     Allocated,
     Failure,
+    GroupState,
+    GroupStates,
     OutcomeUnknown,
-    PodState,
-    PodStates,
     ReportedCondition,
     Submitted,
 )
+from scheduler.nodes.placement import Placements
+from scheduler.pod_group import of_one
 from tests.builders import node_view, observed, pod, snapshot
 from tests.unit.scheduler import decisions
 
@@ -36,15 +37,15 @@ def view(pods, snap, states=None, nodes=None, **more):
 
 
 def look(pods, snap, states=None, **more):
-    states = states if states is not None else PodStates()
-    decision = pod_decide.decide(view(pods, snap, states, **more))
+    states = states if states is not None else GroupStates()
+    decision = group_decide.decide(view(pods, snap, states, **more))
     states.merge(decision.states)
     return decision.actions
 
 
 def in_state(phase=NEW.phase, **more):
-    states = PodStates()
-    states.update("u1", lambda _: PodState(phase, **more))
+    states = GroupStates()
+    states.update("u1", lambda _: GroupState(phase, **more))
     return states
 
 
@@ -72,7 +73,7 @@ def test_nothing_is_submitted_before_all_jobs_are_listed_under_this_leadership()
     assert look([pod("u2", deleted=True)], partial, leading_since=100.0) == []
     assert one([pod("u2")], replace(partial, list_age=900.0), leading_since=100.0)
     # a pod whose job is known is bound
-    assert one([the_pod], partial, leading_since=100.0) == pod_actions.Bind(the_pod, 5, "n1", 0, "s-n1")
+    assert one([the_pod], partial, leading_since=100.0) == group_actions.Bind(the_pod, 5, "n1", 0, "s-n1")
 
 
 CREATED = clock.parse_rfc3339("2026-01-01T00:00:00Z")
@@ -90,9 +91,9 @@ def partly_read(since, *entries, age=900.0, **more):
 def test_a_pod_is_submitted_when_the_jobs_as_new_as_it_have_been_read():
     early, late = partly_read(CREATED - rules.CLOCKS), partly_read(CREATED - rules.CLOCKS - 1)
     assert look([pod()], early, leading_since=100.0) == []
-    assert one([pod()], late, leading_since=100.0) == pod_actions.Submit(pod())
+    assert one([pod()], late, leading_since=100.0) == decisions.submit(pod())
     assert look([pod(deleted=True, held=True)], early, leading_since=100.0) == []
-    assert isinstance(one([pod(deleted=True, held=True)], late, leading_since=100.0), pod_actions.Release)
+    assert isinstance(one([pod(deleted=True, held=True)], late, leading_since=100.0), group_actions.Release)
     assert waits([pod()], early, leading_since=100.0)
     assert not waits([pod()], late, leading_since=100.0)
     assert not waits([pod()], early, leading_since=100.0, new={"u1"})
@@ -108,7 +109,7 @@ def test_a_pod_is_submitted_when_the_jobs_as_new_as_it_have_been_read():
     assert look([pod()], late, leading_since=100.0, inherited_at=100.0) == []
     down = replace(settled, error="down")
     assert look([pod(deleted=True, held=True)], down, leading_since=100.0, inherited_at=100.0) == []
-    assert one([pod()], settled, leading_since=100.0, inherited_at=100.0) == pod_actions.Submit(pod())
+    assert one([pod()], settled, leading_since=100.0, inherited_at=100.0) == decisions.submit(pod())
 
 
 def test_a_pod_with_an_unread_job_is_not_submitted():
@@ -116,22 +117,22 @@ def test_a_pod_with_an_unread_job_is_not_submitted():
     assert look([pod(job=5)], late, leading_since=100.0) == []
     gone = observed(5, "PENDING", missing=True, confirmations=2)
     again = partly_read(CREATED - rules.CLOCKS - 1, gone)
-    assert isinstance(one([pod(job=5)], again, leading_since=100.0), pod_actions.Submit)
+    assert isinstance(one([pod(job=5)], again, leading_since=100.0), group_actions.Submit)
 
 
 def test_a_lost_answer_about_a_pod_is_known_when_the_jobs_as_new_as_it_have_been_read():
     states, since = in_state(unknown(100.0)), CREATED - rules.CLOCKS
     settled = 900.0 - rules.SETTLE
     assert one([pod()], partly_read(since, age=settled), states).reason == "SlurmUnknownOutcome"
-    assert look([pod()], partly_read(since - 1, age=settled), states, leading_since=50.0) == [pod_actions.Submit(pod())]
+    assert look([pod()], partly_read(since - 1, age=settled), states, leading_since=50.0) == [decisions.submit(pod())]
 
 
 def test_a_pod_created_under_this_leadership_is_submitted_before_any_list():
     never = partly_read(math.inf, age=math.inf)
-    assert one([pod(), pod("u2")], never, leading_since=100.0, inherited_at=100.0, new={"u2"}) == pod_actions.Submit(
+    assert one([pod(), pod("u2")], never, leading_since=100.0, inherited_at=100.0, new={"u2"}) == decisions.submit(
         pod("u2")
     )
-    assert one([pod("u2")], never, in_state(), leading_since=100.0, new={"u2"}) == pod_actions.Submit(pod("u2"))
+    assert one([pod("u2")], never, in_state(), leading_since=100.0, new={"u2"}) == decisions.submit(pod("u2"))
     assert look([pod("u1")], never, in_state(unknown(200.0)), leading_since=100.0, new={"u1"})[0].reason == (
         "SlurmUnknownOutcome"
     )
@@ -146,13 +147,15 @@ def test_bound_finished_and_gated_pods_are_left_alone():
 def test_an_allocated_job_binds_to_the_node_by_its_kubernetes_name():
     the_pod = pod(job=5)
     action = one([the_pod], snapshot(observed(5, "RUNNING", nodes=["s-n2"], start_time=77)))
-    assert action == pod_actions.Bind(the_pod, 5, "n2", 77, "s-n2")
+    assert action == group_actions.Bind(the_pod, 5, "n2", 77, "s-n2")
 
 
 @pytest.mark.parametrize("state", ["PENDING", "COMPLETING", "SUSPENDED", "REQUEUED+PENDING", "SOMETHING_NEW"])
 def test_no_bind_without_an_allocation(state):
     entry = observed(5, state, nodes=["s-n1"])
-    assert not any(isinstance(a, pod_actions.Bind | pod_actions.Submit) for a in look([pod(job=5)], snapshot(entry)))
+    assert not any(
+        isinstance(a, group_actions.Bind | group_actions.Submit) for a in look([pod(job=5)], snapshot(entry))
+    )
 
 
 def test_running_without_nodes_yet_waits():
@@ -162,7 +165,7 @@ def test_running_without_nodes_yet_waits():
 def test_a_node_that_kubernetes_refuses_is_given_back():
     nodes = [kube_node("n1", unschedulable=True)]
     action = one([pod(job=5)], snapshot(observed(5, "RUNNING", nodes=["s-n1"])), nodes=nodes)
-    assert isinstance(action, pod_actions.CancelAndResubmit)
+    assert isinstance(action, group_actions.CancelAndResubmit)
     assert "cordoned" in action.why
     action = one([pod(job=5)], snapshot(observed(5, "RUNNING", nodes=["bare"])))
     assert "not a Kubernetes node" in action.why
@@ -171,23 +174,24 @@ def test_a_node_that_kubernetes_refuses_is_given_back():
 def test_two_jobs_of_one_pod_the_one_on_the_pod_stays():
     entries = [observed(5, "RUNNING", nodes=["s-n1"]), observed(9, "RUNNING", nodes=["s-n2"])]
     assert one([pod(job=9)], snapshot(*entries)).job_id == 5
-    assert one([pod()], snapshot(*entries)) == pod_actions.Cancel(pod(), 9)
+    assert one([pod()], snapshot(*entries)) == group_actions.Cancel(of_one(pod()), 9)
 
 
 def test_a_job_just_submitted_and_not_in_the_view_is_waited_for():
     states = in_state(Submitted(5, 999.0))
-    assert look([pod()], snapshot(began=1000), states) == []
-    assert one([pod()], snapshot(began=1005), states) == pod_actions.Submit(pod())
+    assert look([pod(held=True)], snapshot(began=1000), states) == []
+    # it was created without admission
+    assert look([pod()], snapshot(began=1000), states) == [group_actions.Hold(pod(), 5)]
+    assert one([pod()], snapshot(began=1005), states) == decisions.submit(pod())
 
 
 def test_a_submitted_job_that_slurm_lists_but_no_poll_has_read_is_waited_for():
     """After a failed poll, the comments of the jobs just submitted are read again, some in each poll."""
     states, listed = in_state(Submitted(5, 900.0)), replace(snapshot(), unread=frozenset({5}))
-    assert look([pod()], listed, states) == []
-    assert one([pod(deleted=True, held=True)], listed, states) == pod_actions.Release(
-        pod(deleted=True, held=True), (5,)
-    )
-    assert one([pod()], snapshot(), states) == pod_actions.Submit(pod())
+    assert look([pod(held=True)], listed, states) == []
+    deleted = pod(deleted=True, held=True)
+    assert one([deleted], listed, states) == group_actions.Release(of_one(deleted), (5,))
+    assert one([pod()], snapshot(), states) == decisions.submit(pod())
 
 
 def test_an_unknown_outcome_is_waited_for_until_slurm_has_settled():
@@ -198,7 +202,7 @@ def test_an_unknown_outcome_is_waited_for_until_slurm_has_settled():
         "u1", lambda state: replace(state, condition=ReportedCondition("SlurmUnknownOutcome", "told", 1000.0))
     )
     assert look([pod()], snapshot(began=999, settled_since=996), **view) == []
-    assert one([pod()], snapshot(began=1001, settled_since=996), **view) == pod_actions.Submit(pod())
+    assert one([pod()], snapshot(began=1001, settled_since=996), **view) == decisions.submit(pod())
 
 
 def test_a_successor_asks_for_nothing_that_its_predecessor_may_have_asked_for():
@@ -206,38 +210,40 @@ def test_a_successor_asks_for_nothing_that_its_predecessor_may_have_asked_for():
     for began in (100.0, 104.9):
         assert look([the_pod], snapshot(began=began), leading_since=100.0, inherited_at=100.0) == []
     assert look([the_pod], snapshot(began=106, settled_since=102), leading_since=100.0, inherited_at=100.0) == []
-    assert one([the_pod], snapshot(began=105.0), leading_since=100.0, inherited_at=100.0) == pod_actions.Submit(the_pod)
-    assert one([the_pod], snapshot(began=100.0), leading_since=100.0) == pod_actions.Submit(the_pod)
+    assert one([the_pod], snapshot(began=105.0), leading_since=100.0, inherited_at=100.0) == decisions.submit(the_pod)
+    assert one([the_pod], snapshot(began=100.0), leading_since=100.0) == decisions.submit(the_pod)
     late = snapshot(observed(5, "PENDING"), began=101.0)
-    assert one([the_pod], late, leading_since=100.0, inherited_at=100.0) == pod_actions.Hold(the_pod, 5)
+    assert one([the_pod], late, leading_since=100.0, inherited_at=100.0) == group_actions.Hold(the_pod, 5)
     going = pod(deleted=True)
     assert look([going], snapshot(began=101.0), inherited_at=100.0) == []
-    assert one([going], late, inherited_at=100.0) == pod_actions.Release(going, (5,))
+    assert one([going], late, inherited_at=100.0) == group_actions.Release(of_one(going), (5,))
 
 
 def test_nothing_is_submitted_while_many_jobs_are_missing():
     told = one([pod()], snapshot(), braked=True)
-    assert (type(told), told.reason) == (pod_actions.SetCondition, "SlurmJobsMissing")
+    assert (type(told), told.reason) == (group_actions.SetCondition, "SlurmJobsMissing")
     started = pod(job=5)
-    assert isinstance(one([started], snapshot(observed(5, "RUNNING", nodes=["s-n1"])), braked=True), pod_actions.Bind)
+    assert isinstance(one([started], snapshot(observed(5, "RUNNING", nodes=["s-n1"])), braked=True), group_actions.Bind)
 
 
 def test_an_unknown_outcome_that_turns_up_is_taken():
     states = in_state(unknown(999.0))
-    assert one([pod()], snapshot(observed(5, "PENDING"), began=999.5), states) == pod_actions.Hold(pod(), 5)
+    assert one([pod()], snapshot(observed(5, "PENDING"), began=999.5), states) == group_actions.Hold(pod(), 5)
 
 
 def test_a_deleted_pod_is_released_at_once():
     the_pod = pod(job=5, deleted=True)
-    assert one([the_pod], snapshot(observed(5, "PENDING"))) == pod_actions.Release(the_pod, (5,))
-    assert one([the_pod], snapshot(observed(5, "CANCELLED", confirmations=1))) == pod_actions.Release(the_pod, ())
+    assert one([the_pod], snapshot(observed(5, "PENDING"))) == group_actions.Release(of_one(the_pod), (5,))
+    assert one([the_pod], snapshot(observed(5, "CANCELLED", confirmations=1))) == group_actions.Release(
+        of_one(the_pod), ()
+    )
 
 
 def test_a_deleted_pod_waits_for_a_submit_whose_outcome_is_unknown():
     states = in_state(unknown(999.0))
     the_pod = pod(held=True, deleted=True)
     assert look([the_pod], snapshot(began=999.5), states) == []
-    assert one([the_pod], snapshot(began=1005), states) == pod_actions.Release(the_pod, ())
+    assert one([the_pod], snapshot(began=1005), states) == group_actions.Release(of_one(the_pod), ())
 
 
 def test_a_deleted_pod_releases_a_job_the_view_does_not_show_yet():
@@ -247,10 +253,10 @@ def test_a_deleted_pod_releases_a_job_the_view_does_not_show_yet():
 
 def test_an_ended_job_is_asked_for_again_only_after_slurm_said_so_twice():
     assert look([pod(job=5)], snapshot(observed(5, "NODE_FAIL", confirmations=1))) == []
-    assert isinstance(one([pod(job=5)], snapshot(observed(5, "NODE_FAIL", confirmations=2))), pod_actions.Submit)
+    assert isinstance(one([pod(job=5)], snapshot(observed(5, "NODE_FAIL", confirmations=2))), group_actions.Submit)
     assert look([pod(job=5)], snapshot(observed(5, "RUNNING", confirmations=1, missing=True))) == []
     assert isinstance(
-        one([pod(job=5)], snapshot(observed(5, "RUNNING", confirmations=2, missing=True))), pod_actions.Submit
+        one([pod(job=5)], snapshot(observed(5, "RUNNING", confirmations=2, missing=True))), group_actions.Submit
     )
 
 
@@ -270,32 +276,32 @@ def test_jobs_that_end_before_the_bind_are_replaced_after_a_pause_except_the_fir
     if state == "CANCELLED" and isinstance(phase, Submitted):
         return  # a user has cancelled it: the pod is terminated
     ended, states = snapshot(observed(5, state, confirmations=2)), in_state(phase)
-    assert one([pod()], ended, states) == pod_actions.Submit(pod())
+    assert one([pod()], ended, states) == decisions.submit(pod())
     assert states.of("u1").unused_jobs == 1
     states = in_state(phase, unused_jobs=2)
     told = one([pod()], ended, states)
     assert (told.reason, told.message.partition(" ")[0]) == (reason, "Slurm")
     assert "Slurm job 5" in told.message
-    assert isinstance(one([pod()], ended, states, now=1009.0), pod_actions.SetCondition)
-    assert one([pod()], ended, states, now=1010.0) == pod_actions.Submit(pod())
+    assert isinstance(one([pod()], ended, states, now=1009.0), group_actions.SetCondition)
+    assert one([pod()], ended, states, now=1010.0) == decisions.submit(pod())
     assert states.of("u1").unused_jobs == 3, "an end counts once"
 
 
 def test_jobs_that_podbridge_has_cancelled_or_slurm_has_lost_count_as_no_end():
     states = in_state(Allocated(), unused_jobs=2, cancelled=frozenset({5}))
-    assert one([pod()], snapshot(observed(5, "CANCELLED", confirmations=2)), states) == pod_actions.Submit(pod())
+    assert one([pod()], snapshot(observed(5, "CANCELLED", confirmations=2)), states) == decisions.submit(pod())
     lost = observed(6, "RUNNING", confirmations=2, missing=True)
     states = in_state(Allocated(), unused_jobs=2)
-    assert one([pod()], snapshot(observed(5, "FAILED", confirmations=2), lost), states) == pod_actions.Submit(pod())
+    assert one([pod()], snapshot(observed(5, "FAILED", confirmations=2), lost), states) == decisions.submit(pod())
     states = in_state(Submitted(6, 990.0), unused_jobs=2)
-    assert one([pod()], snapshot(observed(5, "FAILED", confirmations=2)), states) == pod_actions.Submit(pod())
+    assert one([pod()], snapshot(observed(5, "FAILED", confirmations=2)), states) == decisions.submit(pod())
     assert states.of("u1").unused_jobs == 2
 
 
 def test_an_admitted_pod_needs_no_patch_before_its_binding():
     the_pod = pod(held=True)
     assert look([the_pod], snapshot(observed(5, "PENDING"))) == []
-    bind = pod_actions.Bind(the_pod, 5, "n1", 0.0, "s-n1")
+    bind = group_actions.Bind(the_pod, 5, "n1", 0.0, "s-n1")
     assert one([the_pod], snapshot(observed(5, "RUNNING", nodes=["s-n1"]))) == bind
     earlier = pod(job=4)
     assert one([earlier], snapshot(observed(5, "RUNNING", nodes=["s-n1"]))) == replace(bind, pod=earlier)
@@ -305,10 +311,10 @@ def test_a_pod_that_waits_for_longer_gets_the_id_of_its_job_before_the_reason():
     states, snap = in_state(), snapshot(observed(5, "PENDING", reason="Resources"))
     the_pod = pod(held=True)
     assert look([the_pod], snap, states, now=1000) == []
-    assert one([the_pod], snap, states, now=1004) == pod_actions.Hold(the_pod, 5)
+    assert one([the_pod], snap, states, now=1004) == group_actions.Hold(the_pod, 5)
     labelled = pod(job=5)
     told = one([labelled], snap, states, now=1005)
-    assert (type(told), told.message) == (pod_actions.SetCondition, "Slurm job 5 is pending: Resources")
+    assert (type(told), told.message) == (group_actions.SetCondition, "Slurm job 5 is pending: Resources")
 
 
 def test_a_job_cancelled_by_somebody_before_its_id_is_on_the_pod_is_put_on_the_pod():
@@ -317,10 +323,10 @@ def test_a_job_cancelled_by_somebody_before_its_id_is_on_the_pod_is_put_on_the_p
     assert look([the_pod], snapshot(observed(5, "PENDING")), states) == []
     assert look([the_pod], snapshot(observed(5, "CANCELLED")), states) == []
     cancelled = snapshot(observed(4, "NODE_FAIL", confirmations=2), observed(5, "CANCELLED", confirmations=2))
-    assert one([the_pod], cancelled, states) == pod_actions.Hold(the_pod, 5)
+    assert one([the_pod], cancelled, states) == group_actions.Hold(the_pod, 5)
     assert look([pod(job=5)], cancelled, states) == []
     # a successor cannot know whether podbridge itself has cancelled the job
-    assert one([the_pod], cancelled) == pod_actions.Submit(the_pod)
+    assert one([the_pod], cancelled) == decisions.submit(the_pod)
 
 
 @pytest.mark.parametrize("field", [{"cpu": "2"}, {"deadline": 60}, {"partition": "other"}])
@@ -333,36 +339,38 @@ def test_a_pod_that_has_changed_since_its_submission_gets_no_node(field):
 
     entry = observed(5, "RUNNING", nodes=["s-n1"])
     entry = replace(entry, job=replace(entry.job, link=links.link(changed(), "c")))
-    assert isinstance(one([changed()], snapshot(entry)), pod_actions.Bind)
+    assert isinstance(one([changed()], snapshot(entry)), group_actions.Bind)
     given_back = one([changed(**field)], snapshot(entry))
-    assert isinstance(given_back, pod_actions.CancelAndResubmit)
+    assert isinstance(given_back, group_actions.CancelAndResubmit)
     assert given_back.why == "the resources or settings of the pod have changed since its submission"
 
 
 def test_a_job_that_we_cancelled_counts_as_gone_at_once():
     states = in_state(cancelled=frozenset({5}))
-    assert one([pod(held=True)], snapshot(observed(5, "RUNNING", nodes=["s-n1"])), states) == pod_actions.Submit(
+    assert one([pod(held=True)], snapshot(observed(5, "RUNNING", nodes=["s-n1"])), states) == decisions.submit(
         pod(held=True)
     )
 
 
 def test_no_submit_while_slurm_is_silent():
-    states = PodStates()
+    states = GroupStates()
     assert one([pod()], snapshot(error="connection refused"), states).reason == "SlurmUnavailable"
 
 
 def test_back_off_after_a_refusal_and_the_words_on_the_pod():
-    states = PodStates()
+    states = GroupStates()
     states.update("u1", lambda state: state.failed(1000.0, REFUSED, "SlurmRefused", "Invalid account (2045)"))
-    assert one([pod()], snapshot(), states) == pod_actions.SetCondition(pod(), "SlurmRefused", "Invalid account (2045)")
+    assert one([pod()], snapshot(), states) == group_actions.SetCondition(
+        pod(), "SlurmRefused", "Invalid account (2045)"
+    )
     told = ReportedCondition("SlurmRefused", "Invalid account (2045)", 0.0)
     states.update("u1", lambda state: replace(state, condition=told))
     assert look([pod()], snapshot(), states) == []
-    assert one([pod()], snapshot(), states, now=1006.0) == pod_actions.Submit(pod())
+    assert one([pod()], snapshot(), states, now=1006.0) == decisions.submit(pod())
 
 
 def test_a_waiting_pod_is_told_slurms_reason_once():
-    states = PodStates()
+    states = GroupStates()
     entry = observed(5, "PENDING", reason="Resources", partition="main", start_time=3600 * 24.0, excluded="")
     assert look([pod(job=5)], snapshot(entry), states, now=1000) == []
     tell = one([pod(job=5)], snapshot(entry), states, now=1004)
@@ -374,7 +382,7 @@ def test_a_waiting_pod_is_told_slurms_reason_once():
 def test_a_waiting_pod_is_told_what_its_job_asks_for_and_that_its_start_is_unknown():
     asks = Allotment(1, 512000)
     entry = observed(5, "PENDING", reason="Resources", start_time=1000 + 365 * 86400.0, request=asks)
-    states = PodStates()
+    states = GroupStates()
     assert look([pod(job=5)], snapshot(entry), states, now=1000) == []
     assert one([pod(job=5)], snapshot(entry), states, now=1004).message == (
         "Slurm job 5 is pending: Resources, estimated start unknown: the jobs ahead have no time limit; "
@@ -385,14 +393,14 @@ def test_a_waiting_pod_is_told_what_its_job_asks_for_and_that_its_start_is_unkno
 def test_excluded_nodes_that_slurm_did_not_take_keep_no_pod_from_a_new_job():
     states = in_state(exclude_retry_at=1000.0)
     assert isinstance(
-        one([pod(job=5)], snapshot(observed(5, "NODE_FAIL", confirmations=2)), states), pod_actions.Submit
+        one([pod(job=5)], snapshot(observed(5, "NODE_FAIL", confirmations=2)), states), group_actions.Submit
     )
 
 
 def test_nodes_that_change_while_a_job_waits_are_told_to_slurm():
     entry = observed(5, "PENDING", reason="Resources", excluded="s-n1")
     nodes = [kube_node("n1"), kube_node("n2", unschedulable=True)]
-    wanted = pod_actions.Exclude(pod(job=5), 5, ("s-n2",), before=("s-n1",))
+    wanted = group_actions.Exclude(of_one(pod(job=5)), 5, ("s-n2",), before=("s-n1",))
     assert one([pod(job=5)], snapshot(entry), nodes=nodes) == wanted
     states = in_state(excluded=("s-n2",))
     assert look([pod(job=5)], snapshot(entry), states, nodes=nodes) == []
@@ -415,10 +423,10 @@ def test_a_slurm_node_that_two_kubernetes_nodes_claim_is_not_used(order):
     raw = [raw_node("n1", "s-n1"), raw_node("rogue", "s-n1"), raw_node("n2", "s-n2")]
     nodes = eligibility.views(raw[::order])
     action = one([pod(job=5)], snapshot(observed(5, "RUNNING", nodes=["s-n1"])), nodes=nodes)
-    assert isinstance(action, pod_actions.CancelAndResubmit)
+    assert isinstance(action, group_actions.CancelAndResubmit)
     assert "Slurm node s-n1 is claimed by" in action.why
     action = one([pod(job=5)], snapshot(observed(5, "RUNNING", nodes=["s-n2"])), nodes=nodes)
-    assert isinstance(action, pod_actions.Bind)
+    assert isinstance(action, group_actions.Bind)
     placement = Placements(nodes, {n: Node(n, frozenset({"IDLE"})) for n in ("s-n1", "s-n2")}, {}).of(pod(), "")
     assert placement.eligible == ("s-n2",)
     assert list(placement.refused) == ["s-n1"]
@@ -426,7 +434,7 @@ def test_a_slurm_node_that_two_kubernetes_nodes_claim_is_not_used(order):
 
 def test_pods_with_the_same_placement_share_the_names_of_excluded_nodes():
     nodes = [kube_node("n1"), kube_node("n2", unschedulable=True)]
-    pods, states = [pod(f"u{number}", job=number) for number in (1, 2)], PodStates()
+    pods, states = [pod(f"u{number}", job=number) for number in (1, 2)], GroupStates()
     entries = [observed(number, "PENDING", f"u{number}", excluded="s-n2") for number in (1, 2)]
     assert look(pods, snapshot(*entries), states, nodes=nodes) == []
     first, second = (states.of(f"u{number}").excluded for number in (1, 2))

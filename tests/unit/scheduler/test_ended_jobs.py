@@ -9,7 +9,7 @@ from bridge import names
 from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, ObservedJob, Snapshot
 from bridge.workload import pods
 from scheduler import allocation_check
-from scheduler.pod_actions import Bind
+from scheduler.group_actions import Bind
 from tests.fakes.memory_world import MemoryWorld, path_of
 
 ENDS = ["CANCELLED", "PREEMPTED", "TIMEOUT", "NODE_FAIL", "FAILED", "COMPLETED", "PENDING"]

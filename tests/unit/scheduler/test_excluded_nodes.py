@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from scheduler import pod_actions, queue_head
+from scheduler import group_actions, queue_head
+from scheduler.group_states import GroupState, GroupStates
 from scheduler.nodes.placement import Placements
-from scheduler.pod_states import PodState, PodStates
 from scheduler.queue_head import QueueHead
 from scheduler.update_pace import BURST, FASTEST, SHARE, SLOWEST, UpdatePace
 from tests import builders
@@ -36,12 +36,12 @@ def look(entries, nodes, drained=(), **more):
 
 
 def excluded(found):
-    return {action.job_id: action.nodes for action in found if isinstance(action, pod_actions.Exclude)}
+    return {action.job_id: action.nodes for action in found if isinstance(action, group_actions.Exclude)}
 
 
 def test_a_node_that_is_drained_in_slurm_causes_no_updates():
     nodes = [node("n1"), node("n2", unschedulable=True)]
-    entry, states = observed(5), PodStates()
+    entry, states = observed(5), GroupStates()
     assert excluded(look([entry], nodes)) == {5: ("n2",)}
     assert look([entry], nodes, drained=["n2"], states=states) == []
     # nor does the end of its cordon
@@ -59,9 +59,9 @@ def test_podbridges_own_cordon_refuses_no_node_that_slurm_has_resumed():
     nodes = [node("n1"), node("n2", mirrored=True, unschedulable=True)]
     assert look([observed(5)], nodes) == []
     (bind,) = look([observed(5, "RUNNING", nodes=("n2",))], nodes)
-    assert isinstance(bind, pod_actions.Bind)
+    assert isinstance(bind, group_actions.Bind)
     (back,) = look([observed(5, "RUNNING", nodes=("n2",))], nodes, drained=["n2"])
-    assert isinstance(back, pod_actions.CancelAndResubmit)
+    assert isinstance(back, group_actions.CancelAndResubmit)
 
 
 def test_the_jobs_that_probably_start_first_are_updated_first():
@@ -78,10 +78,10 @@ def test_the_jobs_that_probably_start_first_are_updated_first():
 
 def test_without_updates_the_pods_get_their_conditions():
     nodes = [node("n1"), node("n2", unschedulable=True)]
-    states = PodStates()
-    states.update("u5", lambda _: PodState(waiting_since=0.0))
+    states = GroupStates()
+    states.update("u5", lambda _: GroupState(waiting_since=0.0))
     (action,) = look([observed(5)], nodes, states=states, updates=0)
-    assert isinstance(action, pod_actions.SetCondition)
+    assert isinstance(action, group_actions.SetCondition)
 
 
 def test_only_the_jobs_that_slurm_considers_next_are_updated(monkeypatch):
@@ -89,13 +89,15 @@ def test_only_the_jobs_that_slurm_considers_next_are_updated(monkeypatch):
     nodes = [node("n1"), node("n2", unschedulable=True)]
     entries = [observed(1, partition="a"), observed(2, partition="a", priority=5), observed(3, partition="b")]
     entries += [observed(4, partition="a", priority=7), observed(5, "RUNNING", nodes=("n1",), partition="a")]
-    states = PodStates()
-    states.update("u1", lambda _: PodState(waiting_since=0.0))
+    states = GroupStates()
+    states.update("u1", lambda _: GroupState(waiting_since=0.0))
     kept, jobs = QueueHead(), lambda: {entry.job.job_id: entry for entry in entries}
     found = look(entries, nodes, states=states, head=kept.of(jobs(), 0.0))
     assert set(excluded(found)) == {2, 3, 4}
     # the pod of the other job gets its condition
-    assert [action.pod["metadata"]["uid"] for action in found if isinstance(action, pod_actions.SetCondition)] == ["u1"]
+    assert [action.pod["metadata"]["uid"] for action in found if isinstance(action, group_actions.SetCondition)] == [
+        "u1"
+    ]
     # the job that was first has started: another one is considered after a moment
     entries[3] = observed(4, "RUNNING", nodes=("n1",), partition="a")
     assert 1 not in excluded(look(entries, nodes, head=kept.of(jobs(), queue_head.PERIOD - 0.01)))

@@ -10,7 +10,7 @@ import pytest
 from bridge import names
 from bridge.kube.prune import prune_pod
 from bridge.workload import eligibility, host_ports
-from scheduler import pod_actions, pod_decide
+from scheduler import group_actions, group_decide
 from scheduler.nodes.occupancy import Occupancy, prune
 from tests import builders
 from tests.unit.scheduler import decisions
@@ -56,17 +56,17 @@ class PackingSlurm:
                 self.jobs[uid] = builders.observed(self.submitted, "RUNNING", uid, nodes=fitting[:1])
         waits = [waiting for uid, waiting in self.waiting.items() if uid in self.jobs]
         snapshot = builders.snapshot(*self.jobs.values())
-        decision = pod_decide.decide(decisions.view(waits, snapshot, placements, occupancy=self.occupancy))
+        decision = group_decide.decide(decisions.view(waits, snapshot, placements, occupancy=self.occupancy))
         for occupant in decision.planned:
             self.occupancy.assume(occupant)
         for node, taken in decision.refused:
             self.occupancy.refuse(node, taken)
         for action in decision.actions:
             uid = action.pod["metadata"]["uid"]
-            if isinstance(action, pod_actions.CancelAndResubmit):
+            if isinstance(action, group_actions.CancelAndResubmit):
                 assert action.soon
                 del self.jobs[uid]
-            elif isinstance(action, pod_actions.Bind):
+            elif isinstance(action, group_actions.Bind):
                 bound = self.waiting.pop(uid)
                 bound = {**bound, "spec": {**bound["spec"], "nodeName": action.node}, "status": {"phase": "Running"}}
                 self.bound[uid] = action.node, bound

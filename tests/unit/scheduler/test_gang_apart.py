@@ -11,7 +11,7 @@ import pytest
 from bridge import names
 from bridge.errors import SlurmRefusedError
 from bridge.workload import links, pods
-from scheduler import gang_states
+from scheduler import member_places, pod_group
 from tests import builders
 from tests.unit.scheduler.test_ended_jobs import World
 
@@ -252,13 +252,13 @@ def test_a_job_that_has_lost_a_node_has_the_places_of_the_others(size):
     """The last node of a job for five members, two on a node, has CPUs for one of them."""
     found = gang_of(size)
     nodes, short = ("n1", "n2", "n3"), 1 if size == 5 else 2
-    assert Counter(gang_states.assign(found, nodes, size, 2, exact=True).values()) == {"n1": 2, "n2": 2, "n3": short}
-    assert Counter(gang_states.assign(found, nodes[1:], size, 2, exact=True).values()) == {"n2": 2, "n3": short}
+    assert Counter(member_places.assign(found, nodes, size, 2, exact=True).values()) == {"n1": 2, "n2": 2, "n3": short}
+    assert Counter(member_places.assign(found, nodes[1:], size, 2, exact=True).values()) == {"n2": 2, "n3": short}
 
 
 def gang_of(size):
     found = [builders.pod(f"u{number}", annotations=builders.group(size), containers=[]) for number in range(size)]
-    return gang_states.make((pod, links.membership(pod)) for pod in found)
+    return pod_group.make((pod, links.membership(pod)) for pod in found)
 
 
 @pytest.mark.parametrize("seconds", [0, 60], ids=["in one second", "later"])

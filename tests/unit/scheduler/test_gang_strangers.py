@@ -9,8 +9,8 @@ from bridge import names
 from bridge.config.hub import Config
 from bridge.slurm.models import JobLink
 from bridge.workload import links
-from scheduler import gang_states, pod_actions, rules
-from scheduler.pod_states import BackingOff, Failure, PodState, PodStates
+from scheduler import group_actions, member_places, rules
+from scheduler.group_states import BackingOff, Failure, GroupState, GroupStates
 from tests.unit.scheduler.test_gang_decide import (
     NODES,
     REF,
@@ -27,7 +27,7 @@ from tests.unit.scheduler.test_gang_decide import (
 def submitted(job_id, nodes, pod, size=3):
     """A running job that was submitted for ``size`` members like ``pod``."""
     entry = known(job_id, "RUNNING", nodes=nodes)
-    together = min(gang_states.together([pod]), size)
+    together = min(member_places.together([pod]), size)
     return replace(entry, job=replace(entry.job, link=JobLink("c", (), REF, size, links.shape(pod), together=together)))
 
 
@@ -58,13 +58,13 @@ def test_the_members_on_a_node_are_those_of_the_submission():
 def test_a_late_member_that_takes_the_place_of_a_deleted_one_does_not_end_the_others(minimum):
     """The minimum of the group may be raised meanwhile, above the number of nodes with which its job has started."""
     pods = [member(slot, job=5, node=f"n{slot}", phase="Running", minimum=2) for slot in range(2)]
-    late, states, job = member(2, job=5, minimum=2), PodStates(), known(5, "RUNNING", nodes=NODES[:2])
+    late, states, job = member(2, job=5, minimum=2), GroupStates(), known(5, "RUNNING", nodes=NODES[:2])
     assert kinds(look([*pods, late], snapshot(job), states)) == ["SetApart"]
     pods = [member(1, job=5, node="n1", phase="Running", minimum=minimum, uid="v1"), late]
     for now in (1000.0, 1000.0 + Config().busy_node_timeout + 1):
         assert kinds(look(pods, snapshot(job), states, now=now, refused=("n0",))) == ["SetApart"]
     found = look(pods, snapshot(job), states)
-    assert [(type(action), action.node) for action in found] == [(pod_actions.Bind, "n0")]
+    assert [(type(action), action.node) for action in found] == [(group_actions.Bind, "n0")]
 
 
 def test_a_surplus_member_gets_one_condition():
@@ -84,7 +84,7 @@ def test_a_pod_that_joins_later_and_requests_something_else_gets_no_place(more):
     stranger["metadata"]["annotations"] |= more.get("annotations", {})
     job = snapshot(submitted(5, NODES[:3], running[0]))
     (apart,) = look([*running, stranger], job)
-    assert (type(apart), apart.pod) == (pod_actions.SetApart, stranger)
+    assert (type(apart), apart.pod) == (group_actions.SetApart, stranger)
     assert kinds(look([*running, member(2)], job)) == ["Hold"]
     held = {**stranger["metadata"], "labels": {names.JOB_ID_LABEL: "5"}, "finalizers": [names.FINALIZER]}
     assert kinds(look([*running, {**stranger, "metadata": held}], job)) == ["SetApart"]
@@ -95,7 +95,7 @@ def test_a_pod_that_joins_later_and_requests_something_else_gets_no_place(more):
 def test_a_job_for_other_members_than_those_that_wait_is_given_back():
     members = [member(n, cpu="2") for n in range(3)]
     (back,) = look(members, snapshot(submitted(5, NODES[:3], member(0))))
-    assert (type(back), back.job_id) == (pod_actions.CancelAndResubmit, 5)
+    assert (type(back), back.job_id) == (group_actions.CancelAndResubmit, 5)
     assert kinds(look(members, snapshot(submitted(5, NODES[:3], members[1])))) == ["Hold"] * 3
 
 
@@ -106,16 +106,16 @@ def pending(job_id, pod):
 
 
 def test_a_pod_of_another_shape_gets_no_id_of_a_pending_job_and_excludes_no_node_of_it():
-    waiting, states = [member(slot, finalizers=[names.FINALIZER]) for slot in range(3)], PodStates()
+    waiting, states = [member(slot, finalizers=[names.FINALIZER]) for slot in range(3)], GroupStates()
     stranger = member(2, name="stranger", uid="s", cpu="9", finalizers=[names.FINALIZER])
     job = snapshot(pending(5, waiting[0]))
     (told,) = look([*waiting, stranger], job, states)
     assert (told.pod, told.reason) == (stranger, "GangDiffers")
     found = look([*waiting, stranger], job, states, now=1000.0 + rules.TELL_UNKNOWN_AFTER)
-    assert found == [told, *(pod_actions.Hold(pod, 5) for pod in waiting)]
+    assert found == [told, *(group_actions.Hold(pod, 5) for pod in waiting)]
     ended = snapshot(replace(pending(5, waiting[0]), confirmations=2))
     ended.jobs[5] = replace(ended.jobs[5], job=replace(ended.jobs[5].job, states=frozenset({"CANCELLED"})))
-    assert look([*waiting, stranger], ended, states) == [pod_actions.Hold(pod, 5) for pod in waiting]
+    assert look([*waiting, stranger], ended, states) == [group_actions.Hold(pod, 5) for pod in waiting]
 
 
 @pytest.mark.parametrize("of", [pending, partial(submitted, nodes=NODES[:3])])
@@ -125,19 +125,19 @@ def test_every_pod_with_the_id_of_a_job_that_is_given_back_loses_it(of):
     job = snapshot(of(5, pod=waiting[0]))
     is_allocated = bool(job.jobs[5].job.nodes)
     (back,) = look([stranger if is_allocated else member(2, cpu="8")], job)
-    assert isinstance(back, pod_actions.CancelAndResubmit)
-    assert len(back.gang.waiting) == 1
+    assert isinstance(back, group_actions.CancelAndResubmit)
+    assert len(back.group.waiting) == 1
     if is_allocated:
         _, back = look([*waiting, stranger], job, refused=NODES)
-        assert isinstance(back, pod_actions.CancelAndResubmit)
-        assert len(back.gang.waiting) == 4
+        assert isinstance(back, group_actions.CancelAndResubmit)
+        assert len(back.group.waiting) == 4
 
 
 def test_a_stranger_among_the_first_members_does_not_keep_the_others_from_their_job():
     stranger = member(2, name="stranger", uid="s", cpu="8")
     members = [member(0), member(1), stranger, member(2)]
     submit, told = look(members, snapshot())
-    assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-0", "train-1", "train-2"]
+    assert [pod["metadata"]["name"] for pod in submit.group.waiting] == ["train-0", "train-1", "train-2"]
     assert (told.pod, told.reason) == (stranger, "GangDiffers")
 
 
@@ -145,10 +145,10 @@ def test_a_stranger_among_the_first_members_does_not_keep_the_others_from_their_
 def test_a_stranger_has_one_reason_whatever_keeps_the_members_from_their_job(refused):
     """Two conditions in turn would be written without end."""
     members = [member(0), member(1), member(2, name="stranger", uid="s", cpu="8"), member(2)]
-    states = PodStates()
+    states = GroupStates()
     if refused:
-        states.update(REF.key, lambda _: PodState(BackingOff(Failure(1, 2000.0, "SlurmRefused", "too many nodes"))))
-    told = [action for action in look(members, snapshot(), states) if isinstance(action, pod_actions.SetCondition)]
+        states.update(REF.key, lambda _: GroupState(BackingOff(Failure(1, 2000.0, "SlurmRefused", "too many nodes"))))
+    told = [action for action in look(members, snapshot(), states) if isinstance(action, group_actions.SetCondition)]
     assert [action.reason for action in told] == ["SlurmRefused"] * len(refused[1:]) + ["GangDiffers"]
     assert (told[-1].pod, "next Slurm job" in told[-1].message) == (members[2], True)
 
@@ -156,14 +156,14 @@ def test_a_stranger_has_one_reason_whatever_keeps_the_members_from_their_job(ref
 def test_members_that_differ_are_all_requested_if_too_few_are_alike():
     """The translation refuses them and says how they differ."""
     (submit,) = look([member(0), member(1), member(2, cpu="8")], snapshot())
-    assert len(submit.gang.waiting) == 3
+    assert len(submit.group.waiting) == 3
 
 
 def test_the_size_and_the_minimum_are_those_of_most_pods_that_have_not_ended_else_of_the_oldest():
     """The size may come from an annotation or the owner of the pod, which any user of the namespace can create."""
     waiting, stranger = [member(slot) for slot in range(3)], member(7, size=1000, name="stranger", uid="s")
     (submit,) = look([*waiting, stranger], snapshot())
-    assert (submit.gang.size, submit.gang.minimum) == (3, 3)
+    assert (submit.group.size, submit.group.minimum) == (3, 3)
     late = {**stranger, "metadata": {**stranger["metadata"], "creationTimestamp": "2026-01-01T00:00:07Z"}}
     for pods in ([late, waiting[0]], [waiting[0], late]):
         assert (gang_of(*pods).size, gang_of(*pods).minimum) == (3, 3)

@@ -11,8 +11,8 @@ from bridge.config.hub import Config
 from bridge.slurm.components import Component, joined
 from bridge.slurm.models import Job, JobLink, ObservedJob
 from bridge.workload import links, pods
-from scheduler import gang_states, pod_actions
-from scheduler.pod_states import PodState, PodStates, Submitted
+from scheduler import group_actions, member_places, pod_group
+from scheduler.group_states import GroupState, GroupStates, Submitted
 from tests.fakes.memory_hub import MemoryHub
 from tests.unit.scheduler.test_gang_decide import NODES, REF, kinds, look, member, sharing_nodes, snapshot
 from tests.unit.scheduler.test_state_machine import path_of
@@ -33,7 +33,7 @@ def known(job_id, states, nodes, pods_of_parts, **more):
     counts = more.pop("counts", [1] * (count - 1) + [size - count + 1])
     found = []
     for number, (state, given_nodes, pod) in enumerate(zip(states, nodes, pods_of_parts, strict=True)):
-        together = min(gang_states.together([pod]), counts[number])
+        together = min(member_places.together([pod]), counts[number])
         shape = links.shape(pod)
         link = JobLink("c", (), REF, size, shape, number, count, members=counts[number], together=together)
         job = Job(job_id + number, frozenset({state}), link, tuple(given_nodes), **more)
@@ -53,13 +53,13 @@ def test_a_component_runs_no_more_members_than_it_was_submitted_for():
     driver, *workers = [sharing_nodes(pod, 4) for pod in members(size=5, job=5)]
     entries = [(pod, links.membership(pod)) for pod in (driver, *workers)]
     job = running(5, [["n0"], ["n1"]], [driver, workers[0]], size=5, counts=[1, 2]).job
-    assert gang_states.assign_places(gang_states.make(entries), job) == {"u0": "n0", "u1": "n1", "u2": "n1"}
-    assert gang_states.sharing(job, [driver, *workers]) == {"u0": 1} | dict.fromkeys(("u1", "u2", "u3", "u4"), 2)
+    assert member_places.assign_places(pod_group.make(entries), job) == {"u0": "n0", "u1": "n1", "u2": "n1"}
+    assert member_places.sharing(job, [driver, *workers]) == {"u0": 1} | dict.fromkeys(("u1", "u2", "u3", "u4"), 2)
 
 
 def test_members_without_slots_that_differ_wait_for_others_that_request_the_same():
     """A stranger that is labelled first does not keep the members from their job."""
-    states = PodStates()
+    states = GroupStates()
     stranger, first, second = [
         member(slot, size=2, cpu=cpu, uid=f"u{slot}", annotations={names.GROUP: KUEUE})
         for slot, cpu in enumerate("811")
@@ -67,15 +67,15 @@ def test_members_without_slots_that_differ_wait_for_others_that_request_the_same
     told, _ = look([stranger, first], snapshot(), states)
     assert (told.reason, "waits 5 s" in told.message) == ("GangIncomplete", True)
     (submit,) = look([stranger, first], snapshot(), states, now=1005.0)
-    assert len(submit.gang.waiting) == 2
+    assert len(submit.group.waiting) == 2
     old = [
         {**pod, "metadata": pod["metadata"] | {"creationTimestamp": "1970-01-01T00:16:35Z"}}
         for pod in (stranger, first)
     ]
-    (submit,) = look(old, snapshot(), PodStates())  # a scheduler that has just started does not wait again
-    assert len(submit.gang.waiting) == 2
-    submit, differs = look([stranger, first, second], snapshot(), PodStates())
-    assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-1", "train-2"]
+    (submit,) = look(old, snapshot(), GroupStates())  # a scheduler that has just started does not wait again
+    assert len(submit.group.waiting) == 2
+    submit, differs = look([stranger, first, second], snapshot(), GroupStates())
+    assert [pod["metadata"]["name"] for pod in submit.group.waiting] == ["train-1", "train-2"]
     assert differs.reason == "GangDiffers"
 
 
@@ -88,23 +88,23 @@ def test_each_member_is_bound_to_a_node_of_the_component_for_its_shape():
 def test_a_node_is_shared_by_no_more_members_than_the_component_or_the_job_has():
     found = members(annotations={names.GROUP: KUEUE, names.MEMBERS_PER_NODE: "8"})
     job = running(5, [("n3",), ("n0",)], found[:2]).job
-    assert gang_states.sharing(job, found) == {"u0": 1, "u1": 2, "u2": 2}
+    assert member_places.sharing(job, found) == {"u0": 1, "u1": 2, "u2": 2}
     whole = Job(5, frozenset({"RUNNING"}), JobLink("c", (), REF, 3, together=2), ("n0",))
-    assert gang_states.sharing(whole, found[:1]) == {"u0": 2}
+    assert member_places.sharing(whole, found[:1]) == {"u0": 2}
 
 
 @pytest.mark.parametrize("states", [["RUNNING", "PENDING"], ["PENDING", "RUNNING"], ["RUNNING", "SUSPENDED"]])
 def test_no_member_is_bound_before_every_component_is_allocated(states):
     found = members(job=5)
     job = known(5, states, [("n3",), ("n0", "n1")], found[:2])
-    assert not any(isinstance(action, pod_actions.Bind) for action in look(found, snapshot(job)))
+    assert not any(isinstance(action, group_actions.Bind) for action in look(found, snapshot(job)))
 
 
 def test_no_member_is_bound_if_the_node_of_another_component_is_refused():
     found = members(job=5)
     job = running(5, [("n3",), ("n0", "n1")], found[:2])
     (action,) = look(found, snapshot(job), refused=("n3",))
-    assert (type(action), action.job_id) == (pod_actions.CancelAndResubmit, 5)
+    assert (type(action), action.job_id) == (group_actions.CancelAndResubmit, 5)
 
 
 def test_a_member_of_another_shape_does_not_take_the_place_of_a_missing_one():
@@ -113,8 +113,8 @@ def test_a_member_of_another_shape_does_not_take_the_place_of_a_missing_one():
     late = member(0, job=5, cpu=WORKER)
     for job in (running(5, [("n3",), ("n0", "n1")], first[:2]), known(5, ["PENDING"] * 2, [(), ()], first[:2])):
         (back,) = look([late, *members(job=5)[1:]], snapshot(job))
-        assert isinstance(back, pod_actions.CancelAndResubmit)
-        assert len(back.gang.waiting) == 3
+        assert isinstance(back, group_actions.CancelAndResubmit)
+        assert len(back.group.waiting) == 3
 
 
 def test_a_pending_job_waits_for_the_successor_of_a_deleted_member():
@@ -136,7 +136,7 @@ def test_a_stranger_gets_no_place_in_any_component():
 def test_a_stranger_with_the_slot_of_a_member_is_left_out_of_the_submission():
     stranger = member(2, name="a-stranger", uid="s", cpu="8")
     submit, told = look([stranger, *members()], snapshot())
-    assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-0", "train-1", "train-2"]
+    assert [pod["metadata"]["name"] for pod in submit.group.waiting] == ["train-0", "train-1", "train-2"]
     assert (told.pod, told.reason) == (stranger, "GangDiffers")
 
 
@@ -154,8 +154,8 @@ def test_a_member_that_is_created_again_takes_its_place_in_its_component():
 def test_each_component_excludes_the_nodes_that_its_members_cannot_use():
     found = [member(0, job=5, cpu=DRIVER), *(member(slot, job=5, cpu="9") for slot in (1, 2))]
     job = known(5, ["PENDING"] * 2, [(), ()], found[:2])
-    states = PodStates()
-    states.update(REF.key, lambda _: PodState(Submitted(5, 1000.0)).submitted(5, 1000.0, (), ()))
+    states = GroupStates()
+    states.update(REF.key, lambda _: GroupState(Submitted(5, 1000.0)).submitted(5, 1000.0, (), ()))
     (exclude,) = look(found, snapshot(job), states)
     assert (exclude.job_id, exclude.component, exclude.part, exclude.nodes) == (5, 6, 1, NODES)
     states.update(REF.key, lambda state: state.excluding(1, NODES))
@@ -170,7 +170,7 @@ def test_a_job_whose_components_are_not_read_yet_is_left_alone():
 
 
 def test_a_member_deleted_before_the_bindings_is_waited_for_in_its_component():
-    found, states = members(job=5), PodStates()
+    found, states = members(job=5), GroupStates()
     job = running(5, [("n3",), ("n0", "n1")], found[:2])
     (told, other) = look(found[1:], snapshot(job), states)
     assert (told.reason, told.message) == (
@@ -197,7 +197,7 @@ def test_places_are_in_the_own_component_never_taken_twice_and_the_same_after_a_
     nodes = [tuple(f"n{next(numbers)}" for _ in range(-(-len(group) // together))) for group in groups.values()]
     counts = [len(group) for group in groups.values()]
     job = running(5, nodes, [group[0] for group in groups.values()], size=len(cpus), counts=counts).job
-    plan = gang_states.assign_places(gang_states.make(entries), job)
+    plan = member_places.assign_places(pod_group.make(entries), job)
     shape_of = {node: part.shape for part in job.parts for node in part.nodes} or {
         node: links.shape(entries[0][0]) for node in job.nodes
     }
@@ -211,7 +211,7 @@ def test_places_are_in_the_own_component_never_taken_twice_and_the_same_after_a_
         else (pod, place)
         for slot, (cpu, (pod, place)) in enumerate(zip(cpus, entries, strict=True))
     ]
-    rest = gang_states.assign_places(gang_states.make(half), job)
+    rest = member_places.assign_places(pod_group.make(half), job)
     assert set(rest) == plan.keys() - bound
     used = [plan[uid] for uid in bound] + list(rest.values())
     assert all(used.count(node) <= together for node in job.nodes)
@@ -222,14 +222,14 @@ def test_places_are_in_the_own_component_never_taken_twice_and_the_same_after_a_
 def test_a_submission_is_for_no_more_members_than_the_gang_has_and_one_for_each_slot(asked):
     found = [member(slot or 0, size=5, cpu=cpu, name=f"m{n}", uid=f"m{n}") for n, (slot, cpu) in enumerate(asked)]
     entries = [(pod, replace(links.membership(pod), slot=slot)) for pod, (slot, _) in zip(found, asked, strict=True)]
-    gang = gang_states.make(entries)
-    kept, others = gang_states.choose_members(gang)
+    gang = pod_group.make(entries)
+    kept, others = member_places.choose_members(gang)
     assert sorted(map(pods.uid, [*kept.waiting, *others])) == sorted(map(pods.uid, found))
     if len(links.by_shape(kept.waiting)) > 1:
         slots = [gang.slots[pods.uid(pod)] for pod in kept.waiting]
         assert len(slots) <= 5
         assert len({slot for slot in slots if slot is not None}) == len([slot for slot in slots if slot is not None])
-    assert gang_states.choose_members(kept) == (kept, [])
+    assert member_places.choose_members(kept) == (kept, [])
 
 
 class Scene:

@@ -9,8 +9,8 @@ from prometheus_client import REGISTRY
 from bridge import names
 from bridge.errors import SlurmRefusedError, SlurmUnavailableError
 from scheduler import rules
+from scheduler.group_states import WAITING_FOR, Phase
 from scheduler.nodes.occupancy import Occupant
-from scheduler.pod_states import WAITING_FOR, Phase
 from scheduler.scheduler_loop import COUNT_PERIOD
 from tests.builders import pod
 from tests.fakes.memory_hub import MemoryHub
@@ -181,7 +181,7 @@ def test_placements_forget_the_pods_that_no_longer_wait():
 
 def test_a_member_counts_on_its_node_while_its_gang_is_bound(monkeypatch):
     hub = MemoryHub(("n1",))
-    hub.scheduler._gangs.uids["m"] = "gang"
+    hub.scheduler._groups.uids["m"] = "gang"
     hub.scheduler._occupancy.assume(Occupant("m", "ns/m", "n1", {}, ours=True, link_key="gang"))
     busy = {"gang"}
     monkeypatch.setattr(hub.scheduler.workers, "busy", lambda key: key in busy)

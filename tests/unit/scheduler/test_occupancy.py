@@ -8,10 +8,10 @@ from bridge import clock
 from bridge.config.hub import Config
 from bridge.slurm.models import Node
 from bridge.workload import eligibility
-from scheduler import pod_actions
+from scheduler import group_actions
+from scheduler.group_states import Allocated, GroupStates, NodeBusy
 from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy, prune
 from scheduler.nodes.placement import Placements
-from scheduler.pod_states import Allocated, NodeBusy, PodStates
 from tests import builders
 from tests.builders import observed, snapshot
 from tests.unit.scheduler import decisions
@@ -147,28 +147,28 @@ def test_no_bind_while_a_pod_whose_job_is_over_still_runs_there():
     there = occupancy(pod("old", "n1", cpu="2"))
     new = pod("new", job=5, cpu="2")
     jobs = [observed(4, "CANCELLED", "old", confirmations=2), running(5, "new")]
-    states = PodStates()
+    states = GroupStates()
     (tell,) = look([new], jobs, there, states=states)
     assert tell.reason == "NodeBusy"
     assert tell.message == "Slurm job 5 has node n1: too little cpu until these pods have ended: ns/old"
     assert isinstance(states.of("new").phase, NodeBusy)
     there.changed("update", None, pod("old", "n1", cpu="2", phase="Failed"))
     (bind,) = look([new], jobs, there, states=states)
-    assert isinstance(bind, pod_actions.Bind)
+    assert isinstance(bind, group_actions.Bind)
     assert isinstance(states.of("new").phase, Allocated)
 
 
 def test_the_job_is_on_the_pod_before_it_waits():
     there = occupancy(pod("old", "n1", cpu="2", until=NOW + 20))
     new = pod("new", cpu="2")
-    assert look([new], [running(5, "new")], there) == [pod_actions.Hold(new, 5)]
+    assert look([new], [running(5, "new")], there) == [group_actions.Hold(new, 5)]
 
 
 def test_two_pods_of_one_look_do_not_share_the_last_room():
     there = occupancy(pod("agent", "n1", scheduler="default-scheduler", cpu="500m"))
     first, second = pod("a", job=5), pod("b", job=6)
     bind, tell = look([first, second], [running(5, "a"), running(6, "b")], there)
-    assert isinstance(bind, pod_actions.Bind)
+    assert isinstance(bind, group_actions.Bind)
     assert bind.pod is first
     assert tell.reason == "NodeBusy"
     assert "too little cpu beside ns/a, ns/agent" in tell.message
@@ -177,11 +177,13 @@ def test_two_pods_of_one_look_do_not_share_the_last_room():
 
 def test_a_wait_for_room_ends_after_its_time():
     there = occupancy(pod("old", "n1", cpu="2"))
-    new, jobs, states = pod("new", job=5, cpu="2"), [running(4, "old"), running(5, "new")], PodStates()
-    assert isinstance(look([new], jobs, there, states=states)[0], pod_actions.SetCondition)
+    new, jobs, states = pod("new", job=5, cpu="2"), [running(4, "old"), running(5, "new")], GroupStates()
+    assert isinstance(look([new], jobs, there, states=states)[0], group_actions.SetCondition)
     assert look([new], jobs, there, states=states, now=NOW + TIMEOUT - 1)[0].reason == "NodeBusy"
     (back,) = look([new], jobs, there, states=states, now=NOW + TIMEOUT)
-    assert back == pod_actions.CancelAndResubmit(new, 5, f"node n1 has had too little cpu for {TIMEOUT:.0f} s: ns/old")
+    assert isinstance(back, group_actions.CancelAndResubmit)
+    assert (back.pod, back.job_id, back.soon) == (new, 5, False)
+    assert back.why.startswith(f"after {TIMEOUT:.0f} s: node n1: too little cpu beside ns/old. ")
 
 
 YEAR = 31536000
@@ -193,13 +195,13 @@ def test_a_grace_period_of_a_year_is_not_waited_for(scheduler):
     old = pod("old", "n1", cpu="2", scheduler=scheduler, until=NOW + YEAR)
     old["metadata"]["deletionGracePeriodSeconds"] = YEAR
     there = occupancy(old)
-    new, jobs, states = pod("new", job=5, cpu="2"), [running(5, "new")], PodStates()
+    new, jobs, states = pod("new", job=5, cpu="2"), [running(5, "new")], GroupStates()
     for now in (NOW, NOW + longest, NOW + longest + TIMEOUT - 1):
         assert not any(
-            isinstance(a, pod_actions.CancelAndResubmit) for a in look([new], jobs, there, states=states, now=now)
+            isinstance(a, group_actions.CancelAndResubmit) for a in look([new], jobs, there, states=states, now=now)
         )
     (back,) = look([new], jobs, there, states=states, now=NOW + longest + TIMEOUT)
-    assert isinstance(back, pod_actions.CancelAndResubmit)
+    assert isinstance(back, group_actions.CancelAndResubmit)
     # Slurm counts the pod of its own job, and not that of another scheduler
     assert bool(there.lasting(NOW + longest + 1)) == (scheduler != OURS)
     assert not there.lasting(NOW + longest)
@@ -216,13 +218,13 @@ def test_the_grace_period_of_a_pod_of_another_scheduler_survives_the_reduction()
 def test_a_grace_period_is_waited_for_and_no_longer():
     until = NOW + Config().max_grace_period
     there = occupancy(pod("old", "n1", cpu="2", until=until))
-    new, jobs, states = pod("new", job=5, cpu="2"), [running(5, "new")], PodStates()
+    new, jobs, states = pod("new", job=5, cpu="2"), [running(5, "new")], GroupStates()
     for now in (NOW, NOW + TIMEOUT + 1, until + TIMEOUT - 1):
         assert not any(
-            isinstance(a, pod_actions.CancelAndResubmit) for a in look([new], jobs, there, states=states, now=now)
+            isinstance(a, group_actions.CancelAndResubmit) for a in look([new], jobs, there, states=states, now=now)
         )
     (back,) = look([new], jobs, there, states=states, now=until + TIMEOUT + 1)
-    assert isinstance(back, pod_actions.CancelAndResubmit)
+    assert isinstance(back, group_actions.CancelAndResubmit)
     assert eligibility.BESIDE in back.why
     # and Slurm is asked for another node
     placements = Placements([kube_node(there.lasting(until + 1)["n1"])], {"n1": Node("n1", frozenset({"IDLE"}))}, {})

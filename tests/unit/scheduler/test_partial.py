@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from bridge.slurm.models import ObservedJob, Snapshot
 from bridge.workload import pods
-from scheduler import pod_decide
+from scheduler import group_decide
+from scheduler.group_states import GroupStates
 from scheduler.nodes.occupancy import Occupancy
-from scheduler.pod_states import PodStates
 from scheduler.rules import SchedulerView
 from scheduler.scheduler_loop import changed_keys
 from tests import builders
@@ -36,7 +36,7 @@ def snapshot(sequence: int, jobs: dict[int, ObservedJob]) -> Snapshot:
     return builders.snapshot(*jobs.values(), sequence=sequence, began=1000.0 + sequence)
 
 
-def view(some: list[dict[str, Any]], snap: Snapshot, states: PodStates, occupancy: Occupancy) -> SchedulerView:
+def view(some: list[dict[str, Any]], snap: Snapshot, states: GroupStates, occupancy: Occupancy) -> SchedulerView:
     return decisions.view(some, snap, PLACEMENTS, states=states, occupancy=occupancy)
 
 
@@ -56,13 +56,13 @@ def test_a_partial_decision_is_the_part_of_a_whole_one(
         number: first[number] if state == before else observed(number, state, node)
         for number, (_, _, before, state, node) in enumerate(units, 1)
     }
-    occupancy, states = Occupancy("ours"), PodStates()
+    occupancy, states = Occupancy("ours"), GroupStates()
     others = [pod(number, cpu, 0) for number, cpu in enumerate(running, 100)]
     for number, other in enumerate(others):
         other["spec"]["nodeName"] = NODES[number % 2]
         occupancy.changed("add", None, other)
     before = snapshot(1, first)
-    decided = pod_decide.decide(view(everyone, before, states, occupancy))
+    decided = group_decide.decide(view(everyone, before, states, occupancy))
     states.merge(decided.states)
     for occupant in decided.planned:
         occupancy.assume(occupant)
@@ -72,8 +72,8 @@ def test_a_partial_decision_is_the_part_of_a_whole_one(
     for other in others:
         occupancy.changed("delete", other, None)
     chosen = changed_keys(before, after) | states.allocated
-    whole = pod_decide.decide(view(waiting, after, states, occupancy))
-    part = pod_decide.decide(view([one for one in waiting if pods.uid(one) in chosen], after, states, occupancy))
+    whole = group_decide.decide(view(waiting, after, states, occupancy))
+    part = group_decide.decide(view([one for one in waiting if pods.uid(one) in chosen], after, states, occupancy))
     assert part.actions == [action for action in whole.actions if pods.uid(action.pod) in chosen]
     assert part.planned == whole.planned
     assert part.states == {uid: state for uid, state in whole.states.items() if uid in chosen}

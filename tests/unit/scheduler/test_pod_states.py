@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from scheduler import pod_actions, pod_decide
+from scheduler import group_actions, group_decide
+from scheduler.group_states import NEW, REFUSED, Allocated, BackingOff, Bound, GroupState, GroupStates, Phase, WithJob
 from scheduler.nodes.occupancy import Occupancy
 from scheduler.nodes.placement import Placements
-from scheduler.pod_states import NEW, REFUSED, Allocated, BackingOff, Bound, Phase, PodState, PodStates, WithJob
 from tests.builders import node_view, observed, pod, slurm_nodes, snapshot
 from tests.unit.scheduler import decisions
 
@@ -24,7 +24,7 @@ SLURM_NODES = slurm_nodes(*NODES) | slurm_nodes("starting", states="ALLOCATED+CL
 JOBS = ["PENDING", "NODE_FAIL", *SLURM_NODES]
 
 
-def view(state: PodState, job: str | None, job_id: int, now: float):
+def view(state: GroupState, job: str | None, job_id: int, now: float):
     """Return a view of one pod; ``job`` is the state of its job, or the node on which it runs."""
     entries = []
     if job is not None:
@@ -34,7 +34,7 @@ def view(state: PodState, job: str | None, job_id: int, now: float):
         entries = [found]
     occupancy = Occupancy("ours")
     occupancy.changed("add", None, pod("old", node="full", requests={"cpu": "8"}, deleted="1970-01-01T00:00:01Z"))
-    states = PodStates()
+    states = GroupStates()
     states.by_uid["u1"] = state
     waiting, snap = [pod(job=job_id, requests={"cpu": "1"})], snapshot(*entries, sequence=1, began=now)
     return decisions.view(
@@ -42,18 +42,20 @@ def view(state: PodState, job: str | None, job_id: int, now: float):
     )
 
 
-def carried_out(action: pod_actions.Action | None, answer: str, state: PodState, now: float, job_id: int) -> PodState:
+def carried_out(
+    action: group_actions.Action | None, answer: str, state: GroupState, now: float, job_id: int
+) -> GroupState:
     """Return the state after a worker has carried out an action."""
     match action, answer:
-        case pod_actions.Submit(), "done":
+        case group_actions.Submit(), "done":
             return state.submitted(job_id, now, ())
-        case pod_actions.Submit(), "refused":
+        case group_actions.Submit(), "refused":
             return state.failed(now, REFUSED, "SlurmRefused", "no")
-        case pod_actions.Submit(), "none":
+        case group_actions.Submit(), "none":
             return state.without_answer(now, "SlurmUnknownOutcome", "no answer")
-        case pod_actions.Bind(), "done":
+        case group_actions.Bind(), "done":
             return replace(state, phase=Bound(now), unused_jobs=0)
-        case pod_actions.CancelAndResubmit(), "done":
+        case group_actions.CancelAndResubmit(), "done":
             cancelled = state.cancelled | {action.job_id}
             return replace(state, cancelled=cancelled).unusable(now, REFUSED, "NodeRefused", "cordoned")
     return state
@@ -74,10 +76,10 @@ def test_the_diagram_shows_the_transitions_that_happen_and_no_others():
     for _ in range(6000):
         now += luck.choice([0.1, 6.0, 400.0])
         job = luck.choice([None, None, *JOBS])
-        decision = pod_decide.decide(view(state, job, job_id, now))
+        decision = group_decide.decide(view(state, job, job_id, now))
         after = decision.states.get("u1", state)
         action = decision.actions[0] if decision.actions else None
-        if isinstance(action, pod_actions.Submit):
+        if isinstance(action, group_actions.Submit):
             job_id += 1
         last = carried_out(action, luck.choice(["done", "refused", "none"]), after, now, job_id)
         for old, new in ((state, after), (after, last)):
@@ -89,7 +91,7 @@ def test_the_diagram_shows_the_transitions_that_happen_and_no_others():
             else:
                 seen.add((group(old.phase), group(new.phase)))
         if isinstance(last.phase, Bound):
-            states = PodStates()
+            states = GroupStates()
             states.merge({"u1": last})
             states.forget_bindings(now + 100, lambda _: False)
             seen.add(("Bound", group(states.of("u1").phase)))
@@ -100,10 +102,10 @@ def test_the_diagram_shows_the_transitions_that_happen_and_no_others():
 
 def test_a_decision_changes_nothing_that_it_is_given():
     for job in (None, *JOBS):
-        given = view(PodState(), job, 5, 1000.0)
+        given = view(GroupState(), job, 5, 1000.0)
         inside = ("_by_uid", "_by_node", "_used", "_foreign", "_ending", "_assumed")
         before = copy.deepcopy(({k: getattr(given.occupancy, k) for k in inside}, dict(given.states), given.snapshot))
-        first, second = pod_decide.decide(given), pod_decide.decide(given)
+        first, second = group_decide.decide(given), group_decide.decide(given)
         assert first == second
         assert ({k: getattr(given.occupancy, k) for k in inside}, dict(given.states), given.snapshot) == before
 
@@ -128,14 +130,14 @@ def test_jobs_that_end_unused_count_until_a_binding_and_the_first_one_is_replace
 
 
 def test_an_id_that_slurm_assigns_again_is_not_one_of_the_cancelled_jobs():
-    state = PodState(cancelled=frozenset({7, 8}), exclude_retry_at=5.0).submitted(7, 1.0, ())
+    state = GroupState(cancelled=frozenset({7, 8}), exclude_retry_at=5.0).submitted(7, 1.0, ())
     assert state.cancelled == {8}
     assert state.exclude_retry_at is None
 
 
 def test_a_binding_is_forgotten_if_a_cache_that_was_current_long_after_it_does_not_show_it():
-    states = PodStates()
-    states.merge({uid: PodState(Bound(at)) for uid, at in {"lost": 100.0, "new": 190.0, "busy": 100.0}.items()})
+    states = GroupStates()
+    states.merge({uid: GroupState(Bound(at)) for uid, at in {"lost": 100.0, "new": 190.0, "busy": 100.0}.items()})
     states.forget_bindings(150.0, lambda uid: uid == "busy")
     assert all(isinstance(states.of(uid).phase, Bound) for uid in ("lost", "new", "busy"))
     states.forget_bindings(200.0, lambda uid: uid == "busy")
@@ -143,7 +145,7 @@ def test_a_binding_is_forgotten_if_a_cache_that_was_current_long_after_it_does_n
 
 
 def test_states_of_pods_that_wait_no_more_are_deleted():
-    states = PodStates()
+    states = GroupStates()
     for uid in ("a", "b"):
         states.update(uid, lambda state: state.without_answer(1.0, "SlurmUnknownOutcome", "none"))
     states.forget_all_but({"b"})
@@ -154,7 +156,7 @@ def test_states_of_pods_that_wait_no_more_are_deleted():
 
 def test_a_garbage_collection_while_states_are_read_lets_no_other_thread_change_them():
     """A collection may close a socket or run a finalizer, which releases the GIL."""
-    states, stop = PodStates(), threading.Event()
+    states, stop = GroupStates(), threading.Event()
     for number in range(2000):
         states.update(f"uid-{number}", lambda state: replace(state, phase=Bound(1.0)))
 

@@ -16,8 +16,8 @@ from bridge.errors import KubeError, KubeForbiddenError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.workload import eligibility
 from bridge.workload.eligibility import NodeView
-from scheduler.pod_actions import SetCondition
-from scheduler.pod_states import Bound, PodState
+from scheduler.group_actions import SetCondition
+from scheduler.group_states import Bound, GroupState
 from scheduler.pools import pool_decide
 from scheduler.pools.pool_scheduler_loop import namespace_views
 from scheduler.pools.usage import Usage, requests
@@ -295,7 +295,7 @@ def test_pods_that_are_not_ours_are_left_alone() -> None:
 
 
 def test_a_pod_that_was_just_bound_is_not_bound_again() -> None:
-    assert look([pod()], pool("a"), states={"u1": PodState(Bound(99.0))}) == []
+    assert look([pod()], pool("a"), states={"u1": GroupState(Bound(99.0))}) == []
 
 
 @given(st.lists(st.sampled_from(["bind", "bind-other", "finish", "delete", "assume"]), max_size=30))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from scheduler import pod_actions, rules
+from scheduler import group_actions, rules
+from scheduler.group_states import GroupStates
 from scheduler.nodes.placement import Placements
-from scheduler.pod_states import PodStates
 from tests import builders
 from tests.builders import node_view, observed, slurm_nodes, snapshot
 from tests.unit.scheduler import decisions
@@ -67,7 +67,7 @@ def look(nodes, slurm_states, states, now=1000.0):
 
 
 def test_the_bind_waits_until_the_machine_and_its_kubelet_are_up():
-    states = PodStates()
+    states = GroupStates()
     for nodes, slurm_states, why in (
         ([], "ALLOCATED+CLOUD+POWERING_UP", "Slurm starts node n1"),
         ([kube_node()], "ALLOCATED+CLOUD+POWERING_UP", "Slurm starts node n1"),  # Ready from before
@@ -75,20 +75,20 @@ def test_the_bind_waits_until_the_machine_and_its_kubelet_are_up():
         ([kube_node(ready=False)], "ALLOCATED+CLOUD", "the kubelet of node n1 is not ready yet"),
     ):
         action = look(nodes, slurm_states, states)
-        assert (type(action), action.reason) == (pod_actions.SetCondition, "SlurmNodeStarting")
+        assert (type(action), action.reason) == (group_actions.SetCondition, "SlurmNodeStarting")
         assert action.message.endswith(why)
-    assert isinstance(look([kube_node()], "ALLOCATED+CLOUD", states), pod_actions.Bind)
+    assert isinstance(look([kube_node()], "ALLOCATED+CLOUD", states), group_actions.Bind)
 
 
 def test_a_machine_that_is_not_of_a_cloud_is_waited_for_from_its_start_on():
-    states = PodStates()
-    assert isinstance(look([kube_node(ready=False)], "ALLOCATED+POWERING_UP", states), pod_actions.SetCondition)
-    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", states), pod_actions.SetCondition)
-    assert isinstance(look([kube_node()], "ALLOCATED", states), pod_actions.Bind)
-    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", PodStates()), pod_actions.CancelAndResubmit)
+    states = GroupStates()
+    assert isinstance(look([kube_node(ready=False)], "ALLOCATED+POWERING_UP", states), group_actions.SetCondition)
+    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", states), group_actions.SetCondition)
+    assert isinstance(look([kube_node()], "ALLOCATED", states), group_actions.Bind)
+    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", GroupStates()), group_actions.CancelAndResubmit)
 
 
 def test_a_node_that_never_comes_up_is_given_back():
-    states = PodStates()
-    assert isinstance(look([], "ALLOCATED+CLOUD", states), pod_actions.SetCondition)
-    assert isinstance(look([], "ALLOCATED+CLOUD", states, 1000 + rules.WAKE_LIMIT), pod_actions.CancelAndResubmit)
+    states = GroupStates()
+    assert isinstance(look([], "ALLOCATED+CLOUD", states), group_actions.SetCondition)
+    assert isinstance(look([], "ALLOCATED+CLOUD", states, 1000 + rules.WAKE_LIMIT), group_actions.CancelAndResubmit)

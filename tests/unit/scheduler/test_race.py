@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bridge import names
 from bridge.workload import eligibility, places
-from scheduler.pod_actions import SetCondition
+from scheduler.group_actions import SetCondition
 from scheduler.pools import pool_decide, race_places
 from scheduler.pools.race_places import Candidate
 from scheduler.pools.usage import Usage

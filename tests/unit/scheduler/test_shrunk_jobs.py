@@ -9,7 +9,7 @@ from bridge import names
 from bridge.config.hub import Config
 from bridge.slurm.allotments import Allotment
 from bridge.workload import allotted
-from scheduler import pod_actions
+from scheduler import group_actions
 from tests import builders
 from tests.fakes.memory_hub import MemoryHub
 
@@ -110,7 +110,7 @@ def test_a_job_that_was_made_smaller_is_given_back(created, change, monkeypatch)
     assert hub.slurm.start(job)
     hub.work(8)
     assert not bound()
-    assert [type(action) for action in told] == [pod_actions.CancelAndResubmit]
+    assert [type(action) for action in told] == [group_actions.CancelAndResubmit]
     assert told[0].reason == allotted.REASON and "for pods that take" in told[0].why
     hub.clock.advance(600)
     hub.work(8)

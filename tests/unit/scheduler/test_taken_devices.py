@@ -8,7 +8,7 @@ from bridge.config.hub import Config
 from bridge.slurm.job_resources import GresIndices, NodeResources
 from scheduler.devices.claims import Claims
 from scheduler.devices.taken_devices import STALE, TakenDevices, prune
-from scheduler.pod_actions import Bind
+from scheduler.group_actions import Bind
 from tests.fakes.clock import FakeClock
 
 KEYS = [("driver", "pool", name) for name in ("a", "b", "c")]

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from bridge.config.hub import Config
 from bridge.kube.prune import prune_claim, prune_pod, prune_volume
-from scheduler import pod_actions, pod_decide
+from scheduler import group_actions, group_decide
+from scheduler.group_states import GroupStates
 from scheduler.nodes import occupancy
 from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy
-from scheduler.pod_states import PodStates
+from scheduler.pod_group import of_one
 from scheduler.volumes import pod_volumes
 from scheduler.volumes.storage import Storage
 from scheduler.volumes.volume_nodes import ClaimVolume, NodeFilter, SelectNode
@@ -255,8 +256,8 @@ def job(job_id, node="", uid="u1"):
 
 
 def look(*args, states=None, **kwargs):
-    states = states if states is not None else PodStates()
-    decision = pod_decide.decide(view(*args, states=states, **kwargs))
+    states = states if states is not None else GroupStates()
+    decision = group_decide.decide(view(*args, states=states, **kwargs))
     states.merge(decision.states)
     return decision.actions
 
@@ -266,26 +267,26 @@ class TestDecisions:
         (told,) = look([pod("data")], placements())
         assert (told.reason, told.message) == ("VolumeNotReady", "PersistentVolumeClaim data does not exist")
         (submit,) = look([pod("data")], placements(claim(), volume("v", "n1")))
-        assert isinstance(submit, pod_actions.Submit)
+        assert isinstance(submit, group_actions.Submit)
 
     def test_a_job_on_a_node_without_the_volume_is_given_back(self):
         (back,) = look([pod("data", job=5)], placements(claim(volume="v"), volume("v", "n1")), job(5, "n2"))
-        assert isinstance(back, pod_actions.CancelAndResubmit)
+        assert isinstance(back, group_actions.CancelAndResubmit)
         assert "node affinity of a PersistentVolume does not match" in back.why
         assert back.soon, "another node has the volume"
 
     def test_a_pending_job_excludes_the_other_nodes(self):
         (exclude,) = look([pod("data", job=5)], placements(claim(volume="v"), volume("v", "n1")), job(5))
-        assert exclude == pod_actions.Exclude(pod("data", job=5), 5, ("n2", "n3"))
+        assert exclude == group_actions.Exclude(of_one(pod("data", job=5)), 5, ("n2", "n3"))
 
     def test_the_pod_is_held_before_its_claim_is_bound(self):
         (hold,) = look([pod("data")], placements(claim(), volume("v", "n1")), job(5, "n1"))
-        assert isinstance(hold, pod_actions.Hold)
+        assert isinstance(hold, group_actions.Hold)
 
     def test_a_free_volume_gets_the_claim_then_the_pod_waits_then_it_is_bound(self):
         found = Storage([*CLASSES, claim(), volume("v", "n1"), volume("w", "n1", size="6Gi")])
         place = decisions.placements(NODES, storage=found)
-        args, states = ([pod("data", job=5)], place, job(5, "n1")), PodStates()
+        args, states = ([pod("data", job=5)], place, job(5, "n1")), GroupStates()
         (act,) = look(*args, states=states)
         (write,) = act.writes
         assert isinstance(write, ClaimVolume)
@@ -300,7 +301,7 @@ class TestDecisions:
         assert "data is bound to a volume on node n1" in told.message
         found.changed("update", None, claim(volume="w"))
         (bind,) = look(*args, states=states)
-        assert isinstance(bind, pod_actions.Bind)
+        assert isinstance(bind, group_actions.Bind)
 
     def test_a_provisioner_gets_the_node_once(self):
         found = Storage([*CLASSES, claim(storage_class="made")])
@@ -315,10 +316,10 @@ class TestDecisions:
 
     def test_the_wait_for_a_volume_is_limited(self):
         chosen = claim(storage_class="made", annotations={pod_volumes.SELECTED_NODE: "n2"})
-        args, states = ([pod("data", job=5)], placements(chosen), job(5, "n2")), PodStates()
+        args, states = ([pod("data", job=5)], placements(chosen), job(5, "n2")), GroupStates()
         look(*args, states=states)
         (back,) = look(*args, states=states, now=1000 + Config().busy_node_timeout)
-        assert isinstance(back, pod_actions.CancelAndResubmit)
+        assert isinstance(back, group_actions.CancelAndResubmit)
         assert "after 120 s" in back.why
 
     def test_a_claim_for_one_pod_is_given_to_one_pod(self):
@@ -326,7 +327,7 @@ class TestDecisions:
         place = placements(single, volume("v", "n1", modes=[pod_volumes.ONE_POD]))
         both = [pod("data", job=5), pod("data", uid="u2", job=6)]
         first, second = look(both, place, job(5, "n1"), job(6, "n1", "u2"))
-        assert isinstance(first, pod_actions.Bind)
+        assert isinstance(first, group_actions.Bind)
         assert second.reason == "VolumeInUse"
         assert "ns/pod-u1 uses it" in second.message
 
@@ -341,7 +342,7 @@ class TestDecisions:
         assert told.reason == "VolumeInUse"
         there.changed("update", None, prune(raw | {"status": {"phase": "Succeeded"}}))
         (submit,) = look([pod("data")], place, there=there)
-        assert isinstance(submit, pod_actions.Submit)
+        assert isinstance(submit, group_actions.Submit)
 
 
 class TestStorage:

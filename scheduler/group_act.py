@@ -24,15 +24,15 @@ from bridge.telemetry.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, c
 from bridge.workload import groups, links, pods, slurm_spans
 from bridge.workload.annotations import InvalidAnnotationsError
 from bridge.workload.devices.claimed_devices import DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
-from scheduler import allocation_check, gang_states, pod_actions
+from scheduler import allocation_check, group_actions, pod_group
 from scheduler.devices.claim_store import ClaimMissingError
 from scheduler.devices.claims import Claims
 from scheduler.devices.device_names import DeviceNames
 from scheduler.devices.taken_devices import TakenDevices
-from scheduler.gang_states import Gang
+from scheduler.group_states import REFUSED, UNAVAILABLE, GroupState, GroupStates, ReportedCondition, failure_of
 from scheduler.job_requests import JobRequests, LostJobsError, NoNodeError, traced
 from scheduler.nodes.placement import Placements
-from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, ReportedCondition, failure_of
+from scheduler.pod_group import Group
 from scheduler.pod_writer import PodWriter
 from scheduler.rules import is_live
 from scheduler.update_pace import UpdatePace
@@ -51,25 +51,26 @@ because the pods that wait for a full node must not all submit a job each time t
 MOST_LOST = 3
 """If Slurm has lost this many jobs of a pod within 10 minutes, the pod is submitted only after a back-off."""
 
-URGENCY: dict[type[pod_actions.Action], int] = {
-    pod_actions.Bind: 1,
-    pod_actions.BindTogether: 1,
-    pod_actions.BindVolumes: 2,
-    pod_actions.Release: 2,
-    pod_actions.Cancel: 2,
-    pod_actions.CancelAndResubmit: 3,
-    pod_actions.Submit: 4,
-    pod_actions.Hold: 5,
-    pod_actions.Exclude: 6,
-    pod_actions.Shrink: 6,
-    pod_actions.Join: 5,
-    pod_actions.SetApart: 5,
-    pod_actions.SetCondition: 9,
+URGENCY: dict[type[group_actions.Action], int] = {
+    group_actions.Bind: 1,
+    group_actions.BindTogether: 1,
+    group_actions.BindVolumes: 2,
+    group_actions.Release: 2,
+    group_actions.Unhold: 2,
+    group_actions.Cancel: 2,
+    group_actions.CancelAndResubmit: 3,
+    group_actions.Submit: 4,
+    group_actions.Hold: 5,
+    group_actions.Exclude: 6,
+    group_actions.Shrink: 6,
+    group_actions.Join: 5,
+    group_actions.SetApart: 5,
+    group_actions.SetCondition: 9,
 }
 
 
 class SlurmActor:
-    """Carries out the actions of :mod:`scheduler.pod_decide`; called by the workers, once at a time for each pod.
+    """Carries out the actions of :mod:`scheduler.group_decide`; called by the workers, once at a time for each pod.
 
     ``check_leadership`` raises :class:`~bridge.errors.LostLeadershipError` when this process is not the leader. It is
     called right before every write to Slurm; ``kube`` is fenced and calls it itself.
@@ -78,7 +79,7 @@ class SlurmActor:
     def __init__(
         self,
         dependencies: Dependencies,
-        states: PodStates,
+        states: GroupStates,
         storage: Storage,
         device_names: DeviceNames,
         check_leadership: Callable[[], None],
@@ -104,7 +105,7 @@ class SlurmActor:
         self.update_pace = UpdatePace()
         self.placements = Placements([], {}, {})
 
-    def act(self, action: pod_actions.Action) -> None:
+    def act(self, action: group_actions.Action) -> None:
         """Carry out one action and store its result in the state of the pod.
 
         Raises :class:`~bridge.errors.BridgeError` if the workers are to repeat or to report the action.
@@ -112,43 +113,43 @@ class SlurmActor:
         name = label_of(type(action))
         with counted(SCHEDULER_ACTIONS, name) as outcome:
             match action:
-                case pod_actions.Submit():
+                case group_actions.Submit():
                     outcome.result = "ok" if self._submit(action) else "refused"
-                case pod_actions.Hold():
+                case group_actions.Hold():
                     self._hold(action.pod, action.job_id)
-                case pod_actions.Bind():
+                case group_actions.Bind():
                     self._bind(action)
-                case pod_actions.BindTogether():
+                case group_actions.BindTogether():
                     self._bind_together(action)
-                case pod_actions.BindVolumes():
+                case group_actions.BindVolumes():
                     self._volumes.write(action.writes)
-                case pod_actions.Release():
+                case group_actions.Release():
                     self._release(action)
-                case pod_actions.Cancel():
-                    self._cancel(action.pod, action.job_id)
-                    log.warning(
-                        "cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id)
-                    )
-                case pod_actions.CancelAndResubmit():
+                case group_actions.Unhold():
+                    self._unhold(action.pod, None, None)
+                case group_actions.Cancel():
+                    self._cancel(action.group.key, action.job_id)
+                    log.warning("cancelled a second job", extra=kv(pod=pods.key(action.pod), job=action.job_id))
+                case group_actions.CancelAndResubmit():
                     self._cancel_and_resubmit(action)
-                case pod_actions.Exclude():
+                case group_actions.Exclude():
                     self._exclude(action)
-                case pod_actions.Shrink():
+                case group_actions.Shrink():
                     self._shrink(action)
-                case pod_actions.Join():
-                    self._join(action.gang)
-                case pod_actions.SetApart():
+                case group_actions.Join():
+                    self._join(action.group)
+                case group_actions.SetApart():
                     self._set_apart(action)
-                case pod_actions.SetCondition():
+                case group_actions.SetCondition():
                     self._writer.set_condition(action.pod, action.reason, action.message)
 
-    def _submit(self, action: pod_actions.Submit) -> bool:
-        """Submit a job for the pods if they still need one; return false if it is refused."""
+    def _submit(self, action: group_actions.Submit) -> bool:
+        """Submit a job for the group if it still needs one; return false if it is refused."""
         # the action has waited for a worker: meanwhile a pod may be deleted, or bound by another process
-        members = self._still_waiting(action.gang.waiting if action.gang is not None else [action.pod])
+        members = self._still_waiting(action.group.waiting, action.group.key)
         if not members:
             return True
-        pod, key = members[0], links.key(members[0])
+        pod, key = members[0], action.group.key
         snapshot = self._poller.snapshot
         # a snapshot that was requested before a cancellation shows the job as live
         cancelled = self._states.of(key).cancelled | self._slurm.cancellations.since(snapshot.began)
@@ -160,7 +161,7 @@ class SlurmActor:
             self._record_refusal(pod, LostJobsError(f"Slurm lost {lost_count} jobs of this pod, or their comments"))
             return False
         try:
-            request = self._build(members, action.gang)
+            request = self._build(members, action.group)
             if tracing.tracer is not None:
                 request = traced(request, slurm_spans.traceparent(members))
             began = self._clock.time()
@@ -190,23 +191,19 @@ class SlurmActor:
         log.info("job submitted", extra=kv(pod=pods.key(pod), job=submitted.job_id))
         # a poll that began before the submission is published later, and its list lacks the job
         self._poller.expect(submitted.job_id, request.link)
-        # a pod that bypassed admission, or may run on a pool, has no finalizer yet; the next decision holds the members
-        # of a gang (gang_actions.hold)
-        if action.gang is None and not pods.is_held(pod):
-            self._hold(pod, submitted.job_id)
         if submitted.warning:
             self._events.event(pod, "SlurmWarning", f"Slurm job {submitted.job_id}: {submitted.warning}", warning=True)
         return True
 
-    def _build(self, members: list[pod_actions.Pod], gang: Gang | None) -> JobRequest:
+    def _build(self, members: list[group_actions.Pod], group: Group) -> JobRequest:
         try:
-            return self._requests.of(members, gang, self.placements)
+            return self._requests.of(members, group, self.placements)
         except errors.BridgeError:
             raise
         except Exception as error:
             raise isolation.report("scheduler", pods.key(members[0]), error) from error
 
-    def _send(self, pod: pod_actions.Pod, request: JobRequest) -> SubmissionResult:
+    def _send(self, pod: group_actions.Pod, request: JobRequest) -> SubmissionResult:
         try:
             with fence(self._check_leadership):
                 return self._slurm.submit(request)
@@ -215,7 +212,7 @@ class SlurmActor:
         except Exception as error:  # Slurm may have the job
             raise errors.SlurmUnknownOutcomeError(str(isolation.report("scheduler", pods.key(pod), error))) from error
 
-    def _trace_submission(self, key: str, members: list[pod_actions.Pod], job_id: int, began: float) -> None:
+    def _trace_submission(self, key: str, members: list[group_actions.Pod], job_id: int, began: float) -> None:
         now = self._clock.time()
         self._states.update(key, lambda state: replace(state, submitted_at=now))
         slurm_spans.submitted(members, job_id, began, now)
@@ -225,16 +222,18 @@ class SlurmActor:
         observed = None if job_id is None else self._poller.snapshot.jobs.get(job_id)
         return observed.job.submit_time if observed and observed.job.submit_time else self._states.of(key).submitted_at
 
-    def _still_waiting(self, members: list[pod_actions.Pod]) -> list[pod_actions.Pod]:
-        """Return the members as the cache has them now; empty if any of them no longer waits."""
+    def _still_waiting(self, members: list[group_actions.Pod], key: str) -> list[group_actions.Pod]:
+        """Return the members as the cache has them now; empty if any of them no longer waits in the group ``key``."""
         current_pods = [self._cache.by_uid(pods.uid(pod)) for pod in members]
         waiting = [
-            pod for pod in current_pods if pod is not None and not pods.is_deleted(pod) and not pods.is_bound(pod)
+            pod
+            for pod in current_pods
+            if pod is not None and not pods.is_deleted(pod) and not pods.is_bound(pod) and links.key(pod) == key
         ]
         # the job is sized for all of them: the next decision chooses members again
         return [*waiting] if len(waiting) == len(members) else []
 
-    def _record_refusal(self, pod: pod_actions.Pod, error: errors.BridgeError) -> None:
+    def _record_refusal(self, pod: group_actions.Pod, error: errors.BridgeError) -> None:
         uid, key = pods.uid(pod), links.key(pod)
         failure = failure_of(self._states.of(key).phase)
         is_repeated = failure is not None and (failure.reason, failure.message) == (error.reason, str(error))
@@ -254,7 +253,7 @@ class SlurmActor:
         now = self._clock.monotonic()
         self._states.update(uid, lambda state: state.failed(now, backoff, reason, message))
 
-    def _hold(self, pod: pod_actions.Pod, job_id: int) -> None:
+    def _hold(self, pod: group_actions.Pod, job_id: int) -> None:
         try:
             self._writer.patch(pod, pods.hold_patch(pod, job_id, self._config.scheduler_name))
         except errors.KubeNotFoundError:
@@ -265,12 +264,12 @@ class SlurmActor:
                 raise
             self._cancel_alone(pod, job_id)
 
-    def _cancel_alone(self, pod: pod_actions.Pod, job_id: int) -> None:
-        """Cancel the job of a pod that is gone, unless other members of a gang may need it."""
+    def _cancel_alone(self, pod: group_actions.Pod, job_id: int) -> None:
+        """Cancel the job of a pod that is gone, unless other members of its group may need it."""
         if links.membership(pod) is None:
-            self._cancel(pod, job_id)
+            self._cancel(pods.uid(pod), job_id)
 
-    def _read_pod(self, pod: pod_actions.Pod) -> dict[str, Any] | None:
+    def _read_pod(self, pod: group_actions.Pod) -> dict[str, Any] | None:
         """Read the pod from the API server; ``None`` if it is gone, or if another pod has its name."""
         try:
             current = self._kube.get(PODS.path_of(pod))
@@ -278,7 +277,7 @@ class SlurmActor:
             return None
         return current if pods.uid(current) == pods.uid(pod) else None
 
-    def _bind(self, action: pod_actions.Bind) -> None:
+    def _bind(self, action: group_actions.Bind) -> None:
         pod = self._cache.by_uid(pods.uid(action.pod))
         if pod is None or pods.is_deleted(pod) or pods.is_bound(pod) or _has_changed(pod, action):
             return
@@ -289,7 +288,7 @@ class SlurmActor:
         if self._allocate_claims([replace(action, pod=pod)]):
             self._bind_now(pod, action)
 
-    def _bind_now(self, pod: pod_actions.Pod, action: pod_actions.Bind) -> None:
+    def _bind_now(self, pod: group_actions.Pod, action: group_actions.Bind) -> None:
         pod = self._cache.by_uid(pods.uid(pod)) or pod  # a hold or the claims may have changed it
         if _has_changed(pod, action):
             return
@@ -311,7 +310,7 @@ class SlurmActor:
         # API servers before 1.33 drop the labels of a Binding, so the annotations have the job id too
         self._writer.bind(pod, action.node, annotations, text, {names.JOB_ID_LABEL: job_id})
         if links.membership(pod) is not None:
-            self._states.update(links.key(pod), PodState.bound)
+            self._states.update(links.key(pod), GroupState.bound)
         if tracing.tracer is not None:
             submitted_at, now = self._submitted_at(links.key(pod), action.job_id), self._clock.time()
             slurm_spans.bound(pod, action.job_id, action.node, submitted_at, action.started, now)
@@ -331,73 +330,76 @@ class SlurmActor:
             else {}
         )
 
-    def _bind_together(self, action: pod_actions.BindTogether) -> None:
-        """Bind members of a gang, after the claims of all of them are allocated."""
+    def _bind_together(self, action: group_actions.BindTogether) -> None:
+        """Bind members of a group, after the claims of all of them are allocated."""
         # empty if one of them no longer waits: none is bound then, so that the members start together
-        members = self._still_waiting([bind.pod for bind in action.binds])
+        members = self._still_waiting([bind.pod for bind in action.binds], action.group.key)
         if any(_has_changed(pod, bind) for pod, bind in zip(members, action.binds, strict=False)):
             return
         binds = [replace(bind, pod=pod) for bind, pod in zip(action.binds, members, strict=False)]
-        if binds and self._allocate_claims(binds, action.gang):
+        if binds and self._allocate_claims(binds, action.group):
             for bind in binds:
                 self._bind_now(bind.pod, bind)
 
-    def _allocate_claims(self, binds: list[pod_actions.Bind], gang: Gang | None = None) -> bool:
+    def _allocate_claims(self, binds: list[group_actions.Bind], together: Group | None = None) -> bool:
         """Allocate the ResourceClaims of pods; return false after their job was cancelled because they cannot be.
 
-        The job is kept for a while if devices are not ready, and if other members of the gang may run: the claim of a
-        successor may not be created yet.
+        ``together``: the group whose members are bound together. The job is kept for a while if devices are not ready,
+        and if other members of the group may run: the claim of a successor may not be created yet.
         """
         pod, job_id = binds[0].pod, binds[0].job_id
         try:
             self._claims.allocate(binds)
         except (WrongDevicesError, UnsupportedClaimError, ClaimMissingError, DevicesNotReadyError) as error:
-            others_may_run = links.membership(pod) is not None and (gang is None or gang.running)
-            if others_may_run or isinstance(error, DevicesNotReadyError):
+            if together is None and links.membership(pod) is None:
+                together = pod_group.of_one(pod)
+            if together is None or together.running or isinstance(error, DevicesNotReadyError):
                 wait = error.reason, str(error)
-                key = gang.key if gang is not None else pods.uid(pod)
+                key = together.key if together is not None else pods.uid(pod)
                 self._states.update(key, lambda state: replace(state, claim_wait=wait))
                 raise
-            self._cancel_and_resubmit(pod_actions.CancelAndResubmit(pod, job_id, str(error), gang))
+            self._cancel_and_resubmit(group_actions.CancelAndResubmit(together, job_id, str(error)))
             return False
         return True
 
-    def _release(self, action: pod_actions.Release) -> None:
+    def _release(self, action: group_actions.Release) -> None:
+        key = action.group.key
         for job_id in action.job_ids:  # before the finalizer is removed: a successor still finds the pod, and cancels
-            self._cancel(action.pod, job_id)
-        key = links.key(action.pod)
-        self._states.update(key, PodState.seen)
+            self._cancel(key, job_id)
+        self._states.update(key, GroupState.seen)
         job = action.job_ids[-1] if action.job_ids else None
         submitted_at = self._submitted_at(key, job) if tracing.tracer is not None else None
-        for pod in action.members or (action.pod,):
+        for pod in action.group.open:
             if pods.is_held(pod):
-                self._writer.patch(pod, pods.unhold_patch(pod))
-                if tracing.tracer is not None:
-                    slurm_spans.withdrawn(pod, job, submitted_at, self._clock.time())
-        log.info("waiting pod released", extra=kv(pod=pods.key(action.pod), jobs=action.job_ids))
+                self._unhold(pod, job, submitted_at)
 
-    def _cancel(self, pod: pod_actions.Pod, job_id: int) -> None:
-        key = links.key(pod)
+    def _unhold(self, pod: group_actions.Pod, job_id: int | None, submitted_at: float | None) -> None:
+        self._writer.patch(pod, pods.unhold_patch(pod))
+        if tracing.tracer is not None:
+            slurm_spans.withdrawn(pod, job_id, submitted_at, self._clock.time())
+        log.info("waiting pod released", extra=kv(pod=pods.key(pod), job=job_id))
+
+    def _cancel(self, key: str, job_id: int) -> None:
+        """Cancel a job of the group with this key."""
         cancel_if_ours(self._slurm, job_id, self._dependencies.cluster, [key], self._check_leadership)
         self._states.update(key, lambda state: replace(state, cancelled=state.cancelled | {job_id}))
         self._poller.wake()
 
-    def _cancel_and_resubmit(self, action: pod_actions.CancelAndResubmit) -> None:
+    def _cancel_and_resubmit(self, action: group_actions.CancelAndResubmit) -> None:
         # before the cancellation: the workload controller terminates a pod that has the id of a cancelled job
-        for pod in action.gang.waiting if action.gang is not None else [action.pod]:
+        for pod in action.group.waiting:
             if pods.job_id(pod) is not None:
                 self._writer.patch(pod, pods.forget_job_patch(pod))
         # a kill here leaves a live job: the next decision finds it by its comment, and refuses it again
-        self._cancel(action.pod, action.job_id)
+        key = action.group.key
+        self._cancel(key, action.job_id)
         now, backoff = self._clock.monotonic(), NODE_REFUSED if action.soon else REFUSED
-        self._states.update(
-            links.key(action.pod), lambda state: state.unusable(now, backoff, action.reason, action.why)
-        )
+        self._states.update(key, lambda state: state.unusable(now, backoff, action.reason, action.why))
         self._events.event(
             action.pod, action.reason, f"Slurm job {action.job_id} was cancelled: {action.why}", warning=True
         )
 
-    def _set_apart(self, action: pod_actions.SetApart) -> None:
+    def _set_apart(self, action: group_actions.SetApart) -> None:
         pod = self._cache.by_uid(pods.uid(action.pod))
         member = links.membership(pod) if pod is not None else None
         if pod is None or member is None or pods.is_deleted(pod) or not pods.is_open(pod):
@@ -406,20 +408,23 @@ class SlurmActor:
         self._events.event(pod, "OwnJob", f"the pod gets a Slurm job of its own: {action.why}", action="Scheduling")
         log.info("member set apart", extra=kv(pod=pods.key(pod), group=member.key.key, why=action.why))
 
-    def _join(self, gang: Gang) -> None:
-        for open_pod in gang.open:
+    def _join(self, group: Group) -> None:
+        ref, replacement = group.ref, group.replacement
+        if ref is None or replacement is None:
+            return
+        for open_pod in group.open:
             pod = self._cache.by_uid(pods.uid(open_pod))
-            member = links.membership(pod) if pod is not None and gang_states.may_join(pod, gang.ref) else None
-            if pod is None or member is None or gang.replacement is None:
+            member = links.membership(pod) if pod is not None and pod_group.may_join(pod, ref) else None
+            if pod is None or member is None:
                 continue
-            joined = gang_states.joined(member, gang.replacement)
+            joined = pod_group.joined(member, replacement)
             self._writer.patch(pod, pods.group_patch(pod, groups.encode(joined)))
-            text = f"{gang.ref.kind} {gang.ref.name} was created again: the pod belongs to the new object from now on"
+            text = f"{ref.kind} {ref.name} was created again: the pod belongs to the new object from now on"
             self._events.event(pod, "GroupReplaced", text, action="Scheduling")
-            log.info("member joined", extra=kv(pod=pods.key(pod), group=joined.key.key, before=gang.key))
+            log.info("member joined", extra=kv(pod=pods.key(pod), group=joined.key.key, before=group.key))
 
-    def _shrink(self, action: pod_actions.Shrink) -> None:
-        key = links.key(action.pod)
+    def _shrink(self, action: group_actions.Shrink) -> None:
+        key = action.group.key
         try:
             released = shrink_if_ours(
                 self._slurm,
@@ -435,7 +440,7 @@ class SlurmActor:
             log.info("job not shrunk", extra=kv(group=key, job=action.job_id, nodes=action.nodes, error=error))
         if released:
             text = f"Slurm job {action.job_id} has released {', '.join(released)}: {action.why}"
-            self._events.event(action.pod, "NodeReleased", text, action="Scheduling")
+            self._events.event(next(iter(action.group.running), action.pod), "NodeReleased", text, action="Scheduling")
             log.info("job shrunk", extra=kv(group=key, job=action.job_id, released=released))
         # Slurm does not change the state of a job that loses a node, so no poll would read its nodes
         self._poller.read(action.job_id)
@@ -443,8 +448,8 @@ class SlurmActor:
             retry_at = self._clock.monotonic() + REFUSED.limit  # a batch job keeps the node of its script, for example
             self._states.update(key, lambda state: replace(state, shrink_retry_at=retry_at))
 
-    def _exclude(self, action: pod_actions.Exclude) -> None:
-        key = links.key(action.pod)
+    def _exclude(self, action: group_actions.Exclude) -> None:
+        key = action.group.key
         try:
             with self.update_pace.measured(self._clock):
                 is_ours = exclude_if_ours(
@@ -463,9 +468,7 @@ class SlurmActor:
             if error.code == UNKNOWN_NODE and deleted:
                 # slurmctld (24.11, 26.05) looks up the old names in each update of the job, also in one of its comment
                 text = f"it excludes {', '.join(sorted(deleted)[:3])}, which Slurm no longer has: it cannot be updated"
-                self._cancel_and_resubmit(
-                    pod_actions.CancelAndResubmit(action.pod, action.job_id, text, action.gang, soon=True)
-                )
+                self._cancel_and_resubmit(group_actions.CancelAndResubmit(action.group, action.job_id, text, soon=True))
                 return
             # the job has started meanwhile, or all nodes are excluded now: the node is checked again before the bind
             retry_at = self._clock.monotonic() + UNAVAILABLE.limit
@@ -475,6 +478,6 @@ class SlurmActor:
         self._states.update(key, lambda state: state.excluding(action.part, action.nodes))
 
 
-def _has_changed(pod: pod_actions.Pod, action: pod_actions.Bind) -> bool:
+def _has_changed(pod: group_actions.Pod, action: group_actions.Bind) -> bool:
     """Return whether the pod requests something else than when its bind was decided."""
     return pod is not action.pod and links.shape(pod) != links.shape(action.pod)

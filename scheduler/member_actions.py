@@ -1,4 +1,4 @@
-"""What the decisions for a gang have in common: actions for all of its members, and their texts. Pure."""
+"""Actions for all members of a group at once, and their texts. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from bridge.slurm.models import Job
 from bridge.workload import pods
 from scheduler import rules
-from scheduler.gang_states import Gang
-from scheduler.pod_actions import Action, CancelAndResubmit, Hold, Pod
-from scheduler.pod_states import NEW, PodState
+from scheduler.group_actions import Action, CancelAndResubmit, Hold, Pod
+from scheduler.group_states import NEW, GroupState
+from scheduler.pod_group import Group
 from scheduler.rules import SchedulerView
 
 INCOMPLETE = "GangIncomplete"
@@ -17,18 +17,18 @@ INCOMPLETE = "GangIncomplete"
 OTHERS = "Slurm job {} was submitted for pods that request something else than the pods that exist now"
 """All members of a heterogeneous job are present, but a component has none or too few of them."""
 
-Steps = tuple[list[Action], PodState]
-"""The actions for the members, and the next state of the gang."""
+Steps = tuple[list[Action], GroupState]
+"""The actions for the members, and the next state of the group."""
 
 
-def hold(gang: Gang, job_id: int) -> list[Action]:
+def hold(group: Group, job_id: int) -> list[Action]:
     """Return the actions for the members that a binding alone does not hold."""
-    return [Hold(pod, job_id) for pod in gang.waiting if pods.lacks_hold(pod, job_id)]
+    return [Hold(pod, job_id) for pod in group.waiting if pods.lacks_hold(pod, job_id)]
 
 
-def label(gang: Gang, job_id: int) -> list[Action]:
+def label(group: Group, job_id: int) -> list[Action]:
     """Return the actions that set the job on the members that wait for longer, or whose job was cancelled."""
-    return [Hold(pod, job_id) for pod in gang.waiting if pods.job_id(pod) != job_id]
+    return [Hold(pod, job_id) for pod in group.waiting if pods.job_id(pod) != job_id]
 
 
 def set_conditions(view: SchedulerView, members: Iterable[Pod], reason: str, message: str) -> list[Action]:
@@ -39,17 +39,18 @@ def set_conditions(view: SchedulerView, members: Iterable[Pod], reason: str, mes
     return [action for action in conditions if action is not None]
 
 
-def count_text(gang: Gang, count: int, needed: int = 0) -> str:
+def count_text(group: Group, count: int, needed: int = 0) -> str:
     """Return the text about the members that are present and those that are needed, by default the minimum."""
-    return f"{count} of {needed or gang.minimum} pods of {gang.ref.kind} {gang.ref.name} are present"
+    owner = f" of {group.ref.kind} {group.ref.name}" if group.ref is not None else ""
+    return f"{count} of {needed or group.minimum} pods{owner} are present"
 
 
 def keep_job(
-    view: SchedulerView, gang: Gang, state: PodState, job: Job, actions: list[Action], text: str, until: float = 0
+    view: SchedulerView, group: Group, state: GroupState, job: Job, actions: list[Action], text: str, until: float = 0
 ) -> Steps:
     """Return the ``actions`` of a wait; after a limited time, cancel the allocated job instead."""
     is_overdue, state = rules.busy(view, state, until)
     if is_overdue:
         text = f"after {view.config.busy_node_timeout:.0f} s: {text}"
-        return [CancelAndResubmit(gang.waiting[0], job.job_id, text, gang)], state
+        return [CancelAndResubmit(group, job.job_id, text)], state
     return actions, state

@@ -1,4 +1,4 @@
-"""The members of each gang in the cache of pods."""
+"""The members of each group of more than one pod in the cache of pods."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bridge.core import isolation
 from bridge.kube.cache import Cache
 from bridge.workload import links, pods
 from bridge.workload.groups import Membership
-from scheduler.gang_states import Gang, Pod, make
+from scheduler.pod_group import Group, Pod, make
 
 T = TypeVar("T")
 
 
-class GangIndex:
-    """The members of each gang in the cache. Thread-safe. :meth:`changed` is a subscriber of the cache."""
+class GroupIndex:
+    """The members of each group in the cache. Thread-safe. :meth:`changed` is a subscriber of the cache."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -27,7 +27,7 @@ class GangIndex:
         self._members: dict[str, dict[str, tuple[Membership, float]]] = {}
         self._alone: dict[str, dict[str, None]] = {}
         self.uids: dict[str, str] = {}
-        """The key of the gang of each member, by UID."""
+        """The key of the group of each member, by UID."""
 
     def changed(self, kind: str, old: Pod | None, new: Pod | None) -> None:
         """Apply a change of the cache: ``kind`` is add, update or delete.
@@ -43,11 +43,11 @@ class GangIndex:
             return
         uid = pods.uid(pod)
         with self._lock:
-            for group in (before, member):
-                if group is not None:
+            for former in (before, member):
+                if former is not None:
                     self.uids.pop(uid, None)
-                    _discard(self._members, group.key.key, uid)
-                    _discard(self._alone, group.key.key, uid)
+                    _discard(self._members, former.key.key, uid)
+                    _discard(self._alone, former.key.key, uid)
             if member is None or kind == "delete":
                 return
             if member.alone:
@@ -56,9 +56,9 @@ class GangIndex:
                 self.uids[uid] = member.key.key
                 self._members.setdefault(member.key.key, {})[uid] = member, self._clock.monotonic()
 
-    def gangs(self, cache: Cache, keys: Iterable[str]) -> list[Gang]:
-        """Return the gangs with these keys as the cache has them now."""
-        gangs = []
+    def groups(self, cache: Cache, keys: Iterable[str]) -> list[Group]:
+        """Return the groups with these keys as the cache has them now."""
+        groups = []
         with self._lock:
             chosen = [
                 (list(self._members[key].items()), [*self._alone.get(key, ())]) for key in keys if key in self._members
@@ -70,13 +70,13 @@ class GangIndex:
                 since = (arrivals[pods.uid(pod)] for pod, _ in present if not pods.is_finished(pod))
                 alone = [pod for uid in alone_uids if (pod := cache.by_uid(uid)) is not None]
                 try:
-                    gangs.append(make(present, min(since, default=-math.inf), alone))
+                    groups.append(make(present, min(since, default=-math.inf), alone))
                 except Exception as error:
                     isolation.report("scheduler", present[0][1].key.key, error)
-        return gangs
+        return groups
 
     def keys(self) -> set[str]:
-        """Return the keys of all gangs that have a pod."""
+        """Return the keys of all groups that have a pod."""
         with self._lock:
             return set(self._members)
 

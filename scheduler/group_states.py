@@ -4,7 +4,7 @@
 The state is kept in memory only. After a restart, the scheduler finds the jobs of pods by UID.
 
 Writers: the state of a pod has one writer at a time. While the workers have a call for the pod, queued or running, only
-this call writes (:meth:`PodStates.update`). At all other times only the loop writes (:meth:`PodStates.merge`): it
+this call writes (:meth:`GroupStates.update`). At all other times only the loop writes (:meth:`GroupStates.merge`): it
 decides for a pod only after it has seen that the workers have no call for it, and it alone submits calls.
 """
 
@@ -140,7 +140,7 @@ class ReportedCondition:
 
 
 @dataclass(frozen=True, slots=True)
-class PodState:
+class GroupState:
     """What the scheduler keeps of one pod.
 
     ``waiting_since`` is the time of the last submission, or of the first decision that saw a pending job.
@@ -153,7 +153,7 @@ class PodState:
     ``differ_since`` is the monotonic time since which members without slots differ. ``unused_jobs`` is the number of
     jobs since the last binding that have ended, or that podbridge has cancelled because they could not be used.
     ``claim_wait`` is why the last bind to the job could not allocate the resource claims: reason and message.
-    ``started_job`` is the job to which this process has seen the minimum of the members of a gang bound, 0 without one.
+    ``started_job`` is the job to which this process has seen the minimum of the members bound, 0 without one.
     ``submitted_at`` is the time of the last submission by this process in seconds since 1970; only set if traces are
     sent.
     """
@@ -187,10 +187,10 @@ class PodState:
             return False
         return written.reason != reason or now - written.at >= MIN_INTERVAL
 
-    def submitted(self, job_id: int, now: float, *excluded: tuple[str, ...]) -> PodState:
+    def submitted(self, job_id: int, now: float, *excluded: tuple[str, ...]) -> GroupState:
         """Return the state after slurmctld has returned the id of a new job; ``excluded`` are those of each part."""
         # slurmctld may use the id of an earlier job of the pod again
-        return PodState(
+        return GroupState(
             phase=Submitted(job_id, now),
             waiting_since=now,
             condition=self.condition,
@@ -204,23 +204,23 @@ class PodState:
         """Return the excluded nodes of a component, of an ordinary job those of number 0."""
         return self.more_excluded.get(part) if part else self.excluded
 
-    def excluding(self, part: int, nodes: tuple[str, ...]) -> PodState:
+    def excluding(self, part: int, nodes: tuple[str, ...]) -> GroupState:
         """Return the state after the excluded nodes of a component were sent or read."""
         if part:
             return replace(self, more_excluded={**self.more_excluded, part: nodes})
         return replace(self, excluded=nodes)
 
-    def failed(self, now: float, backoff: Backoff, reason: str, message: str) -> PodState:
+    def failed(self, now: float, backoff: Backoff, reason: str, message: str) -> GroupState:
         """Return the state after a failed submission."""
         return replace(self, phase=BackingOff(self._failure(now, backoff, reason, message)))
 
-    def unusable(self, now: float, backoff: Backoff, reason: str, message: str) -> PodState:
+    def unusable(self, now: float, backoff: Backoff, reason: str, message: str) -> GroupState:
         """Return the state after a job was cancelled because it could not be used."""
         count = self.unused_jobs + 1
         failure = Failure(count, now + backoff.delay(count), reason, message)
         return replace(self, phase=BackingOff(failure), unused_jobs=count)
 
-    def ended(self, now: float, reason: str, message: str) -> PodState:
+    def ended(self, now: float, reason: str, message: str) -> GroupState:
         """Return the state after a job has ended before the bind. The first such job is replaced at once."""
         count = self.unused_jobs + 1
         state = replace(self.without_job(), unused_jobs=count)
@@ -229,22 +229,22 @@ class PodState:
         delay = REFUSED.delay(count - 1, lambda: 0.0)  # decisions are pure: no jitter
         return replace(state, phase=BackingOff(Failure(count - 1, now + delay, reason, message)))
 
-    def bound(self) -> PodState:
-        """Return the state after a binding: that of the gang if the pod is a member of one."""
+    def bound(self) -> GroupState:
+        """Return the state after a binding: that of the group if the pod is a member of one."""
         return replace(self, phase=NEW.phase, unused_jobs=0, claim_wait=None)
 
-    def without_answer(self, now: float, reason: str, message: str) -> PodState:
+    def without_answer(self, now: float, reason: str, message: str) -> GroupState:
         """Return the state after a submission whose outcome is unknown."""
         return replace(self, phase=OutcomeUnknown(now, self._failure(now, UNAVAILABLE, reason, message)))
 
-    def without_job(self) -> PodState:
+    def without_job(self) -> GroupState:
         """Return the state of a pod whose last job is over; unchanged if no job was known or expected."""
         if isinstance(self.phase, NotSubmitted | BackingOff | OutcomeUnknown):
             return self
         failure = failure_of(self.phase)
         return replace(self, phase=BackingOff(failure) if failure else NEW.phase)
 
-    def seen(self) -> PodState:
+    def seen(self) -> GroupState:
         """Return the state after the submitted job was seen in the snapshot, was lost or was cancelled."""
         return replace(self, phase=NEW.phase) if isinstance(self.phase, Submitted) else self
 
@@ -254,7 +254,7 @@ class PodState:
         return Failure(count, now + backoff.delay(count), reason, message)
 
 
-NEW = PodState()
+NEW = GroupState()
 
 
 def failure_of(phase: Phase) -> Failure | None:
@@ -262,23 +262,23 @@ def failure_of(phase: Phase) -> Failure | None:
     return None if isinstance(phase, NotSubmitted | Submitted | Bound) else phase.failure
 
 
-class PodStates:
+class GroupStates:
     """The states of all waiting pods by UID. The rule of writers is in the docstring of the module."""
 
     def __init__(self) -> None:
-        self.by_uid: dict[str, PodState] = {}
+        self.by_uid: dict[str, GroupState] = {}
         self._lock = threading.Lock()
 
-    def of(self, uid: str) -> PodState:
+    def of(self, uid: str) -> GroupState:
         """Return the state of a pod."""
         return self.by_uid.get(uid, NEW)
 
-    def update(self, uid: str, change: Callable[[PodState], PodState]) -> None:
+    def update(self, uid: str, change: Callable[[GroupState], GroupState]) -> None:
         """Replace the state of one pod. Called by the worker that carries out an action for the pod."""
         with self._lock:
             self.by_uid[uid] = change(self.by_uid.get(uid, NEW))
 
-    def merge(self, states: Mapping[str, PodState]) -> None:
+    def merge(self, states: Mapping[str, GroupState]) -> None:
         """Store the next states of a decision. Called by the loop, before it submits the actions of the decision."""
         with self._lock:
             self.by_uid.update(states)
@@ -312,10 +312,10 @@ class PodStates:
 
     @property
     def allocated(self) -> set[str]:
-        """The UIDs of the pods and the keys of the gangs whose job is allocated."""
+        """The keys of the groups whose job is allocated."""
         return {uid for uid, state in self._items() if isinstance(state.phase, Allocated | NodeStarting | NodeBusy)}
 
-    def _items(self) -> list[tuple[str, PodState]]:
+    def _items(self) -> list[tuple[str, GroupState]]:
         """Return all states. Without the lock, a garbage collection here could let another thread add one."""
         with self._lock:
             return list(self.by_uid.items())

@@ -1,0 +1,167 @@
+"""The actions for groups and their members: what a decision returns and :mod:`scheduler.group_act` carries out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.pod_group import Group
+from scheduler.volumes.volume_nodes import Write
+
+Pod = Mapping[str, Any]
+
+
+class _JobAction:
+    """An action about the job of a group: one at a time for all members."""
+
+    __slots__ = ()
+    group: Group
+
+    @property
+    def pod(self) -> Pod:
+        """The pod that gets the Events about the action."""
+        return self.group.first
+
+
+@dataclass(frozen=True, slots=True)
+class Submit(_JobAction):
+    """Submit a job for the waiting members of the group."""
+
+    group: Group
+
+
+@dataclass(frozen=True, slots=True)
+class BindTogether(_JobAction):
+    """Allocate the resource claims of all these members of the group, then bind the members."""
+
+    group: Group
+    binds: tuple[Bind, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release(_JobAction):
+    """Cancel the jobs of a group whose open members are all deleted, then remove the finalizers of these members."""
+
+    group: Group
+    job_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(_JobAction):
+    """Cancel a second job of a group."""
+
+    group: Group
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAndResubmit(_JobAction):
+    """Remove the id of a job that cannot be used from the waiting members of the group, then cancel the job.
+
+    A new job is submitted later; after a short time if ``soon``, because the next job excludes the refused node.
+    """
+
+    group: Group
+    job_id: int
+    why: str
+    soon: bool = False
+    reason: str = "NodeRefused"
+
+
+@dataclass(frozen=True, slots=True)
+class Exclude(_JobAction):
+    """Set the excluded nodes of a pending job, or of the component with this number and its own id.
+
+    ``before`` are the nodes that the job excludes now. If slurmctld refuses the update because it no longer has one of
+    them, the job of the group is cancelled, and a new one is submitted.
+    """
+
+    group: Group
+    job_id: int
+    nodes: tuple[str, ...]
+    part: int = 0
+    component: int = 0
+    before: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink(_JobAction):
+    """Let the running job of a group, or its component with this id, release ``nodes`` on which no member runs."""
+
+    group: Group
+    job_id: int
+    nodes: tuple[str, ...]
+    why: str
+    component: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Join(_JobAction):
+    """Let the waiting members of the group join the object that has taken the name of their group."""
+
+    group: Group
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Set the job id, and the finalizer if it is missing, on a pod that is not bound yet."""
+
+    pod: Pod
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unhold:
+    """Remove the finalizer of a deleted member that was never bound. The job stays for the other members."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Bind the pod to the node of its allocated job; the same write sets the job id on the pod.
+
+    ``node`` is the name in Kubernetes, ``slurm_node`` the name in Slurm. ``started`` is the start of the job in seconds
+    since the epoch. ``component`` is the id of the component that has the node; 0: the job is not heterogeneous. Up to
+    ``sharing`` members of the group share the node, this one included. ``later``: other members have started before,
+    and the job may have lost the node since, which its state does not show.
+    """
+
+    pod: Pod
+    job_id: int
+    node: str
+    started: float
+    slurm_node: str
+    component: int = 0
+    sharing: int = 1
+    later: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BindVolumes:
+    """Bind the claims of a pod on the allocated node. The pod itself is bound when its claims are."""
+
+    pod: Pod
+    writes: tuple[Write, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetApart:
+    """Give a member of a group a job of its own, because the job of the group has no place for it."""
+
+    pod: Pod
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetCondition:
+    """Write the reason for the wait into the condition PodScheduled of the pod."""
+
+    pod: Pod
+    reason: str
+    message: str
+
+
+JobAction = Submit | BindTogether | Release | Cancel | CancelAndResubmit | Exclude | Shrink | Join
+Action = JobAction | Hold | Unhold | Bind | BindVolumes | SetApart | SetCondition

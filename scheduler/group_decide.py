@@ -1,0 +1,271 @@
+"""The scheduler's decision: from one view of all waiting groups to actions and the next states of the groups. Pure.
+
+The order of writes ensures that a group never has two jobs, that no pod is bound without an allocation, and that no job
+is left behind:
+
+1. Submit, when the minimum of the members exists. The comment of the job names the pod's UID or the group. After a
+   crash, the next decision finds the job by it; the workload controller finds a job whose pods are gone. A group is not
+   submitted while the outcome of an earlier submission is unknown, or while a former leader may have submitted it
+   (:func:`scheduler.rules.unsettled`).
+2. Bind all members in one decision, or none (:mod:`scheduler.group_binding`). The nodes are those of a job which
+   slurmctld shows as allocated. The UID is the precondition, and the same write sets the job id on the pod. A crash
+   between two bindings leaves some members bound; the next decision binds the others to the places that
+   :func:`scheduler.member_places.assign` returns for them.
+3. Release. The job is cancelled first. The finalizer is removed only after Slurm has accepted the cancellation. If a
+   group has two jobs (slurmctld carried out a request late), the job on a member is kept, else the older one; the other
+   one is cancelled before the bind.
+
+Admission has set the finalizer when a pod was created, so the pod cannot disappear before its job is released. *Hold*
+is one patch that sets the finalizer on a pod from before admission, and the job id on a pod that waits for longer than
+a few seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+
+from bridge.core import isolation
+from bridge.slurm import states
+from bridge.slurm.models import Job, ObservedJob
+from bridge.workload import pods
+from bridge.workload.resources import Resources
+from scheduler import group_apart, group_binding, group_shrink, member_places, pod_group, rules, volume_waits
+from scheduler.group_actions import (
+    Action,
+    BindTogether,
+    Cancel,
+    CancelAndResubmit,
+    Exclude,
+    Join,
+    Pod,
+    Release,
+    SetApart,
+    Submit,
+    Unhold,
+)
+from scheduler.group_states import NEW, GroupState, Pending, Submitted, failure_of
+from scheduler.member_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, set_conditions
+from scheduler.nodes.occupancy import Occupant, PlannedOccupancy
+from scheduler.pod_group import Group
+
+_ENDING = "{} pods of the last Slurm job of this group have not ended yet"
+"""Members of two jobs would run at the same time."""
+_ABOUT_ALL = (CancelAndResubmit, BindTogether, Exclude)
+"""Actions about all members: one that has changed since it got the id of the job must lose the id too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The result of a decision.
+
+    ``states`` are the next states of the groups whose state changes, by key. ``planned`` are the pods that the actions
+    bind: they count on their nodes from now on (:meth:`~scheduler.nodes.occupancy.Occupancy.assume`). ``refused`` are
+    the full nodes of jobs that are cancelled (:meth:`~scheduler.nodes.occupancy.Occupancy.refuse`).
+    """
+
+    actions: list[Action]
+    states: dict[str, GroupState]
+    planned: list[Occupant]
+    refused: list[tuple[str, Resources]] = field(default_factory=list)
+
+
+def decide(view: rules.SchedulerView) -> Decision:
+    """Decide for every group of the view, in the order of their priority."""
+    # an older snapshot may lack a job that the former leader submitted: its group would get a second one
+    if not rules.is_current(view):
+        return Decision([], {}, [])
+    actions: list[Action] = []
+    changed: dict[str, GroupState] = {}
+    occupancy = PlannedOccupancy(view.occupancy)
+    waiting: list[tuple[tuple[int, str, str], Group]] = []
+    for group in view.groups:
+        members = group.open or group.running
+        if not members:
+            continue
+        try:
+            waiting.append((min(map(pods.urgency, members)), group))
+        except Exception as error:
+            actions += _report_failure(view, group, error)
+    for _, group in sorted(waiting, key=itemgetter(0)):
+        before = view.states.get(group.key, NEW)
+        try:
+            group_steps, after = _decide_group(view, group, before, occupancy)
+        except Exception as error:
+            actions += _report_failure(view, group, error)
+            continue
+        actions += group_steps
+        if after is not before:
+            changed[group.key] = after
+    return Decision(rules.paced(view, actions), changed, occupancy.planned, occupancy.refused)
+
+
+def _report_failure(view: rules.SchedulerView, group: Group, error: Exception) -> list[Action]:
+    """Return the conditions of the members of a group for which the decision has failed."""
+    unexpected = isolation.report("scheduler", group.key, error)
+    return set_conditions(view, group.open, unexpected.reason, str(unexpected))
+
+
+def _decide_group(view: rules.SchedulerView, group: Group, state: GroupState, occupancy: PlannedOccupancy) -> Steps:
+    if group.running:
+        group = pod_group.without(group, group_apart.lost(view, group))
+    observed_jobs = rules.jobs_of(view, group.key)
+    live = [observed for observed in observed_jobs if rules.is_live(observed, state.cancelled | view.cancelled)]
+    all_deleted = bool(group.deleted) and not (group.waiting or group.running or group.gated)
+    if isinstance(state.phase, Submitted):
+        is_seen = any(observed.job.job_id == state.phase.job_id for observed in observed_jobs)
+        if not is_seen and rules.is_unread(view.snapshot, state.phase):
+            # slurmctld has returned the id, so the job of deleted pods need not run until a poll shows it
+            job_ids = (*(observed.job.job_id for observed in live), state.phase.job_id)
+            return ([Release(group, job_ids)] if all_deleted else hold(group, state.phase.job_id)), state
+        state = state if is_seen else state.seen()
+    if all_deleted:
+        return _decide_deleted(view, group, state.seen(), live)
+    releases: list[Action] = [Unhold(pod) for pod in group.deleted if pods.is_held(pod)]
+    if (shrink := group_shrink.decide(view, group, state, live)) is not None:
+        return [*releases, shrink], state.seen()
+    if not group.waiting:
+        return releases, state.seen()
+    if pod_group.is_replaced(group):
+        return [*releases, Join(group)], state.seen()
+    if live and group.ref is not None and rules.may_predate_cancellation(view, group, state):
+        return releases, state
+    actions, state = (
+        _decide_with_job(view, group, state, live, occupancy)
+        if live
+        else _decide_without_job(view, group, state, observed_jobs, occupancy)
+    )
+    return [*releases, *(replace(one, group=group) if isinstance(one, _ABOUT_ALL) else one for one in actions)], state
+
+
+def _decide_deleted(view: rules.SchedulerView, group: Group, state: GroupState, live: list[ObservedJob]) -> Steps:
+    """Release deleted pods. If a job may still appear, keep their finalizers, but cancel the jobs that are known."""
+    is_unsettled, state = rules.unsettled(view, state, group.pods)
+    if not live and (is_unsettled or not any(map(pods.is_held, group.open))):
+        return [], state
+    return [Release(group, tuple([observed.job.job_id for observed in live]))], state
+
+
+def _decide_with_job(
+    view: rules.SchedulerView, group: Group, state: GroupState, live: list[ObservedJob], occupancy: PlannedOccupancy
+) -> Steps:
+    kept_job, present = member_places.job_of(group, live), len(group.waiting)
+    # before the bind: the other job may start meanwhile, and its nodes would idle
+    for observed in live:
+        if observed is not kept_job:
+            return [Cancel(group, observed.job.job_id)], state.seen()
+    job = kept_job.job
+    is_allocated = states.is_allocated(job.states)
+    ending = [pod for pod in group.running if pods.job_id(pod) not in (None, job.job_id)]
+    if ending:
+        text = _ENDING.format(len(ending))
+        conditions = set_conditions(view, group.waiting, "GangEnding", text)
+        return keep_job(view, group, state, job, conditions, text) if is_allocated else (conditions, state)
+    # the digest of a bare pod costs most of a decision, so it is compared only when the job starts
+    whole, strangers = group, list[Pod]()
+    if is_allocated or group.ref is not None:
+        group, strangers = member_places.matching_members(group, job)
+    state = group_apart.with_start(group, state, job) if is_allocated else state
+    stranger_actions, text = _decide_strangers(view, group, job, strangers) if strangers else ([], "")
+    if not group.waiting:
+        if group.running:
+            return stranger_actions, state
+        return [CancelAndResubmit(whole, job.job_id, text)], state
+    if is_allocated:
+        actions, state = group_binding.decide(view, group, state, job, present, occupancy)
+    else:
+        actions, state = _decide_pending(view, group, state, job, present)
+    return stranger_actions + actions, state
+
+
+def _decide_strangers(
+    view: rules.SchedulerView, group: Group, job: Job, strangers: list[Pod]
+) -> tuple[list[Action], str]:
+    """Return the actions for the pods that are of another shape than the members of the job, and why they wait."""
+    if group.ref is None:
+        return [], "the resources or settings of the pod have changed since its submission"
+    text = (
+        f"the pod requests other resources or settings than the members for which Slurm job {job.job_id} was submitted"
+    )
+    # The first bind follows the decision to bind the minimum. Its time tells less: the pod may be of the same second.
+    if strangers and group_apart.others_run(group, job):
+        return [SetApart(pod, text) for pod in strangers], text
+    return set_conditions(view, strangers, "GangDiffers", text), text
+
+
+def _decide_without_job(
+    view: rules.SchedulerView,
+    group: Group,
+    state: GroupState,
+    observed_jobs: list[ObservedJob],
+    occupancy: PlannedOccupancy,
+) -> Steps:
+    if rules.is_doubtful(state, observed_jobs):
+        return [], state
+    for pod in group.waiting if observed_jobs and not group.running else ():
+        last = rules.last_job(pod, state, observed_jobs)
+        if last is not None and not last.is_confirmed:
+            return [], state
+        if last is not None and rules.is_cancelled(pod, state, last):
+            # the workload controller terminates these pods, but not those that are created in their place
+            members, _ = member_places.matching_members(group, last.job)
+            labels = label(members, last.job.job_id) if isinstance(state.phase, Submitted | Pending) else []
+            # else each new member would get the id too, as long as Slurm lists the cancelled job
+            return labels, state.without_job()
+    if group.running:
+        text = _ENDING.format(len(group.running))
+        return set_conditions(view, group.waiting, "GangEnding", text), state.without_job()
+    state = rules.without_job(view, state, observed_jobs)
+    present = len(group.waiting)
+    if present < group.minimum and (present := present + group.succeeded()) < group.minimum:
+        return set_conditions(view, group.waiting, INCOMPLETE, count_text(group, present)), state
+    return _decide_submission(view, group, state, occupancy)
+
+
+def _decide_submission(
+    view: rules.SchedulerView, group: Group, state: GroupState, occupancy: PlannedOccupancy
+) -> Steps:
+    # the oldest of all pods counts in obstacle(): a former leader may have submitted the job for any of them
+    all_pods = group.pods
+    group, strangers = member_places.choose_members(group)
+    text = "the next Slurm job of the group is for members that request other resources or settings than the pod"
+    differs = set_conditions(view, strangers, "GangDiffers", text)
+    condition, state = rules.obstacle(view, state, all_pods)
+    if condition is not None:
+        return (set_conditions(view, group.waiting, *condition) + differs if condition[0] else []), state
+    # not after the submission: a job that starts would hold its node idle until the claim exists
+    if (wait := volume_waits.before_submission(view, group.waiting, occupancy)) is not None:
+        return set_conditions(view, group.waiting, wait.reason, wait.message) + differs, state
+    must_wait, state = rules.awaits_alike(view, group, state)
+    if must_wait:
+        seconds = f"{rules.ALIKE_AFTER:.0f} s"
+        text = f"the pods request different resources: podbridge waits {seconds} for more pods of the group"
+        return set_conditions(view, group.waiting, INCOMPLETE, text) + differs, state
+    return [Submit(group), *differs], state
+
+
+def _decide_pending(view: rules.SchedulerView, group: Group, state: GroupState, job: Job, present: int) -> Steps:
+    since = state.waiting_since if state.waiting_since is not None else view.now
+    if not isinstance(state.phase, Pending) or state.waiting_since is None:
+        # a requeued job may get other devices, so an earlier failure to allocate them does not count
+        state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since, claim_wait=None)
+    parts = member_places.parts(group, job)
+    if job.link is not None and present >= job.link.size and not all(members for _, members in parts):
+        return [CancelAndResubmit(group, job.job_id, OTHERS.format(job.job_id))], state
+    if holds := hold(group, job.job_id):
+        return holds, state
+    if rules.may_exclude(view, state, job.job_id):
+        for number, (component, members) in enumerate(parts):
+            if not members:
+                continue
+            nodes_to_exclude = view.placements.of_all(members, view.config.partition).excluded
+            updated = rules.with_excluded(view, state, component, nodes_to_exclude, number)
+            if updated is None:
+                before = rules.excluded_now(state, component, number)
+                action = Exclude(group, job.job_id, nodes_to_exclude, number, component.job_id if number else 0, before)
+                return [action], state
+            state = updated
+    text = rules.pending_text(job, view.now - since, view.time)
+    if not text:
+        return [], state
+    return label(group, job.job_id) or set_conditions(view, group.waiting, "SlurmPending", text), state
