@@ -147,5 +147,6 @@ def sending(holder: Holder, until: Callable[[], float]) -> Iterator[None]:
     except Exception as error:
         # a defect may come after the request was sent
         is_unknown = isinstance(error, _UNKNOWN_OUTCOMES) or not isinstance(error, BridgeError)
-        holder.lifecycle = holder.lifecycle.unanswered(until()) if is_unknown else before
+        if holder.lifecycle.state is State.SENT:  # else another answer has shown the job meanwhile
+            holder.lifecycle = holder.lifecycle.unanswered(until()) if is_unknown else before
         raise

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bridge import errors, names
 from bridge.config.nunet import NunetGroupSection, NunetSection
+from bridge.core.job_lifecycle import Event
 from bridge.logs import kv
 from bridge.pools.nunet import capacity, dialect, dms_logs, pod_annotations, pod_request, statuses
 from bridge.pools.nunet.dialect import JobAnswer
 from bridge.pools.nunet.dms_client import DmsClient
 from bridge.pools.nunet.peer import Peer, Service
 from bridge.pools.nunet.placement import Placed, Placement
-from bridge.pools.nunet.submissions import Submissions, retryable
+from bridge.pools.nunet.submissions import Submission, Submissions, retryable
 from bridge.pools.polled.polled_pool import PolledPool
 from bridge.pools.registry import PoolContext
 from bridge.protocol.model.announcement import Announcement
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Pod = Mapping[str, Any]
 BATCH = "NuNet DMS"
 _HINT = f"when the DMS certainly has no job of the pod, annotate it with {pod_annotations.NO_JOB}=true"
-_SHOWN, _MOST_NAMED = 100, 5
+_MOST_NAMED = 5
 
 
 class NunetPool(PolledPool):
@@ -63,8 +63,6 @@ class NunetPool(PolledPool):
         self._labels = {**section.labels, **group.labels}
         self._submit_timeout, self._interlink = context.config.pools.submit_timeout, context.interlink
         self._states_by_word = {statuses.normal(word): state for word, state in section.statuses.items()}
-        self._jobs_lock = threading.Lock()
-        self._ids: dict[str, str] = {}
         self._placement = Placement(context.clock)
         self._submissions = Submissions()
         self._unknown_words: set[str] = set()
@@ -139,16 +137,18 @@ class NunetPool(PolledPool):
 
     def submit(self, pod: Pod, objects: Objects) -> JobStatus:
         """Submit the job of a prepared pod to the peer that suits it."""
-        with self._submissions.only_caller(uid_of(pod)):
-            return self._submit(uid_of(pod), pod, objects)
+        with self._submissions.only_caller(uid_of(pod)) as submission:
+            return self._submit(submission, pod, objects)
 
-    def _submit(self, uid: str, pod: Pod, objects: Objects) -> JobStatus:
+    def _submit(self, submission: Submission, pod: Pod, objects: Objects) -> JobStatus:
         # the DMS cannot search for a job_id, and a second job would be paid too:
         # after a lost answer, no caller may submit again, unless the user says that there is no job
-        with retryable():
-            may_exist = self._submissions.word(uid) is not None or self._job_id(pod) is not None
-            if may_exist and (known_status := self.status(pod)) is not None:
-                return known_status
+        uid = uid_of(pod)
+        if not submission.lifecycle.may_submit or self._job_id(pod) is not None:
+            with retryable():
+                if (known_status := self.status(pod)) is not None:
+                    return known_status
+            submission.lifecycle = submission.lifecycle.after(Event.DENIED)
         values = self._values(pod)
         body = pod_request.body(pod, objects, self.name, self._section, values)
         with retryable():
@@ -165,15 +165,14 @@ class NunetPool(PolledPool):
             body[self._section.peer_field] = peer.id
         requested_at = self._clock.monotonic()
         try:
-            with self._submissions.sending(uid, pod_annotations.no_job(pod)):
+            with submission.sending(pod_annotations.no_job(pod)):
                 job = self._dms.submit(body, self._submit_timeout)
-                with self._jobs_lock:
-                    self._ids[uid] = job
         except errors.SiteUnknownOutcomeError:
             raise  # the job may hold its resources
         except errors.SiteError:
             self._placement.release(uid)
             raise
+        submission.identify(job, requested_at)
         answer = JobAnswer(job=job, status="queued", message=f"submitted for {peer.short_name}")
         status = statuses.job_status(pod, answer, job, {}, peer=peer.id, now=self._clock.time())
         self.follows.record(status, requested_at)
@@ -242,10 +241,10 @@ class NunetPool(PolledPool):
         self._update_peers(self._section.ping_period / 2)
         if (shown_job := self._shown_job(uid)) is not None:
             return self._status_of_shown(pod, *shown_job)
-        word, earlier_word = pod_annotations.no_job(pod), self._submissions.word(uid)
-        if word and word != earlier_word and intent(pod) != (self.name, word):
+        word, submission = pod_annotations.no_job(pod), self._submissions.get(uid)
+        if word and word != submission.open_word and intent(pod) != (self.name, word):
             return None
-        raise (errors.UntracedJobError if earlier_word is None else errors.UnknownJobError)(
+        raise (errors.UntracedJobError if submission.open_word is None else errors.UnknownJobError)(
             "the pod may have been submitted, and the DMS cannot say whether it has a job of it: no peer shows one",
             hint=_HINT,
         )
@@ -273,10 +272,7 @@ class NunetPool(PolledPool):
     def _claim_job(self, pod: Pod, answer: JobAnswer, job: str, peer: str = "") -> JobStatus:
         uid = uid_of(pod)
         job_ids = {uid_of(other): self._job_id(other) for other in self.follows.pods()}
-        with self._jobs_lock:
-            if any(other_job == job and other != uid for other, other_job in (job_ids | self._ids).items()):
-                raise errors.UnknownJobError(f"a peer or the DMS states the job of another pod: {job[:_SHOWN]!r}")
-            self._ids[uid] = job
+        self._submissions.claim(uid, job, self._clock.monotonic(), job_ids)
         return self._status(pod, answer, job, peer)
 
     def _status(self, pod: Pod, answer: JobAnswer, job: str, peer: str = "") -> JobStatus:
@@ -303,7 +299,7 @@ class NunetPool(PolledPool):
         recorded = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB, "")
         pool, _, recorded_job = recorded.partition("/")
         for job in (
-            self._ids.get(uid),
+            self._submissions.get(uid).job,
             last_status.job_id if last_status is not None else "",
             recorded_job if pool == self.name else "",
         ):
@@ -335,8 +331,6 @@ class NunetPool(PolledPool):
         return shown_job[1].log_url
 
     def _forget(self, job: str) -> None:
-        with self._jobs_lock:
-            self._ids.pop(job, None)
         self._submissions.forget(job)
         self._placement.release(job)
 

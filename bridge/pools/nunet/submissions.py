@@ -1,12 +1,46 @@
-"""The submissions to a DMS that may still become jobs: those in progress, and those without an answer."""
+"""The submissions of pods to a DMS, and the jobs that they became."""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 
-from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError, UnknownJobError
+from bridge.core import job_lifecycle
+from bridge.core.job_lifecycle import NEW, Event, Lifecycle
+from bridge.errors import SiteDownError, SiteError, UnknownJobError
+
+_SHOWN = 100
+
+
+@dataclass(slots=True)
+class Submission:
+    """The submission of one pod.
+
+    ``job``: the DMS's id of its job; empty: not known. ``word``: what the user had stated before the last request.
+    ``has_caller``: a request of a client submits the pod now.
+    """
+
+    lifecycle: Lifecycle = NEW
+    job: str = ""
+    word: str = ""
+    has_caller: bool = False
+
+    @property
+    def open_word(self) -> str | None:
+        """What the user had stated before a request that may still be carried out; ``None``: there is none."""
+        return self.word if self.lifecycle.may_take_effect(math.inf) else None
+
+    def identify(self, job: str, at: float) -> None:
+        """Record the DMS's id of the job, which an answer has shown at ``at`` (monotonic)."""
+        self.job, self.lifecycle = job, self.lifecycle.shown(Event.QUEUED, at)
+
+    def sending(self, word: str) -> AbstractContextManager[None]:
+        """Record a request. Without an answer it may be carried out at any time: the DMS cannot search for a pod."""
+        self.word = word
+        return job_lifecycle.sending(self, lambda: math.inf)
 
 
 class Submissions:
@@ -14,52 +48,43 @@ class Submissions:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._callers: set[str] = set()
-        self._words: dict[str, str] = {}
+        self._by_uid: dict[str, Submission] = {}
 
     @contextmanager
-    def only_caller(self, uid: str) -> Iterator[None]:
+    def only_caller(self, uid: str) -> Iterator[Submission]:
         """Let one caller at once submit a pod; raise UnknownJobError for the others, before they send anything."""
         with self._lock:
-            if uid in self._callers:
+            submission = self._by_uid.setdefault(uid, Submission())
+            if submission.has_caller:
                 raise UnknownJobError("another request submits the pod now")
-            self._callers.add(uid)
+            submission.has_caller = True
         try:
-            yield
+            yield submission
         finally:
-            with self._lock:
-                self._callers.discard(uid)
+            submission.has_caller = False
+            if submission.lifecycle == NEW:
+                self.forget(uid)
 
-    @contextmanager
-    def sending(self, uid: str, word: str) -> Iterator[None]:
-        """Record a submission while it is in progress, and after it unless its outcome is known.
+    def get(self, uid: str) -> Submission:
+        """Return the submission of a pod."""
+        return self._by_uid.get(uid) or Submission()
 
-        ``word``: what the user had stated before it.
+    def claim(self, uid: str, job: str, at: float, others: Mapping[str, str | None]) -> None:
+        """Record the id of a job that a peer or the DMS has shown; ``others``: ids of jobs that are known elsewhere.
+
+        Raises UnknownJobError if it is that of another pod.
         """
         with self._lock:
-            earlier_word = self._words.get(uid)
-            # before the request: another caller must see it while it is in progress
-            self._words[uid] = word
-        try:
-            yield
-        except SiteError as error:
-            if not isinstance(error, SiteUnknownOutcomeError):
-                with self._lock:
-                    self._words.pop(uid, None)
-                    if earlier_word is not None:  # this one was not carried out, but an earlier one may have been
-                        self._words[uid] = earlier_word
-            raise
-        self.forget(uid)
-
-    def word(self, uid: str) -> str | None:
-        """Return what the user had stated before the submission without an answer; ``None``: there is none."""
-        with self._lock:
-            return self._words.get(uid)
+            known_ids = {**others, **{other: submission.job for other, submission in self._by_uid.items()}}
+            if any(known_id == job and other != uid for other, known_id in known_ids.items()):
+                raise UnknownJobError(f"a peer or the DMS states the job of another pod: {job[:_SHOWN]!r}")
+            self._by_uid.setdefault(uid, Submission()).identify(job, at)
 
     def forget(self, uid: str) -> None:
-        """Remove what is recorded of a pod."""
+        """Remove what is recorded of a pod, unless a request submits it now."""
         with self._lock:
-            self._words.pop(uid, None)
+            if not self.get(uid).has_caller:
+                self._by_uid.pop(uid, None)
 
 
 @contextmanager

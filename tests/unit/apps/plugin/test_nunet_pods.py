@@ -101,7 +101,7 @@ def test_deleted_pods_leave_the_view_and_the_capacity_when_their_jobs_have_ended
     dms.end_cancelled()
     pool.poll()
     pods.forget_ended()
-    assert (pool.jobs(), pool.follows.pods(), pool._ids) == ({}, [], {})
+    assert (pool.jobs(), pool.follows.pods(), pool._submissions._by_uid) == ({}, [], {})
     time.sleep(0.1)  # the list of peers is not newer
     assert capacity(pool) == "18"
 
