@@ -56,6 +56,12 @@ class RestSection(PoolKindSection):
         """The address."""
         return [self.url]
 
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files of TLS by key."""
+        files = {"caFile": self.ca_file, "certFile": self.cert_file, "keyFile": self.key_file}
+        return {key: path for key, path in files.items() if path is not None}
+
     @field_validator("url")
     @classmethod
     def _url(cls, value: str) -> str:
@@ -74,11 +80,10 @@ class RestSection(PoolKindSection):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        for key, path in (("caFile", self.ca_file), ("certFile", self.cert_file)):
-            if path is not None and not self.url.startswith("https://"):
-                raise ValueError(f"{key} requires a url that begins with https://")
         if self.key_file is not None and self.cert_file is None:
             raise ValueError("keyFile requires certFile")
+        if self.files and not self.url.startswith("https://"):
+            raise ValueError(f"{next(iter(self.files))} requires a url that begins with https://")
         return self
 
 

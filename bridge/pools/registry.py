@@ -33,11 +33,21 @@ class PoolContext:
 
 
 class PoolSource(ABC):
-    """The pools of one kind; by default, the configuration defines them."""
+    """The pools of one kind; by default, the configuration defines them.
+
+    ``server``: what all their sites connect to; empty: nothing. ``every_pod``: in a plugin, the only pool runs also
+    pods that do not name it.
+    """
+
+    server = ""
+    every_pod = False
 
     @abstractmethod
     def start(self, supervisor: Supervisor) -> None:
         """Start the threads that follow the pools."""
+
+    def stop(self) -> None:  # noqa: B027
+        """End in order, after the last request was answered. By default, all threads end with the process."""
 
     @abstractmethod
     def pools(self) -> Mapping[str, Pool]:
@@ -51,7 +61,7 @@ class PoolSource(ABC):
         """Remove a pool that only announcements define; keep a pool that the configuration defines."""
 
     def problem(self) -> str | None:
-        """Return why the server that all pools share cannot be reached; ``None`` if it can, or there is none."""
+        """Return why :attr:`server` cannot be reached; ``None`` if it can, or there is none."""
         return None
 
     def remembered(self, pool: str) -> int:

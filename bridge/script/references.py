@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,10 +95,22 @@ def at_site(pod: Pod, *, api_server: bool, account_files: bool = False) -> Pod:
         return pod
     if account_files:
         return {**pod, "spec": {**spec, "volumes": [_without_token(volume) for volume in spec["volumes"]]}}
-    fewer = {**spec, "volumes": [volume for volume in spec["volumes"] if volume["name"] not in left_out]}
+    return without_volumes(pod, left_out.__contains__)
+
+
+def without_volumes(pod: Pod, is_left_out: Callable[[str], bool]) -> Pod:
+    """Return the pod without volumes of some names, and without their mounts."""
+
+    def kept(entries: Iterable[Raw] | None) -> list[Raw]:
+        return [entry for entry in entries or () if not is_left_out(str(entry.get("name")))]
+
+    fewer = {**pod["spec"], "volumes": kept(pod["spec"].get("volumes"))}
     for kind in ("initContainers", "containers"):
-        if kind in spec:
-            fewer[kind] = [_without_mounts(container, left_out) for container in spec[kind]]
+        if fewer.get(kind):
+            fewer[kind] = [
+                {**each, "volumeMounts": kept(each["volumeMounts"])} if each.get("volumeMounts") else each
+                for each in fewer[kind]
+            ]
     return {**pod, "spec": fewer}
 
 
@@ -116,13 +128,6 @@ def _without_token(volume: Mapping[str, Any]) -> Mapping[str, Any]:
         elif "serviceAccountToken" not in part:
             parts.append(part)
     return {**volume, "projected": {**volume["projected"], "sources": parts}}
-
-
-def _without_mounts(container: Mapping[str, Any], volumes: set[str]) -> Mapping[str, Any]:
-    mounts = container.get("volumeMounts")
-    if not mounts:
-        return container
-    return {**container, "volumeMounts": [mount for mount in mounts if mount.get("name") not in volumes]}
 
 
 def needed(pod: Pod) -> PodReferences:

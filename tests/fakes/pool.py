@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bridge.apps.plugin.directory import Directory
 from bridge.core.threads import Supervisor
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
 from bridge.pools.registry import PoolSource
@@ -254,6 +255,11 @@ class FakePool:
 
     def down(self) -> None:
         self.problem = SiteDownError("nobody listens")
+
+
+def one_pool(pool: Any) -> Directory:
+    """The directory of a plugin with one pool, which runs every pod."""
+    return Directory(lambda: {pool.name: pool}, every_pod=True)
 
 
 class FakePools(PoolSource):

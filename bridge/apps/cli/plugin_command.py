@@ -15,8 +15,8 @@ from bridge.errors import ConfigError
 from bridge.telemetry import tracing
 
 if TYPE_CHECKING:
-    from bridge.apps.plugin.directory import PoolSource
     from bridge.core.threads import Supervisor
+    from bridge.pools.registry import PoolSource
     from bridge.site.live_slurm_config import Opened
     from bridge.site.service import LiveConfig
 
@@ -130,20 +130,17 @@ def plugin(
     elif site is not None:
         source = _site(site, owner, supervisor, log_level, log_format)
     elif nunet is not None:
-        from bridge.apps.plugin.directory import RemotePools
         from bridge.clock import SYSTEM_CLOCK
         from bridge.config import hub
         from bridge.pools import pool_table
         from bridge.pools.registry import PoolContext
 
         logs.setup(log_level or "info", log_format or "auto")
-        pools = pool_table.make(PoolContext(hub.load(nunet), SYSTEM_CLOCK, interlink=True), ["nunet"])
-        if not pools.pools():
+        source = pool_table.make(PoolContext(hub.load(nunet), SYSTEM_CLOCK, interlink=True), ["nunet"])
+        if not source.pools():
             raise ConfigError("pools.nunet has no entry: --nunet requires one")
-        source = RemotePools(pools)
     else:
         logs.setup(log_level or "info", log_format or "auto")
-        from bridge.apps.plugin.directory import RemotePools
         from bridge.config.pools import NatsSection
         from bridge.pools.submitter.submitter_source import SubmitterSource
         from bridge.protocol.nats.nats_link import Link
@@ -154,7 +151,7 @@ def plugin(
             servers=[*nats], seed_file=seed_file, user=user, password_file=password_file, ca_file=ca_file
         )
         link = Link(section, f"{names.COMPONENT} plugin", f"{inbox_prefix}.{_checked_owner(owner)}")
-        source = RemotePools(SubmitterSource(link, prefix, owner, submit_timeout=SUBMIT_TIMEOUT), "nats")
+        source = SubmitterSource(link, prefix, owner, submit_timeout=SUBMIT_TIMEOUT)
     tracing.setup("podbridge-plugin")
     status = run(source, options, supervisor)
     tracing.stop()

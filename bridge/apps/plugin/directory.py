@@ -6,10 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bridge import names
-from bridge.clock import SYSTEM_CLOCK, Clock
-from bridge.core.threads import Supervisor
 from bridge.errors import SiteDownError
-from bridge.pools import registry
 from bridge.pools.pool_interface import Pool
 from bridge.serving.http_error import AnswerError
 from bridge.workload.pool_selection import tolerated_by_name
@@ -18,10 +15,13 @@ Pod = Mapping[str, Any]
 
 
 class Directory:
-    """The pools behind one virtual node, which ``pools`` returns by name. A pod need not name the only one."""
+    """The pools behind one virtual node, which ``pools`` returns by name. A pod need not name the only one.
 
-    def __init__(self, pools: Callable[[], Mapping[str, Pool]]) -> None:
-        self.pools = pools
+    ``every_pod``: the only pool also runs pods that name others.
+    """
+
+    def __init__(self, pools: Callable[[], Mapping[str, Pool]], *, every_pod: bool = False) -> None:
+        self.pools, self._every_pod = pools, every_pod
 
     def choose(self, pod: Pod) -> Pool:
         """Return the pool that the pod's toleration names.
@@ -30,6 +30,8 @@ class Directory:
         announced itself yet.
         """
         pools = self.pools()
+        if self._every_pod:
+            return next(iter(pools.values()))
         named = tolerated_by_name((pod.get("spec") or {}).get("tolerations") or ())
         if len(named) == 1 and named[0] != names.ANY_POOL:
             if (pool := pools.get(named[0])) is not None:
@@ -45,52 +47,6 @@ class Directory:
             f"spec.tolerations: the pod names {listed} with key {names.POOL_TAINT}; allowed: exactly one toleration "
             f"with operator Equal, whose value is one of: {_list(pools)}",
         )
-
-
-class OnePool(Directory):
-    """A directory of one pool, which runs every pod."""
-
-    def __init__(self, pool: Pool) -> None:
-        super().__init__(lambda: {pool.name: pool})
-        self._pool = pool
-
-    def choose(self, pod: Pod) -> Pool:
-        """Return the pool."""
-        return self._pool
-
-
-class PoolSource:
-    """The origin of the pools."""
-
-    clock: Clock
-    directory: Directory
-
-    def start(self, supervisor: Supervisor) -> None:
-        """Start the threads that follow the pools."""
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        """End in order, after the last request was answered. By default, all threads end with the process."""
-
-    def checks(self) -> Mapping[str, Callable[[], str | None]]:
-        """Return readiness checks by name; none: the process is ready when a pool accepts jobs."""
-        return {}
-
-
-class RemotePools(PoolSource):
-    """The pools of sites elsewhere. ``server``: what their sites connect to; empty: nothing."""
-
-    def __init__(self, pools: registry.PoolSource, server: str = "") -> None:
-        self.clock, self.directory = SYSTEM_CLOCK, Directory(pools.pools)
-        self._pools, self._server = pools, server
-
-    def start(self, supervisor: Supervisor) -> None:
-        """Connect and follow the pools."""
-        self._pools.start(supervisor)
-
-    def checks(self) -> Mapping[str, Callable[[], str | None]]:
-        """Return the readiness checks: the connection, not the sites behind it."""
-        return {self._server: self._pools.problem} if self._server else {}
 
 
 def _list(pools: Mapping[str, Pool]) -> str:

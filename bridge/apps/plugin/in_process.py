@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from bridge.apps.plugin.directory import OnePool, PoolSource
 from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError, SiteError, SiteRefusedError
+from bridge.pools.registry import PoolSource
 from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event
@@ -94,19 +95,28 @@ class InProcessSite(PoolSource):
     service of it and passes it here.
     """
 
+    every_pod = True
+
     def __init__(self, service: Service, owner: str = OWNER) -> None:
         self.service = service
         self.clock = service.clock
         self.pool = SubmitterPool(
             service.config.pool, owner, lambda _folder: InProcessClient(service.handlers, owner), service.clock
         )
-        self.directory = OnePool(self.pool)
         self._publisher = _Publisher(self.pool, owner)
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the submitter and the pool's snapshots."""
         self.service.start(self._publisher)
         supervisor.spawn("pool", lambda: self._run(supervisor))
+
+    def pools(self) -> Mapping[str, SubmitterPool]:
+        """Return the pool by its name."""
+        return {self.pool.name: self.pool}
+
+    def subscribe(self, changed: Callable[[str, str], None]) -> None:
+        """Call ``changed`` after each change of the pool."""
+        self.pool.subscribe(functools.partial(changed, self.pool.name))
 
     def stop(self) -> None:
         """Release the leadership of the submitter."""

@@ -13,15 +13,17 @@ from dataclasses import dataclass, field
 from bridge import __version__
 from bridge.apps.plugin import listen
 from bridge.apps.plugin.bodies import LIMIT
-from bridge.apps.plugin.directory import PoolSource
+from bridge.apps.plugin.directory import Directory
 from bridge.apps.plugin.listen import Address
 from bridge.apps.plugin.missing import MissingJobs
 from bridge.apps.plugin.plugin_app import LOGS_PATH, make_app
 from bridge.apps.plugin.plugin_pods import MOST_CREATIONS, Pods
 from bridge.apps.plugin.plugin_reports import Reports
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core.threads import GC_THRESHOLD, SWITCH_INTERVAL, Supervisor
 from bridge.errors import BridgeError
 from bridge.logs import kv
+from bridge.pools.registry import PoolSource
 from bridge.serving.client_access import Files, ServerAccess
 from bridge.serving.health import Health, metrics_app
 from bridge.serving.https import BODY_LIMIT, WSGI, Server
@@ -58,7 +60,9 @@ class Plugin:
     Raises :class:`~bridge.errors.ConfigError` for options that are not allowed.
     """
 
-    def __init__(self, source: PoolSource, options: Options, supervisor: Supervisor) -> None:
+    def __init__(
+        self, source: PoolSource, options: Options, supervisor: Supervisor, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         files = options.files
         listen.check(
             options.address,
@@ -68,15 +72,15 @@ class Plugin:
         )
         self._access = ServerAccess(files)
         self._source, self._supervisor = source, supervisor
-        self._pods = pods = Pods(source.directory, supervisor.wait)
-        self._missing = MissingJobs(source.directory, source.clock, pods.requested)
-        reports = Reports(source.directory, source.clock, supervisor.wait)
+        directory = Directory(source.pools, every_pod=source.every_pod)
+        self._pods = pods = Pods(directory, supervisor.wait)
+        self._missing = MissingJobs(directory, clock, pods.requested)
+        reports = Reports(directory, clock, supervisor.wait)
         self._health = Health()
         # sites behind a server may connect later, or all be away: clients then get an answer that says so
-        for name, check in (source.checks() or {"pools": reports.ready}).items():
-            self._health.ready(name, check)
+        self._health.ready(source.server or "pools", source.problem if source.server else reports.ready)
         loopback = options.address.unix is None and options.address.is_local
-        app = make_app(pods, reports, self._access, source.clock, loopback=loopback)
+        app = make_app(pods, reports, self._access, clock, loopback=loopback)
         self._streams = Streams(lambda path: path == LOGS_PATH, name="plugin-log")
         self._server = self._serve(options.address, app, "plugin", THREADS, api=True)
         self._others = [

@@ -18,6 +18,7 @@ from bridge.config.interlink import InterlinkSection
 from bridge.errors import ConfigError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.http.requests_adapter import innermost, was_sent
 from bridge.pools.interlink.interlink_exchange import Exchange, ExchangeAdapter, UnixExchangeAdapter
+from bridge.pools.polled.token_file import authorization
 from bridge.telemetry import tracing
 
 MIB = 1 << 20
@@ -138,8 +139,8 @@ class PluginTransport:
         else:
             self._proxies = requests.utils.get_environ_proxies(self._base)
         self._adapter = adapter
-        for key, path in (("caFile", section.ca_file), ("certFile", section.cert_file), ("keyFile", section.key_file)):
-            if path is not None and not path.is_file():
+        for key, path in section.files.items():
+            if not path.is_file():
                 raise ConfigError(f"pools.interlink, pool {section.name}: {key}: no such file: {path}")
         self._verify: bool | str = str(section.ca_file) if section.ca_file is not None else True
         self._cert: tuple[str, str] | str | None = None
@@ -204,21 +205,7 @@ class PluginTransport:
         }
         if traceparent := tracing.current():
             headers["traceparent"] = traceparent
-        if self._section.token_file is not None:
-            headers["Authorization"] = f"Bearer {self._token()}"
-        return headers
-
-    def _token(self) -> str:
-        path = self._section.token_file
-        try:
-            text = path.read_text().strip() if path is not None else ""
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise SiteDownError(f"cannot read tokenFile {path}: {reason}") from error
-        text = text.removeprefix("Bearer ").strip()
-        if not text or any(not 32 < ord(letter) < 127 for letter in text):
-            raise SiteDownError(f"tokenFile {path} is empty or has characters that no token has")
-        return text
+        return headers | authorization(self._section.token_file)
 
     def _no_answer(self, request_name: str, error: Exception, writes: bool) -> SiteError:
         message = f"{request_name}: no answer from {self._section.url}: {innermost(error)}"

@@ -89,7 +89,7 @@ def _gpu(card: Mapping[str, Any]) -> tuple[str, bool]:
     """Return the kind of a GPU, and whether it is free."""
     total = int(_amount(card.get("tot_vram")))
     free = total if card.get("free_vram") is None else int(_amount(card.get("free_vram")))
-    return str(gpus.kind_of(_text(card.get("name")), total)), free >= LEAST_FREE_VRAM * total
+    return gpus.kind_of(_text(card.get("name")), total), free >= LEAST_FREE_VRAM * total
 
 
 def _service(entry: Mapping[str, Any]) -> Service:

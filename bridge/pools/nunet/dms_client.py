@@ -17,6 +17,7 @@ from bridge.http.curl_client import Address, CallError, CurlClient, HttpLimits
 from bridge.pools.nunet import dialect
 from bridge.pools.nunet.dialect import JobAnswer
 from bridge.pools.nunet.peer import Peer
+from bridge.pools.polled.token_file import authorization
 
 CONNECT_TIMEOUT, TIMEOUT = 5.0, 30.0
 """Seconds for a connection, and for the whole answer to any request but a submission: a DMS answers from memory."""
@@ -24,7 +25,6 @@ MOST_BYTES = 32 * 2**20
 """Bytes of one answer, at most."""
 _SHOWN = 300
 _CONNECTIONS = 40
-_TOKEN_BYTES = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +117,11 @@ class DmsClient:
         """Send a request; return the JSON of the answer, or its text. ``timeout``: seconds for the whole answer."""
         section, seconds = self._section, timeout or TIMEOUT
         request_name = f"{method} {section.url}{path}"
-        for file in (section.ca_file, section.cert_file, section.key_file):
-            if file is not None and not file.is_file():
+        for file in section.files.values():
+            if not file.is_file():
                 raise SiteDownError(f"{request_name}: {file} does not exist")
         kind = "" if body is None else "application/json"
-        headers = {"Accept": "application/json", "Content-Type": kind, **self._authorization()}
+        headers = {"Accept": "application/json", "Content-Type": kind, **authorization(section.token_file)}
         data = json.dumps(body).encode() if body is not None else b"" if writes else None
         # a write has a connection of its own: if the DMS closed an idle one, the outcome would be unknown
         client = CurlClient(self._address, pool_size=0) if writes else self._reads
@@ -160,18 +160,6 @@ class DmsClient:
         # not yet submitted, but not the pod's fault either: 3xx, and 404 of a proxy
         refusal = NoSuchPathError if code in (404, 405, 410) else SiteRefusedError
         raise refusal(text, retryable=code < 400 or code == 404)
-
-    def _authorization(self) -> dict[str, str]:
-        """Return the header with the token; its file is read for each request."""
-        path = self._section.token_file
-        if path is None:
-            return {}
-        try:
-            with path.open("rb") as file:
-                token = file.read(_TOKEN_BYTES).decode("ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SiteRefusedError(f"token file {path}: {error}", reason="SiteAuth", retryable=True) from error
-        return {"Authorization": f"Bearer {token}"}
 
 
 def _message(content: object) -> str:

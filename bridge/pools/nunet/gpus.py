@@ -8,7 +8,6 @@ domain in the name of an extended resource, so the resource is ``nunet.io/gpu.<k
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 DOMAIN = "nunet.io"
 _RESOURCE = f"{DOMAIN}/gpu."
@@ -22,24 +21,7 @@ _DROPPED = re.compile(r"geforce|graphics|pcie?|pci-?e|sxm[0-9]*|nvlink|hbm[0-9]*
 _KIND = re.compile(r"([a-z0-9]+)\.([a-z0-9][a-z0-9.]*)\.([0-9]{1,5})gb")
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of GPU. ``model`` is in lower case, its words joined by dots. ``vram``: GiB."""
-
-    brand: str
-    model: str
-    vram: int
-
-    def __str__(self) -> str:
-        return f"{self.brand}.{self.model}.{self.vram}gb"
-
-    @property
-    def resource(self) -> str:
-        """The name of the extended resource."""
-        return f"{_RESOURCE}{self}"
-
-
-def kind_of(name: str, vram: int) -> Kind:
+def kind_of(name: str, vram: int) -> str:
     """Return the kind of a GPU from its driver's name and its total VRAM in MiB.
 
     Without a brand in the name, it is that of the family, or nvidia.
@@ -50,10 +32,10 @@ def kind_of(name: str, vram: int) -> Kind:
     model = ".".join(word for word in words if word not in _BRANDS and not _DROPPED.fullmatch(word))
     size = min(max(1, round(vram / 1024)), 99_999)
     room = _LONGEST - len(f"{brand}..{size}gb")
-    return Kind(brand, model[:room].rstrip(".") or "gpu", size)
+    return f"{brand}.{model[:room].rstrip('.') or 'gpu'}.{size}gb"
 
 
-def kind_in(resource: str) -> Kind | None:
+def kind_in(resource: str) -> str | None:
     """Return the kind of GPU that a resource names; ``None`` if it names none. Raises ``ValueError``."""
     for prefix in (_RESOURCE, _DOTTED):
         if resource.startswith(prefix):
@@ -63,5 +45,5 @@ def kind_in(resource: str) -> Kind | None:
                     f"{resource!r} is not allowed; allowed: {_RESOURCE}<brand>.<model>.<VRAM in GiB>gb, for example "
                     f"{_RESOURCE}nvidia.rtx.3080.10gb"
                 )
-            return Kind(match[1], match[2], int(match[3]))
+            return f"{match[1]}.{match[2]}.{int(match[3])}gb"
     return None

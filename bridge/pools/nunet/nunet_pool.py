@@ -25,7 +25,6 @@ from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.model.requests import LogOptions
 from bridge.script import references
 from bridge.script.references import Objects
-from bridge.telemetry.metrics import POOL_REQUESTS
 from bridge.workload.pods import intent
 from bridge.workload.pods import uid as uid_of
 
@@ -128,7 +127,11 @@ class NunetPool(PolledPool):
     # --- requests -----------------------------------------------------------------------------------------------------
     def prepare(self, pod: Pod) -> Pod:
         """Return the pod without the automatic token; raises ScriptError for one that the DMS cannot run."""
-        site_pod = pod_request.without_automatic(pod) if self._interlink else references.at_site(pod, api_server=False)
+        if self._interlink:  # the volume with the token is one of a Secret there
+            is_automatic = lambda name: name.startswith(names.AUTOMATIC_VOLUME_PREFIX)  # noqa: E731
+            site_pod = references.without_volumes(pod, is_automatic)
+        else:
+            site_pod = references.at_site(pod, api_server=False)
         pod_request.check(site_pod, self._section, self._values(pod))
         return site_pod
 
@@ -213,23 +216,8 @@ class NunetPool(PolledPool):
         self._dms.cancel(status.job_id)
         return self.status(pod)
 
-    def status(self, pod: Pod) -> JobStatus | None:
-        """Request the state of one job; ``None`` if the DMS does not know it."""
-        requested_at = self._clock.monotonic()
-        with POOL_REQUESTS.labels(self.name, "status", "error").count_exceptions(errors.SiteError):
-            status = self._state(self.follows.whole(pod))
-        POOL_REQUESTS.labels(self.name, "status", "ok").inc()
-        self.follows.apply({uid_of(pod): status}, requested_at)
-        return status
-
     def _fetch(self, pods: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
-        status_by_uid: dict[str, JobStatus | None] = {}
-        for pod in pods:
-            try:
-                status_by_uid[uid_of(pod)] = self._state(pod)
-            except errors.UnknownJobError as error:  # no failure of the DMS
-                log.debug("the job of a pod is not known", extra=kv(pool=self.name, error=error))
-        return status_by_uid
+        return {uid_of(pod): self._state(pod) for pod in pods}
 
     def _state(self, pod: Pod) -> JobStatus | None:
         """Request the state of one job. Raises SiteError also if it is not known whether the DMS has the job."""

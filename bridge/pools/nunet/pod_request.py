@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from bridge import names
 from bridge.config.nunet import NunetSection
 from bridge.errors import ScriptError
 from bridge.pools.nunet import gpus, pod_annotations
@@ -76,20 +75,6 @@ def check(pod: Pod, section: NunetSection, values: Mapping[str, Any]) -> None:
         )
 
 
-def without_automatic(pod: Pod) -> Pod:
-    """Return a pod of an interLink client without the token of its service account, which has become a Secret there."""
-    spec = dict(pod["spec"])
-    automatic = names.AUTOMATIC_VOLUME_PREFIX
-    for key in ("initContainers", "containers"):
-        if spec.get(key):
-            spec[key] = [{**each, "volumeMounts": _without(each.get("volumeMounts"), automatic)} for each in spec[key]]
-    return {**pod, "spec": {**spec, "volumes": _without(spec.get("volumes"), automatic)}}
-
-
-def _without(entries: Sequence[Mapping[str, Any]] | None, prefix: str) -> list[Mapping[str, Any]]:
-    return [each for each in entries or () if not str(each.get("name")).startswith(prefix)]
-
-
 def _refuse_unknown(fields: Mapping[str, Any], field_path: str, allowed: set[str]) -> None:
     for name, value in fields.items():
         if name not in allowed and not _is_empty(value):
@@ -115,7 +100,7 @@ def resources(pod: Pod) -> Resources:
         requests = pod_requests(pod["spec"])
         for name, amount in requests.items():
             if (kind := gpus.kind_in(name)) is not None:
-                kinds[str(kind)] = kinds.get(str(kind), 0) + quantity.whole(amount)
+                kinds[kind] = kinds.get(kind, 0) + quantity.whole(amount)
             elif name not in ("cpu", "memory", "ephemeral-storage", MHZ, "nunet.cpu.mhz"):
                 raise ValueError(f"{name!r} is not allowed; allowed: cpu, memory, {MHZ}, nunet.io/gpu.<kind>")
         if len(kinds) > 1:

@@ -10,20 +10,18 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from bridge.clock import Clock
 from bridge.core.backoff import Backoff
 from bridge.core.threads import Supervisor, at_once
-from bridge.errors import SiteDownError, SiteError, SiteNoStateError, SiteUnknownOutcomeError
+from bridge.errors import SiteDownError, SiteError, SiteNoStateError, SiteUnknownOutcomeError, UnknownJobError
 from bridge.logs import kv
 from bridge.pools.polled.followed_jobs import FollowedJobs
-from bridge.pools.pool_interface import Pod
+from bridge.pools.pool_interface import Pod, Pool
 from bridge.pools.registry import PoolSource
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import JobStatus
-from bridge.protocol.model.readiness import Readiness
-from bridge.protocol.model.requests import LogOptions
-from bridge.script.references import Objects
 from bridge.telemetry.metrics import POOL_POLL_SECONDS, POOL_REQUESTS
 from bridge.workload.pods import uid as uid_of
 
@@ -43,7 +41,8 @@ THREADS = 4
 class PolledPool(abc.ABC):
     """The parts of :class:`bridge.pools.pool_interface.Pool` that need no transport. Thread-safe.
 
-    A subclass implements the abstract methods. It applies each other answer about a job to :attr:`follows`.
+    A subclass implements the abstract methods and the rest of the interface. It applies each other answer about a job
+    to :attr:`follows`.
 
     ``poll_period`` and ``ping_period``: seconds between two polls of all jobs, and between two pings. ``batch``: pods
     in one request for states, at most. ``late``: seconds after its time-out for which the site may still carry out a
@@ -69,6 +68,7 @@ class PolledPool(abc.ABC):
         self._clock, self._batch = clock, batch
         self._poll_period, self._ping_period = poll_period, ping_period
         self.follows = FollowedJobs(name, poll_period, self._notify, self._forget, statement)
+        self.job, self.jobs = self.follows.job, self.follows.jobs
         self._announced: tuple[Announcement, float] | None = None
         self._subscribers: list[Changed] = []
         self._problem = ""
@@ -79,7 +79,8 @@ class PolledPool(abc.ABC):
     def _fetch(self, pods: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
         """Request the states of up to ``batch`` jobs by UID; ``None``: the site does not know the job.
 
-        A job without a usable answer is absent from the result. Raises :class:`SiteError`.
+        A job without a usable answer is absent from the result. Raises :class:`SiteError`; UnknownJobError only from
+        a pool whose ``batch`` is 1.
         """
 
     @abc.abstractmethod
@@ -94,26 +95,6 @@ class PolledPool(abc.ABC):
         """Remove what is recorded of a job that is no longer followed."""
 
     # --- the port -----------------------------------------------------------------------------------------------------
-    @abc.abstractmethod
-    def ready(self) -> Readiness:
-        """Return whether the pool accepts submissions. See :class:`bridge.pools.pool_interface.Pool`."""
-
-    @abc.abstractmethod
-    def prepare(self, pod: Pod) -> Pod:
-        """Return the pod as this pool runs it."""
-
-    @abc.abstractmethod
-    def submit(self, pod: Pod, objects: Objects) -> JobStatus:
-        """Submit the job of a prepared pod."""
-
-    @abc.abstractmethod
-    def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
-        """Cancel a job, with ``grace`` seconds to end; return ``None`` if the site does not know it."""
-
-    @abc.abstractmethod
-    def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
-        """Iterate over the pieces of a log."""
-
     def announced(self) -> tuple[Announcement, float] | None:
         """Return the state of the site, and the monotonic time of its last answer; ``None`` before the first ping."""
         return self._announced
@@ -137,14 +118,6 @@ class PolledPool(abc.ABC):
         POOL_REQUESTS.labels(self.name, "status", "ok").inc()
         self.follows.apply(statuses, requested_at)
         return statuses[job]
-
-    def job(self, job: str) -> JobStatus | None:
-        """Return one job of the view."""
-        return self.follows.job(job)
-
-    def jobs(self) -> dict[str, JobStatus]:
-        """Return the last known state of the followed jobs."""
-        return self.follows.jobs()
 
     def complete_at(self) -> float | None:
         """Return the monotonic time at which the last successful request was sent; ``None`` before the first."""
@@ -216,6 +189,9 @@ class PolledPool(abc.ABC):
         try:
             with self._only_site_errors():
                 statuses = self._fetch(pods)
+        except UnknownJobError as error:  # no failure of the site
+            log.debug("it is not known whether a site has a job", extra=kv(pool=self.name, error=error))
+            return None
         except SiteError as error:
             POOL_REQUESTS.labels(self.name, "poll", "error").inc()
             if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
@@ -248,10 +224,17 @@ class PolledPool(abc.ABC):
             log.warning(text, extra=kv(pool=self.name, failures=failures, error=error, hint=error.hint))
 
 
+class StartedPool(Pool, Protocol):
+    """A pool with threads of its own."""
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start them."""
+
+
 class PolledPools(PoolSource):
     """Pools that the configuration defines."""
 
-    def __init__(self, pools: Iterable[PolledPool]) -> None:
+    def __init__(self, pools: Iterable[StartedPool]) -> None:
         self._pools = {pool.name: pool for pool in pools}
 
     def start(self, supervisor: Supervisor) -> None:
@@ -259,7 +242,7 @@ class PolledPools(PoolSource):
         for pool in self._pools.values():
             pool.start(supervisor)
 
-    def pools(self) -> Mapping[str, PolledPool]:
+    def pools(self) -> Mapping[str, StartedPool]:
         """Return all pools by name."""
         return dict(self._pools)
 

@@ -41,6 +41,8 @@ class NatsPools(PoolSource):
     ``owner``: the cluster whose jobs are received. ``submit_timeout``: seconds to wait for the answer to a submit.
     """
 
+    server = "nats"
+
     def __init__(
         self,
         link: Link,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,14 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from bridge.apps.plugin.directory import OnePool
 from bridge.apps.plugin.listen import Address
 from bridge.apps.plugin.openapi import document
 from bridge.apps.plugin.process import Options, Plugin
-from bridge.clock import SystemClock
 from bridge.core.threads import Supervisor
 from bridge.script.references import Objects
 from tests.builders import site_pod as pod
 from tests.contract.interlink.plugin_process import Client
-from tests.fakes.pool import FakePool
+from tests.fakes.pool import FakePool, FakePools
 
 pytestmark = pytest.mark.real
 
@@ -56,21 +54,10 @@ class _Pool(FakePool):
         yield f"log of {options.container}\n".encode()
 
 
-class _Source:
+class _Source(FakePools):
     """The pool of this test as the source of a plugin."""
 
-    def __init__(self, pool: FakePool) -> None:
-        self.clock = SystemClock()
-        self.directory = OnePool(pool)
-
-    def start(self, supervisor: Supervisor) -> None:
-        """Start nothing."""
-
-    def stop(self) -> None:
-        """Stop nothing."""
-
-    def checks(self) -> Mapping[str, Callable[[], str | None]]:
-        return {}
+    every_pod = True
 
 
 @pytest.fixture(scope="module")

@@ -408,7 +408,7 @@ def test_the_token_is_read_for_each_request(site, tmp_path):
     token.write_text("two")
     assert pool.ping() == 0
     token.unlink()
-    with pytest.raises(SiteRefusedError, match="token file"):
+    with pytest.raises(SiteDownError, match="tokenFile"):
         pool.status(pod(annotations={"bridge.vk.io/job": "nunet/x"}))
 
 

@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from bridge.apps.plugin.directory import Directory, OnePool
+from bridge.apps.plugin.directory import Directory
 from bridge.apps.plugin.plugin_app import make_app
 from bridge.apps.plugin.plugin_pods import Pods
 from bridge.apps.plugin.plugin_reports import Reports
 from bridge.serving.client_access import Files, ServerAccess
 from tests.fakes.clock import FakeClock
-from tests.fakes.pool import FakePool
+from tests.fakes.pool import FakePool, one_pool
 
 BODIES = Path(__file__).parents[3] / "contract" / "interlink" / "bodies"
 
@@ -36,7 +36,7 @@ class Api:
     def __init__(self, *pools, patience=0.0, by_toleration=False, wait=lambda seconds: False, loopback=True):
         self.pools = {pool.name: pool for pool in pools}
         self.clock = FakeClock()
-        directory = OnePool(pools[0]) if not by_toleration else Directory(lambda: self.pools)
+        directory = one_pool(pools[0]) if not by_toleration else Directory(lambda: self.pools)
         for pool in pools:
             pool.heard = (pool.heard[0], self.clock.monotonic())
         self.handler = Pods(directory, wait, patience)

@@ -3,13 +3,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from bridge.apps.plugin.directory import OnePool
 from bridge.apps.plugin.missing import MissingJobs, RequestedPods
 from bridge.control.brake import GuardLimits
 from bridge.script.references import Objects
 from tests.builders import site_pod as pod
 from tests.fakes.clock import FakeClock
-from tests.fakes.pool import FakePool
+from tests.fakes.pool import FakePool, one_pool
 
 LIMITS = GuardLimits(least=10, hold=60.0, settle=10.0)
 
@@ -27,7 +26,7 @@ def pool_with(number):
 def guarded():
     """Return a pool with 30 jobs, a clock and the checks of all jobs."""
     pool, clock = pool_with(30), FakeClock()
-    return pool, clock, MissingJobs(OnePool(pool), clock, RequestedPods(pool.site), LIMITS)
+    return pool, clock, MissingJobs(one_pool(pool), clock, RequestedPods(pool.site), LIMITS)
 
 
 def test_a_missing_job_is_cancelled(guarded):
@@ -78,7 +77,7 @@ def test_a_site_that_does_not_answer_is_asked_again(guarded):
 def test_a_job_that_no_client_has_named_is_left_alone():
     pool, clock = pool_with(30), FakeClock()
     requested = RequestedPods(["u1", "gone"])
-    checks = MissingJobs(OnePool(pool), clock, requested, LIMITS)
+    checks = MissingJobs(one_pool(pool), clock, requested, LIMITS)
     pool.set("u3", missing=True)
     checks.step()
     clock.advance(11)

@@ -6,7 +6,6 @@ import time
 import pytest
 
 from bridge.apps.plugin.bodies import Creation
-from bridge.apps.plugin.directory import OnePool
 from bridge.apps.plugin.plugin_pods import Pods
 from bridge.clock import SystemClock
 from bridge.config.hub import Config
@@ -16,6 +15,7 @@ from bridge.pools.registry import PoolContext
 from bridge.script.references import Objects
 from bridge.serving.http_error import AnswerError
 from cluster.dms import SECONDS, FakeDms
+from tests.fakes.pool import one_pool
 
 
 class SlowDms(FakeDms):
@@ -50,7 +50,7 @@ def pool(dms):
 
 @pytest.fixture
 def pods(pool):
-    return Pods(OnePool(pool), lambda seconds: False, 1.0)
+    return Pods(one_pool(pool), lambda seconds: False, 1.0)
 
 
 class Posting:
@@ -177,7 +177,7 @@ def test_a_creation_that_is_repeated_while_it_is_in_progress_gets_the_same_job(d
         time.sleep(0.01)
         return False
 
-    pods, answers = Pods(OnePool(pool), wait, 10.0), []
+    pods, answers = Pods(one_pool(pool), wait, 10.0), []
     creations = [threading.Thread(target=lambda: answers.append(create(pods, pod()))) for _ in range(2)]
     for creation in creations:
         creation.start()
@@ -189,7 +189,7 @@ def test_a_creation_that_is_repeated_while_it_is_in_progress_gets_the_same_job(d
 
 
 def test_the_end_of_a_repeated_creation_does_not_end_the_first(dms, pool, posting):
-    pods = Pods(OnePool(pool), lambda seconds: False, 0.0)
+    pods = Pods(one_pool(pool), lambda seconds: False, 0.0)
     creation = threading.Thread(target=create, args=(pods, pod()))
     creation.start()
     assert posting.begun.wait(10)
@@ -210,7 +210,7 @@ def test_a_creation_ends_when_its_pod_is_deleted(dms, pool):
             pods.delete(pod())
         return False
 
-    pods = Pods(OnePool(pool), delete, 10.0)
+    pods = Pods(one_pool(pool), delete, 10.0)
     dms.shows, dms.drop = False, 1
     with pytest.raises(SiteRefusedError, match="deleted"):
         create(pods, pod())

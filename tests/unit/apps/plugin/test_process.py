@@ -14,15 +14,14 @@ from pathlib import Path
 import pytest
 
 from bridge.apps.plugin import listen
-from bridge.apps.plugin.directory import OnePool
 from bridge.apps.plugin.listen import Address
 from bridge.apps.plugin.process import Options, Plugin
-from bridge.clock import SystemClock
 from bridge.core.threads import Supervisor
 from bridge.errors import ConfigError
 from bridge.serving.certificates import make_ca, make_pair
 from bridge.serving.client_access import Files
 from tests.fakes.client_certificate import client_files
+from tests.fakes.pool import FakePools
 from tests.fakes.quick_stop import make_quick
 from tests.unit.apps.plugin.conftest import LoggingPool
 
@@ -30,29 +29,25 @@ LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"  # noqa: S104
 
 
-class Source:
-    def __init__(self, **checks):
-        self.own = checks
-        self.clock = SystemClock()
-        self.directory = OnePool(LoggingPool("pool", period=600))
-        self.stopped = False
+class Source(FakePools):
+    """A pool; with ``server``, its sites connect to one, which works."""
 
-    def start(self, supervisor):
-        pass
+    every_pod = True
+
+    def __init__(self, server=""):
+        super().__init__(LoggingPool("pool", period=600))
+        self.server, self.stopped = server, False
 
     def stop(self):
         self.stopped = True
-
-    def checks(self):
-        return self.own
 
 
 @pytest.fixture
 def start():
     made = []
 
-    def run(options, **checks):
-        supervisor, source = Supervisor(), Source(**checks)
+    def run(options, server=""):
+        supervisor, source = Supervisor(), Source(server)
         plugin = Plugin(source, options, supervisor)
         made.append((plugin, supervisor, source))
         for server in (plugin._server, *plugin._others):
@@ -140,13 +135,11 @@ def test_another_user_of_the_machine_cannot_use_the_default(start):
         assert connected(address.unix, 65534) == errno.EACCES
 
 
-@pytest.mark.parametrize(
-    ("checks", "ready"), [({"other": lambda: None}, "[+]other ok"), ({}, "[+]pools ok")], ids=["own", "pools"]
-)
-def test_health_and_metrics(start, checks, ready):
-    """A source with checks of its own, such as a connection, is ready without pools."""
+@pytest.mark.parametrize(("server", "ready"), [("other", "[+]other ok"), ("", "[+]pools ok")], ids=["server", "pools"])
+def test_health_and_metrics(start, server, ready):
+    """A source whose sites connect to a server is ready without pools."""
     options = Options(Address(LOOPBACK, 0), health=Address(LOOPBACK, 0), metrics=Address(LOOPBACK, 0), local_users=True)
-    plugin = start(options, **checks)
+    plugin = start(options, server)
     call(f"http://{LOOPBACK}:{plugin.port}/pinglink")
     health, metrics = (server.port for server in plugin._others)
     with urllib.request.urlopen(f"http://{LOOPBACK}:{health}/readyz?verbose", timeout=5) as answer:
