@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 
 from bridge.clock import Clock
+from bridge.core.job_lifecycle import State
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.logs import kv
 from bridge.protocol.model.jobs import JobStatus
@@ -172,18 +173,17 @@ class Submitter:
                 self._find_or_submit(record)
 
     def _find_or_submit(self, record: JobRecord) -> None:
-        if record.job_id or record.started or record.cancel is not None or job_actions.confirmed(record):
-            return
-        if record.meta.adopted:
+        lifecycle = job_actions.lifecycle(record, self._settle)
+        if lifecycle.state is not State.UNKNOWN or record.cancel is not None or record.meta.adopted:
             return
         job_folder = self._folder.job(record.uid)
+        requested_at = self._clock.time()
         # the last submission got no answer: the job may exist, and its name contains the UID
         batch_id = self._batch.find(record.uid)
         if batch_id is None or batch_id in record.meta.replaced:
-            now = self._clock.time()
-            if now - record.meta.attempted_at < self._settle:
+            if not lifecycle.denied(requested_at).is_absent:
                 return  # it may still appear; the leader submits it again later
-            meta = replace(record.meta, attempted_at=now, attempts=record.meta.attempts + 1)
+            meta = replace(record.meta, attempted_at=self._clock.time(), attempts=record.meta.attempts + 1)
             job_folder.write_meta(meta)
             log.info("submitting again", extra=kv(job=record.uid))
             batch_id = self._batch.submit(self._request(record.uid, meta))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
+from bridge.core.job_lifecycle import Event
 from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.protocol.model.jobs import JobStatus
@@ -232,7 +233,7 @@ class Watcher:
             self.problem = problem
 
     def _compare(self, listed_jobs: dict[str, BatchJob], requested_at: float) -> None:
-        self.actions.owners = {job.id: job.uid for job in listed_jobs.values()}
+        self.actions.owners, self.actions.listed_at = {job.id: job.uid for job in listed_jobs.values()}, requested_at
         jobs_by_uid: dict[str, list[BatchJob]] = {}
         for job in listed_jobs.values():
             jobs_by_uid.setdefault(job.uid, []).append(job)
@@ -253,10 +254,11 @@ class Watcher:
             job_id = entry.record.job_id
             # an id that was assigned again belongs to another pod, or to no pod of podbridge
             if job_id in listed_jobs and listed_jobs[job_id].uid == uid:
-                entry.missing_since, entry.missing_looks = None, 0
+                if entry.lifecycle.is_absent:
+                    entry.lifecycle = entry.lifecycle.shown(Event.QUEUED, requested_at)
                 self.index.observe(uid, listed_jobs[job_id])
             # a job that was submitted after the request may be missing in the answer
-            elif job_id and entry.id_at < requested_at:
+            elif job_id and entry.lifecycle.answered_at < requested_at:
                 vanished[job_id] = entry
         unknown_uids = {job.uid for job in listed_jobs.values() if job.phase != "ended"} - self.index.entries.keys()
         forgotten_uids = self._folder.all_forgotten() if unknown_uids else set()
@@ -320,8 +322,7 @@ class Watcher:
             if past_job is not None and past_job.uid == uid:  # else the id was assigned again
                 self.index.observe(uid, past_job)
                 continue
-            entry.missing_since = now if entry.missing_since is None else entry.missing_since
-            entry.missing_looks += 1
+            entry.lifecycle = entry.lifecycle.denied(now, lost_after)
             # the script may have recorded its end since its directory was last read
             current = self.index.refresh(uid)
             if current is None or job_id in current.record.meta.replaced:
@@ -329,7 +330,7 @@ class Watcher:
             lost_job = BatchJob(id=job_id, uid=uid, phase="ended", reason=job_status.LOST)
             if current.record.final:
                 self.index.observe(uid, replace(lost_job, reason="", by_itself=True))
-            elif is_missing(current.record) or (entry.missing_looks >= 2 and now - entry.missing_since >= lost_after):
+            elif is_missing(current.record) or current.lifecycle.is_lost:
                 self._handle_lost(current, lost_job)
 
     def _handle_lost(self, entry: Entry, lost_job: BatchJob) -> None:
@@ -347,7 +348,6 @@ class Watcher:
         if not record.started and record.cancel is None and may_resubmit:
             log.warning("the batch system lost a job that had not begun", extra=kv(job=record.uid, id=lost_job.id))
             job_folder.drop_id()
-            entry.missing_since, entry.missing_looks = None, 0
             self.index.refresh(record.uid)
             return
         if record.started and record.cancel is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from bridge import job_ends
 from bridge.clock import Clock
+from bridge.core.job_lifecycle import NEVER
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
@@ -21,7 +22,7 @@ class ActionRunner:
     """Runs actions for the jobs of an index, in the leader.
 
     ``resubmit`` submits a job again whose submission got no answer; ``settle``: seconds that such a job may take to
-    appear. ``owners``: UIDs of the batch system's jobs by id, as last listed.
+    appear. ``owners``: UIDs of the batch system's jobs by id, as last listed; ``listed_at``: when that was requested.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class ActionRunner:
         resubmit: Callable[[str], None],
     ) -> None:
         self.owners: Mapping[str, str] = {}
+        self.listed_at = NEVER
         self._folder, self._batch, self._index, self._clock = folder, batch, index, clock
         self._settle, self._resubmit = settle, resubmit
 
@@ -58,6 +60,7 @@ class ActionRunner:
                 now,
                 has_ended=has_ended,
                 settle=self._settle,
+                listed_at=self.listed_at,
                 killed_at=entry.killed_at,
                 is_grace_over=self._clock.monotonic() >= entry.kill_at,
             )

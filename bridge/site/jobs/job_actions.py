@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bridge.core.job_lifecycle import Lifecycle, State
 from bridge.site.jobs.job_record import JobRecord
 
 KILL_ALLOWANCE = 10.0
@@ -48,25 +49,43 @@ def confirmed(record: JobRecord) -> bool:
     return record.batch is not None and record.batch.phase == "ended"
 
 
+def lifecycle(record: JobRecord, settle: float) -> Lifecycle:
+    """Return what the directory of a job says of its batch job; ``settle``: seconds in which one may still appear."""
+    if confirmed(record):
+        state = State.ENDED
+    elif record.started:
+        state = State.STARTED
+    else:
+        state = State.KNOWN if record.job_id else State.UNKNOWN
+    return Lifecycle(state, until=record.meta.attempted_at + settle)
+
+
 def due_actions(
-    record: JobRecord, now: float, *, has_ended: bool, settle: float, killed_at: float | None, is_grace_over: bool
+    record: JobRecord,
+    now: float,
+    *,
+    has_ended: bool,
+    settle: float,
+    listed_at: float,
+    killed_at: float | None,
+    is_grace_over: bool,
 ) -> list[JobAction]:
     """Return the actions that are due, in order.
 
-    ``has_ended``: the status of the job is ended. ``killed_at``: when this process last cancelled it, in seconds since
+    ``has_ended``: the status of the job is ended. ``listed_at``: when the last list of batch jobs was requested, which
+    has none of the job if its record has none. ``killed_at``: when this process last cancelled it, in seconds since
     1970.
     ``is_grace_over``: the grace period and :data:`KILL_ALLOWANCE` have passed, by the clock of this process.
     """
-    cancel = record.cancel
-    is_outcome_unknown = not record.job_id and not record.started and not confirmed(record)
-    has_settled = now - record.meta.attempted_at >= settle
+    cancel, job = record.cancel, lifecycle(record, settle)
     if cancel is None:
-        return [SubmitToBatch()] if is_outcome_unknown and has_settled and not record.meta.adopted else []
+        is_over = job.state is State.UNKNOWN and not job.may_take_effect(now)
+        return [SubmitToBatch()] if is_over and not record.meta.adopted else []
     if has_ended and confirmed(record):
         return [ForgetJob()] if cancel.forget else []
-    if is_outcome_unknown:
+    if job.state is State.UNKNOWN:
         # the job may still appear: its script then finds this request
-        return [GiveUp()] if has_settled else [Stop(0)]
+        return [GiveUp()] if job.denied(listed_at).is_absent else [Stop(0)]
     if confirmed(record):  # the shared file system may not show the job's own end yet
         return []
     is_kill_due = not record.started or record.meta.adopted or cancel.grace <= 0 or is_grace_over

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
+from bridge.core.job_lifecycle import NEVER, NEW, Event, Lifecycle
 from bridge.logs import kv
 from bridge.protocol.model.jobs import JobStatus
 from bridge.site.batch.batch_interface import BatchJob
@@ -27,10 +28,8 @@ class Entry:
 
     record: JobRecord
     status: JobStatus
-    id_at: float
-    """When this process read its batch id."""
-    missing_since: float | None = None
-    missing_looks: int = 0
+    lifecycle: Lifecycle
+    """Of its batch job in the lists that this process requests; shown when this process has read its id."""
     killed_at: float | None = None
     read_at: float = 0.0
     without_secrets: bool = False
@@ -79,8 +78,9 @@ class JobIndex:
                 if record is None:
                     empty.append(uid)
                     continue
-                # id_at 0: these ids are older than each list that this process requests
-                entry = self.entries[uid] = Entry(record, job_status.status(record, now, self._lag), 0.0, read_at=now)
+                status = job_status.status(record, now, self._lag)
+                # these ids are older than each list that this process requests
+                entry = self.entries[uid] = Entry(record, status, NEW.shown(Event.QUEUED, NEVER), read_at=now)
                 entry.start_grace_period(self._clock.monotonic())
                 self._order.setdefault(record.meta.owner, []).append(uid)
                 self._classify(uid)
@@ -135,10 +135,10 @@ class JobIndex:
         """Store the record of a job, and publish its status if it changed."""
         now = self._clock.time()
         status = job_status.status(record, now, self._lag)
-        entry, owner = self.entries.get(uid), record.meta.owner
+        entry, owner, lifecycle = self.entries.get(uid), record.meta.owner, NEW.shown(Event.QUEUED, now)
         if entry is None:
             changed = True
-            entry = self.entries[uid] = Entry(record, status, now)
+            entry = self.entries[uid] = Entry(record, status, lifecycle)
             bisect.insort(self._order.setdefault(owner, []), uid)
         else:
             changed = status != entry.status
@@ -146,7 +146,7 @@ class JobIndex:
                 self._drop_from(entry.record.meta.owner, uid)
                 bisect.insort(self._order.setdefault(owner, []), uid)
             if record.job_id != entry.record.job_id:
-                entry.id_at = now
+                entry.lifecycle = lifecycle
             entry.record, entry.status = record, status
         entry.read_at = now
         entry.start_grace_period(self._clock.monotonic())

@@ -143,6 +143,50 @@ def test_a_submit_that_never_arrived_is_made_again_but_not_soon(world: Any) -> N
     assert (len(world.batch.submits), world.status().job_id) == (2, "2")
 
 
+def test_a_cancelled_job_whose_submit_got_no_answer_is_over_when_a_list_from_after_it_has_no_job(world: Any) -> None:
+    """The batch system is down until then, and has taken the job: it appears late."""
+    world.batch.silent = True
+    with pytest.raises(BatchUnknownOutcomeError):
+        world.submit()
+    world.batch.down = True
+    world.look(61)
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=30))
+    world.watcher.actions.run_cancellations()
+    world.look(100)
+    assert (world.status().phase, world.status().reason) == ("queued", "Cancelling")
+    assert (world.folder.job(UID).path / "control" / "stop").read_text() == "0 Deleted\n", "its script finds it"
+    world.batch.down = None
+    world.look(1)
+    assert (world.status().job_id, world.batch.cancelled) == ("1", ["1"])
+
+
+def test_a_cancelled_job_that_never_arrived_is_over_at_the_first_list_after_it(world: Any) -> None:
+    world.submit_lost()
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=30))
+    world.look(60)
+    assert world.status().phase == "queued"
+    world.look(1)
+    assert (world.status().phase, world.batch.submits[1:]) == ("ended", [])
+
+
+def test_a_look_for_a_job_that_began_too_early_proves_nothing(world: Any) -> None:
+    """The batch system answers slowly: its answer comes when no job can appear any more, but may be older."""
+    find = world.batch.find
+
+    def slow_find(uid: str) -> Any:
+        found = find(uid)
+        world.clock.advance(20)
+        return found
+
+    world.submit_lost()
+    world.clock.advance(50)
+    world.batch.find = slow_find
+    world.submit()
+    assert len(world.batch.submits) == 1
+    world.submit()
+    assert len(world.batch.submits) == 2
+
+
 def test_a_second_job_of_the_same_name_is_cancelled(world: Any) -> None:
     """The first submit's job appears after the second was made."""
     world.submit()
