@@ -36,28 +36,18 @@ NOT_POSSIBLE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PodOnPool:
-    """A pod on a virtual node, with its spec and status.
+Located = tuple[Mapping[str, Any], Pool | None]
+"""A pod on a virtual node, with its spec and status, and its pool.
 
-    ``pool`` is ``None`` if its site has sent nothing since this process started. ``job`` is the pod's UID.
-    """
-
-    pod: Mapping[str, Any]
-    pool: Pool | None
-    job: str
-
-    @property
-    def node(self) -> str:
-        """The name of the virtual node, which is also the name of the pool."""
-        return self.pool.name if self.pool is not None else str((self.pod.get("spec") or {}).get("nodeName", ""))
+The pool is ``None`` if its site has sent nothing since this process started.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
     """The functions that the handlers read from. They run at each request and must return at once."""
 
-    find: Callable[[str, str], PodOnPool | None]
+    find: Callable[[str, str], Located | None]
     """``find(namespace, name)`` returns a pod on one of the virtual nodes."""
     pods: Callable[[], Iterable[Mapping[str, Any]]]
     """Returns the pods on all virtual nodes."""
@@ -81,29 +71,28 @@ class KubeletHandlers:
     # --- one pod ------------------------------------------------------------------------------------------------------
     def container_logs(self, namespace: str, name: str, container: str) -> flask.Response:
         """Answer ``kubectl logs``."""
-        located = self._find(namespace, name)
+        pod, pool = self._find(namespace, name)
         options = log_options(flask.request.args.to_dict(flat=False), container, self._clock.time())
-        pool = located.pool
         if pool is None:
             # 502: the API server replaces the message of a 503 (kubelet_app.answer_of)
-            raise AnswerError(502, f"pool {located.node} has not been heard of since podbridge started")
+            raise AnswerError(502, f"pool {_node(pod)} has not been heard of since podbridge started")
         if pool.logs is None:
             return _not_possible("containerLogs", pool.name)
-        check_log(located.pod, pool.job(located.job), container, previous=options.previous)
-        with self._shares.unless_it_fails(namespace, located.job) as leave:
-            response = log_response(pool.logs(located.pod, options), pool=pool.name, job=located.job)
+        job = str(pod["metadata"]["uid"])
+        check_log(pod, pool.job(job), container, previous=options.previous)
+        with self._shares.unless_it_fails(namespace, job) as leave:
+            response = log_response(pool.logs(pod, options), pool=pool.name, job=job)
         response.call_on_close(leave)
         return response
 
     def not_possible(self, namespace: str, name: str, **_: str) -> flask.Response:
         """Refuse ``kubectl exec``, ``attach`` and ``port-forward``, and name an alternative."""
-        located = self._find(namespace, name)
-        return _not_possible(flask.request.path.split("/")[1], located.node)
+        return _not_possible(flask.request.path.split("/")[1], _node(self._find(namespace, name)[0]))
 
-    def _find(self, namespace: str, name: str) -> PodOnPool:
+    def _find(self, namespace: str, name: str) -> Located:
         located = self._sources.find(namespace, name)
         # checked first: a user without permission must not learn whether the pod exists
-        self.check(located.node if located is not None else "")
+        self.check(_node(located[0]) if located is not None else "")
         if located is None:
             raise AnswerError(404, f'pod "{name}" does not exist')
         return located
@@ -179,6 +168,11 @@ class KubeletHandlers:
 
 def _json(content: dict[str, Any]) -> flask.Response:
     return flask.Response(json.dumps(content, separators=(",", ":")), content_type="application/json")
+
+
+def _node(pod: Mapping[str, Any]) -> str:
+    """Return the name of the pod's virtual node, which is also the name of its pool."""
+    return str((pod.get("spec") or {}).get("nodeName", ""))
 
 
 def _not_possible(request: str, pool: str) -> flask.Response:

@@ -20,7 +20,7 @@ from bridge.serving.certificates import Certificates
 from bridge.serving.https import Server
 from bridge.serving.streaming import LIMIT, Streams
 from controllers.kubelet import authentication, authorization
-from controllers.kubelet.handlers import PodOnPool, Sources
+from controllers.kubelet.handlers import Located, Sources
 from controllers.kubelet.kubelet_app import LOGS_PATH, make_app
 from controllers.kubelet.trust import Trust, read_client_ca
 
@@ -57,7 +57,7 @@ class Kubelet:
         kube: KubeClient,
         clock: Clock = SYSTEM_CLOCK,
         *,
-        find: Callable[[str, str], PodOnPool | None],
+        find: Callable[[str, str], Located | None],
         pods: Callable[[], Iterable[Mapping[str, Any]]],
         pools: Callable[[], Mapping[str, Pool]],
     ) -> None:

@@ -187,18 +187,12 @@ class PodReconciler:
             return  # the pod is queued again when this changes
         pod = record.cache.by_uid(uid)
         job = record.pool.job(uid) if record.pool is not None else None
-        follows = record.pool.follows if record.pool is not None else None
         if pod is None and job is None and record.racer(uid) is None:
             record.forget(uid)
-            if follows is not None:
-                follows.remove(uid)
             return
-        if pod is not None and follows is not None and pods.has_intent(pod):
-            follows.add(pod)  # after a restart, the pool follows none
-        entry = record.entries.get(uid)
-        if entry is None:
-            entry = self._new_entry(pod, record.pool)
-            record.begin(uid, entry)
+        if pod is not None:
+            record.follow(pod)
+        entry = record.entries.get(uid) or record.begin(uid, self._new_entry(pod, record.pool))
         # before the decision: the rest of the grace period counts from here
         entry.see(pod, self._clock.monotonic())
         if entry.is_settled(pod, job):
@@ -214,14 +208,17 @@ class PodReconciler:
         if action is None:
             entry.settled = None if pod is None or job is None else (pod["metadata"]["resourceVersion"], job)
             return
+        self._carry_out(action, uid, record, entry)
+        if changed_at is not None and isinstance(action, virtual_pod_actions.Write) and not entry.failures:
+            POOL_EVENT_SECONDS.observe(self._clock.monotonic() - changed_at)
+
+    def _carry_out(self, action: virtual_pod_actions.Action, uid: str, record: PoolState, entry: Entry) -> None:
         if isinstance(action, virtual_pod_actions.Wait):
-            self._queue.add_after((name, uid), max(0.01, action.seconds))
+            self._queue.add_after((record.name, uid), max(0.01, action.seconds))
         elif type(action) in _URGENCY:
             self._submit_to_pool(uid, record, action, entry)
         else:
             self._act(uid, record, action, entry)
-            if changed_at is not None and isinstance(action, virtual_pod_actions.Write) and not entry.failures:
-                POOL_EVENT_SECONDS.observe(self._clock.monotonic() - changed_at)
 
     def _view(self, record: PoolState, uid: str, pod: Pod | None, job: JobStatus | None, entry: Entry) -> PodView:
         pool = record.pool

@@ -75,10 +75,16 @@ class PoolState:
         with self._lock:
             return list(self.entries.items())
 
-    def begin(self, uid: str, entry: Entry) -> None:
-        """Store the entry of a new pod."""
+    def begin(self, uid: str, entry: Entry) -> Entry:
+        """Store and return the entry of a new pod."""
         with self._lock:
             self.entries[uid] = entry
+        return entry
+
+    def follow(self, pod: Pod) -> None:
+        """Have the pool poll for a submitted pod, unless it lists its jobs. After a restart, it follows none."""
+        if self.pool is not None and self.pool.follows is not None and pods.has_intent(pod):
+            self.pool.follows.add(pod)
 
     def note(self, uid: str, entry: Entry) -> None:
         """Update ``doubted`` after a change of the entry."""
@@ -90,6 +96,8 @@ class PoolState:
         with self._lock:
             self.entries.pop(uid, None)
             self.doubted.discard(uid)
+        if self.pool is not None and self.pool.follows is not None:
+            self.pool.follows.remove(uid)
 
     def forget_all(self) -> None:
         """Discard what is remembered of all pods."""

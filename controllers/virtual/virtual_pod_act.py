@@ -125,24 +125,29 @@ class PodActor:
                 self._patch(action.pod, cache, patch["status"])
             case virtual_pod_actions.Submit() if pool is not None:
                 self._submit(action.pod, pool, entry, cache)
-            case virtual_pod_actions.Look() if pool is not None:
+            case _ if pool is not None:
+                self._do_at_site(action, pool, entry)
+
+    def _do_at_site(self, action: virtual_pod_actions.Action, pool: Pool, entry: Entry) -> None:
+        match action:
+            case virtual_pod_actions.Look():
                 requested_at = self._clock.monotonic()
                 entry.answered(pool.status(action.pod), requested_at, self._clock.monotonic())
-            case virtual_pod_actions.Cancel() if pool is not None:
+            case virtual_pod_actions.Cancel():
                 self._cancel(action, pool, entry)
-            case virtual_pod_actions.Forget() if pool is not None:
+            case virtual_pod_actions.Forget():
                 self._forget(action.pod, pool, entry)
-            case virtual_pod_actions.Orphan() if pool is not None:
+            case virtual_pod_actions.Orphan():
                 self._orphan(action.job, pool, entry)
-            case virtual_pod_actions.Refresh() if pool is not None:
+            case virtual_pod_actions.Refresh():
                 self._volumes.refresh(action.pod, pool, entry)
-            case race_decide.Offer() if pool is not None:
+            case race_decide.Offer():
                 self._race.offer(action.pod, pool, entry)
-            case race_decide.Claim() if pool is not None:
+            case race_decide.Claim():
                 self._race.claim(action.pod, action.ticket, pool, entry)
-            case race_decide.Grant() if pool is not None:
+            case race_decide.Grant():
                 self._race.grant(action, pool, entry)
-            case race_decide.Withdraw() if pool is not None:
+            case race_decide.Withdraw():
                 self._race.withdraw(action.pod, pool, entry)
 
     # --- at the site --------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from bridge.kube.lease import Elector
 from bridge.pools import pool_table
 from bridge.pools.registry import PoolContext
 from bridge.serving.health import Health
-from controllers.kubelet.handlers import PodOnPool
 from controllers.kubelet.kubelet_server import Kubelet, KubeletSettings
 from controllers.virtual.node_manifest import NodeSettings
 from controllers.virtual.virtual_node_loop import VirtualNodes
@@ -58,7 +57,7 @@ class HubPools:
             kubelet_settings(config, address),
             shared.kube,
             clock,
-            find=self._find,
+            find=lambda namespace, name: self.loop.find(namespace, name),
             pods=lambda: self.loop.pods(),
             pools=self._pools.pools,
         )
@@ -79,10 +78,3 @@ class HubPools:
 
     def _leads(self) -> bool:
         return self.loop.leading_since is not None
-
-    def _find(self, namespace: str, name: str) -> PodOnPool | None:
-        located = self.loop.find(namespace, name)
-        if located is None:
-            return None
-        pod, pool = located
-        return PodOnPool(pod, pool, pod["metadata"]["uid"])

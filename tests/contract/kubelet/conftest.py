@@ -15,7 +15,7 @@ from bridge.core.threads import Supervisor
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import NODES, PODS
 from cluster import Cluster
-from controllers.kubelet.handlers import PodOnPool
+from controllers.kubelet.handlers import Located
 from controllers.kubelet.kubelet_server import Kubelet, KubeletSettings
 from tests.fakes.log_pool import LogPool, running
 
@@ -90,9 +90,9 @@ class Site:
     def write(self, name: str, text: bytes, at: float = 0.0, container: str = "main", **more: Any) -> None:
         self.pool.write(self.uid(name), container, text, at, **more)
 
-    def find(self, namespace: str, name: str) -> PodOnPool | None:
+    def find(self, namespace: str, name: str) -> Located | None:
         pod = self.pods.get((namespace, name))
-        return None if pod is None else PodOnPool(pod, self.pool, pod["metadata"]["uid"])
+        return None if pod is None else (pod, self.pool)
 
     def kubectl(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the administrator; return its result, also on failure."""

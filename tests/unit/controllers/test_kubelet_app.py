@@ -19,7 +19,7 @@ from bridge.protocol.model.jobs import Termination
 from bridge.serving.streaming import LIMIT
 from controllers.kubelet.authentication import TokenAuthenticator, User
 from controllers.kubelet.authorization import KubeletAuthorizer
-from controllers.kubelet.handlers import SCRAPE_CACHED, PodOnPool, Sources
+from controllers.kubelet.handlers import SCRAPE_CACHED, Located, Sources
 from controllers.kubelet.kubelet_app import make_app
 from tests.fakes.clock import FakeClock
 from tests.fakes.log_pool import LogPool, running, terminated
@@ -53,10 +53,10 @@ class Served:
         self.pools[pool].runs(f"uid-{name}", "ns", name, *states)
         return pod
 
-    def find(self, namespace: str, name: str) -> PodOnPool | None:
+    def find(self, namespace: str, name: str) -> Located | None:
         for pod in self.pods:
             if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name):
-                return PodOnPool(pod, self.pools.get(pod["spec"]["nodeName"]), pod["metadata"]["uid"])
+                return pod, self.pools.get(pod["spec"]["nodeName"])
         return None
 
     def review(self, token: str) -> dict[str, Any]:

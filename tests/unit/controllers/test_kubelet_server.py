@@ -15,7 +15,6 @@ from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError
 from bridge.kube.kube_client import KubeClient
 from bridge.serving.certificates import make_ca
-from controllers.kubelet.handlers import PodOnPool
 from controllers.kubelet.kubelet_server import Kubelet, KubeletSettings
 from tests.fakes.client_certificate import client_files
 from tests.fakes.kube_api import FakeApi, Handler, Request
@@ -41,9 +40,7 @@ class Running:
         self.kubelet = Kubelet(
             KubeletSettings(host="127.0.0.1", port=0, **settings),
             KubeClient.load(api.kubeconfig(folder)),
-            find=lambda namespace, name: (
-                PodOnPool(POD, self.pool, "uid-a") if (namespace, name) == ("ns", "a") else None
-            ),
+            find=lambda namespace, name: (POD, self.pool) if (namespace, name) == ("ns", "a") else None,
             pods=lambda: [POD],
             pools=lambda: {"one": self.pool},
         )
