@@ -11,7 +11,6 @@ import subprocess
 import threading
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Protocol
 
 from bridge import __version__
 from bridge.clock import Clock
@@ -20,7 +19,7 @@ from bridge.errors import BatchError, BridgeError
 from bridge.logs import kv
 from bridge.protocol.model import architecture
 from bridge.protocol.model.job_user import JobUser
-from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Published
 from bridge.script import library
 from bridge.script.runtimes import runtime_table as runtimes
 from bridge.site import job_users
@@ -39,12 +38,8 @@ PRESENT = "present"
 RUNTIME_TIMEOUT = 10.0
 
 
-class Publisher(Protocol):
-    """Sends announcements; they may get lost, the next one follows."""
-
-    def publish_announce(self, announce: Announce) -> None: ...  # noqa: D102
-    def publish_buildconfig(self, config: BuildConfigMessage) -> None: ...  # noqa: D102
-    def publish_event(self, event: Event) -> None: ...  # noqa: D102
+Publish = Callable[[Published], None]
+"""Sends a message to the hub. It may get lost; the next one follows."""
 
 
 class Presence:
@@ -74,11 +69,11 @@ class Announcer:
         batch: BatchSystem,
         watcher: Watcher,
         config: Callable[[], SiteConfig],
-        publisher: Publisher,
+        publish: Publish,
         clock: Clock,
     ) -> None:
         self._folder, self._batch, self._watcher = folder, batch, watcher
-        self._config, self._publisher, self._clock = config, publisher, clock
+        self._config, self._publish, self._clock = config, publish, clock
         self._capacity: Capacity | None = None
         self._printed: Resources | None = None
         self._measured_at = float("-inf")
@@ -115,9 +110,9 @@ class Announcer:
             log.warning("the announcement is not stored", extra=kv(why=error.strerror))
         with contextlib.suppress(BridgeError):  # no connection: the next one follows
             if self._described != config:
-                self._publisher.publish_buildconfig(message)
+                self._publish(message)
                 self._described = config
-            self._publisher.publish_announce(announce)
+            self._publish(announce)
 
     def reconnected(self) -> None:
         """Send BuildConfig and announcement again: the hub may be new."""

@@ -23,7 +23,7 @@ from bridge.protocol.nats.messages import Event
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.request_server import Announcer as WireAnnouncer
 from bridge.protocol.nats.request_server import Server
-from bridge.site.announce import Announcer, Presence, Publisher
+from bridge.site.announce import Announcer, Presence, Publish
 from bridge.site.batch.batch_interface import BatchSystem
 from bridge.site.batch_list import BatchList
 from bridge.site.config import site_config as configuration
@@ -95,7 +95,7 @@ class LiveConfig:
 
 
 class Service:
-    """One submitter. :meth:`start` sets ``publisher``, which sends announcements and events.
+    """One submitter. :meth:`start` sets ``publish``, which sends announcements and events.
 
     ``supervisor``: that of the process, if the submitter is a part of another process. ``pool``: the pool to which the
     folder must belong; empty: any, for a process that serves no pool over NATS.
@@ -125,7 +125,7 @@ class Service:
         lag = self.batch.lag if config.batch.lag is None else config.batch.lag
         self.period = self.batch.period if config.batch.period is None else config.batch.period
         delays = Delays(config.batch.settle, config.batch.lost_after, lag)
-        self.publisher: Publisher | None = None
+        self.publish: Publish | None = None
         batch_list = BatchList(self.batch, self.period, self.clock)
         self._wake = threading.Event()
         self.watcher = Watcher(
@@ -159,12 +159,10 @@ class Service:
         """The configuration as it is now."""
         return self.live.config
 
-    def start(self, publisher: Publisher) -> None:
+    def start(self, publish: Publish) -> None:
         """Start the threads that watch and announce."""
-        self.publisher = publisher
-        self.announcer = Announcer(
-            self.folder, self.batch, self.watcher, lambda: self.live.config, publisher, self.clock
-        )
+        self.publish = publish
+        self.announcer = Announcer(self.folder, self.batch, self.watcher, lambda: self.live.config, publish, self.clock)
         announcer = self.announcer
         self.supervisor.spawn("changes", self._watch_changes)
         self.supervisor.spawn("batch", self._watch_batch)
@@ -187,10 +185,10 @@ class Service:
             self.announcer.reconnected()
 
     def _publish(self, number: int, status: JobStatus) -> None:
-        if self.publisher is None:
+        if self.publish is None:
             return
         try:
-            self.publisher.publish_event(
+            self.publish(
                 Event(pool=self.config.pool, submitter=self.name, folder=self.folder.id, sequence=number, status=status)
             )
         except BridgeError as error:  # the hub sees the gap, and requests a snapshot
@@ -303,7 +301,7 @@ def run(path: Path, pool: str | None) -> int:
         log.warning("the batch system does not answer", extra=kv(why=error))
     link = nats_link(config, service.name)
     Server(link, config.nats.prefix, config.pool, service.handlers, service.clock, folder=service.folder.id)
-    service.start(WireAnnouncer(link, config.nats.prefix, config.pool))
+    service.start(WireAnnouncer(link, config.nats.prefix, config.pool).publish)
     link.watch(service.connection_changed)
     link.start(supervisor)
     supervisor.stopping.wait()

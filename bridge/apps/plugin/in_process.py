@@ -14,7 +14,7 @@ from bridge.errors import BridgeError, SiteError, SiteRefusedError
 from bridge.pools.registry import PoolSource
 from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.model.requests import LogOptions
-from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event
+from bridge.protocol.nats.messages import Event, Published
 from bridge.protocol.nats.request_table import A, B, RequestKind
 from bridge.site.service import Service
 from bridge.site.submitter import Submitter
@@ -71,23 +71,6 @@ class _Log:
                 close()
 
 
-class _Publisher:
-    """Passes the submitter's announcements and the events of one owner to the pool."""
-
-    def __init__(self, pool: SubmitterPool, owner: str) -> None:
-        self._pool, self._owner = pool, owner
-
-    def publish_announce(self, announce: Announce) -> None:
-        self._pool.on_announce(announce)
-
-    def publish_buildconfig(self, config: BuildConfigMessage) -> None:
-        self._pool.on_buildconfig(config)
-
-    def publish_event(self, event: Event) -> None:
-        if event.status.owner == self._owner:
-            self._pool.on_event(event)
-
-
 class InProcessSite(PoolSource):
     """The pool of an open :class:`~bridge.site.service.Service`.
 
@@ -103,12 +86,16 @@ class InProcessSite(PoolSource):
         self.pool = SubmitterPool(
             service.config.pool, owner, lambda _folder: InProcessClient(service.handlers, owner), service.clock
         )
-        self._publisher = _Publisher(self.pool, owner)
+        self._owner = owner
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the submitter and the pool's snapshots."""
-        self.service.start(self._publisher)
+        self.service.start(self._receive)
         supervisor.spawn("pool", lambda: self._run(supervisor))
+
+    def _receive(self, message: Published) -> None:
+        if not isinstance(message, Event) or message.status.owner == self._owner:
+            self.pool.receive(message)
 
     def pools(self) -> Mapping[str, SubmitterPool]:
         """Return the pool by its name."""

@@ -61,11 +61,8 @@ class NatsPools(PoolSource):
         self._requesting: set[SubmitterPool] = set()
         self._supervisor: Supervisor | None = None
         self.dropped: dict[str, int] = {}
-        self._kinds: dict[str, Callable[[str, bytes], None]] = {
-            "announce": self._on_announce,
-            "buildconfig": self._on_buildconfig,
-            "event": self._on_event,
-        }
+        published = Subjects(prefix, ANY, owner).published()
+        self._models = {kind_of(prefix, subject): model for model, subject in published.items()}
         # keeps the order of a pool's messages: an announcement must not overtake an event
         self._inbox = Inbox(self._on_flood)
         self._muted: dict[str, float] = {}
@@ -162,11 +159,8 @@ class NatsPools(PoolSource):
         names = tuple(sorted(self._pools.keys() - muted)) if muted else (ANY,)
         if names == self._subscribed:
             return
-        all_subjects = [Subjects(self._prefix, name, self._owner) for name in names]
         subjects = tuple(
-            subject
-            for pool_subjects in all_subjects
-            for subject in (pool_subjects.announce, pool_subjects.buildconfig, pool_subjects.event)
+            subject for name in names for subject in Subjects(self._prefix, name, self._owner).published().values()
         )
         old_subscription, self._subscription = (
             self._subscription,
@@ -220,7 +214,17 @@ class NatsPools(PoolSource):
         try:
             if not name:
                 raise GarbledError("no pool in the subject")
-            self._kinds[kind](name, data)
+            message = self._parse(self._models[kind], name, data)
+            check_pool(name, message.pool)
+            if isinstance(message, Event) and message.status.owner != self._owner:
+                raise GarbledError(f"an event of a job of owner {message.status.owner or 'unknown'}")
+            pool = self._pools.get(name)
+            if pool is None and not isinstance(message, Event):  # otherwise a snapshot follows its announcement
+                pool = self._add(name)
+            if pool is not None:
+                pool.receive(message)
+                if pool.due(self._clock.monotonic()):
+                    self._wake_up.set()
         except SiteError as error:
             POOL_MESSAGES_UNUSABLE.labels(kind).inc()
             count = self.dropped[kind] = self.dropped.get(kind, 0) + 1
@@ -236,31 +240,6 @@ class NatsPools(PoolSource):
         finally:
             self._inbox.charge(name, max(0, size - len(data)))
         return parse(kind, text)
-
-    def _on_announce(self, name: str, data: bytes) -> None:
-        announce = self._parse(Announce, name, data)
-        check_pool(name, announce.pool)
-        pool = self._pools.get(name) or self._add(name)
-        pool.on_announce(announce)
-        self._wake_if_due(pool)
-
-    def _on_buildconfig(self, name: str, data: bytes) -> None:
-        message = self._parse(BuildConfigMessage, name, data)
-        check_pool(name, message.pool)
-        (self._pools.get(name) or self._add(name)).on_buildconfig(message)
-
-    def _on_event(self, name: str, data: bytes) -> None:
-        event = self._parse(Event, name, data)
-        check_pool(name, event.pool)
-        if event.status.owner != self._owner:
-            raise GarbledError(f"an event of a job of owner {event.status.owner or 'unknown'}")
-        if (pool := self._pools.get(name)) is not None:  # otherwise a snapshot follows its announcement
-            pool.on_event(event)
-            self._wake_if_due(pool)
-
-    def _wake_if_due(self, pool: SubmitterPool) -> None:
-        if pool.due(self._clock.monotonic()):
-            self._wake_up.set()
 
     def _add(self, name: str) -> SubmitterPool:
         with self._lock:

@@ -28,6 +28,7 @@ from bridge.protocol.nats.messages import (
     File,
     Files,
     Grant,
+    Published,
     Status,
 )
 from bridge.protocol.nats.request_table import (
@@ -260,8 +261,16 @@ class SubmitterPool:
         self._subscribers.append(changed)
 
     # --- messages of the site, on one thread, in their order ----------------------------------------------------------
-    def on_announce(self, announce: Announce) -> None:
-        """Apply an announcement."""
+    def receive(self, message: Published) -> None:
+        """Apply a message of the site."""
+        if isinstance(message, Announce):
+            self._on_announce(message)
+        elif isinstance(message, BuildConfigMessage):
+            self._on_buildconfig(message)
+        else:
+            self._on_event(message)
+
+    def _on_announce(self, announce: Announce) -> None:
         with self._lock:
             if self._folder is None:
                 self._folder = announce.folder
@@ -274,10 +283,9 @@ class SubmitterPool:
                 self._is_snapshot_requested, self._failures = True, 0
         self._notify("")
 
-    def on_buildconfig(self, message: BuildConfigMessage) -> None:
-        """Apply a BuildConfig. An invalid one is recorded as such, so that it is not requested again."""
+    def _on_buildconfig(self, message: BuildConfigMessage) -> None:
         with self._lock:
-            self._configs.add(message)
+            self._configs.add(message)  # an invalid one too, so that it is not requested again
         self._notify("")
 
     def recall(self, announce: Announce, received_at: float, buildconfig: BuildConfigMessage | None) -> None:
@@ -292,7 +300,7 @@ class SubmitterPool:
             announced = self._announced
             has_config = announced is None or announced[0].digest in self._configs
         if buildconfig is not None and announced and not has_config and buildconfig.digest == announced[0].digest:
-            self.on_buildconfig(buildconfig)
+            self._on_buildconfig(buildconfig)
         else:
             self._notify("")
 
@@ -302,8 +310,7 @@ class SubmitterPool:
         while len(self._folders) > _MOST_FOLDERS:
             del self._folders[next(folder for folder in self._folders if folder != self._folder)]
 
-    def on_event(self, event: Event) -> None:
-        """Apply an event."""
+    def _on_event(self, event: Event) -> None:
         with self._lock:
             if event.folder != self._folder:
                 return
@@ -333,7 +340,7 @@ class SubmitterPool:
                 self._described_at = now
                 described = self._client.call(DESCRIBE, "", Empty()).buildconfig
                 check_pool(self.name, described.pool)
-                self.on_buildconfig(described)
+                self._on_buildconfig(described)
         except SiteError as error:
             self._failures += 1
             extra = kv(pool=self.name, failures=self._failures, error=error)

@@ -242,3 +242,7 @@ class Event(Message):
     folder: str = Field("", description="Id of the folder that holds the job.")
     sequence: int
     status: JobStatus
+
+
+Published = Announce | BuildConfigMessage | Event
+"""What a site publishes. A row of :meth:`~bridge.protocol.nats.subjects.Subjects.published` has its subject."""

@@ -111,10 +111,12 @@ def hub_permissions(prefix: str, bucket: str = "", owner: str = ANY) -> Permissi
     ``owner``: UID of the hub's cluster; ``ANY`` for the only hub of a server.
     """
     all_pools = Subjects(prefix, ANY, owner)
-    site_subjects = [all_pools.announce, all_pools.buildconfig, all_pools.event, all_pools.streams]
     store = BucketSubjects(bucket).publish() if bucket else []
     inbox = f"{INBOX}.>" if owner == ANY else f"{INBOX}.{owner}.>"
-    return Permissions([*all_pools.requests().values(), all_pools.acks, *store], [*site_subjects, inbox])
+    return Permissions(
+        [*all_pools.requests().values(), all_pools.acks, *store],
+        [*all_pools.published().values(), all_pools.streams, inbox],
+    )
 
 
 def site_permissions(prefix: str, pool: str) -> Permissions:
@@ -125,7 +127,7 @@ def site_permissions(prefix: str, pool: str) -> Permissions:
     # SUBJECT QUEUE: only as a member of this group; a plain subscription would get a copy of each request
     request_patterns = [f"{pattern} {pool}" for pattern in subjects.requests().values()]
     return Permissions(
-        [subjects.announce, subjects.buildconfig, subjects.event, subjects.streams],
+        [*subjects.published().values(), subjects.streams],
         [*request_patterns, subjects.acks],
         answers=True,
     )

@@ -162,23 +162,16 @@ class Server:
 
 
 class Announcer:
-    """Publishes the messages of a submitter. Its methods raise SiteDownError if there is no connection."""
+    """Publishes the messages of a submitter."""
 
     def __init__(self, link: Link, prefix: str, pool: str) -> None:
         self._link, self._subjects = link, Subjects(prefix, pool, ANY)
 
-    def publish_announce(self, announce: messages.Announce) -> None:
-        """Publish the announcement."""
-        self._link.publish(self._subjects.announce, pack(announce))
-
-    def publish_buildconfig(self, config: messages.BuildConfigMessage) -> None:
-        """Publish the BuildConfig."""
-        self._link.publish(self._subjects.buildconfig, pack(config))
-
-    def publish_event(self, event: messages.Event) -> None:
-        """Publish a change of a job to its owner. A job without an owner has no event."""
-        if event.status.owner:
-            self._link.publish(self._subjects.of(event.status.owner).event, pack(event))
+    def publish(self, message: messages.Published) -> None:
+        """Publish a message; raise SiteDownError if there is no connection. A job without an owner has no event."""
+        owner = message.status.owner if isinstance(message, messages.Event) else ANY
+        if owner:
+            self._link.publish(self._subjects.of(owner).published()[type(message)], pack(message))
 
 
 def refusal(error: BaseException, kind: str) -> messages.Reply:

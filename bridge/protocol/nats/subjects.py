@@ -7,6 +7,7 @@ from typing import Any
 
 from bridge.errors import ConfigError
 from bridge.protocol.model.identifiers import POOL_PATTERN, UID_PATTERN
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event, Published
 from bridge.protocol.nats.request_table import REQUESTS, RequestKind
 
 ANY = "*"
@@ -55,6 +56,10 @@ class Subjects:
         self.buildconfig = f"{base}.buildconfig"
         self.event = f"{base}.event.{owner}"
         self._base = base
+
+    def published(self) -> dict[type[Published], str]:
+        """Return the subject of each message that a site publishes."""
+        return {Announce: self.announce, BuildConfigMessage: self.buildconfig, Event: self.event}
 
     def of(self, owner: str) -> Subjects:
         """Return the subjects of the same pool and another owner."""

@@ -98,7 +98,7 @@ class Site(Living):
         with self.lock:
             self.sequence += 1
             self.jobs[job] = status(job, "running", job_id=job, containers=[state])
-            self._say(lambda: self.announcer.publish_event(self.event(job)))
+            self._say(lambda: self.announcer.publish(self.event(job)))
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def _announce(site: Site, supervisor: Any) -> None:
     while not supervisor.wait(0.5):
         with contextlib.suppress(SiteDownError):  # the server ends before the supervisor
             site.say_hello()
-            site.announcer.publish_buildconfig(site.buildconfig())
+            site.announcer.publish(site.buildconfig())
 
 
 def pod(number: int) -> dict[str, Any]:

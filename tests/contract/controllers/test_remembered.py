@@ -93,8 +93,8 @@ class Place:
         while not self.world.supervisor.wait(0.5):
             if self.link.connected:
                 with contextlib.suppress(Exception):
-                    self.announcer.publish_announce(self.site.announce())
-                    self.announcer.publish_buildconfig(self.site.buildconfig())
+                    self.announcer.publish(self.site.announce())
+                    self.announcer.publish(self.site.buildconfig())
 
     def restart(self):
         self.hub.stop()

@@ -64,13 +64,13 @@ def test_each_hub_works_and_hears_of_its_own_jobs_alone(shared: Shared, world: W
     for each in pools.values():
         each.start(world.supervisor)
     time.sleep(0.3)
-    announcer.publish_announce(shared.site.announce())
+    announcer.publish(shared.site.announce())
     for each in pools.values():
         eventually(lambda each=each: "alpha" in each.pools() and each.pools()["alpha"].complete_at() is not None)
     for name, owner in OWNERS.items():
         told = status(f"uid-{name}", owner=owner)
         event = Event(pool="alpha", submitter="s-1", sequence=1, status=told)
-        announcer.publish_event(event)
+        announcer.publish(event)
     for name, each in pools.items():
         pool = each.pools()["alpha"]
         eventually(lambda pool=pool, name=name: f"uid-{name}" in pool.jobs())

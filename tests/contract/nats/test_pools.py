@@ -42,14 +42,14 @@ class Living(Site):
         with self.lock:
             self.sequence += 1
             self.jobs[job] = status(job, phase, message=str(self.sequence))
-            self._say(lambda: self.announcer.publish_event(self.event(job)))
+            self._say(lambda: self.announcer.publish(self.event(job)))
 
     def event(self, job: str) -> Event:
         return Event(pool=self.pool, submitter=self.submitter, sequence=self.sequence, status=self.jobs[job])
 
     def say_hello(self) -> None:
         with self.lock:
-            self._say(lambda: self.announcer.publish_announce(self.announce()))
+            self._say(lambda: self.announcer.publish(self.announce()))
 
     def _say(self, what: Callable[[], None]) -> None:
         with contextlib.suppress(SiteDownError):

@@ -104,8 +104,8 @@ def test_what_is_allowed_works(secured: Secured) -> None:
             assert next(reader) == b"log of " + pool.encode()
         eventually(lambda pool=pool: secured.sites[pool].readers_gone == 1)
         announcer = Announcer(link, PREFIX, pool)
-        announcer.publish_announce(secured.sites[pool].announce())
-        announcer.publish_buildconfig(secured.sites[pool].buildconfig())
+        announcer.publish(secured.sites[pool].announce())
+        announcer.publish(secured.sites[pool].buildconfig())
     eventually(lambda: len(heard) == 4)
     assert [link.problem() for link in (secured.hub, secured.alpha, secured.beta)] == [None, None, None]
 

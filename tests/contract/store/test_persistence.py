@@ -101,8 +101,8 @@ def hello(site: Site, hub: Hub, *, usable: bool = True) -> None:
     announcer = Announcer(site.link, PREFIX, "alpha")
 
     def known() -> bool:
-        announcer.publish_announce(site.announce())
-        announcer.publish_buildconfig(site.buildconfig())
+        announcer.publish(site.announce())
+        announcer.publish(site.buildconfig())
         time.sleep(0.1)
         pool = hub.pools.pools().get("alpha")
         if pool is None or pool.complete_at() is None or (usable and pool.buildconfig() is None):

@@ -358,7 +358,7 @@ def test_a_subscriber_that_fails_ends_nothing() -> None:
 def test_ten_thousand_jobs_and_an_event_costs_little() -> None:
     hub = started()
     for number in range(10_000):
-        hub.pool.on_event(Event(pool="alpha", submitter="s", sequence=number + 1, status=job(f"u{number}")))
+        hub.pool.receive(Event(pool="alpha", submitter="s", sequence=number + 1, status=job(f"u{number}")))
     begun = time.process_time()
     for number in range(1000):
         hub.link.publish(SUBJECTS.event, event(10_001 + number, job(f"u{number}", "running")))

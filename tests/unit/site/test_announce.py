@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteDownError
-from bridge.protocol.nats.messages import Empty
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Empty
 from bridge.script import library
 from bridge.site.announce import Announcer, Presence, runtime_version
 from bridge.site.config.site_config import parse
@@ -20,21 +20,14 @@ class Heard:
         self.configs: list[Any] = []
         self.down = False
 
-    def publish_announce(self, announce: Any) -> None:
+    def publish(self, message: Announce | BuildConfigMessage) -> None:
         if self.down:
             raise SiteDownError("no connection")
-        self.announced.append(announce)
-
-    def publish_buildconfig(self, config: Any) -> None:
-        if self.down:
-            raise SiteDownError("no connection")
-        self.configs.append(config)
-
-    def publish_event(self, event: Any) -> None: ...
+        (self.announced if isinstance(message, Announce) else self.configs).append(message)
 
 
 def announcer(world: Any, heard: Heard) -> Announcer:
-    return Announcer(world.folder, world.batch, world.watcher, lambda: world.config, heard, world.clock)
+    return Announcer(world.folder, world.batch, world.watcher, lambda: world.config, heard.publish, world.clock)
 
 
 def test_9_11_what_is_measured_is_announced(world: Any) -> None:
