@@ -90,9 +90,8 @@ class SubmitterPool:
         self._clock = clock
         self._lock = threading.Lock()
         self._view = JobView()
-        self._announced: tuple[Announce, float] | None = None
         self._folder: str | None = None
-        self._folders: dict[str, tuple[Announce, float]] = {}
+        self._announcements: Mapping[str, tuple[Announce, float]] = {}
         self._configs = ReceivedBuildConfigs(name)
         self._subscribers: list[Changed] = []
         self._is_snapshot_requested = True
@@ -107,8 +106,7 @@ class SubmitterPool:
 
     def announcements(self) -> Mapping[str, tuple[Announce, float]]:
         """Return the last announcement for each folder id, and the monotonic time at which it arrived."""
-        with self._lock:
-            return dict(self._folders)
+        return self._announcements
 
     def choose(self, folder: str) -> None:
         """Use the jobs of this folder from now on, and discard the state of any other folder."""
@@ -118,17 +116,17 @@ class SubmitterPool:
             if self._folder is not None:
                 extra = kv(pool=self.name, before=self._folder, now=folder)
                 log.warning("the folder of the pool has changed", extra=extra)
-            self._folder, self._announced = folder, self._folders.get(folder)
+            self._folder = folder
             self._view, self._is_snapshot_requested, self._failures = JobView(), True, 0
         self._notify("")
 
     def announced(self) -> tuple[Announce, float] | None:
         """Return the last announcement and the monotonic time at which it arrived; ``None`` before the first."""
-        return self._announced
+        return self._announcements.get(self.folder)
 
     def ready(self) -> Readiness:
         """Return whether a valid BuildConfig has been received."""
-        announced = self._announced
+        announced = self.announced()
         if announced is None:
             return Readiness("NotAnnounced", "the site has not announced itself", transient=True)
         if problem := self._configs.problem(announced[0].digest):
@@ -139,7 +137,7 @@ class SubmitterPool:
 
     def buildconfig(self) -> BuildConfig | None:
         """Return the announced BuildConfig; ``None`` if it has not been received or is invalid."""
-        announced = self._announced
+        announced = self.announced()
         return self._configs.get(announced[0].digest) if announced else None
 
     def prepare(self, pod: Pod) -> Pod:
@@ -160,7 +158,7 @@ class SubmitterPool:
         return self._build_and_send(pod, objects, wait)
 
     def _build_and_send(self, pod: Pod, objects: Objects, wait: float | None) -> JobStatus:
-        announced = self._announced
+        announced = self.announced()
         user = announced[0].user if announced else None
         job_submission = build.build(pod, self._usable_config(), objects, self.name, wait, user)
         return self.send(pod["metadata"]["uid"], job_submission)
@@ -181,7 +179,7 @@ class SubmitterPool:
 
     def send(self, job: str, job_submission: JobSubmission) -> JobStatus:
         """Submit a job whose script is complete."""
-        announced, folder = self._announced, self._folder
+        announced, folder = self.announced(), self._folder
         library = announced[0].library if announced else ""
         status = submission.send(self._client, job, job_submission, library, self._submit_timeout)
         with self._lock:
@@ -272,13 +270,10 @@ class SubmitterPool:
 
     def _on_announce(self, announce: Announce) -> None:
         with self._lock:
-            if self._folder is None:
-                self._folder = announce.folder
-            self._record(announce, now := self._clock.monotonic())
+            self._record(announce, self._clock.monotonic())
             # a wrong, empty folder looks like a new site: its submitter cannot detect the error, so the hub does
             if announce.folder != self._folder:
                 return
-            self._announced = (announce, now)
             if self._view.announced(announce.submitter, announce.sequences.get(self._owner, 0)):
                 self._is_snapshot_requested, self._failures = True, 0
         self._notify("")
@@ -291,13 +286,9 @@ class SubmitterPool:
     def recall(self, announce: Announce, received_at: float, buildconfig: BuildConfigMessage | None) -> None:
         """Apply stored values from the monotonic time ``received_at``, unless this process received newer ones."""
         with self._lock:
-            if self._folder is None:
-                self._folder = announce.folder
-            if announce.folder not in self._folders:
+            if announce.folder not in self._announcements:
                 self._record(announce, received_at)
-            if self._announced is None:
-                self._announced = self._folders.get(self._folder)
-            announced = self._announced
+            announced = self.announced()
             has_config = announced is None or announced[0].digest in self._configs
         if buildconfig is not None and announced and not has_config and buildconfig.digest == announced[0].digest:
             self._on_buildconfig(buildconfig)
@@ -305,10 +296,13 @@ class SubmitterPool:
             self._notify("")
 
     def _record(self, announce: Announce, received_at: float) -> None:
-        self._folders.pop(announce.folder, None)
-        self._folders[announce.folder] = announce, received_at
-        while len(self._folders) > _MOST_FOLDERS:
-            del self._folders[next(folder for folder in self._folders if folder != self._folder)]
+        if self._folder is None:
+            self._folder = announce.folder
+        others = {folder: value for folder, value in self._announcements.items() if folder != announce.folder}
+        if len(others) >= _MOST_FOLDERS:
+            del others[next(folder for folder in others if folder != self._folder)]
+        # a new dict: other threads read it without the lock
+        self._announcements = {**others, announce.folder: (announce, received_at)}
 
     def _on_event(self, event: Event) -> None:
         with self._lock:
@@ -350,12 +344,12 @@ class SubmitterPool:
             self._failures = 0
 
     def _lacks_snapshot(self, now: float) -> bool:
-        if self._announced is None:
+        if self.announced() is None:
             return False  # the folder of the jobs is not known
         return self._is_snapshot_requested or now - self._snapshot_at >= PERIOD
 
     def _lacks_config(self, now: float) -> bool:
-        announced = self._announced
+        announced = self.announced()
         if announced is None or announced[0].digest in self._configs:
             return False
         return now - announced[1] >= _CONFIG_WAIT and now - self._described_at >= _BACKOFF.limit
