@@ -71,10 +71,10 @@ class PaperPool(PolledPool):
             self.desk[uid] = replace(job, phase="ended", outcome="Succeeded", ended_at=now, containers=[done])
         return job
 
-    def _ping(self) -> Announcement:
-        return self._unheard("")
+    def _ping(self) -> None:
+        """The clerk always answers."""
 
-    def _unheard(self, problem: str) -> Announcement:
+    def _announcement(self, problem: str) -> Announcement:
         capacity = {"cpu": "4", "memory": "8Gi", "pods": "10"}
         fields = {"submitter": "clerk", "time": self._clock.time(), "period": 1, "version": "", "problem": problem}
         return Announcement(pool=self.name, capacity=capacity, **fields)

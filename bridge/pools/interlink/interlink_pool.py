@@ -27,7 +27,7 @@ from bridge.protocol.model.requests import LogOptions
 from bridge.script import build, self_contained
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects, at_site
-from bridge.telemetry.metrics import POOL_REQUESTS
+from bridge.telemetry.metrics import POOL_REQUESTS, counted
 from bridge.workload import pods
 from bridge.workload.pods import uid as uid_of
 
@@ -66,7 +66,7 @@ class InterlinkPool(PolledPool):
         """Guards these two: a job that is no longer followed may have a request in progress."""
         self._unknown: dict[str, int] = {}
         self._undeleted: dict[str, int] = {}
-        self._degraded = ""
+        self._degraded, self._response = "", PingResponse()
 
     # --- the site -----------------------------------------------------------------------------------------------------
     def ready(self) -> Readiness:
@@ -77,18 +77,15 @@ class InterlinkPool(PolledPool):
             return Readiness("PluginSilent", self._announced[0].problem, transient=True)
         return READY
 
-    def _ping(self) -> Announcement:
+    def _ping(self) -> None:
         answer = self._client.ping()
         if answer.degraded and answer.degraded != self._degraded:
             log.warning("the plugin runs, but its ping fails", extra=kv(pool=self.name, answer=answer.degraded))
-        self._degraded = answer.degraded
-        return self._announcement(answer.response, "")
+        self._degraded, self._response = answer.degraded, answer.response
 
-    def _unheard(self, problem: str) -> Announcement:
-        return self._announcement(PingResponse(), problem)
-
-    def _announcement(self, response: PingResponse, problem: str) -> Announcement:
-        section, taints = self._section, ping.taints(response)
+    def _announcement(self, problem: str) -> Announcement:
+        section, response = self._section, self._response
+        taints = ping.taints(response)
         kind = "API server" if section.api == "server" else "plugin"
         degraded = f" (its ping fails: {self._degraded})" if self._degraded else ""
         return Announcement(
@@ -121,7 +118,7 @@ class InterlinkPool(PolledPool):
         with self._lock:
             self._unknown.setdefault(job, 0)  # also while the request is in progress
         try:
-            with POOL_REQUESTS.labels(self.name, "create", "error").count_exceptions():
+            with counted(POOL_REQUESTS, self.name, "create"):
                 job_id = self._client.create(body, job, self._submit_timeout)
         except ServerError as error:
             with self._lock:
@@ -132,7 +129,6 @@ class InterlinkPool(PolledPool):
             if is_last_attempt or error.answered:  # the plugin itself has answered, twice: it has not created the pod
                 raise SiteRefusedError(str(error), reason="PluginRefused", retryable=not is_last_attempt) from error
             raise
-        POOL_REQUESTS.labels(self.name, "create", "ok").inc()
         self._known(job)
         metadata = pod["metadata"]
         status = JobStatus(
@@ -177,14 +173,12 @@ class InterlinkPool(PolledPool):
         # /delete has no field for the grace period; podbridge's plugin reads it from the pod
         metadata = {**pod["metadata"], "deletionGracePeriodSeconds": int(grace)}
         try:
-            with POOL_REQUESTS.labels(self.name, "delete", "error").count_exceptions():
+            with counted(POOL_REQUESTS, self.name, "delete"):
                 self._client.delete({**pod, "metadata": metadata})
         except (ServerError, SiteRefusedError) as error:
             if not self._may_skip(job, status):
                 raise
             log.warning("the plugin does not delete an ended job", extra=kv(pool=self.name, job=job, error=error))
-        else:
-            POOL_REQUESTS.labels(self.name, "delete", "ok").inc()
         if status.phase == "ended":
             self.follows.record_absence(job, self._clock.monotonic())
             return None

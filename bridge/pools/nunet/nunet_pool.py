@@ -78,12 +78,8 @@ class NunetPool(PolledPool):
             return Readiness("NoPeerAvailable", f"none of the {len(peers)} peers of the pool is available")
         return READY
 
-    def _ping(self) -> Announcement:
+    def _ping(self) -> None:
         self._update_peers(self._section.ping_period / 2)
-        return self._announcement("")
-
-    def _unheard(self, problem: str) -> Announcement:
-        return self._announcement(problem)
 
     def _announcement(self, problem: str) -> Announcement:
         free = self._placement.free()

@@ -22,7 +22,7 @@ from bridge.pools.pool_interface import Pod, Pool
 from bridge.pools.registry import PoolSource
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import JobStatus
-from bridge.telemetry.metrics import POOL_POLL_SECONDS, POOL_REQUESTS
+from bridge.telemetry.metrics import POOL_POLL_SECONDS, POOL_REQUESTS, counted
 from bridge.workload.pods import uid as uid_of
 
 log = logging.getLogger(__name__)
@@ -79,17 +79,17 @@ class PolledPool(abc.ABC):
     def _fetch(self, pods: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
         """Request the states of up to ``batch`` jobs by UID; ``None``: the site does not know the job.
 
-        A job without a usable answer is absent from the result. Raises :class:`SiteError`; UnknownJobError only from
-        a pool whose ``batch`` is 1.
+        A job without a usable answer is absent from the result. Raises :class:`SiteError`. After UnknownJobError, a
+        poll goes on.
         """
 
     @abc.abstractmethod
-    def _ping(self) -> Announcement:
+    def _ping(self) -> None:
         """Request the state of the site. Raises :class:`SiteError` if the site does not work."""
 
     @abc.abstractmethod
-    def _unheard(self, problem: str) -> Announcement:
-        """Return the announcement of a site that has not answered since this process started."""
+    def _announcement(self, problem: str) -> Announcement:
+        """Return the last state of the site, which may not have answered since this process started."""
 
     def _forget(self, job: str) -> None:  # noqa: B027
         """Remove what is recorded of a job that is no longer followed."""
@@ -106,16 +106,14 @@ class PolledPool(abc.ABC):
         """
         job, requested_at = uid_of(pod), self._clock.monotonic()
         try:
-            with self._only_site_errors():
+            with self._requesting("status"):
                 statuses = self._fetch([self.follows.whole(pod)])
-            if job not in statuses:
-                raise SiteNoStateError(f"pool {self.name}: the answer has no valid state of pod {_name(pod)}")
+                if job not in statuses:
+                    raise SiteNoStateError(f"pool {self.name}: the answer has no valid state of pod {_name(pod)}")
         except SiteError as error:
-            POOL_REQUESTS.labels(self.name, "status", "error").inc()
             if error.retryable:
                 raise
             raise SiteNoStateError(str(error), hint=error.hint) from error
-        POOL_REQUESTS.labels(self.name, "status", "ok").inc()
         self.follows.apply(statuses, requested_at)
         return statuses[job]
 
@@ -149,21 +147,20 @@ class PolledPool(abc.ABC):
         """Ping the site once; return the number of failed pings in a row."""
         requested_at = self._clock.monotonic()
         try:
-            with self._only_site_errors():
-                announcement = self._ping()
+            with self._requesting("ping"):
+                self._ping()
+                announcement = self._announcement("")
         except SiteError as error:
-            POOL_REQUESTS.labels(self.name, "ping", "error").inc()
             self._failed_pings += 1
             self._log_failure("the site of a pool does not answer a ping", self._failed_pings, error)
             self._problem = error.with_hint
             last_announced = self._announced
             if last_announced is None:
-                self._announced = self._unheard(self._problem), requested_at
+                self._announced = self._announcement(self._problem), requested_at
             elif self._failed_pings >= FAILED_PINGS:
                 # the time of the last answer stays: the virtual node is NotReady at once, and silent later
                 self._announced = last_announced[0].model_copy(update={"problem": self._problem}), last_announced[1]
         else:
-            POOL_REQUESTS.labels(self.name, "ping", "ok").inc()
             self._failed_pings, self._problem = 0, ""
             self.follows.answered(requested_at)
             self._announced = announcement, self._clock.monotonic()
@@ -185,32 +182,31 @@ class PolledPool(abc.ABC):
 
     def _poll_batch(self, pods: Sequence[Pod]) -> SiteError | None:
         """Request the states of some jobs; return the error if the site refuses, raise it if the site is down."""
-        requested_at = self._clock.monotonic()
+        requested_at, statuses = self._clock.monotonic(), dict[str, JobStatus | None]()
         try:
-            with self._only_site_errors():
-                statuses = self._fetch(pods)
-        except UnknownJobError as error:  # no failure of the site
-            log.debug("it is not known whether a site has a job", extra=kv(pool=self.name, error=error))
-            return None
+            with self._requesting("poll"), contextlib.suppress(UnknownJobError):
+                statuses.update(self._fetch(pods))
         except SiteError as error:
-            POOL_REQUESTS.labels(self.name, "poll", "error").inc()
             if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
                 raise
             return error
-        POOL_REQUESTS.labels(self.name, "poll", "ok").inc()
         self.follows.apply(statuses, requested_at)
         return None
 
     @contextlib.contextmanager
-    def _only_site_errors(self) -> Iterator[None]:
-        """Log any other error and raise SiteError instead: an answer from outside must not end this process."""
-        try:
-            yield
-        except SiteError:
-            raise
-        except Exception as error:
-            log.exception("an answer of a pool's site could not be handled", extra=kv(pool=self.name))
-            raise SiteError(f"the site's answer could not be handled: {type(error).__name__}") from error
+    def _requesting(self, request: str) -> Iterator[None]:
+        """Count a request that reads; log any error but SiteError, and raise that instead.
+
+        An answer from outside must not end this process.
+        """
+        with counted(POOL_REQUESTS, self.name, request):
+            try:
+                yield
+            except SiteError:
+                raise
+            except Exception as error:
+                log.exception("an answer of a pool's site could not be handled", extra=kv(pool=self.name))
+                raise SiteError(f"the site's answer could not be handled: {type(error).__name__}") from error
 
     def _count_poll(self, error: SiteError | None) -> int:
         self._failed_polls = 0 if error is None else self._failed_polls + 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from bridge.core.threads import Supervisor
-from bridge.errors import SiteDownError, SiteError, SiteRefusedError
+from bridge.errors import SiteDownError, SiteError, SiteRefusedError, UnknownJobError
 from bridge.pools.polled import polled_pool
 from bridge.pools.polled.followed_jobs import ABSENT_AGAIN
 from bridge.pools.polled.polled_pool import PolledPool, PolledPools
@@ -65,13 +65,9 @@ class Site(PolledPool):
     def _announcement(self, problem: str) -> Announcement:
         return Announcement(pool="far", submitter="x", time=0, period=10, version="1", problem=problem)
 
-    def _ping(self) -> Announcement:
+    def _ping(self) -> None:
         if self.error is not None:
             raise self.error
-        return self._announcement("")
-
-    def _unheard(self, problem: str) -> Announcement:
-        return self._announcement(problem)
 
 
 @pytest.fixture
@@ -196,6 +192,14 @@ def test_a_refused_batch_does_not_stop_the_others(site):
     site.error = SiteRefusedError("500")
     assert site.poll() == 1
     assert len(site.requests) == 2
+
+
+def test_a_job_of_which_nothing_is_known_is_no_failure_of_the_site(site):
+    follow(site, "a", "b", "c")
+    site.error = UnknownJobError("no peer shows it")
+    assert (site.poll(), len(site.requests), site.changes) == (0, 2, [])
+    with pytest.raises(UnknownJobError):
+        site.status(pod("a"))
 
 
 def test_an_answer_that_cannot_be_handled_is_logged_and_ends_nothing(site, caplog):
