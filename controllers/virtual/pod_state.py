@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.core.job_lifecycle import NEW, Event, Lifecycle
-from bridge.protocol.model.jobs import JobStatus, Occurrence
+from bridge.core.job_lifecycle import NEW, Lifecycle
+from bridge.protocol.model.jobs import EVENTS, JobStatus, Occurrence
 
 Pod = Mapping[str, Any]
 ObjectKey = tuple[str, str, str]
 """Plural name of the kind, namespace and name of an object."""
 LOOK_AGAIN = 5.0
 """Seconds between the two answers that make a job lost."""
-_EVENTS = {"queued": Event.QUEUED, "unknown": Event.QUEUED, "running": Event.STARTED, "ended": Event.ENDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ class Entry:
         """Record an answer of the site; ``None``: it does not know the job."""
         self.answer, lifecycle = job, self.lifecycle
         self.lifecycle = (
-            lifecycle.denied(requested_at, LOOK_AGAIN) if job is None else lifecycle.shown(_EVENTS[job.phase], now)
+            lifecycle.denied(requested_at, LOOK_AGAIN) if job is None else lifecycle.shown(EVENTS[job.phase], now)
         )
 
     def listed(self, job: JobStatus, now: float) -> None:

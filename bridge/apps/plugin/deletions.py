@@ -22,8 +22,8 @@ class Deletions:
         self._lock = threading.Lock()
         self._creating: list[str] = []  # a UID for each request: a client may repeat one that is in progress
         self._undelivered: dict[str, Pod] = {}
-        self._ending: dict[str, Pool] = {}
-        self._deleted: set[str] = set()  # until their site says that the job is gone: no event reports this
+        self._ending: dict[str, Pool | None] = {}
+        """The pool that follows the job; ``None``: the site lists it, but no event reports that it is gone."""
         self._cancelled: dict[str, None] = {}  # the last ones in order, at sites that do not remember them
 
     @contextmanager
@@ -45,12 +45,7 @@ class Deletions:
     def is_deleted(self, uid: str) -> bool:
         """Whether the pod's job was cancelled, and its site has not said that it is gone."""
         with self._lock:
-            return uid in self._deleted
-
-    def gone(self, uid: str) -> None:
-        """Note that the site has no job of the pod."""
-        with self._lock:
-            self._deleted.discard(uid)
+            return uid in self._ending
 
     # --- cancellations that sites have not answered -------------------------------------------------------------------
     def undelivered(self) -> dict[str, Pod]:
@@ -97,24 +92,21 @@ class Deletions:
     def ends(self, uid: str, followed: Pool | None) -> None:
         """Note that the job of a deleted pod ends; ``followed``: the pool that has to follow it."""
         with self._lock:
-            if len(self._deleted) >= MOST_DELETED:
-                self._deleted.clear()
-            self._deleted.add(uid)
-            if followed is not None:
-                self._ending[uid] = followed
+            if len(self._ending) >= MOST_DELETED and self._ending[oldest := next(iter(self._ending))] is None:
+                del self._ending[oldest]
+            self._ending[uid] = followed
 
     def has_room(self) -> bool:
         """Whether one more ending job may be followed."""
         with self._lock:
             return len(self._ending) < MOST_DELETED
 
-    def ending(self) -> dict[str, Pool]:
+    def followed(self) -> dict[str, Pool]:
         """Return the pools of the followed jobs that end, by UID."""
         with self._lock:
-            return dict(self._ending)
+            return {uid: pool for uid, pool in self._ending.items() if pool is not None}
 
-    def ended(self, uid: str) -> None:
-        """Note that a followed job has ended."""
+    def gone(self, uid: str) -> None:
+        """Note that the site has no job of the pod any more, or that a followed job has ended."""
         with self._lock:
-            self._deleted.discard(uid)
             self._ending.pop(uid, None)

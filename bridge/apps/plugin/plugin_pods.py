@@ -144,8 +144,9 @@ class Pods:
         return pool.job(pod["metadata"]["uid"]) if pool.lists is not None else None
 
     def _site_status(self, pod: Pod) -> JobStatus | None:
-        status = self._directory.choose(pod).status(pod)
-        if status is None:
+        pool = self._directory.choose(pod)
+        status = pool.status(pod)
+        if status is None and pool.lists is not None:
             self._deletions.gone(pod["metadata"]["uid"])
         return status
 
@@ -223,12 +224,12 @@ class Pods:
 
     def forget_ended(self) -> None:
         """Forget the deleted pods whose jobs have ended. A pool that lists its jobs does so itself."""
-        for uid, pool in self._deletions.ending().items():
+        for uid, pool in self._deletions.followed().items():
             job = pool.job(uid)
             if job is None or job.phase == "ended":
                 if pool.follows is not None:
                     pool.follows.remove(uid)
-                self._deletions.ended(uid)
+                self._deletions.gone(uid)
 
     # --- logs ---------------------------------------------------------------------------------------------------------
     def logs(self, request: LogStruct, options: LogOptions) -> tuple[str, Iterator[bytes]]:

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from bridge.core.job_lifecycle import NEW, Lifecycle, State
 from bridge.pools.pool_interface import Pod
-from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.jobs import EVENTS, JobStatus
 from bridge.telemetry.metrics import POOL_FOLLOWED
 from bridge.workload.pods import uid as uid_of
 
@@ -16,20 +17,12 @@ ABSENT_AGAIN = 60.0
 request without an answer may be carried out late."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Observation:
-    """A state of a job, from the answer to a request that was sent at ``requested_at`` (monotonic)."""
+@dataclass(slots=True)
+class _Job:
+    """The last answer about a job, which was requested at ``lifecycle.answered_at`` (monotonic)."""
 
-    status: JobStatus
-    requested_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Absence:
-    """The site has answered ``count`` times in a row that it does not know a job, the last time at ``at``."""
-
-    count: int
-    at: float
+    status: JobStatus | None = None
+    lifecycle: Lifecycle = NEW
 
 
 class FollowedJobs:
@@ -54,8 +47,7 @@ class FollowedJobs:
         self._pool, self._poll_period, self._notify, self._forget = pool, poll_period, notify, forget
         self._lock = threading.Lock()
         self._pods: dict[str, Pod] = {}
-        self._observations: dict[str, _Observation] = {}
-        self._absences: dict[str, _Absence] = {}
+        self._jobs: dict[str, _Job] = {}
 
     def add(self, pod: Pod) -> None:
         """Add a pod; its job is :meth:`due` at once."""
@@ -67,8 +59,7 @@ class FollowedJobs:
         """Remove a pod and the state of its job."""
         with self._lock:
             self._pods.pop(job, None)
-            self._absences.pop(job, None)
-            removed = self._observations.pop(job, None)
+            removed = self._jobs.pop(job, _Job()).status
             POOL_FOLLOWED.labels(self._pool).set(len(self._pods))
         self._forget(job)
         if removed is not None:
@@ -76,13 +67,12 @@ class FollowedJobs:
 
     def job(self, job: str) -> JobStatus | None:
         """Return the last known state of one job."""
-        observation = self._observations.get(job)
-        return None if observation is None else observation.status
+        return self._jobs.get(job, _Job()).status
 
     def jobs(self) -> dict[str, JobStatus]:
         """Return the last known states of all jobs."""
         with self._lock:
-            return {job: observation.status for job, observation in self._observations.items()}
+            return {uid: job.status for uid, job in self._jobs.items() if job.status is not None}
 
     def get(self, job: str) -> Pod | None:
         """Return the pod with this UID if it is followed."""
@@ -101,18 +91,15 @@ class FollowedJobs:
         """Apply a state, from an answer to a request that was sent at ``requested_at`` (monotonic)."""
         with self._lock:
             self._record_answer(requested_at)
-            observation = self._observations.get(status.job)
-            if observation is not None and (
-                observation.requested_at > requested_at
-                or (observation.status.phase == "ended" and status.phase != "ended")
+            job = self._jobs.setdefault(status.job, _Job())
+            if job.status is not None and (
+                job.lifecycle.answered_at > requested_at or (job.status.phase == "ended" and status.phase != "ended")
             ):
                 return  # an older answer, or a change after the end, which is final
-            self._absences.pop(status.job, None)
-            changed = observation is None or observation.status != status
-            # an equal state stays the same object: a decision about it need not be repeated (Entry.is_settled)
-            self._observations[status.job] = _Observation(
-                status if changed or observation is None else observation.status, requested_at
-            )
+            job.lifecycle = job.lifecycle.shown(EVENTS[status.phase], requested_at)
+            changed = job.status != status
+            if changed:  # an equal state stays the same object: a decision about it need not be repeated
+                job.status = status
         if changed:
             self._notify(status.job)
 
@@ -123,13 +110,12 @@ class FollowedJobs:
         """
         with self._lock:
             self._record_answer(requested_at)
-            observation = self._observations.get(job)
-            if observation is not None and observation.requested_at > requested_at:
+            last = self._jobs.get(job, _Job())
+            if last.status is not None and last.lifecycle.answered_at > requested_at:
                 return
+            removed = self._jobs.pop(job, last).status
             if job in self._pods:
-                absence = self._absences.get(job)
-                self._absences[job] = _Absence(1 if absence is None else absence.count + 1, requested_at)
-            removed = self._observations.pop(job, None)
+                self._jobs[job] = _Job(None, last.lifecycle.denied(requested_at))
         if removed is not None:
             self._notify(job)
 
@@ -152,16 +138,11 @@ class FollowedJobs:
     def due(self, now: float) -> list[Pod]:
         """Return the followed pods whose jobs have not ended. A job that the site does not know is due less often."""
         with self._lock:
-            return [
-                pod
-                for job, pod in self._pods.items()
-                if ((observation := self._observations.get(job)) is None or observation.status.phase != "ended")
-                and self._may_exist(job, now)
-            ]
+            return [pod for uid, pod in self._pods.items() if self._is_due(self._jobs.get(uid, _Job()).lifecycle, now)]
 
-    def _may_exist(self, job: str, now: float) -> bool:
-        absence = self._absences.get(job)
-        if absence is None:
-            return True
-        pause: float = self._poll_period * 2 ** min(absence.count - 1, 16)
-        return now - absence.at >= min(ABSENT_AGAIN, pause)
+    def _is_due(self, job: Lifecycle, now: float) -> bool:
+        if not job.is_absent:
+            return job.state is not State.ENDED
+        # the pause doubles with each answer
+        pause = self._poll_period + job.answered_at - job.absent_since
+        return now >= job.look_at(min(ABSENT_AGAIN, pause))

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from bridge.core.job_lifecycle import Event
 from bridge.protocol.model.identifiers import Namespace, PodName, Ticket, Uid
 
 _RECORD = ConfigDict(extra="ignore")
@@ -18,6 +19,8 @@ LONGEST_TEXT, LONGEST_MESSAGE, MOST_CONTAINERS, MOST_OCCURRENCES = 1024, 4096, 2
 these values limit the memory that a faulty site can fill. Kubernetes limits a termination message to 4,096 bytes."""
 GRANTED = "Granted"
 """Reason of a queued job whose script has started and has its grant, but has not recorded that it begins."""
+EVENTS = {"queued": Event.QUEUED, "unknown": Event.QUEUED, "running": Event.STARTED, "ended": Event.ENDED}
+"""What an answer shows of a job, by its phase."""
 Text = Annotated[str, AfterValidator(lambda text: text[:LONGEST_TEXT])]
 LongText = Annotated[str, AfterValidator(lambda text: text[:LONGEST_MESSAGE])]
 

@@ -1,5 +1,6 @@
 from bridge.apps.plugin import deletions
 from bridge.apps.plugin.deletions import Deletions
+from tests.fakes.pool import FakePool
 
 
 def pending(*uids):
@@ -31,3 +32,17 @@ def test_beyond_the_limit_only_known_cancellations_are_repeated(monkeypatch):
     monkeypatch.setattr(deletions, "MOST_DELETED", 2)
     found = pending("a", "b", "c", "a")
     assert list(found.undelivered()) == ["a", "b"]
+
+
+def test_beyond_the_limit_the_oldest_jobs_that_a_site_lists_are_forgotten_but_no_followed_one(monkeypatch):
+    monkeypatch.setattr(deletions, "MOST_DELETED", 2)
+    found, pool = Deletions(), FakePool("p")
+    found.ends("a", None)
+    found.ends("b", pool)
+    assert not found.has_room()
+    found.ends("c", None)
+    assert [found.is_deleted(uid) for uid in "abc"] == [False, True, True]
+    found.ends("d", None)
+    assert found.followed() == {"b": pool}
+    found.gone("b")
+    assert found.followed() == {}
