@@ -173,15 +173,15 @@ class Submitter:
                 self._find_or_submit(record)
 
     def _find_or_submit(self, record: JobRecord) -> None:
-        lifecycle = job_actions.lifecycle(record, self._settle)
-        if lifecycle.state is not State.UNKNOWN or record.cancel is not None or record.meta.adopted:
+        state = job_actions.lifecycle(record, self._settle).state
+        if state is not State.UNKNOWN or record.cancel is not None or record.meta.adopted:
             return
         job_folder = self._folder.job(record.uid)
         requested_at = self._clock.time()
         # the last submission got no answer: the job may exist, and its name contains the UID
         batch_id = self._batch.find(record.uid)
         if batch_id is None or batch_id in record.meta.replaced:
-            if not lifecycle.denied(requested_at).is_absent:
+            if not job_actions.lifecycle(record, self._settle, requested_at).is_absent:
                 return  # it may still appear; the leader submits it again later
             meta = replace(record.meta, attempted_at=self._clock.time(), attempts=record.meta.attempts + 1)
             job_folder.write_meta(meta)

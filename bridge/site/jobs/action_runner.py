@@ -11,7 +11,7 @@ from bridge.core.job_lifecycle import NEVER
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
-from bridge.site.jobs.job_actions import ForgetJob, GiveUp, Kill, Stop, SubmitToBatch, due_actions
+from bridge.site.jobs.job_actions import JobAction, due_actions, lifecycle
 from bridge.site.jobs.job_index import JobIndex
 from bridge.site.jobs.site_folder import Folder
 
@@ -57,30 +57,30 @@ class ActionRunner:
             has_ended = entry.status.phase == "ended"
             actions = due_actions(
                 entry.record,
+                lifecycle(entry.record, self._settle, self.listed_at),
                 now,
                 has_ended=has_ended,
-                settle=self._settle,
-                listed_at=self.listed_at,
                 killed_at=entry.killed_at,
                 is_grace_over=self._clock.monotonic() >= entry.kill_at,
             )
             for action in actions:
                 match action:
-                    case Kill():
+                    case JobAction.KILL:
                         entry.killed_at = now
                         job_id = entry.record.job_id or entry.record.started_job
                         # a batch system that lost its records assigns the same ids again
                         if self.owners.get(job_id, uid) == uid:
                             ids_to_cancel.append(job_id)
-                    case Stop(grace, reason):
-                        self.stop(uid, grace, reason)
-                    case SubmitToBatch():
+                    case JobAction.STOP:
+                        cancel = entry.record.cancel
+                        self.stop(uid, cancel.grace if cancel is not None and entry.record.started else 0, "Deleted")
+                    case JobAction.SUBMIT:
                         self._submit_again(uid)
-                    case GiveUp():
+                    case JobAction.GIVE_UP:
                         self._index.observe(
                             uid, BatchJob(id="", uid=uid, phase="ended", reason=job_ends.CANCELLED.site_reason)
                         )
-                    case ForgetJob():
+                    case JobAction.FORGET:
                         self._forget(uid)
         if ids_to_cancel:
             self.cancel(ids_to_cancel)

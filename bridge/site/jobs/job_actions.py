@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import enum
 
-from bridge.core.job_lifecycle import Lifecycle, State
+from bridge.core.job_lifecycle import NEVER, Lifecycle, State
 from bridge.site.jobs.job_record import JobRecord
 
 KILL_ALLOWANCE = 10.0
@@ -13,35 +13,14 @@ CANCEL_PERIOD = 30.0
 """Seconds between two cancellations of a job that does not end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Request that the script ends within ``grace`` seconds."""
+class JobAction(enum.Enum):
+    """An action for a job."""
 
-    grace: float
-    reason: str = "Deleted"
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """Cancel the job in the batch system."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubmitToBatch:
-    """Submit again: the last submission got no answer, and no job appeared."""
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Record the end of a cancelled job that the batch system never had."""
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetJob:
-    """Remove the job's directory and record."""
-
-
-JobAction = Stop | Kill | SubmitToBatch | GiveUp | ForgetJob
+    STOP = "request that the script ends"
+    KILL = "cancel the job in the batch system"
+    SUBMIT = "submit again: the last submission got no answer, and no job appeared"
+    GIVE_UP = "record the end of a cancelled job that the batch system never had"
+    FORGET = "remove the job's directory and record"
 
 
 def confirmed(record: JobRecord) -> bool:
@@ -49,51 +28,44 @@ def confirmed(record: JobRecord) -> bool:
     return record.batch is not None and record.batch.phase == "ended"
 
 
-def lifecycle(record: JobRecord, settle: float) -> Lifecycle:
-    """Return what the directory of a job says of its batch job; ``settle``: seconds in which one may still appear."""
+def lifecycle(record: JobRecord, settle: float, requested_at: float = NEVER) -> Lifecycle:
+    """Return what is known of a batch job from its directory and the last look for it, requested at ``requested_at``.
+
+    A job whose directory has no id was not found. ``settle``: seconds after a submission in which it may still appear.
+    """
     if confirmed(record):
-        state = State.ENDED
-    elif record.started:
-        state = State.STARTED
-    else:
-        state = State.KNOWN if record.job_id else State.UNKNOWN
-    return Lifecycle(state, until=record.meta.attempted_at + settle)
+        return Lifecycle(State.ENDED)
+    if record.started or record.job_id:
+        return Lifecycle(State.STARTED if record.started else State.KNOWN)
+    return Lifecycle(State.UNKNOWN, until=record.meta.attempted_at + settle).denied(requested_at)
 
 
 def due_actions(
-    record: JobRecord,
-    now: float,
-    *,
-    has_ended: bool,
-    settle: float,
-    listed_at: float,
-    killed_at: float | None,
-    is_grace_over: bool,
+    record: JobRecord, job: Lifecycle, now: float, *, has_ended: bool, killed_at: float | None, is_grace_over: bool
 ) -> list[JobAction]:
     """Return the actions that are due, in order.
 
-    ``has_ended``: the status of the job is ended. ``listed_at``: when the last list of batch jobs was requested, which
-    has none of the job if its record has none. ``killed_at``: when this process last cancelled it, in seconds since
+    ``has_ended``: the status of the job is ended. ``killed_at``: when this process last cancelled it, in seconds since
     1970.
     ``is_grace_over``: the grace period and :data:`KILL_ALLOWANCE` have passed, by the clock of this process.
     """
-    cancel, job = record.cancel, lifecycle(record, settle)
+    cancel = record.cancel
     if cancel is None:
-        is_over = job.state is State.UNKNOWN and not job.may_take_effect(now)
-        return [SubmitToBatch()] if is_over and not record.meta.adopted else []
+        return [JobAction.SUBMIT] if job.is_absent and not record.meta.adopted else []
     if has_ended and confirmed(record):
-        return [ForgetJob()] if cancel.forget else []
+        return [JobAction.FORGET] if cancel.forget else []
+    if job.is_absent:
+        return [JobAction.GIVE_UP]
     if job.state is State.UNKNOWN:
-        # the job may still appear: its script then finds this request
-        return [GiveUp()] if job.denied(listed_at).is_absent else [Stop(0)]
+        return [JobAction.STOP]  # the job may still appear: its script then finds this request
     if confirmed(record):  # the shared file system may not show the job's own end yet
         return []
     is_kill_due = not record.started or record.meta.adopted or cancel.grace <= 0 or is_grace_over
-    actions: list[JobAction] = [] if record.final else [Stop(cancel.grace if record.started else 0)]
+    actions: list[JobAction] = [] if record.final else [JobAction.STOP]
     if (
         is_kill_due
         and (record.job_id or record.started_job)
         and (killed_at is None or now - killed_at >= CANCEL_PERIOD)
     ):
-        actions.append(Kill())
+        actions.append(JobAction.KILL)
     return actions
