@@ -329,25 +329,20 @@ class Submitter:
     # --- files and logs -----------------------------------------------------------------------------------------------
     @FILES.handler
     def files(self, owner: str, job: str, body: messages.Files) -> messages.Empty:
-        """Replace and remove files of a job's volumes; checks all of them before it writes the first."""
+        """Replace and remove files of a job's volumes."""
         job_folder = self._folder.job(job)
+        record = self._existing(job_folder, owner)
+        # afterwards, the job no longer reads them, and its secrets were removed
+        if not record.final and not job_actions.confirmed(record):
+            sent_files.replace(job_folder.path, body)
+        return messages.Empty()
+
+    def _existing(self, job_folder: JobFolder, owner: str) -> JobRecord:
         record = self._read_owned(job_folder, owner)
         if record is None:
             job_folder.raise_if_unreadable()
-            raise SiteRefusedError(f"no job {job} here", reason="NotFound")
-        if record.final or job_actions.confirmed(record):
-            return messages.Empty()  # the job no longer reads them, and its secrets were removed
-        contents = [
-            (sent_files.parts_of(job_folder.path, file.path), sent_files.decoded(file), file.mode & 0o777)
-            for file in body.files
-        ]
-        for volume, paths in body.volumes.items():
-            sent_files.check_list(volume, paths)
-        for parts, content, mode in contents:
-            sent_files.put(job_folder.path, parts, content, mode)
-        for volume, paths in body.volumes.items():
-            sent_files.keep(job_folder.path, volume, paths)
-        return messages.Empty()
+            raise SiteRefusedError(f"no job {job_folder.uid} here", reason="NotFound")
+        return record
 
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
         """Write a log in pieces: see :func:`bridge.site.logs.log_reader.read_log`."""
@@ -362,10 +357,7 @@ class Submitter:
     ) -> Generator[bytes, None, None]:
         """Return the pieces of a log. ``wait`` waits for some seconds and returns whether to stop."""
         job_folder = self._folder.job(job)
-        record = self._read_owned(job_folder, owner)
-        if record is None:
-            job_folder.raise_if_unreadable()
-            raise SiteRefusedError(f"no job {job} here", reason="NotFound")
+        record = self._existing(job_folder, owner)
 
         def has_ended() -> bool:
             current_record = job_folder.read()

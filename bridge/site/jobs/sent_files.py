@@ -21,7 +21,18 @@ LISTS = ".files"
 _VOLUME = re.compile(names.DNS_LABEL)
 
 
-def parts_of(job: Path, name: str) -> tuple[str, ...]:
+def replace(job: Path, body: messages.Files) -> None:
+    """Replace and remove files of a job's volumes; checks all of them before it writes the first."""
+    contents = [(_parts_of(job, file.path), decoded(file), file.mode & 0o777) for file in body.files]
+    for volume, paths in body.volumes.items():
+        _check_list(volume, paths)
+    for parts, content, mode in contents:
+        _put(job, parts, content, mode)
+    for volume, paths in body.volumes.items():
+        _keep(job, volume, paths)
+
+
+def _parts_of(job: Path, name: str) -> tuple[str, ...]:
     """Return the parts of the path of a file, of which the first is a volume; raises :class:`SiteRefusedError`.
 
     A link of the job's own code on the way is refused.
@@ -38,7 +49,7 @@ def parts_of(job: Path, name: str) -> tuple[str, ...]:
     return parts
 
 
-def put(job: Path, parts: Sequence[str], content: bytes, mode: int) -> None:
+def _put(job: Path, parts: Sequence[str], content: bytes, mode: int) -> None:
     """Write a file of a volume, as the owner of the job's directory; refuses links of the job's own code on the way."""
     owner = other_owner(job)
     folder = Below(str(job), "volumes")
@@ -51,7 +62,7 @@ def put(job: Path, parts: Sequence[str], content: bytes, mode: int) -> None:
         raise SiteRefusedError(f"files: a part of {'/'.join(parts)!r} is no directory", reason="BadPath") from error
 
 
-def check_list(volume: str, paths: Sequence[str]) -> None:
+def _check_list(volume: str, paths: Sequence[str]) -> None:
     """Refuse what is no list of the files of a volume."""
     if not _VOLUME.fullmatch(volume):
         raise SiteRefusedError(f"files: {volume!r} is no name of a volume", reason="BadPath")
@@ -60,7 +71,7 @@ def check_list(volume: str, paths: Sequence[str]) -> None:
             raise SiteRefusedError(f"files: {path!r} is no path of a file", reason="BadPath")
 
 
-def keep(job: Path, volume: str, paths: Sequence[str]) -> None:
+def _keep(job: Path, volume: str, paths: Sequence[str]) -> None:
     """Remove the files of a volume that are not in the list. Links of the job's own code are not followed."""
     owner, volumes = other_owner(job), Below(str(job), "volumes")
     text = "".join(f"{path}\n" for path in paths).encode()
