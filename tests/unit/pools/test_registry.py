@@ -29,6 +29,15 @@ def test_of_two_pools_with_one_name_the_first_source_has_it(caplog: pytest.LogCa
     assert len(caplog.records) == 1
 
 
+def test_a_problem_and_the_restored_jobs_of_any_source_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = FakePools(FakePool("a")), FakePools(FakePool("b"))
+    registry = PoolRegistry([first, second])
+    assert (registry.problem(), registry.remembered("b")) == (None, 0)
+    monkeypatch.setattr(second, "problem", lambda: "no connection")
+    monkeypatch.setattr(second, "remembered", {"b": 3}.get)
+    assert (registry.problem(), registry.remembered("b")) == ("no connection", 3)
+
+
 def test_all_sources_are_started() -> None:
     sources = FakePools(), FakePools()
     PoolRegistry(sources).start(Supervisor())

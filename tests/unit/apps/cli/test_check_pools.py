@@ -1,9 +1,10 @@
-"""``podbridge check`` for interLink pools."""
+"""``podbridge check`` for pools that the configuration defines."""
 
 from types import SimpleNamespace
 
 from bridge.apps.cli.check import check_pools
 from bridge.config import hub
+from cluster.dms import FakeDms
 from tests.fakes.interlink_plugin import FakePlugin
 
 
@@ -13,7 +14,7 @@ def findings(*sections):
     return [(each.result, each.found) for each in check_pools.configured(SimpleNamespace(config=parsed))]
 
 
-def test_no_interlink_pool_is_no_finding():
+def test_no_pool_is_no_finding():
     assert list(check_pools.configured(SimpleNamespace(config=hub.Config()))) == []
 
 
@@ -33,3 +34,17 @@ def test_a_login_page_is_reported_with_what_to_set():
         ((result, found),) = findings(plugin.url)
     assert result == "FAIL"
     assert "tokenFile" in found
+
+
+def test_the_peers_of_a_dms_are_requested():
+    with FakeDms() as dms:
+        parsed = hub.parse(f"slurmRestApi: ''\npools: {{nunet: [{{name: far, url: '{dms.url}'}}]}}")
+        session = SimpleNamespace(config=parsed)
+        (found,) = check_pools.configured(session)
+        assert (found.result, found.what) == ("ok", "NuNet")
+        assert found.found.startswith("far: NuNet DMS, 2 of ")
+        for peer in dms.peers:
+            peer["is_available"] = False
+        (found,) = check_pools.configured(session)
+    assert (found.result, found.fix.split(".")[0]) == ("FAIL", "see docs/admins/nunet")
+    assert "peers of the pool is available" in found.found
