@@ -16,8 +16,8 @@ from bridge.pools.nunet.dialect import JobAnswer
 from bridge.pools.nunet.dms_client import DmsClient
 from bridge.pools.nunet.peer import Peer, Service
 from bridge.pools.nunet.placement import Placed, Placement
-from bridge.pools.nunet.submissions import Submission, Submissions, retryable
-from bridge.pools.polled.polled_pool import PolledPool
+from bridge.pools.nunet.submissions import Submission, Submissions
+from bridge.pools.polled.polled_pool import PolledPool, retryable
 from bridge.pools.registry import PoolContext
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import JobStatus
@@ -144,9 +144,8 @@ class NunetPool(PolledPool):
         # after a lost answer, no caller may submit again, unless the user says that there is no job
         uid = uid_of(pod)
         if not submission.lifecycle.may_submit or self._job_id(pod) is not None:
-            with retryable():
-                if (known_status := self.status(pod)) is not None:
-                    return known_status
+            if (known_status := self.status(pod)) is not None:
+                return known_status
             submission.lifecycle = submission.lifecycle.after(Event.DENIED)
         values = self._values(pod)
         body = pod_request.body(pod, objects, self.name, self._section, values)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bridge.core import job_lifecycle
 from bridge.core.job_lifecycle import NEW, Event, Lifecycle
-from bridge.errors import SiteDownError, SiteError, UnknownJobError
+from bridge.errors import UnknownJobError
 
 _SHOWN = 100
 
@@ -85,14 +85,3 @@ class Submissions:
         with self._lock:
             if not self.get(uid).has_caller:
                 self._by_uid.pop(uid, None)
-
-
-@contextmanager
-def retryable() -> Iterator[None]:
-    """Turn an answer that cannot be read into a retryable error: nothing was submitted, and the pod is not to blame."""
-    try:
-        yield
-    except SiteError as error:
-        if error.retryable:
-            raise
-        raise SiteDownError(str(error)) from error

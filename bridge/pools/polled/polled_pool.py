@@ -105,15 +105,10 @@ class PolledPool(abc.ABC):
         Every error is retryable: it says nothing about the job.
         """
         job, requested_at = uid_of(pod), self._clock.monotonic()
-        try:
-            with self._requesting("status"):
-                statuses = self._fetch([self.follows.whole(pod)])
-                if job not in statuses:
-                    raise SiteNoStateError(f"pool {self.name}: the answer has no valid state of pod {_name(pod)}")
-        except SiteError as error:
-            if error.retryable:
-                raise
-            raise SiteNoStateError(str(error), hint=error.hint) from error
+        with retryable(), self._requesting("status"):
+            statuses = self._fetch([self.follows.whole(pod)])
+            if job not in statuses:
+                raise SiteNoStateError(f"pool {self.name}: the answer has no valid state of pod {_name(pod)}")
         self.follows.apply(statuses, requested_at)
         return statuses[job]
 
@@ -246,6 +241,17 @@ class PolledPools(PoolSource):
         """Call ``changed`` after each change, with the pool's name, and the UID of a job or an empty string."""
         for name, pool in self._pools.items():
             pool.subscribe(functools.partial(changed, name))
+
+
+@contextlib.contextmanager
+def retryable() -> Iterator[None]:
+    """Make the error of a request that reads retryable: it says nothing about a job, and no pod is to blame."""
+    try:
+        yield
+    except SiteError as error:
+        if error.retryable:
+            raise
+        raise SiteNoStateError(str(error), hint=error.hint) from error
 
 
 def _name(pod: Pod) -> str:
