@@ -31,7 +31,7 @@ from scheduler.devices.device_names import DeviceNames
 from scheduler.devices.taken_devices import TakenDevices
 from scheduler.group_states import REFUSED, UNAVAILABLE, GroupState, GroupStates, ReportedCondition, failure_of
 from scheduler.job_requests import JobRequests, LostJobsError, NoNodeError, traced
-from scheduler.nodes.placement import Placements
+from scheduler.nodes.current_placements import CurrentPlacements
 from scheduler.pod_group import Group
 from scheduler.pod_writer import PodWriter
 from scheduler.rules import is_live
@@ -51,23 +51,6 @@ because the pods that wait for a full node must not all submit a job each time t
 MOST_LOST = 3
 """If Slurm has lost this many jobs of a pod within 10 minutes, the pod is submitted only after a back-off."""
 
-URGENCY: dict[type[group_actions.Action], int] = {
-    group_actions.Bind: 1,
-    group_actions.BindTogether: 1,
-    group_actions.BindVolumes: 2,
-    group_actions.Release: 2,
-    group_actions.Unhold: 2,
-    group_actions.Cancel: 2,
-    group_actions.CancelAndResubmit: 3,
-    group_actions.Submit: 4,
-    group_actions.Hold: 5,
-    group_actions.Exclude: 6,
-    group_actions.Shrink: 6,
-    group_actions.Join: 5,
-    group_actions.SetApart: 5,
-    group_actions.SetCondition: 9,
-}
-
 
 class SlurmActor:
     """Carries out the actions of :mod:`scheduler.group_decide`; called by the workers, once at a time for each pod.
@@ -80,8 +63,10 @@ class SlurmActor:
         self,
         dependencies: Dependencies,
         states: GroupStates,
+        writer: PodWriter,
         storage: Storage,
         device_names: DeviceNames,
+        placements: CurrentPlacements,
         check_leadership: Callable[[], None],
         taken: TakenDevices,
     ) -> None:
@@ -94,7 +79,7 @@ class SlurmActor:
         self._events = dependencies.events
         self._clock = dependencies.clock
         self._states = states
-        self._writer = PodWriter(self._kube, self._cache, self._events, self._clock, states)
+        self._writer, self._placements = writer, placements
         self._check_leadership = check_leadership
         self._device_names = device_names
         self._claims = Claims(
@@ -103,7 +88,6 @@ class SlurmActor:
         self._requests = JobRequests(dependencies, self._claims)
         self._volumes = VolumeWriter(self._kube, storage)
         self.update_pace = UpdatePace()
-        self.placements = Placements([], {}, {})
 
     def act(self, action: group_actions.Action) -> None:
         """Carry out one action and store its result in the state of the pod.
@@ -197,7 +181,7 @@ class SlurmActor:
 
     def _build(self, members: list[group_actions.Pod], group: Group) -> JobRequest:
         try:
-            return self._requests.of(members, group, self.placements)
+            return self._requests.of(members, group, self._placements.current)
         except errors.BridgeError:
             raise
         except Exception as error:
@@ -323,7 +307,7 @@ class SlurmActor:
         class_by_resource = self._device_names.class_by_resource
         if slurm_node is None:
             return class_by_resource
-        node = self.placements.by_slurm_name.get(slurm_node)
+        node = self._placements.current.by_slurm_name.get(slurm_node)
         return (
             {name: class_by_resource[name] for name in node.by_devices() if name in class_by_resource}
             if node is not None

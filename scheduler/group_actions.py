@@ -155,6 +155,24 @@ class SetApart:
 
 
 @dataclass(frozen=True, slots=True)
+class BindToPool:
+    """Bind the pod to the pool's virtual node."""
+
+    pod: Pod
+    pool: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetPlaces:
+    """Record the places of a pod that races, in the order of preference; the controllers submit the jobs."""
+
+    pod: Pod
+    places: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetCondition:
     """Write the reason for the wait into the condition PodScheduled of the pod."""
 
@@ -165,3 +183,23 @@ class SetCondition:
 
 JobAction = Submit | BindTogether | Release | Cancel | CancelAndResubmit | Exclude | Shrink | Join
 Action = JobAction | Hold | Unhold | Bind | BindVolumes | SetApart | SetCondition
+"""The actions for groups at the colocated Slurm."""
+URGENCY: dict[type[Action | BindToPool | SetPlaces], int] = {
+    Bind: 1,
+    BindTogether: 1,
+    BindToPool: 2,
+    BindVolumes: 2,
+    Release: 2,
+    Unhold: 2,
+    Cancel: 2,
+    CancelAndResubmit: 3,
+    SetPlaces: 3,
+    Submit: 4,
+    Hold: 5,
+    Join: 5,
+    SetApart: 5,
+    Exclude: 6,
+    Shrink: 6,
+    SetCondition: 9,
+}
+"""The order in which the workers carry out actions; smaller first."""

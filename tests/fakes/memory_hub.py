@@ -14,7 +14,7 @@ from typing import Any
 
 from bridge import names
 from bridge.config.hub import Config
-from bridge.control.control_loop import Dependencies
+from bridge.control.control_loop import Dependencies, KubeDependencies
 from bridge.core import isolation
 from bridge.errors import BridgeError, LostLeadershipError
 from bridge.kube.object_store import Object
@@ -22,6 +22,7 @@ from bridge.kube.resources import NODES, PODS
 from bridge.workload import pods
 from controllers.slurm_controllers_loop import Controllers
 from scheduler import group_decide, pod_group
+from scheduler.places.slurm_place import SlurmSources
 from scheduler.rules import SchedulerView
 from scheduler.scheduler_loop import Scheduler
 from scheduler.unchanged_pods import UnchangedPods
@@ -130,13 +131,17 @@ class MemoryHub:
         elector: Any = _Elector(inherited)
         self._elector: _Elector = elector
         self.others: Any = MemoryCache([*self.blockers.values()])
-        self.scheduler = Scheduler(dependencies, elector, set(), self.others, [], None)
-        self.unchanged = self.scheduler._unchanged = _CheckedUnchangedPods()
+        shared = KubeDependencies(self.config, dependencies.kube, dependencies.nodes, dependencies.events, self.clock)
+        sources = SlurmSources(dependencies, self.others, [], None)
+        self.scheduler = Scheduler(shared, dependencies.pods, elector, sources)
+        assert self.scheduler.slurm is not None
+        self.unchanged = self.scheduler.slurm._unchanged = _CheckedUnchangedPods()
         self.controllers = Controllers(theirs, elector)
-        self.pods.subscribe(self.scheduler._groups.changed)
-        self.pods.subscribe(self.scheduler._new.changed)
-        self.pods.subscribe(self.scheduler._occupancy.changed)
-        self.others.subscribe(self.scheduler._occupancy.changed)
+        self.pods.subscribe(self.scheduler.pools.changed)
+        self.pods.subscribe(self.scheduler.slurm.groups.changed)
+        self.pods.subscribe(self.scheduler.slurm._new.changed)
+        self.pods.subscribe(self.scheduler.slurm._occupancy.changed)
+        self.others.subscribe(self.scheduler.slurm._occupancy.changed)
         self.nodes.subscribe(self.scheduler._node_changed)
         self.queues = (Queue(), Queue())
         for loop, queue in zip(self.loops, self.queues, strict=True):

@@ -147,5 +147,5 @@ class MemoryWorld:
             f"job {job.job_id} {[(part.state, part.nodes) for part in job.all]} {job.request.link.keys}"
             for job in self.hub.slurm.jobs.values()
         ]
-        lines += [f"{key} {state}" for key, state in self.hub.scheduler._states.by_uid.items()]
+        lines += [f"{key} {state}" for key, state in self.hub.scheduler.states.by_uid.items()]
         return "\n".join(lines)

@@ -51,7 +51,7 @@ from controllers.slurm_controllers_loop import Controllers
 from controllers.slurm_publisher import SlurmPublisher
 from scheduler.devices import taken_devices
 from scheduler.nodes import occupancy
-from scheduler.pools.pool_scheduler_loop import PoolScheduler
+from scheduler.places.slurm_place import SlurmSources
 from scheduler.scheduler_loop import Scheduler
 
 log = logging.getLogger(__name__)
@@ -146,20 +146,13 @@ class Hub:
             self.kube, PODS, name="pods", prune=prune_pod, pick=is_open, field_selector=selector, clock=self.clock
         )
         electors = {part: self._elector(part) for part in self.parts if part != "admission"}
-        loops: list[Loop] = []
-        local: set[str] = set()
-        has_job: Callable[[str], bool] | None = None
-        if self.config.slurm_rest_api:
-            dependencies = self._slurm_dependencies(pods, cluster, electors)
-            loops += self._slurm_loops(dependencies, electors, local)
-            has_job = lambda uid: uid in dependencies.poller.snapshot.by_uid  # noqa: E731
-        if "scheduler" in electors:  # also without pools: it sets the condition of pods that wait for a pool
-            caches, elector = (pods, self.nodes), electors["scheduler"]
-            loops.append(
-                PoolScheduler(self.config, self.kube, caches, self.events, elector, self.clock, local, has_job)
-            )
+        shared = KubeDependencies(self.config, self.kube, self.nodes, self.events, self.clock)
+        slurm = self._slurm_dependencies(pods, cluster, electors) if self.config.slurm_rest_api else None
+        loops = self._slurm_loops(slurm, electors) if slurm is not None else []
+        if "scheduler" in electors:
+            sources = self._slurm_sources(slurm) if slurm is not None else None
+            loops.insert(0, Scheduler(shared, pods, electors["scheduler"], sources))
         if "controllers" in electors:
-            shared = KubeDependencies(self.config, self.kube, self.nodes, self.events, self.clock)
             elector = electors["controllers"]
             if self.config.pools.enabled:
                 loops.append(self._pool_loop(shared, elector, version, cluster))
@@ -191,23 +184,22 @@ class Hub:
             self.config, self.kube, self.nodes, self.events, self.clock, slurm, poller, pods=pods, cluster=cluster
         )
 
-    def _slurm_loops(
-        self, dependencies: Dependencies, electors: Mapping[str, Elector | None], local: set[str]
-    ) -> list[Loop]:
-        """Create the loops that use Slurm, and start the poller and the caches that only the scheduler needs."""
+    def _slurm_sources(self, dependencies: Dependencies) -> SlurmSources:
+        """Create and start the caches that only the scheduler needs."""
+        bound = occupancy.selector(self.config.scheduler_name)
+        others = self._cache(PODS, "other-pods", occupancy.prune, bound)  # for example of DaemonSets
+        storage, claims = self._storage(), None
+        if self.config.device_classes:  # an API server may not serve claims: the process is ready without them
+            claims = self._cache(RESOURCE_CLAIMS, "resource-claims", taken_devices.prune)
+            self.supervisor.spawn("cache-resource-claims", lambda: claims.run(self.supervisor.stopping))
+        for cache in (others, *storage):
+            self._run_cache(cache)
+        return SlurmSources(dependencies, others, storage, claims)
+
+    def _slurm_loops(self, dependencies: Dependencies, electors: Mapping[str, Elector | None]) -> list[Loop]:
+        """Create the controllers that use Slurm, and start the poller."""
         loops: list[Loop] = []
         spawn, stopping = self.supervisor.spawn, self.supervisor.stopping
-        if "scheduler" in electors:
-            bound = occupancy.selector(self.config.scheduler_name)
-            others = self._cache(PODS, "other-pods", occupancy.prune, bound)  # for example of DaemonSets
-            storage, claims = self._storage(), None
-            if self.config.device_classes:
-                claims = self._cache(RESOURCE_CLAIMS, "resource-claims", taken_devices.prune)
-            loops.append(Scheduler(dependencies, electors["scheduler"], local, others, storage, claims))
-            if claims is not None:  # an API server may not serve claims: the process is ready without them
-                spawn("cache-resource-claims", lambda: claims.run(stopping))
-            for cache in (others, *storage):
-                self._run_cache(cache)
         if "controllers" in electors:
             loops.append(Controllers(dependencies, electors["controllers"]))
             if self.config.slurm.publish_period is not None:

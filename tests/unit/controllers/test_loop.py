@@ -68,7 +68,7 @@ def test_a_member_of_a_group_is_searched_in_pages_of_metadata(
 
     monkeypatch.setattr(hub.kube, "get", get)
     cancelled: list[int] = []
-    actor = workload_act.WorkloadActor(hub.scheduler.dependencies, lambda: None)
+    actor = workload_act.WorkloadActor(hub.scheduler.slurm.dependencies, lambda: None)
     monkeypatch.setattr(actor, "cancel", lambda job, _: cancelled.append(job))
     actor.act(Orphan(7, JobLink(CLUSTER, (), GroupRef("job", "ns", "train", "o1"), 2)))
     assert cancelled == ([] if finds else [7])

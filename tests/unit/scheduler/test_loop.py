@@ -11,14 +11,14 @@ from bridge.errors import SlurmRefusedError, SlurmUnavailableError
 from scheduler import rules
 from scheduler.group_states import WAITING_FOR, Phase
 from scheduler.nodes.occupancy import Occupant
-from scheduler.scheduler_loop import COUNT_PERIOD
+from scheduler.places.slurm_place import COUNT_PERIOD
 from tests.builders import pod
 from tests.fakes.memory_hub import MemoryHub
 
 
 def waiting(hub):
     """Decide, and return the number of waiting pods by what they wait for."""
-    hub.scheduler._count_from = 0.0
+    hub.scheduler.slurm._count_from = 0.0
     hub.decide(0)
     series = next(iter(REGISTRY._names_to_collectors["podbridge_scheduler_pods"].collect())).samples
     return {sample.labels["waiting_for"]: sample.value for sample in series if sample.value}
@@ -83,7 +83,7 @@ def placed(hub, **changes):
     node["metadata"]["resourceVersion"] = str(int(node["metadata"]["resourceVersion"]) + 1)
     hub.nodes.deliver(node, gone=False)
     hub.scheduler.reconcile()
-    return hub.scheduler._actor.placements
+    return hub.scheduler.slurm._placements.current
 
 
 def test_only_a_change_that_placements_depend_on_makes_new_ones():
@@ -128,15 +128,15 @@ def test_it_is_found_out_once_in_a_decision_whether_a_pod_runs_on_slurm(monkeypa
     create(hub, "q")
     waiting(hub)
     asked = []
-    original = hub.scheduler._is_colocated
-    monkeypatch.setattr(hub.scheduler, "_is_colocated", lambda uid, *rest: asked.append(uid) or original(uid, *rest))
+    original = hub.scheduler._is_at_slurm
+    monkeypatch.setattr(hub.scheduler, "_is_at_slurm", lambda uid, *rest: asked.append(uid) or original(uid, *rest))
     hub.scheduler.reconcile()
     assert sorted(asked) == ["p", "q"]
 
 
 def test_waiting_pods_are_counted_again_after_a_while():
     hub = MemoryHub(("n1",))
-    hub.scheduler.reconcile()
+    hub.decide(0)
     create(hub, "p")
     hub.deliver()
     hub.scheduler.reconcile()
@@ -159,33 +159,60 @@ def test_requests_of_a_former_leader_are_settled_although_polls_fail_later():
     hub.clock.advance(rules.SETTLE + 1)
     waiting(hub)
     assert not hub.scheduler.unsettled
-    needed = hub.scheduler._inherited_until
+    needed = hub.scheduler.slurm._inherited_until
     hub.poller.snapshot = replace(hub.poller.snapshot, error="down", settled_since=hub.clock.monotonic() + 60)
     hub.scheduler.reconcile()
     assert not hub.scheduler.unsettled
-    assert hub.scheduler._inherited_until == needed
+    assert hub.scheduler.slurm._inherited_until == needed
 
 
 def test_placements_forget_the_pods_that_no_longer_wait():
     hub = MemoryHub(("n1",))
     create(hub, "q")
     waiting(hub)
-    placements = hub.scheduler._actor.placements
+    placements = hub.scheduler.slurm._placements.current
     for uid in ("p", "q"):
         placements.of({"metadata": {"uid": uid}, "spec": {"containers": [], "volumes": [{"name": "v"}]}}, "main")
     assert {"p", "q"} <= placements._by_uid.keys()
     waiting(hub)
-    assert hub.scheduler._actor.placements is placements
+    assert hub.scheduler.slurm._placements.current is placements
     assert placements._by_uid.keys() == placements._stored.needs.keys() == {"q"}
 
 
 def test_a_member_counts_on_its_node_while_its_gang_is_bound(monkeypatch):
     hub = MemoryHub(("n1",))
-    hub.scheduler._groups.uids["m"] = "gang"
-    hub.scheduler._occupancy.assume(Occupant("m", "ns/m", "n1", {}, ours=True, link_key="gang"))
+    hub.scheduler.slurm.groups.uids["m"] = "gang"
+    hub.scheduler.slurm._occupancy.assume(Occupant("m", "ns/m", "n1", {}, ours=True, link_key="gang"))
     busy = {"gang"}
     monkeypatch.setattr(hub.scheduler.workers, "busy", lambda key: key in busy)
     for binding in (True, False):
-        hub.scheduler._occupancy.correct({"m"}, hub.scheduler._is_binding)
-        assert [each.uid for each in hub.scheduler._occupancy.of("n1")] == ["m"] * binding
+        hub.scheduler.slurm._occupancy.correct({"m"}, hub.scheduler.slurm._is_binding)
+        assert [each.uid for each in hub.scheduler.slurm._occupancy.of("n1")] == ["m"] * binding
         busy.clear()
+
+
+def test_a_defect_in_the_decisions_of_one_place_does_not_stop_the_other(monkeypatch):
+    hub, decided = MemoryHub(("n1",)), []
+
+    def fails(*_):
+        decided.append("failed")
+        raise KeyError
+
+    for place in (hub.scheduler.pools, hub.scheduler.slurm):
+        other = hub.scheduler.slurm if place is hub.scheduler.pools else hub.scheduler.pools
+        with monkeypatch.context() as patch:
+            patch.setattr(place, "reconcile", fails)
+            patch.setattr(other, "reconcile", lambda *_: decided.append("other") or set())
+            with pytest.raises(KeyError):
+                hub.decide()
+    assert sorted(decided) == ["failed", "failed", "other", "other"]
+
+
+def test_pools_are_chosen_while_slurm_does_not_answer(monkeypatch):
+    hub, decided = MemoryHub(("n1",)), []
+    monkeypatch.setattr(hub.scheduler.pools, "reconcile", lambda *_: decided.append("pools") or set())
+    monkeypatch.setattr(hub.scheduler.slurm, "reconcile", lambda *_: decided.append("slurm"))
+    hub.scheduler.reconcile()
+    assert decided == ["pools"]
+    hub.decide()
+    assert decided == ["pools", "pools", "slurm"]

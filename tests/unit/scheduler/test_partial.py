@@ -13,8 +13,8 @@ from bridge.workload import pods
 from scheduler import group_decide
 from scheduler.group_states import GroupStates
 from scheduler.nodes.occupancy import Occupancy
+from scheduler.places.slurm_place import changed_keys
 from scheduler.rules import SchedulerView
-from scheduler.scheduler_loop import changed_keys
 from tests import builders
 from tests.builders import node_view
 from tests.unit.scheduler import decisions

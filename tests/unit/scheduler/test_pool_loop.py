@@ -1,18 +1,21 @@
-"""The loop of the pool scheduler, with the set of pods that it shares with the scheduler of the colocated Slurm."""
+"""The choice of places by the loop of the scheduler, with the pods that go to the colocated Slurm."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any, cast
 
 import pytest
 
 from bridge import names
 from bridge.config.hub import Config
+from bridge.control.control_loop import KubeDependencies
 from bridge.kube.cache import Cache
 from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.workload import eligibility, pods
-from scheduler.pools.pool_scheduler_loop import PoolScheduler
+from scheduler.places.pool_places import PoolPlaces
+from scheduler.scheduler_loop import Scheduler
 from tests import builders
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_hub import Queue
@@ -52,31 +55,32 @@ def pod(race: bool) -> dict[str, Any]:
 
 
 class World:
-    """A pool scheduler with one waiting pod, a pool and a node of Slurm; no pod has a job yet."""
+    """A scheduler with one waiting pod, a pool and a node of Slurm, about which nothing is decided."""
 
     def __init__(self, race: bool, cpu_of_pool: str) -> None:
-        self.local: set[str] = set()
         self.pods = MemoryCache([pod(race)], pods.is_open)
         self.nodes = MemoryCache([node("site", cpu_of_pool, virtual=True), node("w1", "8", virtual=False)])
         config = Config.model_validate({"pools": {"nats": {"servers": ["nats://x"]}, "race": {"enabled": race}}})
         self.queue = Queue()
-        self.loop = PoolScheduler(
-            config,
-            cast(KubeClient, MemoryKube(Writes())),
-            cast(tuple[Cache, Cache], (self.pods, self.nodes)),
-            cast(EventRecorder, RecordedEvents()),
-            None,
-            FakeClock(),
-            self.local,
-            lambda _: False,
-        )
+        kube = cast(KubeClient, MemoryKube(Writes()))
+        events, nodes = cast(EventRecorder, RecordedEvents()), cast(Cache, self.nodes)
+        shared = KubeDependencies(config, kube, nodes, events, FakeClock())
+        self.loop = Scheduler(shared, cast(Cache, self.pods), None, None)
+        writer = self.loop.pools._writer
+        self.loop.pools = PoolPlaces(self.loop, shared, self.loop.states, writer, lambda _: False)
         self.loop.workers = cast(Any, self.queue)
+        self.pods.subscribe(self.loop.pools.changed)
         self.loop.subscribe()
 
+    @property
+    def local(self) -> set[str]:
+        return self.loop._at_slurm
+
     def look(self) -> int:
-        """Decide once, carry out the actions, and return their number."""
+        """Decide once, carry out the actions, and return the number of these and of pods left to Slurm."""
+        before = set(self.local)
         self.loop.reconcile()
-        count = len(self.queue.calls)
+        count = len(self.queue.calls) + len(self.local - before)
         while self.queue.calls:
             self.queue.run(0)
         return count
@@ -111,8 +115,9 @@ def test_the_view_of_a_node_is_computed_once_for_each_of_its_states(monkeypatch:
 
     def decide() -> None:
         world.queue.calls.clear()
+        world.local.clear()
         world.loop.reconcile()
-        assert len(world.queue.calls) == 1
+        assert len(world.queue.calls) + len(world.local) == 1
 
     for _ in range(3):
         decide()
@@ -120,11 +125,12 @@ def test_the_view_of_a_node_is_computed_once_for_each_of_its_states(monkeypatch:
     smaller = node("site", "1", virtual=True)
     smaller["metadata"]["resourceVersion"] = "2"
     world.nodes.deliver(smaller, gone=False)
+    viewed.clear()  # the loop compares the two states, too
     decide()
-    assert sorted(viewed) == ["site", "site", "w1"]
+    assert viewed == ["site"]
     world.nodes.deliver(node("w1", "8", virtual=False), gone=True)
     decide()
-    assert set(world.loop._views) == {"site"}
+    assert set(world.loop.pools._views) == {"site"}
 
 
 def test_a_node_of_slurm_that_reports_the_same_again_wakes_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,9 +149,17 @@ def test_a_node_of_slurm_that_reports_the_same_again_wakes_no_loop(monkeypatch: 
     larger = node("w1", "16", virtual=False)
     larger["metadata"]["resourceVersion"] = "3"
     assert wakes_after(larger) == 1
-    # a virtual node may become ready, or allow a race
     virtual = node("site", "8", virtual=True)
     virtual["metadata"]["resourceVersion"] = "2"
+    virtual["status"]["conditions"][0]["lastHeartbeatTime"] = "2026-01-01T00:00:01Z"
+    assert wakes_after(virtual) == 0
+    # a virtual node may become ready, or allow a race
+    virtual = copy.deepcopy(virtual)
+    virtual["metadata"] |= {"resourceVersion": "3", "annotations": {}}
+    assert wakes_after(virtual) == 1
+    virtual = copy.deepcopy(virtual)
+    virtual["metadata"]["resourceVersion"] = "4"
+    virtual["status"]["conditions"][0]["status"] = "False"
     assert wakes_after(virtual) == 1
 
 
@@ -157,7 +171,7 @@ def test_a_pod_that_no_longer_waits_is_forgotten() -> None:
     world.pods.deliver(gone, gone=True)
     world.look()
     assert world.local == set()
-    assert world.loop._candidates == set()
+    assert world.loop.pools._candidates == set()
 
 
 def test_a_pod_without_pools_is_looked_at_when_it_gets_one() -> None:
@@ -170,9 +184,9 @@ def test_a_pod_without_pools_is_looked_at_when_it_gets_one() -> None:
         world.pods.deliver(changed, gone=False)
 
     change("2", tolerations=[])
-    assert world.loop._candidates == set()
+    assert world.loop.pools._candidates == set()
     assert world.look() == 0
     change("3")
     assert world.look() == 1
     change("4", nodeName="site")
-    assert world.loop._candidates == set()
+    assert world.loop.pools._candidates == set()

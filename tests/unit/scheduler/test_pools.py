@@ -16,11 +16,11 @@ from bridge.errors import KubeError, KubeForbiddenError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.workload import eligibility
 from bridge.workload.eligibility import NodeView
-from scheduler.group_actions import SetCondition
+from scheduler.group_actions import BindToPool, SetCondition
 from scheduler.group_states import Bound, GroupState
-from scheduler.pools import pool_decide
-from scheduler.pools.pool_scheduler_loop import namespace_views
-from scheduler.pools.usage import Usage, requests
+from scheduler.places import place_decide
+from scheduler.places.pool_places import namespace_views
+from scheduler.places.pool_usage import Usage, requests
 from tests import builders
 from tests.fakes.clock import FakeClock
 
@@ -32,29 +32,30 @@ def pod(uid: str = "u1", pools: str = "*", cpu: str = "1", **more: Any) -> dict[
     return builders.pod(uid, annotations={names.POOLS: pools}, **spec)
 
 
-def pool(name: str, cpu: str = "8", problem: str = "", pods: str = "100") -> pool_decide.PoolView:
+def pool(name: str, cpu: str = "8", problem: str = "", pods: str = "100") -> place_decide.PoolView:
     taints = [
         {"key": names.VIRTUAL_TAINT, "value": "true", "effect": "NoSchedule"},
         {"key": names.POOL_TAINT, "value": name, "effect": "NoSchedule"},
     ]
-    return pool_decide.PoolView(node(name, cpu, pods, taints), problem)
+    return place_decide.PoolView(node(name, cpu, pods, taints), problem)
 
 
 def node(name: str, cpu: str = "8", pods: str = "100", taints: Any = ()) -> NodeView:
     return builders.node_view(name, allocatable={"cpu": cpu, "pods": pods}, taints=taints)
 
 
-def look(pods: list[Any], *pools: pool_decide.PoolView, **more: Any) -> list[pool_decide.Action]:
+def look(pods: list[Any], *pools: place_decide.PoolView, **more: Any) -> list[Any]:
     options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": ()}
     options |= {"usage": Usage(), "states": {}} | more
-    return pool_decide.decide(pool_decide.PoolSchedulerView(pods, {p.node.name: p for p in pools}, **options)).actions
+    decision = place_decide.decide(place_decide.PlaceView(pods, {p.node.name: p for p in pools}, **options))
+    return [*decision.actions, *decision.local]
 
 
 def chosen(*args: Any, **more: Any) -> str:
     (action,) = look(*args, **more)
-    if isinstance(action, pool_decide.Local):
+    if isinstance(action, place_decide.Local):
         return names.LOCAL_POOL
-    assert isinstance(action, pool_decide.Bind), action
+    assert isinstance(action, BindToPool), action
     return action.pool
 
 
@@ -71,9 +72,9 @@ def test_a_member_of_a_group_that_may_stay_is_left_to_slurm() -> None:
     for member in members:
         member["metadata"]["annotations"][names.GROUP] = group
     found = look(members, pool("site", cpu="1"), nodes=(node("n1"),))
-    assert [type(action) for action in found] == [pool_decide.Local, pool_decide.Local]
-    assert look(members, pool("site"), nodes=(node("n1"),), left=frozenset({"u1", "u2"})) == []
-    assert {type(action) for action in look(members, pool("site"), colocated=False)} == {pool_decide.Bind}
+    assert [type(action) for action in found] == [place_decide.Local, place_decide.Local]
+    assert look(members, pool("site"), nodes=(node("n1"),), at_slurm=frozenset({"u1", "u2"})) == []
+    assert {type(action) for action in look(members, pool("site"), colocated=False)} == {BindToPool}
 
 
 def test_a_pool_that_is_silent_or_full_waits_with_its_reason() -> None:
@@ -109,7 +110,7 @@ def test_no_pool_at_all() -> None:
 def test_pods_of_one_look_share_the_room() -> None:
     many = [pod(f"u{n}", cpu="4") for n in range(5)]
     actions = look(many, pool("a"), pool("b"))
-    assert [a.pool for a in actions if isinstance(a, pool_decide.Bind)] == ["a", "a", "b", "b"]
+    assert [a.pool for a in actions if isinstance(a, BindToPool)] == ["a", "a", "b", "b"]
     assert isinstance(actions[4], SetCondition)
 
 
@@ -126,7 +127,7 @@ def test_a_pool_is_checked_once_for_all_pods_that_request_the_same(monkeypatch: 
     usage.assume("other", "n1", {"cpu": Decimal(8)})
     many = [pod(f"u{n}", cpu="4", pools="*,local") for n in range(20)]
     actions = look(many, pool("a"), pool("b", cpu="2"), nodes=(node("n1"),), usage=usage)
-    assert [type(action) for action in actions] == [pool_decide.Bind] * 2 + [pool_decide.Local] * 18
+    assert [type(action) for action in actions] == [BindToPool] * 2 + [place_decide.Local] * 18
     assert sorted(checked) == ["a", "b", "n1", "n1"], "n1 is checked for its room, and for its size"
 
 
@@ -137,13 +138,13 @@ def test_a_bind_that_the_workers_did_not_accept_makes_room_for_later_pods() -> N
     waits, elsewhere, bound = look([last, moved, first], pool("a"), pool("b"), usage=usage)
     assert isinstance(waits, SetCondition)
     assert (elsewhere.pod, bound.pod) == (moved, last)
-    assert isinstance(bound, pool_decide.Bind)
+    assert isinstance(bound, BindToPool)
     assert bound.pool == "a"
 
 
 def test_the_number_of_pods_counts() -> None:
     actions = look([pod("u1"), pod("u2")], pool("a", pods="1"))
-    assert [type(a) for a in actions] == [pool_decide.Bind, SetCondition]
+    assert [type(a) for a in actions] == [BindToPool, SetCondition]
 
 
 def test_the_least_loaded() -> None:
@@ -157,14 +158,14 @@ def test_by_weight() -> None:
     actions = look(
         [pod(f"u{n}") for n in range(8)], pool("a", "64"), pool("b", "64"), policy="weight", weights={"a": 3}
     )
-    assert sorted(a.pool for a in actions if isinstance(a, pool_decide.Bind)) == ["a"] * 6 + ["b"] * 2
+    assert sorted(a.pool for a in actions if isinstance(a, BindToPool)) == ["a"] * 6 + ["b"] * 2
 
 
 SECRET = [{"name": "v", "secret": {"secretName": "s"}}]
 
 
 def lets(text: str | None) -> dict[str, Any]:
-    view = pool_decide.NamespaceView({} if text is None else {names.POOL_SECRETS: text})
+    view = place_decide.NamespaceView({} if text is None else {names.POOL_SECRETS: text})
     return {"namespace": {"ns": view}.__getitem__}
 
 
@@ -224,13 +225,13 @@ def test_a_pod_whose_secrets_may_go_nowhere_stays_with_the_colocated_slurm_if_th
 
 
 def test_a_namespace_that_cannot_be_read_keeps_its_pods_waiting_and_no_others() -> None:
-    def namespace(name: str) -> pool_decide.NamespaceView:
-        return pool_decide.NamespaceView(problem="the annotations of the pod's namespace can't be read: no answer")
+    def namespace(name: str) -> place_decide.NamespaceView:
+        return place_decide.NamespaceView(problem="the annotations of the pod's namespace can't be read: no answer")
 
     tell, bind = look([pod("u1", volumes=SECRET), pod("u2")], pool("a"), namespace=namespace)
     assert isinstance(tell, SetCondition)
     assert "can't be read: no answer" in tell.message
-    assert isinstance(bind, pool_decide.Bind)
+    assert isinstance(bind, BindToPool)
 
 
 def test_one_look_reads_a_namespace_once_and_none_after_the_api_server_did_not_answer() -> None:
@@ -248,7 +249,7 @@ def test_one_look_reads_a_namespace_once_and_none_after_the_api_server_did_not_a
 
     view = namespace_views(Namespaces(read, FakeClock()))
     assert "read: forbidden" in view("closed").problem
-    assert view("fine") == pool_decide.NamespaceView({names.POOL_SECRETS: "fine"})
+    assert view("fine") == place_decide.NamespaceView({names.POOL_SECRETS: "fine"})
     assert "no answer" in view("slow").problem
     assert "no answer" in view("other").problem
     assert view("fine").problem == ""
@@ -257,7 +258,7 @@ def test_one_look_reads_a_namespace_once_and_none_after_the_api_server_did_not_a
 
 
 def test_a_pod_without_room_costs_no_question_about_its_namespace() -> None:
-    def namespace(name: str) -> pool_decide.NamespaceView:
+    def namespace(name: str) -> place_decide.NamespaceView:
         raise AssertionError("asked")
 
     (action,) = look([pod(cpu="9", volumes=SECRET)], pool("a"), namespace=namespace)
@@ -280,7 +281,7 @@ def test_where_nothing_has_room_slurm_queues_if_it_ever_could() -> None:
 
 
 def test_a_pod_that_slurm_has_a_job_for_stays_there() -> None:
-    assert look([pod(pools="*,local")], pool("a"), taken=lambda uid: uid == "u1") == []
+    assert look([pod(pools="*,local")], pool("a"), has_job=lambda uid: uid == "u1") == []
     labelled = pod(pools="*,local")
     labelled["metadata"]["labels"] = {names.JOB_ID_LABEL: "7"}
     assert look([labelled], pool("a")) == []

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from bridge import names
 from bridge.workload import eligibility, places
-from scheduler.group_actions import SetCondition
-from scheduler.pools import pool_decide, race_places
-from scheduler.pools.race_places import Candidate
-from scheduler.pools.usage import Usage
+from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
+from scheduler.places import place_decide, race_places
+from scheduler.places.pool_usage import Usage
+from scheduler.places.race_places import Candidate
 from tests import builders
 
 TOLERATIONS = [{"key": key, "operator": "Exists"} for key in (names.VIRTUAL_TAINT, names.POOL_TAINT)]
@@ -33,29 +33,30 @@ def node(name: str, taint: str = "") -> eligibility.NodeView:
     return builders.node_view(name, allocatable={"cpu": "8", "pods": "100"}, taints=taints)
 
 
-def pool(name: str, problem: str = "", races: bool = True) -> pool_decide.PoolView:
-    return pool_decide.PoolView(node(name, name), problem, races)
+def pool(name: str, problem: str = "", races: bool = True) -> place_decide.PoolView:
+    return place_decide.PoolView(node(name, name), problem, races)
 
 
 def look(
-    the_pod: Any, *pools: pool_decide.PoolView, most: int = 3, full: str = "", **more: Any
-) -> pool_decide.Action | None:
+    the_pod: Any, *pools: place_decide.PoolView, most: int = 3, full: str = "", **more: Any
+) -> place_decide.Action | place_decide.Local | None:
     usage = Usage()
     for name in full.split():
         usage.assume(f"on-{name}", name, {"cpu": Decimal(8)})
     options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": (), "states": {}}
-    view = pool_decide.PoolSchedulerView(
+    view = place_decide.PlaceView(
         [the_pod], {p.node.name: p for p in pools}, **options | {"usage": usage, "most_places": most} | more
     )
-    actions = pool_decide.decide(view).actions
-    assert len(actions) < 2
-    return actions[0] if actions else None
+    decision = place_decide.decide(view)
+    results = [*decision.actions, *decision.local]
+    assert len(results) < 2
+    return results[0] if results else None
 
 
 def raced(*args: Any, **more: Any) -> tuple[str, ...]:
     """Return the places of the race that is decided."""
     action = look(*args, **more)
-    assert isinstance(action, pool_decide.Race)
+    assert isinstance(action, SetPlaces)
     return action.places
 
 
@@ -64,8 +65,8 @@ def test_a_pod_that_races_is_queued_also_at_full_pools():
 
 
 def test_without_the_annotation_or_the_setting_it_is_bound_at_once():
-    assert isinstance(look(pod(placement=None), pool("a"), pool("b")), pool_decide.Bind)
-    assert isinstance(look(pod(), pool("a"), pool("b"), most=0), pool_decide.Bind)
+    assert isinstance(look(pod(placement=None), pool("a"), pool("b")), BindToPool)
+    assert isinstance(look(pod(), pool("a"), pool("b"), most=0), BindToPool)
 
 
 def test_a_member_of_a_gang_does_not_race():
@@ -77,13 +78,13 @@ def test_a_member_of_a_gang_does_not_race():
 
 def test_a_site_may_refuse():
     action = look(pod(), pool("a"), pool("b", races=False), pool("c"))
-    assert isinstance(action, pool_decide.Race)
+    assert isinstance(action, SetPlaces)
     assert action.places == ("a", "c")
     assert action.why == f"queued at a, c; not b ({race_places.NOT_ALLOWED})"
 
 
 def test_one_possible_place_is_no_race():
-    assert isinstance(look(pod(), pool("a"), pool("b", races=False)), pool_decide.Bind)
+    assert isinstance(look(pod(), pool("a"), pool("b", races=False)), BindToPool)
 
 
 def test_recorded_places_are_told_once_and_not_written_again():
@@ -110,15 +111,16 @@ def test_the_colocated_slurm_is_a_place_and_keeps_it():
     nodes = (node("n1"),)
     assert raced(pod("a,local"), pool("a"), nodes=nodes) == ("a", "local")
     recorded = pod("a,local", recorded="a,local")
-    assert isinstance(look(recorded, pool("a"), nodes=nodes), pool_decide.Local)  # after a restart
-    assert look(recorded, pool("a"), nodes=nodes, left={"u1"}) is None
-    assert look(recorded, pool("a"), nodes=(), left={"u1"}, taken=lambda _: True) is None
+    assert isinstance(look(recorded, pool("a"), nodes=nodes), place_decide.Local)  # after a restart
+    assert look(recorded, pool("a"), nodes=nodes, at_slurm={"u1"}) is None
+    assert look(recorded, pool("a"), nodes=(), at_slurm={"u1"}, has_job=lambda _: True) is None
 
 
 @pytest.mark.parametrize("recorded", ["a,b,local", "a,b", None])
 def test_the_colocated_slurm_keeps_the_place_of_a_job_if_fewer_places_are_allowed(recorded: str | None):
     the_pod = pod("a,b,local", recorded=recorded)
-    assert raced(the_pod, pool("a"), pool("b"), nodes=(), most=2, left={"u1"}, taken=lambda _: True) == ("a", "local")
+    there = {"at_slurm": {"u1"}, "has_job": lambda _: True}
+    assert raced(the_pod, pool("a"), pool("b"), nodes=(), most=2, **there) == ("a", "local")
 
 
 def test_slurm_is_no_place_where_none_is_configured():

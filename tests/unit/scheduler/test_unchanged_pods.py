@@ -65,7 +65,7 @@ def cancel(hub):
 
 
 def forget_states(hub):
-    hub.scheduler._states.by_uid.pop("p")
+    hub.scheduler.states.by_uid.pop("p")
 
 
 @pytest.mark.parametrize("change", [relabel, start, cancel, forget_states])
@@ -124,11 +124,11 @@ def test_a_job_whose_excluded_nodes_are_not_known_is_decided_as_soon_as_it_is_on
     hub.restart(inherited=False)
     rest(hub)
     assert look(hub) == 2
-    assert hub.scheduler._states.by_uid["q"].excluded is None
+    assert hub.scheduler.states.by_uid["q"].excluded is None
     start(hub)
     hub.clock.advance(queue_head.PERIOD)
     assert look(hub) == 0
-    assert hub.scheduler._states.by_uid["q"].excluded == ()
+    assert hub.scheduler.states.by_uid["q"].excluded == ()
 
 
 def test_the_excluded_nodes_of_a_job_that_slurm_starts_later_are_not_compared_after_a_restart(hub, monkeypatch):
@@ -180,7 +180,7 @@ def test_nothing_is_kept_of_pods_that_no_longer_wait(hub):
 
 def add_pod_with_claim(hub):
     """Add a pod with a bound claim, and wait until it is left out; return the storage of the scheduler."""
-    storage = hub.scheduler._storage
+    storage = hub.scheduler.slurm._storage
     owner = {"name": "data", "namespace": "ns", "uid": "data"}
     storage.changed("add", None, volume("v", phase="Bound", claimRef=owner))
     storage.changed("add", None, claim(volume="v"))

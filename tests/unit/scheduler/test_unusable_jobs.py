@@ -81,7 +81,7 @@ def test_jobs_that_podbridge_cancels_because_they_cannot_be_used_are_few():
         raise WrongDevicesError("the devices of the job are not those of the driver")
 
     world = world_of("alone")
-    world.hub.scheduler._actor._claims.allocate = wrong
+    world.hub.scheduler.slurm._actor._claims.allocate = wrong
     for _ in range(1200):
         look(world)
         start(world)
@@ -98,7 +98,7 @@ def test_a_job_keeps_its_node_for_a_limited_time_while_its_devices_are_not_ready
             raise DevicesNotReadyError("device gpu-0 is allocated to ResourceClaim other/x")
 
     world = world_of("alone")
-    world.hub.scheduler._actor._claims.allocate = allocate
+    world.hub.scheduler.slurm._actor._claims.allocate = allocate
     for _ in range(int(world.hub.config.busy_node_timeout) - 5):
         look(world, 1)
         start(world)

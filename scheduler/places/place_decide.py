@@ -1,9 +1,9 @@
-"""The pool scheduler's decision: selects a pool for each waiting pod. Pure.
+"""The choice of a place for each waiting pod that may go to a pool. Pure.
 
 A pod may go to the pools whose taints it tolerates. The policy selects among those that have room now: by the order in
 the annotation, by load, or by weight. If the pod may go to the colocated Slurm too, the nodes of this Slurm count as
 one more pool. A pool to which the pod's namespace does not send its Secrets is skipped. A pod that races is not bound:
-it gets places at several pools (:mod:`scheduler.pools.race_places`).
+it gets places at several pools (:mod:`scheduler.places.race_places`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bridge.script import consent
 from bridge.workload import eligibility, links, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
-from scheduler.group_actions import SetCondition
+from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
 from scheduler.group_states import NEW, Bound, GroupState, Pod
-from scheduler.pools import race_places
-from scheduler.pools.usage import PlannedUsage, Usage, requests
+from scheduler.places import race_places
+from scheduler.places.pool_usage import PlannedUsage, Usage, requests
 
 Policy = Literal["order", "least-loaded", "weight"]
 
@@ -49,15 +49,6 @@ class NamespaceView:
 
 
 @dataclass(frozen=True, slots=True)
-class Bind:
-    """Bind the pod to the pool's virtual node."""
-
-    pod: Pod
-    pool: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class Local:
     """Leave the pod to the colocated Slurm."""
 
@@ -65,27 +56,19 @@ class Local:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Race:
-    """Record the places of a pod that races, in the order of preference; the controllers submit the jobs."""
-
-    pod: Pod
-    places: tuple[str, ...]
-    why: str
-
-
-Action = Bind | Local | SetCondition | Race
+Action = BindToPool | SetPlaces | SetCondition
+_Result = Action | Local | None
 
 
 @dataclass(frozen=True, slots=True)
-class PoolSchedulerView:
+class PlaceView:
     """All data that a decision depends on.
 
     ``pools`` are by name, ``nodes`` are those of the colocated Slurm, ``now`` is in monotonic seconds. ``states`` are
     the states of pods by UID; a pod without one is :data:`~scheduler.group_states.NEW`. ``colocated``: a Slurm is
-    configured beside the kubelets. ``taken`` returns whether this Slurm has a job for a pod (by UID); such a pod stays
-    there. ``namespace`` returns a namespace by name; it is called only for pods with Secrets or tokens. ``most_places``
-    is the limit for a pod that races; 0: no pod races. ``left`` are the UIDs of the pods that were left to Slurm.
+    configured beside the kubelets. ``has_job`` returns whether this Slurm has a job for a UID; such a pod stays there.
+    ``namespace`` returns a namespace by name; it is called only for pods with Secrets or tokens. ``most_places``
+    is the limit for a pod that races; 0: no pod races. ``at_slurm`` are the UIDs of the pods that were left to Slurm.
     """
 
     pods: Iterable[Pod]
@@ -96,11 +79,11 @@ class PoolSchedulerView:
     policy: Policy
     weights: Mapping[str, int]
     now: float
-    taken: Callable[[str], bool] = field(default=lambda _: False)
+    has_job: Callable[[str], bool] = field(default=lambda _: False)
     namespace: Callable[[str], NamespaceView] = field(default=lambda _: NamespaceView())
     colocated: bool = True
     most_places: int = 0
-    left: Set[str] = frozenset()
+    at_slurm: Set[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,35 +91,37 @@ class Decision:
     """The result of a decision.
 
     ``planned`` are the pods that the actions bind: they count on their nodes from now on
-    (:meth:`~scheduler.pools.usage.Usage.assume`).
+    (:meth:`~scheduler.places.pool_usage.Usage.assume`). ``local`` are the pods that are left to the colocated Slurm.
     """
 
     actions: list[Action]
     planned: list[tuple[str, str, Resources]]
+    local: list[Local]
 
 
-def decide(view: PoolSchedulerView) -> Decision:
+def decide(view: PlaceView) -> Decision:
     """Decide for every pod that may go to a pool, in the order of their priority; at most one action for each pod."""
     usage, shapes = PlannedUsage(view.usage), _Shapes(view)
     waiting: list[tuple[tuple[int, str, str], Pod]] = []
-    actions: list[Action | None] = []
+    results: list[_Result] = []
     for pod in view.pods:
         try:
             if _is_waiting(pod):
                 waiting.append((pods.urgency(pod), pod))
         except Exception as error:
-            actions.append(_report_failure(view, pod, error))
+            results.append(_report_failure(view, pod, error))
     for _, pod in sorted(waiting, key=itemgetter(0)):
         try:
-            actions.append(_decide_pod(view, pod, usage, shapes))
+            results.append(_decide_pod(view, pod, usage, shapes))
         except Exception as error:
-            actions.append(_report_failure(view, pod, error))
-    return Decision([action for action in actions if action is not None], usage.planned)
+            results.append(_report_failure(view, pod, error))
+    actions = [result for result in results if isinstance(result, Action)]
+    return Decision(actions, usage.planned, [result for result in results if isinstance(result, Local)])
 
 
-def _report_failure(view: PoolSchedulerView, pod: Pod, error: Exception) -> SetCondition | None:
+def _report_failure(view: PlaceView, pod: Pod, error: Exception) -> SetCondition | None:
     """Return the condition that reports an unexpected error to the pod."""
-    unexpected = isolation.report("pool-scheduler", pods.key(pod), error)
+    unexpected = isolation.report("scheduler", pods.key(pod), error)
     return _set_condition(view, pod, view.states.get(pods.uid(pod), NEW), str(unexpected), unexpected.reason)
 
 
@@ -149,7 +134,7 @@ class _Shape:
 
     def __init__(
         self,
-        view: PoolSchedulerView,
+        view: PlaceView,
         spec: Mapping[str, Any],
         requested: Resources,
         selector: pool_selection.PoolSelector,
@@ -211,7 +196,7 @@ class _Shape:
 class _Shapes:
     """The shapes of the pods of one decision: most pods request the same as others."""
 
-    def __init__(self, view: PoolSchedulerView) -> None:
+    def __init__(self, view: PlaceView) -> None:
         self._view = view
         self._by_key: dict[tuple[pool_selection.PoolSelector, str], _Shape] = {}
 
@@ -234,7 +219,7 @@ def _is_waiting(pod: Pod) -> bool:
     return pods.is_open(pod) and not pods.is_deleted(pod) and not pods.is_gated(pod)
 
 
-def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage, shapes: _Shapes) -> Action | None:
+def _decide_pod(view: PlaceView, pod: Pod, usage: PlannedUsage, shapes: _Shapes) -> _Result:
     selector = pool_selection.of(pod)
     uid = pods.uid(pod)
     state = view.states.get(uid, NEW)
@@ -243,7 +228,7 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage, shapes: 
     if not selector.remote:
         return None if view.colocated else _set_condition(view, pod, state, pool_selection.NO_POOL)
     if selector.local and view.colocated and links.group_of(pod) is not None:
-        return Local(pod, "pools do not start the pods of a group together") if uid not in view.left else None
+        return Local(pod, "pools do not start the pods of a group together") if uid not in view.at_slurm else None
     requested = requests(pod)
     shape = shapes.of(pod, requested, selector)
     if view.most_places and places.wants_race(pod):
@@ -251,10 +236,10 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage, shapes: 
         if kept or len(selection.selected) > 1:
             return _race(view, pod, state, kept, selection)
         # a pod that may have a job at Slurm stays there, if it has no other place
-        if uid in view.left:
+        if uid in view.at_slurm:
             return None
     # Slurm may start this job at any moment; on a pool, the pod would get a second one
-    if selector.local and (pods.job_id(pod) is not None or view.taken(uid)):
+    if selector.local and (pods.job_id(pod) is not None or view.has_job(uid)):
         return None
     refused, open_pools = _candidates(view, pod, shape, usage)
     if open_pools:
@@ -265,7 +250,7 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage, shapes: 
         # the pod was counted on another pool, which has room again
         if usage.plan(uid, pool, requested):
             shapes.forget_full()
-        return Bind(pod, pool, reason)
+        return BindToPool(pod, pool, reason)
     if selector.local and shape.fits_local():
         return Local(pod, "no pool has room now; Slurm queues the pod")
     message = f"no pool takes the pod now: {_list(refused)}" if refused else _nothing(selector)
@@ -273,10 +258,10 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage, shapes: 
     return _set_condition(view, pod, state, message, "NoRoomNow" if waits else "Unschedulable")
 
 
-def _places(view: PoolSchedulerView, pod: Pod, shape: _Shape, usage: PlannedUsage) -> race_places.Places:
+def _places(view: PlaceView, pod: Pod, shape: _Shape, usage: PlannedUsage) -> race_places.Places:
     """Select the places of a pod that races. The colocated Slurm keeps its place: the pod may have a job there."""
     kept = places.recorded(pod)
-    if pods.job_id(pod) is not None or view.taken(pods.uid(pod)):
+    if pods.job_id(pod) is not None or view.has_job(pods.uid(pod)):
         kept = *kept, names.LOCAL_POOL  # it had a job there before it raced
     confidential = consent.confidential_everywhere(pod)
     candidates: list[race_places.Candidate] = []
@@ -296,27 +281,25 @@ def _places(view: PoolSchedulerView, pod: Pod, shape: _Shape, usage: PlannedUsag
 
 
 def _race(
-    view: PoolSchedulerView, pod: Pod, state: GroupState, kept: tuple[str, ...], selection: race_places.Places
-) -> Action | None:
+    view: PlaceView, pod: Pod, state: GroupState, kept: tuple[str, ...], selection: race_places.Places
+) -> _Result:
     text = f"queued at {', '.join(selection.selected) or 'no pool'}" + (
         f"; not {_list(selection.refused)}" if selection.refused else ""
     )
     if selection.selected != kept:
-        return Race(pod, selection.selected, text)
-    if names.LOCAL_POOL in kept:  # the scheduler of Slurm writes the condition
-        return Local(pod, text) if pods.uid(pod) not in view.left else None
+        return SetPlaces(pod, selection.selected, text)
+    if names.LOCAL_POOL in kept:  # the decision about the job there writes the condition
+        return Local(pod, text) if pods.uid(pod) not in view.at_slurm else None
     return _set_condition(view, pod, state, text, "Racing")
 
 
 def _set_condition(
-    view: PoolSchedulerView, pod: Pod, state: GroupState, message: str, reason: str = "Unschedulable"
+    view: PlaceView, pod: Pod, state: GroupState, message: str, reason: str = "Unschedulable"
 ) -> SetCondition | None:
     return SetCondition(pod, reason, message) if state.reports(pod, reason, message, view.now) else None
 
 
-def _candidates(
-    view: PoolSchedulerView, pod: Pod, shape: _Shape, usage: PlannedUsage
-) -> tuple[dict[str, str], list[str]]:
+def _candidates(view: PlaceView, pod: Pod, shape: _Shape, usage: PlannedUsage) -> tuple[dict[str, str], list[str]]:
     """Return the pools that do not take the pod now, each with the reason, and those that do, in order of preference.
 
     The namespace comes last: for a pod without room anywhere, its annotations are not read.
@@ -336,7 +319,7 @@ def _candidates(
     return refused, [name for name, why in reasons.items() if not why]
 
 
-def _no_consent(view: PoolSchedulerView, namespace: str, confidential: str, pool: str) -> str:
+def _no_consent(view: PlaceView, namespace: str, confidential: str, pool: str) -> str:
     namespace_view = view.namespace(namespace)
     if namespace_view.problem:
         return namespace_view.problem
@@ -353,7 +336,7 @@ def _too_full(usage: PlannedUsage, requested: Resources, node: NodeView) -> str:
     return ""
 
 
-def _choose(view: PoolSchedulerView, pools: list[str], requested: Resources, usage: PlannedUsage) -> str:
+def _choose(view: PlaceView, pools: list[str], requested: Resources, usage: PlannedUsage) -> str:
     """Return one of the pools that have room, by the policy. ``pools`` is in the order of preference."""
     if view.policy == "least-loaded":
         return min(pools, key=lambda name: _load(view, name, requested, usage))
@@ -362,11 +345,11 @@ def _choose(view: PoolSchedulerView, pools: list[str], requested: Resources, usa
     return pools[0]
 
 
-def _members(view: PoolSchedulerView, name: str) -> list[NodeView]:
+def _members(view: PlaceView, name: str) -> list[NodeView]:
     return list(view.nodes) if name == names.LOCAL_POOL else [view.pools[name].node]
 
 
-def _load(view: PoolSchedulerView, name: str, requested: Resources, usage: PlannedUsage) -> Decimal:
+def _load(view: PlaceView, name: str, requested: Resources, usage: PlannedUsage) -> Decimal:
     """Return the largest used share, with the pod, of the resources that the pod requests."""
     members = _members(view, name)
     used = [usage.of(node.name) for node in members]
@@ -378,7 +361,7 @@ def _load(view: PoolSchedulerView, name: str, requested: Resources, usage: Plann
     return max(shares)
 
 
-def _count(view: PoolSchedulerView, name: str, usage: PlannedUsage) -> Decimal:
+def _count(view: PlaceView, name: str, usage: PlannedUsage) -> Decimal:
     return sum((usage.of(node.name).get("pods", Decimal(0)) for node in _members(view, name)), Decimal(0))
 
 

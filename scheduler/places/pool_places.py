@@ -1,0 +1,198 @@
+"""The pools as places: what the choice of a place needs, kept between two decisions, and the choice itself."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Mapping, Set
+from typing import Any
+
+from bridge import names
+from bridge.control.control_loop import KubeDependencies, Loop
+from bridge.core import isolation
+from bridge.errors import BridgeError, KubeError
+from bridge.kube import namespaces
+from bridge.kube.namespaces import Namespaces
+from bridge.logs import kv
+from bridge.telemetry import tracing
+from bridge.telemetry.metrics import SCHEDULER_ACTIONS, counted, label_of
+from bridge.workload import eligibility, node_ownership, places, pods, pool_selection
+from bridge.workload.eligibility import NodeView
+from scheduler.group_actions import URGENCY, BindToPool, SetCondition, SetPlaces
+from scheduler.group_states import GroupStates
+from scheduler.places import place_decide
+from scheduler.places.place_decide import NamespaceView, PlaceView, PoolView
+from scheduler.places.pool_usage import Usage
+from scheduler.pod_writer import PodWriter
+
+log = logging.getLogger(__name__)
+
+Pod = Mapping[str, Any]
+Node = Mapping[str, Any]
+NAMESPACE_REMEMBERED = 10.0
+"""Seconds for which the annotations of a namespace are cached."""
+
+
+class PoolPlaces:
+    """The pools; used by the thread of ``loop`` alone, except for :meth:`changed`.
+
+    ``has_job`` returns whether the colocated Slurm has a job for a UID; ``None`` if no Slurm is colocated.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        shared: KubeDependencies,
+        states: GroupStates,
+        writer: PodWriter,
+        has_job: Callable[[str], bool] | None,
+    ) -> None:
+        self._loop, self._config, self._nodes = loop, shared.config, shared.nodes
+        self._states, self._writer, self._has_job = states, writer, has_job
+        self._usage = Usage()
+        self._lock = threading.Lock()
+        self._candidates: set[str] = set()  # the UIDs of the pods that may go to a pool; most pods never do
+        self._views: dict[str, tuple[Node, NodeView]] = {}
+        self._namespaces = Namespaces(namespaces.read_from(shared.kube), shared.clock, NAMESPACE_REMEMBERED)
+
+    def changed(self, kind: str, old: Pod | None, new: Pod | None) -> None:
+        """Apply a change of the cache of pods: ``kind`` is add, update or delete. For any thread."""
+        self._usage.changed(kind, old, new)
+        with self._lock:
+            if new is not None and pods.is_open(new) and (self._has_job is None or pool_selection.of(new).remote):
+                self._candidates.add(pods.uid(new))
+            elif (pod := new if new is not None else old) is not None:
+                self._candidates.discard(pods.uid(pod))
+
+    def reconcile(self, waiting: Mapping[str, Pod], at_slurm: Set[str]) -> set[str]:
+        """Choose places for those of the waiting pods that may go to a pool; without a colocated Slurm, for all.
+
+        ``at_slurm`` are the UIDs of the pods that were left to the colocated Slurm. Return those that go there now.
+        """
+        settings = self._config.pools
+        races = settings.enabled and settings.race.enabled
+        with self._lock:
+            uids = self._candidates & waiting.keys()
+        candidates = [
+            waiting[uid]
+            for uid in uids
+            if (uid not in at_slurm or (races and places.wants_race(waiting[uid]))) and not self._loop.workers.busy(uid)
+        ]
+        if not candidates:
+            return set()
+        decision = place_decide.decide(self._view(candidates, at_slurm, races))
+        for uid, node, requested in decision.planned:
+            self._usage.assume(uid, node, requested)
+        for action in decision.actions:
+            call, kind = (lambda a=action: self._act(a)), type(action)
+            self._loop.workers.submit(pods.uid(action.pod), call, URGENCY[kind], kind=label_of(kind))
+        for local in decision.local:
+            log.info("pod goes to the colocated Slurm", extra=kv(pod=pods.key(local.pod), why=local.why))
+        return {pods.uid(local.pod) for local in decision.local}
+
+    def _view(self, candidates: list[Pod], at_slurm: Set[str], races: bool) -> PlaceView:
+        nodes, settings = self._nodes_with_views(), self._config.pools
+        pools = {view.name: pool_view(node, view) for node, view in nodes if pool_selection.is_virtual(node)}
+        return PlaceView(
+            pods=candidates,
+            pools=pools if settings.enabled else {},  # virtual nodes of another installation
+            nodes=tuple(eligibility.with_rivals([view for node, view in nodes if self._is_colocated(node)])),
+            usage=self._usage,
+            states=self._states.by_uid,
+            policy=settings.policy,
+            weights=settings.weights,
+            now=self._loop.clock.monotonic(),
+            has_job=self._has_job or (lambda _: False),
+            colocated=self._has_job is not None,
+            namespace=namespace_views(self._namespaces),
+            most_places=settings.race.places if races else 0,
+            at_slurm=at_slurm,
+        )
+
+    def _nodes_with_views(self) -> list[tuple[Node, NodeView]]:
+        """Return all nodes, each with its view, which is computed once for each state of the node."""
+        cached, self._views = self._views, {}
+        for node in self._nodes.items():
+            entry = cached.get(node["metadata"]["name"])
+            if entry is None or entry[0] is not node:  # the cache replaces objects and never changes them
+                try:
+                    entry = node, eligibility.view(node)
+                except Exception as error:
+                    isolation.report("scheduler", str(node["metadata"]["name"]), error)
+                    continue
+            self._views[entry[1].name] = entry
+        return list(self._views.values())
+
+    def _is_colocated(self, node: Node) -> bool:
+        """Whether the node is one of the colocated Slurm: by its taint, or any free one if ``nodes.taint`` is off."""
+        if self._has_job is None or pool_selection.is_virtual(node):
+            return False
+        if not node_ownership.is_selected(self._config, node):
+            return False
+        holder = node_ownership.holder(node)
+        return holder == self._config.scheduler_name or (not holder and not self._config.nodes.taint)
+
+    # --- actions, called by the workers, once at a time for each pod --------------------------------------------------
+    def _act(self, action: place_decide.Action) -> None:
+        """Carry out one action; raises :class:`~bridge.errors.BridgeError`."""
+        with counted(SCHEDULER_ACTIONS, label_of(type(action))):
+            match action:
+                case BindToPool():
+                    self._bind(action)
+                case SetPlaces():
+                    # the controllers submit only to pools that the API server has recorded
+                    self._writer.patch(action.pod, places.places_patch(action.pod, action.places))
+                    extra = kv(pod=pods.key(action.pod), places=",".join(action.places), why=action.why)
+                    log.info("pod races", extra=extra)
+                case SetCondition():
+                    self._writer.set_condition(action.pod, action.reason, action.message)
+
+    def _bind(self, action: BindToPool) -> None:
+        pod = action.pod
+        try:
+            self._writer.bind(pod, action.pool, {}, f"pool {action.pool}: {action.why}")
+        except BridgeError:
+            self._usage.forget(pods.uid(pod))  # if the pod is bound, the cache will show it
+            raise
+        if tracing.tracer is not None:
+            tracing.scheduled(pod, action.pool, self._writer.time())
+        log.info("pod bound to a pool", extra=kv(pod=pods.key(pod), pool=action.pool))
+
+
+def pool_view(node: Node, view: NodeView) -> PoolView:
+    """Return the pool of a virtual node."""
+    ready = eligibility.readiness(node)
+    problem = "" if ready.get("status") == "True" else f"not ready: {ready.get('reason') or 'unknown'}"
+    allowed = (node["metadata"].get("annotations") or {}).get(names.RACE_ALLOWED) == "true"
+    return PoolView(view, problem, allowed)
+
+
+def has_changed(old: Node | None, new: Node | None) -> bool:
+    """Whether the pool of a raw virtual node has changed; ``None`` if there is no such node before or afterwards."""
+    if old is None or new is None:
+        return True
+    return pool_view(old, eligibility.view(old)) != pool_view(new, eligibility.view(new))
+
+
+def namespace_views(cache: Namespaces) -> Callable[[str], NamespaceView]:
+    """Return a function that reads namespaces for one decision.
+
+    It reads each namespace once at most, and none after an error that is worth a retry.
+    """
+    unavailable = ""
+
+    @functools.cache
+    def view(name: str) -> NamespaceView:
+        nonlocal unavailable
+        if unavailable:
+            return NamespaceView(problem=unavailable)
+        try:
+            return NamespaceView(cache.get(name).annotations)
+        except KubeError as error:
+            problem = f"the annotations of the pod's namespace can't be read: {error}"
+            if error.retryable:
+                unavailable = problem
+            return NamespaceView(problem=problem)
+
+    return view

@@ -1,0 +1,333 @@
+"""The colocated Slurm as a place: what its decisions need, kept between two of them, and the decisions themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bridge.control.brake import Brake, GuardLimits, step
+from bridge.control.control_loop import Dependencies, Loop
+from bridge.core import isolation
+from bridge.kube.cache import Cache
+from bridge.slurm.models import Snapshot
+from bridge.telemetry.metrics import SCHEDULER_PODS, label_of
+from bridge.workload import missing_jobs, pods
+from scheduler import group_actions, group_decide, pod_group, rules
+from scheduler.devices.device_names import DeviceNames
+from scheduler.devices.taken_devices import TakenDevices
+from scheduler.group_act import SlurmActor
+from scheduler.group_index import GroupIndex
+from scheduler.group_objects import GroupObjects
+from scheduler.group_states import WAITING_FOR, Bound, GroupStates
+from scheduler.new_pods import NewPods
+from scheduler.nodes.current_placements import CurrentPlacements
+from scheduler.nodes.occupancy import Occupancy
+from scheduler.pod_group import Group
+from scheduler.pod_writer import PodWriter
+from scheduler.queue_head import QueueHead
+from scheduler.unchanged_pods import UnchangedPods
+from scheduler.volumes.storage import Storage
+
+Pod = Mapping[str, Any]
+IsHere = Callable[[str, Pod], bool]
+"""Whether the pod with this UID runs on the colocated Slurm."""
+COUNT_PERIOD = 5.0
+"""Seconds between two counts of the waiting pods for the metric: to count 10,000 takes a quarter of a decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSources:
+    """What decisions about the colocated Slurm read.
+
+    ``others`` is the cache of the bound pods of other schedulers. ``storage`` are the caches of claims, volumes and
+    storage classes, ``claims`` is that of ResourceClaims (:func:`scheduler.devices.taken_devices.prune`).
+    """
+
+    dependencies: Dependencies
+    others: Cache
+    storage: Sequence[Cache]
+    claims: Cache | None
+
+
+class SlurmPlace:
+    """The colocated Slurm; used by the thread of ``loop`` alone, except for the subscribers of caches.
+
+    A partial decision is about the groups whose job or pod has changed or whose action has ended, and about all that
+    have an allocated job: room on a node goes to the most urgent of them.
+    """
+
+    def __init__(self, loop: Loop, sources: SlurmSources, states: GroupStates, writer: PodWriter) -> None:
+        dependencies = self.dependencies = sources.dependencies
+        self._loop, self._sources, self._states = loop, sources, states
+        self._max_grace = dependencies.config.max_grace_period
+        self._storage = Storage(on_change=loop.wake)
+        self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken, self._max_grace)
+        self.groups = GroupIndex(dependencies.clock)
+        self._group_objects = GroupObjects(dependencies.kube, dependencies.clock)
+        self._new = NewPods(dependencies.pods)
+        self._unchanged = UnchangedPods()
+        self._head = QueueHead()
+        self._device_names = DeviceNames(dependencies.kube, dependencies.config, dependencies.clock)
+        self._placements = CurrentPlacements(dependencies, self._storage, self._occupancy, self._device_names)
+        self._actor = SlurmActor(
+            dependencies,
+            states,
+            writer,
+            self._storage,
+            self._device_names,
+            self._placements,
+            loop.check_leadership,
+            TakenDevices(sources.claims),
+        )
+        self._inherited_at = self._inherited_until = self._count_from = 0.0
+        self._snapshot = Snapshot()
+        self._brake, self._braked = Brake(), 0
+        limits = dependencies.config.brake
+        self._limits = GuardLimits(limits.share, limits.least, limits.hold)
+
+    def start(self) -> None:
+        """Subscribe to the caches and to the poller; the loop does so later, so its decisions find changes here."""
+        caches = self._sources
+        self.dependencies.pods.subscribe(self.groups.changed)
+        self.dependencies.pods.subscribe(self._new.changed)
+        for cache in (self.dependencies.pods, caches.others):
+            cache.subscribe(self._occupancy.changed)
+        for cache in caches.storage:
+            cache.subscribe(self._storage.changed)
+        self.dependencies.poller.subscribe(self._woken)
+        self.dependencies.poller.subscribe_hints(lambda link: self._loop.touch(link.keys, at_once=True))
+
+    def ready(self) -> bool:
+        """Whether all caches are synced and slurmctld has answered."""
+        caches = (self._sources.others, *self._sources.storage)
+        return self.dependencies.poller.snapshot.sequence > 0 and all(cache.synced for cache in caches)
+
+    def on_started_leading(self) -> None:
+        """Request a poll and a list of all jobs, and note until when a former leader may have sent requests.
+
+        Decisions need a snapshot, and submissions a list of all jobs, from after this moment.
+        """
+        poller = self.dependencies.poller
+        self._inherited_at = (self._loop.leading_since or 0.0) if self._loop.inherited else 0.0
+        self._inherited_until = 0.0
+        if self._inherited_at:  # an earlier list would not show the outcome of all of them
+            poller.list_all(self._inherited_at + rules.SETTLE)
+        self._new.begin()
+        poller.list_all()
+        poller.wake()
+
+    def node_changed(self) -> None:
+        """Compute the placements again."""
+        self._placements.node_changed()
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a job that this process or a former leader has requested may still appear."""
+        return bool(self._inherited_at) or self._states.unsettled
+
+    def has_job(self, uid: str) -> bool:
+        """Whether Slurm has, or had, a job of the pod."""
+        return uid in self.dependencies.poller.snapshot.by_uid
+
+    def changed(self) -> Set[str]:
+        """Return the keys of the groups of which a job has changed since the last decision, or is allocated."""
+        before, self._snapshot = self._snapshot, self.dependencies.poller.snapshot
+        # pods with allocated jobs compete for room on their nodes, so the decision is for all of them
+        return changed_keys(before, self._snapshot) | self._states.allocated
+
+    def reconcile(self, waiting: Mapping[str, Pod], is_here: IsHere) -> None:
+        """Decide for all waiting pods that are here."""
+        self._snapshot = self.dependencies.poller.snapshot
+        self._group_objects.forget_all_but(self.groups.keys())
+        self._unchanged.forget_all_but(waiting.keys())
+        self._placements.current.forget_all_but(waiting.keys())
+        updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
+        here = {uid: pod for uid, pod in waiting.items() if is_here(uid, pod)}
+        counts = self._decide(here, waiting, is_here, updates, whole=True)
+        self._actor.update_pace.sent(counts[label_of(group_actions.Exclude)])
+        if (now := self.dependencies.clock.monotonic()) >= self._count_from:
+            self._count_from = now + COUNT_PERIOD
+            waits = self._count(here)
+            for name in {*WAITING_FOR.values(), "gate", "release"}:
+                SCHEDULER_PODS.labels(name).set(waits[name])
+
+    def reconcile_some(self, waiting: Mapping[str, Pod], keys: Set[str], is_here: IsHere) -> None:
+        """Decide for the pods with these UIDs and for the groups with these keys."""
+        key_of = self.groups.uids
+        selected = {uid: pod for uid, pod in waiting.items() if uid in keys or key_of.get(uid) in keys}
+        if selected:
+            # updates of pending jobs are left to whole reconciliations: those of the most urgent jobs come first
+            here = {uid: pod for uid, pod in selected.items() if is_here(uid, pod)}
+            self._decide(here, selected, is_here, updates=0)
+
+    def _count(self, waiting: Mapping[str, Pod]) -> Counter[str]:
+        """Return the number of pods by what they wait for."""
+        counts: Counter[str] = Counter()
+        for uid, pod in waiting.items():
+            try:
+                counts[self._waiting_for(uid, pod)] += 1
+            except Exception as error:
+                isolation.report("scheduler", pods.key(pod), error)
+        return counts
+
+    def _waiting_for(self, uid: str, pod: Pod) -> str:
+        """Return what a pod waits for: the value of the label ``waiting_for``."""
+        if pods.is_deleted(pod):
+            return "release"
+        if pods.is_gated(pod):
+            return "gate"
+        return WAITING_FOR[type(self._states.of(self.groups.uids.get(uid, uid)).phase)]
+
+    def _decide(
+        self,
+        here: Mapping[str, Pod],
+        waiting: Mapping[str, Pod],
+        is_here: IsHere,
+        updates: int,
+        *,
+        whole: bool = False,
+    ) -> Counter[str]:
+        """Decide for the groups of waiting pods, and submit the actions; return their number by kind.
+
+        ``whole``: also for groups that run on nodes that take no new pod.
+        """
+        snapshot = self._snapshot
+        unsettled = self._settle(snapshot)
+        self._device_names.request(self._loop.workers)
+        self._occupancy.correct(self.dependencies.pods.picked(), self._is_binding)
+        view = self._view(snapshot, updates)
+        bare_pods = self._unchanged.changed(view, self._idle_bare_pods(here))
+        closed = view.placements.closed if whole else frozenset[str]()
+        shared = self._idle_groups(waiting, is_here, closed)
+        view = replace(view, groups=[*pod_group.of_each(bare_pods), *shared])
+        if unsettled or rules.waits_for_jobs(view):
+            self.dependencies.poller.hurry()
+        if rules.waits_for_poll(view):
+            self.dependencies.poller.wake()
+        decision = group_decide.decide(view)
+        self._unchanged.keep(view, decision)
+        # before the actions are dispatched: from then on, only the workers write the states of their pods
+        self._states.merge(decision.states)
+        for occupant in decision.planned:
+            self._occupancy.assume(occupant)
+        for node, taken in decision.refused:
+            self._occupancy.refuse(node, taken)
+        if decision.refused:
+            self._loop.wake()  # pending jobs exclude these nodes from now on
+        counts: Counter[str] = Counter()
+        for action in decision.actions:
+            counts[label_of(type(action))] += 1
+            try:
+                self._dispatch(action)
+            except Exception as error:
+                isolation.report("scheduler", pods.key(action.pod), error)
+        return counts
+
+    def _settle(self, snapshot: Snapshot) -> bool:
+        """Request the lists of jobs that show the outcome of earlier requests; return whether one is unknown."""
+        poller = self.dependencies.poller
+        if self._inherited_at:
+            until = rules.settled_at(snapshot, self._inherited_at)
+            if snapshot.error or snapshot.began < until:
+                poller.wake()
+                poller.list_all(until)
+            else:  # later errors of slurmctld do not matter
+                self._inherited_at, self._inherited_until = 0.0, until
+        list_needed_at, unsettled = self._inherited_until, self._states.unsettled
+        if unsettled:
+            list_needed_at = max(list_needed_at, rules.settled_at(snapshot, self._states.lost_at))
+        if snapshot.requested_at < list_needed_at:
+            poller.list_all(list_needed_at)
+        return unsettled
+
+    def _view(self, snapshot: Snapshot, updates: int) -> rules.SchedulerView:
+        """Return the view of a decision without groups."""
+        clock, slurm = self.dependencies.clock, self.dependencies.slurm
+        time = clock.time()
+        return rules.SchedulerView(
+            groups=(),
+            snapshot=snapshot,
+            placements=self._placements.of(snapshot, time),
+            states=self._states.by_uid,
+            version=slurm.version,
+            config=self.dependencies.config,
+            now=clock.monotonic(),
+            time=time,
+            occupancy=self._occupancy,
+            leading_since=max(self._loop.leading_since or 0.0, self._inherited_until),
+            inherited_at=self._inherited_at,
+            braked=self._is_braked(snapshot),
+            updates=updates,
+            new=self._new.uids,
+            head=self._head.of(snapshot.jobs, clock.monotonic()),
+            cancelled=slurm.cancellations.since(snapshot.began),
+        )
+
+    def _idle_bare_pods(self, here: Mapping[str, Pod]) -> list[Pod]:
+        """Return the waiting pods with a job alone for which the workers have no call."""
+        in_groups = self.groups.uids
+        # a call of the workers writes the state of its pod: one writer at a time (scheduler.group_states)
+        return [pod for uid, pod in here.items() if uid not in in_groups and not self._is_binding(uid)]
+
+    def _idle_groups(self, waiting: Mapping[str, Pod], is_here: IsHere, closed: Set[str]) -> list[Group]:
+        """Return the groups with a waiting pod, or with a job on a ``closed`` node, without a call of the workers."""
+        if not (in_groups := self.groups.uids):
+            return []
+        keys, jobs = {key for uid in waiting if (key := in_groups.get(uid)) is not None}, self._snapshot.jobs
+        if closed:
+            keys |= {
+                key
+                for key in self.groups.keys() - keys
+                for job_id in self._snapshot.by_uid.get(key, ())
+                if not closed.isdisjoint(jobs[job_id].job.nodes)
+            }
+        busy = self._loop.workers.busy
+        idle = self.groups.groups(self.dependencies.pods, (key for key in keys if not busy(key)))
+        groups = [self._group_objects.applied(group) for group in idle]
+        self._group_objects.request(groups, self._snapshot, self._loop.workers)
+        return [
+            group
+            for group in groups
+            if not any(self._is_binding(pods.uid(pod)) for pod in group.open)
+            and all(is_here(pods.uid(pod), pod) for pod in group.open)
+        ]
+
+    def _is_braked(self, snapshot: Snapshot) -> bool:
+        """Whether so many jobs are missing that no job is submitted; computed once for each snapshot."""
+        if snapshot.sequence != self._braked:
+            self._braked = snapshot.sequence
+            count, pods_without_job = (
+                missing_jobs.jobs(self.dependencies.pods.items(), snapshot, self._max_grace)
+                if missing_jobs.is_suspected(snapshot)
+                else (0, {})
+            )
+            now = self.dependencies.clock.monotonic()
+            self._brake = step(
+                self._brake, count, pods_without_job.keys(), now, self._limits, reported=pods_without_job.keys()
+            )
+        return self._brake.engaged
+
+    def _woken(self, *_: object) -> None:
+        """Decide for the pods with changed jobs or with an allocated job; for all others, soon."""
+        self._loop.touch(())
+        self._loop.wake()
+
+    def _dispatch(self, action: group_actions.Action) -> None:
+        # the actions that write the state of the job are one at a time for all members of the group
+        key = action.group.key if isinstance(action, group_actions.JobAction) else pods.uid(action.pod)
+        urgency, kind = group_actions.URGENCY[type(action)], label_of(type(action))
+        self._loop.workers.submit(key, lambda: self._actor.act(action), urgency, kind=kind)
+
+    def _is_binding(self, uid: str) -> bool:
+        """Whether a bind of the pod, or of its group, is in progress or done."""
+        busy, key = self._loop.workers.busy, self.groups.uids.get(uid)
+        return busy(uid) or (key is not None and busy(key)) or isinstance(self._states.of(uid).phase, Bound)
+
+
+def changed_keys(before: Snapshot, after: Snapshot) -> set[str]:
+    """Return the UIDs of the pods and the keys of the groups of which a job has changed between two snapshots."""
+    changed_jobs = [observed for job_id, observed in after.jobs.items() if before.jobs.get(job_id) is not observed]
+    changed_jobs += [before.jobs[job_id] for job_id in before.jobs.keys() - after.jobs.keys()]
+    return {key for observed in changed_jobs if observed.job.link is not None for key in observed.job.link.keys}
