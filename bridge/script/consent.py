@@ -3,7 +3,7 @@
 A pod's script contains the Secrets that the pod mounts, so the site of the pool and its administrators can read them.
 The annotation ``bridge.vk.io/pool-secrets`` of a namespace names the pools that may get them; without it, none may.
 
-Admission warns of a pod that no pool may take for this reason, the pool scheduler leaves such pools out, and the
+Admission warns of a pod that no pool may take for this reason, the scheduler leaves such pools out, and the
 controllers check again before they submit, since a namespace may change and the site decides about a pod's automatic
 token.
 """

@@ -18,7 +18,7 @@ def wants_race(pod: Pod) -> bool:
 
 
 def recorded(pod: Pod) -> tuple[str, ...]:
-    """Return the places in the annotation that the pool scheduler writes, in its order; empty if it is invalid."""
+    """Return the places in the annotation that the scheduler writes, in its order; empty if it is invalid."""
     text = _annotation(pod, names.PLACES)
     try:
         return pool_selection.parse(text) if text else ()

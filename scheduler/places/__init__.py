@@ -1,1 +1,1 @@
-"""The pool scheduler: binds pods to the virtual nodes of pools."""
+"""The places of jobs: the colocated Slurm and the pools."""
