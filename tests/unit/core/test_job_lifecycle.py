@@ -1,6 +1,8 @@
 """One job of one pod: never two at once, none lost, whatever requests, answers and restarts do."""
 
 import itertools
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +45,14 @@ def test_every_state_is_reached_and_none_is_the_last() -> None:
             todo += TRANSITIONS[state].values()
     assert reached == set(State) == set(TRANSITIONS)
     assert all(row.keys() >= SHOWN.keys() for row in TRANSITIONS.values())
+
+
+def test_the_diagram_in_the_documentation_shows_transitions_of_the_table() -> None:
+    page = (Path(__file__).parents[3] / "docs/developers/architecture.md").read_text()
+    diagram = page.split("## Remote pools")[1].split("```")[1]
+    edges = {(State[a.upper()], State[b.upper()]) for a, b in re.findall(r"^  (\w+) --> (\w+)", diagram, re.MULTILINE)}
+    assert edges <= {(state, after) for state, row in TRANSITIONS.items() for after in row.values()}
+    assert {state for edge in edges for state in edge} == set(State)
 
 
 @given(until=TIMES, requested_at=TIMES)
