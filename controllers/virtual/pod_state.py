@@ -110,16 +110,17 @@ class Entry:
         if timestamp and (self.deletion is None or self.deletion.timestamp != timestamp):
             self.deletion = Deletion(timestamp, now)
 
-    def answered(self, job: JobStatus | None, requested_at: float, now: float) -> None:
-        """Record an answer of the site; ``None``: it does not know the job."""
-        self.answer, lifecycle = job, self.lifecycle
-        self.lifecycle = (
-            lifecycle.denied(requested_at, LOOK_AGAIN) if job is None else lifecycle.shown(EVENTS[job.phase], now)
-        )
+    def answered(self, at: float, job: JobStatus | None) -> None:
+        """Record an answer of the site that was requested at ``at``, or that to a submission, which came then.
+
+        ``job`` is ``None`` if the site does not know it.
+        """
+        self.answer, before = job, self.lifecycle
+        self.lifecycle = before.denied(at, LOOK_AGAIN) if job is None else before.shown(EVENTS[job.phase], at)
 
     def listed(self, job: JobStatus, now: float) -> None:
         """Record that the view lists the job, which makes answers obsolete."""
-        self.answered(job, now, now)
+        self.answered(now, job)
         self.answer = None
 
     def new_occurrences(self, job: JobStatus, since: float) -> list[tuple[str, Occurrence]]:

@@ -80,7 +80,7 @@ class RaceActor:
             self._refused(pod, pool, entry, error.reason, error.with_hint)
             return
         now = self._clock.monotonic()
-        entry.answered(answer, now, now)
+        entry.answered(now, answer)
         entry.offers, entry.offered_at = entry.offers + 1, now
         self._volumes.submitted(prepared_pod, pool, objects, entry, answer, sent_at, refresh_in)
         RACE_PLACES.labels(pool.name, "offered").inc()
@@ -157,10 +157,8 @@ class RaceActor:
         if pool.holds is None:
             return
         self._check_leadership()
-        requested_at = self._clock.monotonic()
-        job, now = pool.holds.withdraw(pod), self._clock.monotonic()
-        entry.answered(job, requested_at, now)
-        entry.cancellation = Cancellation("", now)
+        entry.answered(self._clock.monotonic(), pool.holds.withdraw(pod))
+        entry.cancellation = Cancellation("", self._clock.monotonic())
 
     def grant(self, action: race_decide.Grant, pool: Pool, entry: Entry) -> None:
         """Tell the site that the script may begin."""
@@ -168,4 +166,4 @@ class RaceActor:
             return
         self._check_leadership()
         entry.granted_at = self._clock.monotonic()
-        entry.answered(pool.holds.grant(action.pod, action.ticket), entry.granted_at, self._clock.monotonic())
+        entry.answered(entry.granted_at, pool.holds.grant(action.pod, action.ticket))

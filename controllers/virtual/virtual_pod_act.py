@@ -131,8 +131,7 @@ class PodActor:
     def _do_at_site(self, action: virtual_pod_actions.Action, pool: Pool, entry: Entry) -> None:
         match action:
             case virtual_pod_actions.Look():
-                requested_at = self._clock.monotonic()
-                entry.answered(pool.status(action.pod), requested_at, self._clock.monotonic())
+                entry.answered(self._clock.monotonic(), pool.status(action.pod))
             case virtual_pod_actions.Cancel():
                 self._cancel(action, pool, entry)
             case virtual_pod_actions.Forget():
@@ -202,8 +201,7 @@ class PodActor:
         with job_lifecycle.sending(entry, lambda: self._clock.monotonic() + self._submit_timeout + pool.late):
             # a kill after it: the next leader finds the job in a snapshot of the site, or the intent on the pod
             answer = pool.submit(pod, objects)
-        now = self._clock.monotonic()
-        entry.answered(answer, now, now)
+        entry.answered(self._clock.monotonic(), answer)
         return answer
 
     def _record_intent(self, pod: Pod, pool: str, stated: str, cache: Cache) -> bool:
@@ -226,11 +224,10 @@ class PodActor:
     def _cancel(self, action: virtual_pod_actions.Cancel, pool: Pool, entry: Entry) -> None:
         pod = action.pod
         self._check_leadership()
-        requested_at = self._clock.monotonic()
-        job, now = pool.cancel(pod, action.grace), self._clock.monotonic()
-        entry.answered(job, requested_at, now)
+        requested_at, job = self._clock.monotonic(), pool.cancel(pod, action.grace)
+        entry.answered(requested_at, job)
         # after the answer: a request without one is repeated after the back-off, not after CANCEL_AGAIN
-        entry.cancellation = Cancellation(pod["metadata"].get("deletionTimestamp") or "", now)
+        entry.cancellation = Cancellation(pod["metadata"].get("deletionTimestamp") or "", self._clock.monotonic())
         if job is not None:
             self._event_once(entry, pod, "BridgeCancelled", f"pool {pool.name} cancels job {job.job_id}")
 

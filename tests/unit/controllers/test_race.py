@@ -67,7 +67,7 @@ def test_a_place_is_offered_once():
 def test_an_offer_without_an_answer_is_looked_up_first():
     entry = Entry(lifecycle=Lifecycle(State.UNKNOWN, until=NOW + 20))
     assert look(racer=pod(), entry=entry) == Look(pod())
-    entry.answered(None, NOW, NOW)
+    entry.answered(NOW, None)
     assert look(racer=pod(), entry=entry) == Wait(20)
 
 

@@ -23,7 +23,7 @@ from bridge.errors import (
 )
 from bridge.protocol.model.jobs import ContainerState, Occurrence
 from bridge.script.buildconfig import BuildConfig
-from controllers.virtual import virtual_pod_actions
+from controllers.virtual import race_decide, virtual_pod_actions
 from controllers.virtual.pod_state import Cancellation, Entry
 from controllers.virtual.reference_reader import ReferenceReader
 from controllers.virtual.virtual_pod_act import PodActor
@@ -124,6 +124,26 @@ def test_an_unknown_outcome_is_remembered_until_the_request_is_surely_dead(world
         world.act(virtual_pod_actions.Submit(pod()))
     assert world.entry.lifecycle == Lifecycle(State.UNKNOWN, until=world.clock.now + 35)
     assert world.entry.not_before > world.clock.now
+
+
+@pytest.mark.parametrize(
+    ("request_name", "action"),
+    [
+        ("status", virtual_pod_actions.Look(pod())),
+        ("cancel", virtual_pod_actions.Cancel(pod(), 30)),
+        ("withdraw", race_decide.Withdraw(pod())),
+        ("grant", race_decide.Grant(pod(), "t")),
+    ],
+)
+def test_an_answer_without_the_job_counts_by_the_time_of_its_request(world, monkeypatch, request_name, action):
+    def answer_late(*_):
+        world.clock.advance(10)
+
+    monkeypatch.setattr(world.pool, request_name, answer_late)
+    for until, is_absent in ((world.clock.now + 5, False), (world.clock.now + 5, True)):
+        world.entry.lifecycle = Lifecycle(State.UNKNOWN, until=until)
+        world.act(action)
+        assert (world.entry.lifecycle.is_absent, world.clock.now > until) == (is_absent, True)
 
 
 def test_a_site_that_is_down_is_asked_again_later_and_said_once(world):

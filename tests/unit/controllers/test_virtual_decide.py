@@ -103,10 +103,10 @@ def test_what_is_over_is_not_submitted(the_pod):
 def test_an_unknown_outcome_is_looked_up_before_anything_else():
     the_pod, entry = pod(taken=False), Entry(lifecycle=unknown(NOW + 20))
     assert look(the_pod, entry=entry) == Look(the_pod)
-    entry.answered(None, 0.0, 0.0)  # but the request may still be on its way
+    entry.answered(0.0, None)  # but the request may still be on its way
     assert look(the_pod, entry=entry) == Wait(20)
     assert look(the_pod, entry=entry, now=NOW + 21) == Look(the_pod), "the answer is older than that"
-    entry.answered(None, NOW + 21, NOW + 22)
+    entry.answered(NOW + 21, None)
     assert look(the_pod, entry=entry, now=NOW + 22) == Submit(the_pod)
 
 
@@ -165,9 +165,9 @@ def test_a_job_is_lost_only_when_the_site_has_said_so_twice():
     assert isinstance(look(the_pod, entry=entry), Wait)
     entry.lifecycle = absent(NOW - 6)
     assert look(the_pod, entry=entry) == Look(the_pod)
-    entry.answered(None, NOW - 2, NOW)
+    entry.answered(NOW - 2, None)
     assert look(the_pod, entry=entry) == Wait(3), "both answers may be of one moment"
-    entry.answered(None, NOW - 1, NOW)
+    entry.answered(NOW - 1, None)
     action = look(the_pod, entry=entry)
     assert isinstance(action, Fail)
     assert (action.reason, action.unknown) == ("JobLost", True)
@@ -216,7 +216,7 @@ def test_a_negative_grace_period_counts_as_one_second():
 def test_a_direct_answer_stands_until_a_snapshot_from_after_it():
     the_pod = written(pod(taken=False), job("queued"))
     entry = Entry()
-    entry.answered(job("queued"), 930, 950)
+    entry.answered(950, job("queued"))
     assert look(the_pod, entry=entry, the_pool=pool(complete=940)) is None
     assert look(the_pod, entry=entry, the_pool=pool(complete=960)) == Look(the_pod)
 
@@ -364,10 +364,10 @@ def test_a_new_pod_with_an_intent_of_an_earlier_process_is_asked_for_first():
     the_pod = intended(taken=False)
     sent = Entry(lifecycle=unknown(NOW + 5))
     assert look(the_pod, entry=sent, the_pool=UNLISTED) == Look(the_pod)
-    sent.answered(None, NOW, NOW)
+    sent.answered(NOW, None)
     assert look(the_pod, entry=sent, the_pool=UNLISTED) == Wait(5)
     assert look(the_pod, entry=sent, the_pool=UNLISTED, now=NOW + 6) == Look(the_pod)
-    sent.answered(None, NOW + 6, NOW + 6)
+    sent.answered(NOW + 6, None)
     assert look(the_pod, entry=sent, the_pool=UNLISTED, now=NOW + 6) == Submit(the_pod)
 
 
@@ -393,10 +393,10 @@ def test_the_site_is_asked_at_once_for_a_cancelled_job_that_the_view_has_dropped
     the_pod = intended(deleted=30)
     cancelled = Cancellation(the_pod["metadata"]["deletionTimestamp"], NOW - 1)
     entry = Entry(cancellation=cancelled)
-    entry.answered(job(), NOW - 101, NOW - 101)
+    entry.answered(NOW - 101, job())
     assert isinstance(look(the_pod, job(), entry, UNLISTED), Wait | Write), "it still ends"
     assert look(the_pod, entry=entry, the_pool=UNLISTED) == Look(the_pod)
-    entry.answered(None, NOW, NOW)
+    entry.answered(NOW, None)
     assert isinstance(look(the_pod, entry=entry, the_pool=UNLISTED), Remove)
     unsure = Entry(cancellation=cancelled, lifecycle=unknown(NOW + 2, looked_at=NOW))
     assert look(the_pod, entry=unsure, the_pool=UNLISTED) == Wait(virtual_pod_decide.CANCEL_AGAIN - 1), (
@@ -407,8 +407,8 @@ def test_the_site_is_asked_at_once_for_a_cancelled_job_that_the_view_has_dropped
 def test_an_answer_before_the_last_request_can_be_carried_out_does_not_count_after_it():
     """A request that arrives late starts a job that a former answer cannot show."""
     early, late = Entry(lifecycle=unknown(NOW - 1)), Entry(lifecycle=unknown(NOW - 1))
-    early.answered(None, NOW - 5, NOW)  # requested before, though it came after
-    late.answered(None, NOW - 0.5, NOW)
+    early.answered(NOW - 5, None)  # requested before, though it came after
+    late.answered(NOW - 0.5, None)
     deleted, new = intended(taken=False, deleted=10), intended(taken=False)
     assert isinstance(look(deleted, entry=early, the_pool=UNLISTED), Cancel)
     assert isinstance(look(deleted, entry=late, the_pool=UNLISTED), Remove)
