@@ -49,14 +49,17 @@ def job_status(pod: Pod, answer: PodStatus, owner: str) -> JobStatus | None:
         raise SiteError(f"the plugin answered for pod {answer.namespace}/{answer.name} ({answer.uid}) instead")
     spec = pod.get("spec") or {}
     main = {str(entry.get("name")): _container(entry) for entry in answer.containers}
-    init = {str(entry.get("name")): _container(entry) for entry in answer.init_containers}
+    # a list, not a set: the plugin's name may be any JSON value, also one that has no hash
+    init_names = [each.get("name") for each in spec.get("initContainers") or ()]
+    init_entries = [entry for entry in answer.init_containers if entry.get("name") in init_names]
+    init = {str(entry.get("name")): _container(entry) for entry in init_entries}
     # of a pod that is gone, the caller may know only the identity
     container_names = [str(each["name"]) for each in spec.get("containers") or ()] or list(main)
     if lacking := [name for name in container_names if name not in main]:
         raise SiteError(f"the plugin's answer lacks container {lacking[0]!r}")
     if not container_names:
         raise SiteError("the plugin's answer has no containers")
-    if all(not _state(entry) for entry in (*answer.containers, *answer.init_containers)):
+    if all(not _state(entry) for entry in (*answer.containers, *init_entries)):
         return None
     containers = [main[name] for name in container_names]
     ended = [each.ended for each in containers if each.state == "terminated" and each.ended is not None]

@@ -144,3 +144,20 @@ class SystemInfo(ObjectPart):
 def as_json(message: ObjectPart) -> dict[str, Any]:
     """Return a message as JSON data, with the names of interLink and without keys that are ``None``."""
     return message.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+NO_BUILDER: dict[str, Any] = {
+    "SingularityHubProxy": {"server": "", "master_token": "", "cache_validity_seconds": 0},
+    "ApptainerOptions": {
+        "executable": "",
+        **dict.fromkeys(("fakeroot", "containall"), False),
+        "fuseMode": "",
+        **dict.fromkeys(("noInit", "noHome", "noPrivs", "nvidiaSupport", "cleanenv", "unsquash"), False),
+    },
+    "Volumes": {
+        **dict.fromkeys(("scratch_area", "apptainer_cachedir", "image_dir"), ""),
+        "additional_directories_in_path": None,
+        "fuse_sleep_seconds": 0,
+    },
+}
+"""``jobConfig`` of an API server without a job script builder."""

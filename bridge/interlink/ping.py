@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from typing import Any
+
+from pydantic import ValidationError
 
 from bridge.interlink.messages import Accelerator, PingResources, PingResponse, PingTaint
 from bridge.workload import quantity
@@ -61,6 +65,16 @@ def taints(answer: PingResponse) -> list[str] | None:
     ]
 
 
+def response(content: Mapping[str, Any]) -> tuple[PingResponse, str]:
+    """Return an answer without its invalid values, and the first of them in words; an empty text: there is none."""
+    try:
+        return PingResponse.model_validate(content), ""
+    except ValidationError as error:
+        first = error.errors()[0]
+        text = f"{'.'.join(str(step) for step in first['loc'])}: {first['msg']}"[:200]
+        return PingResponse.model_validate(_valid(content, error)), text
+
+
 def total(capacities: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return the sum of resources, as plain numbers."""
     sums: dict[str, Decimal] = {}
@@ -69,6 +83,23 @@ def total(capacities: Iterable[Mapping[str, str]]) -> dict[str, str]:
             if (number := _quantity(value)) is not None:
                 sums[name] = sums.get(name, Decimal(0)) + number
     return {name: f"{value.normalize():f}" for name, value in sums.items()}
+
+
+def _valid(content: Mapping[str, Any], error: ValidationError) -> Any:
+    """Return an answer without the values that the error names; an entry of a list is left out as a whole."""
+    valid = copy.deepcopy(content)
+    entries = {_up_to_index(problem["loc"]) for problem in error.errors()}
+    for *parents, last in sorted(entries, reverse=True):  # from the end of a list: the indexes before it stay
+        part: Any = valid
+        for step in parents:
+            part = part[step]
+        del part[last]
+    return valid
+
+
+def _up_to_index(loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    index = next((position for position, step in enumerate(loc) if isinstance(step, int)), len(loc))
+    return loc[: index + 1]
 
 
 def _taint(text: str) -> PingTaint:

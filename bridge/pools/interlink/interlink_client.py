@@ -8,7 +8,6 @@ plugin has accepted, and tries the other one again when the plugin, for example 
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import re
 import threading
@@ -22,7 +21,7 @@ from pydantic import ValidationError
 from bridge.clock import Clock
 from bridge.config.interlink import InterlinkSection
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
-from bridge.interlink import messages
+from bridge.interlink import messages, ping
 from bridge.interlink.job_status import job_status
 from bridge.interlink.log_options import sent_options
 from bridge.interlink.objects import ObjectPart
@@ -59,21 +58,6 @@ _REFUSES = {
 """Texts with which a plugin refuses a form of the body of ``/create``. Go plugins do so with status 500."""
 ANSWERED = "exit status"
 """Part of the text with which an API server passes on that its plugin has answered with an error."""
-_NO_BUILDER: Mapping[str, Any] = {
-    "SingularityHubProxy": {"server": "", "master_token": "", "cache_validity_seconds": 0},
-    "ApptainerOptions": {
-        "executable": "",
-        **dict.fromkeys(("fakeroot", "containall"), False),
-        "fuseMode": "",
-        **dict.fromkeys(("noInit", "noHome", "noPrivs", "nvidiaSupport", "cleanenv", "unsquash"), False),
-    },
-    "Volumes": {
-        **dict.fromkeys(("scratch_area", "apptainer_cachedir", "image_dir"), ""),
-        "additional_directories_in_path": None,
-        "fuse_sleep_seconds": 0,
-    },
-}
-"""``jobConfig`` of an API server without a job script builder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +78,8 @@ class PluginClient:
     def __init__(self, section: InterlinkSection, transport: PluginTransport, clock: Clock) -> None:
         self._section, self._transport, self._clock = section, transport, clock
         self._lock = threading.Lock()
-        self._methods: dict[str, str] = {}
-        if section.method != "auto":
-            self._methods = dict.fromkeys(("/status", "/getLogs"), str(section.method))
+        paths = ("/status", "/getLogs") if section.method != "auto" else ()
+        self._methods = dict.fromkeys(paths, str(section.method))
         # an API server has only one form of the body
         self._forms: tuple[str, ...] = ("object",) if section.api == "server" else ("object", "list")
 
@@ -123,19 +106,15 @@ class PluginClient:
     def _pong(self, answer: Answer) -> Ping:
         if answer.is_page:
             answer.json()  # raises: a login page
-        try:
+        content: Any = None
+        with contextlib.suppress(SiteError):  # interLink accepts any text
             content = answer.json()
-        except SiteError:  # interLink accepts any text
-            return Ping(messages.PingResponse())
         if not isinstance(content, dict):
             return Ping(messages.PingResponse())
-        try:
-            return Ping(messages.PingResponse.model_validate(content))
-        except ValidationError as error:
+        response, invalid = ping.response(content)
+        if invalid:
             _unusable("ping")
-            return Ping(
-                messages.PingResponse.model_validate(_valid(content, error)), f"invalid values: {_explain(error)}"
-            )
+        return Ping(response, invalid and f"invalid values: {invalid}")
 
     # --- pods ---------------------------------------------------------------------------------------------------------
     def create(self, body: messages.RetrievedPodData | messages.PodCreateRequests, job: str, timeout: float) -> str:
@@ -146,7 +125,7 @@ class PluginClient:
         content = messages.as_json(body)
         if isinstance(body, messages.RetrievedPodData):
             # interLink's API server always sends this key, with zero values if it has no builder
-            content.setdefault("jobConfig", _NO_BUILDER)
+            content.setdefault("jobConfig", messages.NO_BUILDER)
         form, *others = self._forms
         answer = self._create(form, content, timeout)
         for other in others:
@@ -280,7 +259,7 @@ class PluginClient:
             try:
                 if pod is None or status is None:
                     raise SiteError("the answer is of another pod, or it is not a PodStatus")
-                state = job_status(pod, _bounded(pod, status), "")
+                state = job_status(pod, status, "")
             except (SiteError, ValidationError) as error:
                 _unusable("status")
                 is_valid = False
@@ -360,41 +339,11 @@ def _sent(pod: Pod) -> Pod:
     }
 
 
-def _bounded(pod: Pod, status: messages.PodStatus) -> messages.PodStatus:
-    """Return the answer without init containers that the pod does not have."""
-    spec = pod.get("spec") or {}
-    # a list, not a set: the plugin's name may be any JSON value, also one that has no hash
-    names = [container.get("name") for container in spec.get("initContainers") or ()]
-    return status.model_copy(update={"init_containers": [c for c in status.init_containers if c.get("name") in names]})
-
-
 def _message(model: type[Message], entry: Any) -> Message | None:
     try:
         return model.model_validate(entry)
     except ValidationError:
         return None
-
-
-def _valid(content: Mapping[str, Any], error: ValidationError) -> Any:
-    """Return an answer without the values that the error names; an entry of a list is left out as a whole."""
-    valid = copy.deepcopy(content)
-    entries = {_up_to_index(problem["loc"]) for problem in error.errors()}
-    for *parents, last in sorted(entries, reverse=True):  # from the end of a list: the indexes before it stay
-        part: Any = valid
-        for step in parents:
-            part = part[step]
-        del part[last]
-    return valid
-
-
-def _up_to_index(loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    index = next((position for position, step in enumerate(loc) if isinstance(step, int)), len(loc))
-    return loc[: index + 1]
-
-
-def _explain(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{'.'.join(str(step) for step in first['loc'])}: {first['msg']}"[:200]
 
 
 def _unusable(kind: str) -> None:
