@@ -6,12 +6,15 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bridge.clock import Clock
-from bridge.config.hub import Config
 from bridge.core.threads import Supervisor
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pool
+
+if TYPE_CHECKING:
+    from bridge.config.hub import Config  # 2 MiB that the plugin of a site does not need
 
 log = logging.getLogger(__name__)
 
