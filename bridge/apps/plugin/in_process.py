@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from bridge.core.threads import Supervisor
-from bridge.errors import BridgeError, SiteError, SiteRefusedError
+from bridge.errors import SiteError
 from bridge.pools.registry import PoolSource
 from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.nats.messages import Event, Published
+from bridge.protocol.nats.request_client import refused
+from bridge.protocol.nats.request_server import refusal
 from bridge.protocol.nats.request_table import A, B, RequestKind
 from bridge.site.service import Service
 from bridge.site.submitter import Submitter
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -124,9 +123,5 @@ def translate_site_errors(call: Callable[[], T]) -> T:
         return call()
     except SiteError:
         raise
-    except BridgeError as error:
-        raise SiteRefusedError(str(error), reason=error.reason, retryable=error.retryable, hint=error.hint) from error
     except Exception as error:
-        log.exception("a request to the submitter failed")
-        text = f"the request failed at the site: {type(error).__name__}; see the plugin's log"
-        raise SiteRefusedError(text, reason="InternalError", retryable=True) from error
+        raise refused(refusal(error, "the request")) from error

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.errors import SiteRefusedError, SiteUnknownOutcomeError
+from bridge.protocol.model.jobs import LONGEST_MESSAGE
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.nats import messages
 from bridge.protocol.nats.envelope import GarbledError, pack, parse, parse_body
@@ -19,7 +20,6 @@ from bridge.protocol.nats.subjects import Subjects
 TRIES = 6
 """Attempts while submitters with another folder refuse a request: the NATS server selects a submitter at random."""
 _REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}")
-_LONGEST = 4096
 
 
 class PoolClient:
@@ -86,11 +86,16 @@ class PoolClient:
             if reply.error is None or reply.error.reason != messages.WRONG_FOLDER:
                 break  # otherwise it was not carried out
         if (problem := reply.error) is not None:
-            reason = problem.reason if _REASON.fullmatch(problem.reason) else "SiteRefused"
-            message, hint = problem.message[:_LONGEST], problem.hint[:_LONGEST]
-            raise SiteRefusedError(message, reason=reason, retryable=problem.retryable, hint=hint)
+            raise refused(problem)
         if folder and reply.folder != folder:
             raise SiteUnknownOutcomeError(
                 f"pool {self._pool}: the answer is from folder {reply.folder!r} instead of {folder}"
             )
         return reply.body
+
+
+def refused(problem: messages.Problem) -> SiteRefusedError:
+    """Return the error that a site has reported."""
+    reason = problem.reason if _REASON.fullmatch(problem.reason) else "SiteRefused"
+    message, hint = problem.message[:LONGEST_MESSAGE], problem.hint[:LONGEST_MESSAGE]
+    return SiteRefusedError(message, reason=reason, retryable=problem.retryable, hint=hint)

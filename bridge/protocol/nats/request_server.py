@@ -10,6 +10,7 @@ from typing import Protocol
 from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.errors import BridgeError, SiteError, SiteRefusedError, SiteTooLargeError
 from bridge.logs import kv
+from bridge.protocol.model.jobs import LONGEST_MESSAGE
 from bridge.protocol.nats import messages
 from bridge.protocol.nats.envelope import LIMITS, GarbledError, pack, parse, parse_body
 from bridge.protocol.nats.log_streams import StreamClosed, Streams, Write
@@ -25,7 +26,6 @@ log = logging.getLogger(__name__)
 
 SKEW = 5.0
 """Seconds by which the clocks of hub and site may differ."""
-_LONGEST_MESSAGE = 4096
 
 
 class SubmitterHandlers(Protocol):
@@ -137,24 +137,25 @@ class Server:
         return request, parse_body(kind.body, request.body)
 
     def _reply(self, answer: messages.Message) -> messages.Reply:
+        if isinstance(answer, messages.Problem):
+            return messages.Reply(error=answer)
         return messages.Reply(folder=self._folder, body=answer.model_dump(mode="json"))
 
     def _respond(self, respond: Respond, kind: str, answer: messages.Message) -> None:
         """Send an answer. A snapshot that cannot be sent is shortened; another answer becomes an error."""
         try:
             while True:
-                reply = answer if isinstance(answer, messages.Reply) else self._reply(answer)
                 try:
-                    respond(pack(reply, LIMITS[messages.Reply]))
+                    respond(pack(self._reply(answer), LIMITS[messages.Reply]))
                     return
                 except (GarbledError, SiteTooLargeError) as error:
-                    if isinstance(answer, messages.Reply):
+                    if isinstance(answer, messages.Problem | messages.Empty):
                         raise
                     if isinstance(answer, messages.SnapshotPage) and len(answer.jobs) > 1:
                         answer = answer.model_copy(update={"jobs": answer.jobs[: len(answer.jobs) // 2], "more": True})
                     elif isinstance(answer, messages.SubmittedMessage):
                         # an unknown outcome: a refusal means that there is no job
-                        answer = messages.Reply(folder=self._folder)
+                        answer = messages.Empty()
                     else:
                         answer = refusal(error, kind)
         except SiteError as error:
@@ -174,13 +175,12 @@ class Announcer:
             self._link.publish(self._subjects.of(owner).published()[type(message)], pack(message))
 
 
-def refusal(error: BaseException, kind: str) -> messages.Reply:
-    """Return an error as an answer."""
+def refusal(error: BaseException, kind: str) -> messages.Problem:
+    """Return an error as an answer. Of an unexpected one, the answer has only the type: its text may be secret."""
     if isinstance(error, BridgeError):
-        text = str(error)[:_LONGEST_MESSAGE]
-        return messages.Reply(
-            error=messages.Problem(reason=error.reason, message=text, retryable=error.retryable, hint=error.hint)
-        )
-    log.error("a request failed", extra=kv(kind=kind), exc_info=error)
-    text = f"{kind} failed at the site: {type(error).__name__}; see the submitter's log"
-    return messages.Reply(error=messages.Problem(reason="InternalError", message=text, retryable=True))
+        text, reason, retryable, hint = str(error), error.reason, error.retryable, error.hint
+    else:
+        log.error("a request failed", extra=kv(kind=kind), exc_info=error)
+        text = f"{kind} failed at the site: {type(error).__name__}; see the submitter's log"
+        reason, retryable, hint = "InternalError", True, ""
+    return messages.Problem(reason=reason, message=text[:LONGEST_MESSAGE], retryable=retryable, hint=hint)
