@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
-from bridge.slurm.identity import identity, is_same
-from bridge.slurm.merging import assumed, by_uid, observed, with_nodes
+from bridge.slurm.merging import by_uid, is_new, just_submitted, observed, same_job, with_nodes
 from bridge.slurm.models import Job, JobLink, ObservedJob
 from bridge.slurm.poll_state import Answers, Expected, PollState
 from bridge.slurm.states import is_allocated
@@ -41,17 +40,12 @@ def merge_one(state: PollState, expected: Mapping[int, Expected], job: Job, bega
     ``None``: these are not the details of the job that podbridge knows, or the nodes of an allocated job are missing.
     """
     before, job_id = state.snapshot, job.job_id
-    observed_job = before.jobs.get(job_id)
-    is_same_job = (
-        observed_job is not None
-        and observed_job.job.link == job.link
-        and is_same(identity(observed_job.job), identity(job))
-    )
+    former = same_job(before.jobs.get(job_id), job)
     if not before.sequence or job.link is None or job.link != link_of(state, expected, job_id):
         return None
-    if (not is_same_job and job_id not in expected) or (is_allocated(job.states) and not job.nodes):
+    if (former is None and job_id not in expected) or (is_allocated(job.states) and not job.nodes):
         return None
-    return _with_jobs(state, {job_id: observed(observed_job if is_same_job else None, job, began)})
+    return _with_jobs(state, {job_id: observed(former, job, began)})
 
 
 def merge_some(
@@ -76,11 +70,9 @@ def _with_expected(state: PollState, expected: Mapping[int, Expected]) -> PollSt
     """Return a state whose snapshot contains every job that this process has just submitted, as pending if unread."""
     before = state.snapshot
     pending_jobs = {
-        job_id: pending_job
+        job_id: just_submitted(job_id, expectation)
         for job_id, expectation in expected.items()
-        if expectation.sure
-        and (pending_job := assumed(job_id, before.jobs.get(job_id), expectation)) is not None
-        and pending_job is not before.jobs.get(job_id)
+        if is_new(before.jobs.get(job_id), expectation)
     }
     if not pending_jobs:
         return state

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from bridge.slurm.identity import UNREAD, Identity, identity, is_same
@@ -28,9 +28,7 @@ def started(last: PollState, expected: Mapping[int, Expected], job_id: int, stat
     Only for the jobs in ``QueryPlan.started``.
     """
     observed_job, expectation = last.snapshot.jobs.get(job_id), expected.get(job_id)
-    if observed_job is not None and (
-        expectation is None or not expectation.sure or _is_submitted(observed_job, expectation)
-    ):
+    if observed_job is not None and not is_new(observed_job, expectation):
         return replace(observed_job.job, states=states, reason="", description="")
     return Job(job_id, states, expected[job_id].link)
 
@@ -44,68 +42,103 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
     """
     before, states = last.snapshot, answers.states
     answered = answers.details.keys() | answers.started.keys()
-    unread = {job_id for job_id in changed_jobs(last, states, expected) if job_id not in answered}
-    unheard = {job_id for job_id in unread if job_id not in last.listed}
+    unread = set(changed_jobs(last, states, expected)) - answered
     # nothing is decided at sequence 0: a job of the first list that is not read yet would seem not to exist
-    complete = bool(before.sequence) or not unread or not answers.complete
+    complete = before.sequence or not unread or not answers.complete
     sequence = before.sequence + 1 if complete else 0
+    new_ids = answered | expected.keys()
+    jobs = _unchanged_jobs(before.jobs, states, new_ids | unread)
+    merging = _Merging(last, answers, expected, cluster, sequence, jobs)
+    for job_id in (before.jobs.keys() | new_ids) - jobs.keys():
+        if job_id in unread:
+            merging.add(job_id, assumed(job_id, before.jobs.get(job_id), expected.get(job_id)))
+        elif job_id in states:
+            merging.add_listed(job_id, states[job_id])
+        elif job_id in before.jobs or job_id in expected:
+            merging.add_unlisted(job_id)
     list_began = last.list_began
     if answers.complete:
         list_began = answers.began if answers.list_began is None else answers.list_began
-    # list_began is 0 after forgotten(): a list from before an id was assigned again proves nothing
-    earlier = before.listed_at if last.list_began else -math.inf
-    listed_at = list_began if list_began and not unheard else earlier
-    new_ids = answered | expected.keys()
-    jobs = _unchanged_jobs(before.jobs, states, new_ids | unread)
-    detailed = {job_id: sequence_read for job_id, sequence_read in last.detailed.items() if job_id in jobs}
-    foreign = {
-        job_id: job_identity for job_id, job_identity in last.foreign.items() if job_id in states and job_id not in jobs
-    }
-    for job_id in (before.jobs.keys() | new_ids) - jobs.keys():
-        if job_id not in states:
-            continue
-        observed_job, expectation, detail = before.jobs.get(job_id), expected.get(job_id), answers.details.get(job_id)
-        if job_id in unread:
-            if assumed_job := assumed(job_id, observed_job, expectation):
-                jobs[job_id] = assumed_job
-            continue
-        job = _current_job(
-            job_id, states[job_id], observed_job, expectation, detail or answers.started.get(job_id), cluster
-        )
-        if job is None:
-            foreign[job_id] = identity(detail) if detail is not None else foreign.get(job_id, UNREAD)
-            if missing_job := _missing_job(observed_job, expectation, job_id, answers.began):
-                jobs[job_id] = missing_job
-            continue
-        # the id belonged to a job of others before slurmctld assigned it again
-        foreign.pop(job_id, None)
-        if job.states != states[job_id] and detail is None:  # CONFIGURING has ended (query_plan)
-            job = replace(job, states=states[job_id])
-        # another job with the id starts without confirmations: those of the former one would end its pod too early
-        is_same_job = observed_job is not None and _is_same(observed_job.job, job)
-        if detail is not None:
-            detailed[job_id] = sequence
-        elif is_same_job and job_id in last.detailed:
-            detailed[job_id] = last.detailed[job_id]
-        jobs[job_id] = observed(observed_job if is_same_job else None, job, answers.began)
-    for job_id in [job_id for job_id in before.jobs.keys() | expected.keys() if job_id not in states]:
-        if unlisted_job := _unlisted_job(job_id, before.jobs.get(job_id), expected.get(job_id), answers, cluster):
-            jobs[job_id] = unlisted_job
-    # a request that was sent before an error may be carried out after it: its outcome is known SETTLE seconds after the
-    # first answer (rules.is_settled)
-    settled = bool(before.sequence) and not before.error
     # the scheduler submits no second job for a pod whose job may be among these (rules.is_unread)
     still_unread = {job_id: states[job_id] for job_id in unread if job_id not in answers.unknown}
-    snapshot = replace(
-        _snapshot(before, answers, jobs, sequence, settled),
-        list_age=answers.began - listed_at if listed_at > -math.inf else math.inf,
-        partial_age=answers.began - list_began if list_began else math.inf,
-        partial_since=_read_since(unheard, foreign, jobs) if unheard else math.inf,
-        unread=still_unread.keys(),
-    )
-    return PollState(
-        snapshot, _listed_states(last, states, unread), detailed, foreign, list_began=list_began, unread=still_unread
-    )
+    snapshot = _snapshot(merging, list_began, unread.difference(last.listed), still_unread.keys())
+    listed, detailed, foreign = _listed_states(last, states, unread), merging.detailed, merging.foreign
+    return PollState(snapshot, listed, detailed, foreign, list_began=list_began, unread=still_unread)
+
+
+@dataclass(slots=True)
+class _Merging:
+    """The jobs of the next state: podbridge's, the sequence in which each was last read, and the jobs of others.
+
+    They begin with ``jobs``, those that stay as they are. Each other job is then added once.
+    """
+
+    last: PollState
+    answers: Answers
+    expected: Mapping[int, Expected]
+    cluster: str
+    sequence: int
+    jobs: dict[int, ObservedJob]
+    detailed: dict[int, int] = field(init=False)
+    foreign: dict[int, Identity] = field(init=False)
+
+    def __post_init__(self) -> None:
+        last, jobs, states = self.last, self.jobs, self.answers.states
+        self.detailed = {job_id: sequence for job_id, sequence in last.detailed.items() if job_id in jobs}
+        self.foreign = {i: found for i, found in last.foreign.items() if i in states and i not in jobs}
+
+    def add(self, job_id: int, observed_job: ObservedJob | None) -> None:
+        """Add a job, unless there is nothing to keep of it."""
+        if observed_job is not None:
+            self.jobs[job_id] = observed_job
+
+    def add_listed(self, job_id: int, now: frozenset[str]) -> None:
+        """Add a job that is in the list and whose details, if they are needed, have been read."""
+        observed_job, detail = self.last.snapshot.jobs.get(job_id), self.answers.details.get(job_id)
+        job = self._current(job_id, now, observed_job, detail or self.answers.started.get(job_id))
+        if job is None:
+            self.foreign[job_id] = identity(detail) if detail is not None else self.foreign.get(job_id, UNREAD)
+            self.add(job_id, _missing_job(observed_job, self.expected.get(job_id), job_id, self.answers.began))
+            return
+        # the id belonged to a job of others before slurmctld assigned it again
+        self.foreign.pop(job_id, None)
+        if job.states != now and detail is None:  # CONFIGURING has ended (query_plan)
+            job = replace(job, states=now)
+        former = same_job(observed_job, job)
+        if detail is not None:
+            self.detailed[job_id] = self.sequence
+        elif former is not None and job_id in self.last.detailed:
+            self.detailed[job_id] = self.last.detailed[job_id]
+        self.jobs[job_id] = observed(former, job, self.answers.began)
+
+    def _current(
+        self, job_id: int, now: frozenset[str], observed_job: ObservedJob | None, answered_job: Job | None
+    ) -> Job | None:
+        """Return the current data of a listed job; ``None`` if it is not podbridge's.
+
+        ``answered_job``, which this poll has read, takes precedence over earlier data.
+        """
+        if answered_job is not None:
+            # no comment of this cluster: the job that podbridge knew under this id is over, although the id is listed
+            return answered_job if answered_job.link is not None and answered_job.link.cluster == self.cluster else None
+        expectation = self.expected.get(job_id)
+        if expectation is not None and is_new(observed_job, expectation):
+            return Job(job_id, now, expectation.link)
+        return observed_job.job if observed_job is not None and not observed_job.missing else None
+
+    def add_unlisted(self, job_id: int) -> None:
+        """Add a job that is not in the list, unless it is no longer kept."""
+        expectation, answers = self.expected.get(job_id), self.answers
+        observed_job = assumed(job_id, self.last.snapshot.jobs.get(job_id), expectation)
+        detail = answers.details.get(job_id)
+        is_confirmed = observed_job is not None and observed_job.missing and observed_job.is_confirmed
+        # newer than the list
+        if detail is not None and detail.link is not None and detail.link.cluster == self.cluster:
+            observed_job = observed(same_job(observed_job, detail), detail, answers.began)
+        # a confirmed absence is not requested again (query_plan), and counts on until FORGET_AFTER
+        elif job_id in answers.unknown or detail is not None or is_confirmed:
+            observed_job = _missing_job(observed_job, expectation, job_id, answers.began)
+        self.add(job_id, observed_job)
 
 
 def _unchanged_jobs(before: Mapping[int, ObservedJob], states: States, news: Set[int]) -> dict[int, ObservedJob]:
@@ -143,20 +176,30 @@ def _read_since(unheard: Set[int], foreign: Mapping[int, Identity], jobs: Mappin
     return since if newest_lower <= since else math.inf
 
 
-def _snapshot(
-    before: Snapshot, answers: Answers, jobs: Mapping[int, ObservedJob], sequence: int, settled: bool
-) -> Snapshot:
-    """Return the next snapshot. ``settled``: slurmctld has answered every poll since ``before.settled_since``."""
-    return Snapshot(
-        sequence=sequence,
+def _snapshot(merging: _Merging, list_began: float, unheard: Set[int], unread: Set[int]) -> Snapshot:
+    """Return the next snapshot; ``unheard`` are the ``unread`` jobs that were not in an earlier list either."""
+    last, answers, jobs = merging.last, merging.answers, merging.jobs
+    before = with_nodes(last, answers).snapshot
+    # list_began is 0 after forgotten(): a list from before an id was assigned again proves nothing
+    earlier = before.listed_at if last.list_began else -math.inf
+    listed_at = list_began if list_began and not unheard else earlier
+    # a request that was sent before an error may be carried out after it: its outcome is known SETTLE seconds after the
+    # first answer (rules.is_settled)
+    settled = before.sequence and not before.error
+    return replace(
+        before,
+        error="",
+        sequence=merging.sequence,
         began=answers.began,
         settled_since=before.settled_since if settled else answers.began,
         jobs=jobs,
         # most polls change no comment, and the index of thousands of jobs is kept
         by_uid=before.by_uid if _same_links(before.jobs, jobs) else by_uid(jobs),
-        nodes=before.nodes if answers.nodes is None else answers.nodes,
-        partitions=before.partitions if answers.partitions is None else answers.partitions,
         absent=frozenset(job_id for job_id in jobs if job_id not in answers.states),
+        unread=unread,
+        list_age=answers.began - listed_at,
+        partial_age=answers.began - list_began if list_began else math.inf,
+        partial_since=_read_since(unheard, merging.foreign, jobs) if unheard else math.inf,
     )
 
 
@@ -180,41 +223,24 @@ def _listed_states(last: PollState, states: States, unread: Set[int]) -> States:
     return {job_id: now for job_id, now in states.items() if job_id not in unread} | earlier_states
 
 
-def _current_job(
-    job_id: int,
-    now: frozenset[str],
-    observed_job: ObservedJob | None,
-    expectation: Expected | None,
-    answered_job: Job | None,
-    cluster: str,
-) -> Job | None:
-    """Return the current data of a listed job; ``None`` if it is not podbridge's.
-
-    ``answered_job``, which this poll has read, takes precedence over earlier data.
-    """
-    if answered_job is not None:
-        # no comment of this cluster: the job that podbridge knew under this id is over, although the id is listed
-        return answered_job if answered_job.link is not None and answered_job.link.cluster == cluster else None
-    if expectation is not None and expectation.sure:
-        return (
-            observed_job.job
-            if observed_job is not None and _is_submitted(observed_job, expectation)
-            else Job(job_id, now, expectation.link)
-        )
-    return observed_job.job if observed_job is not None and not observed_job.missing else None
-
-
-def _is_submitted(observed_job: ObservedJob, expectation: Expected) -> bool:
-    """Whether a known job is the submitted one, and not an earlier job with the same id."""
+def is_new(observed_job: ObservedJob | None, expectation: Expected | None) -> bool:
+    """Whether this process has submitted a job that the snapshot lacks, or has only an earlier one with its id."""
+    if expectation is None or not expectation.sure:
+        return False
     return (
-        not observed_job.missing
-        and end_of(observed_job.job.states) is None
-        and observed_job.job.link == expectation.link
+        observed_job is None
+        or observed_job.missing
+        or end_of(observed_job.job.states) is not None
+        or observed_job.job.link != expectation.link
     )
 
 
-def _is_same(before: Job, now: Job) -> bool:
-    return before is now or (before.link == now.link and is_same(identity(before), identity(now)))
+def same_job(before: ObservedJob | None, job: Job) -> ObservedJob | None:
+    """Return ``before`` if it is the same job: another one with its id starts without confirmations of its end."""
+    if before is None or before.job is job:
+        return before
+    is_same_job = before.job.link == job.link and is_same(identity(before.job), identity(job))
+    return before if is_same_job else None
 
 
 def _same_links(before: Mapping[int, ObservedJob], now: Mapping[int, ObservedJob]) -> bool:
@@ -232,7 +258,7 @@ def _missing_job(
     Return ``None`` if podbridge never knew the job, or if the job has been missing for ``FORGET_AFTER`` seconds.
     """
     if observed_job is None and expectation is not None:
-        observed_job = ObservedJob(Job(job_id, frozenset({"PENDING"}), expectation.link))
+        observed_job = just_submitted(job_id, expectation)
     if observed_job is None or (
         observed_job.missing and observed_job.is_confirmed and began - observed_job.since > FORGET_AFTER
     ):
@@ -245,31 +271,16 @@ def _missing_job(
     )
 
 
-def _unlisted_job(
-    job_id: int, observed_job: ObservedJob | None, expectation: Expected | None, answers: Answers, cluster: str
-) -> ObservedJob | None:
-    """Return a job that is not in the list; ``None`` if it is no longer kept."""
-    observed_job = assumed(job_id, observed_job, expectation)
-    detail = answers.details.get(job_id)
-    if detail is not None and detail.link is not None and detail.link.cluster == cluster:  # newer than the list
-        is_same_job = observed_job is not None and _is_same(observed_job.job, detail)
-        return observed(observed_job if is_same_job else None, detail, answers.began)
-    is_confirmed = observed_job is not None and observed_job.missing and observed_job.is_confirmed
-    # a confirmed absence is not requested again (query_plan), and counts on until FORGET_AFTER
-    if job_id in answers.unknown or detail is not None or is_confirmed:
-        return _missing_job(observed_job, expectation, job_id, answers.began)
-    return observed_job
-
-
 def assumed(job_id: int, observed_job: ObservedJob | None, expectation: Expected | None) -> ObservedJob | None:
     """Return a job that no answer describes: as in the last snapshot, or pending if this process just submitted it."""
-    if (
-        expectation is not None
-        and expectation.sure
-        and (observed_job is None or not _is_submitted(observed_job, expectation))
-    ):
-        return ObservedJob(Job(job_id, frozenset({"PENDING"}), expectation.link))
-    return observed_job
+    if expectation is None or not is_new(observed_job, expectation):
+        return observed_job
+    return just_submitted(job_id, expectation)
+
+
+def just_submitted(job_id: int, expectation: Expected) -> ObservedJob:
+    """Return a job that is pending, as far as this process knows."""
+    return ObservedJob(Job(job_id, frozenset({"PENDING"}), expectation.link))
 
 
 def observed(before: ObservedJob | None, job: Job, began: float) -> ObservedJob:
