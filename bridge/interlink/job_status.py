@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from bridge.clock import parse_rfc3339
@@ -47,31 +49,14 @@ def job_status(pod: Pod, answer: PodStatus, owner: str) -> JobStatus | None:
     metadata = pod["metadata"]
     if answer.uid != metadata["uid"] or answer.name != metadata["name"] or answer.namespace != metadata["namespace"]:
         raise SiteError(f"the plugin answered for pod {answer.namespace}/{answer.name} ({answer.uid}) instead")
-    spec = pod.get("spec") or {}
-    main = {str(entry.get("name")): _container(entry) for entry in answer.containers}
     # a list, not a set: the plugin's name may be any JSON value, also one that has no hash
-    init_names = [each.get("name") for each in spec.get("initContainers") or ()]
+    init_names = [each.get("name") for each in (pod.get("spec") or {}).get("initContainers") or ()]
     init_entries = [entry for entry in answer.init_containers if entry.get("name") in init_names]
-    init = {str(entry.get("name")): _container(entry) for entry in init_entries}
-    # of a pod that is gone, the caller may know only the identity
-    container_names = [str(each["name"]) for each in spec.get("containers") or ()] or list(main)
-    if lacking := [name for name in container_names if name not in main]:
-        raise SiteError(f"the plugin's answer lacks container {lacking[0]!r}")
-    if not container_names:
-        raise SiteError("the plugin's answer has no containers")
-    if all(not _state(entry) for entry in (*answer.containers, *init_entries)):
+    containers = _containers(pod, answer, init_entries)
+    if not any(_state(entry) for entry in (*answer.containers, *init_entries)):
         return None
-    containers = [main[name] for name in container_names]
-    ended = [each.ended for each in containers if each.state == "terminated" and each.ended is not None]
-    bad_init = [each for each in init.values() if each.ended is not None and each.ended.exit_code != 0]
-    states = [*init.values(), *containers]
-    phase: Literal["queued", "running", "ended"] = "queued"
-    if bad_init or all(_is_over(entry) for entry in answer.containers if entry.get("name") in container_names):
-        phase = "ended"
-    elif any(each.state != "waiting" for each in states):
-        phase = "running"
-    failed = bool(bad_init) or any(each.exit_code != 0 for each in ended)
-    reason, message = _reason_and_message(phase, states, answer)
+    phase = containers.phase
+    reason, message = containers.failure if phase == "ended" else _waiting(answer) if phase == "queued" else ("", "")
     return JobStatus(
         job=metadata["uid"],
         owner=owner,
@@ -79,35 +64,75 @@ def job_status(pod: Pod, answer: PodStatus, owner: str) -> JobStatus | None:
         name=metadata["name"],
         job_id=(answer.jid or "")[:LONGEST],
         phase=phase,
-        outcome="" if phase != "ended" else "Failed" if failed or len(ended) < len(containers) else "Succeeded",
+        outcome=containers.outcome if phase == "ended" else "",
         reason=reason,
         message=message,
-        started_at=min((at for each in states if (at := _began(each)) is not None), default=None),
-        ended_at=max((each.finished_at for each in ended if each.finished_at), default=None)
-        if phase == "ended"
-        else None,
-        init_containers=list(init.values()),
-        containers=containers,
+        started_at=containers.started_at,
+        ended_at=containers.ended_at if phase == "ended" else None,
+        init_containers=containers.init,
+        containers=containers.main,
     )
 
 
-def _began(state: ContainerState) -> float | None:
-    return state.ended.started_at if state.ended is not None else state.started_at
+@dataclass(frozen=True, slots=True)
+class _Containers:
+    """The init containers and the containers of a pod; ``over``: the plugin reports each container as terminated."""
+
+    init: list[ContainerState]
+    main: list[ContainerState]
+    over: bool
+
+    @property
+    def phase(self) -> Literal["queued", "running", "ended"]:
+        if self.over or any(map(_has_failed, self.init)):
+            return "ended"
+        return "running" if any(each.state != "waiting" for each in (*self.init, *self.main)) else "queued"
+
+    @property
+    def outcome(self) -> Literal["Succeeded", "Failed"]:
+        succeeded = all(each.ended is not None and not _has_failed(each) for each in self.main)
+        return "Succeeded" if succeeded and not any(map(_has_failed, self.init)) else "Failed"
+
+    @property
+    def failure(self) -> tuple[str, str]:
+        """The reason and the message of the job's end, which the first failed containers may have."""
+        ends = (each.ended for each in (*self.init, *self.main) if each.ended is not None and _has_failed(each))
+        of_job = ((end.reason, end.message) for end in ends if end.reason and end.reason not in _OF_CONTAINERS)
+        return next(of_job, ("", ""))
+
+    @property
+    def started_at(self) -> float | None:
+        times = (each.ended.started_at if each.ended else each.started_at for each in (*self.init, *self.main))
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def ended_at(self) -> float | None:
+        times = (each.ended.finished_at for each in self.main if each.ended is not None)
+        return max((at for at in times if at), default=None)
 
 
-def _reason_and_message(phase: str, states: Iterable[ContainerState], answer: PodStatus) -> tuple[str, str]:
-    if phase == "ended":
-        for state in states:
-            ended = state.ended
-            if ended is not None and ended.exit_code != 0 and ended.reason and ended.reason not in _OF_CONTAINERS:
-                return ended.reason, ended.message
-        return "", ""
-    if phase == "queued":
-        for entry in answer.containers:
-            waiting = _state(entry).get("waiting")
-            if isinstance(waiting, dict) and (reason := _reason(waiting)):
-                return reason, _text(waiting, "message")
-    return "", ""
+def _has_failed(state: ContainerState) -> bool:
+    return state.ended is not None and state.ended.exit_code != 0
+
+
+def _containers(pod: Pod, answer: PodStatus, init_entries: Iterable[Mapping[str, Any]]) -> _Containers:
+    main = {str(entry.get("name")): _container(entry) for entry in answer.containers}
+    init = {str(entry.get("name")): _container(entry) for entry in init_entries}
+    # of a pod that is gone, the caller may know only the identity
+    names = [str(each["name"]) for each in (pod.get("spec") or {}).get("containers") or ()] or list(main)
+    if lacking := [name for name in names if name not in main]:
+        raise SiteError(f"the plugin's answer lacks container {lacking[0]!r}")
+    if not names:
+        raise SiteError("the plugin's answer has no containers")
+    over = all(_is_over(entry) for entry in answer.containers if entry.get("name") in names)
+    return _Containers(list(init.values()), [main[name] for name in names], over)
+
+
+def _waiting(answer: PodStatus) -> tuple[str, str]:
+    """Return the first reason, with its message, for which a container waits."""
+    states = (_state(entry).get("waiting") for entry in answer.containers)
+    reasons = ((_reason(state), _text(state, "message")) for state in states if isinstance(state, dict))
+    return next((found for found in reasons if found[0]), ("", ""))
 
 
 def _state(entry: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -125,33 +150,21 @@ def _container(entry: Mapping[str, Any]) -> ContainerState:
     restarts = restarts if isinstance(restarts, int) and 0 <= restarts < 2**31 else 0
     last_state = entry.get("lastState")
     last = _ended(last_state.get("terminated")) if isinstance(last_state, dict) else None
+    state_of = partial(ContainerState, name=name, restarts=restarts, last=last)
     if isinstance(running := state.get("running"), dict):
         # only podbridge's own plugin says "not ready" of a running container: see NOT_READY
-        return ContainerState(
-            name=name,
-            state="running",
-            started_at=_time(running.get("startedAt")),
-            restarts=restarts,
-            started=True,
-            ready=True,
-            last=last,
-        )
+        return state_of(state="running", started_at=_time(running.get("startedAt")), started=True, ready=True)
     if (over := _ended(state.get("terminated"))) is not None:
         if over.reason == NOT_STARTED:
-            return ContainerState(name=name, restarts=restarts, last=last)
+            return state_of()
         if over.reason == SIDECAR:
-            at = over.started_at
-            return ContainerState(
-                name=name, state="running", started_at=at, restarts=restarts, started=True, ready=True, last=last
-            )
-        return ContainerState(name=name, state="terminated", ended=over, restarts=restarts, last=last)
+            return state_of(state="running", started_at=over.started_at, started=True, ready=True)
+        return state_of(state="terminated", ended=over)
     waiting = state.get("waiting")
     waiting = waiting if isinstance(waiting, dict) else {}
     if waiting.get("reason") == NOT_READY:
-        return ContainerState(name=name, state="running", restarts=restarts, last=last)
-    return ContainerState(
-        name=name, reason=_reason(waiting), message=_text(waiting, "message"), restarts=restarts, last=last
-    )
+        return state_of(state="running")
+    return state_of(reason=_reason(waiting), message=_text(waiting, "message"))
 
 
 def _ended(terminated: object) -> Termination | None:
