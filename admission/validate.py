@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,10 @@ FINALIZER_PERMISSION = "finalizer"
 _FINALIZERS = (names.FINALIZER, names.POOL_FINALIZER)
 _REMOTE = (names.REMOTE_JOB, names.JOB_INTENT, names.PLACES)
 """Annotations of a pod that has, or may have, a job at a pool."""
+_RESERVED = (
+    ("metadata.labels", raw_pods.labels_of, (names.JOB_ID_LABEL,)),
+    ("metadata.annotations", raw_pods.annotations_of, (*OWN_ANNOTATIONS, *CREATION_ANNOTATIONS)),
+)
 _FINALIZER_RESERVED = "metadata.finalizers: {!r} is not allowed: only podbridge sets it"
 
 
@@ -99,6 +103,28 @@ class Verdict:
     denials: list[Denial] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a pod requests; without ``settings`` if its annotations have ``problems``."""
+
+    pod: raw_pods.Pod
+    annotations: Mapping[str, str]
+    problems: list[str]
+    settings: JobSettings
+    resources: Resources
+
+    @classmethod
+    def of(cls, pod: raw_pods.Pod) -> _Request:
+        annotations = raw_pods.annotations_of(pod)
+        problems = job_annotations.check(annotations)
+        settings = {} if problems else job_annotations.read(annotations)
+        return cls(pod, annotations, problems, settings, resources.pod_requests(pod["spec"]))
+
+    def shortfall(self, rules: Rules) -> list[str]:
+        """List the requests that Slurm cannot satisfy."""
+        return [] if self.problems else shortfall.problems(self.settings, self.resources, rules.gres)
+
+
 def create(
     pod: raw_pods.Pod, user_name: str, rules: Rules, nodes: Sequence[Resources] = (), scope: Scope = NO_SCOPE
 ) -> Verdict:
@@ -112,32 +138,21 @@ def create(
         if reason and scope.managed and raw_pods.scheduler_name(pod) == names.KUBE_DEFAULT_SCHEDULER:
             verdict.warnings.append(f"the pod stays with the default scheduler: {reason}")
         return verdict
-    spec, annotations = pod["spec"], raw_pods.annotations_of(pod)
-    annotation_problems = job_annotations.check(annotations)
-    settings = {} if annotation_problems else job_annotations.read(annotations)
-    requested = resources.pod_requests(spec)
-    verdict.invalid += annotation_problems
-    verdict.permissions += job_annotations.needed_permissions(annotations)
-    selects = "Slurm selects the node" if pool_selection.of(pod).local else "podbridge selects the pool"
+    spec, request, allowed = pod["spec"], _Request.of(pod), pool_selection.of(pod)
+    verdict.invalid += request.problems
+    verdict.permissions += job_annotations.needed_permissions(request.annotations)
+    selects = "Slurm selects the node" if allowed.local else "podbridge selects the pool"
     verdict.invalid += unsupported.requirements(spec, selects)
     verdict.warnings += unsupported.preferences(spec, selects)
     verdict.invalid += pool_rules.invalid(pod, scope.pools)
     verdict.forbidden += pool_rules.forbidden(pod, scope.pools)
     if not scope.managed and not scope.policy.may_name_scheduler:
         verdict.denials.append(field_policy.scheduler_denied(rules.scheduler))
-    allowed = pool_selection.of(pod)
     verdict.invalid += unsupported.devices(spec, rules.device_classes, remote=allowed.remote)
     if not rules.slurm and not allowed.remote:
         verdict.warnings.append(pool_selection.NO_POOL)
     if allowed.local:
-        verdict.warnings += unsupported.long_grace(spec, rules.max_grace)
-        if rules.slurm and rules.warns_about_memory and not settings.get(names.MEM_PER_NODE):
-            verdict.warnings += unsupported.no_memory(requested)
-        verdict.invalid += _group_problems(annotations)
-        verdict.invalid += field_policy.impossible(annotations, rules.partitions)
-        verdict.denials += field_policy.denied(annotations, scope.policy, rules.partition)
-        _select_partition(verdict, spec, rules, scope)
-        verdict.denials += _too_large(pod, settings, requested, rules, scope)
+        _check_local(verdict, request, rules, scope)
     if allowed.remote:
         problems = script_check.problems(pod)
         if not allowed.local:
@@ -145,28 +160,36 @@ def create(
             verdict.warnings += pool_rules.secrets_refused(pod, allowed.named, scope.name, scope.annotations)
             return verdict
         verdict.warnings += [f"the pod would fail on a pool: {problem}" for problem in problems]
-    if not annotation_problems:
-        verdict.invalid += _slurm_problems(settings, requested, rules)
-    verdict.warnings += unsupported.too_big(requested, nodes)
+    verdict.invalid += request.shortfall(rules)
+    if not request.problems and not request.settings.get(names.EXCLUSIVE, rules.exclusive):
+        verdict.invalid += unsupported.unknown_resources(request.resources, rules.gres)
+    verdict.warnings += unsupported.too_big(request.resources, nodes)
     return verdict
 
 
-def _too_large(
-    pod: raw_pods.Pod, settings: JobSettings, requested: Resources, rules: Rules, scope: Scope
-) -> list[Denial]:
+def _check_local(verdict: Verdict, request: _Request, rules: Rules, scope: Scope) -> None:
+    """Check a new pod that may run on the colocated Slurm."""
+    spec, annotations = request.pod["spec"], request.annotations
+    verdict.warnings += unsupported.long_grace(spec, rules.max_grace)
+    if rules.slurm and rules.warns_about_memory and not request.settings.get(names.MEM_PER_NODE):
+        verdict.warnings += unsupported.no_memory(request.resources)
+    verdict.invalid += _group_problems(annotations)
+    verdict.invalid += field_policy.impossible(annotations, rules.partitions)
+    verdict.denials += field_policy.denied(annotations, scope.policy, rules.partition)
+    _select_partition(verdict, spec, rules, scope)
+    verdict.denials += _too_large(request, rules, scope)
+
+
+def _too_large(request: _Request, rules: Rules, scope: Scope) -> list[Denial]:
     """List what exceeds the maxima of the namespace's policy."""
+    pod, limits = request.pod, scope.policy.max
     by_class = extended_claims.by_class(pod["spec"], rules.device_classes)
-    return size_policy.denied(pod, settings, requested, scope.policy.max, rules.gres, by_class, rules.exclusive)
+    return size_policy.denied(pod, request.settings, request.resources, limits, rules.gres, by_class, rules.exclusive)
 
 
 def _grown(old: raw_pods.Pod, new: raw_pods.Pod, rules: Rules, scope: Scope) -> list[Denial]:
     """List what exceeds the maxima in a changed pod, and did not before."""
-    denials: list[list[Denial]] = []
-    for pod in (old, new):
-        annotations = raw_pods.annotations_of(pod)
-        settings = {} if job_annotations.check(annotations) else job_annotations.read(annotations)
-        denials.append(_too_large(pod, settings, resources.pod_requests(pod["spec"]), rules, scope))
-    before, after = denials
+    before, after = (_too_large(_Request.of(pod), rules, scope) for pod in (old, new))
     return [denial for denial in after if denial not in before]
 
 
@@ -214,26 +237,11 @@ def _group_problems(annotations: Mapping[str, str]) -> list[str]:
     return problems
 
 
-def _slurm_problems(settings: JobSettings, requested: Resources, rules: Rules) -> list[str]:
-    """List the requests that Slurm cannot satisfy."""
-    problems = shortfall.problems(settings, requested, rules.gres)
-    if not settings.get(names.EXCLUSIVE, rules.exclusive):
-        problems += unsupported.unknown_resources(requested, rules.gres)
-    return problems
-
-
 def update(old: raw_pods.Pod, new: raw_pods.Pod, user_name: str, rules: Rules, scope: Scope = NO_SCOPE) -> Verdict:
     """Validate an update. Only changed fields are checked, so that an earlier error does not block other changes."""
     verdict = Verdict()
     if user_name not in rules.trusted:
-        verdict.forbidden += _reserved(old, new)
-        old_finalizers, new_finalizers = _finalizers(old), _finalizers(new)
-        added = [name for name in _FINALIZERS if name in new_finalizers and name not in old_finalizers]
-        verdict.forbidden += [_FINALIZER_RESERVED.format(name) for name in added]
-        removed = [name for name in _FINALIZERS if name in old_finalizers and name not in new_finalizers]
-        # a pool's finalizer is written with the intent to submit, so the pool may have a job without an id on the pod
-        if names.POOL_FINALIZER in removed or (names.FINALIZER in removed and raw_pods.job_id(old)):
-            verdict.permissions.append(FINALIZER_PERMISSION)
+        _reserved_on_update(verdict, old, new)
     if raw_pods.scheduler_name(new) != rules.scheduler:
         return verdict
     if pool_selection.of(old) != pool_selection.of(new):  # Kubernetes allows new tolerations on a pod without a node
@@ -242,41 +250,50 @@ def update(old: raw_pods.Pod, new: raw_pods.Pod, user_name: str, rules: Rules, s
     if pool_selection.of(new).local and old["spec"].get("nodeSelector") != new["spec"].get("nodeSelector"):
         _select_partition(verdict, new["spec"], rules, scope)
     before, after = _requested(old), _requested(new)
-    changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
-    if not changed:
-        return verdict
-    immutable = [key for key in (names.GANG, names.MEMBERS_PER_NODE) if key in changed]
-    if immutable:
+    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    if fixed := _fixed(changed, raw_pods.job_id(old)):
         verdict.invalid += [
-            f"annotation {key}: cannot be changed from {before.get(key)!r} to {after.get(key)!r}: the pod's group is "
-            f"determined when the pod is created; allowed: a new pod"
-            for key in immutable
+            f"annotation {key}: cannot be changed from {before.get(key)!r} to {after.get(key)!r}: {reason}; "
+            f"allowed: a new pod"
+            for key, reason in fixed.items()
         ]
-        return verdict
+    elif changed:
+        _check_changes(verdict, old, new, changed, rules, scope)
+    return verdict
+
+
+def _reserved_on_update(verdict: Verdict, old: raw_pods.Pod, new: raw_pods.Pod) -> None:
+    """Check the annotations, labels and finalizers that only podbridge may change."""
+    verdict.forbidden += _reserved(old, new)
+    verdict.forbidden += [_FINALIZER_RESERVED.format(name) for name in _added_finalizers(old, new)]
+    removed = _added_finalizers(new, old)
+    # a pool's finalizer is written with the intent to submit, so the pool may have a job without an id on the pod
+    if names.POOL_FINALIZER in removed or (names.FINALIZER in removed and raw_pods.job_id(old)):
+        verdict.permissions.append(FINALIZER_PERMISSION)
+
+
+def _fixed(changed: Collection[str], job: str) -> dict[str, str]:
+    """Return the changed annotations that must stay as they are, with the reason."""
+    if of_group := [key for key in (names.GANG, names.MEMBERS_PER_NODE) if key in changed]:
+        return dict.fromkeys(of_group, "the pod's group is determined when the pod is created")
     if names.POOLS in changed:
-        verdict.invalid.append(
-            f"annotation {names.POOLS}: cannot be changed from {before.get(names.POOLS)!r} to "
-            f"{after.get(names.POOLS)!r}: the pod's tolerations would not change; allowed: a new pod"
-        )
-        return verdict
-    if job := raw_pods.job_id(old):
-        verdict.invalid += [
-            f"annotation {key}: cannot be changed from {before.get(key)!r} to {after.get(key)!r}: podbridge does "
-            f"not change Slurm job {job}; allowed: a new pod"
-            for key in changed
-        ]
-        return verdict
-    annotation_problems = job_annotations.check(after)
-    verdict.invalid += annotation_problems
-    if not annotation_problems:
-        verdict.invalid += _shortfall(new, rules)
-    verdict.permissions += job_annotations.needed_permissions({key: after[key] for key in changed if key in after})
+        return {names.POOLS: "the pod's tolerations would not change"}
+    return dict.fromkeys(changed if job else (), f"podbridge does not change Slurm job {job}")
+
+
+def _check_changes(
+    verdict: Verdict, old: raw_pods.Pod, new: raw_pods.Pod, changed: Collection[str], rules: Rules, scope: Scope
+) -> None:
+    """Check a pod whose ``changed`` annotations for Slurm may change."""
+    request = _Request.of(new)
+    annotations = request.annotations
+    verdict.invalid += request.problems
+    verdict.permissions += job_annotations.needed_permissions(annotations.keys() & changed)
     if pool_selection.of(new).local:
-        verdict.invalid += field_policy.impossible(after, rules.partitions)
-        denials = field_policy.denied(after, scope.policy, rules.partition)
+        verdict.invalid += request.shortfall(rules) + field_policy.impossible(annotations, rules.partitions)
+        denials = field_policy.denied(annotations, scope.policy, rules.partition)
         verdict.denials += [denial for denial in denials if names.JOB_ANNOTATION_PREFIX + denial.key in changed]
         verdict.denials += _grown(old, new, rules, scope)
-    return verdict
 
 
 def resize(old: raw_pods.Pod, new: raw_pods.Pod, rules: Rules, scope: Scope = NO_SCOPE) -> Verdict:
@@ -295,10 +312,9 @@ def resize(old: raw_pods.Pod, new: raw_pods.Pod, rules: Rules, scope: Scope = NO
             f"spec.containers[*].resources: cannot be changed in place: Slurm job {job} has the pod's original "
             f"size; allowed: a new pod"
         )
-    elif not job_annotations.check(raw_pods.annotations_of(new)):
-        verdict.invalid += _shortfall(new, rules)
-        if pool_selection.of(new).local:
-            verdict.denials += _grown(old, new, rules, scope)
+    elif pool_selection.of(new).local and not (request := _Request.of(new)).problems:
+        verdict.invalid += request.shortfall(rules)
+        verdict.denials += _grown(old, new, rules, scope)
     return verdict
 
 
@@ -317,28 +333,14 @@ def _remote_key(pod: raw_pods.Pod) -> str | None:
     return next((key for key in _REMOTE if raw_pods.annotations_of(pod).get(key)), None)
 
 
-def _shortfall(pod: raw_pods.Pod, rules: Rules) -> list[str]:
-    if not pool_selection.of(pod).local:
-        return []
-    settings = job_annotations.read(raw_pods.annotations_of(pod))
-    return shortfall.problems(settings, resources.pod_requests(pod["spec"]), rules.gres)
-
-
 def _reserved(old: raw_pods.Pod, new: raw_pods.Pod) -> list[str]:
     problems = []
-    labels, annotations = (
-        (raw_pods.labels_of(old), raw_pods.labels_of(new)),
-        (raw_pods.annotations_of(old), raw_pods.annotations_of(new)),
-    )
-    for path, key, (before, after) in (
-        ("metadata.labels", names.JOB_ID_LABEL, labels),
-        *(("metadata.annotations", key, annotations) for key in (*OWN_ANNOTATIONS, *CREATION_ANNOTATIONS)),
-    ):
-        if before.get(key) == after.get(key):
-            continue
-        if key not in before:
-            problems.append(f"{path}[{key}]: {after[key]!r} is not allowed: only podbridge sets it; allowed: none")
-        else:
+    for path, values_of, keys in _RESERVED:
+        before, after = values_of(old), values_of(new)
+        for key in [key for key in keys if before.get(key) != after.get(key)]:
+            if key not in before:
+                problems.append(f"{path}[{key}]: {after[key]!r} is not allowed: only podbridge sets it; allowed: none")
+                continue
             now = f"be changed to {after[key]!r}" if key in after else "be removed"
             problems.append(
                 f"{path}[{key}]: {before[key]!r} cannot {now}: only podbridge does that; allowed: {before[key]!r}"
@@ -349,6 +351,10 @@ def _reserved(old: raw_pods.Pod, new: raw_pods.Pod) -> list[str]:
 def _finalizers(pod: raw_pods.Pod) -> Sequence[str]:
     finalizers: Sequence[str] = pod["metadata"].get("finalizers") or ()
     return finalizers
+
+
+def _added_finalizers(old: raw_pods.Pod, new: raw_pods.Pod) -> list[str]:
+    return [name for name in _FINALIZERS if name in _finalizers(new) and name not in _finalizers(old)]
 
 
 def _requested(pod: raw_pods.Pod) -> dict[str, str]:

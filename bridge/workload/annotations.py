@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -236,8 +236,8 @@ def read(annotations: Mapping[str, str]) -> JobSettings:
     return {name: KEYS[name].read(text) for name, text in annotations.items() if name in KEYS}
 
 
-def needed_permissions(annotations: Mapping[str, str]) -> list[str]:
-    """Return the permissions (``user-id`` ...) that the annotations need, sorted."""
+def needed_permissions(annotations: Collection[str]) -> list[str]:
+    """Return the permissions (``user-id`` ...) that the annotations with these names need, sorted."""
     return sorted(
         name.removeprefix(names.JOB_ANNOTATION_PREFIX)
         for name, key in KEYS.items()
