@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
@@ -19,10 +20,60 @@ _GPU_CLASSES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,63}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A field, with the values that are refused, what is allowed instead, and what the refusal shows of a value."""
+
+    field: str
+    allowed: str
+    refuses: Callable[[Any], object] = bool
+    shown: Callable[[Any], object] = lambda value: value
+
+
+def _just(refused: object) -> Callable[[Any], bool]:
+    return lambda value: value == refused
+
+
+def _other_than(*allowed: str) -> Callable[[Any], bool]:
+    return lambda value: value not in (None, *allowed)
+
+
+def _first(key: str) -> Callable[[Any], object]:
+    return lambda values: values[0].get(key)
+
+
+_OF_PODS = (
+    *(_Rule(key, "false", shown=bool) for key in ("hostPID", "hostIPC", "shareProcessNamespace")),
+    _Rule("hostUsers", "true: containers have no user namespace of the pod's own", _just(False)),
+    _Rule(
+        "runtimeClassName", f"{', '.join(_GPU_CLASSES)}: the site selects the runtime", _other_than("", *_GPU_CLASSES)
+    ),
+    _Rule("hostAliases", "none: names are the machine's", shown=_first("ip")),
+    _Rule("dnsConfig", "none: name servers are the machine's"),
+    _Rule("dnsPolicy", "another policy, which is ignored: name servers are the machine's", _just("None")),
+    _Rule("resourceClaims", "extended resources", shown=_first("name")),
+    _Rule("ephemeralContainers", "none", shown=_first("name")),
+    _Rule("os.name", "linux", _other_than("linux")),
+    *(_Rule(f"securityContext.{key}", "none") for key in ("sysctls", "windowsOptions", "supplementalGroups")),
+)
+_OF_CONTAINERS = (
+    *(_Rule(key, "false", shown=bool) for key in ("stdin", "tty", "securityContext.privileged")),
+    _Rule("volumeDevices", "volumeMounts", shown=_first("name")),
+    _Rule("restartPolicyRules", "none", shown=lambda _: "rules"),
+    _Rule("securityContext.capabilities.add", "none"),
+    _Rule("securityContext.procMount", "Default", _other_than("Default")),
+    _Rule("securityContext.windowsOptions", "none", shown=lambda _: "options"),
+    _Rule("lifecycle.stopSignal", "SIGTERM", _other_than("SIGTERM")),
+)
+_OF_MOUNTS = (
+    _Rule("mountPropagation", "None", _other_than("None")),
+    _Rule("recursiveReadOnly", "Disabled, IfPossible", _other_than("Disabled", "IfPossible")),
+)
+
+
 def problems(pod: Mapping[str, Any]) -> list[str]:
     """Return the reasons to refuse a pod; each names the field, its value and what is allowed."""
-    refusals = list(_of_pod(pod["spec"]))
-    refusals += _of_volumes(pod)
+    refusals = [*_of_fields("spec", pod["spec"], _OF_PODS), *_of_volumes(pod)]
     for field_path, container in containers(pod["spec"]):
         refusals += _of_container(field_path, container)
         refusals += _of_user(field_path, container, pod["spec"])
@@ -33,34 +84,13 @@ def _refused(field_path: str, value: Any, allowed: str) -> str:
     return f"{field_path}: {value!r} is not allowed on a pool; allowed: {allowed}"
 
 
-def _of_pod(spec: Mapping[str, Any]) -> Iterator[str]:
-    for key in ("hostPID", "hostIPC", "shareProcessNamespace"):
-        if spec.get(key):
-            yield _refused(f"spec.{key}", True, "false")
-    if spec.get("hostUsers") is False:
-        yield _refused("spec.hostUsers", False, "true: containers have no user namespace of the pod's own")
-    runtime_class = spec.get("runtimeClassName")
-    if runtime_class and runtime_class not in _GPU_CLASSES:
-        yield _refused(
-            "spec.runtimeClassName", runtime_class, f"{', '.join(_GPU_CLASSES)}: the site selects the runtime"
-        )
-    if spec.get("hostAliases"):
-        yield _refused("spec.hostAliases", spec["hostAliases"][0].get("ip"), "none: names are the machine's")
-    if spec.get("dnsConfig"):
-        yield _refused("spec.dnsConfig", spec["dnsConfig"], "none: name servers are the machine's")
-    if spec.get("dnsPolicy") == "None":
-        yield _refused("spec.dnsPolicy", "None", "another policy, which is ignored: name servers are the machine's")
-    if spec.get("resourceClaims"):
-        yield _refused("spec.resourceClaims", spec["resourceClaims"][0].get("name"), "extended resources")
-    if spec.get("ephemeralContainers"):
-        yield _refused("spec.ephemeralContainers", spec["ephemeralContainers"][0].get("name"), "none")
-    operating = (spec.get("os") or {}).get("name")
-    if operating not in (None, "linux"):
-        yield _refused("spec.os.name", operating, "linux")
-    context = spec.get("securityContext") or {}
-    for key in ("sysctls", "windowsOptions", "supplementalGroups"):
-        if context.get(key):
-            yield _refused(f"spec.securityContext.{key}", context[key], "none")
+def _of_fields(field_path: str, data: Mapping[str, Any], rules: Iterable[_Rule]) -> Iterator[str]:
+    for rule in rules:
+        value: Any = data
+        for key in rule.field.split("."):
+            value = (value or {}).get(key)
+        if rule.refuses(value):
+            yield _refused(f"{field_path}.{rule.field}", rule.shown(value), rule.allowed)
 
 
 def _of_user(field_path: str, container: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[str]:
@@ -101,35 +131,15 @@ def _of_container(field_path: str, container: Mapping[str, Any]) -> Iterator[str
     name = str(container.get("name") or "")
     if not _NAME.fullmatch(name) or name == _RESERVED:
         yield _refused(f"{field_path}.name", name, f"a DNS label other than {_RESERVED!r}")
-    for key in ("stdin", "tty"):
-        if container.get(key):
-            yield _refused(f"{field_path}.{key}", True, "false")
-    if container.get("volumeDevices"):
-        yield _refused(f"{field_path}.volumeDevices", container["volumeDevices"][0].get("name"), "volumeMounts")
     policy = container.get("restartPolicy")
     if policy is not None and not (policy == "Always" and field_path.startswith("spec.init")):
         yield _refused(f"{field_path}.restartPolicy", policy, "Always, and on init containers alone")
-    if container.get("restartPolicyRules"):
-        yield _refused(f"{field_path}.restartPolicyRules", "rules", "none")
-    yield from _of_context(field_path, container.get("securityContext") or {})
+    yield from _of_fields(field_path, container, _OF_CONTAINERS)
     yield from _of_mounts(field_path, container)
     for index, entry in enumerate(container.get("env") or ()):
         if not environment.NAME.fullmatch(str(entry.get("name") or "")):
             yield _refused(f"{field_path}.env[{index}].name", entry.get("name"), environment.NAMES_ALLOWED)
     yield from _of_handlers(field_path, container)
-
-
-def _of_context(field_path: str, context: Mapping[str, Any]) -> Iterator[str]:
-    place = f"{field_path}.securityContext"
-    if context.get("privileged"):
-        yield _refused(f"{place}.privileged", True, "false")
-    added = (context.get("capabilities") or {}).get("add")
-    if added:
-        yield _refused(f"{place}.capabilities.add", added, "none")
-    if context.get("procMount") not in (None, "Default"):
-        yield _refused(f"{place}.procMount", context["procMount"], "Default")
-    if context.get("windowsOptions"):
-        yield _refused(f"{place}.windowsOptions", "options", "none")
 
 
 def _of_mounts(field_path: str, container: Mapping[str, Any]) -> Iterator[str]:
@@ -141,17 +151,12 @@ def _of_mounts(field_path: str, container: Mapping[str, Any]) -> Iterator[str]:
                 volume_files.inside(str(entry["subPath"]), f"{place}.subPath")
         except ScriptError as error:
             yield str(error)
-        if entry.get("mountPropagation") not in (None, "None"):
-            yield _refused(f"{place}.mountPropagation", entry["mountPropagation"], "None")
-        if entry.get("recursiveReadOnly") not in (None, "Disabled", "IfPossible"):
-            yield _refused(f"{place}.recursiveReadOnly", entry["recursiveReadOnly"], "Disabled, IfPossible")
+        yield from _of_fields(place, entry, _OF_MOUNTS)
 
 
 def _of_handlers(field_path: str, container: Mapping[str, Any]) -> Iterator[str]:
     ports = probes.named_ports(container)
     lifecycle = container.get("lifecycle") or {}
-    if lifecycle.get("stopSignal") not in (None, "SIGTERM"):
-        yield _refused(f"{field_path}.lifecycle.stopSignal", lifecycle["stopSignal"], "SIGTERM")
     try:
         probes.make(container, field_path, ports, 0, {})
         for hook in ("postStart", "preStop"):
