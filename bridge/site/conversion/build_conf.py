@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bridge.errors import ConfigError
@@ -23,7 +23,7 @@ _SAME = {
                   "no_privs", "cleanenv", "unsquash"),
     "flavors": ("account", "partition", "qos", "reservation", "nodelist", "generic_resources", "max_time_seconds"),
 }  # fmt: skip
-_OPTIONS = {"reservation": "reservation", "nodelist": "nodelist", "mail_user": "mail-user", "mail_type": "mail-type"}
+_OPTIONS = ("reservation", "nodelist", "mail_user", "mail_type")
 _NO_MEANING = {
     "sandbox": "podbridge keeps each job in its folder",
     "output": "podbridge keeps the output of each container",
@@ -32,7 +32,11 @@ _NO_MEANING = {
     "cpus_per_task": "the CPUs of a job follow from its pod; the default is slurm.cpu",
     "mem_per_cpu": "the memory of a job follows from its pod; the default is slurm.memory",
 }
-SECTIONS = ("volumes", "apptainer", "shub_proxy", "slurm", "resources", "node", "network")
+_UNKNOWN = {
+    "shub_proxy": "podbridge pulls images from registries, and keeps them in its own cache",
+    "network": "podbridge makes no tunnels into a cluster",
+}
+"""Why podbridge needs no key of a section that it does not know."""
 
 
 class _Converter:
@@ -40,6 +44,8 @@ class _Converter:
         self._data = data
         self.values: dict[str, Any] = {}
         self.warnings: list[str] = []
+        self.options: list[str] = []
+        self.programs: dict[str, str] = {}
 
     def section(self, name: str) -> dict[str, Any]:
         section = self._data.get(name) or {}
@@ -53,77 +59,47 @@ class _Converter:
     def drop(self, key: str, why: str) -> None:
         self.warnings.append(f"{key}: not converted: {why}")
 
-    def volumes(self) -> None:
-        for key, value in self.section("volumes").items():
-            if key == "scratch_area":
-                self.put("volumes", "scratch_area", value)
-                self.put("volumes", "scratch_in_job_folder", False)
-            elif key in _SAME["volumes"]:
-                self.put("volumes", key, value)
-            else:
-                self.drop(f"volumes.{key}", "unknown key")
+    def convert(self, name: str) -> None:
+        """Convert one section of the file, key by key."""
+        for key, value in self.section(name).items():
+            step = STEPS[name].get(key, _UNKNOWN.get(name, "unknown key"))
+            if not isinstance(step, str):
+                step(self, key, value)
+            elif value or name != "shub_proxy":
+                self.drop(f"{name}.{key}", step)
+        if name == "slurm":
+            self.put_options()
 
-    def apptainer(self) -> None:
-        for key, value in self.section("apptainer").items():
-            if key == "nvidia_support":
-                self.put("apptainer", key, "always" if value else "never")
-            elif key in _SAME["apptainer"]:
-                self.put("apptainer", key, value)
-            elif key == "tmp_dir_mode":
-                self.drop("apptainer.tmp_dir_mode", "each container has its own /tmp in the folder of its job")
-            else:
-                self.drop(f"apptainer.{key}", "unknown key")
+    def scratch_area(self, key: str, value: Any) -> None:
+        self.put("volumes", key, value)
+        self.put("volumes", "scratch_in_job_folder", False)
 
-    def shub_proxy(self) -> None:
-        for key, value in self.section("shub_proxy").items():
-            if value:
-                self.drop(
-                    f"shub_proxy.{key}", "podbridge pulls images from registries, and keeps them in its own cache"
-                )
+    def program(self, key: str, value: Any) -> None:
+        self.programs[_PROGRAMS[key]] = str(value)
 
-    def slurm(self) -> None:
-        keys = self.section("slurm")
-        options: list[str] = []
-        programs = {}
-        for key, value in keys.items():
-            if key in _PROGRAMS:
-                programs[_PROGRAMS[key]] = str(value)
-            elif key in ("partition", "account", "qos"):
-                self.put("slurm", key, value)
-            elif key in _OPTIONS:
-                options.append(f"--{_OPTIONS[key]}={value}")
-            elif key in ("nodes", "ntasks"):
-                options += [f"--{key}={value}"] if value != 1 else []
-            elif key == "generic_resources":
-                options += [f"--gres={','.join(map(str, value))}"] if value else []
-            elif key == "flags":
-                options += [value] if isinstance(value, str) else map(str, value)
-            elif key in ("time", "max_time_seconds"):
-                # time counts hours; the plugin passes max_time_seconds to --time as minutes, but its name says the unit
-                seconds = int(value) * (3600 if key == "time" else 1)
-                present_limit = self.values.get("limits", {}).get("max_time_seconds", seconds)
-                self.put("limits", "max_time_seconds", min(seconds, present_limit))
-            elif key == "memory":
-                self.put("limits", "default_memory", self._memory("slurm.memory", value))
-            elif key == "cpu":
-                self.put("limits", "default_cpu", value)
-            elif key in ("header", "footer"):
-                self.values[key] = value
-            elif key == "bash_executable":
-                self._bash(str(value))
-            elif key == "flavors":
-                self._flavors(value)
-            else:
-                self.drop(f"slurm.{key}", _NO_MEANING.get(key, "unknown key"))
-        if options:
-            self.put("slurm", "options", [word for word in options if word])
-        self._put_programs(programs)
+    def time_limit(self, key: str, value: Any) -> None:
+        # time counts hours; the plugin passes max_time_seconds to --time as minutes, but its name says the unit
+        seconds = int(value) * (3600 if key == "time" else 1)
+        present_limit = self.values.get("limits", {}).get("max_time_seconds", seconds)
+        self.put("limits", "max_time_seconds", min(seconds, present_limit))
 
-    def _bash(self, path: str) -> None:
+    def memory(self, _: str, value: Any) -> None:
+        self.put("limits", "default_memory", self._memory("slurm.memory", value))
+
+    def text(self, key: str, value: Any) -> None:
+        self.values[key] = value
+
+    def bash(self, _: str, value: Any) -> None:
+        path = str(value)
         if posixpath.basename(path) == "sbatch":
             self.drop("slurm.bash_executable", f"{path} is the plugin's faulty default, and no bash")
         elif path != "/bin/bash":
             self.put("slurm", "bash", path)
+
+    def put_options(self) -> None:
+        if self.options:
+            self.put("slurm", "options", [word for word in self.options if word])
+        self._put_programs(self.programs)
 
     def _put_programs(self, programs: Mapping[str, str]) -> None:
         folders = {posixpath.dirname(path) for path in programs.values()}
@@ -140,7 +116,7 @@ class _Converter:
         except ValueError as error:
             raise ConfigError(f"{key}: {error}") from error
 
-    def _flavors(self, listed: object) -> None:
+    def flavors(self, _: str, listed: object) -> None:
         if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
             raise ConfigError("slurm.flavors: not a list of tables; allowed: [[slurm.flavors]]")
         flavors = []
@@ -150,14 +126,12 @@ class _Converter:
             for key, value in flavor.items():
                 if value is None or key == "name":
                     continue
-                if key in _SAME["flavors"]:
+                if key in ("cpu", *_SAME["flavors"]):
                     converted[key] = value
                 elif key == "max_resources" and isinstance(value, dict):
                     converted[key] = {name: str(amount) for name, amount in value.items()}
                 elif key == "memory":
                     converted[key] = self._memory(f"slurm.flavors[{number - 1}].memory", value)
-                elif key == "cpu":
-                    converted[key] = value
                 elif key == "ntasks":
                     flags += [f"--ntasks={value}"] if value != 1 else []
                 else:
@@ -165,33 +139,57 @@ class _Converter:
             flavors.append({**converted, **({"flags": flags} if flags else {})})
         self.values["flavors"] = flavors
 
-    def resources(self) -> None:
-        for key, value in self.section("resources").items():
-            if key in ("cpu", "memory"):
-                self.put("resources", key, str(value))
-            elif key == "pods":
-                self.put("resources", key, value)
-            elif key == "gpus":
-                self.put("resources", "extended", {"nvidia.com/gpu": str(value)})
-            else:
-                self.drop(f"resources.{key}", "unknown key")
 
-    def node(self) -> None:
-        for key, value in self.section("node").items():
-            if key == "labels":
-                pairs = [str(label).partition("=") for label in value]
-                self.put("node", key, {name: text for name, _, text in pairs})
-            elif key == "taints":
-                self.put("node", key, [str(taint) for taint in value])
-            else:
-                self.drop(f"node.{key}", "unknown key")
+_Step = Callable[[_Converter, str, Any], None]
 
-    def network(self) -> None:
-        for key, value in self.section("network").items():
-            if key == "allowed":
-                self.put("runtime", "network", "host" if value else "none")
-            else:
-                self.drop(f"network.{key}", "podbridge makes no tunnels into a cluster")
+
+def _put(section: str, key: str = "", convert: Callable[[Any], object] = lambda value: value) -> _Step:
+    return lambda converter, name, value: converter.put(section, key or name, convert(value))
+
+
+def _options(words: Callable[[str, Any], Iterable[str]]) -> _Step:
+    return lambda converter, name, value: converter.options.extend(words(name.replace("_", "-"), value))
+
+
+def _labels(values: Iterable[object]) -> dict[str, str]:
+    return {name: text for name, _, text in (str(label).partition("=") for label in values)}
+
+
+STEPS: dict[str, dict[str, _Step | str]] = {
+    "volumes": {**dict.fromkeys(_SAME["volumes"], _put("volumes")), "scratch_area": _Converter.scratch_area},
+    "apptainer": {
+        **dict.fromkeys(_SAME["apptainer"], _put("apptainer")),
+        "nvidia_support": _put("apptainer", convert=lambda value: "always" if value else "never"),
+        "tmp_dir_mode": "each container has its own /tmp in the folder of its job",
+    },
+    "shub_proxy": {},
+    "slurm": {
+        **dict.fromkeys(_PROGRAMS, _Converter.program),
+        **dict.fromkeys(("partition", "account", "qos"), _put("slurm")),
+        **dict.fromkeys(_OPTIONS, _options(lambda name, value: [f"--{name}={value}"])),
+        **dict.fromkeys(("nodes", "ntasks"), _options(lambda name, value: [f"--{name}={value}"] if value != 1 else [])),
+        **dict.fromkeys(("time", "max_time_seconds"), _Converter.time_limit),
+        **dict.fromkeys(("header", "footer"), _Converter.text),
+        **_NO_MEANING,
+        "generic_resources": _options(lambda _, value: [f"--gres={','.join(map(str, value))}"] if value else []),
+        "flags": _options(lambda _, value: [value] if isinstance(value, str) else map(str, value)),
+        "memory": _Converter.memory,
+        "cpu": _put("limits", "default_cpu"),
+        "bash_executable": _Converter.bash,
+        "flavors": _Converter.flavors,
+    },
+    "resources": {
+        **dict.fromkeys(("cpu", "memory"), _put("resources", convert=str)),
+        "pods": _put("resources"),
+        "gpus": _put("resources", "extended", lambda value: {"nvidia.com/gpu": str(value)}),
+    },
+    "node": {
+        "labels": _put("node", convert=_labels),
+        "taints": _put("node", convert=lambda values: [str(taint) for taint in values]),
+    },
+    "network": {"allowed": _put("runtime", "network", lambda value: "host" if value else "none")},
+}
+"""What becomes of each key of each section: a step of the conversion, or why it is dropped."""
 
 
 def convert(text: str, source: str, pool: str) -> tuple[dict[str, Any], list[str]]:
@@ -201,14 +199,13 @@ def convert(text: str, source: str, pool: str) -> tuple[dict[str, Any], list[str
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source}: not TOML: {error}") from error
     converter = _Converter(data)
-    steps: dict[str, Callable[[], None]] = {name: getattr(converter, name) for name in SECTIONS}
     try:
-        for step in steps.values():
-            step()
+        for name in STEPS:
+            converter.convert(name)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{source}: a value has the wrong type: {error}") from error
-    for name in data.keys() - steps.keys():
+    for name in data.keys() - STEPS.keys():
         converter.drop(name, "unknown section")
     return {"pool": pool, "batch": {"kind": "slurm"}, **converter.values}, converter.warnings

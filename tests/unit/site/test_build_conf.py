@@ -13,7 +13,7 @@ from bridge.apps.cli.main import cli
 from bridge.errors import ConfigError
 from bridge.site.config.sample import documented
 from bridge.site.config.site_config import parse, validated
-from bridge.site.conversion.build_conf import SECTIONS, convert
+from bridge.site.conversion.build_conf import STEPS, convert
 from bridge.site.conversion.conversion_text import is_toml
 
 # every section of BuildConfig.py, and a key of each kind
@@ -146,7 +146,7 @@ VALUES = st.one_of(
 )
 
 
-@given(st.dictionaries(st.sampled_from(SECTIONS), st.dictionaries(st.text(max_size=8), VALUES, max_size=3)))
+@given(st.dictionaries(st.sampled_from(sorted(STEPS)), st.dictionaries(st.text(max_size=8), VALUES, max_size=3)))
 def test_any_keys_are_converted_or_named(data: dict[str, dict[str, object]]) -> None:
     import json
 
