@@ -25,6 +25,7 @@ PLACEHOLDER_SCRIPT = """\
 exec sleep 2147483647
 """
 _COMPONENT = re.compile(r"([0-9]{1,18})\+([0-9]{1,9})", re.ASCII)
+_SAME_NAME = ("partition", "account", "qos", "constraints", "licenses", "reservation", "wckey", "mcs_label", "tasks")
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
@@ -43,30 +44,22 @@ def job_body(request: JobRequest, version: ApiVersion) -> JsonObject:
         all_components = (replace(request, components=()), *request.components)
         return {"jobs": [job_body(component, version)["job"] for component in all_components]}
     _require_supported(request, version)
-    job: JsonObject = {
+    fields: JsonObject = {
         "name": request.name,
         "current_working_directory": "/",
         # only operators may change admin_comment; v0.0.38 has comment only, which the owner of the job may change
         ("admin_comment" if version.admin_comment else "comment"): link.encode(request.link),
+        **{key: getattr(request, key) or None for key in _SAME_NAME},
+        "cpus_per_task": request.cpus or None,
+        # without it, and without DefMemPerCPU, Slurm gives the job the whole memory of its node
+        "memory_per_node": _number(request.memory_mib or None, version),
+        "time_limit": _number(request.time_limit or None, version),
+        **(_new_fields(request) if version.numbers else _old_fields(request)),
     }
     if version.admin_comment:
         # for people and sacct; podbridge never reads it, because the owner of the job may change it
-        job["comment"] = ", ".join(request.link.names)
-    for key in ("partition", "account", "qos", "constraints", "licenses", "reservation", "wckey", "mcs_label"):
-        if getattr(request, key):
-            job[key] = getattr(request, key)
-    if request.tasks:
-        job["tasks"] = request.tasks
-    if request.cpus:
-        job["cpus_per_task"] = request.cpus
-    if request.memory_mib:  # without it, and without DefMemPerCPU, Slurm gives the job the whole memory of its node
-        job["memory_per_node"] = _number(request.memory_mib, version)
-    if request.time_limit:
-        job["time_limit"] = _number(request.time_limit, version)
-    if version.numbers:
-        _write_new(job, request)
-    else:
-        _write_old(job, request)
+        fields["comment"] = ", ".join(request.link.names)
+    job = {key: value for key, value in fields.items() if value is not None}
     if request.external:
         job["flags"] = ["EXTERNAL_JOB"]
         return {"job": job}
@@ -95,47 +88,40 @@ def _require_supported(request: JobRequest, version: ApiVersion) -> None:
         raise SlurmRefusedError(f"API version {version.name} of slurmrestd can't {' or '.join(unsupported)}")
 
 
-def _write_new(job: JsonObject, request: JobRequest) -> None:
-    job["environment"] = [f"PATH={SEARCH_PATH}"]
-    # Slurm requeues the batch jobs of a failed node by default; podbridge submits a new job instead
-    job["requeue"] = False
-    job["minimum_nodes"] = request.min_nodes
-    if request.max_nodes is not None:
-        job["maximum_nodes"] = request.max_nodes
-    if request.priority is not None:
-        job["priority"] = {"set": True, "infinite": False, "number": request.priority}
-    if request.tasks_per_node:
-        job["tasks_per_node"] = request.tasks_per_node
-    if request.gres:
-        job["tres_per_node"] = ",".join("gres/" + item for item in _bare_gres(request))
-    if request.exclusive:
+def _new_fields(request: JobRequest) -> JsonObject:
+    return {
+        "environment": [f"PATH={SEARCH_PATH}"],
+        # Slurm requeues the batch jobs of a failed node by default; podbridge submits a new job instead
+        "requeue": False,
+        "minimum_nodes": request.min_nodes,
+        "maximum_nodes": request.max_nodes,
+        "priority": _set(request.priority),
+        "tasks_per_node": request.tasks_per_node or None,
+        "tres_per_node": ",".join("gres/" + item for item in _bare_gres(request)) or None,
         # the word for an exclusive node: the job gets all its CPUs and GPUs
-        job["shared"] = ["none"]
-    if request.excluded_nodes:
-        job["excluded_nodes"] = [hostlist.compressed(request.excluded_nodes)]
-    if request.user_id:
-        job["user_id"] = request.user_id
-    if request.group_id:
-        job["group_id"] = request.group_id
+        "shared": ["none"] if request.exclusive else None,
+        "excluded_nodes": [hostlist.compressed(request.excluded_nodes)] if request.excluded_nodes else None,
+        "user_id": request.user_id or None,
+        "group_id": request.group_id or None,
+    }
 
 
-def _write_old(job: JsonObject, request: JobRequest) -> None:
-    job["environment"] = {"PATH": SEARCH_PATH}
-    # 22.05 reads "requeue": false as true and ignores a list of nodes, both without an error
-    job["no_requeue"] = True
+def _old_fields(request: JobRequest) -> JsonObject:
+    # with one task on a node and no number of tasks, 22.05 starts on no more than the fewest nodes; without both, it
+    # starts on all free nodes up to the most, and each has the CPUs of one task
+    counts_tasks = request.tasks_per_node > 1 or (request.tasks_per_node and request.tasks)
     highest = request.max_nodes
-    job["nodes"] = str(request.min_nodes) if highest is None else f"{request.min_nodes}-{highest}"
-    if request.priority is not None:
-        job["priority"] = str(request.priority)
-    if request.tasks_per_node > 1 or (request.tasks_per_node and request.tasks):
-        # with one task on a node and no number of tasks, 22.05 starts on no more than the fewest nodes; without both,
-        # it starts on all free nodes up to the most, and each has the CPUs of one task
-        job["tasks_per_node"] = request.tasks_per_node
-    if request.gres:
-        job["gres"] = ",".join(_bare_gres(request))
-    if request.exclusive:
+    return {
+        "environment": {"PATH": SEARCH_PATH},
+        # 22.05 reads "requeue": false as true and ignores a list of nodes, both without an error
+        "no_requeue": True,
+        "nodes": str(request.min_nodes) if highest is None else f"{request.min_nodes}-{highest}",
+        "priority": None if request.priority is None else str(request.priority),
+        "tasks_per_node": request.tasks_per_node if counts_tasks else None,
+        "gres": ",".join(_bare_gres(request)) or None,
         # the published description has true, but slurmrestd accepts only this word
-        job["exclusive"] = "exclusive"
+        "exclusive": "exclusive" if request.exclusive else None,
+    }
 
 
 def _bare_gres(request: JobRequest) -> Iterable[str]:
@@ -144,8 +130,12 @@ def _bare_gres(request: JobRequest) -> Iterable[str]:
             yield part.strip().removeprefix("gres/").removeprefix("gres:")
 
 
-def _number(value: int, version: ApiVersion) -> object:
-    return {"set": True, "infinite": False, "number": value} if version.numbers else value
+def _number(value: int | None, version: ApiVersion) -> object:
+    return _set(value) if version.numbers else value
+
+
+def _set(value: int | None) -> JsonObject | None:
+    return None if value is None else {"set": True, "infinite": False, "number": value}
 
 
 def read_job(obj: JsonObject, own_user: str = "", *, all_nodes: bool = False) -> Job:

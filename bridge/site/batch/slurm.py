@@ -127,29 +127,18 @@ class SlurmBatch(batch_interface.BatchSystem):
         then the options on which the submitter relies, and last the options of the site.
         """
         flavor, slurm = request.flavor, self._config
-        requested_options = [
-            "--nodes=1",
-            "--ntasks=1",
-            f"--cpus-per-task={request.cpus}",
-            f"--mem={math.ceil(request.memory / MIB)}M",
-        ]
+        memory = f"--mem={math.ceil(request.memory / MIB)}M"
+        requested_options = ["--nodes=1", "--ntasks=1", f"--cpus-per-task={request.cpus}", memory]
         if request.time_limit is not None:
             # a plain number counts minutes: see sbatch(1)
             requested_options.append(f"--time={max(1, math.ceil(request.time_limit / 60))}")
         if request.traceparent:  # a comment of the user or of the site replaces it
             requested_options.append(f"--comment=traceparent={request.traceparent}")
-        gres = self._gres(request)
-        if gres:
+        if gres := self._gres(request):
             requested_options.append(f"--gres={','.join(gres)}")
-        site_options = []
-        for option in ("account", "partition", "qos"):
-            value = (flavor and getattr(flavor, option)) or getattr(slurm, option)
-            if value:
-                site_options.append(f"--{option}={value}")
-        if flavor and flavor.reservation:
-            site_options.append(f"--reservation={flavor.reservation}")
-        if flavor and flavor.nodelist:
-            site_options.append(f"--nodelist={flavor.nodelist}")
+        names = ("account", "partition", "qos", "reservation", "nodelist")
+        site_values = {name: getattr(flavor, name, "") or getattr(slurm, name, "") for name in names}
+        site_options = [f"--{name}={value}" for name, value in site_values.items() if value]
         site_options += [*slurm.options, *(flavor.flags if flavor else ())]
         if request.flags_win:
             flags, left_out = without_own(request.flags)

@@ -141,33 +141,37 @@ def merged(*groups: Sequence[str]) -> list[str]:
 def _read(words: list[str], *, free: bool = False) -> Iterator[str]:
     while words:
         word = words.pop(0)
-        if word.startswith("--"):
-            option, sign, value = word[2:].partition("=")
-        elif word.startswith("-") and len(word) > 1:
-            option, value = _SHORT.get(word[1], ""), word[2:].removeprefix("=")
-            sign = "=" if value else ""
-        else:
-            raise _no(word)
-        if any(ord(letter) < 32 for letter in word):
-            raise _no(word)
+        option, sign, value = _split(word)
         if option in _BARE and not sign:
             yield f"--{option}"
         elif option in _EITHER:
             yield f"--{option}{sign}{value}"
-        elif option in _WITH_VALUE:
-            if not sign:
-                if not words or words[0].startswith("-"):
-                    raise BatchError(f"flag {word!r} needs a value")
-                value = words.pop(0)
-            if any(ord(letter) < 32 for letter in value):
-                raise _no(value)
-            yield f"--{option}={value}"
-        elif free and re.fullmatch("[a-z][a-z0-9-]*", option):
+        elif option in _WITH_VALUE or (free and re.fullmatch("[a-z][a-z0-9-]*", option)):
             if not sign and words and not words[0].startswith("-"):
                 sign, value = "=", words.pop(0)
+            if option in _WITH_VALUE:
+                if not sign:
+                    raise BatchError(f"flag {word!r} needs a value")
+                _require_printable(value)
             yield f"--{option}{sign}{value}"
         else:
             raise _no(word)
+
+
+def _split(word: str) -> tuple[str, str, str]:
+    """Return the long name of an option, ``=`` if the word has a value, and the value."""
+    _require_printable(word)
+    if word.startswith("--"):
+        return word[2:].partition("=")
+    if not word.startswith("-") or len(word) == 1:
+        raise _no(word)
+    value = word[2:].removeprefix("=")
+    return _SHORT.get(word[1], ""), "=" if value else "", value
+
+
+def _require_printable(word: str) -> None:
+    if any(ord(letter) < 32 for letter in word):
+        raise _no(word)
 
 
 def _no(word: str) -> BatchError:
