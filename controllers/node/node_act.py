@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from bridge import names
 from bridge.control.control_loop import Dependencies
@@ -36,71 +36,49 @@ class NodeActor:
 
     def act(self, action: node_actions.Action) -> None:
         """Carry out one action; raises :class:`~bridge.errors.BridgeError`."""
-        node = action.node
-        name = node["metadata"]["name"]
         match action:
-            case node_actions.Taint():
-                # replaces the list: the resourceVersion refuses it if others have changed the taints since the decision
-                self._patch(node, {"spec": {"taints": list(action.taints) or None}})
-            case node_actions.Label():
-                self._patch(node, {"metadata": {"labels": dict(action.labels)}})
-            case node_actions.MarkAsleep():
-                mark = "true" if action.asleep else None
-                self._patch(node, {"metadata": {"annotations": {names.SLURM_ASLEEP: mark}}})
-            case node_actions.Dispute():
-                self._patch(node, {"metadata": {"annotations": {names.SLURM_NAME_CONFLICT: action.why or None}}})
-                if action.why:
-                    text = f"{action.why}: none of these nodes is used until only one claims it"
-                    self._events.event(node, "SlurmNameConflict", text, warning=True)
-                else:
-                    self._events.event(node, "SlurmNameSettled", "no other node claims the same Slurm node now")
-            case node_actions.Cordon():
-                self._patch(node, {"spec": {"unschedulable": True}, **_annotation(action.why)})
-                self._events.event(node, "SlurmNodeDrained", f"cordoned: drained in Slurm, {action.why}", warning=True)
-            case node_actions.Uncordon():
-                self._patch(node, {"spec": {"unschedulable": None}, **_annotation(None)})
-                self._events.event(node, "SlurmNodeResumed", "uncordoned: no longer drained in Slurm")
+            case node_actions.Drain() | node_actions.Undrain() if not self._may_set_drain(action):
+                self._poller.wake(nodes=True)
+                return
             case node_actions.Drain():
-                if not self._may_drain(action):
-                    return
-                with fence(self._check_leadership):
-                    self._slurm.set_node(action.slurm_node, "DRAIN", action.reason)
                 cause = action.reason.removeprefix(names.DRAIN_REASON_PREFIX).strip()
-                self._events.event(node, "SlurmNodeDraining", f"drained Slurm node {action.slurm_node}: {cause}")
-                self._poller.wake(nodes=True)
+                text = f"drained Slurm node {action.slurm_node}: {cause}"
+                self._set_drain(action, "DRAIN", action.reason, text)
             case node_actions.Undrain():
-                if (slurm_node := self._slurm.node(action.slurm_node)) is None or not external.is_ours(slurm_node):
-                    self._poller.wake(nodes=True)
-                    return  # an administrator has taken over the drain since the snapshot
-                with fence(self._check_leadership):
-                    self._slurm.set_node(action.slurm_node, "UNDRAIN", external.RESUME_REASON)
                 text = f"resumed Slurm node {action.slurm_node}: the cause of podbridge's drain is over"
-                self._events.event(node, "SlurmNodeUndrained", text)
-                self._poller.wake(nodes=True)
-            case node_actions.Explain():
-                self._patch(node, {"metadata": {"annotations": {names.EXTERNAL_NODE_PROBLEM: action.problem or None}}})
-                if action.problem:
-                    self._events.event(node, "ExternalNodeRefused", action.problem, warning=True)
+                self._set_drain(action, "UNDRAIN", external.RESUME_REASON, text)
             case node_actions.Register():
                 self._register(action)
             case node_actions.Unregister():
                 self._unregister(action)
+            case _:
+                patch, event = _patch_and_event(action)
+                self._patch(action.node, patch)
+                if event is not None:
+                    self._events.event(action.node, event.reason, event.text, warning=event.warning)
+        name = action.node["metadata"]["name"]
         log.info("node updated", extra=kv(node=name, action=type(action).__name__.lower()))
 
-    def _may_drain(self, action: node_actions.Drain) -> bool:
-        """Whether no administrator has drained the node since the snapshot, and Slurm does not start it for a job.
+    def _may_set_drain(self, action: node_actions.SlurmDrain) -> bool:
+        """Whether Slurm does not start the node for a job, and its drain is not an administrator's since the snapshot.
 
-        The drain of an administrator would get podbridge's reason.
+        The drain of an administrator would get podbridge's reason, or end.
         """
         slurm_node = self._slurm.node(action.slurm_node)
-        if (
-            slurm_node is None
-            or states.is_starting(slurm_node.states)
-            or (states.is_drained(slurm_node.states) and not external.is_ours(slurm_node))
-        ):
-            self._poller.wake(nodes=True)
+        if slurm_node is None:
             return False
-        return True
+        if isinstance(action, node_actions.Undrain):
+            return external.is_ours(slurm_node)
+        is_free = not states.is_drained(slurm_node.states) or external.is_ours(slurm_node)
+        return is_free and not states.is_starting(slurm_node.states)
+
+    def _set_drain(
+        self, action: node_actions.SlurmDrain, state: Literal["DRAIN", "UNDRAIN"], reason: str, text: str
+    ) -> None:
+        with fence(self._check_leadership):
+            self._slurm.set_node(action.slurm_node, state, reason)
+        self._events.event(action.node, "SlurmNodeDraining" if state == "DRAIN" else "SlurmNodeUndrained", text)
+        self._poller.wake(nodes=True)
 
     def tell_taken(self, node: node_actions.KubeNode, holder: str) -> None:
         """Report a node that another scheduler has taken, by an Event of the node and in the log."""
@@ -145,5 +123,37 @@ class NodeActor:
         self._cache.apply(self._kube.patch(NODES.path(name=node["metadata"]["name"]), patch, kind="merge"))
 
 
-def _annotation(reason: str | None) -> dict[str, Any]:
-    return {"metadata": {"annotations": {names.SLURM_REASON: reason}}}
+class _Event(NamedTuple):
+    reason: str
+    text: str
+    warning: bool = True
+
+
+def _patch_and_event(action: node_actions.Patch) -> tuple[dict[str, Any], _Event | None]:
+    match action:
+        case node_actions.Taint():
+            # replaces the list: the resourceVersion refuses it if others have changed the taints since the decision
+            return {"spec": {"taints": list(action.taints) or None}}, None
+        case node_actions.Label():
+            return {"metadata": {"labels": dict(action.labels)}}, None
+        case node_actions.MarkAsleep():
+            return _annotation(names.SLURM_ASLEEP, "true" if action.asleep else None), None
+        case node_actions.Dispute():
+            event = _Event("SlurmNameSettled", "no other node claims the same Slurm node now", warning=False)
+            if action.why:
+                text = f"{action.why}: none of these nodes is used until only one claims it"
+                event = _Event("SlurmNameConflict", text)
+            return _annotation(names.SLURM_NAME_CONFLICT, action.why or None), event
+        case node_actions.Cordon():
+            event = _Event("SlurmNodeDrained", f"cordoned: drained in Slurm, {action.why}")
+            return {"spec": {"unschedulable": True}, **_annotation(names.SLURM_REASON, action.why)}, event
+        case node_actions.Uncordon():
+            event = _Event("SlurmNodeResumed", "uncordoned: no longer drained in Slurm", warning=False)
+            return {"spec": {"unschedulable": None}, **_annotation(names.SLURM_REASON, None)}, event
+        case node_actions.Explain():
+            refused = _Event("ExternalNodeRefused", action.problem) if action.problem else None
+            return _annotation(names.EXTERNAL_NODE_PROBLEM, action.problem or None), refused
+
+
+def _annotation(name: str, value: str | None) -> dict[str, Any]:
+    return {"metadata": {"annotations": {name: value}}}

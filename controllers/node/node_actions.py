@@ -120,4 +120,7 @@ class Explain:
     problem: str
 
 
-Action = Dispute | Taint | Label | MarkAsleep | Cordon | Uncordon | Drain | Undrain | Register | Unregister | Explain
+Patch = Dispute | Taint | Label | MarkAsleep | Cordon | Uncordon | Explain
+"""An action that is one patch of the node in Kubernetes."""
+SlurmDrain = Drain | Undrain
+Action = Patch | SlurmDrain | Register | Unregister

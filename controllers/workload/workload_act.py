@@ -52,16 +52,12 @@ class WorkloadActor:
                 self._poller.expect(action.job_id, links.link(action.pod, self._cluster), sure=False)
                 self._poller.wake()
             case workload_actions.Cancel():
-                if self.cancel(action.job_id, [links.key(action.pod)]):
-                    extra = kv(pod=pods.key(action.pod), job=action.job_id)
-                    log.warning("cancelled a second job of a pod", extra=extra)
+                self._cancel_second(action)
             case workload_actions.Mark():
                 patch = mark_patch(action.pod, action.missing, clocks.rfc3339(self._clock.time()))
                 self._cache.apply(self._kube.patch(PODS.path_of(action.pod, "status"), patch, kind="strategic"))
             case workload_actions.Report():
-                report = pods.error_patch(action.pod, action.message, clocks.rfc3339(self._clock.time()))
-                if report is not None:
-                    self._patch(action.pod, report, "status")
+                self._report(action)
             case workload_actions.Suspension():
                 self._suspension(action)
             case workload_actions.Label():
@@ -71,6 +67,15 @@ class WorkloadActor:
             case workload_actions.CancelRemainingComponents():
                 if self.cancel(action.job_id, action.link.keys):
                     log.info("job cancelled because one of its components has ended", extra=kv(job=action.job_id))
+
+    def _cancel_second(self, action: workload_actions.Cancel) -> None:
+        if self.cancel(action.job_id, [links.key(action.pod)]):
+            log.warning("cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id))
+
+    def _report(self, action: workload_actions.Report) -> None:
+        report = pods.error_patch(action.pod, action.message, clocks.rfc3339(self._clock.time()))
+        if report is not None:
+            self._patch(action.pod, report, "status")
 
     def _release(self, action: workload_actions.Release) -> None:
         """Cancel the jobs, then remove the finalizer after Slurm has accepted every cancellation.

@@ -6,7 +6,7 @@ missing answer, or an answer of a proxy, terminates no pod.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 
 from bridge import job_ends, names
@@ -64,7 +64,6 @@ def decide(view: WorkloadView) -> Decision:
             all_keys.add(uid)
     all_keys.update(pod.key for pod in waiting.values())
     open_keys = all_keys | {key for _, key, has_ended in candidates if not has_ended}
-    all_keys.update(key for _, key, _ in candidates)
     for pod, key, has_ended in candidates:
         try:
             action, displacement = _decide_pod(view, pod, key, has_ended, open_keys)
@@ -82,18 +81,22 @@ def decide(view: WorkloadView) -> Decision:
             displaced[pods.uid(pod)] = displacement
         if awaited_job is not None:
             waiting[pods.uid(pod)] = Waiting(pod, awaited_job, key)
+    all_keys.update(key for _, key, _ in candidates)
+    return Decision([*actions, *_decide_jobs(jobs, waiting, all_keys)], displaced, waiting)
+
+
+def _decide_jobs(jobs: Mapping[int, ObservedJob], waiting: Mapping[str, Waiting], keys: Set[str]) -> Iterator[Action]:
     awaited = {pod.observed.job.job_id for pod in waiting.values()}
     for job_id, observed in jobs.items():
         if job_id in awaited:
             continue
         try:
-            action = _decide_job(job_id, observed, all_keys)
+            action = _decide_job(job_id, observed, keys)
         except Exception as error:
             isolation.report("workload", f"job {job_id}", error)
             continue
         if action is not None:
-            actions.append(action)
-    return Decision(actions, displaced, waiting)
+            yield action
 
 
 def _report_error(pod: Pod, error: Exception) -> list[Action]:
