@@ -101,24 +101,20 @@ def collisions(one: Installation, other: Installation, namespaces: Mapping[str, 
 
     Slurm clusters are the same if their URLs are. Nodes are not compared: a node that has been taken shows a collision.
     """
-    reasons = []
-    if one.name == other.name:
-        reasons.append(f"both have the name {one.name}: set installation")
-    if one.scheduler == other.scheduler:
-        reasons.append(f"both schedule the pods of {one.scheduler}: set schedulerName")
-    known: dict[str, Mapping[str, str]] = {name: {} for name in [*one.namespaces, *other.namespaces]}
-    known |= namespaces
-    if both := sorted(
-        name for name, labels in known.items() if one.manages(name, labels) and other.manages(name, labels)
-    ):
-        reasons.append(f"both manage namespace {', '.join(both)}: set managedNamespaces or managedNamespaceSelector")
-    if one.slurm and one.slurm == other.slurm:
-        shared = sorted(set(one.partitions) & set(other.partitions))
-        if shared:
-            reasons.append(f"both use partition {', '.join(shared)} of {one.slurm}: set partitions")
-        unlimited = [each.name for each in (one, other) if not each.partitions]
-        if unlimited and one.node_selector == other.node_selector:
-            reasons.append(f"{' and '.join(unlimited)} may use all partitions of {one.slurm}: set partitions")
-    if one.pools and other.pools:
-        reasons.append("both have pools: configure pools in one of them")
-    return reasons
+    known = {key: namespaces.get(key, {}) for key in {*one.namespaces, *other.namespaces, *namespaces}}
+    both = sorted(name for name, labels in known.items() if one.manages(name, labels) and other.manages(name, labels))
+    same_slurm = one.slurm and one.slurm == other.slurm
+    shared = sorted(set(one.partitions) & set(other.partitions))
+    unlimited = [each.name for each in (one, other) if not each.partitions]
+    checks = (
+        (one.name == other.name, f"both have the name {one.name}: set installation"),
+        (one.scheduler == other.scheduler, f"both schedule the pods of {one.scheduler}: set schedulerName"),
+        (both, f"both manage namespace {', '.join(both)}: set managedNamespaces or managedNamespaceSelector"),
+        (same_slurm and shared, f"both use partition {', '.join(shared)} of {one.slurm}: set partitions"),
+        (
+            same_slurm and unlimited and one.node_selector == other.node_selector,
+            f"{' and '.join(unlimited)} may use all partitions of {one.slurm}: set partitions",
+        ),
+        (one.pools and other.pools, "both have pools: configure pools in one of them"),
+    )
+    return [reason for collides, reason in checks if collides]

@@ -62,20 +62,14 @@ def measure(pod: Mapping[str, Any], config: BuildSettings) -> Size:
         raise ScriptError(f"spec.containers: resources {', '.join(sorted(gpus))}: one kind of GPU is allowed in a pod")
     deadline = spec.get("activeDeadlineSeconds")
     flavor = _choose(pod, config, requested, None if deadline is None else float(deadline))
-    unknown = [
-        name
-        for name in requested
-        if "/" in name and not is_gpu(name) and (flavor is None or name not in flavor.max_resources)
-    ]
+    known = flavor.max_resources if flavor else {}
+    unknown = [name for name in requested if "/" in name and not is_gpu(name) and name not in known]
     if unknown:
         raise ScriptError(f"spec.containers: resource {unknown[0]!r} is not allowed: no flavor of this site has it")
     limits = config.limits
-    cpus = quantity.whole(requested.get("cpu", Decimal(0))) or (
-        flavor.cpu if flavor and flavor.cpu else limits.default_cpu
-    )
-    bytes_ = quantity.whole(requested.get("memory", Decimal(0))) or int(
-        quantity.parse(flavor.memory if flavor and flavor.memory else limits.default_memory)
-    )
+    cpus = quantity.whole(requested.get("cpu", Decimal(0))) or (flavor and flavor.cpu) or limits.default_cpu
+    usual_memory = (flavor and flavor.memory) or limits.default_memory
+    bytes_ = quantity.whole(requested.get("memory", Decimal(0))) or int(quantity.parse(usual_memory))
     ends = [] if deadline is None else [float(deadline) + grace(spec) + SLACK]
     ends += [float(top) for top in (limits.max_time_seconds, flavor.max_time_seconds if flavor else None) if top]
     return Size(

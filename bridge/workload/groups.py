@@ -77,16 +77,10 @@ def together(annotations: Mapping[str, str]) -> int:
 def encode(member: Membership) -> str:
     """Return the value of the annotation: compact JSON, the same text for the same membership."""
     key = member.key
-    value: dict[str, Any] = {"kind": key.kind, "name": key.name, "uid": key.uid, "index": key.index}
-    value = {name: text for name, text in value.items() if text}
-    value |= {"size": member.size, "minimum": member.minimum}
-    if member.slot is not None:
-        value["slot"] = member.slot
-    if member.completed:
-        value["completed"] = member.completed
-    if member.alone:
-        value["alone"] = True
-    return json.dumps(value, separators=(",", ":"))
+    value: dict[str, Any] = {"kind": key.kind, "name": key.name, "uid": key.uid or None, "index": key.index or None}
+    value |= {"size": member.size, "minimum": member.minimum, "slot": member.slot}
+    value |= {"completed": member.completed or None, "alone": member.alone or None}
+    return json.dumps({name: item for name, item in value.items() if item is not None}, separators=(",", ":"))
 
 
 def decode(text: str, namespace: str, together: int = 1) -> Membership:

@@ -174,9 +174,7 @@ def heterogeneous(requests: Sequence[JobRequest], config: Config, version: ApiVe
     first = requests[0]
     if not version.heterogeneous:
         named = [field.name for field in fields(first) if field.name not in _SIZES]
-        differing = [
-            name for name in named if any(getattr(component, name) != getattr(first, name) for component in requests)
-        ]
+        differing = [name for name in named if any(getattr(each, name) != getattr(first, name) for each in requests)]
         differences = ", ".join(differing).replace("excluded_nodes", "the nodes that they select") or "their settings"
         raise UntranslatableError(
             f"the pods of one group differ in {differences}: they need a heterogeneous "
@@ -193,10 +191,8 @@ def heterogeneous(requests: Sequence[JobRequest], config: Config, version: ApiVe
         raise UntranslatableError(
             "placeholder: external is configured, but external jobs of pods that differ need Slurm 26.05.3 or later"
         )
-    longest, size = (
-        max(component.time_limit for component in requests),
-        sum(component.link.size for component in requests),
-    )
+    longest = max(component.time_limit for component in requests)
+    size = sum(component.link.size for component in requests)
     parts = [
         replace(
             component,

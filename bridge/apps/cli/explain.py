@@ -249,10 +249,8 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
     step = wait_reasons.next_step(
         view.reason, job_words.read_waiting(text).reason, **place, job=number or "", message=text
     )
-    if view.reason == "SlurmRefused" and (advice := _partition_advice(pod, session)):
-        return f"pending: {view.reason}: {text}", advice
-    if view.reason == "Unschedulable" and (advice := _pool_advice(pod, session)):
-        return f"pending: {view.reason}: {text}", advice
+    advise = {"SlurmRefused": _partition_advice, "Unschedulable": _pool_advice}.get(view.reason)
+    step = (advise and advise(pod, session)) or step
     if view.reason == "SlurmPending":
         return text, step
     return f"pending: {view.reason}: {text}", step

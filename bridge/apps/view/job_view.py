@@ -172,14 +172,13 @@ def _without_job(pod: pods.Pod, slurm_names: Mapping[str, str]) -> str:
 def lines(job: Job, everyone: Iterable[Job], now: float) -> list[str]:
     """Return what the job asks for, its state, Slurm's reason, its nodes and components, its position and its start."""
     result = [f"job {job.job_id} is {'+'.join(sorted(job.states))} in partition {job.partition or '?'}"]
-    if amounts := job_words.amounts(job.request):
-        result.append(f"asks for: {amounts}")
-    if job.reason:
-        result.append(f"reason: {job.reason}{f' ({job.description})' if job.description else ''}")
-    if job.time_limit:
-        result.append(f"time limit: {job_words.minutes(job.time_limit)}")
-    if job.nodes:
-        result.append(f"nodes: {','.join(job.nodes)}")
+    facts = {
+        "asks for": job_words.amounts(job.request),
+        "reason": job.reason and f"{job.reason}{f' ({job.description})' if job.description else ''}",
+        "time limit": job_words.minutes(job.time_limit) if job.time_limit else "",
+        "nodes": ",".join(job.nodes),
+    }
+    result += [f"{name}: {fact}" for name, fact in facts.items() if fact]
     for part in job.parts:
         nodes = f" on {','.join(part.nodes)}" if part.nodes else ""
         excluded = f", excluded nodes: {','.join(part.excluded_nodes)}" if part.excluded_nodes else ""

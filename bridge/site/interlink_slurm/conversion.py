@@ -121,22 +121,15 @@ def _level(config: slurm_config.SlurmConfig) -> str:
 
 def _slurm(config: slurm_config.SlurmConfig, environ: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    command_words = {name: _command(getattr(config, key), environ) for name, key in _PROGRAMS.items()}
-    sbatch_folder = posixpath.dirname((command_words["sbatch"] or [""])[0])
-    folders = {posixpath.dirname(command[0]) for command in command_words.values() if command}
-    are_plain = all(
-        len(command) == 1 and posixpath.basename(command[0]) == name
-        for name, command in command_words.items()
-        if command
-    )
-    if are_plain and folders == {sbatch_folder} and sbatch_folder.startswith("/"):
+    programs = {name: words for name, key in _PROGRAMS.items() if (words := _command(getattr(config, key), environ))}
+    are_plain = all(len(words) == 1 and posixpath.basename(words[0]) == name for name, words in programs.items())
+    folders = {posixpath.dirname(words[0]) for words in programs.values()}
+    sbatch_folder = posixpath.dirname(programs.get("sbatch", [""])[0])
+    found_by_folder = folders == {sbatch_folder} and sbatch_folder.startswith("/")
+    if not are_plain or not (found_by_folder or folders <= {""}):  # without a folder, all are on PATH
+        values["programs"] = programs
+    if sbatch_folder.startswith("/"):
         values["bin_dir"] = sbatch_folder
-    elif are_plain and folders <= {""}:
-        pass  # all on PATH
-    else:
-        values["programs"] = {name: command for name, command in command_words.items() if command}
-        if sbatch_folder.startswith("/"):
-            values["bin_dir"] = sbatch_folder
     if config.BashPath.startswith("/") and config.BashPath != "/bin/bash":
         values["bash"] = config.BashPath
     named_variables = set(re.findall(r"\$\{?(\w+)", config.CommandPrefix + config.TsocksPath * config.Tsocks, re.ASCII))
@@ -193,16 +186,15 @@ def _flavor(name: str, flavor: slurm_config.FlavorPart) -> dict[str, Any]:
     memory_flag, words = taken(words, "mem", "")
     default_cpus = flavor.CPUDefault or (int(cpus) if cpus.isdecimal() else 0)
     size = slurm_config.memory(flavor.MemoryDefault) or _mebibytes(memory_flag)
-    values: dict[str, Any] = {"name": name}
-    if flavor.Description:
-        values["description"] = flavor.Description
-    if default_cpus:
-        values["cpu"] = default_cpus
-    if size:
-        values["memory"] = quantity_of(size)
-    if flavor.UID is not None:
-        values["uid"] = flavor.UID
-    return {**values, "flags": words}
+    values = {
+        "name": name,
+        "description": flavor.Description or None,
+        "cpu": default_cpus or None,
+        "memory": quantity_of(size) if size else None,
+        "uid": flavor.UID,
+        "flags": words,
+    }
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def taken(words: list[str], long: str, short: str) -> tuple[str, list[str]]:
