@@ -112,5 +112,5 @@ class InterlinkWorld(PoolWorld):
 
     def clear(self) -> None:
         """Delete every pod of all routes, and wait until no pod and no job is left."""
-        self.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 1})
+        self.api.delete_pods(NAMESPACE)
         super().clear()

@@ -218,9 +218,11 @@ class Api:
         stem = setup.folder / "admin"
         self._tls.load_cert_chain(stem.with_suffix(".crt"), stem.with_suffix(".key"))
 
-    def __call__(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Any:
+    def __call__(
+        self, method: str, path: str, body: Any = None, content: str = "application/json", timeout: float = 30
+    ) -> Any:
         """Make the call; return the decoded answer. Raise :class:`ClusterError` for a status of 400 and more."""
-        status, answer = self.request(method, path, body, content)
+        status, answer = self.request(method, path, body, content, timeout)
         if status >= 400:
             message = answer.get("message", answer) if isinstance(answer, dict) else answer
             raise ClusterError(f"{method} {path}: {status}: {message}")
@@ -236,9 +238,15 @@ class Api:
         if status >= 400 and status != 409:
             raise ClusterError(f"POST {path}: {status}: {answer.get('message')}")
 
-    def request(self, method: str, path: str, body: Any = None, content: str = "application/json") -> tuple[int, Any]:
+    def delete_pods(self, namespace: str) -> None:
+        """Delete all pods of a namespace. The server deletes them one by one: hundreds can take more than 30 s."""
+        self("DELETE", f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 1}, timeout=180)
+
+    def request(
+        self, method: str, path: str, body: Any = None, content: str = "application/json", timeout: float = 30
+    ) -> tuple[int, Any]:
         """Make the call; return the status and the decoded answer (text if it is not JSON)."""
-        connection = self.connection(30)
+        connection = self.connection(timeout)
         try:
             data = None if body is None else json.dumps(body)
             connection.request(method, path, data, {"Content-Type": content})

@@ -119,7 +119,7 @@ class PoolWorld(World):
 
     def clear(self) -> None:
         """Delete every pod of the namespace, and wait until no pod and no job is left."""
-        self.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 1})
+        self.api.delete_pods(NAMESPACE)
         eventually(lambda: not self.pods(NAMESPACE), "no pod left", 90)
         for pool in self.cluster.sites:
             eventually(lambda p=pool: not self.jobs_at(p), f"no job left at {pool}", 60)  # type: ignore[misc]

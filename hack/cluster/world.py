@@ -259,7 +259,7 @@ class World:
     # --- both ---------------------------------------------------------------------------------------------------------
     def clear(self) -> None:
         """Delete every pod of the managed namespace, and wait until no pod and no job is left."""
-        self.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 1})
+        self.api.delete_pods(NAMESPACE)
         eventually(lambda: not self.pods(), "no pod left", 60)
         eventually(lambda: not self.queue(), "no job left", 30)
 

@@ -137,7 +137,7 @@ def test_no_pod_runs_twice_is_lost_or_forgotten(world, plugin, long, report):
     eventually(over, "all pods over, and the deleted ones gone", 180, 1.0)
     failed = {pod["metadata"]["name"]: pod["status"] for pod in world.pods(NAMESPACE)
               if pod["status"]["phase"] != "Succeeded"}  # fmt: skip
-    world.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 1})
+    world.api.delete_pods(NAMESPACE)
     eventually(lambda: not world.pods(NAMESPACE), "no pod left", 90)
     times = Counter(plugin.creates)
     twice = [uid for uid, count in times.items() if count > 1]

@@ -88,7 +88,7 @@ def start(world, name):
 def clean(world):
     yield world
     for namespace in NAMESPACES.values():
-        world.api("DELETE", f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 1})
+        world.api.delete_pods(namespace)
     for namespace in NAMESPACES.values():
         eventually(lambda n=namespace: not world.pods(n), f"no pod left in {namespace}", 30)
     eventually(lambda: not world.queue(), "no job left", 30)
