@@ -38,8 +38,7 @@ class Scheduler(Loop):
         kube = shared.kube.fenced(self.check_leadership)
         writer = PodWriter(kube, pods_cache, shared.events, shared.clock, self.states)
         self.slurm = SlurmPlace(self, slurm, self.states, writer) if slurm is not None else None
-        has_job = self.slurm.has_job if self.slurm is not None else None
-        self.pools = PoolPlaces(self, shared, self.states, writer, has_job)
+        self.pools = PoolPlaces(self, shared, self.states, writer, self.slurm)
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""

@@ -130,8 +130,9 @@ class _PoolsSection(Section):
     remove_after: Annotated[float, Field(gt=0)] = Field(
         86400, description="Silence of the site until a virtual node without pods is deleted."
     )
-    policy: Literal["order", "least-loaded", "weight"] = Field(
-        "order", description="How a pool with free capacity is selected."
+    policy: Literal["order", "least-loaded", "weight", "soonest"] = Field(
+        "order",
+        description="How a pool with free capacity is [selected](../admins/pools.md#which-pools-a-pod-may-use).",
     )
     other_pods: Literal["wait", "default-scheduler"] = Field(
         "wait",

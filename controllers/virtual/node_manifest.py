@@ -43,6 +43,8 @@ class PoolStatus:
     """Whether the pool accepts submissions."""
     races: bool | None = None
     """Whether the site accepts places of pods that race; ``None``: this hub lets no pod race, or does not know."""
+    expected_wait: float | None = None
+    """Seconds that a job probably waits at the site; ``None``: the policy does not need it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,8 @@ def node_annotations(state: PoolStatus, valid: ValidAnnouncement) -> dict[str, s
     """Return podbridge's annotations of the node."""
     folder = {names.SITE_FOLDER: state.folder} if state.folder else {}
     races = {} if state.races is None else {names.RACE_ALLOWED: "true" if state.races else "false"}
-    return {names.SITE_ANNOUNCED: record(valid), **folder, **races}
+    wait = {} if state.expected_wait is None else {names.EXPECTED_WAIT: f"{state.expected_wait:.0f}"}
+    return {names.SITE_ANNOUNCED: record(valid), **folder, **races, **wait}
 
 
 def node(state: PoolStatus, valid: ValidAnnouncement, desired_status: Body, time: float) -> Body:

@@ -21,7 +21,7 @@ from bridge.logs import kv
 from bridge.pools.pool_interface import Pool, SiteFolders
 from bridge.pools.registry import PoolSource
 from bridge.telemetry.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
-from bridge.workload import pods, pool_selection
+from bridge.workload import pods, pool_selection, queue_wait
 from controllers.brakes import Brakes, config_map_path
 from controllers.virtual import site_folder, virtual_node_decide
 from controllers.virtual.node_manifest import NodeSettings, PoolStatus
@@ -71,6 +71,7 @@ class _LoopState:
     swept_at: float
     progress: PoolProgress = field(default_factory=PoolProgress)
     heard: tuple[float | None, str] = (None, "")
+    expected_wait: float | None = None
     folder_problem: str = ""
     renewed_at: float = float("-inf")
     sweep: Iterator[str] = field(default_factory=lambda: iter(()))
@@ -98,6 +99,7 @@ class VirtualNodes(Loop):
         self._node_writer = NodeWriter(kube, shared.nodes, events, clock, check, settings.remove_after, pools.remove)
         reader, submit_timeout = ReferenceReader(kube, config, clock), config.pools.submit_timeout
         wait = config.pools.race.wait
+        self._waits_matter = config.pools.policy == "soonest"
         actor = PodActor(kube, events, reader, clock, check, settings.address, submit_timeout, wait)
         self._reconciler = PodReconciler(
             actor, clock, settings.address, lambda: self.leading_since, check, submit_timeout
@@ -291,11 +293,21 @@ class VirtualNodes(Loop):
         # once for each announcement: computed again after a step of the clock, the text would differ and cause a write
         if loop_state.heard[0] != heard:
             loop_state.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
+            if self._waits_matter:
+                loop_state.expected_wait = _expected_wait(pool, self.clock.time())
         races: bool | None = None  # of a hub without races, and before a BuildConfig has arrived
         if self._racers is not None:
             races = pool.holds.allows_race() if pool.holds is not None else False
         heard_at = loop_state.heard[1]
-        return replace(state, announce=announce, heard=heard, heard_at=heard_at, readiness=pool.ready(), races=races)
+        return replace(
+            state,
+            announce=announce,
+            heard=heard,
+            heard_at=heard_at,
+            readiness=pool.ready(),
+            races=races,
+            expected_wait=loop_state.expected_wait,
+        )
 
     def _update(self, record: PoolState, state: PoolStatus, view: virtual_node_decide.NodesView) -> None:
         announce, loop_state, pool = state.announce, self._loop_states[record.name], record.pool
@@ -347,3 +359,14 @@ class VirtualNodes(Loop):
 
 def _folders(pool: Pool | None) -> SiteFolders | None:
     return pool.folders if pool is not None else None
+
+
+def _expected_wait(pool: Pool, now: float) -> float:
+    """Return the seconds that a job probably waits, from the jobs of this hub at the pool."""
+    times = [
+        (job.submitted_at, job.started_at)
+        for job in pool.jobs().values()
+        # a job that has ended without a start was cancelled
+        if job.submitted_at is not None and (job.started_at is not None or job.phase == "queued")
+    ]
+    return queue_wait.expected_wait(times, now)

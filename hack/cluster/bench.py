@@ -23,6 +23,7 @@ from cluster import (
     bench_gangs,
     bench_interlink,
     bench_kueue,
+    bench_places,
     bench_scale,
     bench_shards,
     drains,
@@ -195,6 +196,7 @@ def main() -> int:
     parser.add_argument("--interlink", action="store_true", help="Measure the interLink plugin instead.")
     parser.add_argument("--many", type=int, default=10_000, help="Pods at once, with --pools and --dashboard.")
     parser.add_argument("--dashboard", action="store_true", help="Measure the web page with --many pods instead.")
+    parser.add_argument("--places", type=int, default=0, help="Replay this many pods over three places instead.")
     parser.add_argument("--hints", action="store_true", help="Measure start to bind with and without hints instead.")
     parser.add_argument("--nodes", type=int, default=0, help="Measure drains among this many nodes instead.")
     parser.add_argument("--schedulers", type=int, default=0, help="Measure one leader and this many shards instead.")
@@ -219,6 +221,8 @@ def main() -> int:
             bench_kueue.measure(table, state, options.jobs)
         elif options.nodes:
             drains.measure(table, state, options.nodes)
+        elif options.places:
+            bench_places.measure(table, options.places)
         elif options.dashboard:
             bench_dashboard.measure(table, state, options.many)
         elif options.hints:

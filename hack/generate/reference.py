@@ -106,6 +106,7 @@ OWN_NAMES = (
     (names.PLACES, "pod annotation", "places of a pod that races"),
     (names.GRANT, "pod annotation", "`<pool>/<ticket>`: the place that won"),
     (names.RACE_ALLOWED, "virtual node annotation", "`true` if its site lets pods race"),
+    (names.EXPECTED_WAIT, "virtual node annotation", "expected wait in seconds, for policy `soonest`"),
     (
         names.JOB_INTENT,
         "pod annotation",

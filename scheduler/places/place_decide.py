@@ -25,19 +25,20 @@ from scheduler.group_states import NEW, Bound, GroupState, Pod
 from scheduler.places import race_places
 from scheduler.places.pool_usage import PlannedUsage, Usage, requests
 
-Policy = Literal["order", "least-loaded", "weight"]
+Policy = Literal["order", "least-loaded", "weight", "soonest"]
 
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
     """A pool: its virtual node, and the reason why it takes no pods now (empty: it takes pods).
 
-    ``races``: its site accepts places of pods that race.
+    ``races``: its site accepts places of pods that race. ``wait``: seconds that a job probably waits there.
     """
 
     node: NodeView
     problem: str = ""
     races: bool = False
+    wait: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class PlaceView:
     configured beside the kubelets. ``has_job`` returns whether this Slurm has a job for a UID; such a pod stays there.
     ``namespace`` returns a namespace by name; it is called only for pods with Secrets or tokens. ``most_places``
     is the limit for a pod that races; 0: no pod races. ``at_slurm`` are the UIDs of the pods that were left to Slurm.
+    ``local_wait``: seconds that a job probably waits in Slurm.
     """
 
     pods: Iterable[Pod]
@@ -84,6 +86,7 @@ class PlaceView:
     colocated: bool = True
     most_places: int = 0
     at_slurm: Set[str] = frozenset()
+    local_wait: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +247,7 @@ def _decide_pod(view: PlaceView, pod: Pod, usage: PlannedUsage, shapes: _Shapes)
     refused, open_pools = _candidates(view, pod, shape, usage)
     if open_pools:
         pool = _choose(view, open_pools, requested, usage)
-        reason = _explain(view.policy, refused, open_pools)
+        reason = _explain(view, refused, open_pools)
         if pool == names.LOCAL_POOL:
             return Local(pod, reason)
         # the pod was counted on another pool, which has room again
@@ -342,7 +345,14 @@ def _choose(view: PlaceView, pools: list[str], requested: Resources, usage: Plan
         return min(pools, key=lambda name: _load(view, name, requested, usage))
     if view.policy == "weight":
         return min(pools, key=lambda name: _count(view, name, usage) / max(1, view.weights.get(name, 1)))
+    if view.policy == "soonest":
+        return min(pools, key=lambda name: _wait(view, name))
     return pools[0]
+
+
+def _wait(view: PlaceView, name: str) -> float:
+    """Return the seconds that a job probably waits at a place."""
+    return view.local_wait if name == names.LOCAL_POOL else view.pools[name].wait
 
 
 def _members(view: PlaceView, name: str) -> list[NodeView]:
@@ -365,9 +375,19 @@ def _count(view: PlaceView, name: str, usage: PlannedUsage) -> Decimal:
     return sum((usage.of(node.name).get("pods", Decimal(0)) for node in _members(view, name)), Decimal(0))
 
 
-def _explain(policy: Policy, refused: Mapping[str, str], open_pools: list[str]) -> str:
-    words = {"order": "first with room", "least-loaded": "least loaded", "weight": "by weight"}[policy]
-    among = f" of {', '.join(open_pools)}" if len(open_pools) > 1 else ""
+_WORDS: Mapping[Policy, str] = {
+    "order": "first with room",
+    "least-loaded": "least loaded",
+    "weight": "by weight",
+    "soonest": "shortest expected wait",
+}
+
+
+def _explain(view: PlaceView, refused: Mapping[str, str], open_pools: list[str]) -> str:
+    words, described = _WORDS[view.policy], open_pools
+    if view.policy == "soonest":
+        described = [f"{name} ({_wait(view, name):.0f} s)" for name in open_pools]
+    among = f" of {', '.join(described)}" if len(described) > 1 else ""
     return f"{words}{among}" + (f"; not {_list(refused)}" if refused else "")
 
 

@@ -24,6 +24,7 @@ from scheduler.group_states import GroupStates
 from scheduler.places import place_decide
 from scheduler.places.place_decide import NamespaceView, PlaceView, PoolView
 from scheduler.places.pool_usage import Usage
+from scheduler.places.slurm_place import SlurmPlace
 from scheduler.pod_writer import PodWriter
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ NAMESPACE_REMEMBERED = 10.0
 class PoolPlaces:
     """The pools; used by the thread of ``loop`` alone, except for :meth:`changed`.
 
-    ``has_job`` returns whether the colocated Slurm has a job for a UID; ``None`` if no Slurm is colocated.
+    ``slurm`` is ``None`` if no Slurm is colocated.
     """
 
     def __init__(
@@ -46,10 +47,10 @@ class PoolPlaces:
         shared: KubeDependencies,
         states: GroupStates,
         writer: PodWriter,
-        has_job: Callable[[str], bool] | None,
+        slurm: SlurmPlace | None,
     ) -> None:
         self._loop, self._config, self._nodes = loop, shared.config, shared.nodes
-        self._states, self._writer, self._has_job = states, writer, has_job
+        self._states, self._writer, self._slurm = states, writer, slurm
         self._usage = Usage()
         self._lock = threading.Lock()
         self._candidates: set[str] = set()  # the UIDs of the pods that may go to a pool; most pods never do
@@ -60,7 +61,7 @@ class PoolPlaces:
         """Apply a change of the cache of pods: ``kind`` is add, update or delete. For any thread."""
         self._usage.changed(kind, old, new)
         with self._lock:
-            if new is not None and pods.is_open(new) and (self._has_job is None or pool_selection.of(new).remote):
+            if new is not None and pods.is_open(new) and (self._slurm is None or pool_selection.of(new).remote):
                 self._candidates.add(pods.uid(new))
             elif (pod := new if new is not None else old) is not None:
                 self._candidates.discard(pods.uid(pod))
@@ -103,11 +104,12 @@ class PoolPlaces:
             policy=settings.policy,
             weights=settings.weights,
             now=self._loop.clock.monotonic(),
-            has_job=self._has_job or (lambda _: False),
-            colocated=self._has_job is not None,
+            has_job=self._slurm.has_job if self._slurm is not None else lambda _: False,
+            colocated=self._slurm is not None,
             namespace=namespace_views(self._namespaces),
             most_places=settings.race.places if races else 0,
             at_slurm=at_slurm,
+            local_wait=self._slurm.expected_wait() if self._slurm and settings.policy == "soonest" else 0.0,
         )
 
     def _nodes_with_views(self) -> list[tuple[Node, NodeView]]:
@@ -126,7 +128,7 @@ class PoolPlaces:
 
     def _is_colocated(self, node: Node) -> bool:
         """Whether the node is one of the colocated Slurm: by its taint, or any free one if ``nodes.taint`` is off."""
-        if self._has_job is None or pool_selection.is_virtual(node):
+        if self._slurm is None or pool_selection.is_virtual(node):
             return False
         if not node_ownership.is_selected(self._config, node):
             return False
@@ -164,8 +166,10 @@ def pool_view(node: Node, view: NodeView) -> PoolView:
     """Return the pool of a virtual node."""
     ready = eligibility.readiness(node)
     problem = "" if ready.get("status") == "True" else f"not ready: {ready.get('reason') or 'unknown'}"
-    allowed = (node["metadata"].get("annotations") or {}).get(names.RACE_ALLOWED) == "true"
-    return PoolView(view, problem, allowed)
+    annotations = node["metadata"].get("annotations") or {}
+    wait = annotations.get(names.EXPECTED_WAIT, "")
+    seconds = float(wait) if wait.isascii() and wait.isdigit() else 0.0
+    return PoolView(view, problem, annotations.get(names.RACE_ALLOWED) == "true", seconds)
 
 
 def has_changed(old: Node | None, new: Node | None) -> bool:

@@ -11,9 +11,10 @@ from bridge.control.brake import Brake, GuardLimits, step
 from bridge.control.control_loop import Dependencies, Loop
 from bridge.core import isolation
 from bridge.kube.cache import Cache
+from bridge.slurm import states
 from bridge.slurm.models import Snapshot
 from bridge.telemetry.metrics import SCHEDULER_PODS, label_of
-from bridge.workload import missing_jobs, pods
+from bridge.workload import missing_jobs, pods, queue_wait
 from scheduler import group_actions, group_decide, pod_group, rules
 from scheduler.devices.device_names import DeviceNames
 from scheduler.devices.taken_devices import TakenDevices
@@ -130,6 +131,17 @@ class SlurmPlace:
     def has_job(self, uid: str) -> bool:
         """Whether Slurm has, or had, a job of the pod."""
         return uid in self.dependencies.poller.snapshot.by_uid
+
+    def expected_wait(self) -> float:
+        """Return the seconds that a job probably waits, from the jobs of podbridge."""
+        jobs = (observed.job for observed in self.dependencies.poller.snapshot.jobs.values() if not observed.missing)
+        # Slurm sets the expected start of a pending job, too
+        times = [
+            (job.submit_time, None if states.is_pending(job.states) else job.start_time)
+            for job in jobs
+            if job.submit_time
+        ]
+        return queue_wait.expected_wait(times, self.dependencies.clock.time())
 
     def changed(self) -> Set[str]:
         """Return the keys of the groups of which a job has changed since the last decision, or is allocated."""

@@ -1,14 +1,17 @@
 """A pool's node: its creation and updates, NotReady if the site is silent, and no change of other nodes."""
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from bridge import names
 from bridge.clock import rfc3339
 from bridge.protocol.model import architecture
+from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.nats.messages import Announce
-from controllers.virtual import node_manifest, virtual_node_decide
+from controllers.virtual import node_manifest, virtual_node_decide, virtual_node_loop
 from controllers.virtual.node_manifest import NodeSettings, PoolStatus
 from controllers.virtual.virtual_node_decide import Collide, Create, Describe, History, NodesView, Report, Vanish
 
@@ -141,6 +144,31 @@ def test_nothing_is_written_when_nothing_differs():
     assert isinstance(beat, Report)
     assert not any("lastTransitionTime" in c for c in beat.patch["status"]["conditions"])
     assert beat.news is None
+
+
+def test_the_expected_wait_is_written_to_the_node_when_it_changes():
+    written, node = settled()
+    assert names.EXPECTED_WAIT not in node["metadata"]["annotations"]
+    (described,) = decide(view(replace(state(), expected_wait=300.0), node=node, written=written))
+    assert isinstance(described, Describe)
+    assert described.patch["metadata"]["annotations"] == {names.EXPECTED_WAIT: "300"}
+    node["metadata"]["annotations"][names.EXPECTED_WAIT] = "300"
+    assert decide(view(replace(state(), expected_wait=300.0), node=node, written=written)) == []
+
+
+def test_the_expected_wait_is_that_of_the_jobs_at_the_pool():
+    def status(**times):
+        return JobStatus(job="u1", namespace="ns", name="p", **{"phase": "queued", **times})
+
+    def wait(*jobs):
+        pool = SimpleNamespace(jobs=lambda: dict(enumerate(jobs)))
+        return virtual_node_loop._expected_wait(pool, TIME)
+
+    assert wait() == 0
+    assert wait(status(submitted_at=TIME - 500, started_at=TIME - 100, phase="running")) == 400
+    assert wait(status(submitted_at=TIME - 500)) == 500
+    assert wait(status(phase="ended", submitted_at=TIME - 500)) == 0, "it was cancelled before its start"
+    assert wait(status()) == 0
 
 
 def test_the_architecture_has_a_default_that_an_administrator_can_change():

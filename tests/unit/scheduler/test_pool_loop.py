@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.workload import eligibility, pods
 from scheduler.places.pool_places import PoolPlaces
+from scheduler.places.slurm_place import SlurmPlace
 from scheduler.scheduler_loop import Scheduler
 from tests import builders
 from tests.fakes.clock import FakeClock
@@ -67,7 +69,8 @@ class World:
         shared = KubeDependencies(config, kube, nodes, events, FakeClock())
         self.loop = Scheduler(shared, cast(Cache, self.pods), None, None)
         writer = self.loop.pools._writer
-        self.loop.pools = PoolPlaces(self.loop, shared, self.loop.states, writer, lambda _: False)
+        slurm = cast(SlurmPlace, SimpleNamespace(has_job=lambda _: False, expected_wait=lambda: 0.0))
+        self.loop.pools = PoolPlaces(self.loop, shared, self.loop.states, writer, slurm)
         self.loop.workers = cast(Any, self.queue)
         self.pods.subscribe(self.loop.pools.changed)
         self.loop.subscribe()

@@ -19,7 +19,7 @@ from bridge.workload.eligibility import NodeView
 from scheduler.group_actions import BindToPool, SetCondition
 from scheduler.group_states import Bound, GroupState
 from scheduler.places import place_decide
-from scheduler.places.pool_places import namespace_views
+from scheduler.places.pool_places import namespace_views, pool_view
 from scheduler.places.pool_usage import Usage, requests
 from tests import builders
 from tests.fakes.clock import FakeClock
@@ -179,7 +179,7 @@ def lets(text: str | None) -> dict[str, Any]:
         ),
         max_size=12,
     ),
-    st.sampled_from(["order", "least-loaded", "weight"]),
+    st.sampled_from(["order", "least-loaded", "weight", "soonest"]),
     st.booleans(),
 )
 def test_pods_that_request_the_same_are_decided_like_others(
@@ -341,3 +341,21 @@ def test_a_pod_that_tolerates_everything_goes_to_a_pool_it_asks_for() -> None:
     assert chosen([everything], pool("a"), pool("b")) == "a"
     named = pod(pools="b", tolerations=[{"operator": "Exists"}])
     assert chosen([named], pool("a"), pool("b")) == "b"
+
+
+def test_the_soonest_is_the_place_with_the_shortest_expected_wait() -> None:
+    slow, quick = replace(pool("a"), wait=600.0), replace(pool("b"), wait=30.0)
+    (action,) = look([pod()], slow, quick, policy="soonest")
+    assert (action.pool, action.why) == ("b", "shortest expected wait of a (600 s), b (30 s)")
+    assert chosen([pod(pools="b,a")], replace(slow, wait=30.0), quick, policy="soonest") == "b", "by order if equal"
+    both = {"policy": "soonest", "nodes": (node("n1"),)}
+    assert chosen([pod(pools="*,local")], slow, quick, local_wait=20.0, **both) == names.LOCAL_POOL
+    assert chosen([pod(pools="*,local")], slow, quick, local_wait=40.0, **both) == "b"
+
+
+@pytest.mark.parametrize(
+    ("text", "wait"), [("300", 300.0), ("0", 0.0), ("", 0.0), ("-1", 0.0), ("1e9", 0.0), ("x", 0.0)]
+)
+def test_the_wait_of_a_pool_is_on_its_virtual_node(text: str, wait: float) -> None:
+    raw = builders.node("a", annotations={names.EXPECTED_WAIT: text}, ready="True")
+    assert pool_view(raw, eligibility.view(raw)).wait == wait

@@ -1,0 +1,34 @@
+"""How long a job probably waits in the queue of a place."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.workload.queue_wait import HISTORY, SHORT, expected_wait
+
+NOW = 1_000_000.0
+
+
+def test_a_place_without_jobs_or_with_short_waits_has_no_wait() -> None:
+    assert expected_wait([], NOW) == 0
+    assert expected_wait([(NOW - 100, NOW - 100 + SHORT - 1)], NOW) == 0
+
+
+def test_it_is_the_median_of_the_waits_of_the_last_hour() -> None:
+    waits = [(NOW - 1000, NOW - 1000 + seconds) for seconds in (20, 300, 900)]
+    assert expected_wait(waits, NOW) == 300
+    assert expected_wait([*waits, (NOW - 3 * HISTORY, NOW - HISTORY - 1)], NOW) == 300
+
+
+def test_no_job_waits_less_than_the_oldest_one_has_waited_already() -> None:
+    assert expected_wait([(NOW - 2000, NOW - 1990), (NOW - 700, None), (NOW - 30, None)], NOW) == 700
+
+
+times = st.floats(NOW - 2 * HISTORY, NOW)
+
+
+@given(st.lists(st.tuples(times, st.none() | times)))
+def test_it_has_one_digit_and_is_within_the_waits(jobs: list[tuple[float, float | None]]) -> None:
+    wait = expected_wait(jobs, NOW)
+    assert wait == float(f"{wait:.1g}")
+    longest = max((max(0, (NOW if started is None else started) - submitted) for submitted, started in jobs), default=0)
+    assert 0 <= wait <= 1.5 * longest
