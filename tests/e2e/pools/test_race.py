@@ -1,4 +1,7 @@
-"""Late binding on real systems: a pod waits at two sites and in the colocated Slurm; the first that starts runs it."""
+"""Late binding on real systems: a pod waits at two sites and in the colocated Slurm; the first that starts runs it.
+
+Pods that do not race go where jobs wait less.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tests.chaos import marks
 pytestmark = pytest.mark.real
 SITES = ("slurm-site", "local-site")
 RACE = {"bridge.vk.io/placement": "race"}
-SETTINGS = {"pools": {"race": {"enabled": True, "places": 3, "wait": 5}}}
+SETTINGS = {"pools": {"policy": "soonest", "race": {"enabled": True, "places": 3, "wait": 5}}}
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +107,18 @@ def test_a_pod_that_a_full_site_would_hold_runs_at_the_other_at_once(world):
         assert "was queued at" in world.explain(done)
         eventually(lambda: not has_place(world, pod, "slurm-site"), "the other place is withdrawn")
         assert marks.runs(world).get("overtakes") == 1
+
+
+def test_a_pod_that_does_not_race_goes_where_jobs_wait_less(world):
+    with full(world, "slurm-site"):
+        queued = world.create_pod(marks.spec("queued", 0), "slurm-site")
+        waits = lambda: int(annotation(world.kube_node("slurm-site"), "expected-wait") or 0)  # noqa: E731
+        eventually(lambda: waits() >= 10, "the node of the full site has an expected wait", 60)
+        done = world.ended(world.create_pod(marks.spec("quick", 0), ",".join(SITES)))
+        assert done["spec"]["nodeName"] == "local-site"
+        (event,) = world.events(done, "Scheduled")
+        assert "shortest expected wait of slurm-site (" in event["note"]
+    world.ended(queued)
 
 
 def logged(world, message):
