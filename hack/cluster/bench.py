@@ -187,6 +187,32 @@ def throughput(table: Table, world: World, count: int) -> None:
     everything(table, world, count)
 
 
+def _measure(table: Table, state: Path, options: argparse.Namespace) -> None:
+    """Measure what the options name, else pods on Slurm."""
+    if options.scale:
+        bench_scale.measure(table, state, bench_scale.Size(options.nodes or 1000, options.waiting, options.foreign))
+    elif options.kueue:
+        bench_kueue.measure(table, state, options.jobs)
+    elif options.nodes:
+        drains.measure(table, state, options.nodes)
+    elif options.places:
+        bench_places.measure(table, options.places)
+    elif options.dashboard:
+        bench_dashboard.measure(table, state, options.many)
+    elif options.hints:
+        with _world(state, "26.05", options.pods) as world:
+            latency.measure_hints(table, world, options.pods)
+    elif options.schedulers:
+        bench_shards.measure(table, state, options.pods, options.schedulers)
+    elif options.gangs:
+        bench_gangs.measure(table, state, options.gangs)
+    else:
+        if options.pods:
+            new_slurm(table, state, options.pods)
+        if options.old_pods:
+            old_slurm(table, state, options.old_pods)
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -215,28 +241,7 @@ def main() -> int:
     state.chmod(0o755)
     table = Table()
     try:
-        if options.scale:
-            bench_scale.measure(table, state, bench_scale.Size(options.nodes or 1000, options.waiting, options.foreign))
-        elif options.kueue:
-            bench_kueue.measure(table, state, options.jobs)
-        elif options.nodes:
-            drains.measure(table, state, options.nodes)
-        elif options.places:
-            bench_places.measure(table, options.places)
-        elif options.dashboard:
-            bench_dashboard.measure(table, state, options.many)
-        elif options.hints:
-            with _world(state, "26.05", options.pods) as world:
-                latency.measure_hints(table, world, options.pods)
-        elif options.schedulers:
-            bench_shards.measure(table, state, options.pods, options.schedulers)
-        elif options.gangs:
-            bench_gangs.measure(table, state, options.gangs)
-        else:
-            if options.pods:
-                new_slurm(table, state, options.pods)
-            if options.old_pods:
-                old_slurm(table, state, options.old_pods)
+        _measure(table, state, options)
     finally:
         shutil.rmtree(state, ignore_errors=True)
     table.show()

@@ -104,40 +104,58 @@ def trace(count: int) -> tuple[list[Work], dict[str, list[Work]]]:
     return pods, {name: jobs(OWN_LOAD[name], CORES[name], end, 10**9) for name in CORES}
 
 
-def replay(count: int, policy: Policy | None) -> list[float]:
-    """Return the waits of the pods in seconds; without a policy, each pod is queued at all places at once."""
-    pods, own = trace(count)
-    places = {name: Place(cores, cores) for name, cores in CORES.items()}
-    events: list[tuple[float, int, str, Work]] = []
-    for name, works in [("", pods), *own.items()]:
-        for work in works:
-            heapq.heappush(events, (work.arrived, len(events), name, work))
-    order, waiting, usage, waits, looked = len(events), list[Work](), Usage(), dict.fromkeys(CORES, 0.0), -LOOK
-    while events:
-        now, _, name, work = heapq.heappop(events)
-        if work.started is not None:
-            places[name].free += work.cores
-            usage.forget(work.pod)
-        elif name:
-            places[name].queue.append(work)
-        elif policy is None:
-            for place in places.values():
-                place.queue.append(work)
+class Replay:
+    """The trace with one policy; without one, each pod is queued at all places at once."""
+
+    def __init__(self, count: int, policy: Policy | None) -> None:
+        self._policy = policy
+        self._pods, own = trace(count)
+        self._places = {name: Place(cores, cores) for name, cores in CORES.items()}
+        self._events: list[tuple[float, int, str, Work]] = []
+        self._order = 0
+        for name, works in [("", self._pods), *own.items()]:
+            for work in works:
+                self._add(work.arrived, name, work)
+        self._waiting: list[Work] = []
+        self._usage, self._waits, self._looked_at = Usage(), dict.fromkeys(CORES, 0.0), -LOOK
+
+    def _add(self, at: float, place: str, work: Work) -> None:
+        self._order += 1
+        heapq.heappush(self._events, (at, self._order, place, work))
+
+    def run(self) -> list[float]:
+        """Return the waits of the pods in seconds."""
+        while self._events:
+            now, _, name, work = heapq.heappop(self._events)
+            if work.started is not None:
+                self._places[name].free += work.cores
+                self._usage.forget(work.pod)
+            elif name:
+                self._places[name].queue.append(work)
+            else:
+                self._waiting.append(work)
+            if now - self._looked_at >= LOOK:
+                self._looked_at = now
+                self._waits = {each: place.wait(now) for each, place in self._places.items()}
+            if self._waiting and work.pod:
+                self._submit()
+            for each, place in self._places.items():
+                for begun in place.start(now):
+                    self._add(now + begun.seconds, each, begun)
+        return [(work.started or 0.0) - work.arrived for work in self._pods]
+
+    def _submit(self) -> None:
+        """Submit the first waiting pods to the places that are chosen for them."""
+        first = self._waiting[:FIRST]
+        if self._policy is None:
+            chosen = {work.pod: tuple(CORES) for work in first}
         else:
-            waiting.append(work)
-        if now - looked >= LOOK:
-            looked, waits = now, {each: place.wait(now) for each, place in places.items()}
-        if policy is not None and waiting and (work.pod or work.started is not None):
-            chosen = _choose(waiting[:FIRST], policy, usage, waits)
-            for pod in [pod for pod in waiting[:FIRST] if pod.pod in chosen]:
-                waiting.remove(pod)
-                places[chosen[pod.pod]].queue.append(pod)
-                places[chosen[pod.pod]].history.append(pod)
-        for each, place in places.items():
-            for begun in place.start(now):
-                order += 1
-                heapq.heappush(events, (now + begun.seconds, order, each, begun))
-    return [(work.started or 0.0) - work.arrived for work in pods]
+            chosen = {uid: (name,) for uid, name in _choose(first, self._policy, self._usage, self._waits).items()}
+        for work in first:
+            for name in chosen.get(work.pod, ()):
+                self._places[name].queue.append(work)
+                self._places[name].history.append(work)
+        self._waiting = [work for work in self._waiting if work.pod not in chosen]
 
 
 def _choose(works: list[Work], policy: Policy, usage: Usage, waits: Mapping[str, float]) -> dict[str, str]:
@@ -164,7 +182,7 @@ def measure(table: Table, count: int) -> None:
     """Replay the trace with each policy, and as a race."""
     means: dict[str, float] = {}
     for policy in (*POLICIES, None):
-        waits = replay(count, policy)
+        waits = Replay(count, policy).run()
         name = policy or "race"
         means[name] = mean(waits)
         note = f"p95 {quantiles(waits, n=20)[-1]:.0f} s, {means[name] / means['order']:.2f} of order"
