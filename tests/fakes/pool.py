@@ -268,13 +268,15 @@ class FakePools(PoolSource):
     def __init__(self, *pools: FakePool) -> None:
         self.started = 0
         self._pools: dict[str, FakePool] = {}
+        self._removed: dict[str, FakePool] = {}
+        """Pools that the hub has removed: the next announcement adds them again."""
         self._subscribers: list[Callable[[str, str], None]] = []
         for pool in pools:
             self.add(pool)
 
     def add(self, pool: FakePool) -> None:
         self._pools[pool.name] = pool
-        pool.subscribe(lambda job: self._tell(pool.name, job))
+        pool.subscribe(lambda job: self._changed(pool.name, job))
         self._tell(pool.name, "")
 
     def drop(self, name: str) -> None:
@@ -283,6 +285,7 @@ class FakePools(PoolSource):
 
     def remove(self, name: str) -> None:
         if name in self._pools:
+            self._removed[name] = self._pools[name]
             self.drop(name)
 
     def start(self, supervisor: Supervisor) -> None:
@@ -293,6 +296,11 @@ class FakePools(PoolSource):
 
     def subscribe(self, changed: Callable[[str, str], None]) -> None:
         self._subscribers.append(changed)
+
+    def _changed(self, name: str, job: str) -> None:
+        if not job and (pool := self._removed.pop(name, None)) is not None:
+            self._pools[name] = pool
+        self._tell(name, job)
 
     def _tell(self, pool: str, job: str) -> None:
         for subscriber in self._subscribers:

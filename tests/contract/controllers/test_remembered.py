@@ -151,7 +151,7 @@ class Place:
 @pytest.mark.parametrize("place", ["redis", "nats"], indirect=True)
 def test_the_node_of_a_silent_site_keeps_its_capacity_and_stays_while_a_job_is_remembered(place):
     pod = place.fall_silent()
-    assert place.hub.remote._persistence.remembered("alpha") == 1
+    assert place.hub.remote._pools.remembered("alpha") == 1
     assert place.ready()["status"] == "True"  # not before the site could have spoken
     ready = eventually(lambda: place.ready() if place.ready()["status"] == "False" else None, "silent")
     assert ready["reason"] == "SiteSilent"
@@ -165,7 +165,7 @@ def test_the_node_of_a_silent_site_keeps_its_capacity_and_stays_while_a_job_is_r
     # an administrator gives the site up
     place.admin.delete(NODES.path(name="alpha"))
     eventually(lambda: place.hub.remote._pools.pools() == {}, "forgotten", 15)
-    assert place.hub.remote._persistence.remembered("alpha") == 0
+    assert place.hub.remote._pools.remembered("alpha") == 0
     if place.redis is not None:
         store = RedisStore(place.redis.access(), OWNER)
         eventually(lambda: store.load("pools") == store.load("jobs") == {}, "swept")
