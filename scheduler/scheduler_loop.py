@@ -37,8 +37,8 @@ class Scheduler(Loop):
         self._at_slurm: set[str] = set()
         kube = shared.kube.fenced(self.check_leadership)
         writer = PodWriter(kube, pods_cache, shared.events, shared.clock, self.states)
-        self.slurm = SlurmPlace(self, slurm, self.states, writer) if slurm is not None else None
-        self.pools = PoolPlaces(self, shared, self.states, writer, self.slurm)
+        self.slurm = SlurmPlace(self, slurm, self.states, writer, self.has_call) if slurm is not None else None
+        self.pools = PoolPlaces(self, shared, self.states, writer, self.slurm, self.has_call)
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
@@ -46,6 +46,7 @@ class Scheduler(Loop):
         self._pods.subscribe(self.pools.changed)
         if self.slurm is not None:
             self.slurm.start()
+        self.pools.workers.start(supervisor)
         super().start(supervisor)
 
     def subscribe(self) -> None:
@@ -63,6 +64,15 @@ class Scheduler(Loop):
         """Whether a job that this process or a former leader has requested may still appear."""
         return self.slurm is not None and self.slurm.unsettled
 
+    @property
+    def busy(self) -> bool:
+        """Whether calls wait for a worker."""
+        return super().busy or self.pools.workers.backlog
+
+    def has_call(self, key: str) -> bool:
+        """Whether a call for the key of a group or for a UID is queued or running: it alone writes the state."""
+        return self.workers.busy(key) or self.pools.workers.busy(key)
+
     def acted(self, key: str) -> None:
         """Decide for the pod or group of a call that has ended."""
         self.touch((key,))
@@ -74,7 +84,7 @@ class Scheduler(Loop):
         self.states.forget_all_but(waiting.keys() | (self.slurm.groups.keys() if self.slurm is not None else set()))
         self._at_slurm &= waiting.keys()
         # not the present time: a cache that lags still shows a bound pod as waiting
-        self.states.forget_bindings(self.clock.monotonic() - self._pods.age(), self.workers.busy)
+        self.states.forget_bindings(self.clock.monotonic() - self._pods.age(), self.has_call)
         each = [lambda: self._choose(waiting)]
         if slurm is not None:
             each.append(lambda: slurm.reconcile(waiting, self._is_at_slurm))

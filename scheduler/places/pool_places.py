@@ -11,6 +11,7 @@ from typing import Any
 from bridge import names
 from bridge.control.control_loop import KubeDependencies, Loop
 from bridge.core import isolation
+from bridge.core.workers import Workers
 from bridge.errors import BridgeError, KubeError
 from bridge.kube import namespaces
 from bridge.kube.namespaces import Namespaces
@@ -38,7 +39,7 @@ NAMESPACE_REMEMBERED = 10.0
 class PoolPlaces:
     """The pools; used by the thread of ``loop`` alone, except for :meth:`changed`.
 
-    ``slurm`` is ``None`` if no Slurm is colocated.
+    ``slurm`` is ``None`` if no Slurm is colocated. ``has_call`` returns whether a call for a UID is queued or running.
     """
 
     def __init__(
@@ -48,9 +49,13 @@ class PoolPlaces:
         states: GroupStates,
         writer: PodWriter,
         slurm: SlurmPlace | None,
+        has_call: Callable[[str], bool],
     ) -> None:
         self._loop, self._config, self._nodes = loop, shared.config, shared.nodes
         self._states, self._writer, self._slurm = states, writer, slurm
+        self._has_call = has_call
+        # not those of the loop: calls to a slurmrestd that does not answer may hold all of them
+        self.workers = Workers("pools-worker", shared.config.workers, done=loop.acted, clock=shared.clock)
         self._usage = Usage()
         self._lock = threading.Lock()
         self._candidates: set[str] = set()  # the UIDs of the pods that may go to a pool; most pods never do
@@ -78,7 +83,7 @@ class PoolPlaces:
         candidates = [
             waiting[uid]
             for uid in uids
-            if (uid not in at_slurm or (races and places.wants_race(waiting[uid]))) and not self._loop.workers.busy(uid)
+            if (uid not in at_slurm or (races and places.wants_race(waiting[uid]))) and not self._has_call(uid)
         ]
         if not candidates:
             return set()
@@ -87,7 +92,7 @@ class PoolPlaces:
             self._usage.assume(uid, node, requested)
         for action in decision.actions:
             call, kind = (lambda a=action: self._act(a)), type(action)
-            self._loop.workers.submit(pods.uid(action.pod), call, URGENCY[kind], kind=label_of(kind))
+            self.workers.submit(pods.uid(action.pod), call, URGENCY[kind], kind=label_of(kind))
         for local in decision.local:
             log.info("pod goes to the colocated Slurm", extra=kv(pod=pods.key(local.pod), why=local.why))
         return {pods.uid(local.pod) for local in decision.local}

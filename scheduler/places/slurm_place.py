@@ -55,13 +55,22 @@ class SlurmSources:
 class SlurmPlace:
     """The colocated Slurm; used by the thread of ``loop`` alone, except for the subscribers of caches.
 
+    ``has_call`` returns whether a call for the key of a group or for a UID is queued or running.
+
     A partial decision is about the groups whose job or pod has changed or whose action has ended, and about all that
     have an allocated job: room on a node goes to the most urgent of them.
     """
 
-    def __init__(self, loop: Loop, sources: SlurmSources, states: GroupStates, writer: PodWriter) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        sources: SlurmSources,
+        states: GroupStates,
+        writer: PodWriter,
+        has_call: Callable[[str], bool],
+    ) -> None:
         dependencies = self.dependencies = sources.dependencies
-        self._loop, self._sources, self._states = loop, sources, states
+        self._loop, self._sources, self._states, self._has_call = loop, sources, states, has_call
         self._max_grace = dependencies.config.max_grace_period
         self._storage = Storage(on_change=loop.wake)
         self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken, self._max_grace)
@@ -295,8 +304,7 @@ class SlurmPlace:
                 for job_id in self._snapshot.by_uid.get(key, ())
                 if not closed.isdisjoint(jobs[job_id].job.nodes)
             }
-        busy = self._loop.workers.busy
-        idle = self.groups.groups(self.dependencies.pods, (key for key in keys if not busy(key)))
+        idle = self.groups.groups(self.dependencies.pods, (key for key in keys if not self._has_call(key)))
         groups = [self._group_objects.applied(group) for group in idle]
         self._group_objects.request(groups, self._snapshot, self._loop.workers)
         return [
@@ -334,8 +342,9 @@ class SlurmPlace:
 
     def _is_binding(self, uid: str) -> bool:
         """Whether a bind of the pod, or of its group, is in progress or done."""
-        busy, key = self._loop.workers.busy, self.groups.uids.get(uid)
-        return busy(uid) or (key is not None and busy(key)) or isinstance(self._states.of(uid).phase, Bound)
+        key = self.groups.uids.get(uid)
+        has_call = self._has_call(uid) or (key is not None and self._has_call(key))
+        return has_call or isinstance(self._states.of(uid).phase, Bound)
 
 
 def changed_keys(before: Snapshot, after: Snapshot) -> set[str]:

@@ -148,6 +148,7 @@ class MemoryHub:
             loop.workers = queue  # type: ignore[assignment]
             loop.leading_since = self.clock.monotonic()
             loop.on_started_leading()
+        self.scheduler.pools.workers = self.queues[0]  # type: ignore[assignment]
         brakes: Any = self.controllers._brakes
         brakes._workers = self.queues[1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 from bridge import names
 from bridge.config.hub import Config
 from bridge.control.control_loop import KubeDependencies
+from bridge.core.threads import Supervisor
 from bridge.kube.cache import Cache
 from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
@@ -70,8 +72,8 @@ class World:
         self.loop = Scheduler(shared, cast(Cache, self.pods), None, None)
         writer = self.loop.pools._writer
         slurm = cast(SlurmPlace, SimpleNamespace(has_job=lambda _: False, expected_wait=lambda: 0.0))
-        self.loop.pools = PoolPlaces(self.loop, shared, self.loop.states, writer, slurm)
-        self.loop.workers = cast(Any, self.queue)
+        self.loop.pools = PoolPlaces(self.loop, shared, self.loop.states, writer, slurm, self.loop.has_call)
+        self.loop.workers = self.loop.pools.workers = cast(Any, self.queue)
         self.pods.subscribe(self.loop.pools.changed)
         self.loop.subscribe()
 
@@ -193,3 +195,22 @@ def test_a_pod_without_pools_is_looked_at_when_it_gets_one() -> None:
     assert world.look() == 1
     change("4", nodeName="site")
     assert world.loop.pools._candidates == set()
+
+
+def test_calls_to_a_slurm_that_does_not_answer_hold_no_worker_of_the_pools() -> None:
+    config, supervisor = Config.model_validate({"workers": 2}), Supervisor()
+    events, kube = cast(EventRecorder, RecordedEvents()), cast(KubeClient, MemoryKube(Writes()))
+    caches = [cast(Cache, MemoryCache([])) for _ in range(2)]
+    loop = Scheduler(KubeDependencies(config, kube, caches[0], events, FakeClock()), caches[1], None, None)
+    answered, bound = threading.Event(), threading.Event()
+    try:
+        for workers in (loop.workers, loop.pools.workers):
+            workers.start(supervisor)
+        for number in range(4):
+            loop.workers.submit(f"slurm-{number}", lambda: bool(answered.wait(60)))  # type: ignore[arg-type,return-value]
+        loop.pools.workers.submit("pool", bound.set)
+        assert bound.wait(20)
+        assert loop.has_call("slurm-0")
+    finally:
+        answered.set()
+        supervisor.stop()
