@@ -11,7 +11,7 @@ import pytest
 
 from cluster.polling import eventually
 from tests.e2e.test_dra import CLAIMS, claim
-from tests.e2e.test_volumes import CLASSES, claim_spec
+from tests.e2e.test_volumes import unprovisioned
 from tests.fakes.device_drivers import GPU, GPUS, publish
 
 pytestmark = pytest.mark.real
@@ -73,15 +73,8 @@ def node_busy(world):
 
 @contextmanager
 def volume_binding(world):
-    """No provisioner of the class runs."""
-    name = "test-deletion"
-    spec = {"provisioner": "example.com/none", "volumeBindingMode": "WaitForFirstConsumer"}
-    world.api("POST", CLASSES, {"metadata": {"name": name}, **spec})
-    try:
-        volume = {"name": "own", "ephemeral": {"volumeClaimTemplate": {"spec": claim_spec(name)}}}
+    with unprovisioned(world) as volume:
         yield waits(world, world.create(volumes=[volume]), "VolumeBinding")
-    finally:
-        world.api("DELETE", f"{CLASSES}/{name}")
 
 
 @contextmanager

@@ -1,11 +1,14 @@
 """Gangs on real systems: one Slurm job for all pods of a Job, on every version of Slurm."""
 
+import html
 import json
 
 import pytest
 
+from cluster import dashboard
 from cluster.polling import eventually
 from cluster.world import NAMESPACE, NODE
+from tests.e2e.test_volumes import unprovisioned
 from tests.fakes import pod_groups
 
 pytestmark = pytest.mark.real
@@ -70,6 +73,11 @@ def reasons(world, gang):
     return {world.condition(pod, "PodScheduled").get("reason") for pod in world.members(gang)}
 
 
+def told(world, pods):
+    """Return the reasons for which the pods wait, sorted."""
+    return sorted(world.condition(pod, "PodScheduled").get("reason", "") for pod in pods)
+
+
 def at_slot(world, gang, slot):
     return next(pod for pod in world.members(gang) if pod["metadata"]["annotations"][SLOT] == str(slot))
 
@@ -112,6 +120,14 @@ def all_bound(world, group, count):
     """Return whether ``count`` members exist and each has a node, by one answer of the API server."""
     found = nodes(world, group)
     return len(found) == count and all(found.values())
+
+
+def member_of_pair(world, name, **more):
+    """Create a pod of a group that starts with two pods."""
+    body = world.manifest(name, **more)
+    body["metadata"]["labels"] = {"kueue.x-k8s.io/pod-group-name": "pair"}
+    body["metadata"]["annotations"] = {"kueue.x-k8s.io/pod-group-total-count": "2"}
+    return world.api("POST", PODS, body)
 
 
 class TestGangs:
@@ -220,20 +236,13 @@ class TestGangs:
 
     def test_09_the_successor_of_a_member_that_is_deleted_before_the_bind_starts_in_the_same_job(self, clean):
         world = clean
-
-        def member(name):
-            body = world.manifest(name, cpu="64")
-            body["metadata"]["labels"] = {"kueue.x-k8s.io/pod-group-name": "early"}
-            body["metadata"]["annotations"] = {"kueue.x-k8s.io/pod-group-total-count": "2"}
-            return world.api("POST", PODS, body)
-
         blockers = [world.running(world.create(cpu="120")) for _ in range(3)]
-        first, second = member("early-0"), member("early-1")
+        first, second = (member_of_pair(world, f"early-{number}", cpu="64") for number in range(2))
         (job,) = {world.labelled(pod) for pod in (first, second)}
         world.delete(second)
         world.gone(second)
         world.polled()
-        successor = member("early-2")
+        successor = member_of_pair(world, "early-2", cpu="64")
         eventually(lambda: world.job_of(world.get(successor)) == job, "the job id on the successor")
         assert world.queue()[job] == "PENDING"
         world.delete(blockers[0], grace=1)
@@ -279,3 +288,21 @@ class TestGangs:
         eventually(lambda: all_bound(world, group, 3), "a later member takes a place that is left")
         again = at_slot(world, group, 1)
         assert (again["spec"]["nodeName"], world.job_of(again)) == (heir["spec"]["nodeName"], job)
+
+    def test_11_a_member_without_a_place_says_why_and_what_to_do(self, clean):
+        """The others have the places, and their bind waits for volumes: the minimum does not run yet."""
+        world = clean
+        with unprovisioned(world) as volume, dashboard.served(world) as page:
+            members = [member_of_pair(world, f"pair-{number}", volumes=[volume]) for number in range(3)]
+            eventually(lambda: told(world, members) == ["GangFull", "VolumeBinding", "VolumeBinding"], "two places")
+            _, second, full = members
+            assert told(world, [full]) == ["GangFull"], "it came last"
+            name, job = full["metadata"]["name"], world.labelled(second)
+            cause = f"every place of Slurm job {job} (2 nodes) is taken by another pod of the group"
+            step = "wait until a pod of the group has ended, or make the group larger (minMember, parallelism)"
+            assert world.condition(full, "PodScheduled")["message"] == cause
+            report = world.explained("pod", name)
+            assert (report["summary"], report["next"]) == (f"pending: GangFull: {cause}", step)
+            shown = html.unescape(page.get(f"pods/{NAMESPACE}/{name}")[1])
+            assert cause in shown
+            assert f'<p class="next">Next: <code class="copy">{step}</code></p>' in shown

@@ -1,6 +1,7 @@
 """Pods get nodes that their volumes allow. kube-controller-manager binds claims; the test plays a provisioner."""
 
 import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -167,6 +168,18 @@ def claim_spec(storage_class):
         "resources": {"requests": {"storage": "1Gi"}},
         "storageClassName": storage_class,
     }
+
+
+@contextmanager
+def unprovisioned(world):
+    """A volume of a class whose provisioner does not run: the bind of its pod waits."""
+    name = "test-unprovisioned"
+    spec = {"provisioner": "example.com/none", "volumeBindingMode": "WaitForFirstConsumer"}
+    world.api("POST", CLASSES, {"metadata": {"name": name}, **spec})
+    try:
+        yield {"name": "own", "ephemeral": {"volumeClaimTemplate": {"spec": claim_spec(name)}}}
+    finally:
+        world.api("DELETE", f"{CLASSES}/{name}")
 
 
 def test_a_claim_for_one_pod_is_used_by_one_pod_at_a_time(storage):
