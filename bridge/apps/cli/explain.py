@@ -215,25 +215,31 @@ def _pools(session: CommandSession, pod: pods.Pod) -> list[str]:
     return lines or ["no pool exists"]
 
 
+def _finished(pod: pods.Pod, view: pod_view.PodView) -> tuple[str, str]:
+    metadata, status, (container, _) = pod["metadata"], pod["status"], pod_view.failed_container(pod)
+    held = ", still held by podbridge's finalizer" if pods.is_held(pod) else ""
+    cause = ": ".join(filter(None, (_cause(status), "" if status.get("reason") else view.message)))
+    logs = f"kubectl logs {metadata['name']} -n {metadata['namespace']} -c {container}" if container else ""
+    return f"finished ({status['phase']}){held}{f': {cause}' if cause else ''}", logs
+
+
+def _placed(pod: pods.Pod, node: str, job: Job | None, session: CommandSession) -> str:
+    remote = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB)
+    if remote or not pool_selection.of(pod).local:
+        return f"on pool {node}" + (f" as job {remote}" if remote else ": not submitted yet")
+    number = job.job_id if job else None if session.knows_slurm else pods.job_id(pod)
+    return f"runs on {node} " + (f"with Slurm job {number}" if number else "without a Slurm job")
+
+
 def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[str, str]:
     """Return the state of a pod in a sentence and the next step, which is empty if there is nothing to do."""
     view, place = pod_view.of(pod), {"pod": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
     if not view.open:
-        held = ", still held by podbridge's finalizer" if pods.is_held(pod) else ""
-        cause = ": ".join(
-            filter(None, (_cause(pod["status"]), view.message if not pod["status"].get("reason") else ""))
-        )
-        container, _ = pod_view.failed_container(pod)
-        logs = "kubectl logs {pod} -n {namespace} -c {container}".format(**place, container=container)
-        return f"finished ({pod['status']['phase']}){held}{f': {cause}' if cause else ''}", logs if container else ""
+        return _finished(pod, view)
     if view.deleted and view.node:
         return _ending(pod, session)
-    remote = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB)
-    if view.node and (remote or not pool_selection.of(pod).local):
-        return f"on pool {view.node}" + (f" as job {remote}" if remote else ": not submitted yet"), ""
     if view.node:
-        number = job.job_id if job else None if session.knows_slurm else pods.job_id(pod)
-        return f"runs on {view.node} " + (f"with Slurm job {number}" if number else "without a Slurm job"), ""
+        return _placed(pod, view.node, job, session), ""
     waited_for_slurm = view.reason in (wait_reasons.NOT_PROCESSED, "SlurmPending", "Racing")
     if job is not None and states.is_allocated(job.states) and waited_for_slurm:
         return f"Slurm job {job.job_id} is allocated; the binding is in progress", ""
@@ -243,17 +249,14 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
         return f"its Slurm job is pending: {job.reason or 'no reason yet'}{job_words.asks(job)}", step
     if view.reason == wait_reasons.GATED and (queued := _queued(pod, session)):
         name, why = queued
-        step = "kubectl describe workload {} -n {namespace}".format(name, **place)
+        step = f"kubectl describe workload {name} -n {place['namespace']}"
         return f"pending: {view.reason}: Kueue has no quota for it: {why}", step
     text = view.message or wait_reasons.meaning(view.reason)
-    step = wait_reasons.next_step(
-        view.reason, job_words.read_waiting(text).reason, **place, job=number or "", message=text
-    )
+    cause = job_words.read_waiting(text).reason
+    step = wait_reasons.next_step(view.reason, cause, **place, job=number or "", message=text)
     advise = {"SlurmRefused": _partition_advice, "Unschedulable": _pool_advice}.get(view.reason)
     step = (advise and advise(pod, session)) or step
-    if view.reason == "SlurmPending":
-        return text, step
-    return f"pending: {view.reason}: {text}", step
+    return (text if view.reason == "SlurmPending" else f"pending: {view.reason}: {text}"), step
 
 
 def _queued(pod: pods.Pod, session: CommandSession) -> tuple[str, str] | None:
