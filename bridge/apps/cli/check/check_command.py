@@ -82,8 +82,36 @@ def findings(connection: ConnectionOptions, before_install: bool = False) -> Ite
         yield Finding("FAIL", "configuration", str(error), error.hint or "see podbridge config schema")
         return
     yield Finding("ok", "configuration", session.config_source)
+    steps = _steps(session, before_install=before_install)
+    try:
+        yield from _kubernetes(session)
+    except BridgeError as error:
+        fix = error.hint or "check the kubeconfig (--kubeconfig, --context) and the API server"
+        yield Finding("FAIL", "Kubernetes API", str(error), fix)
+        yield Finding("warn", "all others", "not checked without the Kubernetes API", "fix the API server first")
+        steps = [(what, step) for what, step in steps if step in (_token, _slurm)]
+    for what, step in steps:
+        try:
+            yield from step(session)
+        except BridgeError as error:
+            yield _failure(session, what, error)
+
+
+def _failure(session: CommandSession, what: str, error: BridgeError) -> Finding:
+    if isinstance(error, SlurmUnavailableError):
+        # the checks that follow do not wait for it again: they run as without a Slurm
+        session.config = session.config.model_copy(update={"slurm_rest_api": ""})
+    if isinstance(error, KubeForbiddenError):
+        call = str(error).partition(": Forbidden")[0]
+        return Finding("warn", what, f"this user may not: {call}", "run it as an administrator")
+    return Finding("FAIL", what, str(error), error.hint or "check that it runs and that its address is correct")
+
+
+def _steps(session: CommandSession, *, before_install: bool) -> list[Step]:
     own: list[Step] = [("Slurm token", _token), ("Slurm", _slurm)] if session.config.slurm_rest_api else []
-    steps: list[Step] = [
+    if before_install:
+        return [*own, ("nodes", _nodes), ("pods", check_install.evictions), ("clocks", check_connections.clocks)]
+    return [
         ("permissions", check_permissions.permissions),
         ("managed namespaces", _namespaces),
         ("webhook", check_webhook.webhook),
@@ -99,33 +127,6 @@ def findings(connection: ConnectionOptions, before_install: bool = False) -> Ite
         ("clocks", check_connections.clocks),
         ("certificates", check_connections.certificates),
     ]
-    if before_install:
-        steps = [
-            *own,
-            ("nodes", _nodes),
-            ("pods", check_install.evictions),
-            ("clocks", check_connections.clocks),
-        ]
-    try:
-        yield from _kubernetes(session)
-    except BridgeError as error:
-        fix = error.hint or "check the kubeconfig (--kubeconfig, --context) and the API server"
-        yield Finding("FAIL", "Kubernetes API", str(error), fix)
-        yield Finding("warn", "all others", "not checked without the Kubernetes API", "fix the API server first")
-        steps = own
-    for what, step in steps:
-        try:
-            yield from step(session)
-        except BridgeError as error:
-            if isinstance(error, SlurmUnavailableError):
-                # the checks that follow do not wait for it again: they run as without a Slurm
-                session.config = session.config.model_copy(update={"slurm_rest_api": ""})
-            if isinstance(error, KubeForbiddenError):
-                call = str(error).partition(": Forbidden")[0]
-                yield Finding("warn", what, f"this user may not: {call}", "run it as an administrator")
-            else:
-                fix = error.hint or "check that it runs and that its address is correct"
-                yield Finding("FAIL", what, str(error), fix)
 
 
 def _kubernetes(session: CommandSession) -> Iterator[Finding]:
