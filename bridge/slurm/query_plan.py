@@ -95,18 +95,12 @@ def plan_queries(
     ``allocations``: the API can return the nodes of a job alone. ``witnessed``: jobs that the poll reads in any case
     (:func:`witnesses`); pending ones use up ``budget``.
     """
-    own_jobs = last.snapshot.jobs
-    detail_ids: list[int] = []
-    started: list[int] = []
+    own_ids = last.snapshot.jobs.keys() | expected.keys()
     changed = changed_jobs(last, states, expected)
-    for job_id in changed:
-        now = states[job_id]
-        # resources/{job} costs half of the details, and of a job that podbridge knows only the nodes are new
-        may_start = allocations and (job_id in own_jobs or job_id in expected)
-        (started if may_start and is_allocated(now) and _was_pending(last, job_id, expected) else detail_ids).append(
-            job_id
-        )
-    detail_ids = _in_reading_order(detail_ids, own_jobs.keys() | expected.keys(), states)
+    # resources/{job} costs half of the details, and of a job that podbridge knows only the nodes are new
+    starting = [i for i in changed if i in own_ids and is_allocated(states[i])] if allocations else []
+    started = {i: None for i in starting if _was_pending(last, i, expected)}
+    details = _in_reading_order([i for i in changed if i not in started], own_ids, states)
     unchanged = _unchanged_jobs(last, states, expected, set(changed)) if budget else []
     pending = [job_id for job_id in unchanged if is_pending(states[job_id])]
     waiting = [job_id for job_id in pending if job_id not in witnessed]
@@ -114,12 +108,19 @@ def plan_queries(
     unread = [job_id for job_id in unchanged if job_id not in last.detailed and not is_pending(states[job_id])]
     checks = [] if changed else unread[: min(room, max(1, room - len(waiting)))]
     reread = [job_id for job_id in unchanged if _may_lose_nodes(last, job_id)][: 0 if waiting and room == 1 else 1]
-    absent = [job_id for job_id in (*own_jobs, *(expected.keys() - own_jobs.keys())) if job_id not in states]
-    doubtful = [job_id for job_id in absent if _needs_confirmation(own_jobs.get(job_id), expected.get(job_id), began)]
+    jobs = dict.fromkeys((*details, *reread, *waiting[: max(0, room - len(checks) - len(reread))], *checks))
+    absent = _doubtful(last.snapshot.jobs, expected, states, began)
+    return QueryPlan(tuple(jobs), tuple(absent[:MOST_CONFIRMED]), tuple(started))
+
+
+def _doubtful(
+    own_jobs: Mapping[int, ObservedJob], expected: Mapping[int, Expected], states: States, began: float
+) -> list[int]:
+    """Return podbridge's jobs that are not in the list and whose absence still needs a confirmation."""
+    absent = (job_id for job_id in own_jobs.keys() | expected.keys() if job_id not in states)
+    doubtful = [i for i in absent if _needs_confirmation(own_jobs.get(i), expected.get(i), began)]
     # first the jobs that slurmctld has reported as missing before: a second answer confirms their end
-    doubtful.sort(key=lambda job_id: (job_id not in own_jobs or not own_jobs[job_id].missing, job_id))
-    jobs = tuple(dict.fromkeys((*detail_ids, *reread, *waiting[: max(0, room - len(checks) - len(reread))], *checks)))
-    return QueryPlan(jobs, tuple(doubtful[:MOST_CONFIRMED]), tuple(started))
+    return sorted(doubtful, key=lambda job_id: (job_id not in own_jobs or not own_jobs[job_id].missing, job_id))
 
 
 def starts_alone(
