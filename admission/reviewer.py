@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from admission import field_policy, preview, raw_pods, templates, validate
-from admission.group_reader import BARE, GroupReader
+from admission.group_reader import BARE, FoundGroup, GroupReader
 from admission.mutate import annotates, mutate, needs_group, update
 from admission.owner_annotations import OwnerAnnotations, Owners
 from admission.permissions import Permissions
@@ -102,17 +102,7 @@ class Reviewer:
                 # only here: an owner that changes after admission could bypass the check of the user's permissions
                 owners = self._owners.find(pod, review.namespace)
                 namespace = self._namespace_reader.get(review.namespace)
-                if self._rules.slurm and needs_group(
-                    pod,
-                    review.user_name,
-                    self._scheduler,
-                    owners.annotations,
-                    namespace.pools,
-                    self._config.default_scheduler_nodes,
-                ):
-                    group = self._groups.find(
-                        pod, review.namespace, owners.annotations, namespace.annotations, owners.references
-                    )
+                group = self._group(review, owners, namespace)
                 policy = self._policy(review, namespace)
                 # only admission knows the author of the pod, who may have the permission to exceed the limits
                 limits = self._job_limits(review, policy, group=group.value is not None)
@@ -141,6 +131,14 @@ class Reviewer:
         if context is not None and annotates(patch, names.TRACEPARENT):
             tracing.admitted(context, review.namespace, pod, start, time.time())
         return allow(review.uid, patch)
+
+    def _group(self, review: Review, owners: Owners, namespace: Namespace) -> FoundGroup:
+        pod, inherited, default_nodes = review.object, owners.annotations, self._config.default_scheduler_nodes
+        if not self._rules.slurm or not needs_group(
+            pod, review.user_name, self._scheduler, inherited, namespace.pools, default_nodes
+        ):
+            return BARE
+        return self._groups.find(pod, review.namespace, inherited, namespace.annotations, owners.references)
 
     def validate(self, review: Review, selected: bool) -> Json:
         """Answer a review of ``/validate``. An error of the API server denies the request, with status 503 or 500."""

@@ -17,7 +17,8 @@ _NAME = re.compile(names.DNS_LABEL)
 _RESERVED = "pod"
 _GPU_CLASSES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 """RuntimeClasses of NVIDIA's GPU operator: they add GPUs to containers, which a pool does without them."""
-_UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,63}")
+_MOUNTED_BY = (names.FUSE_PREFIX, names.CVMFS_PREFIX)
+_PROJECTED = ("configMap", "secret", "downwardAPI", "serviceAccountToken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,7 @@ def _of_user(field_path: str, container: Mapping[str, Any], spec: Mapping[str, A
 
 def _of_volumes(pod: Mapping[str, Any]) -> Iterator[str]:
     seen: set[str] = set()
-    mounted = {
-        name: prefix for prefix in (names.FUSE_PREFIX, names.CVMFS_PREFIX) for name in volumes.annotated(pod, prefix)
-    }
+    mounted = {name: prefix for prefix in _MOUNTED_BY for name in volumes.annotated(pod, prefix)}
     for index, volume in enumerate(pod["spec"].get("volumes") or ()):
         field_path, name = f"spec.volumes[{index}]", str(volume.get("name") or "")
         if not _NAME.fullmatch(name) or name in seen:
@@ -118,11 +117,8 @@ def _of_volumes(pod: Mapping[str, Any]) -> Iterator[str]:
         if len(kinds) != 1 or kinds[0] not in allowed:
             yield _refused(f"{field_path} ({name})", ", ".join(sorted(kinds)) or None, ", ".join(allowed))
         for part in (volume.get("projected") or {}).get("sources") or ():
-            others = sorted(set(part) - {"configMap", "secret", "downwardAPI", "serviceAccountToken"})
-            if others:
-                yield _refused(
-                    f"{field_path}.projected.sources", others[0], "configMap, secret, downwardAPI, serviceAccountToken"
-                )
+            if others := sorted(set(part) - {*_PROJECTED}):
+                yield _refused(f"{field_path}.projected.sources", others[0], ", ".join(_PROJECTED))
     for name in sorted(set(mounted) - seen):
         yield f"annotation {mounted[name]}{name}: {name!r} is no volume of the pod"
 

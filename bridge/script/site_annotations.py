@@ -60,10 +60,8 @@ def read(pod: Mapping[str, Any], config: BuildSettings) -> AnnotationOptions:
     if by_interlink:
         annotations = interlink_rules.normalized(pod)
     else:
-        annotations = pod["metadata"].get("annotations") or {}
-        annotations = {
-            key: str(value) for key, value in annotations.items() if key.startswith(names.SITE_PREFIX) and value
-        }
+        stated = pod["metadata"].get("annotations") or {}
+        annotations = {key: str(value) for key, value in stated.items() if key.startswith(names.SITE_PREFIX) and value}
         if not annotations:
             return _NOTHING
     runtime = runtimes.of(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -104,22 +105,7 @@ def read(queue: Object) -> Specification:
     entries = _entries("spec.flavors", spec.get("flavors"))
     flavors = tuple(_flavor(f"spec.flavors[{number}]", entry) for number, entry in enumerate(entries))
     queue_name = queue["metadata"]["name"]
-    for number, flavor in enumerate(flavors):
-        written = flavor.labels is not None or not flavor.nodes
-        for name in [f"{queue_name}-{flavor.name}-{pool}" for pool in flavor.pools] or [f"{queue_name}-{flavor.name}"]:
-            if written and len(name) > LONGEST_NAME:
-                raise SpecificationError(
-                    f"spec.flavors[{number}].name: the ResourceFlavor would have the name {name!r}; "
-                    f"allowed: at most {LONGEST_NAME} characters"
-                )
-    names = [flavor.name for flavor in flavors]
-    for name in names:
-        if names.count(name) > 1:
-            raise SpecificationError(f"spec.flavors: name {name!r} occurs more than once; allowed: once")
-    if any(flavor.lending for flavor in flavors) and not template.get("cohort"):
-        raise SpecificationError("spec.template.cohort: is missing; queues of canLendTo borrow within a cohort")
-    if any(lending.queue == queue_name for flavor in flavors for lending in flavor.lending):
-        raise SpecificationError(f"spec.flavors: canLendTo names {queue_name!r}, the queue of this MasterQueue itself")
+    _check(flavors, queue_name, template)
     ignored = sorted(
         {f"natsFlavor.{key}" for entry in entries for key in IGNORED if key in (entry.get("natsFlavor") or {})}
     )
@@ -131,6 +117,25 @@ def read(queue: Object) -> Specification:
         tuple(ignored),
         _local_queues(_entries("spec.localQueues", spec.get("localQueues")), queue_name),
     )
+
+
+def _check(flavors: Sequence[Flavor], queue_name: str, template: Object) -> None:
+    for number, flavor in enumerate(flavors):
+        written = flavor.labels is not None or not flavor.nodes
+        for name in [f"{queue_name}-{flavor.name}-{pool}" for pool in flavor.pools] or [f"{queue_name}-{flavor.name}"]:
+            if written and len(name) > LONGEST_NAME:
+                raise SpecificationError(
+                    f"spec.flavors[{number}].name: the ResourceFlavor would have the name {name!r}; "
+                    f"allowed: at most {LONGEST_NAME} characters"
+                )
+    for name, count in Counter(flavor.name for flavor in flavors).items():
+        if count > 1:
+            raise SpecificationError(f"spec.flavors: name {name!r} occurs more than once; allowed: once")
+    lending = [lending for flavor in flavors for lending in flavor.lending]
+    if lending and not template.get("cohort"):
+        raise SpecificationError("spec.template.cohort: is missing; queues of canLendTo borrow within a cohort")
+    if any(each.queue == queue_name for each in lending):
+        raise SpecificationError(f"spec.flavors: canLendTo names {queue_name!r}, the queue of this MasterQueue itself")
 
 
 def _entries(path: str, value: Any) -> list[Object]:
