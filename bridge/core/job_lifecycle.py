@@ -72,9 +72,7 @@ class Lifecycle:
 
     def after(self, event: Event) -> Lifecycle:
         """Return the lifecycle after an event; raise ValueError if it is impossible in this state."""
-        if event not in TRANSITIONS[self.state]:
-            raise ValueError(f"impossible in the state {self.state.name} of a job: {event.value}")
-        return replace(self, state=TRANSITIONS[self.state][event])
+        return replace(self, state=self._next(event))
 
     def unanswered(self, until: float) -> Lifecycle:
         """Return the lifecycle after a request got no answer."""
@@ -82,7 +80,8 @@ class Lifecycle:
 
     def shown(self, event: Event, at: float) -> Lifecycle:
         """Return the lifecycle after an answer that shows the job, which came at ``at``."""
-        return replace(self.after(event), answered_at=at)
+        # without replace(), which takes 2 of 3 µs: the scheduler calls this for each pod
+        return Lifecycle(self._next(event), self.until, at, self.absent_since)
 
     def denied(self, requested_at: float, lost_after: float = 0.0) -> Lifecycle:
         """Return the lifecycle after an answer without the job.
@@ -97,6 +96,12 @@ class Lifecycle:
         if requested_at <= self.answered_at:
             return self  # the job was shown later
         return replace(self.after(Event.DENIED), answered_at=requested_at, absent_since=requested_at)
+
+    def _next(self, event: Event) -> State:
+        state = TRANSITIONS[self.state].get(event)
+        if state is None:
+            raise ValueError(f"impossible in the state {self.state.name} of a job: {event.value}")
+        return state
 
     def may_take_effect(self, at: float) -> bool:
         """Return whether a request may still be carried out at this time or later."""
