@@ -29,7 +29,7 @@ from scheduler.devices.claim_store import ClaimMissingError
 from scheduler.devices.claims import Claims
 from scheduler.devices.device_names import DeviceNames
 from scheduler.devices.taken_devices import TakenDevices
-from scheduler.group_states import REFUSED, UNAVAILABLE, GroupState, GroupStates, ReportedCondition, failure_of
+from scheduler.group_states import REFUSED, UNAVAILABLE, GroupState, GroupStates, ReportedCondition
 from scheduler.job_requests import JobRequests, LostJobsError, NoNodeError, traced
 from scheduler.nodes.current_placements import CurrentPlacements
 from scheduler.pod_group import Group
@@ -219,7 +219,7 @@ class SlurmActor:
 
     def _record_refusal(self, pod: group_actions.Pod, error: errors.BridgeError) -> None:
         uid, key = pods.uid(pod), links.key(pod)
-        failure = failure_of(self._states.of(key).phase)
+        failure = self._states.of(key).failure
         is_repeated = failure is not None and (failure.reason, failure.message) == (error.reason, str(error))
         # a node that Slurm has deleted since the last list of nodes: the next request does not name it
         retries_soon = isinstance(error, NoNodeError | ClaimMissingError) or getattr(error, "code", 0) == UNKNOWN_NODE

@@ -10,7 +10,7 @@ from bridge.workload import allotted, pods
 from bridge.workload.devices import extended_claims
 from scheduler import group_apart, member_places, volume_waits
 from scheduler.group_actions import Action, Bind, BindTogether, BindVolumes, CancelAndResubmit, Hold, Pod, SetApart
-from scheduler.group_states import NEW, Allocated, GroupState, NodeBusy, NodeStarting, failure_of
+from scheduler.group_states import NEW, GroupState
 from scheduler.member_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, set_conditions
 from scheduler.nodes import full_nodes
 from scheduler.nodes.occupancy import PlannedOccupancy
@@ -26,8 +26,7 @@ def decide(
     view: SchedulerView, group: Group, state: GroupState, job: Job, present: int, occupancy: PlannedOccupancy
 ) -> Steps:
     """Return the actions for the members and the next state; ``present`` members of any shape wait."""
-    if not isinstance(state.phase, Allocated | NodeStarting | NodeBusy):
-        state = replace(state, phase=Allocated(failure_of(state.phase)))
+    state = state.allocated(view.now, state.node_wait)
     if not job.nodes:
         return [], state
     # each member needs the finalizer before the first one is bound; the binding of a bare pod sets its own
@@ -63,7 +62,6 @@ def _bind_all(
 ) -> Steps:
     """Bind all members that have a place, or none of them."""
     placed = _placed(group, assigned)
-    failure = failure_of(state.phase)
     if short := _shortage(view, group, job, assigned):
         text = f"Slurm has allocated {short}"
         return [CancelAndResubmit(group, job.job_id, text, reason=allotted.REASON)], state
@@ -97,9 +95,7 @@ def _bind_all(
         if waiting is not actions:
             occupancy.withdraw(len(binds))
         return waiting, state
-    if not isinstance(state.phase, Allocated):
-        state = replace(state, phase=Allocated(failure))
-    return actions, state
+    return actions, state.allocated(view.now)
 
 
 def _wait_for_room(
@@ -198,9 +194,7 @@ def _bind_replacements(
     if blocked and others_run:
         is_overdue, state = busy(view, state, until)
         return (blocked if is_overdue else actions), state
-    if not isinstance(state.phase, Allocated):
-        state = replace(state, phase=Allocated(failure_of(state.phase)))
-    return actions, state
+    return actions, state.allocated(view.now)
 
 
 def _as_later(binds: list[Bind]) -> list[Bind]:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from bridge.core import isolation
+from bridge.core.job_lifecycle import Event, State
 from bridge.slurm import states
 from bridge.slurm.models import Job, ObservedJob
 from bridge.workload import pods
@@ -44,7 +45,7 @@ from scheduler.group_actions import (
     Submit,
     Unhold,
 )
-from scheduler.group_states import NEW, GroupState, Pending, Submitted, failure_of
+from scheduler.group_states import NEW, GroupState
 from scheduler.member_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, set_conditions
 from scheduler.nodes.occupancy import Occupant, PlannedOccupancy
 from scheduler.pod_group import Group
@@ -112,13 +113,12 @@ def _decide_group(view: rules.SchedulerView, group: Group, state: GroupState, oc
     observed_jobs = rules.jobs_of(view, group.key)
     live = [observed for observed in observed_jobs if rules.is_live(observed, state.cancelled | view.cancelled)]
     all_deleted = bool(group.deleted) and not (group.waiting or group.running or group.gated)
-    if isinstance(state.phase, Submitted):
-        is_seen = any(observed.job.job_id == state.phase.job_id for observed in observed_jobs)
-        if not is_seen and rules.is_unread(view.snapshot, state.phase):
+    if state.submitted_id and not any(observed.job.job_id == state.submitted_id for observed in observed_jobs):
+        if rules.is_unread(view.snapshot, state):
             # slurmctld has returned the id, so the job of deleted pods need not run until a poll shows it
-            job_ids = (*(observed.job.job_id for observed in live), state.phase.job_id)
-            return ([Release(group, job_ids)] if all_deleted else hold(group, state.phase.job_id)), state
-        state = state if is_seen else state.seen()
+            job_ids = (*(observed.job.job_id for observed in live), state.submitted_id)
+            return ([Release(group, job_ids)] if all_deleted else hold(group, state.submitted_id)), state
+        state = state.without_job()
     if all_deleted:
         return _decide_deleted(view, group, state.seen(), live)
     releases: list[Action] = [Unhold(pod) for pod in group.deleted if pods.is_held(pod)]
@@ -209,9 +209,9 @@ def _decide_without_job(
         if last is not None and rules.is_cancelled(pod, state, last):
             # the workload controller terminates these pods, but not those that are created in their place
             members, _ = member_places.matching_members(group, last.job)
-            labels = label(members, last.job.job_id) if isinstance(state.phase, Submitted | Pending) else []
+            labels = label(members, last.job.job_id) if state.lifecycle.state is State.KNOWN else []
             # else each new member would get the id too, as long as Slurm lists the cancelled job
-            return labels, state.without_job()
+            return labels, state.without_job(Event.ENDED)
     if group.running:
         text = _ENDING.format(len(group.running))
         return set_conditions(view, group.waiting, "GangEnding", text), state.without_job()
@@ -246,9 +246,8 @@ def _decide_submission(
 
 def _decide_pending(view: rules.SchedulerView, group: Group, state: GroupState, job: Job, present: int) -> Steps:
     since = state.waiting_since if state.waiting_since is not None else view.now
-    if not isinstance(state.phase, Pending) or state.waiting_since is None:
-        # a requeued job may get other devices, so an earlier failure to allocate them does not count
-        state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since, claim_wait=None)
+    if not state.is_pending or state.waiting_since is None:
+        state = state.pending(view.now, since)
     parts = member_places.parts(group, job)
     if job.link is not None and present >= job.link.size and not all(members for _, members in parts):
         return [CancelAndResubmit(group, job.job_id, OTHERS.format(job.job_id))], state

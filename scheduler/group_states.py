@@ -1,6 +1,6 @@
 """The state of each waiting pod between two decisions of the scheduler.
 
-``docs/developers/architecture.md`` has the state diagram. All states are immutable: a change replaces the whole value.
+``docs/developers/architecture.md`` describes them. All states are immutable: a change replaces the whole value.
 The state is kept in memory only. After a restart, the scheduler finds the jobs of pods by UID.
 
 Writers: the state of a pod has one writer at a time. While the workers have a call for the pod, queued or running, only
@@ -13,11 +13,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any
 
 from bridge import names
+from bridge.core import job_lifecycle
 from bridge.core.backoff import Backoff
+from bridge.core.job_lifecycle import Event, Lifecycle, State
 from bridge.workload import pods
 
 Pod = Mapping[str, Any]
@@ -34,7 +37,7 @@ MIN_INTERVAL = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The last failed submission.
+    """The last failed submission, or the last job that could not be used.
 
     ``count`` is the number of failures since the last successful submission. No job is submitted before ``retry_at``
     (monotonic seconds). ``reason`` and ``message`` are those of the pod's condition meanwhile.
@@ -46,85 +49,21 @@ class Failure:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class NotSubmitted:
-    """The pod has no job, and no submission has failed."""
+NODE, NODE_START = "node", "node_start"
+WAITS = ("submit", "retry", "slurm", "bind", NODE_START, NODE)
+"""What a pod can wait for, as in ``podbridge_scheduler_pods``."""
 
 
 @dataclass(frozen=True, slots=True)
-class BackingOff:
-    """The last submission failed, or podbridge cancelled a job that could not be used."""
+class NodeWait:
+    """Why an allocated job has no bind, since a monotonic time in seconds.
 
-    failure: Failure
+    ``what`` is ``NODE_START`` while Slurm's power saving starts a node or its kubelet is not ready yet, and ``NODE``
+    while a node has no room, volume or device for a pod.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class OutcomeUnknown:
-    """A submission sent before ``since`` (monotonic seconds) got no answer: a job may still appear."""
-
+    what: str
     since: float
-    failure: Failure
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """slurmctld returned the id of a new job at ``since`` (monotonic seconds); the snapshot may not show it yet."""
-
-    job_id: int
-    since: float
-
-
-@dataclass(frozen=True, slots=True)
-class _WithJob:
-    """The snapshot shows a job of the pod. ``failure`` is that of an earlier submission that got no answer."""
-
-    failure: Failure | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pending(_WithJob):
-    """The job is pending."""
-
-
-@dataclass(frozen=True, slots=True)
-class Allocated(_WithJob):
-    """The job is allocated. The next action is the bind, or the job is cancelled because its node is refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeStarting(_WithJob):
-    """The job is allocated; Slurm's power saving starts its node, or the kubelet there is not ready yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeBusy(_WithJob):
-    """The job is allocated; its node has had no room, volume or device for the pod since ``since`` (monotonic)."""
-
-    since: float = field(kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """The API server accepted the binding at ``since`` (monotonic seconds); the cache does not show it yet."""
-
-    since: float
-
-
-WithJob = Pending | Allocated | NodeStarting | NodeBusy
-Phase = NotSubmitted | BackingOff | OutcomeUnknown | Submitted | WithJob | Bound
-
-WAITING_FOR: Mapping[type[Phase], str] = {
-    NotSubmitted: "submit",
-    BackingOff: "retry",
-    OutcomeUnknown: "retry",
-    Submitted: "slurm",
-    Pending: "slurm",
-    Allocated: "bind",
-    NodeStarting: "node_start",
-    NodeBusy: "node",
-    Bound: "bind",
-}
-"""What a pod in each phase waits for, as in ``podbridge_scheduler_pods``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +80,12 @@ class ReportedCondition:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """What the scheduler keeps of one pod.
+    """What the scheduler keeps of one group or pod.
 
+    ``lifecycle`` is that of the job of the next binding. ``failure`` is ``None`` after a successful submission.
+    ``submitted_id`` is the id of a submitted job that no snapshot has shown yet, 0 without one. ``node_wait`` is
+    ``None`` if an allocated job can be bound. ``bound_at`` is the monotonic time at which the API server accepted the
+    binding of the pod, which the cache does not show yet.
     ``waiting_since`` is the time of the last submission, or of the first decision that saw a pending job.
     ``starting_since`` is the time of the first decision after the last submission that saw Slurm's power saving start
     the node of the job. Both are monotonic seconds, ``None`` if there was none. ``cancelled`` holds jobs of the pod
@@ -158,7 +101,11 @@ class GroupState:
     sent.
     """
 
-    phase: Phase = NotSubmitted()
+    lifecycle: Lifecycle = job_lifecycle.NEW
+    failure: Failure | None = None
+    submitted_id: int = 0
+    node_wait: NodeWait | None = None
+    bound_at: float | None = None
     waiting_since: float | None = None
     starting_since: float | None = None
     condition: ReportedCondition | None = None
@@ -191,7 +138,8 @@ class GroupState:
         """Return the state after slurmctld has returned the id of a new job; ``excluded`` are those of each part."""
         # slurmctld may use the id of an earlier job of the pod again
         return GroupState(
-            phase=Submitted(job_id, now),
+            lifecycle=self.lifecycle.after(Event.SEND).shown(Event.QUEUED, now),
+            submitted_id=job_id,
             waiting_since=now,
             condition=self.condition,
             cancelled=self.cancelled - {job_id},
@@ -208,58 +156,98 @@ class GroupState:
         """Return the state after the excluded nodes of a component were sent or read."""
         if part:
             return replace(self, more_excluded={**self.more_excluded, part: nodes})
-        return replace(self, excluded=nodes)
+        return self._changed(excluded=nodes)
 
     def failed(self, now: float, backoff: Backoff, reason: str, message: str) -> GroupState:
         """Return the state after a failed submission."""
-        return replace(self, phase=BackingOff(self._failure(now, backoff, reason, message)))
+        return replace(self, failure=self._failure(now, backoff, reason, message))
 
     def unusable(self, now: float, backoff: Backoff, reason: str, message: str) -> GroupState:
         """Return the state after a job was cancelled because it could not be used."""
         count = self.unused_jobs + 1
         failure = Failure(count, now + backoff.delay(count), reason, message)
-        return replace(self, phase=BackingOff(failure), unused_jobs=count)
+        return self._with_job(self.lifecycle.after(Event.ENDED), failure=failure, unused_jobs=count)
 
     def ended(self, now: float, reason: str, message: str) -> GroupState:
         """Return the state after a job has ended before the bind. The first such job is replaced at once."""
         count = self.unused_jobs + 1
-        state = replace(self.without_job(), unused_jobs=count)
+        state = replace(self.without_job(Event.ENDED), unused_jobs=count)
         if count == 1:
             return state
         delay = REFUSED.delay(count - 1, lambda: 0.0)  # decisions are pure: no jitter
-        return replace(state, phase=BackingOff(Failure(count - 1, now + delay, reason, message)))
+        return replace(state, failure=Failure(count - 1, now + delay, reason, message))
 
-    def bound(self) -> GroupState:
-        """Return the state after a binding: that of the group if the pod is a member of one."""
-        return replace(self, phase=NEW.phase, unused_jobs=0, claim_wait=None)
+    def bound(self, at: float | None = None) -> GroupState:
+        """Return the state after a binding: that of the pod at the time ``at``, or else that of its group."""
+        # the end of a job counts as unused only before the bind, so its lifecycle is forgotten
+        return self._with_job(job_lifecycle.NEW, failure=None, bound_at=at, unused_jobs=0, claim_wait=None)
 
     def without_answer(self, now: float, reason: str, message: str) -> GroupState:
         """Return the state after a submission whose outcome is unknown."""
-        return replace(self, phase=OutcomeUnknown(now, self._failure(now, UNAVAILABLE, reason, message)))
+        lifecycle = self.lifecycle.after(Event.SEND).unanswered(now)
+        return replace(self, lifecycle=lifecycle, failure=self._failure(now, UNAVAILABLE, reason, message))
 
-    def without_job(self) -> GroupState:
-        """Return the state of a pod whose last job is over; unchanged if no job was known or expected."""
-        if isinstance(self.phase, NotSubmitted | BackingOff | OutcomeUnknown):
-            return self
-        failure = failure_of(self.phase)
-        return replace(self, phase=BackingOff(failure) if failure else NEW.phase)
+    def pending(self, now: float, since: float) -> GroupState:
+        """Return the state after a decision has seen the job pending; it waits since the time ``since``."""
+        # a requeued job may get other devices, so an earlier failure to allocate them does not count
+        lifecycle = self.lifecycle.shown(Event.QUEUED, now)
+        return self._with_job(lifecycle, waiting_since=since, claim_wait=None)
+
+    def allocated(self, now: float, wait: NodeWait | None = None) -> GroupState:
+        """Return the state after a decision has seen the job allocated; ``wait`` is why it has no bind."""
+        if self.lifecycle.state is not State.STARTED:
+            return self._with_job(self.lifecycle.shown(Event.STARTED, now), wait)
+        return self if self.node_wait is wait else replace(self, node_wait=wait)
+
+    def without_job(self, event: Event = Event.DENIED) -> GroupState:
+        """Return the state after the last job was lost or has ended; unchanged if no job was known."""
+        return self._with_job(self.lifecycle.after(event)) if self.has_job else self
 
     def seen(self) -> GroupState:
-        """Return the state after the submitted job was seen in the snapshot, was lost or was cancelled."""
-        return replace(self, phase=NEW.phase) if isinstance(self.phase, Submitted) else self
+        """Return the state after the submitted job was seen in the snapshot or cancelled."""
+        return self._with_job(job_lifecycle.NEW) if self.submitted_id else self
+
+    def _with_job(self, lifecycle: Lifecycle, wait: NodeWait | None = None, **changes: object) -> GroupState:
+        return self._changed(lifecycle=lifecycle, submitted_id=0, node_wait=wait, **changes)
+
+    def _changed(self, **changes: object) -> GroupState:
+        # dataclasses.replace takes 1.5 times as long, and the first decision about a pending pod calls this twice
+        copy, set_field = object.__new__(GroupState), object.__setattr__
+        for name, value in zip(_FIELDS, _values(self), strict=True):
+            set_field(copy, name, value)
+        for name, value in changes.items():
+            set_field(copy, name, value)
+        return copy
+
+    @property
+    def has_job(self) -> bool:
+        """Whether the last job that is known has not ended."""
+        return self.lifecycle.state in (State.KNOWN, State.STARTED)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a decision has seen the job pending."""
+        return self.lifecycle.state is State.KNOWN and not self.submitted_id
+
+    @property
+    def waits_for(self) -> str:
+        """What the pod waits for: one of ``WAITS``."""
+        if self.node_wait is not None:
+            return self.node_wait.what
+        if self.bound_at is not None or self.lifecycle.state is State.STARTED:
+            return "bind"
+        if self.has_job:
+            return "slurm"
+        return "submit" if self.failure is None else "retry"
 
     def _failure(self, now: float, backoff: Backoff, reason: str, message: str) -> Failure:
-        before = failure_of(self.phase)
-        count = before.count + 1 if before else 1
+        count = self.failure.count + 1 if self.failure else 1
         return Failure(count, now + backoff.delay(count), reason, message)
 
 
 NEW = GroupState()
-
-
-def failure_of(phase: Phase) -> Failure | None:
-    """Return the last failure that still counts; ``None`` after a successful submission."""
-    return None if isinstance(phase, NotSubmitted | Submitted | Bound) else phase.failure
+_FIELDS = tuple(one.name for one in fields(GroupState))
+_values = attrgetter(*_FIELDS)
 
 
 class GroupStates:
@@ -296,8 +284,8 @@ class GroupStates:
         """
         with self._lock:
             for uid, state in self.by_uid.items():
-                if isinstance(state.phase, Bound) and confirmed - state.phase.since > BINDING_SHOWN and not busy(uid):
-                    self.by_uid[uid] = replace(state, phase=NEW.phase)
+                if state.bound_at is not None and confirmed - state.bound_at > BINDING_SHOWN and not busy(uid):
+                    self.by_uid[uid] = replace(state, bound_at=None)
 
     @property
     def unsettled(self) -> bool:
@@ -307,13 +295,13 @@ class GroupStates:
     @property
     def lost_at(self) -> float:
         """When the oldest submission failed whose outcome is unknown (monotonic seconds); infinite without one."""
-        phases = (state.phase for _, state in self._items())
-        return min((phase.since for phase in phases if isinstance(phase, OutcomeUnknown)), default=math.inf)
+        lifecycles = (state.lifecycle for _, state in self._items())
+        return min((job.until for job in lifecycles if job.state is State.UNKNOWN), default=math.inf)
 
     @property
     def allocated(self) -> set[str]:
         """The keys of the groups whose job is allocated."""
-        return {uid for uid, state in self._items() if isinstance(state.phase, Allocated | NodeStarting | NodeBusy)}
+        return {uid for uid, state in self._items() if state.lifecycle.state is State.STARTED}
 
     def _items(self) -> list[tuple[str, GroupState]]:
         """Return all states. Without the lock, a garbage collection here could let another thread add one."""

@@ -14,7 +14,7 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.workload import pods
-from scheduler.group_states import Bound, GroupStates, Pod, ReportedCondition
+from scheduler.group_states import GroupStates, Pod, ReportedCondition
 
 
 class PodWriter:
@@ -54,7 +54,7 @@ class PodWriter:
         # a kill after the Binding loses only the state below: the first list of the next leader shows the pod as bound
         self._kube.create(path, body)
         now = self._clock.monotonic()
-        self._states.update(pods.uid(pod), lambda state: replace(state.bound(), phase=Bound(now)))
+        self._states.update(pods.uid(pod), lambda state: state.bound(now))
         self._events.event(pod, "Scheduled", message, action="Binding")
 
     def set_condition(self, pod: Pod, reason: str, message: str) -> None:

@@ -8,22 +8,12 @@ from dataclasses import dataclass, replace
 
 from bridge import clock
 from bridge.config.hub import Config
+from bridge.core.job_lifecycle import State
 from bridge.slurm import job_words, states
 from bridge.slurm.models import ApiVersion, Job, JobPart, ObservedJob, Snapshot
 from bridge.workload import pods
 from scheduler.group_actions import Action, Exclude, Pod, SetCondition
-from scheduler.group_states import (
-    NEW,
-    BackingOff,
-    GroupState,
-    NodeBusy,
-    NodeStarting,
-    OutcomeUnknown,
-    Pending,
-    Submitted,
-    WithJob,
-    failure_of,
-)
+from scheduler.group_states import NEW, NODE, NODE_START, GroupState, NodeWait
 from scheduler.member_places import differ_without_slots
 from scheduler.nodes.full_nodes import FullNode
 from scheduler.nodes.occupancy import Occupancy
@@ -91,13 +81,13 @@ def is_live(observed: ObservedJob, cancelled: Set[int]) -> bool:
     return not has_ended and observed.job.job_id not in cancelled
 
 
-def is_unread(snapshot: Snapshot, submitted: Submitted) -> bool:
+def is_unread(snapshot: Snapshot, state: GroupState) -> bool:
     """Whether a submitted job may exist although the snapshot does not contain it.
 
     The snapshot is older than the submission, or slurmctld has listed the job and its comment has not been read yet:
     after a failed poll, a poll reads only some of the jobs that this process has just submitted.
     """
-    return snapshot.began <= submitted.since + SETTLE or submitted.job_id in snapshot.unread
+    return snapshot.began <= state.lifecycle.answered_at + SETTLE or state.submitted_id in snapshot.unread
 
 
 def is_settled(snapshot: Snapshot, sent_at: float, since: float = 0) -> bool:
@@ -121,7 +111,7 @@ def unsettled(view: SchedulerView, state: GroupState, members: Sequence[Pod]) ->
     A former leader may have sent it, except for pods that were created under this leadership. The list of all jobs
     that was requested since then shows its job, as soon as the jobs have been read that are not older than the pods.
     """
-    snapshot, phase = view.snapshot, state.phase
+    snapshot, lifecycle = view.snapshot, state.lifecycle
     if any(pods.uid(pod) not in view.new for pod in members):
         list_needed_at = view.leading_since
         if view.inherited_at:
@@ -134,11 +124,12 @@ def unsettled(view: SchedulerView, state: GroupState, members: Sequence[Pod]) ->
             or snapshot.listed_for(_earliest_submission(snapshot, members)) < list_needed_at
         ):
             return True, state
-    if not isinstance(phase, OutcomeUnknown):
+    if lifecycle.state is not State.UNKNOWN:
         return False, state
-    if not is_settled(snapshot, phase.since, _earliest_submission(snapshot, members)):
+    earliest = _earliest_submission(snapshot, members)
+    if not is_settled(snapshot, lifecycle.until, earliest):
         return True, state
-    return False, replace(state, phase=BackingOff(phase.failure))
+    return False, replace(state, lifecycle=lifecycle.denied(snapshot.listed_for(earliest)))
 
 
 def waits_for_jobs(view: SchedulerView) -> bool:
@@ -209,12 +200,12 @@ def obstacle(
         return ("SlurmJobsMissing", "many jobs are missing in Slurm: podbridge submits no job now"), state
     is_unsettled, state = unsettled(view, state, members)
     if is_unsettled:
-        if not isinstance(state.phase, OutcomeUnknown):
+        if state.lifecycle.state is not State.UNKNOWN:
             return ("", ""), state
         text = "a request to Slurm got no answer: podbridge waits until its job appears or is known not to exist"
         return ("SlurmUnknownOutcome", text), state
-    if isinstance(state.phase, BackingOff) and view.now < state.phase.failure.retry_at:
-        return (state.phase.failure.reason, state.phase.failure.message), state
+    if state.failure is not None and view.now < state.failure.retry_at:
+        return (state.failure.reason, state.failure.message), state
     return None, state
 
 
@@ -240,8 +231,8 @@ def starting(view: SchedulerView, state: GroupState, nodes: Iterable[str]) -> tu
         # a node that has started is no longer asleep in Slurm, but its kubelet may need longer: the state remembers it
         if missing and (state.starting_since is not None or view.placements.comes_and_goes(node)):
             since = state.starting_since if state.starting_since is not None else view.now
-            if not isinstance(state.phase, NodeStarting):
-                state = replace(state, phase=NodeStarting(failure_of(state.phase)), starting_since=since)
+            if state.node_wait is None or state.node_wait.what != NODE_START:
+                state = replace(state.allocated(view.now, NodeWait(NODE_START, view.now)), starting_since=since)
             if view.now - since < WAKE_LIMIT:
                 return missing, state
     return "", state
@@ -254,11 +245,12 @@ def busy(view: SchedulerView, state: GroupState, until: float = 0) -> tuple[bool
     period of the pods that have to end. The user of such a pod can choose a grace period of years: no more than
     ``maxGracePeriod`` from the start of the wait counts.
     """
-    since = state.phase.since if isinstance(state.phase, NodeBusy) else view.now
-    if not isinstance(state.phase, NodeBusy):
-        state = replace(state, phase=NodeBusy(failure_of(state.phase), since=since))
+    wait = state.node_wait
+    if wait is None or wait.what != NODE:
+        wait = NodeWait(NODE, view.now)
+        state = state.allocated(view.now, wait)
     # `until` comes from deletionTimestamp, so the comparison is in time of day
-    wait_began = view.time - (view.now - since)
+    wait_began = view.time - (view.now - wait.since)
     grace_end = min(max(until, wait_began), wait_began + view.config.max_grace_period)
     is_overdue = view.time >= grace_end + view.config.busy_node_timeout
     return is_overdue, state
@@ -301,14 +293,13 @@ def without_job(view: SchedulerView, state: GroupState, observed_jobs: Iterable[
     Several jobs in a row that have ended before the bind are replaced after a growing pause: their cause may last, for
     example a prolog that fails. Jobs that Slurm has lost do not count (:data:`scheduler.group_act.MOST_LOST`).
     """
-    if not isinstance(state.phase, Submitted | WithJob):
+    if not state.has_job:
         return state
-    first_job_id = state.phase.job_id if isinstance(state.phase, Submitted) else 0
     jobs = [
         observed.job
         for observed in observed_jobs
         # ids ascend: a lower one is an earlier job of the pod, whose end has been counted
-        if observed.job.job_id not in state.cancelled and observed.job.job_id >= first_job_id
+        if observed.job.job_id not in state.cancelled and observed.job.job_id >= state.submitted_id
     ]
     latest = max(jobs, key=lambda job: job.job_id, default=None)
     end = states.end_of(latest.states) if latest is not None else None
@@ -324,7 +315,7 @@ def is_cancelled(pod: Pod, state: GroupState, observed: ObservedJob) -> bool:
     The job is on the pod, or was pending when this process last saw it. Otherwise podbridge itself may have cancelled
     it, for example before another process became the leader.
     """
-    was_waiting = isinstance(state.phase, Submitted | Pending)
+    was_waiting = state.lifecycle.state is State.KNOWN
     return "CANCELLED" in observed.job.states and not observed.missing and (was_waiting or pods.job_id(pod) is not None)
 
 

@@ -15,7 +15,7 @@ from bridge.slurm.models import ObservedJob
 from bridge.workload import pods
 from scheduler.group_actions import Pod
 from scheduler.group_decide import Decision
-from scheduler.group_states import MIN_INTERVAL, GroupState, Pending
+from scheduler.group_states import MIN_INTERVAL, GroupState
 from scheduler.rules import TELL_UNKNOWN_AFTER, SchedulerView, is_current, is_kept_up_to_date, is_live, with_excluded
 from scheduler.volumes import pod_volumes
 
@@ -99,7 +99,7 @@ class UnchangedPods:
     def _decided_of(self, view: SchedulerView, pod: Pod, uid: str) -> _Decided | None:
         """Return what the decision about a pod depended on; ``None`` if the next one may differ without a change."""
         state, job_ids = view.states.get(uid), view.snapshot.by_uid.get(uid, ())
-        if state is None or not isinstance(state.phase, Pending) or state.waiting_since is None or len(job_ids) != 1:
+        if state is None or not state.is_pending or state.waiting_since is None or len(job_ids) != 1:
             return None
         observed = view.snapshot.jobs[job_ids[0]]
         # an allocated job competes for room on its node: other pods change the decision about it

@@ -21,7 +21,7 @@ from bridge.workload import eligibility, links, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
-from scheduler.group_states import NEW, Bound, GroupState, Pod
+from scheduler.group_states import NEW, GroupState, Pod
 from scheduler.places import race_places
 from scheduler.places.pool_usage import PlannedUsage, Usage, requests
 
@@ -226,7 +226,7 @@ def _decide_pod(view: PlaceView, pod: Pod, usage: PlannedUsage, shapes: _Shapes)
     selector = pool_selection.of(pod)
     uid = pods.uid(pod)
     state = view.states.get(uid, NEW)
-    if isinstance(state.phase, Bound):
+    if state.bound_at is not None:
         return None
     if not selector.remote:
         return None if view.colocated else _set_condition(view, pod, state, pool_selection.NO_POOL)

@@ -21,7 +21,7 @@ from scheduler.devices.taken_devices import TakenDevices
 from scheduler.group_act import SlurmActor
 from scheduler.group_index import GroupIndex
 from scheduler.group_objects import GroupObjects
-from scheduler.group_states import WAITING_FOR, Bound, GroupStates
+from scheduler.group_states import WAITS, GroupStates
 from scheduler.new_pods import NewPods
 from scheduler.nodes.current_placements import CurrentPlacements
 from scheduler.nodes.occupancy import Occupancy
@@ -171,7 +171,7 @@ class SlurmPlace:
         if (now := self.dependencies.clock.monotonic()) >= self._count_from:
             self._count_from = now + COUNT_PERIOD
             waits = self._count(here)
-            for name in {*WAITING_FOR.values(), "gate", "release"}:
+            for name in (*WAITS, "gate", "release"):
                 SCHEDULER_PODS.labels(name).set(waits[name])
 
     def reconcile_some(self, waiting: Mapping[str, Pod], keys: Set[str], is_here: IsHere) -> None:
@@ -199,7 +199,7 @@ class SlurmPlace:
             return "release"
         if pods.is_gated(pod):
             return "gate"
-        return WAITING_FOR[type(self._states.of(self.groups.uids.get(uid, uid)).phase)]
+        return self._states.of(self.groups.uids.get(uid, uid)).waits_for
 
     def _decide(
         self,
@@ -344,7 +344,7 @@ class SlurmPlace:
         """Whether a bind of the pod, or of its group, is in progress or done."""
         key = self.groups.uids.get(uid)
         has_call = self._has_call(uid) or (key is not None and self._has_call(key))
-        return has_call or isinstance(self._states.of(uid).phase, Bound)
+        return has_call or self._states.of(uid).bound_at is not None
 
 
 def changed_keys(before: Snapshot, after: Snapshot) -> set[str]:

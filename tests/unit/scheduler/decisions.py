@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from bridge.config.hub import Config
@@ -10,7 +11,7 @@ from bridge.slurm.models import Snapshot
 from bridge.workload.eligibility import NodeView
 from scheduler import group_decide, pod_group
 from scheduler.group_actions import Action, Submit
-from scheduler.group_states import GroupStates
+from scheduler.group_states import NEW, Failure, GroupState, GroupStates
 from scheduler.nodes.occupancy import Occupancy
 from scheduler.nodes.placement import Placements
 from scheduler.pod_group import Group
@@ -46,6 +47,26 @@ def view(
 def submit(pod: Object) -> Submit:
     """Return the action that submits a job for a bare pod."""
     return Submit(pod_group.of_one(pod))
+
+
+def submitted(job_id: int, at: float) -> GroupState:
+    """Return the state of a group whose job no snapshot has shown yet."""
+    return NEW.submitted(job_id, at, ())
+
+
+def unknown(at: float) -> GroupState:
+    """Return the state of a group whose submission got no answer."""
+    state = NEW.without_answer(at, "SlurmUnknownOutcome", "no answer")
+    return replace(state, failure=Failure(1, at, "SlurmUnknownOutcome", "no answer"))
+
+
+def refused(retry_at: float) -> GroupState:
+    """Return the state of a group whose submission Slurm has refused."""
+    return replace(NEW, failure=Failure(1, retry_at, "SlurmRefused", "too many nodes"))
+
+
+PENDING = NEW.pending(0.0, 0.0)
+ALLOCATED = NEW.allocated(0.0)
 
 
 def look(

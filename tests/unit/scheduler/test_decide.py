@@ -13,18 +13,14 @@ from scheduler import group_actions, group_decide, rules
 from scheduler.group_states import (
     NEW,
     REFUSED,
-    Allocated,
-    Failure,
-    GroupState,
     GroupStates,
-    OutcomeUnknown,
     ReportedCondition,
-    Submitted,
 )
 from scheduler.nodes.placement import Placements
 from scheduler.pod_group import of_one
 from tests.builders import node_view, observed, pod, snapshot
 from tests.unit.scheduler import decisions
+from tests.unit.scheduler.decisions import ALLOCATED, submitted, unknown
 
 
 def kube_node(name, **spec):
@@ -43,14 +39,10 @@ def look(pods, snap, states=None, **more):
     return decision.actions
 
 
-def in_state(phase=NEW.phase, **more):
+def in_state(state=NEW, **more):
     states = GroupStates()
-    states.update("u1", lambda _: GroupState(phase, **more))
+    states.update("u1", lambda _: replace(state, **more))
     return states
-
-
-def unknown(since):
-    return OutcomeUnknown(since, Failure(1, since, "SlurmUnknownOutcome", "no answer"))
 
 
 def one(*args, **kwargs):
@@ -178,7 +170,7 @@ def test_two_jobs_of_one_pod_the_one_on_the_pod_stays():
 
 
 def test_a_job_just_submitted_and_not_in_the_view_is_waited_for():
-    states = in_state(Submitted(5, 999.0))
+    states = in_state(submitted(5, 999.0))
     assert look([pod(held=True)], snapshot(began=1000), states) == []
     # it was created without admission
     assert look([pod()], snapshot(began=1000), states) == [group_actions.Hold(pod(), 5)]
@@ -187,7 +179,7 @@ def test_a_job_just_submitted_and_not_in_the_view_is_waited_for():
 
 def test_a_submitted_job_that_slurm_lists_but_no_poll_has_read_is_waited_for():
     """After a failed poll, the comments of the jobs just submitted are read again, some in each poll."""
-    states, listed = in_state(Submitted(5, 900.0)), replace(snapshot(), unread=frozenset({5}))
+    states, listed = in_state(submitted(5, 900.0)), replace(snapshot(), unread=frozenset({5}))
     assert look([pod(held=True)], listed, states) == []
     deleted = pod(deleted=True, held=True)
     assert one([deleted], listed, states) == group_actions.Release(of_one(deleted), (5,))
@@ -247,7 +239,7 @@ def test_a_deleted_pod_waits_for_a_submit_whose_outcome_is_unknown():
 
 
 def test_a_deleted_pod_releases_a_job_the_view_does_not_show_yet():
-    states = in_state(Submitted(5, 999.9))
+    states = in_state(submitted(5, 999.9))
     assert one([pod(job=5, deleted=True)], snapshot(), states).job_ids == (5,)
 
 
@@ -271,14 +263,14 @@ def test_an_ended_job_is_asked_for_again_only_after_slurm_said_so_twice():
         ("CANCELLED", "Cancelled"),
     ],
 )
-@pytest.mark.parametrize("phase", [Submitted(5, 999.0), Allocated()])
-def test_jobs_that_end_before_the_bind_are_replaced_after_a_pause_except_the_first(state, reason, phase):
-    if state == "CANCELLED" and isinstance(phase, Submitted):
+@pytest.mark.parametrize("before", [submitted(5, 999.0), ALLOCATED])
+def test_jobs_that_end_before_the_bind_are_replaced_after_a_pause_except_the_first(state, reason, before):
+    if state == "CANCELLED" and before.submitted_id:
         return  # a user has cancelled it: the pod is terminated
-    ended, states = snapshot(observed(5, state, confirmations=2)), in_state(phase)
+    ended, states = snapshot(observed(5, state, confirmations=2)), in_state(before)
     assert one([pod()], ended, states) == decisions.submit(pod())
     assert states.of("u1").unused_jobs == 1
-    states = in_state(phase, unused_jobs=2)
+    states = in_state(before, unused_jobs=2)
     told = one([pod()], ended, states)
     assert (told.reason, told.message.partition(" ")[0]) == (reason, "Slurm")
     assert "Slurm job 5" in told.message
@@ -288,12 +280,12 @@ def test_jobs_that_end_before_the_bind_are_replaced_after_a_pause_except_the_fir
 
 
 def test_jobs_that_podbridge_has_cancelled_or_slurm_has_lost_count_as_no_end():
-    states = in_state(Allocated(), unused_jobs=2, cancelled=frozenset({5}))
+    states = in_state(ALLOCATED, unused_jobs=2, cancelled=frozenset({5}))
     assert one([pod()], snapshot(observed(5, "CANCELLED", confirmations=2)), states) == decisions.submit(pod())
     lost = observed(6, "RUNNING", confirmations=2, missing=True)
-    states = in_state(Allocated(), unused_jobs=2)
+    states = in_state(ALLOCATED, unused_jobs=2)
     assert one([pod()], snapshot(observed(5, "FAILED", confirmations=2), lost), states) == decisions.submit(pod())
-    states = in_state(Submitted(6, 990.0), unused_jobs=2)
+    states = in_state(submitted(6, 990.0), unused_jobs=2)
     assert one([pod()], snapshot(observed(5, "FAILED", confirmations=2)), states) == decisions.submit(pod())
     assert states.of("u1").unused_jobs == 2
 

@@ -15,15 +15,9 @@ from bridge.workload import links
 from scheduler import group_actions, group_decide, member_places, pod_group, rules
 from scheduler.group_index import GroupIndex
 from scheduler.group_states import (
-    Allocated,
-    BackingOff,
-    Failure,
     GroupState,
     GroupStates,
-    NodeBusy,
-    Pending,
     ReportedCondition,
-    Submitted,
 )
 from scheduler.nodes.occupancy import Occupancy
 from tests.builders import group, node_view, observed, pod, snapshot
@@ -121,7 +115,7 @@ def test_members_with_claims_are_bound_by_one_action_that_allocates_first():
 def test_a_job_of_a_gang_is_kept_for_a_limited_time_while_its_devices_are_not_ready():
     members, states = [with_claim(member(slot, job=5)) for slot in range(3)], GroupStates()
     job = snapshot(known(5, "RUNNING", nodes=NODES[:3]))
-    states.update(REF.key, lambda _: GroupState(Allocated(), claim_wait=("DevicesNotReady", "card-0 is taken")))
+    states.update(REF.key, lambda _: replace(decisions.ALLOCATED, claim_wait=("DevicesNotReady", "card-0 is taken")))
     assert {action.reason for action in look(members, job, states)} == {"DevicesNotReady"}
     told = ReportedCondition("DevicesNotReady", "card-0 is taken", 1000.0)
     states.merge({f"u{slot}": GroupState(condition=told) for slot in range(3)})
@@ -157,13 +151,13 @@ def test_every_member_is_held_before_the_first_is_bound(state):
 
 def test_a_submitted_job_is_put_on_the_members_before_a_poll_shows_it():
     states = GroupStates()
-    states.update(REF.key, lambda _: GroupState(Submitted(5, 1000.0)))
+    states.update(REF.key, lambda _: decisions.submitted(5, 1000.0))
     assert kinds(look([member(0), member(1), member(2)], snapshot(), states)) == ["Hold"] * 3
 
 
 def test_a_submitted_job_that_slurm_lists_but_no_poll_has_read_is_not_submitted_again():
     states = GroupStates()
-    states.update(REF.key, lambda _: GroupState(Submitted(5, 900.0)))
+    states.update(REF.key, lambda _: decisions.submitted(5, 900.0))
     members = [member(slot, job=5) for slot in range(3)]
     assert look(members, snapshot(unread=frozenset({5})), states) == []
 
@@ -186,7 +180,7 @@ def test_no_member_is_bound_if_one_node_has_no_room_and_no_room_is_planned():
     found = look(pods, snap, states, **last)
     assert kinds(found) == ["SetCondition"] * 3
     assert {action.reason for action in found} == {"NodeBusy"}
-    assert isinstance(states.of(REF.key).phase, NodeBusy)
+    assert states.of(REF.key).waits_for == "node"
     late = look(pods, snap, states, now=1000.0 + Config().busy_node_timeout, **last)
     assert kinds(late) == ["CancelAndResubmit"]
     # with another node for the job, there is nothing to wait for
@@ -343,8 +337,7 @@ def test_a_member_made_again_after_the_others_have_succeeded_gets_a_job_of_its_o
 
 def test_a_refused_gang_tells_all_members():
     states = GroupStates()
-    failure = Failure(1, 2000.0, "SlurmRefused", "too many nodes")
-    states.update(REF.key, lambda _: GroupState(BackingOff(failure)))
+    states.update(REF.key, lambda _: decisions.refused(2000.0))
     assert [a.reason for a in look([member(0), member(1), member(2)], snapshot(), states)] == ["SlurmRefused"] * 3
 
 
@@ -352,7 +345,7 @@ def test_jobs_of_a_gang_that_end_before_the_bind_are_replaced_after_a_pause_exce
     members, ended = [member(slot) for slot in range(3)], snapshot(replace(known(5, "FAILED"), confirmations=2))
     for unused, reasons in ((0, []), (1, ["JobFailed"] * 3)):
         states = GroupStates()
-        states.update(REF.key, lambda _, unused=unused: GroupState(Submitted(5, 999.0), unused_jobs=unused))
+        states.update(REF.key, lambda _, unused=unused: replace(decisions.submitted(5, 999.0), unused_jobs=unused))
         found = look(members, ended, states)
         assert [action.reason for action in found if isinstance(action, group_actions.SetCondition)] == reasons
         assert kinds(look(members, ended, states, now=1005.0)) == ["Submit"]
@@ -361,7 +354,7 @@ def test_jobs_of_a_gang_that_end_before_the_bind_are_replaced_after_a_pause_exce
 
 def test_a_job_of_a_gang_cancelled_before_the_first_poll_ends_its_members():
     states, members = GroupStates(), [member(slot) for slot in range(3)]
-    states.update(REF.key, lambda _: GroupState(Submitted(5, 999.0)))
+    states.update(REF.key, lambda _: decisions.submitted(5, 999.0))
     ended = snapshot(replace(known(5, "CANCELLED"), confirmations=2))
     assert look(members, ended, states) == [group_actions.Hold(pod, 5) for pod in members]
 
@@ -431,7 +424,7 @@ def test_a_job_that_no_member_can_use_any_more_is_given_back():
 def test_a_cancelled_job_ends_its_members_but_not_the_pods_that_are_created_in_their_place():
     """Found by the state machine: Slurm lists the cancelled job for minutes, and each new member got its id again."""
     states, ended = GroupStates(), snapshot(replace(known(5, "CANCELLED"), confirmations=2))
-    states.update(REF.key, lambda _: GroupState(Pending()))
+    states.update(REF.key, lambda _: decisions.PENDING)
     first = [member(slot) for slot in range(3)]
     assert look(first, ended, states) == [group_actions.Hold(pod, 5) for pod in first]
     labelled = [member(slot, job=5) for slot in range(3)]

@@ -10,7 +10,8 @@ from bridge.config.hub import Config
 from bridge.slurm.models import JobLink
 from bridge.workload import links
 from scheduler import group_actions, member_places, rules
-from scheduler.group_states import BackingOff, Failure, GroupState, GroupStates
+from scheduler.group_states import GroupStates
+from tests.unit.scheduler import decisions
 from tests.unit.scheduler.test_gang_decide import (
     NODES,
     REF,
@@ -147,7 +148,7 @@ def test_a_stranger_has_one_reason_whatever_keeps_the_members_from_their_job(ref
     members = [member(0), member(1), member(2, name="stranger", uid="s", cpu="8"), member(2)]
     states = GroupStates()
     if refused:
-        states.update(REF.key, lambda _: GroupState(BackingOff(Failure(1, 2000.0, "SlurmRefused", "too many nodes"))))
+        states.update(REF.key, lambda _: decisions.refused(2000.0))
     told = [action for action in look(members, snapshot(), states) if isinstance(action, group_actions.SetCondition)]
     assert [action.reason for action in told] == ["SlurmRefused"] * len(refused[1:]) + ["GangDiffers"]
     assert (told[-1].pod, "next Slurm job" in told[-1].message) == (members[2], True)

@@ -12,7 +12,7 @@ from bridge.slurm.components import Component, joined
 from bridge.slurm.models import Job, JobLink, ObservedJob
 from bridge.workload import links, pods
 from scheduler import group_actions, member_places, pod_group
-from scheduler.group_states import GroupState, GroupStates, Submitted
+from scheduler.group_states import NEW, GroupStates
 from tests.fakes.memory_hub import MemoryHub
 from tests.unit.scheduler.test_gang_decide import NODES, REF, kinds, look, member, sharing_nodes, snapshot
 from tests.unit.scheduler.test_state_machine import path_of
@@ -155,7 +155,7 @@ def test_each_component_excludes_the_nodes_that_its_members_cannot_use():
     found = [member(0, job=5, cpu=DRIVER), *(member(slot, job=5, cpu="9") for slot in (1, 2))]
     job = known(5, ["PENDING"] * 2, [(), ()], found[:2])
     states = GroupStates()
-    states.update(REF.key, lambda _: GroupState(Submitted(5, 1000.0)).submitted(5, 1000.0, (), ()))
+    states.update(REF.key, lambda _: NEW.submitted(5, 1000.0, (), ()))
     (exclude,) = look(found, snapshot(job), states)
     assert (exclude.job_id, exclude.component, exclude.part, exclude.nodes) == (5, 6, 1, NODES)
     states.update(REF.key, lambda state: state.excluding(1, NODES))

@@ -9,7 +9,6 @@ from prometheus_client import REGISTRY
 from bridge import names
 from bridge.errors import SlurmRefusedError, SlurmUnavailableError
 from scheduler import rules
-from scheduler.group_states import WAITING_FOR, Phase
 from scheduler.nodes.occupancy import Occupant
 from scheduler.places.slurm_place import COUNT_PERIOD
 from tests.builders import pod
@@ -145,10 +144,6 @@ def test_waiting_pods_are_counted_again_after_a_while():
     hub.clock.advance(COUNT_PERIOD)
     hub.scheduler.reconcile()
     assert REGISTRY.get_sample_value("podbridge_scheduler_pods", labels) == 1
-
-
-def test_each_phase_has_a_value():
-    assert WAITING_FOR.keys() == set(Phase.__args__)
 
 
 def test_requests_of_a_former_leader_are_settled_although_polls_fail_later():

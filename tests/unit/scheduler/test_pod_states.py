@@ -1,4 +1,4 @@
-"""The states of a waiting pod: the transitions of docs/developers/architecture.md, and a decision that is pure."""
+"""The states of a waiting pod: the transitions of its lifecycle and of its node, and a decision that is pure."""
 
 import copy
 import gc
@@ -8,10 +8,12 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
+import pytest
+
+from bridge.core.job_lifecycle import State
 from scheduler import group_actions, group_decide
-from scheduler.group_states import NEW, REFUSED, Allocated, BackingOff, Bound, GroupState, GroupStates, Phase, WithJob
+from scheduler.group_states import NEW, REFUSED, WAITS, GroupState, GroupStates
 from scheduler.nodes.occupancy import Occupancy
 from scheduler.nodes.placement import Placements
 from tests.builders import node_view, observed, pod, slurm_nodes, snapshot
@@ -22,6 +24,18 @@ NODES = {"fits": {}, "cordoned": {"unschedulable": True}, "full": {}}
 VIEWS = [node_view(name, **spec) for name, spec in NODES.items()]
 SLURM_NODES = slurm_nodes(*NODES) | slurm_nodes("starting", states="ALLOCATED+CLOUD+POWERING_UP")
 JOBS = ["PENDING", "NODE_FAIL", *SLURM_NODES]
+
+
+WITHOUT_JOB = {State.KNOWN, State.STARTED, State.UNKNOWN}
+LIFECYCLES = {
+    State.WANTED: WITHOUT_JOB,
+    State.ABSENT: WITHOUT_JOB,
+    State.ENDED: WITHOUT_JOB,
+    State.UNKNOWN: {State.ABSENT, State.KNOWN, State.STARTED},
+    State.KNOWN: {State.ABSENT, State.ENDED, State.STARTED},
+    State.STARTED: {State.ABSENT, State.ENDED, State.KNOWN},
+}
+"""What each state of the job is followed by until the binding."""
 
 
 def view(state: GroupState, job: str | None, job_id: int, now: float):
@@ -54,24 +68,18 @@ def carried_out(
         case group_actions.Submit(), "none":
             return state.without_answer(now, "SlurmUnknownOutcome", "no answer")
         case group_actions.Bind(), "done":
-            return replace(state, phase=Bound(now), unused_jobs=0)
+            return state.bound(now)
         case group_actions.CancelAndResubmit(), "done":
             cancelled = state.cancelled | {action.job_id}
             return replace(state, cancelled=cancelled).unusable(now, REFUSED, "NodeRefused", "cordoned")
     return state
 
 
-def group(phase: Phase) -> str:
-    return "HasJob" if isinstance(phase, WithJob) else type(phase).__name__
-
-
-def test_the_diagram_shows_the_transitions_that_happen_and_no_others():
+def test_the_transitions_are_those_of_the_lifecycle_and_those_of_the_diagram():
     text = PAGE.read_text().split("stateDiagram-v2", 1)[1].split("```", 1)[0]
-    drawn = set(re.findall(r"^ *(\w+|\[\*\]) --> (\w+|\[\*\])", text, re.MULTILINE))
-    with_job = {phase.__name__ for phase in get_args(WithJob)}
-    assert {name for edge in drawn for name in edge} - {"[*]", "HasJob"} == {p.__name__ for p in get_args(Phase)}
+    drawn = set(re.findall(r"^ *(\w+) --> (\w+)", text, re.MULTILINE))
     luck = random.Random(15)
-    seen, seen_with_job = set(), set()
+    seen, seen_with_job, waits = set(), set(), set()
     state, now, job_id = NEW, 1000.0, 1
     for _ in range(6000):
         now += luck.choice([0.1, 6.0, 400.0])
@@ -83,21 +91,21 @@ def test_the_diagram_shows_the_transitions_that_happen_and_no_others():
             job_id += 1
         last = carried_out(action, luck.choice(["done", "refused", "none"]), after, now, job_id)
         for old, new in ((state, after), (after, last)):
-            pair = (type(old.phase).__name__, type(new.phase).__name__)
-            if pair[0] == pair[1]:
-                continue
-            if set(pair) <= with_job:
-                seen_with_job.add(pair)
-            else:
-                seen.add((group(old.phase), group(new.phase)))
-        if isinstance(last.phase, Bound):
+            pair = old.lifecycle.state, new.lifecycle.state
+            if pair == (State.STARTED, State.STARTED) and old.waits_for != new.waits_for:
+                seen_with_job.add((old.waits_for, new.waits_for))
+            elif pair[0] is not pair[1] and new.bound_at is None:
+                seen.add(pair)
+            waits.add(new.waits_for)
+        if last.bound_at is not None:
             states = GroupStates()
             states.merge({"u1": last})
             states.forget_bindings(now + 100, lambda _: False)
-            seen.add(("Bound", group(states.of("u1").phase)))
-        state = NEW if isinstance(last.phase, Bound) else last
-    assert seen == {edge for edge in drawn if "[*]" not in edge and not with_job & set(edge)}
-    assert seen_with_job >= {edge for edge in drawn if set(edge) <= with_job}
+            assert (last.waits_for, states.of("u1").waits_for) == ("bind", "submit")
+        state = NEW if last.bound_at is not None else last
+    assert waits == set(WAITS)
+    assert seen == {(old, new) for old, row in LIFECYCLES.items() for new in row}
+    assert seen_with_job == drawn
 
 
 def test_a_decision_changes_nothing_that_it_is_given():
@@ -112,9 +120,11 @@ def test_a_decision_changes_nothing_that_it_is_given():
 
 def test_failures_count_until_a_submission_succeeds():
     state = NEW.failed(100.0, REFUSED, "SlurmRefused", "no").without_answer(200.0, "SlurmUnknownOutcome", "none")
-    assert state.phase.failure.count == 2
-    state = state.submitted(7, 300.0, ("n1",))
-    assert state.failed(400.0, REFUSED, "SlurmRefused", "no").phase.failure.count == 1
+    assert state.failure.count == 2
+    with pytest.raises(ValueError, match="UNKNOWN"):
+        state.submitted(7, 300.0, ("n1",))
+    state = replace(state, lifecycle=state.lifecycle.denied(300.0)).submitted(7, 300.0, ("n1",))
+    assert state.failed(400.0, REFUSED, "SlurmRefused", "no").failure.count == 1
     assert (state.excluded, state.exclude_retry_at) == (("n1",), None)
 
 
@@ -122,11 +132,11 @@ def test_jobs_that_end_unused_count_until_a_binding_and_the_first_one_is_replace
     state, delays = NEW, []
     for number in range(1, 11):
         state = state.submitted(number, 100.0, ()).ended(100.0, "JobFailed", "failed")
-        delays.append(state.phase.failure.retry_at - 100 if isinstance(state.phase, BackingOff) else 0)
+        delays.append(state.failure.retry_at - 100 if state.failure else 0)
     assert delays == [0, 5, 10, 20, 40, 80, 160, 300, 300, 300]
     state = state.submitted(11, 100.0, ()).unusable(100.0, REFUSED, "NodeRefused", "cordoned")
-    assert state.phase.failure.retry_at - 100 >= 300 * 0.8
-    assert replace(state, phase=Allocated()).bound().ended(100.0, "JobFailed", "failed").phase == NEW.phase
+    assert state.failure.retry_at - 100 >= 300 * 0.8
+    assert state.allocated(100.0).bound().ended(100.0, "JobFailed", "failed").waits_for == "submit"
 
 
 def test_an_id_that_slurm_assigns_again_is_not_one_of_the_cancelled_jobs():
@@ -137,11 +147,11 @@ def test_an_id_that_slurm_assigns_again_is_not_one_of_the_cancelled_jobs():
 
 def test_a_binding_is_forgotten_if_a_cache_that_was_current_long_after_it_does_not_show_it():
     states = GroupStates()
-    states.merge({uid: GroupState(Bound(at)) for uid, at in {"lost": 100.0, "new": 190.0, "busy": 100.0}.items()})
+    states.merge({uid: NEW.bound(at) for uid, at in {"lost": 100.0, "new": 190.0, "busy": 100.0}.items()})
     states.forget_bindings(150.0, lambda uid: uid == "busy")
-    assert all(isinstance(states.of(uid).phase, Bound) for uid in ("lost", "new", "busy"))
+    assert all(states.of(uid).bound_at for uid in ("lost", "new", "busy"))
     states.forget_bindings(200.0, lambda uid: uid == "busy")
-    assert [uid for uid in ("lost", "new", "busy") if not isinstance(states.of(uid).phase, Bound)] == ["lost"]
+    assert [uid for uid in ("lost", "new", "busy") if not states.of(uid).bound_at] == ["lost"]
 
 
 def test_states_of_pods_that_wait_no_more_are_deleted():
@@ -158,7 +168,7 @@ def test_a_garbage_collection_while_states_are_read_lets_no_other_thread_change_
     """A collection may close a socket or run a finalizer, which releases the GIL."""
     states, stop = GroupStates(), threading.Event()
     for number in range(2000):
-        states.update(f"uid-{number}", lambda state: replace(state, phase=Bound(1.0)))
+        states.update(f"uid-{number}", lambda state: state.bound(1.0))
 
     def write():
         number = 0

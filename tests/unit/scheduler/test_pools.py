@@ -17,7 +17,7 @@ from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.workload import eligibility
 from bridge.workload.eligibility import NodeView
 from scheduler.group_actions import BindToPool, SetCondition
-from scheduler.group_states import Bound, GroupState
+from scheduler.group_states import NEW
 from scheduler.places import place_decide
 from scheduler.places.pool_places import namespace_views, pool_view
 from scheduler.places.pool_usage import Usage, requests
@@ -296,7 +296,7 @@ def test_pods_that_are_not_ours_are_left_alone() -> None:
 
 
 def test_a_pod_that_was_just_bound_is_not_bound_again() -> None:
-    assert look([pod()], pool("a"), states={"u1": GroupState(Bound(99.0))}) == []
+    assert look([pod()], pool("a"), states={"u1": NEW.bound(99.0)}) == []
 
 
 @given(st.lists(st.sampled_from(["bind", "bind-other", "finish", "delete", "assume"]), max_size=30))
