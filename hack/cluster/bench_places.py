@@ -18,7 +18,7 @@ from bridge.workload import eligibility, queue_wait
 from cluster.table import Table
 from scheduler.group_actions import BindToPool
 from scheduler.places import place_decide
-from scheduler.places.place_decide import PlaceView, Policy, PoolView
+from scheduler.places.place_view import PlaceView, Policy, PoolView
 from scheduler.places.pool_usage import Usage
 
 SEED = 44

@@ -8,45 +8,20 @@ it gets places at several pools (:mod:`scheduler.places.race_places`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, field
-from decimal import Decimal
+from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Literal
 
 from bridge import names
 from bridge.core import isolation
 from bridge.script import consent
-from bridge.workload import eligibility, links, places, pods, pool_selection
-from bridge.workload.eligibility import NodeView
+from bridge.workload import links, places, pods, pool_selection
 from bridge.workload.resources import Resources
 from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
 from scheduler.group_states import NEW, GroupState, Pod
-from scheduler.places import race_places
-from scheduler.places.pool_usage import PlannedUsage, Usage, requests
-
-Policy = Literal["order", "least-loaded", "weight", "soonest"]
-
-
-@dataclass(frozen=True, slots=True)
-class PoolView:
-    """A pool: its virtual node, and the reason why it takes no pods now (empty: it takes pods).
-
-    ``races``: its site accepts places of pods that race. ``wait``: seconds that a job probably waits there.
-    """
-
-    node: NodeView
-    problem: str = ""
-    races: bool = False
-    wait: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class NamespaceView:
-    """The annotations of a namespace, and the reason why they cannot be read now (empty: they were read)."""
-
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
+from scheduler.places import place_policy, race_places
+from scheduler.places.place_view import PlaceView
+from scheduler.places.pool_shapes import Shape, Shapes
+from scheduler.places.pool_usage import PlannedUsage, requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,34 +34,6 @@ class Local:
 
 Action = BindToPool | SetPlaces | SetCondition
 _Result = Action | Local | None
-
-
-@dataclass(frozen=True, slots=True)
-class PlaceView:
-    """All data that a decision depends on.
-
-    ``pools`` are by name, ``nodes`` are those of the colocated Slurm, ``now`` is in monotonic seconds. ``states`` are
-    the states of pods by UID; a pod without one is :data:`~scheduler.group_states.NEW`. ``colocated``: a Slurm is
-    configured beside the kubelets. ``has_job`` returns whether this Slurm has a job for a UID; such a pod stays there.
-    ``namespace`` returns a namespace by name; it is called only for pods with Secrets or tokens. ``most_places``
-    is the limit for a pod that races; 0: no pod races. ``at_slurm`` are the UIDs of the pods that were left to Slurm.
-    ``local_wait``: seconds that a job probably waits in Slurm.
-    """
-
-    pods: Iterable[Pod]
-    pools: Mapping[str, PoolView]
-    nodes: tuple[NodeView, ...]
-    usage: Usage
-    states: Mapping[str, GroupState]
-    policy: Policy
-    weights: Mapping[str, int]
-    now: float
-    has_job: Callable[[str], bool] = field(default=lambda _: False)
-    namespace: Callable[[str], NamespaceView] = field(default=lambda _: NamespaceView())
-    colocated: bool = True
-    most_places: int = 0
-    at_slurm: Set[str] = frozenset()
-    local_wait: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +51,7 @@ class Decision:
 
 def decide(view: PlaceView) -> Decision:
     """Decide for every pod that may go to a pool, in the order of their priority; at most one action for each pod."""
-    usage, shapes = PlannedUsage(view.usage), _Shapes(view)
+    usage, shapes = PlannedUsage(view.usage), Shapes(view)
     waiting: list[tuple[tuple[int, str, str], Pod]] = []
     results: list[_Result] = []
     for pod in view.pods:
@@ -128,101 +75,11 @@ def _report_failure(view: PlaceView, pod: Pod, error: Exception) -> SetCondition
     return _set_condition(view, pod, view.states.get(pods.uid(pod), NEW), str(unexpected), unexpected.reason)
 
 
-class _Shape:
-    """The pools for all pods of one decision that select and request the same.
-
-    A pool that is full stays full during a decision, which only adds pods, unless the decision moves a pod
-    (:meth:`forget_full`).
-    """
-
-    def __init__(
-        self,
-        view: PlaceView,
-        spec: Mapping[str, Any],
-        requested: Resources,
-        selector: pool_selection.PoolSelector,
-    ) -> None:
-        self.ordered = selector.ordered(view.pools)
-        self._view, self._spec, self._requested = view, spec, requested
-        self._refusals: dict[str, str] = {}
-        self._full: dict[str, str] = {}
-        self._local: str | None = None
-        self._fits_local: bool | None = None
-
-    def refusal(self, name: str) -> str:
-        """Return the reason why the virtual node of a pool is refused, whatever is on it; empty if it is not."""
-        why = self._refusals.get(name)
-        if why is None:
-            node = self._view.pools[name].node
-            why = self._refusals[name] = eligibility.refusal(self._spec, self._requested, node)
-        return why
-
-    def full(self, name: str, usage: PlannedUsage) -> str:
-        """Return the reason why a pool has no room now; empty if it has room."""
-        why = self._full.get(name) or _too_full(usage, self._requested, self._view.pools[name].node)
-        if why:
-            self._full[name] = why
-        return why
-
-    def waits_for(self, name: str, usage: PlannedUsage) -> bool:
-        """Whether the pool could run the pods, but is cordoned, not ready or has no room now."""
-        if why := self.refusal(name):
-            return eligibility.may_pass(why)
-        return bool(self._view.pools[name].problem or self.full(name, usage))
-
-    def local_full(self, usage: PlannedUsage) -> str:
-        """Return the reason why no node of the colocated Slurm has room now; empty if one has. No decision binds there.
-
-        The reason is that of the last node.
-        """
-        if self._local is None:
-            self._local = "no node"
-            for node in self._view.nodes:
-                refused = eligibility.refusal(self._spec, self._requested, node)
-                self._local = refused or _too_full(usage, self._requested, node)
-                if not self._local:
-                    break
-        return self._local
-
-    def fits_local(self) -> bool:
-        """Whether a node of the colocated Slurm could run the pods, whatever is on it."""
-        if self._fits_local is None:
-            nodes = self._view.nodes
-            self._fits_local = any(not eligibility.refusal(self._spec, self._requested, node) for node in nodes)
-        return self._fits_local
-
-    def forget_full(self) -> None:
-        """Compute again where there is room."""
-        self._full, self._local = {}, None
-
-
-class _Shapes:
-    """The shapes of the pods of one decision: most pods request the same as others."""
-
-    def __init__(self, view: PlaceView) -> None:
-        self._view = view
-        self._by_key: dict[tuple[pool_selection.PoolSelector, str], _Shape] = {}
-
-    def of(self, pod: Pod, requested: Resources, selector: pool_selection.PoolSelector) -> _Shape:
-        """Return the shape of a pod."""
-        spec = {name: pod["spec"][name] for name in eligibility.SPEC_FIELDS if name in pod["spec"]}
-        key = selector, repr((sorted(requested.items()), spec))
-        shape = self._by_key.get(key)
-        if shape is None:
-            shape = self._by_key[key] = _Shape(self._view, spec, requested, selector)
-        return shape
-
-    def forget_full(self) -> None:
-        """Compute again where there is room."""
-        for shape in self._by_key.values():
-            shape.forget_full()
-
-
 def _is_waiting(pod: Pod) -> bool:
     return pods.is_open(pod) and not pods.is_deleted(pod) and not pods.is_gated(pod)
 
 
-def _decide_pod(view: PlaceView, pod: Pod, usage: PlannedUsage, shapes: _Shapes) -> _Result:
+def _decide_pod(view: PlaceView, pod: Pod, usage: PlannedUsage, shapes: Shapes) -> _Result:
     selector = pool_selection.of(pod)
     uid = pods.uid(pod)
     state = view.states.get(uid, NEW)
@@ -246,8 +103,8 @@ def _decide_pod(view: PlaceView, pod: Pod, usage: PlannedUsage, shapes: _Shapes)
         return None
     refused, open_pools = _candidates(view, pod, shape, usage)
     if open_pools:
-        pool = _choose(view, open_pools, requested, usage)
-        reason = _explain(view, refused, open_pools)
+        pool = place_policy.choose(view, open_pools, requested, usage)
+        reason = place_policy.explain(view, refused, open_pools)
         if pool == names.LOCAL_POOL:
             return Local(pod, reason)
         # the pod was counted on another pool, which has room again
@@ -256,12 +113,12 @@ def _decide_pod(view: PlaceView, pod: Pod, usage: PlannedUsage, shapes: _Shapes)
         return BindToPool(pod, pool, reason)
     if selector.local and shape.fits_local():
         return Local(pod, "no pool has room now; Slurm queues the pod")
-    message = f"no pool takes the pod now: {_list(refused)}" if refused else _nothing(selector)
+    message = f"no pool takes the pod now: {place_policy.listed(refused)}" if refused else _nothing(selector)
     waits = any(name != names.LOCAL_POOL and shape.waits_for(name, usage) for name in refused)
     return _set_condition(view, pod, state, message, "NoRoomNow" if waits else "Unschedulable")
 
 
-def _places(view: PlaceView, pod: Pod, shape: _Shape, usage: PlannedUsage) -> race_places.Places:
+def _places(view: PlaceView, pod: Pod, shape: Shape, usage: PlannedUsage) -> race_places.Places:
     """Select the places of a pod that races. The colocated Slurm keeps its place: the pod may have a job there."""
     kept = places.recorded(pod)
     if pods.job_id(pod) is not None or view.has_job(pods.uid(pod)):
@@ -287,7 +144,7 @@ def _race(
     view: PlaceView, pod: Pod, state: GroupState, kept: tuple[str, ...], selection: race_places.Places
 ) -> _Result:
     text = f"queued at {', '.join(selection.selected) or 'no pool'}" + (
-        f"; not {_list(selection.refused)}" if selection.refused else ""
+        f"; not {place_policy.listed(selection.refused)}" if selection.refused else ""
     )
     if selection.selected != kept:
         return SetPlaces(pod, selection.selected, text)
@@ -302,7 +159,7 @@ def _set_condition(
     return SetCondition(pod, reason, message) if state.reports(pod, reason, message, view.now) else None
 
 
-def _candidates(view: PlaceView, pod: Pod, shape: _Shape, usage: PlannedUsage) -> tuple[dict[str, str], list[str]]:
+def _candidates(view: PlaceView, pod: Pod, shape: Shape, usage: PlannedUsage) -> tuple[dict[str, str], list[str]]:
     """Return the pools that do not take the pod now, each with the reason, and those that do, in order of preference.
 
     The namespace comes last: for a pod without room anywhere, its annotations are not read.
@@ -329,72 +186,6 @@ def _no_consent(view: PlaceView, namespace: str, confidential: str, pool: str) -
     return (
         "" if consent.lets_secrets_go(namespace_view.annotations, pool) else consent.exclusion(namespace, confidential)
     )
-
-
-def _too_full(usage: PlannedUsage, requested: Resources, node: NodeView) -> str:
-    used = usage.of(node.name)
-    for name in sorted(requested):
-        if used.get(name, Decimal(0)) + requested[name] > (node.offered or {}).get(name, Decimal(0)):
-            return f"no room for {name} now"
-    return ""
-
-
-def _choose(view: PlaceView, pools: list[str], requested: Resources, usage: PlannedUsage) -> str:
-    """Return one of the pools that have room, by the policy. ``pools`` is in the order of preference."""
-    if view.policy == "least-loaded":
-        return min(pools, key=lambda name: _load(view, name, requested, usage))
-    if view.policy == "weight":
-        return min(pools, key=lambda name: _count(view, name, usage) / max(1, view.weights.get(name, 1)))
-    if view.policy == "soonest":
-        return min(pools, key=lambda name: _wait(view, name))
-    return pools[0]
-
-
-def _wait(view: PlaceView, name: str) -> float:
-    """Return the seconds that a job probably waits at a place."""
-    return view.local_wait if name == names.LOCAL_POOL else view.pools[name].wait
-
-
-def _members(view: PlaceView, name: str) -> list[NodeView]:
-    return list(view.nodes) if name == names.LOCAL_POOL else [view.pools[name].node]
-
-
-def _load(view: PlaceView, name: str, requested: Resources, usage: PlannedUsage) -> Decimal:
-    """Return the largest used share, with the pod, of the resources that the pod requests."""
-    members = _members(view, name)
-    used = [usage.of(node.name) for node in members]
-    shares = [Decimal(0)]
-    for resource, value in requested.items():
-        offered = sum(((node.offered or {}).get(resource, Decimal(0)) for node in members), Decimal(0))
-        if offered > 0:
-            shares.append((sum((u.get(resource, Decimal(0)) for u in used), Decimal(0)) + value) / offered)
-    return max(shares)
-
-
-def _count(view: PlaceView, name: str, usage: PlannedUsage) -> Decimal:
-    return sum((usage.of(node.name).get("pods", Decimal(0)) for node in _members(view, name)), Decimal(0))
-
-
-_WORDS: Mapping[Policy, str] = {
-    "order": "first with room",
-    "least-loaded": "least loaded",
-    "weight": "by weight",
-    "soonest": "shortest expected wait",
-}
-
-
-def _explain(view: PlaceView, refused: Mapping[str, str], open_pools: list[str]) -> str:
-    words, described = _WORDS[view.policy], open_pools
-    if view.policy == "soonest":
-        described = [f"{name} ({_wait(view, name):.0f} s)" for name in open_pools]
-    among = f" of {', '.join(described)}" if len(described) > 1 else ""
-    return f"{words}{among}" + (f"; not {_list(refused)}" if refused else "")
-
-
-def _list(refused: Mapping[str, str]) -> str:
-    listed = [f"{name} ({why})" for name, why in list(refused.items())[:5]]
-    more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
-    return ", ".join(listed) + more
 
 
 def _nothing(selector: pool_selection.PoolSelector) -> str:

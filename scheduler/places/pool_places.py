@@ -23,7 +23,7 @@ from bridge.workload.eligibility import NodeView
 from scheduler.group_actions import URGENCY, BindToPool, SetCondition, SetPlaces
 from scheduler.group_states import GroupStates
 from scheduler.places import place_decide
-from scheduler.places.place_decide import NamespaceView, PlaceView, PoolView
+from scheduler.places.place_view import NamespaceView, PlaceView, PoolView
 from scheduler.places.pool_usage import Usage
 from scheduler.places.slurm_place import SlurmPlace
 from scheduler.pod_writer import PodWriter

@@ -18,7 +18,7 @@ from bridge.workload import eligibility
 from bridge.workload.eligibility import NodeView
 from scheduler.group_actions import BindToPool, SetCondition
 from scheduler.group_states import NEW
-from scheduler.places import place_decide
+from scheduler.places import place_decide, place_view
 from scheduler.places.pool_places import namespace_views, pool_view
 from scheduler.places.pool_usage import Usage, requests
 from tests import builders
@@ -32,22 +32,22 @@ def pod(uid: str = "u1", pools: str = "*", cpu: str = "1", **more: Any) -> dict[
     return builders.pod(uid, annotations={names.POOLS: pools}, **spec)
 
 
-def pool(name: str, cpu: str = "8", problem: str = "", pods: str = "100") -> place_decide.PoolView:
+def pool(name: str, cpu: str = "8", problem: str = "", pods: str = "100") -> place_view.PoolView:
     taints = [
         {"key": names.VIRTUAL_TAINT, "value": "true", "effect": "NoSchedule"},
         {"key": names.POOL_TAINT, "value": name, "effect": "NoSchedule"},
     ]
-    return place_decide.PoolView(node(name, cpu, pods, taints), problem)
+    return place_view.PoolView(node(name, cpu, pods, taints), problem)
 
 
 def node(name: str, cpu: str = "8", pods: str = "100", taints: Any = ()) -> NodeView:
     return builders.node_view(name, allocatable={"cpu": cpu, "pods": pods}, taints=taints)
 
 
-def look(pods: list[Any], *pools: place_decide.PoolView, **more: Any) -> list[Any]:
+def look(pods: list[Any], *pools: place_view.PoolView, **more: Any) -> list[Any]:
     options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": ()}
     options |= {"usage": Usage(), "states": {}} | more
-    decision = place_decide.decide(place_decide.PlaceView(pods, {p.node.name: p for p in pools}, **options))
+    decision = place_decide.decide(place_view.PlaceView(pods, {p.node.name: p for p in pools}, **options))
     return [*decision.actions, *decision.local]
 
 
@@ -165,7 +165,7 @@ SECRET = [{"name": "v", "secret": {"secretName": "s"}}]
 
 
 def lets(text: str | None) -> dict[str, Any]:
-    view = place_decide.NamespaceView({} if text is None else {names.POOL_SECRETS: text})
+    view = place_view.NamespaceView({} if text is None else {names.POOL_SECRETS: text})
     return {"namespace": {"ns": view}.__getitem__}
 
 
@@ -225,8 +225,8 @@ def test_a_pod_whose_secrets_may_go_nowhere_stays_with_the_colocated_slurm_if_th
 
 
 def test_a_namespace_that_cannot_be_read_keeps_its_pods_waiting_and_no_others() -> None:
-    def namespace(name: str) -> place_decide.NamespaceView:
-        return place_decide.NamespaceView(problem="the annotations of the pod's namespace can't be read: no answer")
+    def namespace(name: str) -> place_view.NamespaceView:
+        return place_view.NamespaceView(problem="the annotations of the pod's namespace can't be read: no answer")
 
     tell, bind = look([pod("u1", volumes=SECRET), pod("u2")], pool("a"), namespace=namespace)
     assert isinstance(tell, SetCondition)
@@ -249,7 +249,7 @@ def test_one_look_reads_a_namespace_once_and_none_after_the_api_server_did_not_a
 
     view = namespace_views(Namespaces(read, FakeClock()))
     assert "read: forbidden" in view("closed").problem
-    assert view("fine") == place_decide.NamespaceView({names.POOL_SECRETS: "fine"})
+    assert view("fine") == place_view.NamespaceView({names.POOL_SECRETS: "fine"})
     assert "no answer" in view("slow").problem
     assert "no answer" in view("other").problem
     assert view("fine").problem == ""
@@ -258,7 +258,7 @@ def test_one_look_reads_a_namespace_once_and_none_after_the_api_server_did_not_a
 
 
 def test_a_pod_without_room_costs_no_question_about_its_namespace() -> None:
-    def namespace(name: str) -> place_decide.NamespaceView:
+    def namespace(name: str) -> place_view.NamespaceView:
         raise AssertionError("asked")
 
     (action,) = look([pod(cpu="9", volumes=SECRET)], pool("a"), namespace=namespace)

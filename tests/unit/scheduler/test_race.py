@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bridge import names
 from bridge.workload import eligibility, places
 from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
-from scheduler.places import place_decide, race_places
+from scheduler.places import place_decide, place_view, race_places
 from scheduler.places.pool_usage import Usage
 from scheduler.places.race_places import Candidate
 from tests import builders
@@ -33,18 +33,18 @@ def node(name: str, taint: str = "") -> eligibility.NodeView:
     return builders.node_view(name, allocatable={"cpu": "8", "pods": "100"}, taints=taints)
 
 
-def pool(name: str, problem: str = "", races: bool = True) -> place_decide.PoolView:
-    return place_decide.PoolView(node(name, name), problem, races)
+def pool(name: str, problem: str = "", races: bool = True) -> place_view.PoolView:
+    return place_view.PoolView(node(name, name), problem, races)
 
 
 def look(
-    the_pod: Any, *pools: place_decide.PoolView, most: int = 3, full: str = "", **more: Any
+    the_pod: Any, *pools: place_view.PoolView, most: int = 3, full: str = "", **more: Any
 ) -> place_decide.Action | place_decide.Local | None:
     usage = Usage()
     for name in full.split():
         usage.assume(f"on-{name}", name, {"cpu": Decimal(8)})
     options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": (), "states": {}}
-    view = place_decide.PlaceView(
+    view = place_view.PlaceView(
         [the_pod], {p.node.name: p for p in pools}, **options | {"usage": usage, "most_places": most} | more
     )
     decision = place_decide.decide(view)

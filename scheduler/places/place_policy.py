@@ -1,0 +1,72 @@
+"""The policies: which of the pools that have room a pod gets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+
+from bridge import names
+from bridge.workload.eligibility import NodeView
+from bridge.workload.resources import Resources
+from scheduler.places.place_view import PlaceView, Policy
+from scheduler.places.pool_usage import PlannedUsage
+
+
+def choose(view: PlaceView, pools: list[str], requested: Resources, usage: PlannedUsage) -> str:
+    """Return one of the pools that have room, by the policy. ``pools`` is in the order of preference."""
+    if view.policy == "least-loaded":
+        return min(pools, key=lambda name: _load(view, name, requested, usage))
+    if view.policy == "weight":
+        return min(pools, key=lambda name: _count(view, name, usage) / max(1, view.weights.get(name, 1)))
+    if view.policy == "soonest":
+        return min(pools, key=lambda name: _wait(view, name))
+    return pools[0]
+
+
+def _wait(view: PlaceView, name: str) -> float:
+    """Return the seconds that a job probably waits at a place."""
+    return view.local_wait if name == names.LOCAL_POOL else view.pools[name].wait
+
+
+def _members(view: PlaceView, name: str) -> list[NodeView]:
+    return list(view.nodes) if name == names.LOCAL_POOL else [view.pools[name].node]
+
+
+def _load(view: PlaceView, name: str, requested: Resources, usage: PlannedUsage) -> Decimal:
+    """Return the largest used share, with the pod, of the resources that the pod requests."""
+    members = _members(view, name)
+    used = [usage.of(node.name) for node in members]
+    shares = [Decimal(0)]
+    for resource, value in requested.items():
+        offered = sum(((node.offered or {}).get(resource, Decimal(0)) for node in members), Decimal(0))
+        if offered > 0:
+            shares.append((sum((u.get(resource, Decimal(0)) for u in used), Decimal(0)) + value) / offered)
+    return max(shares)
+
+
+def _count(view: PlaceView, name: str, usage: PlannedUsage) -> Decimal:
+    return sum((usage.of(node.name).get("pods", Decimal(0)) for node in _members(view, name)), Decimal(0))
+
+
+_WORDS: Mapping[Policy, str] = {
+    "order": "first with room",
+    "least-loaded": "least loaded",
+    "weight": "by weight",
+    "soonest": "shortest expected wait",
+}
+
+
+def explain(view: PlaceView, refused: Mapping[str, str], open_pools: list[str]) -> str:
+    """Return why the policy has chosen its pool of these, and why it has not chosen the others."""
+    words, described = _WORDS[view.policy], open_pools
+    if view.policy == "soonest":
+        described = [f"{name} ({_wait(view, name):.0f} s)" for name in open_pools]
+    among = f" of {', '.join(described)}" if len(described) > 1 else ""
+    return f"{words}{among}" + (f"; not {listed(refused)}" if refused else "")
+
+
+def listed(refused: Mapping[str, str]) -> str:
+    """Return pools with the reasons against them, at most five."""
+    shown = [f"{name} ({why})" for name, why in list(refused.items())[:5]]
+    more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
+    return ", ".join(shown) + more

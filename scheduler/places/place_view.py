@@ -1,0 +1,62 @@
+"""What the choice of a place depends on: the pools, the namespaces, and the colocated Slurm. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bridge.workload.eligibility import NodeView
+from scheduler.group_states import GroupState, Pod
+from scheduler.places.pool_usage import Usage
+
+Policy = Literal["order", "least-loaded", "weight", "soonest"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """A pool: its virtual node, and the reason why it takes no pods now (empty: it takes pods).
+
+    ``races``: its site accepts places of pods that race. ``wait``: seconds that a job probably waits there.
+    """
+
+    node: NodeView
+    problem: str = ""
+    races: bool = False
+    wait: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceView:
+    """The annotations of a namespace, and the reason why they cannot be read now (empty: they were read)."""
+
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceView:
+    """All data that a decision depends on.
+
+    ``pools`` are by name, ``nodes`` are those of the colocated Slurm, ``now`` is in monotonic seconds. ``states`` are
+    the states of pods by UID; a pod without one is :data:`~scheduler.group_states.NEW`. ``colocated``: a Slurm is
+    configured beside the kubelets. ``has_job`` returns whether this Slurm has a job for a UID; such a pod stays there.
+    ``namespace`` returns a namespace by name; it is called only for pods with Secrets or tokens. ``most_places``
+    is the limit for a pod that races; 0: no pod races. ``at_slurm`` are the UIDs of the pods that were left to Slurm.
+    ``local_wait``: seconds that a job probably waits in Slurm.
+    """
+
+    pods: Iterable[Pod]
+    pools: Mapping[str, PoolView]
+    nodes: tuple[NodeView, ...]
+    usage: Usage
+    states: Mapping[str, GroupState]
+    policy: Policy
+    weights: Mapping[str, int]
+    now: float
+    has_job: Callable[[str], bool] = field(default=lambda _: False)
+    namespace: Callable[[str], NamespaceView] = field(default=lambda _: NamespaceView())
+    colocated: bool = True
+    most_places: int = 0
+    at_slurm: Set[str] = frozenset()
+    local_wait: float = 0.0
