@@ -11,7 +11,7 @@ from bridge.workload.devices import extended_claims
 from scheduler import group_apart, member_places, volume_waits
 from scheduler.group_actions import Action, Bind, BindTogether, BindVolumes, CancelAndResubmit, Hold, Pod, SetApart
 from scheduler.group_states import NEW, GroupState
-from scheduler.member_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, set_conditions
+from scheduler.member_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, set_conditions, tell
 from scheduler.nodes import full_nodes
 from scheduler.nodes.occupancy import PlannedOccupancy
 from scheduler.pod_group import Group
@@ -50,7 +50,7 @@ def decide(
         return [CancelAndResubmit(group, job.job_id, OTHERS.format(job.job_id))], state
     if started + len(assigned) < needed:
         text = f"{count_text(group, started + len(assigned), needed)}; Slurm job {job.job_id} is allocated"
-        wait_actions = label(group, job.job_id) or set_conditions(view, _placed(group, assigned), INCOMPLETE, text)
+        wait_actions = tell(view, group, job.job_id, _placed(group, assigned), INCOMPLETE, text)
         actions, state = keep_job(view, group, state, job, wait_actions, text)
         return conditions + actions, state
     actions, state = _bind_all(view, group, state, job, assigned, occupancy)
@@ -68,7 +68,7 @@ def _bind_all(
     missing, state = starting(view, state, sorted(set(assigned.values())))
     if missing:
         text = f"Slurm job {job.job_id} is allocated; {missing}"
-        return label(group, job.job_id) or set_conditions(view, placed, "SlurmNodeStarting", text), state
+        return tell(view, group, job.job_id, placed, "SlurmNodeStarting", text), state
     for pod in placed:
         node = assigned[pods.uid(pod)]
         if why := view.placements.refusal(pod, node):
@@ -88,8 +88,7 @@ def _bind_all(
     actions = _bind_actions(view, group, binds)
     if state.claim_wait is not None:
         reason, text = state.claim_wait
-        condition = reason, f"Slurm job {job.job_id}: {text}"
-        wait_actions = label(group, job.job_id) or set_conditions(view, placed, *condition)
+        wait_actions = tell(view, group, job.job_id, placed, reason, f"Slurm job {job.job_id}: {text}")
         # without news, the bind tries again to allocate the devices
         waiting, state = keep_job(view, group, state, job, wait_actions or actions, text)
         if waiting is not actions:
@@ -112,8 +111,7 @@ def _wait_for_room(
         occupancy.refuse(full.node, full.lacking)
         return [CancelAndResubmit(group, job.job_id, full.refusal(), soon=True)], state
     text = f"node {full.node}: {full.message()}"
-    condition = "NodeBusy", f"Slurm job {job.job_id} has {text}"
-    wait_actions = label(group, job.job_id) or set_conditions(view, placed, *condition)
+    wait_actions = tell(view, group, job.job_id, placed, "NodeBusy", f"Slurm job {job.job_id} has {text}")
     waiting, state = keep_job(view, group, state, job, wait_actions, text, full.until)
     # members that do not fit together fit on no node: to exclude this one would not help
     if waiting is not wait_actions and full.is_full_without(placed):
@@ -184,8 +182,8 @@ def _bind_replacements(
             actions += _bind_volumes(view, job, waits)
         elif (claims := view.states.get(pods.uid(pod), NEW).claim_wait) is not None:
             text = claims[1]
-            condition = claims[0], f"Slurm job {job.job_id}: {text}"
-            actions += set_conditions(view, [pod], *condition) or _as_later(binds)
+            condition = f"Slurm job {job.job_id}: {text}"
+            actions += set_conditions(view, [pod], claims[0], condition) or _as_later(binds)
         else:
             actions += _as_later(binds)
             binds_some = True

@@ -46,7 +46,7 @@ from scheduler.group_actions import (
     Unhold,
 )
 from scheduler.group_states import NEW, GroupState
-from scheduler.member_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, set_conditions
+from scheduler.member_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, set_conditions, tell
 from scheduler.nodes.occupancy import Occupant, PlannedOccupancy
 from scheduler.pod_group import Group
 
@@ -162,7 +162,7 @@ def _decide_with_job(
         conditions = set_conditions(view, group.waiting, "GangEnding", text)
         return keep_job(view, group, state, job, conditions, text) if is_allocated else (conditions, state)
     # the digest of a bare pod costs most of a decision, so it is compared only when the job starts
-    whole, strangers = group, list[Pod]()
+    strangers = list[Pod]()
     if is_allocated or group.ref is not None:
         group, strangers = member_places.matching_members(group, job)
     state = group_apart.with_start(group, state, job) if is_allocated else state
@@ -170,7 +170,7 @@ def _decide_with_job(
     if not group.waiting:
         if group.running:
             return stranger_actions, state
-        return [CancelAndResubmit(whole, job.job_id, text)], state
+        return [CancelAndResubmit(group, job.job_id, text)], state
     if is_allocated:
         actions, state = group_binding.decide(view, group, state, job, present, occupancy)
     else:
@@ -267,4 +267,4 @@ def _decide_pending(view: rules.SchedulerView, group: Group, state: GroupState, 
     text = rules.pending_text(job, view.now - since, view.time)
     if not text:
         return [], state
-    return label(group, job.job_id) or set_conditions(view, group.waiting, "SlurmPending", text), state
+    return tell(view, group, job.job_id, group.waiting, "SlurmPending", text), state

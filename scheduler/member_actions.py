@@ -39,6 +39,13 @@ def set_conditions(view: SchedulerView, members: Iterable[Pod], reason: str, mes
     return [action for action in conditions if action is not None]
 
 
+def tell(
+    view: SchedulerView, group: Group, job_id: int, members: Iterable[Pod], reason: str, message: str
+) -> list[Action]:
+    """Return the actions that set the job on members that lack it; if none does, those that say why members wait."""
+    return label(group, job_id) or set_conditions(view, members, reason, message)
+
+
 def count_text(group: Group, count: int, needed: int = 0) -> str:
     """Return the text about the members that are present and those that are needed, by default the minimum."""
     owner = f" of {group.ref.kind} {group.ref.name}" if group.ref is not None else ""
