@@ -139,12 +139,14 @@ class Scheduler(Loop):
 
 
 def _run_all(calls: list[Callable[[], None]]) -> None:
-    """Call all, and then raise the error of the last one that has failed."""
+    """Call all, and then raise the error of the last one that has failed; earlier ones are reported."""
     failed: Exception | None = None
     for call in calls:
         try:
             call()
         except Exception as error:
+            if failed is not None:
+                isolation.report("loop", "scheduler", failed)
             failed = error
     if failed is not None:
         raise failed

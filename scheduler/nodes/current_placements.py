@@ -28,7 +28,7 @@ class CurrentPlacements:
         self._remembered: dict[str, NodeView] = {}
 
     def node_changed(self) -> None:
-        """Compute the placements again. For any thread."""
+        """Compute the placements again. Called by the thread of the cache of nodes alone."""
         self._changes += 1
 
     def of(self, snapshot: Snapshot, time: float) -> Placements:

@@ -25,7 +25,7 @@ def choose(view: PlaceView, pools: list[str], requested: Resources, usage: Plann
 
 def _wait(view: PlaceView, name: str) -> float:
     """Return the seconds that a job probably waits at a place."""
-    return view.local_wait if name == names.LOCAL_POOL else view.pools[name].wait
+    return view.local_wait() if name == names.LOCAL_POOL else view.pools[name].wait
 
 
 def _members(view: PlaceView, name: str) -> list[NodeView]:

@@ -43,7 +43,7 @@ class PlaceView:
     configured beside the kubelets. ``has_job`` returns whether this Slurm has a job for a UID; such a pod stays there.
     ``namespace`` returns a namespace by name; it is called only for pods with Secrets or tokens. ``most_places``
     is the limit for a pod that races; 0: no pod races. ``at_slurm`` are the UIDs of the pods that were left to Slurm.
-    ``local_wait``: seconds that a job probably waits in Slurm.
+    ``local_wait`` returns the seconds that a job probably waits in Slurm.
     """
 
     pods: Iterable[Pod]
@@ -59,4 +59,4 @@ class PlaceView:
     colocated: bool = True
     most_places: int = 0
     at_slurm: Set[str] = frozenset()
-    local_wait: float = 0.0
+    local_wait: Callable[[], float] = field(default=lambda: 0.0)

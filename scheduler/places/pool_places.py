@@ -114,7 +114,8 @@ class PoolPlaces:
             namespace=namespace_views(self._namespaces),
             most_places=settings.race.places if races else 0,
             at_slurm=at_slurm,
-            local_wait=self._slurm.expected_wait() if self._slurm and settings.policy == "soonest" else 0.0,
+            # for thousands of jobs: only if a pod may go there, and once
+            local_wait=functools.cache(self._slurm.expected_wait) if self._slurm is not None else lambda: 0.0,
         )
 
     def _nodes_with_views(self) -> list[tuple[Node, NodeView]]:

@@ -349,8 +349,8 @@ def test_the_soonest_is_the_place_with_the_shortest_expected_wait() -> None:
     assert (action.pool, action.why) == ("b", "shortest expected wait of a (600 s), b (30 s)")
     assert chosen([pod(pools="b,a")], replace(slow, wait=30.0), quick, policy="soonest") == "b", "by order if equal"
     both = {"policy": "soonest", "nodes": (node("n1"),)}
-    assert chosen([pod(pools="*,local")], slow, quick, local_wait=20.0, **both) == names.LOCAL_POOL
-    assert chosen([pod(pools="*,local")], slow, quick, local_wait=40.0, **both) == "b"
+    assert chosen([pod(pools="*,local")], slow, quick, local_wait=lambda: 20.0, **both) == names.LOCAL_POOL
+    assert chosen([pod(pools="*,local")], slow, quick, local_wait=lambda: 40.0, **both) == "b"
 
 
 @pytest.mark.parametrize(
