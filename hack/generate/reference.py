@@ -105,6 +105,7 @@ OWN_NAMES = (
     (names.REMOTE_JOB, "pod annotation", "`<pool>/<job>`: the job at the site"),
     (names.PLACES, "pod annotation", "places of a pod that races"),
     (names.GRANT, "pod annotation", "`<pool>/<ticket>`: the place that won"),
+    (names.PLACE_IN_JOB, "pod annotation", "`<gang>/<rank>/<size>`: its place in its group's job at a pool"),
     (names.RACE_ALLOWED, "virtual node annotation", "`true` if its site lets pods race"),
     (names.EXPECTED_WAIT, "virtual node annotation", "expected wait in seconds, for policy `soonest`"),
     (

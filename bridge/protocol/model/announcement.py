@@ -31,3 +31,4 @@ class Announcement(Value):
     taints: list[str] = Field([], description="key=value:Effect")
     problem: str = Field("", description="Why the site accepts no job now, e.g. the batch system does not answer.")
     leaving: bool = False
+    gangs: bool = Field(False, description="Whether the batch system runs a group of pods as one job.")

@@ -106,7 +106,14 @@ OF_SLURM = {
     names.JOB_ID_ANNOTATION: "7",
     names.JOB_START_ANNOTATION: "2026-01-01T00:00:00Z",
 }
-OF_A_POOL = {names.POOLS: "n", names.REMOTE_JOB: "n/7", names.JOB_INTENT: "n", names.PLACES: "n", names.GRANT: "n/t"}
+OF_A_POOL = {
+    names.POOLS: "n",
+    names.REMOTE_JOB: "n/7",
+    names.JOB_INTENT: "n",
+    names.PLACES: "n",
+    names.GRANT: "n/t",
+    names.PLACE_IN_JOB: "g/0/2",
+}
 
 
 @pytest.mark.parametrize("own", [OF_SLURM, OF_A_POOL], ids=["of Slurm", "of a pool"])

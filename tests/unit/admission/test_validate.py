@@ -225,8 +225,8 @@ def test_pools_allocate_no_devices() -> None:
     assert [line.partition(":")[0] for line in problems] == ["spec.resourceClaims[0]", "spec.containers[0].resources"]
 
 
-@pytest.mark.parametrize("key", [names.PLACES, names.GRANT])
-def test_only_podbridge_says_where_a_pod_races_and_who_has_won(key: str) -> None:
+@pytest.mark.parametrize("key", [names.PLACES, names.GRANT, names.PLACE_IN_JOB])
+def test_only_podbridge_says_where_a_pod_is_queued_and_who_has_won(key: str) -> None:
     mine = pod({"annotations": {key: "a/t1"}})
     assert key in validate.create(mine, "alice", RULES).forbidden[0]
     assert validate.create(mine, "podbridge", RULES).forbidden == []

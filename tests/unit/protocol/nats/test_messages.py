@@ -23,7 +23,16 @@ OLD = [
 ]
 
 
-LATER = {"grant_wait": None, "asks": "", "unused": False, "occurrences": [], "volumes": {}, "user": None}
+LATER = {
+    "grant_wait": None,
+    "asks": "",
+    "unused": False,
+    "occurrences": [],
+    "volumes": {},
+    "user": None,
+    "place": None,
+    "gangs": False,
+}
 """Keys that later versions have added, with the value that means what a message without them means."""
 
 

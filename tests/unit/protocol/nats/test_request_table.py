@@ -31,6 +31,17 @@ OLD = [
 KINDS = ["submit", "cancel", "status", "logs", "files", "grant", "snapshot", "describe"]
 
 
+LATER = (',"place":null', ',"gangs":false')
+"""What later versions have added, with the value that means what a message without it means."""
+
+
+def without_later(text: str) -> str:
+    text = json.dumps(json.loads(text), separators=(",", ":"))
+    for part in LATER:
+        text = text.replace(part, "")
+    return text
+
+
 class RecordingLink(FakeLink):
     """Records the requests, and answers each with the same bytes."""
 
@@ -49,8 +60,10 @@ def test_the_hub_sends_and_reads_the_bytes_from_before_the_table(old: dict[str, 
     client = PoolClient(link, PREFIX, "alpha", OWNER, FakeClock(START), lambda: FOLDER)
     kind, request = REQUESTS[kind_of(PREFIX, old["subject"])], parse(messages.Request, old["request"].encode())
     answer = client.call(kind, request.job, parse_body(kind.body, request.body))
-    assert link.requests == [(old["subject"], old["request"], old["timeout"])]
-    assert answer.model_dump(mode="json") == json.loads(old["reply"])["body"]
+    assert [(at, without_later(text), left) for at, text, left in link.requests] == [
+        (old["subject"], old["request"], old["timeout"])
+    ]
+    assert without_later(answer.model_dump_json()) == without_later(json.dumps(json.loads(old["reply"])["body"]))
 
 
 @pytest.mark.parametrize("old", OLD)
@@ -75,9 +88,10 @@ def test_the_site_reads_and_sends_the_bytes_from_before_the_table(old: dict[str,
     link._handlers(old["subject"])[0](old["subject"], old["request"].encode(), answers.append)
     for thread in [each for each in threading.enumerate() if each.name.startswith("log-")]:
         thread.join(10)
-    assert answers == [old["reply"].encode()]
+    assert [without_later(answer.decode()) for answer in answers] == [without_later(old["reply"])]
     [(owner, job, body)] = seen
-    assert (owner, job, body.model_dump(mode="json")) == (OWNER, request["job"], request["body"])
+    assert (owner, job) == (OWNER, request["job"])
+    assert without_later(body.model_dump_json()) == without_later(json.dumps(request["body"]))
 
 
 def test_the_old_bytes_have_every_kind() -> None:

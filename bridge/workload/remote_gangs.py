@@ -1,0 +1,69 @@
+"""The place of a pod in the one job of its group at a pool, as an annotation of the bound pod. Pure.
+
+The scheduler binds all members of a group to one pool and writes the annotation with each Binding. The site submits the
+job of the group once it has the scripts of all ``size`` members. A pod that is created for a member that is over gets
+its rank in the same job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import names
+from bridge.workload import links
+
+Pod = Mapping[str, Any]
+
+_TEXT = re.compile(r"([0-9A-Za-z][0-9A-Za-z-]{0,63})/([0-9]{1,4})/([0-9]{1,4})")
+_CLUSTER_DOMAIN = "cluster.local"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """``rank`` is from 0 to ``size - 1`` and differs between the members of ``gang`` that have not ended."""
+
+    gang: str
+    rank: int
+    size: int
+
+    @property
+    def text(self) -> str:
+        """The value of the annotation."""
+        return f"{self.gang}/{self.rank}/{self.size}"
+
+
+def place_of(pod: Pod) -> Place | None:
+    """Return the place in the annotation; ``None`` without one, or if it is invalid.
+
+    Only podbridge writes the annotation. A pod that is in no group has no place, whatever it says.
+    """
+    text = (pod["metadata"].get("annotations") or {}).get(names.PLACE_IN_JOB)
+    match = _TEXT.fullmatch(text) if isinstance(text, str) else None
+    if match is None or links.membership(pod) is None:
+        return None
+    place = Place(match[1], int(match[2]), int(match[3]))
+    return place if place.rank < place.size and place.size > 1 else None
+
+
+def host_names(pod: Pod) -> list[str]:
+    """Return the names under which Kubernetes makes the pod known, the shortest last: there is no DNS at a site.
+
+    ``hostname`` and ``subdomain`` of the pod give its stable name, as of JobSet, LeaderWorkerSet and indexed Jobs.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    name, namespace = str(metadata["name"]), str(metadata["namespace"])
+    host, subdomain = str(spec.get("hostname") or name), spec.get("subdomain")
+    result = []
+    if subdomain:
+        short = f"{host}.{subdomain}"
+        result = [
+            f"{short}.{namespace}.svc.{_CLUSTER_DOMAIN}",
+            f"{short}.{namespace}.svc",
+            f"{short}.{namespace}",
+            short,
+        ]
+    # a name of a pod may have dots, and is then no name of a host that Kubernetes gives
+    return [*result, *dict.fromkeys(text for text in (host, name) if "." not in text)]
