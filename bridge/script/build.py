@@ -9,12 +9,13 @@ from typing import Any
 
 from bridge.logs import kv
 from bridge.protocol.model.job_user import JobUser
-from bridge.protocol.model.requests import JobSubmission
+from bridge.protocol.model.requests import JobSubmission, PlaceInJob
 from bridge.script import interlink_rules, plan, references, render, volume_files
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import ROOT_CA, Objects
 from bridge.script.runtimes import runtime_table as runtimes
 from bridge.script.volume_files import CurrentFiles
+from bridge.workload import remote_gangs
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,21 @@ def build(
         flavor=size.flavor,
         grace=planned.grace,
         grant_wait=grant_wait,
+        place=_place(pod),
+    )
+
+
+def _place(pod: Mapping[str, Any]) -> PlaceInJob | None:
+    """Return the place of a pod whose group is one job at the site."""
+    place = remote_gangs.place_of(pod)
+    if place is None:
+        return None
+    return PlaceInJob(
+        gang=place.gang,
+        rank=place.rank,
+        size=place.size,
+        per_node=remote_gangs.per_node(pod),
+        names=remote_gangs.host_names(pod),
     )
 
 

@@ -49,7 +49,6 @@ _OF_PODS = (
     _Rule(
         "runtimeClassName", f"{', '.join(_GPU_CLASSES)}: the site selects the runtime", _other_than("", *_GPU_CLASSES)
     ),
-    _Rule("hostAliases", "none: names are the machine's", shown=_first("ip")),
     _Rule("dnsConfig", "none: name servers are the machine's"),
     _Rule("dnsPolicy", "another policy, which is ignored: name servers are the machine's", _just("None")),
     _Rule("resourceClaims", "extended resources", shown=_first("name")),

@@ -7,7 +7,18 @@ from typing import Any
 
 from bridge.errors import ScriptError
 from bridge.protocol.model.job_user import JobUser
-from bridge.script import check, environment, interlink_rules, mounts, probes, run_as, site_annotations, sizing, volumes
+from bridge.script import (
+    check,
+    environment,
+    hosts,
+    interlink_rules,
+    mounts,
+    probes,
+    run_as,
+    site_annotations,
+    sizing,
+    volumes,
+)
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import clean
 from bridge.script.references import Objects
@@ -55,6 +66,7 @@ def make(
         size=size,
         annotations=options,
         config=config,
+        hosts=hosts.make(pod),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bridge.script.hosts import Hosts
 from bridge.script.mounts import Mount
 from bridge.script.probes import Action, Probe
 from bridge.script.settings import BuildSettings
@@ -77,4 +78,5 @@ class Plan:
     size: Size
     annotations: AnnotationOptions
     config: BuildSettings
+    hosts: Hosts
     grant_wait: float | None = None

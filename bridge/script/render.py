@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from bridge.script import library
+from bridge.script.hosts import HOSTS_FILE, Hosts
 from bridge.script.plan_types import Container, Plan
 from bridge.script.probes import Action
 from bridge.script.quoting import array, encoded, word, words
@@ -75,11 +76,14 @@ def _data(plan: Plan) -> Iterator[str]:
     yield f"DEADLINE={'' if plan.deadline is None else _centiseconds(plan.deadline)}"
     if plan.grant_wait is not None:
         yield f"GRANT_WAIT={_centiseconds(plan.grant_wait)}"
+    if plan.hosts.names or plan.hosts.aliases:
+        yield array("HOST_NAMES", plan.hosts.names)
+        yield array("HOST_ALIASES", plan.hosts.aliases)
     yield from _volumes(plan)
     for name, body in (
         ("command_of", [array("COMMAND", (*c.command, *c.args)) for c in containers]),
         ("variables_of", [array("VARIABLES", [t for pair in c.environment.items() for t in pair]) for c in containers]),
-        ("mounts_of", [_mounts(c) for c in containers]),
+        ("mounts_of", [_mounts(c, plan.hosts) for c in containers]),
     ):
         yield f"{name}() {{\ncase $1 in"
         for index, text in enumerate(body):
@@ -137,7 +141,7 @@ def _put(path: str, data: bytes, mode: int, command: str = "put") -> Iterator[st
     yield f"{command} {word(path)} {mode:o} <<'{_END}' || return 1\n{encoded(data)}{_END}"
 
 
-def _mounts(container: Container) -> str:
+def _mounts(container: Container, hosts: Hosts) -> str:
     lines = [f"HELD=$PWD/run/{word(container.name)}.held FROM=() TO=() ACCESS=() FUSED=() LINKED=() SHARED=()"]
     lines += [
         f"add_mount {mount.kind} "
@@ -145,6 +149,9 @@ def _mounts(container: Container) -> str:
         f"{' shared' if mount.shared else ''} || return 1"
         for mount in container.mounts
     ]
+    # a container's own mount has precedence, as with a kubelet
+    if (hosts.names or hosts.aliases) and all(mount.path != HOSTS_FILE for mount in container.mounts):
+        lines.append("add_hosts || return 1")
     return "\n".join(lines)
 
 

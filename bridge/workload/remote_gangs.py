@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
-from bridge.workload import links
 
 Pod = Mapping[str, Any]
 
@@ -38,14 +37,20 @@ class Place:
 def place_of(pod: Pod) -> Place | None:
     """Return the place in the annotation; ``None`` without one, or if it is invalid.
 
-    Only podbridge writes the annotation. A pod that is in no group has no place, whatever it says.
+    Only podbridge writes the annotation. The site accepts only members of one namespace in a gang.
     """
     text = (pod["metadata"].get("annotations") or {}).get(names.PLACE_IN_JOB)
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None
-    if match is None or links.membership(pod) is None:
+    if match is None:
         return None
     place = Place(match[1], int(match[2]), int(match[3]))
     return place if place.rank < place.size and place.size > 1 else None
+
+
+def per_node(pod: Pod) -> int:
+    """Return the number of members that may share a machine; 1 for an invalid value, which admission refuses."""
+    text = (pod["metadata"].get("annotations") or {}).get(names.MEMBERS_PER_NODE, "1")
+    return max(1, int(text)) if re.fullmatch("[0-9]{1,4}", text) else 1
 
 
 def host_names(pod: Pod) -> list[str]:

@@ -18,6 +18,8 @@ container_variables() {
             after+=("$name" "${!name}")
         elif [[ $name =~ ^(${BATCH//\*/.*})$ && ! ($MPI_ASKED && ${KIND[$1]} == main) ]]; then
             before+=("$name" "${!name}")
+        elif [[ $name =~ ^PODBRIDGE_GROUP_(SIZE|RANK|HOSTS)$ ]]; then
+            before+=("$name" "${!name}")
         fi
     done
     VARIABLES=("${before[@]}" "${VARIABLES[@]}" "${after[@]}")

@@ -72,6 +72,8 @@ prepare() {
     mount_fuse || return 1
     REFUSED=RuntimeNotFound POD_MESSAGE='the container runtime is not there'
     runtime_check || return 1
+    REFUSED=FailedMount POD_MESSAGE='/etc/hosts of the containers could not be written'
+    make_hosts || return 1
     REFUSED=NotPossibleAtSite
     users_given || return 1
     REFUSED=ProbeNotPossible

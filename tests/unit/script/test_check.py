@@ -35,7 +35,6 @@ MOUNT = {"name": "v", "mountPath": "/v"}
         ({"hostPID": True}, "spec.hostPID: True"),
         ({"hostIPC": True}, "spec.hostIPC: True"),
         ({"shareProcessNamespace": True}, "spec.shareProcessNamespace"),
-        ({"hostAliases": [{"ip": "1.2.3.4"}]}, "spec.hostAliases: '1.2.3.4'"),
         ({"dnsPolicy": "None"}, "spec.dnsPolicy: 'None'"),
         ({"dnsConfig": {"nameservers": ["1.1.1.1"]}}, "spec.dnsConfig: {'nameservers': ['1.1.1.1']}"),
         ({"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims: 'gpu'"),

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from bridge import names
@@ -7,12 +5,9 @@ from bridge.protocol.model.requests import PlaceInJob
 from bridge.workload import remote_gangs
 from bridge.workload.remote_gangs import Place
 
-GROUP = json.dumps({"kind": "jobset", "name": "train", "uid": "u", "index": "w", "size": 4, "minimum": 4, "slot": 1})
 
-
-def pod(place, group=GROUP, **spec):
+def pod(place, **spec):
     annotations = {names.PLACE_IN_JOB: place} if place is not None else {}
-    annotations |= {names.GROUP: group} if group else {}
     return {
         "metadata": {"name": "train-w-0-1", "namespace": "ns", "uid": "p", "annotations": annotations},
         "spec": spec,
@@ -31,10 +26,11 @@ def test_any_other_text_is_no_place(text):
     assert remote_gangs.place_of(pod(text)) is None
 
 
-def test_a_pod_without_a_group_has_no_place():
-    assert remote_gangs.place_of(pod("g/0/4", group=None)) is None
-    alone = json.dumps({**json.loads(GROUP), "alone": True})
-    assert remote_gangs.place_of(pod("g/0/4", group=alone)) is None
+@pytest.mark.parametrize(("text", "number"), [("4", 4), ("0", 1), ("x", 1), ("-2", 1), ("٣", 1)])
+def test_members_that_share_a_machine(text, number):
+    several = pod("g/0/4")
+    several["metadata"]["annotations"][names.MEMBERS_PER_NODE] = text
+    assert (remote_gangs.per_node(several), remote_gangs.per_node(pod("g/0/4"))) == (number, 1)
 
 
 def test_the_names_are_those_that_kubernetes_gives():
