@@ -12,7 +12,7 @@ from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
 from bridge.workload import eligibility, pods, pool_selection
 from scheduler.group_states import GroupStates
-from scheduler.places import pool_places
+from scheduler.places import place_view
 from scheduler.places.pool_places import PoolPlaces
 from scheduler.places.slurm_place import SlurmPlace, SlurmSources
 from scheduler.pod_writer import PodWriter
@@ -130,7 +130,7 @@ class Scheduler(Loop):
         """
         node = new if new is not None else old
         if node is not None and pool_selection.is_virtual(node):
-            if pool_places.has_changed(old, new):
+            if place_view.has_changed(old, new):
                 self.wake()
         elif self._nodes.listing or eligibility.has_changed(old, new):
             if self.slurm is not None:

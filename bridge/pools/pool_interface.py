@@ -123,6 +123,10 @@ class Pool(Protocol):
         """Jobs that wait for a grant."""
 
     @property
+    def gangs(self) -> bool:
+        """Whether the site runs the pods of a group as one job."""
+
+    @property
     def refreshes(self) -> RefreshesFiles | None:
         """New files for jobs."""
 

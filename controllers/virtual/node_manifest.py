@@ -43,8 +43,10 @@ class PoolStatus:
     """Whether the pool accepts submissions."""
     races: bool | None = None
     """Whether the site accepts places of pods that race; ``None``: this hub lets no pod race, or does not know."""
-    expected_wait: float | None = None
-    """Seconds that a job probably waits at the site; ``None``: the policy does not need it."""
+    gangs: bool = False
+    """Whether the site runs the pods of a group as one job."""
+    expected_wait: float = 0.0
+    """Seconds that a job probably waits at the site."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +168,13 @@ def status(
 def node_annotations(state: PoolStatus, valid: ValidAnnouncement) -> dict[str, str]:
     """Return podbridge's annotations of the node."""
     folder = {names.SITE_FOLDER: state.folder} if state.folder else {}
-    races = {} if state.races is None else {names.RACE_ALLOWED: "true" if state.races else "false"}
-    wait = {} if state.expected_wait is None else {names.EXPECTED_WAIT: f"{state.expected_wait:.0f}"}
-    return {names.SITE_ANNOUNCED: record(valid), **folder, **races, **wait}
+    races = {} if state.races is None else {names.RACE_ALLOWED: _flag(state.races)}
+    gangs, wait = {names.GANGS_ALLOWED: _flag(state.gangs)}, {names.EXPECTED_WAIT: f"{state.expected_wait:.0f}"}
+    return {names.SITE_ANNOUNCED: record(valid), **folder, **races, **gangs, **wait}
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def node(state: PoolStatus, valid: ValidAnnouncement, desired_status: Body, time: float) -> Body:

@@ -71,7 +71,7 @@ class _LoopState:
     swept_at: float
     progress: PoolProgress = field(default_factory=PoolProgress)
     heard: tuple[float | None, str] = (None, "")
-    expected_wait: float | None = None
+    expected_wait: float = 0.0
     folder_problem: str = ""
     renewed_at: float = float("-inf")
     sweep: Iterator[str] = field(default_factory=lambda: iter(()))
@@ -99,7 +99,6 @@ class VirtualNodes(Loop):
         self._node_writer = NodeWriter(kube, shared.nodes, events, clock, check, settings.remove_after, pools.remove)
         reader, submit_timeout = ReferenceReader(kube, config, clock), config.pools.submit_timeout
         wait = config.pools.race.wait
-        self._waits_matter = config.pools.policy == "soonest"
         actor = PodActor(kube, events, reader, clock, check, settings.address, submit_timeout, wait)
         self._reconciler = PodReconciler(
             actor, clock, settings.address, lambda: self.leading_since, check, submit_timeout
@@ -293,8 +292,7 @@ class VirtualNodes(Loop):
         # once for each announcement: computed again after a step of the clock, the text would differ and cause a write
         if loop_state.heard[0] != heard:
             loop_state.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
-            if self._waits_matter:
-                loop_state.expected_wait = _expected_wait(pool, self.clock.time())
+            loop_state.expected_wait = _expected_wait(pool, self.clock.time())
         races: bool | None = None  # of a hub without races, and before a BuildConfig has arrived
         if self._racers is not None:
             races = pool.holds.allows_race() if pool.holds is not None else False
@@ -306,6 +304,7 @@ class VirtualNodes(Loop):
             heard_at=heard_at,
             readiness=pool.ready(),
             races=races,
+            gangs=pool.gangs,
             expected_wait=loop_state.expected_wait,
         )
 
@@ -367,6 +366,7 @@ def _expected_wait(pool: Pool, now: float) -> float:
         (job.submitted_at, job.started_at)
         for job in pool.jobs().values()
         # a job that has ended without a start was cancelled
-        if job.submitted_at is not None and (job.started_at is not None or job.phase == "queued")
+        if job.submitted_at is not None
+        and (job.started_at is not None or (job.phase == "queued" and queue_wait.is_queued(job.reason)))
     ]
     return queue_wait.expected_wait(times, now)

@@ -8,17 +8,16 @@ it gets places at several pools (:mod:`scheduler.places.race_places`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from bridge import names
 from bridge.core import isolation
-from bridge.script import consent
 from bridge.workload import links, places, pods, pool_selection
 from bridge.workload.resources import Resources
 from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
 from scheduler.group_states import NEW, GroupState, Pod
-from scheduler.places import place_policy, race_places
+from scheduler.places import candidates, place_policy, race_places
 from scheduler.places.place_view import PlaceView
 from scheduler.places.pool_shapes import Shape, Shapes
 from scheduler.places.pool_usage import PlannedUsage, requests
@@ -88,7 +87,7 @@ def _decide_pod(view: PlaceView, pod: Pod, usage: PlannedUsage, shapes: Shapes) 
     if not selector.remote:
         return None if view.colocated else _set_condition(view, pod, state, pool_selection.NO_POOL)
     if selector.local and view.colocated and links.group_of(pod) is not None:
-        return Local(pod, "pools do not start the pods of a group together") if uid not in view.at_slurm else None
+        return Local(pod, "a group that may go to Slurm stays there") if uid not in view.at_slurm else None
     requested = requests(pod)
     shape = shapes.of(pod, requested, selector)
     if view.most_places and places.wants_race(pod):
@@ -101,7 +100,9 @@ def _decide_pod(view: PlaceView, pod: Pod, usage: PlannedUsage, shapes: Shapes) 
     # Slurm may start this job at any moment; on a pool, the pod would get a second one
     if selector.local and (pods.job_id(pod) is not None or view.has_job(uid)):
         return None
-    refused, open_pools = _candidates(view, pod, shape, usage)
+    found = candidates.with_consent(view, pod, candidates.of(view, pod, shape, usage), lambda each: not each.why)
+    refused = {each.name: each.why for each in found if each.why}
+    open_pools = [each.name for each in found if not each.why]
     if open_pools:
         pool = place_policy.choose(view, open_pools, requested, usage)
         reason = place_policy.explain(view, refused, open_pools)
@@ -111,10 +112,11 @@ def _decide_pod(view: PlaceView, pod: Pod, usage: PlannedUsage, shapes: Shapes) 
         if usage.plan(uid, pool, requested):
             shapes.forget_full()
         return BindToPool(pod, pool, reason)
-    if selector.local and shape.fits_local():
+    if any(each.name == names.LOCAL_POOL and not each.problem for each in found):
         return Local(pod, "no pool has room now; Slurm queues the pod")
-    message = f"no pool takes the pod now: {place_policy.listed(refused)}" if refused else _nothing(selector)
-    waits = any(name != names.LOCAL_POOL and shape.waits_for(name, usage) for name in refused)
+    waits = any(each.name != names.LOCAL_POOL and each.may_open for each in found)
+    none = f"no pool takes the pod{' now' if waits else ''}"
+    message = f"{none}: {place_policy.listed(refused)}" if refused else _nothing(selector)
     return _set_condition(view, pod, state, message, "NoRoomNow" if waits else "Unschedulable")
 
 
@@ -123,21 +125,12 @@ def _places(view: PlaceView, pod: Pod, shape: Shape, usage: PlannedUsage) -> rac
     kept = places.recorded(pod)
     if pods.job_id(pod) is not None or view.has_job(pods.uid(pod)):
         kept = *kept, names.LOCAL_POOL  # it had a job there before it raced
-    confidential = consent.confidential_everywhere(pod)
-    candidates: list[race_places.Candidate] = []
-    for name in shape.ordered:
-        if name == names.LOCAL_POOL:
-            full = shape.local_full(usage)
-            fits = view.colocated and shape.fits_local()
-            problem = "" if name in kept or fits else full or "no Slurm is configured"
-            candidates.append(race_places.Candidate(name, problem, full=full))
-            continue
-        pool = view.pools[name]
-        problem = shape.refusal(name) or ("" if pool.races else race_places.NOT_ALLOWED)
-        if confidential and not problem and not pool.problem:
-            problem = _no_consent(view, pod["metadata"]["namespace"], confidential, name)
-        candidates.append(race_places.Candidate(name, problem, pool.problem, shape.full(name, usage)))
-    return race_places.select(candidates, kept, view.most_places)
+    found = candidates.with_consent(
+        view, pod, candidates.of(view, pod, shape, usage, race=True), lambda each: not each.problem and not each.silent
+    )
+    stays = names.LOCAL_POOL in kept
+    found = [replace(each, problem="") if stays and each.name == names.LOCAL_POOL else each for each in found]
+    return race_places.select(found, kept, view.most_places)
 
 
 def _race(
@@ -157,35 +150,6 @@ def _set_condition(
     view: PlaceView, pod: Pod, state: GroupState, message: str, reason: str = "Unschedulable"
 ) -> SetCondition | None:
     return SetCondition(pod, reason, message) if state.reports(pod, reason, message, view.now) else None
-
-
-def _candidates(view: PlaceView, pod: Pod, shape: Shape, usage: PlannedUsage) -> tuple[dict[str, str], list[str]]:
-    """Return the pools that do not take the pod now, each with the reason, and those that do, in order of preference.
-
-    The namespace comes last: for a pod without room anywhere, its annotations are not read.
-    """
-    reasons = {
-        name: shape.local_full(usage)
-        if name == names.LOCAL_POOL
-        else view.pools[name].problem or shape.refusal(name) or shape.full(name, usage)
-        for name in shape.ordered
-    }
-    remote = [name for name, why in reasons.items() if not why and name != names.LOCAL_POOL]
-    confidential = consent.confidential_everywhere(pod) if remote else ""
-    if confidential:
-        for name in remote:
-            reasons[name] = _no_consent(view, pod["metadata"]["namespace"], confidential, name)
-    refused = {name: why for name, why in reasons.items() if why}
-    return refused, [name for name, why in reasons.items() if not why]
-
-
-def _no_consent(view: PlaceView, namespace: str, confidential: str, pool: str) -> str:
-    namespace_view = view.namespace(namespace)
-    if namespace_view.problem:
-        return namespace_view.problem
-    return (
-        "" if consent.lets_secrets_go(namespace_view.annotations, pool) else consent.exclusion(namespace, confidential)
-    )
 
 
 def _nothing(selector: pool_selection.PoolSelector) -> str:

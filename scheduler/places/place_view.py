@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from bridge import names
+from bridge.workload import eligibility
 from bridge.workload.eligibility import NodeView
 from scheduler.group_states import GroupState, Pod
 from scheduler.places.pool_usage import Usage
@@ -17,13 +19,32 @@ Policy = Literal["order", "least-loaded", "weight", "soonest"]
 class PoolView:
     """A pool: its virtual node, and the reason why it takes no pods now (empty: it takes pods).
 
-    ``races``: its site accepts places of pods that race. ``wait``: seconds that a job probably waits there.
+    ``races``: its site accepts places of pods that race. ``gangs``: its site runs the pods of a group as one job.
+    ``wait``: seconds that a job probably waits there.
     """
 
     node: NodeView
     problem: str = ""
     races: bool = False
+    gangs: bool = False
     wait: float = 0.0
+
+
+def pool_view(node: Mapping[str, Any], view: NodeView) -> PoolView:
+    """Return the pool of a raw virtual node; ``view`` is the view of the node."""
+    ready = eligibility.readiness(node)
+    problem = "" if ready.get("status") == "True" else f"not ready: {ready.get('reason') or 'unknown'}"
+    annotations = node["metadata"].get("annotations") or {}
+    races, gangs = (annotations.get(name) == "true" for name in (names.RACE_ALLOWED, names.GANGS_ALLOWED))
+    wait = annotations.get(names.EXPECTED_WAIT, "")
+    return PoolView(view, problem, races, gangs, float(wait) if wait.isascii() and wait.isdigit() else 0.0)
+
+
+def has_changed(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> bool:
+    """Whether the pool of a raw virtual node has changed; ``None`` if there is no such node before or afterwards."""
+    if old is None or new is None:
+        return True
+    return pool_view(old, eligibility.view(old)) != pool_view(new, eligibility.view(new))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
-from bridge import names
 from bridge.control.control_loop import KubeDependencies, Loop
 from bridge.core import isolation
 from bridge.core.workers import Workers
@@ -23,7 +22,7 @@ from bridge.workload.eligibility import NodeView
 from scheduler.group_actions import URGENCY, BindToPool, SetCondition, SetPlaces
 from scheduler.group_states import GroupStates
 from scheduler.places import place_decide
-from scheduler.places.place_view import NamespaceView, PlaceView, PoolView
+from scheduler.places.place_view import NamespaceView, PlaceView, pool_view
 from scheduler.places.pool_usage import Usage
 from scheduler.places.slurm_place import SlurmPlace
 from scheduler.pod_writer import PodWriter
@@ -166,23 +165,6 @@ class PoolPlaces:
         if tracing.tracer is not None:
             tracing.scheduled(pod, action.pool, self._writer.time())
         log.info("pod bound to a pool", extra=kv(pod=pods.key(pod), pool=action.pool))
-
-
-def pool_view(node: Node, view: NodeView) -> PoolView:
-    """Return the pool of a virtual node."""
-    ready = eligibility.readiness(node)
-    problem = "" if ready.get("status") == "True" else f"not ready: {ready.get('reason') or 'unknown'}"
-    annotations = node["metadata"].get("annotations") or {}
-    wait = annotations.get(names.EXPECTED_WAIT, "")
-    seconds = float(wait) if wait.isascii() and wait.isdigit() else 0.0
-    return PoolView(view, problem, annotations.get(names.RACE_ALLOWED) == "true", seconds)
-
-
-def has_changed(old: Node | None, new: Node | None) -> bool:
-    """Whether the pool of a raw virtual node has changed; ``None`` if there is no such node before or afterwards."""
-    if old is None or new is None:
-        return True
-    return pool_view(old, eligibility.view(old)) != pool_view(new, eligibility.view(new))
 
 
 def namespace_views(cache: Namespaces) -> Callable[[str], NamespaceView]:

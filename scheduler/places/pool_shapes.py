@@ -50,12 +50,6 @@ class Shape:
             self._full[name] = why
         return why
 
-    def waits_for(self, name: str, usage: PlannedUsage) -> bool:
-        """Whether the pool could run the pods, but is cordoned, not ready or has no room now."""
-        if why := self.refusal(name):
-            return eligibility.may_pass(why)
-        return bool(self._view.pools[name].problem or self.full(name, usage))
-
     def local_full(self, usage: PlannedUsage) -> str:
         """Return the reason why no node of the colocated Slurm has room now; empty if one has. No decision binds there.
 

@@ -6,23 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bridge import names
+from scheduler.places.candidates import Candidate
 
-NOT_ALLOWED = "the site allows no race"
 NO_PLACE_LEFT = "no place left"
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A pool that the pod selects, or the colocated Slurm (``local``).
-
-    ``problem``: why the pod cannot have a place there. ``silent``: why the pool takes no job now. ``full``: why the pod
-    would wait there. Each is empty without such a reason.
-    """
-
-    name: str
-    problem: str = ""
-    silent: str = ""
-    full: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from bridge.control.brake import Brake, GuardLimits, step
 from bridge.control.control_loop import Dependencies, Loop
 from bridge.core import isolation
 from bridge.kube.cache import Cache
-from bridge.slurm import states
 from bridge.slurm.models import Snapshot
 from bridge.telemetry.metrics import SCHEDULER_PODS, label_of
 from bridge.workload import missing_jobs, pods, queue_wait
@@ -144,13 +143,7 @@ class SlurmPlace:
     def expected_wait(self) -> float:
         """Return the seconds that a job probably waits, from the jobs of podbridge."""
         jobs = (observed.job for observed in self.dependencies.poller.snapshot.jobs.values() if not observed.missing)
-        # Slurm sets the expected start of a pending job, too
-        times = [
-            (job.submit_time, None if states.is_pending(job.states) else job.start_time)
-            for job in jobs
-            if job.submit_time
-        ]
-        return queue_wait.expected_wait(times, self.dependencies.clock.time())
+        return queue_wait.of_slurm(jobs, self.dependencies.clock.time())
 
     def changed(self) -> Set[str]:
         """Return the keys of the groups of which a job has changed since the last decision, or is allocated."""

@@ -51,6 +51,7 @@ class PolledPool(abc.ABC):
     """
 
     lists = folders = holds = refreshes = None
+    gangs = False
 
     def __init__(
         self,

@@ -73,6 +73,7 @@ class SubmitterPool:
 
     follows = None
     late = LATE
+    gangs = False
 
     def __init__(
         self,

@@ -266,7 +266,7 @@ class SitePool:
     """A pool as one hub sees it: its view of jobs, and requests over a network."""
 
     follows = folders = refreshes = logs = None
-    late = 5.0
+    late, gangs = 5.0, False
 
     def __init__(self, site: Site) -> None:
         self.lists = self.holds = self

@@ -148,12 +148,19 @@ def test_nothing_is_written_when_nothing_differs():
 
 def test_the_expected_wait_is_written_to_the_node_when_it_changes():
     written, node = settled()
-    assert names.EXPECTED_WAIT not in node["metadata"]["annotations"]
+    assert node["metadata"]["annotations"][names.EXPECTED_WAIT] == "0"
     (described,) = decide(view(replace(state(), expected_wait=300.0), node=node, written=written))
     assert isinstance(described, Describe)
     assert described.patch["metadata"]["annotations"] == {names.EXPECTED_WAIT: "300"}
     node["metadata"]["annotations"][names.EXPECTED_WAIT] = "300"
     assert decide(view(replace(state(), expected_wait=300.0), node=node, written=written)) == []
+
+
+def test_the_node_says_whether_the_site_runs_the_pods_of_a_group_as_one_job():
+    written, node = settled()
+    assert node["metadata"]["annotations"][names.GANGS_ALLOWED] == "false"
+    (described,) = decide(view(replace(state(), gangs=True), node=node, written=written))
+    assert described.patch["metadata"]["annotations"] == {names.GANGS_ALLOWED: "true"}
 
 
 def test_the_expected_wait_is_that_of_the_jobs_at_the_pool():
@@ -167,6 +174,7 @@ def test_the_expected_wait_is_that_of_the_jobs_at_the_pool():
     assert wait() == 0
     assert wait(status(submitted_at=TIME - 500, started_at=TIME - 100, phase="running")) == 400
     assert wait(status(submitted_at=TIME - 500)) == 500
+    assert wait(status(submitted_at=TIME - 500, reason="Dependency")) == 0, "it does not wait for its turn"
     assert wait(status(phase="ended", submitted_at=TIME - 500)) == 0, "it was cancelled before its start"
     assert wait(status()) == 0
 

@@ -19,7 +19,8 @@ from bridge.workload.eligibility import NodeView
 from scheduler.group_actions import BindToPool, SetCondition
 from scheduler.group_states import NEW
 from scheduler.places import place_decide, place_view
-from scheduler.places.pool_places import namespace_views, pool_view
+from scheduler.places.place_view import pool_view
+from scheduler.places.pool_places import namespace_views
 from scheduler.places.pool_usage import Usage, requests
 from tests import builders
 from tests.fakes.clock import FakeClock
@@ -74,7 +75,16 @@ def test_a_member_of_a_group_that_may_stay_is_left_to_slurm() -> None:
     found = look(members, pool("site", cpu="1"), nodes=(node("n1"),))
     assert [type(action) for action in found] == [place_decide.Local, place_decide.Local]
     assert look(members, pool("site"), nodes=(node("n1"),), at_slurm=frozenset({"u1", "u2"})) == []
-    assert {type(action) for action in look(members, pool("site"), colocated=False)} == {BindToPool}
+
+
+def test_a_group_goes_only_to_a_pool_that_runs_groups() -> None:
+    member = pod(pools="site,other")
+    member["metadata"]["annotations"][names.GROUP] = '{"kind":"job","name":"mpi","uid":"o1","size":2,"minimum":2}'
+    (action,) = look([member], pool("site"), pool("other", problem="not ready: SiteSilent"))
+    assert isinstance(action, SetCondition)
+    text = "no pool takes the pod: site (does not run groups of pods), other (does not run groups of pods)"
+    assert (action.reason, action.message) == ("Unschedulable", text)
+    assert chosen([member], pool("site"), replace(pool("other"), gangs=True)) == "other"
 
 
 def test_a_pool_that_is_silent_or_full_waits_with_its_reason() -> None:
@@ -215,7 +225,7 @@ def test_a_pool_where_the_pods_secrets_may_not_go_is_left_out() -> None:
     assert action.why == f"first with room; not a ({why})"
     (action,) = look([secret], pool("a"), pool("b", cpu="0"), **lets(None))
     assert isinstance(action, SetCondition)
-    assert action.message == f"no pool takes the pod now: a ({why}), b (too little cpu)"
+    assert action.message == f"no pool takes the pod: a ({why}), b (too little cpu)"
     assert chosen([pod(pools="a,b")], pool("a"), pool("b"), **lets(None)) == "a"
 
 
@@ -359,3 +369,12 @@ def test_the_soonest_is_the_place_with_the_shortest_expected_wait() -> None:
 def test_the_wait_of_a_pool_is_on_its_virtual_node(text: str, wait: float) -> None:
     raw = builders.node("a", annotations={names.EXPECTED_WAIT: text}, ready="True")
     assert pool_view(raw, eligibility.view(raw)).wait == wait
+
+
+def test_what_a_pool_can_do_is_on_its_virtual_node() -> None:
+    raw = builders.node("a", annotations={names.RACE_ALLOWED: "true", names.GANGS_ALLOWED: "false"}, ready="True")
+    found = pool_view(raw, eligibility.view(raw))
+    assert (found.races, found.gangs) == (True, False)
+    raw = builders.node("a", annotations={names.GANGS_ALLOWED: "true"}, ready="True")
+    found = pool_view(raw, eligibility.view(raw))
+    assert (found.races, found.gangs) == (False, True)

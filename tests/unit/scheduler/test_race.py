@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from bridge import names
 from bridge.workload import eligibility, places
 from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
-from scheduler.places import place_decide, place_view, race_places
+from scheduler.places import candidates, place_decide, place_view, race_places
+from scheduler.places.candidates import Candidate
 from scheduler.places.pool_usage import Usage
-from scheduler.places.race_places import Candidate
 from tests import builders
 
 TOLERATIONS = [{"key": key, "operator": "Exists"} for key in (names.VIRTUAL_TAINT, names.POOL_TAINT)]
@@ -80,7 +80,7 @@ def test_a_site_may_refuse():
     action = look(pod(), pool("a"), pool("b", races=False), pool("c"))
     assert isinstance(action, SetPlaces)
     assert action.places == ("a", "c")
-    assert action.why == f"queued at a, c; not b ({race_places.NOT_ALLOWED})"
+    assert action.why == f"queued at a, c; not b ({candidates.NO_RACE})"
 
 
 def test_one_possible_place_is_no_race():
@@ -131,14 +131,14 @@ def test_a_pod_without_a_place_any_more_is_said_so():
     assert raced(pod(recorded="a,b"), pool("c", races=False)) == ()
 
 
-candidates = st.lists(
+some_candidates = st.lists(
     st.builds(Candidate, st.sampled_from("abcdefgh"), *[st.sampled_from(["", "why"])] * 3),
     unique_by=lambda c: c.name,
     max_size=8,
 )
 
 
-@given(candidates, st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), st.integers(2, 5))
+@given(some_candidates, st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), st.integers(2, 5))
 def test_the_selection_keeps_its_rules(found: list[Candidate], kept: list[str], most: int):
     chosen = race_places.select(found, kept, most)
     by_name = {c.name: c for c in found}
