@@ -66,7 +66,9 @@ class WriteChecks:
         allocated = seen is not None and not seen.missing and states.is_allocated(seen.job.states)
         assert allocated, f"{name} is bound to job {job_id}, which the newest snapshot does not show as allocated"
         if job is None or not job.lives or job_id in self._hub.slurm.moved:
-            return  # the job has ended since the last poll
+            is_over = job is None or not job.lives
+            assert not (self.fresh and is_over), f"{name} is bound to job {job_id}, which is over"
+            return  # the job has ended, or was requeued, since the last poll
         keys = job.request.link.keys
         assert job.ours, f"{name} is bound to job {job_id} of another cluster"
         assert links.key(pod) in keys, f"{name} is bound to job {job_id} of {keys}"

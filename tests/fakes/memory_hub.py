@@ -90,20 +90,41 @@ class _CheckedUnchangedPods(UnchangedPods):
         return changed
 
 
+def virtual_node(name: str) -> Object:
+    """Return the virtual node of a pool with room for one pod, which accepts pods that race."""
+    taints = [(names.VIRTUAL_TAINT, "true"), (names.POOL_TAINT, name)]
+    return {
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "uid": name,
+            "labels": {names.POOL_LABEL: name},
+            "annotations": {names.RACE_ALLOWED: "true"},
+        },
+        "spec": {"taints": [{"key": key, "value": value, "effect": "NoSchedule"} for key, value in taints]},
+        "status": {"allocatable": {"cpu": CPUS, "pods": "10"}, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
 class MemoryHub:
     """One process with scheduler and controllers; :meth:`restart` replaces it by a new one.
 
     ``apart``: the controllers have a client and a poller of their own, as in a process of their own. They poll together
-    with the scheduler; ``own_poller`` is for a test in which only one of them polls.
+    with the scheduler; ``own_poller`` is for a test in which only one of them polls. ``pools``: names of virtual nodes;
+    nothing acts for their sites.
     """
 
-    def __init__(self, node_names: tuple[str, ...], *, apart: bool = False) -> None:
+    def __init__(self, node_names: tuple[str, ...], *, apart: bool = False, pools: tuple[str, ...] = ()) -> None:
         self.clock, self.writes = FakeClock(), Writes()
         self.kube = MemoryKube(self.writes, self.clock)
         self.slurm = MemorySlurm(self.writes, node_names)
-        self.config, self.apart = Config(), apart
+        self.apart = apart
+        remote = {"nats": {"servers": ["nats://x"]}, "race": {"enabled": True}}
+        self.config = Config.model_validate({"pools": remote} if pools else {})
         for name in node_names:
             self.kube.put(f"/api/v1/nodes/{name}", self._node(name))
+        for name in pools:
+            self.kube.put(f"/api/v1/nodes/{name}", virtual_node(name))
         self.restarts = 0
         self.blockers: dict[str, Object] = {}
         """Pods of another scheduler that take all CPUs of a node, by the name of the node."""

@@ -131,7 +131,7 @@ class Script:
         self.folder = os.open(at, os.O_RDONLY | os.O_DIRECTORY)
         self.at = Path(f"/proc/self/fd/{self.folder}")
         self.until = site.clock.monotonic() + WAIT
-        self.ticket = "" if self.plain else f"ticket-{next(site.tickets)}"
+        self.ticket = self.first_ticket = "" if self.plain else f"ticket-{next(site.tickets)}"
         self._write("started/job", f"{job_id}\n")
         if self.plain:
             self._begin()
@@ -162,6 +162,9 @@ class Script:
         """Lose its node. Its pod may fail, if the script has begun or has a grant that came before this is known."""
         self.excused = self.state != "dead"
         self.kill()
+
+    def has_grant(self) -> bool:
+        return not self.plain and read_line(self.at / "control" / "grant") == self.first_ticket
 
     def fails_its_pod(self) -> bool:
         """Whether its pod fails, as that of any job whose node was lost."""
@@ -272,6 +275,7 @@ class SitePool:
         self.lists = self.holds = self
         self.site, self.name, self.view, self.cursor = site, site.name, JobView(), len(site.messages)
         self.network: Network = "works"
+        self.pages: list[Part] = []
 
     def ready(self) -> Readiness:
         return READY
@@ -349,10 +353,15 @@ class SitePool:
                 self.view.event(self.site.messages[self.cursor], self.site.clock.monotonic())
             self.cursor += 1
 
-    def snapshot(self) -> None:
-        now = self.site.clock.monotonic()
+    def snapshot(self, *, late: bool = False) -> None:
+        """Request a snapshot; ``late``: its answer waits for :meth:`answer`."""
         page = self.site.answers.snapshot(OWNER, "", Snapshot())
-        self.view.snapshot([Part(page.submitter, page.sequence, list(page.jobs), set(), now)], now)
+        self.pages.append(Part(page.submitter, page.sequence, list(page.jobs), set(), self.site.clock.monotonic()))
+        if not late:
+            self.answer(-1)
+
+    def answer(self, number: int) -> None:
+        self.view.snapshot([self.pages.pop(number)], self.site.clock.monotonic())
 
 
 class Hub:
@@ -415,7 +424,7 @@ class Race(RuleBasedStateMachine):
     @initialize(
         asking=st.sampled_from(["", "", "a", "ab"]),
         full=st.sampled_from(["", "ab", "ab", "a"]),
-        ending=st.sampled_from(["race", *SITES]),
+        ending=st.sampled_from(["race", "race at one", *SITES]),
         late=st.integers(0, 3),
     )
     def begin(self, asking: str, full: str, ending: str, late: int) -> None:
@@ -431,6 +440,7 @@ class Race(RuleBasedStateMachine):
         self.sites = {name: Site(name, self.at, self.clock, tickets) for name in SITES}
         self.hubs = [Hub(self.api, self.sites, self.clock) for _ in range(2)]
         self.slurm_ran = self.deleted = False
+        self.granted: set[str] = set()
         self.unplaced: dict[str, float] = {}
         for name in asking:  # begin where the places ask
             self.advance(0, name, "works")
@@ -454,9 +464,14 @@ class Race(RuleBasedStateMachine):
     def hub_receives_an_event(self, hub: int, site: str, lose: bool) -> None:
         self.hubs[hub].pools[site].receive(lose=lose)
 
+    @rule(hub=st.integers(0, 1), site=st.sampled_from(SITES), late=st.booleans())
+    def hub_requests_a_snapshot(self, hub: int, site: str, late: bool) -> None:
+        self.hubs[hub].pools[site].snapshot(late=late)
+
     @rule(hub=st.integers(0, 1), site=st.sampled_from(SITES))
-    def hub_requests_a_snapshot(self, hub: int, site: str) -> None:
-        self.hubs[hub].pools[site].snapshot()
+    def a_late_snapshot_arrives(self, hub: int, site: str) -> None:
+        if self.hubs[hub].pools[site].pages:
+            self.hubs[hub].pools[site].answer(0)
 
     @rule(hub=st.integers(0, 1))
     def hub_is_killed(self, hub: int) -> None:
@@ -480,7 +495,16 @@ class Race(RuleBasedStateMachine):
         site.look()
         self.hubs[hub].pools[name].snapshot()
         self.hubs[hub].refresh()
+        waits = self.api.pod is not None and not pods.is_bound(self.api.pod)
         self.hubs[hub].act(name, network)
+        if waits and (ticket := self.granted_ticket()):
+            states = [script.state for script in site.scripts if script.first_ticket == ticket]
+            assert states == ["waits"], f"the pod is bound to {name}, whose script {states} does not wait"
+
+    def granted_ticket(self) -> str:
+        """Return the ticket in the grant of the pod; empty without one."""
+        annotations = self.api.pod["metadata"]["annotations"] if self.api.pod is not None else {}
+        return str(annotations.get(names.GRANT, "")).rpartition("/")[2]
 
     # --- sites --------------------------------------------------------------------------------------------------------
     @rule(site=st.sampled_from(SITES))
@@ -551,9 +575,7 @@ class Race(RuleBasedStateMachine):
     @rule(site=st.sampled_from(SITES))
     def a_late_grant_arrives(self, site: str) -> None:
         """A former leader has sent it after the pod was bound."""
-        annotations = self.api.pod["metadata"]["annotations"] if self.api.pod is not None else {}
-        pool, _, ticket = annotations.get(names.GRANT, "").partition("/")
-        if pool == site:
+        if (ticket := self.granted_ticket()) and self.api.pod and self.api.pod["spec"]["nodeName"] == site:
             self.sites[site].answers.grant(OWNER, UID, Grant(ticket=ticket))
 
     # --- the rest -----------------------------------------------------------------------------------------------------
@@ -618,6 +640,12 @@ class Race(RuleBasedStateMachine):
             assert len(began) + self.slurm_ran <= 1, [(s.site.name, s.job_id, s.plain) for s in began]
 
     @invariant()
+    def at_most_one_offer_is_ever_granted(self) -> None:
+        if hasattr(self, "sites"):
+            self.granted |= {script.first_ticket for script in self.scripts() if script.has_grant()}
+            assert len(self.granted) + self.slurm_ran <= 1, self.granted
+
+    @invariant()
     def only_the_bound_pool_runs(self) -> None:
         if hasattr(self, "sites") and self.api.pod is not None:
             node = self.api.pod["spec"].get("nodeName")
@@ -652,7 +680,8 @@ class Race(RuleBasedStateMachine):
             unplaced = self.api.pod is None or not places.keeps_job(self.api.pod, name)
             assert not (unplaced and self.alive(name)), f"a withdrawn place at {name} keeps its job"
             self.sites[name].full = False
-        if self.ending == "race" or self.api.pod is None:
+        if self.ending.startswith("race") or self.api.pod is None:
+            self.sites["b"].full = self.ending == "race at one"
             self.api.annotate({names.PLACEMENT: names.RACE, names.PLACES: "a,b"})
         else:
             with contextlib.suppress(KubeConflictError):
@@ -690,6 +719,7 @@ class Race(RuleBasedStateMachine):
                 site.step()
                 site.start()
                 self.at_most_one_place_runs()
+                self.at_most_one_offer_is_ever_granted()
                 self.no_living_pod_fails()
             self.clock.advance(15)
 
