@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bridge.clock import Clock
 from bridge.core.backoff import Backoff
-from bridge.errors import SiteDownError, SiteError, SiteTooLargeError, SiteUnknownOutcomeError
+from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteTooLargeError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pod
 from bridge.pools.submitter import snapshot_pages, submission
@@ -73,7 +73,6 @@ class SubmitterPool:
 
     follows = None
     late = LATE
-    gangs = False
 
     def __init__(
         self,
@@ -125,6 +124,12 @@ class SubmitterPool:
         """Return the last announcement and the monotonic time at which it arrived; ``None`` before the first."""
         return self._announcements.get(self.folder)
 
+    @property
+    def gangs(self) -> bool:
+        """Whether the site has announced that it runs the pods of a group as one job."""
+        announced = self.announced()
+        return announced is not None and announced[0].gangs
+
     def ready(self) -> Readiness:
         """Return whether a valid BuildConfig has been received."""
         announced = self.announced()
@@ -162,6 +167,9 @@ class SubmitterPool:
         announced = self.announced()
         user = announced[0].user if announced else None
         job_submission = build.build(pod, self._usable_config(), objects, self.name, wait, user)
+        if job_submission.place is not None and not self.gangs:
+            # an older submitter would ignore the place, and run the pod without its group
+            raise SiteRefusedError(f"site {self.name} runs no groups of pods", reason="GangsNotSupported")
         return self.send(pod["metadata"]["uid"], job_submission)
 
     def withdraw(self, pod: Pod) -> JobStatus | None:

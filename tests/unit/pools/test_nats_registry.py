@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bridge import names
 from bridge.core.threads import Supervisor
 from bridge.errors import ScriptError, SiteRefusedError
 from bridge.pools.submitter.nats_registry import MUTE, PERIOD, NatsPools
@@ -36,9 +37,15 @@ def job(uid: str, phase: str = "queued") -> JobStatus:
 
 
 def announce(
-    sequence: int = 0, submitter: str = "s", pool: str = "alpha", digest: str = "d", library: str = ""
+    sequence: int = 0,
+    submitter: str = "s",
+    pool: str = "alpha",
+    digest: str = "d",
+    library: str = "",
+    gangs: bool = False,
 ) -> bytes:
     about = {"pool": pool, "submitter": submitter, "sequences": {OWNER: sequence}, "digest": digest, "library": library}
+    about["gangs"] = gangs
     return pack(Announce.model_validate({"time": 0, "period": 5, "version": "1", **about}))
 
 
@@ -92,6 +99,26 @@ def started() -> Hub:
     hub.link.publish(SUBJECTS.buildconfig, pack(BuildConfigMessage(pool="alpha", digest="d", config={})))
     hub.work()
     return hub
+
+
+@pytest.mark.parametrize("gangs", [False, True])
+def test_a_member_of_a_group_is_sent_only_to_a_site_that_runs_groups(gangs: bool) -> None:
+    """An older submitter ignores the place of the member, and would run it without the others."""
+    hub = started()
+    hub.link.publish(SUBJECTS.announce, announce(gangs=gangs))
+    hub.answers["submit"] = {"status": asdict(job("u1"))}
+    metadata = {"name": "p-1", "namespace": "n", "uid": "u1", "annotations": {names.PLACE_IN_JOB: "g/1/3"}}
+    body = {"metadata": metadata, "spec": {"subdomain": "s", "containers": [{"name": "main", "image": "i"}]}}
+    assert hub.pool.gangs is gangs
+    if not gangs:
+        with pytest.raises(SiteRefusedError, match="runs no groups"):
+            hub.pool.submit(body, Objects())
+        assert not hub.asked_for("submit")
+        return
+    hub.pool.submit(body, Objects())
+    place = hub.bodies[-1]["place"]
+    assert (place["gang"], place["rank"], place["size"], place["per_node"]) == ("g", 1, 3, 1)
+    assert place["names"][-2:] == ["p-1.s", "p-1"]
 
 
 def test_a_pool_is_found_by_its_announcement() -> None:
