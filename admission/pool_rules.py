@@ -55,6 +55,10 @@ def invalid(pod: raw_pods.Pod, namespace_pools: str | None) -> list[str]:
     placement = raw_pods.annotations_of(pod).get(names.PLACEMENT)
     if placement is not None and placement.strip() != names.RACE:
         problems.append(f"annotation {names.PLACEMENT}: {placement[:100]!r} is not allowed; allowed: {names.RACE!r}")
+    mpi = raw_pods.annotations_of(pod).get(names.MPI)
+    if mpi is not None and mpi not in names.MPI_WAYS:
+        allowed = ", ".join(names.MPI_WAYS)
+        problems.append(f"annotation {names.MPI}: {mpi[:100]!r} is not allowed; allowed: {allowed}")
     return problems
 
 

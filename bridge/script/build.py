@@ -76,6 +76,7 @@ def _place(pod: Mapping[str, Any]) -> PlaceInJob | None:
         size=place.size,
         per_node=remote_gangs.per_node(pod),
         names=remote_gangs.host_names(pod),
+        mpi=remote_gangs.mpi(pod),
     )
 
 

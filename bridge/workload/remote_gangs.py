@@ -53,6 +53,12 @@ def per_node(pod: Pod) -> int:
     return max(1, int(text)) if re.fullmatch("[0-9]{1,4}", text) else 1
 
 
+def mpi(pod: Pod) -> str:
+    """Return how the members form one MPI job, one of :data:`bridge.names.MPI_WAYS`; admission refuses other values."""
+    text = (pod["metadata"].get("annotations") or {}).get(names.MPI, "none")
+    return text if text in names.MPI_WAYS else "none"
+
+
 def host_names(pod: Pod) -> list[str]:
     """Return the names under which Kubernetes makes the pod known, the shortest last: there is no DNS at a site.
 

@@ -11,20 +11,22 @@ from bridge.protocol.model.identifiers import Namespace, PodName, Uid, Value
 
 MOST_MEMBERS = 10_000
 HOST_NAME_PATTERN = f"^{names.DNS_LABEL}(\\.{names.DNS_LABEL})*$"
+MPI_PATTERN = f"^({'|'.join(names.MPI_WAYS)})$"
 HostName = Annotated[str, StringConstraints(pattern=HOST_NAME_PATTERN, max_length=253)]
 
 
 class PlaceInJob(Value):
     """The place of a pod in the one job of its group at a site. The site submits the job once it has all members.
 
-    The members of a gang have equal ``gang``, ``size`` and ``per_node``, and each a ``rank`` from 0 to ``size - 1``. A
-    later submission with the rank of a member that is over is that member's successor in the same job.
+    The members of a gang are equal in all but ``names`` and ``rank``, from 0 to ``size - 1``. A later submission
+    with the rank of a member that is over is that member's successor in the same job.
     """
 
     gang: Uid = Field(description="Names the group's job at the site.")
     rank: int = Field(ge=0, lt=MOST_MEMBERS)
     size: int = Field(ge=2, le=MOST_MEMBERS)
     per_node: int = Field(1, ge=1, description="Members that may share a machine.")
+    mpi: str = Field("none", pattern=MPI_PATTERN, description="How the members' processes form one MPI job.")
     names: list[HostName] = Field([], max_length=16, description="Names by which the other members reach this one.")
 
 

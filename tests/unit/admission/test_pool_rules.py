@@ -42,6 +42,15 @@ def test_an_annotation_that_cannot_be_read_is_named() -> None:
     assert pool_rules.forbidden(pod("A pool"), "a") == []
 
 
+@pytest.mark.parametrize(("way", "problems"), [("pmi2", 0), ("none", 0), ("pmix", 0), ("", 1), ("openmpi", 1)])
+def test_the_ways_of_mpi(way: str, problems: int) -> None:
+    body = pod("a,b")
+    body["metadata"]["annotations"][names.MPI] = way
+    found = pool_rules.invalid(body, None)
+    assert len(found) == problems
+    assert all(f"{way!r} is not allowed; allowed: none, pmi2, pmix" in problem for problem in found)
+
+
 def test_a_placement_is_race_or_not_set() -> None:
     body = pod("a,b")
     body["metadata"]["annotations"][names.PLACEMENT] = "race"
