@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
@@ -10,6 +12,19 @@ from bridge.workload import links, pods, pool_selection
 from bridge.workload.tolerations import tolerates
 
 Pod = Mapping[str, Any]
+
+OFFERED, REFUSED = "BridgePlace", "BridgePlaceRefused"
+"""Reasons of the Events of a place that got a job, and of one that a site refused."""
+_OFFERED = re.compile(r"pool (\S+) has a job of the pod: (\S+)")
+_REFUSED = re.compile(r"pool ([^\s:]+): (.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the Events of a pod say about its place at a pool: the job there, or why the site refused it."""
+
+    job: str = ""
+    refusal: str = ""
 
 
 def wants_race(pod: Pod) -> bool:
@@ -78,6 +93,28 @@ def grant_binding(pod: Pod, pool: str, ticket: str) -> dict[str, Any]:
     body = pods.binding(pod, pool, {names.GRANT: grant(pool, ticket)})
     body["metadata"]["resourceVersion"] = pod["metadata"].get("resourceVersion", "")
     return body
+
+
+def offered_note(pool: str, job: str) -> str:
+    """Return the note of the Event of a place that got a job."""
+    return f"pool {pool} has a job of the pod: {job}"
+
+
+def refused_note(pool: str, why: str) -> str:
+    """Return the note of the Event of a place that a site refused."""
+    return f"pool {pool}: {why}"
+
+
+def offers(events: Iterable[Mapping[str, Any]]) -> dict[str, Offer]:
+    """Return what the last of a pod's Events says about each pool; ``events`` are the oldest first."""
+    found: dict[str, Offer] = {}
+    for event in events:
+        reason, note = event.get("reason"), str(event.get("note") or "")
+        if reason == OFFERED and (match := _OFFERED.fullmatch(note)):
+            found[match[1]] = Offer(job=match[2])
+        elif reason == REFUSED and (match := _REFUSED.fullmatch(note)):
+            found[match[1]] = Offer(refusal=match[2])
+    return found
 
 
 def _annotation(pod: Pod, key: str) -> str:

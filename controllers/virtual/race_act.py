@@ -84,16 +84,17 @@ class RaceActor:
         entry.offers, entry.offered_at = entry.offers + 1, now
         self._volumes.submitted(prepared_pod, pool, objects, entry, answer, sent_at, refresh_in)
         RACE_PLACES.labels(pool.name, "offered").inc()
-        self._events.event(pod, "BridgePlace", f"pool {pool.name} has a job of the pod: {answer.job_id or answer.job}")
+        self._events.event(pod, places.OFFERED, places.offered_note(pool.name, answer.job_id or answer.job))
         log.info("place offered", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))
 
     def _refused(self, pod: Pod, pool: Pool, entry: Entry, reason: str, text: str) -> None:
         entry.not_before = self._clock.monotonic() + REFUSED_AGAIN
-        key = f"BridgePlaceRefused {reason}"
+        key = f"{places.REFUSED} {reason}"
         if key not in entry.reported_events:
             entry.reported_events |= {key}
             RACE_PLACES.labels(pool.name, "refused").inc()
-            self._events.event(pod, "BridgePlaceRefused", f"pool {pool.name}: {reason}: {text}", warning=True)
+            note = places.refused_note(pool.name, f"{reason}: {text}")
+            self._events.event(pod, places.REFUSED, note, warning=True)
 
     def claim(self, pod: Pod, ticket: str, pool: Pool, entry: Entry) -> None:
         """Send the Binding with the grant for this ticket. After a conflict, the pod is read from the API server."""

@@ -41,6 +41,7 @@ class Situation:
     after: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
+    place: dict[str, Any] = field(default_factory=dict)
 
 
 EXPLAIN = "podbridge explain pod"
@@ -52,6 +53,7 @@ SITUATIONS = [
         "",
         {"cpu": "64", "job": {"priority": "1000"}},
         lines=("no room now: 0 of 128 CPUs free until ", "held: 128 CPUs, 1 GiB by slurm-bridge/fill-0"),
+        place={"place": "local", "eligible": True, "room": False, "state": "queued", "reason": "Resources"},
     ),
     Situation(
         "no-memory",
@@ -61,7 +63,15 @@ SITUATIONS = [
         {"memory": None},
         lines=("the pod requests no memory, so Slurm gives it all memory of a node",),
     ),
-    Situation("never", ("4 too little cpu",), "no node fits", "change the pod", {"cpu": "200"}, lines=("never fits",)),
+    Situation(
+        "never",
+        ("4 too little cpu",),
+        "no node fits",
+        "change the pod",
+        {"cpu": "200"},
+        lines=("never fits",),
+        place={"eligible": False, "job": ""},
+    ),
     Situation(
         "selector",
         ("nodeSelector disk=none does not match",),
@@ -78,7 +88,14 @@ SITUATIONS = [
         {"job": {"partition": "mian"}},
         lines=("never fits: not in partition mian",),
     ),
-    Situation("held", ("JobHeld",), "JobHeld", "scontrol release", after=("scontrol", "hold", "{job}")),
+    Situation(
+        "held",
+        ("JobHeld",),
+        "JobHeld",
+        "scontrol release",
+        after=("scontrol", "hold", "{job}"),
+        place={"state": "queued", "reason": "JobHeldAdmin", "expected_start": ""},
+    ),
     Situation(
         "later",
         ("BeginTime",),
@@ -187,6 +204,18 @@ def test_a_waiting_pod_says_why_and_what_to_do(world, waiting, situation):
     assert (situation.step in report["next"]) if situation.step else (report["next"] == ""), report
     for text in situation.lines:
         assert any(text in line for line in lines), lines
+    (place,) = report["places"]
+    expected = situation.place | ({"job": str(job)} if (job := world.job_of(world.get(pod))) else {})
+    assert {key: place[key] for key in expected} == expected, place
+
+
+def test_the_place_of_a_job_is_that_of_its_pod_and_has_slurms_estimate(world, waiting):
+    def estimated():
+        (place,) = world.explained("pod", "full")["places"]
+        return place if place["expected_start"] else None
+
+    place = eventually(estimated, "Slurm has computed the start", 60)
+    assert world.explained("job", place["job"])["places"] == [place]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import click
@@ -22,8 +23,9 @@ from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.errors import KubeForbiddenError
 from bridge.kube.object_store import Object
 from bridge.slurm.models import Job, Node
-from bridge.workload import links
+from bridge.workload import links, resources
 from bridge.workload.pods import Pod
+from bridge.workload.resources import Resources
 
 REMEMBER = 10.0
 """Seconds for which a user sees the same volumes, DeviceClasses and requests of other pods: an open page of a waiting
@@ -37,8 +39,8 @@ SharedReads = SingleFlightCache[Any]
 class PageSession(CommandSession):
     """The session of one page, without a connection to Slurm.
 
-    It has the client of the user, the nodes that the user may see, and the rows of the page for the counts of a group.
-    ``reads`` are those of all sessions; each is only for the user who made it.
+    It has the client of the user, the nodes (``None`` if the user may not list them), and the rows of the page for what
+    pods request and the counts of a group. ``reads`` are those of all sessions; each is only for the user who made it.
     """
 
     reads_slurm = False
@@ -46,7 +48,12 @@ class PageSession(CommandSession):
     slurm_nodes: dict[str, Node]
 
     def __init__(
-        self, config: Config, viewer: Viewer, nodes: Sequence[Object], rows: Sequence[PodView], reads: SharedReads
+        self,
+        config: Config,
+        viewer: Viewer,
+        nodes: Sequence[Object] | None,
+        rows: Sequence[PodView],
+        reads: SharedReads,
     ) -> None:
         self.config, self.kube, self._nodes, self._rows = config, viewer.client, nodes, rows
         self._identity, self._reads = viewer.identity, reads
@@ -67,8 +74,20 @@ class PageSession(CommandSession):
             raise answer.with_traceback(None)
         return answer
 
+    def requested_on(self, node: str) -> Resources:
+        """Return the requests of the pods on a node that have not ended."""
+        amounts: Iterable[Resources] = (
+            {resources.PODS: Decimal(1), "cpu": Decimal(row.cpu), "memory": Decimal(row.memory)}
+            | {name: Decimal(amount) for name, amount in row.devices}
+            for row in self._rows
+            if row.open and row.node == node
+        )
+        return resources.total(amounts)
+
     def nodes(self, selector: str = "") -> list[dict[str, Any]]:
-        """Return the nodes that the user may see."""
+        """Return the nodes; raises :class:`KubeForbiddenError` if the user may not list them."""
+        if self._nodes is None:
+            raise KubeForbiddenError("you may not list nodes", status=403)
         return list(self._nodes)
 
     def group_counts(self, pod: Pod) -> tuple[int, int, int]:
@@ -94,7 +113,7 @@ def run(connection: ConnectionOptions, settings: Mapping[str, Any]) -> int:
 
     reads = SharedReads(SystemClock(), MOST_READS)
 
-    def explained(viewer: Viewer, pod: Object, nodes: Sequence[Object], rows: Sequence[PodView]) -> Explanation:
+    def explained(viewer: Viewer, pod: Object, nodes: Sequence[Object] | None, rows: Sequence[PodView]) -> Explanation:
         session = PageSession(config, viewer, nodes, rows, reads)
         return Explanation(explain.describe(session, pod), session.events(pod))
 

@@ -9,20 +9,16 @@ from decimal import Decimal
 from typing import Any
 
 from bridge import names
-from bridge.apps.cli import output, queues, reports
+from bridge.apps.cli import explain_nodes, explain_places, output, queues, reports
 from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.apps.view import job_view, node_room, pod_view, wait_reasons
-from bridge.errors import KubeError
-from bridge.script import consent
 from bridge.slurm import job_words, states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, host_ports, links, places, pods, pool_selection, resources, slurm_partition
+from bridge.workload import eligibility, links, pods, pool_selection, resources, slurm_partition
 from bridge.workload.quantity import MIB
-from scheduler.nodes import occupancy
 from scheduler.volumes import pod_volumes
 from scheduler.volumes.storage import Storage
-from scheduler.volumes.volume_nodes import NodeFilter
 
 REQUEST_MEMORY = "set resources.requests.memory of its containers and create the pod again: it asks for a whole node"
 
@@ -31,7 +27,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     """Return the report: a summary, lines for each section, the parts that could not be read, and the next step."""
     scheduler = pod["spec"].get("schedulerName")
     report: dict[str, Any] = {"summary": "", "kubernetes": _kubernetes(pod)}
-    report |= {section: [] for section in ("slurm", "pools", "volumes", "nodes", "events", "not_read")}
+    report |= {section: [] for section in ("places", "slurm", "volumes", "nodes", "events", "not_read")}
     if (scheduler or "") != session.config.scheduler_name:
         summary = f"not managed by podbridge: its scheduler is {scheduler}{_default_scheduler_text(pod)}"
         advice = f"create it in a managed namespace, or set spec.schedulerName to {session.config.scheduler_name}"
@@ -51,13 +47,13 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     advice = REQUEST_MEMORY if is_whole and not advice else advice
     if job is None and allowed.local and session.knows_slurm:
         report["slurm"] = ["no job"]
-    waits = not pods.is_bound(pod)
-    if waits and allowed.remote:
-        report["pools"] = session.attempt("pools", lambda: _pools(session, pod)) or []
-    if waits and allowed.local:
-        storage = _storage(session, pod) if pod_volumes.claims(pod) else None
+    rooms: list[node_room.Room] = []
+    if not pods.is_bound(pod) and allowed.local:
+        storage = explain_nodes.storage(session, pod)
         report["volumes"] = _volumes(pod, storage) if storage is not None else []
-        report["nodes"] = _nodes(session, pod, storage, job)
+        rooms = explain_nodes.rooms(session, pod, storage, job)
+        report["nodes"] = node_room.lines(rooms)
+    report["places"] = explain_places.describe(session, pod, job, rooms)
     report["events"] = reports.events(session.attempt("Events", lambda: session.events(pod)) or [])
     return report | {"not_read": session.gaps, "next": advice}
 
@@ -92,7 +88,6 @@ def _kubernetes(pod: pods.Pod) -> list[str]:
         if ended and (each.get("state") or {}).get("waiting"):
             ending = f"exit code {ended['exitCode']}: {_cause(ended)}"
             lines.append(f"container {each['name']} waits for its restart, {ending}")
-    lines += _race(pod)
     requests = sorted(resources.pod_requests(pod["spec"]).items())
     amounts = (f"{name} {_amount(name, value)}" for name, value in requests)
     return [*lines, f"requests {', '.join(amounts) or 'nothing'}"]
@@ -104,19 +99,6 @@ def _amount(name: str, value: Decimal) -> str:
 
 def _cause(status: Mapping[str, Any]) -> str:
     return ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
-
-
-def _race(pod: pods.Pod) -> list[str]:
-    """Return the places of a pod that races, and the one that got it."""
-    pools = places.recorded(pod)
-    if not pools:
-        return []
-    if not pods.is_bound(pod):
-        return [f"queued at {', '.join(pools)}: the first place whose job starts gets the pod"]
-    ticket = (pod["metadata"].get("annotations") or {}).get(names.GRANT, "").partition("/")[2]
-    if places.is_granted(pod, pod["spec"]["nodeName"], ticket):
-        return [f"was queued at {', '.join(pools)}: pool {pod['spec']['nodeName']} was the first to start its job"]
-    return [f"was queued at {', '.join(pools)}: the colocated Slurm was the first to start its job"]
 
 
 def _group(session: CommandSession, pod: pods.Pod) -> list[str]:
@@ -133,14 +115,6 @@ def _group(session: CommandSession, pod: pods.Pod) -> list[str]:
     ]
 
 
-def _storage(session: CommandSession, pod: pods.Pod) -> Storage | None:
-    """Return the storage objects that the pod's claims depend on; ``None`` if the user may not list them."""
-    try:
-        return Storage(session.storage(pod["metadata"]["namespace"]))
-    except KubeError:
-        return None
-
-
 def _volumes(pod: pods.Pod, storage: Storage) -> list[str]:
     """Return a line for each claim of the pod, and what the pod waits for."""
     lines = []
@@ -155,64 +129,6 @@ def _volumes(pod: pods.Pod, storage: Storage) -> list[str]:
     if problem := pod_volumes.needs(pod, storage).problem:
         lines.append(f"waits: {problem}")
     return lines
-
-
-def _nodes(session: CommandSession, pod: pods.Pod, storage: Storage | None, job: Job | None) -> list[str]:
-    requests, slurm = host_ports.node_requests(pod["spec"]), _slurm_side(session, pod, job)
-    nodes = session.attempt("nodes", session.nodes)
-    if nodes is None:
-        return node_room.lines(node_room.rooms_in_slurm(requests, slurm, time.time())) if slurm is not None else []
-    allows = NodeFilter(pod_volumes.needs(pod, storage), storage).refusal if storage is not None else lambda _: ""
-    own, extended = [node for node in nodes if not pool_selection.is_virtual(node)], session.device_names()
-    views = [eligibility.with_devices(view, extended) for view in eligibility.views(own, _taken(session))]
-    return node_room.lines(node_room.rooms(pod["spec"], requests, views, slurm, time.time(), allows))
-
-
-def _slurm_side(session: CommandSession, pod: pods.Pod, job: Job | None) -> node_room.SlurmSide | None:
-    """Return what is known of Slurm for the nodes' answers; ``None`` if nothing is, although there is a Slurm."""
-    slurm_nodes = session.known_nodes
-    if not slurm_nodes and not session.knows_slurm:
-        return None
-    # the job of a group has several nodes, and what it has on each is not known before its start
-    is_alone = job is not None and (job.link is None or job.link.size == 1)
-    named = job.partition if job is not None else slurm_partition.of(pod, session.config.partition)
-    asks = job.request if job is not None and is_alone else None
-    return node_room.SlurmSide(slurm_nodes, session.node_holders, asks, frozenset(named.split(",")) - {""})
-
-
-def _taken(session: CommandSession) -> dict[str, resources.Resources]:
-    """Return by node the requests of other schedulers' pods; empty if the user may not list these pods."""
-
-    def count() -> dict[str, resources.Resources]:
-        there = occupancy.Occupancy(session.config.scheduler_name, max_grace=session.config.max_grace_period)
-        for pod in session.other_pods():
-            there.changed("add", None, pod)
-        return there.lasting(0)
-
-    try:
-        return session.shared("requests of other pods", count)
-    except KubeError:
-        return {}
-
-
-def _pools(session: CommandSession, pod: pods.Pod) -> list[str]:
-    requests = resources.pod_requests(pod["spec"])
-    lines = []
-    what, namespace = consent.confidential_everywhere(pod), pod["metadata"]["namespace"]
-    annotations = session.annotations(namespace) if what else None
-    nodes = list(filter(pool_selection.is_virtual, session.nodes()))
-    allowed = pool_selection.of(pod).ordered([node["metadata"]["name"] for node in nodes])
-    for node in nodes:
-        ready = eligibility.readiness(node)
-        why = eligibility.refusal(pod["spec"], requests, eligibility.view(node))
-        if node["metadata"]["name"] not in allowed:
-            why = "not selected by the pod"
-        elif ready.get("status") != "True":
-            why = f"not ready: {ready.get('reason', 'unknown')}: {ready.get('message', '')}"
-        elif not why and annotations is not None and not consent.lets_secrets_go(annotations, node["metadata"]["name"]):
-            why = consent.exclusion(namespace, what)
-        lines.append(f"{node['metadata']['name']}: {why or 'fits'}")
-    return lines or ["no pool exists"]
 
 
 def _finished(pod: pods.Pod, view: pod_view.PodView) -> tuple[str, str]:

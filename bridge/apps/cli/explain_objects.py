@@ -6,18 +6,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bridge.apps.cli import explain_owner, queues, reports
+from bridge.apps.cli import explain_owner, explain_places, queues, reports
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.explain import describe
 from bridge.apps.cli.get import job_records, node_records, pod_records, pool_records
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.view import job_view, node_room, wait_reasons
-from bridge.apps.view.records import JobRecord, PoolRecord
+from bridge.apps.view.records import JobRecord, PlaceRecord, PoolRecord
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.resources import EVENTS, PODS
 from bridge.slurm import states
-from bridge.slurm.models import Node
-from bridge.workload import eligibility, pods, pool_selection, resources
+from bridge.slurm.models import Job, Node
+from bridge.workload import eligibility, links, places, pods, pool_selection, resources
 from bridge.workload.quantity import MIB
 
 SHOWN = 20
@@ -120,6 +120,7 @@ def job(session: CommandSession, name: str) -> dict[str, Any]:
     return {
         "summary": summary,
         "job": record,
+        "places": _places(session, slurm_job),
         "slurm": job_view.lines(slurm_job, session.all_jobs, time.time()),
         "pods": names,
         "problem": ([problem] if problem else [])
@@ -129,6 +130,15 @@ def job(session: CommandSession, name: str) -> dict[str, Any]:
         ],
         "next": step,
     }
+
+
+def _places(session: CommandSession, slurm_job: Job) -> list[PlaceRecord]:
+    """Return the places of the oldest pod that waits for a job."""
+    link = slurm_job.link
+    listed = session.pods(link.namespace) if link is not None and states.is_pending(slurm_job.states) else []
+    waiting = [pod for pod in listed if link is not None and links.key(pod) in link.keys and places.may_return(pod)]
+    waiting.sort(key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
+    return explain_places.of(session, waiting[0]) if waiting else []
 
 
 def node(session: CommandSession, name: str) -> dict[str, Any]:
@@ -173,11 +183,8 @@ def pool(session: CommandSession, name: str) -> dict[str, Any]:
     unbound = [pod for pod in session.pods(None) if not pods.is_bound(pod) and not pods.is_finished(pod)]
     waiting = [pod for pod in unbound if name in pool_selection.of(pod).ordered([name])]
     good = ready.get("status") == "True"
-    view = eligibility.view(node)
-    lines = []
-    for pod in waiting[:SHOWN]:
-        why = eligibility.refusal(pod["spec"], resources.pod_requests(pod["spec"]), view)
-        lines.append(f"{pods.key(pod)}: {why or 'fits'}")
+    reader = explain_places.PoolReader(session)
+    lines = [f"{pods.key(pod)}: {reader.candidates(pod)[name].why or 'fits'}" for pod in waiting[:SHOWN]]
     if len(waiting) > SHOWN:
         lines.append(f"and {len(waiting) - SHOWN} more")
     state = "Ready" if good else f"not Ready: {ready.get('reason', 'unknown')}: {ready.get('message', '')}"

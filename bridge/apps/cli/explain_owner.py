@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridge.apps.cli import queues
+from bridge.apps.cli import explain_places, queues
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.view import owner_view, pod_view, wait_reasons
 from bridge.apps.view.owner_view import OwnerKind, OwnerView
@@ -34,6 +34,8 @@ def describe(session: CommandSession, kind: OwnerKind, namespace: str, name: str
     views = sorted(map(pod_view.of, listed), key=lambda view: (view.times.created, view.name))
     events = session.attempt("Events", lambda: _events(session, kind, namespace, name)) or []
     view = owner_view.of(kind, manifest, views, events)
+    name_of_oldest = view.oldest_waiting.name if view.oldest_waiting is not None else ""
+    oldest = next((pod for pod in listed if pod["metadata"]["name"] == name_of_oldest), None)
     gated = view.suspended or any(each.reason == wait_reasons.GATED for each in views)
     queued = queues.awaited(session, namespace, {manifest["metadata"]["uid"]}) if gated else None
     return {
@@ -41,6 +43,7 @@ def describe(session: CommandSession, kind: OwnerKind, namespace: str, name: str
         "progress": {**({"pods": view.size} if view.size is not None else {}), **view.counts},
         "refused": view.refusals[:SHOWN],
         "waiting": [f"{each.count} {each.name}: {each.text}" for each in view.reasons],
+        "places": explain_places.of(session, oldest) if oldest is not None else [],
         "failed": view.failures[:SHOWN],
         "ended_by_podbridge": view.ends[:SHOWN],
         "pods": _lines(views),

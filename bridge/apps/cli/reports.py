@@ -1,14 +1,14 @@
-"""Reports on one object: a summary, sections of lines or fields, and the next step; as text, JSON or YAML."""
+"""Reports on one object: a summary, sections of lines, fields or records, and the next step; as text, JSON or YAML."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from bridge.apps.cli.output import cell, print_document, printable
+from bridge.apps.cli.output import cell, headers, print_document, printable, table
 from bridge.clock import parse_rfc3339
 
 Report = Mapping[str, Any]
@@ -16,21 +16,45 @@ Report = Mapping[str, Any]
 
 
 def show(heading: str, report: Report, form: str) -> None:
-    """Print a report. A section is a list of lines or a mapping of fields; empty sections and fields are left out."""
+    """Print a report; empty sections and fields are left out.
+
+    A section is a list of lines, a mapping of fields, or a list of records, which is printed as a table.
+    """
     if form in ("json", "yaml"):
         print_document(dict(report), form)
         return
     summary = printable(f": {report['summary']}") if report.get("summary") else ""
     click.echo(click.style(printable(heading), bold=True) + summary)
     for title, section in report.items():
-        lines = _fields(section) if isinstance(section, Mapping) else section
-        if title in ("summary", "next") or not lines:
+        lines = [] if title in ("summary", "next") else _lines(section)
+        if not lines:
             continue
         click.echo("\n" + click.style(title.replace("_", " ").capitalize(), bold=True))
         for line in lines:
-            click.echo(f"  {printable(line)}")
+            click.echo(f"  {line}")
     if report.get("next"):
         click.echo(f"\n{click.style('Next', bold=True)}: {printable(report['next'])}")
+
+
+def _lines(section: Mapping[str, Any] | Sequence[Any]) -> list[str]:
+    """Return the lines of a section as the terminal shows them."""
+    if isinstance(section, Mapping):
+        return list(map(printable, _fields(section)))
+    if section and isinstance(section[0], Mapping):
+        columns, rows = rows_of(section)
+        return table(headers(columns), rows).split("\n")
+    return list(map(printable, section))
+
+
+def rows_of(records: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns that have a value in one of the records, and a row of cells for each record."""
+    cells = [{key: _cell(value) for key, value in record.items()} for record in records]
+    columns = [key for key in records[0] if any(row[key] for row in cells)]
+    return columns, [[row[key] for key in columns] for row in cells]
+
+
+def _cell(value: Any) -> str:
+    return {None: "", True: "yes", False: "no"}[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def _fields(section: Mapping[str, Any]) -> list[str]:

@@ -34,9 +34,10 @@ from bridge.slurm.cluster_sums import ClusterSums
 from bridge.slurm.models import Job, Node
 from bridge.slurm.node_holders import Holder
 from bridge.slurm.slurm_client import SlurmClient
-from bridge.workload import links, pods
+from bridge.workload import links, pods, resources
 from bridge.workload.devices import extended_claims
 from bridge.workload.pods import Pod, uid
+from bridge.workload.resources import Resources
 from scheduler.nodes import occupancy
 
 SLURM = "Slurm"
@@ -218,6 +219,14 @@ class CommandSession:
     def other_pods(self) -> list[dict[str, Any]]:
         """List the pods of other schedulers that have a node and have not ended."""
         return self.listed(PODS.path(), fieldSelector=occupancy.selector(self.config.scheduler_name))
+
+    def requested_on(self, node: str) -> Resources | None:
+        """Return the requests of the pods on a node that have not ended; ``None`` if the user may not list them."""
+        try:
+            there = self.listed(PODS.path(), fieldSelector=f"spec.nodeName={node}")
+        except KubeForbiddenError:
+            return None
+        return resources.total(resources.node_requests(pod["spec"]) for pod in there if not pods.is_finished(pod))
 
     def nodes(self, selector: str = "") -> list[dict[str, Any]]:
         """List the Kubernetes nodes."""

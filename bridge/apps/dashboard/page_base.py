@@ -24,8 +24,10 @@ class Explanation:
     events: Sequence[Mapping[str, Any]]
 
 
-Explain = Callable[[Viewer, Object, Sequence[Object], Sequence[PodView]], Explanation]
-"""``explain(viewer, pod, nodes, rows)``: the client of ``viewer`` reads, ``rows`` are those of all pods."""
+Explain = Callable[[Viewer, Object, Sequence[Object] | None, Sequence[PodView]], Explanation]
+"""``explain(viewer, pod, nodes, rows)``: the client of ``viewer`` reads, ``rows`` are those of all pods.
+
+``nodes``: ``None`` if the viewer may not list them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,8 +96,9 @@ class Pages(PageBase):
         entry = pod_view.of(pod)
         viewer = self._viewer()
         may_nodes = viewer.may("nodes", None)
-        explanation = self._sources.explain(viewer, pod, self._sources.nodes() if may_nodes else [], self._rows())
-        report = explanation.report if may_nodes else {**explanation.report, "pools": [], "nodes": []}
+        nodes = self._sources.nodes() if may_nodes else None
+        explanation = self._sources.explain(viewer, pod, nodes, self._rows())
+        report = explanation.report if may_nodes else {**explanation.report, "nodes": []}
         over = timeline.axis([entry], now)
         return self._render(
             "pod.html",

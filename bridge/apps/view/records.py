@@ -95,6 +95,18 @@ class PoolRecord(TypedDict):
     created: Annotated[str, "when its virtual node was created"]
 
 
+class PlaceRecord(TypedDict):
+    """A place of a pod or group that waits or has waited: a pool, or the Slurm beside the kubelets."""
+
+    place: Annotated[str, "the pool; `local`: the Slurm beside the kubelets"]
+    eligible: Annotated[bool | None, "whether it could run the pod; null: not known"]
+    room: Annotated[bool | None, "whether the pod would fit there now; null: not known"]
+    job: Annotated[str, "the id of its job there"]
+    state: Annotated[str, "`queued`, `started`, `won`, `withdrawn`, `refused`, or another state of the job"]
+    expected_start: Annotated[str, "when its job is expected to start there"]
+    reason: Annotated[str, "why it does not start there now"]
+
+
 class QueueRecord(TypedDict):
     """A MasterQueue with its ClusterQueue."""
 

@@ -6,13 +6,14 @@ Pods that do not race go where jobs wait less.
 from __future__ import annotations
 
 import json
+import re
 import time
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from cluster import Cluster
-from cluster.pods import PoolWorld
+from cluster.pods import NAMESPACE, PoolWorld
 from cluster.polling import eventually
 from tests.chaos import marks
 
@@ -85,6 +86,13 @@ def pod_full(world, name):
         world.cluster.sites[name].run("touch", gate)
 
 
+def explained(world, pod):
+    """Return the places of a pod in ``podbridge explain``, by name."""
+    metadata = pod["metadata"]
+    report = world.explained("pod", metadata["name"], metadata["namespace"])
+    return {place["place"]: place for place in report["places"]}
+
+
 def has_place(world, pod, site):
     return pod["metadata"]["uid"] in world.jobs_at(site)
 
@@ -104,9 +112,55 @@ def test_a_pod_that_a_full_site_would_hold_runs_at_the_other_at_once(world):
         assert (done["status"]["phase"], done["spec"]["nodeName"]) == ("Succeeded", "local-site")
         assert annotation(done, "grant").startswith("local-site/")
         assert set(annotation(done, "places").split(",")) == set(SITES)
-        assert "was queued at" in world.explain(done)
+        states = {name: place["state"] for name, place in explained(world, done).items()}
+        assert states == {"slurm-site": "withdrawn", "local-site": "won"}
         eventually(lambda: not has_place(world, pod, "slurm-site"), "the other place is withdrawn")
         assert marks.runs(world).get("overtakes") == 1
+
+
+def test_a_pod_that_waits_shows_its_job_at_each_place_and_when_it_may_start(world):
+    world.slurm("scontrol", "update", "partitionname=main", "state=down")
+    try:
+        with full(world, *SITES):
+            pod = race(world, "looks", "local")
+            job = world.labelled(pod)
+
+            def complete():
+                found = explained(world, pod)
+                return found if all(found[site]["expected_start"] and found[site]["job"] for site in SITES) else None
+
+            places = eventually(complete, "an expected start and a job at each site", 90)
+            assert {place["state"] for place in places.values()} == {"queued"}
+            assert places["local-site"]["room"] is False
+            assert places["local"]["job"] == str(job)
+            assert places["local"]["reason"].startswith("Partition")
+            site = world.cluster.sites["slurm-site"]
+            assert places["slurm-site"]["job"] in site.run("squeue", "-h", "-o", "%i").split()
+            text = world.explain(pod)
+            assert re.search(r"PLACE +ELIGIBLE +ROOM +JOB +STATE +EXPECTED-START +REASON", text), text
+            world.delete(pod)
+            world.gone(pod, 60)
+    finally:
+        world.slurm("scontrol", "update", "partitionname=main", "state=up")
+
+
+def test_a_group_gets_no_place_at_a_pool_that_does_not_run_groups(world):
+    container = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": "1", "memory": "16Mi"}}}
+    template = {"metadata": {"annotations": {"bridge.vk.io/pools": "slurm-site,local"}}}
+    template["spec"] = {"containers": [container], "restartPolicy": "Never"}
+    spec = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "template": template}
+    metadata = {"name": "pair", "annotations": {"bridge.vk.io/gang": "true"}}
+    world.slurm("scontrol", "update", "partitionname=main", "state=down")
+    try:
+        gang = world.api("POST", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs", {"metadata": metadata, "spec": spec})
+        found = eventually(lambda: world.explained("job", "pair", NAMESPACE)["places"], "the places of the group")
+        places = {place["place"]: place for place in found}
+        refused = places["slurm-site"]["eligible"], places["slurm-site"]["reason"]
+        assert refused == (False, "does not run groups of pods")
+        assert places["local"]["eligible"] is False, "one node is too few for the group"
+        world.delete_gang(gang)
+    finally:
+        world.slurm("scontrol", "update", "partitionname=main", "state=up")
 
 
 def test_a_pod_that_does_not_race_goes_where_jobs_wait_less(world):
@@ -153,7 +207,9 @@ def test_the_colocated_slurm_is_a_place(world):
         pod = race(world, "at-home", "local")
         done = world.bound(pod)  # kwok stands for the kubelet there
         assert done["spec"]["nodeName"] not in SITES
-        assert "colocated Slurm was the first" in world.explain(done)
+        places = explained(world, done)
+        assert {place["state"] for place in places.values()} == {"withdrawn", "won"}
+        assert (places["local"]["state"], places["local"]["job"]) == ("won", str(world.job_of(done)))
         eventually(lambda: not any(has_place(world, pod, site) for site in SITES), "the places are withdrawn", 60)
         world.delete(pod)
 

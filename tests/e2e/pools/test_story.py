@@ -41,7 +41,9 @@ class TestNodes:
             )
             report = pools_world.explained("pod", waiting["metadata"]["name"], waiting["metadata"]["namespace"])
             assert "SiteSilent" in report["summary"]
-            assert any(line.startswith(f"{pool}: not ready: SiteSilent: last heard") for line in report["pools"])
+            (place,) = report["places"]
+            assert (place["place"], place["eligible"]) == (pool, True)
+            assert place["reason"].startswith("not ready: SiteSilent: last heard")
         finally:
             pools_world.cluster.kill("local-site-submitter", signal.SIGCONT)
         pools_world.ready(pool)

@@ -176,7 +176,7 @@ def test_a_pool_with_a_typo_says_which_one_is_meant():
     pod = waiting("Unschedulable", "none of the pools site-b has a node", {names.POOLS: "site-b"})
     pod["spec"]["tolerations"] = [{"key": names.POOL_TAINT, "operator": "Equal", "value": "site-b"}]
     report = explain.describe(session, pod)
-    assert report["pools"] == ["site-a: not selected by the pod"]
+    assert report["places"] == []
     assert report["next"].startswith("no pool is named site-b; did you mean site-a?")
 
 

@@ -124,6 +124,17 @@ def test_a_report_leaves_out_what_is_empty(capsys):
     assert yaml.safe_load(capsys.readouterr().out) == report
 
 
+def test_records_of_a_report_are_a_table_without_empty_columns(capsys):
+    records = [
+        {"place": "a", "room": True, "job": "", "reason": ""},
+        {"place": "b", "room": None, "job": "", "reason": "x"},
+    ]
+    reports.show("Pod p", {"places": records}, "text")
+    assert (
+        capsys.readouterr().out == "Pod p\n\nPlaces\n  PLACE   ROOM   REASON\n  a       yes    -\n  b       -      x\n"
+    )
+
+
 def test_texts_of_sites_do_not_control_the_terminal(capsys):
     text = "site \x1b]0;owned\x07\x9b2J\nforged row\tend"
     reports.show(f"Node {text}", {"summary": text, "sections": [text], "next": text}, "text")

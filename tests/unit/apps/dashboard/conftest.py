@@ -46,7 +46,7 @@ class Site:
             "next": "",
             "kubernetes": [],
             "slurm": [],
-            "pools": [],
+            "places": [],
             "volumes": [],
             "nodes": [],
         }

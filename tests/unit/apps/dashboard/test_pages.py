@@ -63,8 +63,10 @@ def pages_of(text, name="p"):
     pool["metadata"]["labels"] = {names.POOL_LABEL: text}
     site = Site([waiting], [node(text, text, text, text), pool], sums=sums_of(text)).sign_in()
     site.report = dict.fromkeys(("summary", "next"), text) | {
-        kind: [text] for kind in ("kubernetes", "slurm", "pools", "volumes", "nodes")
+        kind: [text] for kind in ("kubernetes", "slurm", "volumes", "nodes")
     }
+    place = dict.fromkeys(("place", "job", "state", "expected_start", "reason"), text)
+    site.report["places"] = [place | {"eligible": True, "room": None}]
     site.events = [{"reason": text, "note": text, "eventTime": "2026-11-23T10:01:30Z", "metadata": {}}]
     found = [site.get("/"), site.get("/pods", query_string={"q": "p", "owner": ""}), site.get(f"/pods/hpc/{name}")]
     found.append(site.get("/pods", query_string={"q": text, "namespace": text, "reason": text, "node": text}))
@@ -127,12 +129,12 @@ class TestPages:
 
     def test_a_user_who_may_not_list_nodes_sees_none(self, site):
         opened = site([pod(node="secret-node")], [node("secret-node")], may=lambda plural, _: plural == "pods")
-        opened.report = {**opened.report, "nodes": ["secret-node: fits"], "pools": ["secret-pool: fits"]}
+        opened.report = {**opened.report, "nodes": ["secret-node: fits"]}
         assert "You may not list nodes" in opened.get("/").text
         listed = opened.get("/nodes").text
         assert "You may not list nodes" in listed and "secret-node" not in listed
         text = opened.get("/pods/hpc/p").text
-        assert "secret-node: fits" not in text and "secret-pool" not in text
+        assert "secret-node: fits" not in text
 
     def test_a_user_of_one_namespace_sees_no_pod_of_another(self, site):
         other = {**pod("hidden"), "metadata": {**pod("hidden")["metadata"], "namespace": "other"}}

@@ -1,0 +1,133 @@
+"""The places of a pod or group for ``podbridge explain`` and the web page, by the rules of the scheduler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from bridge import names
+from bridge.apps.cli import explain_nodes
+from bridge.apps.cli.session import SLURM, CommandSession
+from bridge.apps.view import place_list, pod_view
+from bridge.apps.view.node_room import Room
+from bridge.apps.view.place_list import PoolFacts
+from bridge.apps.view.records import PlaceRecord
+from bridge.slurm.models import Job
+from bridge.workload import eligibility, links, places, pods, pool_selection, queue_wait
+from bridge.workload.resources import Resources
+from scheduler.places import candidates, place_view, pool_usage
+from scheduler.places.candidates import Candidate
+from scheduler.places.place_view import NamespaceView, PlaceView
+from scheduler.places.pool_shapes import Shapes
+from scheduler.places.pool_usage import PlannedUsage, Usage
+
+
+class _ReadUsage(Usage):
+    """The usage of pools as a user may read it: that of a pool is read when a rule needs it."""
+
+    def __init__(self, read: Callable[[str], Resources | None]) -> None:
+        super().__init__()
+        self._read = read
+        self.known: set[str] = set()
+
+    def of(self, node: str) -> Resources:
+        """Return the requests of the pods on a node; nothing if the user may not list them."""
+        found = self._read(node)
+        if found is not None:
+            self.known.add(node)
+        return found or {}
+
+
+class PoolReader:
+    """The pools of the cluster, as one command reads them. Raises :class:`~bridge.errors.KubeError`."""
+
+    def __init__(self, session: CommandSession) -> None:
+        self._session, self._usage = session, _ReadUsage(session.requested_on)
+        self._messages: dict[str, str] = {}
+        self.pools: dict[str, place_view.PoolView] = {}
+        for node in filter(pool_selection.is_virtual, session.nodes()):
+            view = eligibility.view(node)
+            self.pools[view.name] = place_view.pool_view(node, view)
+            self._messages[view.name] = str(eligibility.readiness(node).get("message") or "")
+        # the values that only the policy of the scheduler needs are not read
+        self._view = PlaceView(
+            pods=(),
+            pools=self.pools,
+            nodes=(),
+            usage=self._usage,
+            states={},
+            policy="order",
+            weights={},
+            now=0.0,
+            namespace=self._namespace,
+        )
+        self._shapes, self._planned = Shapes(self._view), PlannedUsage(self._usage)
+
+    def candidates(self, pod: pods.Pod) -> dict[str, Candidate]:
+        """Return the pools that the pod selects by name, in the order of preference, as the scheduler judges them."""
+        shape = self._shapes.of(pod, pool_usage.requests(pod), pool_selection.of(pod))
+        race = bool(places.recorded(pod))
+        found = candidates.of(self._view, pod, shape, self._planned, race=race)
+        found = candidates.with_consent(self._view, pod, found, lambda each: not each.problem)
+        return {each.name: each for each in found if each.name != names.LOCAL_POOL}
+
+    def facts(self, pod: pods.Pod) -> dict[str, PoolFacts]:
+        """Return what is known of the pools that a pod selects, and of those where it has or had a place."""
+        offers = places.offers(self._session.attempt("Events", lambda: self._session.events(pod)) or ())
+        found = self.candidates(pod) if not pods.is_bound(pod) else {}
+        there = (*found, *places.recorded(pod), str(pod["spec"].get("nodeName") or ""))
+        return {
+            name: PoolFacts(
+                found.get(name),
+                name in self._usage.known,
+                self._messages.get(name, ""),
+                self.pools[name].wait if name in self.pools else 0.0,
+                offers.get(name),
+            )
+            for name in dict.fromkeys(there)
+            if name in self.pools or name in places.recorded(pod)
+        }
+
+    def _namespace(self, name: str) -> NamespaceView:
+        annotations = self._session.annotations(name)
+        # a user who may not read the namespace sees no refusal; the condition of the pod has it
+        return NamespaceView({names.POOL_SECRETS: names.ANY_POOL} if annotations is None else annotations)
+
+
+def of(session: CommandSession, pod: pods.Pod) -> list[PlaceRecord]:
+    """Return the places of a pod, with what it needs from Slurm and of the nodes."""
+    job = (session.attempt(SLURM, lambda: session.jobs_by_uid) or {}).get(links.key(pod))
+    is_here = not pods.is_bound(pod) and pool_selection.of(pod).local
+    rooms = explain_nodes.rooms(session, pod, explain_nodes.storage(session, pod), job) if is_here else ()
+    return describe(session, pod, job, rooms)
+
+
+def describe(session: CommandSession, pod: pods.Pod, job: Job | None, rooms: Sequence[Room]) -> list[PlaceRecord]:
+    """Return the places of a pod that waits, or has waited at several; empty for any other.
+
+    ``rooms`` are the answers of the colocated nodes to a pod that may go there.
+    """
+    selector, recorded, now = pool_selection.of(pod), places.recorded(pod), time.time()
+    row = pod_view.of(pod)
+    if not (row.state == pod_view.WAITING or recorded or (row.state == pod_view.STARTING and selector.remote)):
+        return []
+    reader = session.attempt("pools", lambda: PoolReader(session)) if selector.remote or recorded else None
+    found = reader.facts(pod) if reader is not None else dict.fromkeys(recorded, PoolFacts())
+    waits_here = selector.local and not row.node
+    order = selector.ordered(found) if not row.node else list(found)
+    result: list[PlaceRecord] = []
+    for name in dict.fromkeys((*order, *found)):
+        if name != names.LOCAL_POOL:
+            result.append(place_list.pool(pod, name, found[name], now))
+        elif not row.node and not session.config.slurm_rest_api:
+            result.append(place_list.no_slurm())
+        else:
+            wait = _slurm_wait(session, now) if waits_here and job is None else 0.0
+            result.append(place_list.local(pod, job, rooms, wait, now))
+    return result
+
+
+def _slurm_wait(session: CommandSession, now: float) -> float:
+    """Return the expected wait in the colocated Slurm in seconds, from the jobs of this installation; 0: not known."""
+    jobs = session.attempt(SLURM, lambda: session.jobs) if session.knows_slurm else None
+    return queue_wait.of_slurm(jobs or (), now)
