@@ -21,11 +21,9 @@ _HEREDOC = re.compile(r"<<-?\s*'?[A-Z]")
 @functools.cache
 def text(runtime: str) -> str:
     """Return the functions of every job, with those of the runtimes that share one library."""
-    folder = resources.files("bridge.script") / "lib"
     driver = next(driver for driver in runtimes.RUNTIMES.values() if driver.library == runtime)
     names = [*_PARTS, "runtime", *(["images", "cache"] if driver.schemes else [])]
-    parts = [*((folder / f"{name}.bash").read_text("utf-8") for name in names), driver.bash()]
-    return "".join(_stripped(part) for part in parts)
+    return "".join((*map(part, names), stripped(driver.bash())))
 
 
 @functools.cache
@@ -59,7 +57,13 @@ def _by_digest() -> dict[str, str]:
     return {digest(library): text(library) for library in libraries}
 
 
-def _stripped(source: str) -> str:
+def part(name: str) -> str:
+    """Return the functions of one part of the library."""
+    return stripped((resources.files("bridge.script") / "lib" / f"{name}.bash").read_text("utf-8"))
+
+
+def stripped(source: str) -> str:
+    """Return bash without comments and indentation."""
     if _HEREDOC.search(source):
         raise ValueError("the library must hold no heredoc: its lines are stripped")
     lines = (line.strip() for line in source.splitlines())

@@ -154,6 +154,7 @@ class Announcer:
             digest=built.digest,
             library=library.digest(runtimes.of(built).library),
             leaving=leaving,
+            gangs=self._batch.gangs and config.limits.rules != "interlink-slurm",
         )
 
     def _job_user(self, config: SiteConfig) -> JobUser | None:

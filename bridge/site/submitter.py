@@ -17,16 +17,16 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 
 from bridge.clock import Clock
-from bridge.core.job_lifecycle import State
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
-from bridge.logs import kv
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.nats import messages
 from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, FILES, GRANT, SNAPSHOT, STATUS, SUBMIT
-from bridge.site.batch.batch_interface import BatchJobRequest, BatchSystem
+from bridge.site.batch.batch_interface import BatchSystem
 from bridge.site.batch_list import BatchList
+from bridge.site.batch_submission import BatchSubmission
 from bridge.site.config.site_config import SiteConfig
+from bridge.site.gangs.gathering import Gatherer
 from bridge.site.jobs import job_actions, job_script, request_limits, sent_files
 from bridge.site.jobs import job_status as job_status
 from bridge.site.jobs.job_folder import JobFolder
@@ -65,13 +65,19 @@ class Submitter:
         wake: Callable[[], None],
     ) -> None:
         self._folder, self._batch, self._watcher, self._config, self._clock = folder, batch, watcher, config, clock
-        self._lag, self._settle, self._wait, self._wake = lag, settle, wait, wake
+        self._lag, self._wait, self._wake = lag, wait, wake
         self._batch_list = batch_list
+        self._submission = BatchSubmission(folder, batch, config, clock, settle)
+        self._gatherer = Gatherer(folder, batch, self._submission, batch_list, config, clock, lag)
 
     # --- submit -------------------------------------------------------------------------------------------------------
     @SUBMIT.handler
     def submit(self, owner: str, job: str, body: messages.SubmitMessage) -> messages.SubmittedMessage:
         """Run a job, once."""
+        if body.place is not None:
+            existed = self._gatherer.submit(owner, job, body, body.place)
+            self._notify_leader(body.place.gang)
+            return self._submitted(job, existed=existed)
         job_folder, aside_folder = self._folder.job(job), self._folder.set_aside(job)
         new_record: JobRecord | None = None
         with self._folder.locked(job):
@@ -85,7 +91,7 @@ class Submitter:
             if record is None or not (record.job_id or record.started):
                 self._refuse_forgotten(job, owner)
             if record is not None:
-                self._find_or_submit(record)
+                self._submission.find_or_submit(record)
             else:
                 script = job_script.whole(body.script, self._config())
                 replaced = self._replaced_ids(unused_record or aside_folder.read())
@@ -104,10 +110,13 @@ class Submitter:
                 new_record = self._first_submit(job, meta)
                 # last: a refused submission removes the new directory, and the ids of the earlier jobs with it
                 aside_folder.remove()
+        return self._submitted(job, new_record, existed=record is not None)
+
+    def _submitted(self, job: str, new_record: JobRecord | None = None, *, existed: bool) -> messages.SubmittedMessage:
         status = self._current_status(job, new_record)
         if status is None:
             raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
-        return messages.SubmittedMessage(status=status, existed=record is not None)
+        return messages.SubmittedMessage(status=status, existed=existed)
 
     def _replaced_ids(self, unused_record: JobRecord | None) -> tuple[str, ...]:
         """Return the ids of the batch jobs that a new one replaces; raises :class:`BatchError`."""
@@ -125,7 +134,7 @@ class Submitter:
         try:
             self._refuse_forgotten(job, meta.owner)  # a cancellation that found no directory a moment ago
             start = self._clock.time()
-            job_id = self._batch.submit(self._request(job, meta))
+            job_id = self._batch.submit(self._submission.request(job, meta))
             job_folder.write_id(job_id)
             if tracing.tracer is not None:
                 self._trace(job, meta, job_id, start)
@@ -167,27 +176,14 @@ class Submitter:
 
     def resubmit(self, job: str) -> None:
         """Submit a job again whose last submission got no answer; raises :class:`BatchError`."""
+        record = self._folder.job(job).read()
+        if record is not None and (record.meta.place is not None or record.meta.gang is not None):
+            self._gatherer.resubmit(record)
+            return
         with self._folder.locked(job):
             record = self._folder.job(job).read()
             if record is not None:
-                self._find_or_submit(record)
-
-    def _find_or_submit(self, record: JobRecord) -> None:
-        state = job_actions.lifecycle(record, self._settle).state
-        if state is not State.UNKNOWN or record.cancel is not None or record.meta.adopted:
-            return
-        job_folder = self._folder.job(record.uid)
-        requested_at = self._clock.time()
-        # the last submission got no answer: the job may exist, and its name contains the UID
-        batch_id = self._batch.find(record.uid)
-        if batch_id is None or batch_id in record.meta.replaced:
-            if not job_actions.lifecycle(record, self._settle, requested_at).is_absent:
-                return  # it may still appear; the leader submits it again later
-            meta = replace(record.meta, attempted_at=self._clock.time(), attempts=record.meta.attempts + 1)
-            job_folder.write_meta(meta)
-            log.info("submitting again", extra=kv(job=record.uid))
-            batch_id = self._batch.submit(self._request(record.uid, meta))
-        job_folder.write_id(batch_id)
+                self._submission.find_or_submit(record)
 
     def _refuse_forgotten(self, job: str, owner: str) -> None:
         if self._folder.is_forgotten(job, owner):
@@ -207,25 +203,6 @@ class Submitter:
         with self._folder.locked(job_folder.uid):
             record = job_folder.read()
             return None if record is None else adopted(job_folder, record, owner)
-
-    def _request(self, job: str, meta: Meta) -> BatchJobRequest:
-        config = self._config()
-        flavor = config.flavor(meta.flavor)
-        return BatchJobRequest(
-            uid=job,
-            folder=self._folder.job(job).path,
-            cpus=meta.cpus,
-            memory=meta.memory,
-            gpus=meta.gpus,
-            gpu_resource=meta.gpu_resource,
-            time_limit=meta.time_limit,
-            flavor=flavor,
-            flags=meta.flags,
-            most_seconds=config.most_seconds(flavor),
-            replaced=meta.replaced,
-            flags_win=config.limits.rules == "interlink-slurm",
-            traceparent=tracing.current() if tracing.tracer is not None else "",
-        )
 
     # --- cancel and status --------------------------------------------------------------------------------------------
     @CANCEL.handler

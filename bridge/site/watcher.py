@@ -20,6 +20,7 @@ from bridge.logs import kv
 from bridge.protocol.model.jobs import JobStatus
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
 from bridge.site.batch_list import BatchList
+from bridge.site.gangs.gang_keeper import GangKeeper
 from bridge.site.jobs import job_status as job_status
 from bridge.site.jobs.action_runner import ActionRunner
 from bridge.site.jobs.job_actions import confirmed
@@ -79,6 +80,7 @@ class Watcher:
         self._batch_list = batch_list
         self.index = JobIndex(folder, delays.lag, clock, publish)
         self.actions = ActionRunner(folder, batch, self.index, delays.settle, clock, resubmit)
+        self._gangs = GangKeeper(folder, self.index, clock)
         self._leadership: int | None = None
         self._swept_at = 0.0
         self._noted_sequences: dict[str, int] | None = None
@@ -195,6 +197,7 @@ class Watcher:
                 self._compare(listed_jobs, requested_at)
         with self._folder_needed("run actions"):
             self._reread()
+            self._gangs.run()
             self.actions.run()
         with self._folder_needed("remove what is not needed"):
             self._tidy(requested_at)
@@ -241,7 +244,8 @@ class Watcher:
         vanished: dict[str, Entry] = {}
         for uid in tuple(self.index.open):
             entry = self.index.entries.get(uid)
-            if entry is None or confirmed(entry.record):
+            # the batch system has no job of a pod that runs in the job of its group
+            if entry is None or confirmed(entry.record) or entry.record.meta.place is not None:
                 continue
             jobs_of_uid = jobs_by_uid.get(uid, ())
             # replaced jobs may still be listed while they end: they are neither this job nor surplus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -51,6 +51,10 @@ class BatchJobRequest:
     """Whether ``flags`` replace the options of the flavor and of the site, instead of being refused."""
     traceparent: str = ""
     """The W3C trace context of the submission, for the tools of the site; empty if this process sends no traces."""
+    members: int = 1
+    """Pods of the group that the job runs: it needs ``members`` times the CPUs, memory and GPUs."""
+    per_node: int = 1
+    """Of these, the pods that may share a machine."""
 
     @property
     def name(self) -> str:
@@ -125,6 +129,8 @@ class BatchSystem(ABC):
     """Whether all jobs run on the machine of the submitter."""
     eager: ClassVar[bool] = False
     """Whether a list of all jobs is cheap, so that the submitter requests one after each change."""
+    gangs: ClassVar[bool] = False
+    """Whether it runs a group of pods as one job: ``members`` of a request, and :meth:`gang_starter`."""
 
     @abstractmethod
     def __init__(self, settings: Any, site: Site) -> None:
@@ -157,6 +163,14 @@ class BatchSystem(ABC):
     @abstractmethod
     def jobs(self) -> dict[str, BatchJob]:
         """Return all jobs of this user whose names begin with :data:`NAME_PREFIX`, by id, with one query."""
+
+    def gang_starter(self, members: int, cpus: int) -> Sequence[str]:
+        """Return the command that starts a program ``members`` times in a job, on the machines of the job.
+
+        The program and its arguments follow the command. Each process has ``SLURM_PROCID``, from 0 to ``members - 1``,
+        and ``SLURM_LOCALID``, its number on its machine. Empty: all run on the machine of the job's script.
+        """
+        return ()
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
         """Return how jobs ended that :meth:`jobs` no longer lists, as far as there are records."""

@@ -60,7 +60,7 @@ class LocalBatch(batch_interface.BatchSystem):
     settings = Local
     period = 0.5
     lag = 1.0
-    eager = one_machine = True
+    eager = one_machine = gangs = True
 
     def __init__(self, config: Local, site: batch_interface.Site) -> None:
         self._config, self._clock = config, site.clock
@@ -86,9 +86,9 @@ class LocalBatch(batch_interface.BatchSystem):
             uid=request.uid,
             folder=str(request.folder),
             queued_at=self._clock.time(),
-            cpus=request.cpus,
-            memory=request.memory,
-            gpus=request.gpus,
+            cpus=request.cpus * request.members,
+            memory=request.memory * request.members,
+            gpus=request.gpus * request.members,
             time_limit=request.time_limit,
             number=len(request.replaced) + 1,
         )

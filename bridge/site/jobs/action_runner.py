@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -11,8 +12,10 @@ from bridge.core.job_lifecycle import NEVER
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
+from bridge.site.jobs import member_record
 from bridge.site.jobs.job_actions import JobAction, due_actions, lifecycle
 from bridge.site.jobs.job_index import JobIndex
+from bridge.site.jobs.job_record import JobRecord
 from bridge.site.jobs.site_folder import Folder
 
 log = logging.getLogger(__name__)
@@ -67,10 +70,7 @@ class ActionRunner:
                 match action:
                     case JobAction.KILL:
                         entry.killed_at = now
-                        job_id = entry.record.job_id or entry.record.started_job
-                        # a batch system that lost its records assigns the same ids again
-                        if self.owners.get(job_id, uid) == uid:
-                            ids_to_cancel.append(job_id)
+                        ids_to_cancel += self._kill(entry.record)
                     case JobAction.STOP:
                         cancel = entry.record.cancel
                         self.stop(uid, cancel.grace if cancel is not None and entry.record.started else 0, "Deleted")
@@ -91,6 +91,19 @@ class ActionRunner:
             self._folder.job(uid).ask_to_stop(grace, reason)
         except FileNotFoundError:
             self._index.refresh(uid)
+
+    def _kill(self, record: JobRecord) -> list[str]:
+        """Return the batch job to cancel; or end a pod that shares its batch job with other pods."""
+        uid, place = record.uid, record.meta.place
+        if place is None:
+            job_id = record.job_id or record.started_job
+            # a batch system that lost its records assigns the same ids again
+            return [job_id] if self.owners.get(job_id, uid) == uid else []
+        with contextlib.suppress(FileNotFoundError):
+            if not member_record.retire(self._folder.job(uid)):
+                member_record.kill(self._folder.job(place.gang), uid, place.rank)
+        self._index.refresh(uid)
+        return []
 
     def cancel(self, ids: Iterable[str]) -> None:
         """End jobs in the batch system; if it does not answer, the next list of jobs repeats the cancellation."""

@@ -31,13 +31,15 @@ def confirmed(record: JobRecord) -> bool:
 def lifecycle(record: JobRecord, settle: float, requested_at: float = NEVER) -> Lifecycle:
     """Return what is known of a batch job from its directory and the last look for it, requested at ``requested_at``.
 
-    A job whose directory has no id was not found. ``settle``: seconds after a submission in which it may still appear.
+    A job whose directory has no id was not found; but a pod that waits for its group has a status. ``settle``: seconds
+    after a submission in which the job may still appear.
     """
     if confirmed(record):
         return Lifecycle(State.ENDED)
-    if record.started or record.job_id:
+    if record.started or record.job_id or (record.meta.place is not None and record.batch is not None):
         return Lifecycle(State.STARTED if record.started else State.KNOWN)
-    return Lifecycle(State.UNKNOWN, until=record.meta.attempted_at + settle).denied(requested_at)
+    until = record.meta.attempted_at + settle if record.meta.attempts else NEVER
+    return Lifecycle(State.UNKNOWN, until=until).denied(requested_at)
 
 
 def due_actions(
@@ -64,7 +66,7 @@ def due_actions(
     actions: list[JobAction] = [] if record.final else [JobAction.STOP]
     if (
         is_kill_due
-        and (record.job_id or record.started_job)
+        and (record.job_id or record.started_job or record.meta.place is not None)
         and (killed_at is None or now - killed_at >= CANCEL_PERIOD)
     ):
         actions.append(JobAction.KILL)

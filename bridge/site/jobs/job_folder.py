@@ -34,7 +34,7 @@ from bridge.site.batch.batch_interface import BatchJob
 from bridge.site.files import atomic_files
 from bridge.site.files.beneath import Below, exists, make_folder, names, open_folder, open_root
 from bridge.site.files.removal import remove_tree
-from bridge.site.jobs import job_request
+from bridge.site.jobs import job_request, member_record
 from bridge.site.jobs.job_record import BatchObservation, Cancellation, JobRecord, Meta
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,9 @@ class SiteFolder(Protocol):
     def staged(self, uid: str) -> str:
         """Return the path of a directory that does not exist yet."""
 
+    def job(self, uid: str) -> JobFolder:
+        """Return the directory of a job."""
+
 
 class JobFolder:
     """The directory of one job."""
@@ -69,17 +72,17 @@ class JobFolder:
     def __init__(self, site: SiteFolder, uid: str, at: str) -> None:
         self.site = site
         self.uid = uid
-        self._at = at
+        self.at = at
 
     @property
     def path(self) -> Path:
         """The path, whether it exists or not."""
-        return Path(self._at)
+        return Path(self.at)
 
     def exists(self) -> bool:
         """Return whether the directory exists, or can't be read."""
         try:
-            os.stat(self._at)
+            os.stat(self.at)
         except OSError as error:
             return not isinstance(error, FileNotFoundError)
         return True
@@ -87,7 +90,7 @@ class JobFolder:
     def begun(self) -> bool:
         """Return whether its script has started."""
         try:
-            return stat.S_ISDIR(os.lstat(f"{self._at}/started").st_mode)
+            return stat.S_ISDIR(os.lstat(f"{self.at}/started").st_mode)
         except OSError:
             return False
 
@@ -98,7 +101,7 @@ class JobFolder:
         XFS and Btrfs are written in order, ext4 without a journal writes them with the file, and servers of NFS store
         names at once.
         """
-        os.mkdir(self._at, 0o700)
+        os.mkdir(self.at, 0o700)
         try:
             content = job_request.put_in(script, _META.dump_json(meta))
             atomic_files.write_new(self._below("job.sh"), content, sync=self.site.sync)
@@ -132,13 +135,13 @@ class JobFolder:
         """Remove the directory, in one step."""
         staged = self.site.staged(self.uid)
         with contextlib.suppress(FileNotFoundError):
-            os.rename(self._at, staged)
+            os.rename(self.at, staged)
             remove_tree(staged)
 
     def set_aside(self, aside: JobFolder) -> None:
         """Rename the directory in one step: a submitter that is killed now must not lose the ids of its jobs."""
         aside.remove()  # its ids are in this directory too
-        os.rename(self._at, aside.path)
+        os.rename(self.at, aside.path)
 
     def drop_secrets(self) -> None:
         """Remove the secrets of a job that has ended, and all of its script but the request."""
@@ -186,7 +189,7 @@ class JobFolder:
             earlier = None
         if earlier is None or grace < earlier:
             try:
-                make_folder(self._below("control"), owner := atomic_files.other_owner(self._at))
+                make_folder(self._below("control"), owner := atomic_files.other_owner(self.at))
                 # whole seconds: the script reads the digits at the beginning, and of 1e+06 only the 1
                 atomic_files.write(path, f"{math.ceil(min(grace, LONGEST_GRACE))} {reason}\n".encode(), owner=owner)
             except FileNotFoundError:
@@ -196,7 +199,7 @@ class JobFolder:
 
     def write_grant(self, ticket: str) -> None:
         """Let the script with this ticket begin, with fsync: the answer to the hub follows it."""
-        make_folder(self._below("control"), owner := atomic_files.other_owner(self._at))
+        make_folder(self._below("control"), owner := atomic_files.other_owner(self.at))
         atomic_files.write(self._below("control/grant"), f"{ticket}\n".encode(), sync=self.site.sync, owner=owner)
 
     def read(self) -> JobRecord | None:
@@ -205,13 +208,16 @@ class JobFolder:
         A job is reported only if its script is complete and on disk: its submitter may have died before the fsync.
         """
         try:
-            at = open_root(self._at)
+            at = open_root(self.at)
         except OSError:  # it is being removed, or can't be read now
             return None
         try:
-            return self._read(at)
+            record = self._read(at)
         finally:
             os.close(at)
+        if record is None or record.meta.place is None:
+            return record
+        return member_record.with_place(record, self, self.site.job(record.meta.place.gang))
 
     def _read(self, at: int) -> JobRecord | None:
         meta = _meta(at)
@@ -256,15 +262,15 @@ class JobFolder:
         With its default options, NFS remembers for half a minute that a name is absent; when a directory is opened, it
         asks the server whether the directory has changed.
         """
-        for path in (self._at, self._below("state")):
+        for path in (self.at, self._below("state")):
             names(path)
 
     def meta(self) -> Meta | None:
         """Read the request; ``None``: there is no such job."""
-        return _meta(self._at)
+        return _meta(self.at)
 
     def _below(self, name: str) -> Below:
-        return Below(self._at, name)
+        return Below(self.at, name)
 
 
 def _meta(at: str | int) -> Meta | None:

@@ -62,6 +62,8 @@ class JobIndex:
         """Jobs that ended in the batch system less than ``lag`` seconds ago."""
         self.pending_cancellations: set[str] = set()
         """Cancelled jobs that have changed since their actions were run."""
+        self.gangs: dict[str, set[str]] = {}
+        """Jobs of groups, with the pods of each."""
         self.lock = threading.RLock()
         self._order: dict[str, list[str]] = {}
         self._folder, self._lag, self._clock, self._publish = folder, lag, clock, publish
@@ -73,6 +75,7 @@ class JobIndex:
         with self.lock:
             self.entries.clear()
             self._order.clear()
+            self.gangs.clear()
             for uid in self._folder.uids():
                 record = self._folder.job(uid).read()
                 if record is None:
@@ -84,6 +87,7 @@ class JobIndex:
                 entry.start_grace_period(self._clock.monotonic())
                 self._order.setdefault(record.meta.owner, []).append(uid)
                 self._classify(uid)
+                self._add_to_gang(record)
         return empty
 
     def page(self, owner: str, after: str, limit: int) -> tuple[int, list[JobStatus], bool]:
@@ -96,9 +100,9 @@ class JobIndex:
             return self.sequences.get(owner, 0), jobs, first + limit < len(order)
 
     def counts(self) -> dict[str, int]:
-        """Count jobs by phase."""
+        """Count pods by phase."""
         with self.lock:
-            return dict(Counter(entry.status.phase for entry in self.entries.values()))
+            return dict(Counter(e.status.phase for e in self.entries.values() if e.record.meta.gang is None))
 
     def refresh(self, uid: str, new_record: JobRecord | None = None) -> Entry | None:
         """Read one job's directory and publish its status if it changed; keep the old record if it can't be read now.
@@ -120,6 +124,7 @@ class JobIndex:
                 self.open.discard(uid)
                 self.pending.discard(uid)
                 self.pending_cancellations.discard(uid)
+                self._drop_from_gang(entry.record)
             return None
 
     def _has_no_job(self, uid: str, entry: Entry) -> bool:
@@ -134,9 +139,12 @@ class JobIndex:
     def store(self, uid: str, record: JobRecord) -> Entry:
         """Store the record of a job, and publish its status if it changed."""
         now = self._clock.time()
+        record = self._with_end(record, now)
         status = job_status.status(record, now, self._lag)
         entry, owner, lifecycle = self.entries.get(uid), record.meta.owner, NEW.shown(Event.QUEUED, now)
+        is_changed_gang = record.meta.gang is not None and (entry is None or record != entry.record)
         if entry is None:
+            self._add_to_gang(record)
             changed = True
             entry = self.entries[uid] = Entry(record, status, lifecycle)
             bisect.insort(self._order.setdefault(owner, []), uid)
@@ -154,7 +162,37 @@ class JobIndex:
         if changed and owner:  # no cluster hears of a job without an owner
             number = self.sequences[owner] = self.sequences.get(owner, 0) + 1
             self._publish(number, status)
+        if is_changed_gang:  # the status of its pods follows from it
+            self.refresh_members(uid)
         return entry
+
+    def _with_end(self, record: JobRecord, now: float) -> JobRecord:
+        """Store since when the script of a pod in the job of its group has ended."""
+        if record.meta.place is None or record.batch is None or not confirmed(record) or record.batch_at:
+            return record
+        try:
+            self._folder.job(record.uid).write_batch(record.batch, now)
+        except OSError as error:  # the next read of the directory repeats it
+            log.warning("the end of a pod is not stored yet", extra=kv(job=record.uid, why=error.strerror))
+        return replace(record, batch_at=now)
+
+    def refresh_members(self, gang: str) -> None:
+        """Read the directories of a group's pods again."""
+        for member in tuple(self.gangs.get(gang, ())):
+            self.refresh(member)
+
+    def _add_to_gang(self, record: JobRecord) -> None:
+        if record.meta.gang is not None:
+            self.gangs.setdefault(record.uid, set())
+        if record.meta.place is not None:
+            self.gangs.setdefault(record.meta.place.gang, set()).add(record.uid)
+
+    def _drop_from_gang(self, record: JobRecord) -> None:
+        gang = record.uid if record.meta.place is None else record.meta.place.gang
+        members = self.gangs.get(gang, set())
+        members.discard(record.uid)
+        if not members and gang not in self.entries:
+            self.gangs.pop(gang, None)
 
     def observe(self, uid: str, job: BatchJob) -> None:
         """Store what the batch system reports of a job, if it is new."""

@@ -6,7 +6,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.protocol.model.identifiers import Namespace, PodName
+from bridge.protocol.model.requests import PlaceInJob
 from bridge.site.batch.batch_interface import BatchJob
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """The group whose one job a job is: the cluster of its ``size`` pods, of which ``per_node`` may share a machine."""
+
+    owner: str
+    size: int
+    per_node: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +27,8 @@ class Meta:
     ``adopted``: another program submitted the job (:mod:`bridge.site.interlink_slurm.adoption`), so podbridge never
     submits it, and no script of podbridge hears a request to end. ``grant_wait``: seconds for which the script waits
     for a grant; ``None``: it needs none. ``replaced``: ids of the batch jobs of earlier submissions that ended unused.
+    ``place``: of a pod that runs in the job of its group. ``gang``: set if this is the job of a group: it has no owner,
+    and the resources are those of each pod. ``attempts``: submissions to the batch system; 0: the group is incomplete.
     """
 
     namespace: Namespace
@@ -36,6 +48,8 @@ class Meta:
     adopted: bool = False
     grant_wait: float | None = None
     replaced: tuple[str, ...] = ()
+    place: PlaceInJob | None = None
+    gang: Gang | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def is_over(record: JobRecord, now: float, lag: float) -> bool:
     if not record.started and (record.cancel is not None or (not batch.by_itself and batch.started_at is None)):
         # a job that was cancelled while it waited wrote nothing, and the output of a deleted one is not needed
         return True
-    return now - record.batch_at >= lag
+    return 0 < record.batch_at <= now - lag
 
 
 def waits_for_grant(record: JobRecord) -> bool:

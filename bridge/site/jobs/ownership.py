@@ -20,6 +20,8 @@ def adopted(job_folder: JobFolder, record: JobRecord, owner: str) -> JobRecord:
     """
     if record.meta.owner == owner:
         return record
+    if record.meta.gang is not None:
+        raise SiteRefusedError(f"{record.uid} is the job of a group, not of a pod", reason="NotOwner")
     if record.meta.owner:
         raise not_owned(record, owner)
     meta = replace(record.meta, owner=owner)

@@ -43,6 +43,7 @@ def admitted(owner: str, body: SubmitMessage, config: SiteConfig, now: float) ->
         attempted_at=now,
         owner=owner,
         grant_wait=body.grant_wait,
+        place=body.place,
     )
 
 

@@ -86,15 +86,16 @@ class Folder:
         return JobFolder(self, uid, f"{self.jobs}/{uid}")
 
     @contextlib.contextmanager
-    def locked(self, uid: str, *, wait: bool = True) -> Iterator[None]:
-        """Hold a job's lock. Raises BlockingIOError if it is held elsewhere and ``wait`` is false."""
-        path = f"{self._locks}/{zlib.crc32(uid.encode()) % _LOCKS:02d}"
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    def locked(self, *uids: str, wait: bool = True) -> Iterator[None]:
+        """Hold the locks of jobs. Raises BlockingIOError if one is held elsewhere and ``wait`` is false."""
+        with contextlib.ExitStack() as held:
+            # in order, so that two processes never wait for each other; two jobs may share a lock
+            for number in sorted({zlib.crc32(uid.encode()) % _LOCKS for uid in uids}):
+                path = f"{self._locks}/{number:02d}"
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                held.callback(os.close, lock)
+                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             yield
-        finally:
-            os.close(lock)
 
     def touch(self, uid: str) -> None:
         """Notify the leader that a job has changed."""

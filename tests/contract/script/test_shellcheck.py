@@ -8,6 +8,7 @@ import pytest
 from bridge.script import library, self_contained
 from bridge.script.build import build
 from bridge.script.runtimes import runtime_table as runtimes
+from bridge.site.gangs import launcher
 from tests.unit.script.test_golden import KINDS, OBJECTS, RUNTIMES, cases, config
 
 # 2034: data that this pod's library does not read. 2004: "$" before keys of associative arrays is needed. 2016: what
@@ -41,3 +42,7 @@ def test_scripts(runtime, tmp_path):
 def test_a_script_that_makes_its_own_directory(tmp_path):
     pod = {"metadata": {"uid": "u-1"}, "spec": {"containers": [{"name": "main"}], "initContainers": [{"name": "a"}]}}
     assert findings(self_contained.wrap("true\n", pod), tmp_path) == ""
+
+
+def test_the_job_of_a_group(tmp_path):
+    assert findings(launcher.script(3, 2, 1, ("srun", "--ntasks=3")), tmp_path) == ""

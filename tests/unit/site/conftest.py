@@ -21,7 +21,7 @@ class MemoryBatch:
     """What a cluster would do: jobs appear when submitted, and are told of until ``forget``."""
 
     kind, period, lag, eager = "memory", 1.0, 2.0, False
-    one_machine = False
+    one_machine, gangs = False, True
 
     def __init__(self):
         self.table, self.submits, self.cancelled, self.history = {}, [], [], {}
@@ -60,6 +60,9 @@ class MemoryBatch:
         self._ask()
         self.queries += 1
         return dict(self.table)
+
+    def gang_starter(self, members, cpus):
+        return ()
 
     def past(self, ids):
         return {job_id: self.history[job_id] for job_id in ids if job_id in self.history}

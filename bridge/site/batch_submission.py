@@ -1,0 +1,72 @@
+"""Submission of jobs to the batch system, also after a submission that got no answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from bridge.clock import Clock
+from bridge.core.job_lifecycle import State
+from bridge.logs import kv
+from bridge.site.batch.batch_interface import BatchJobRequest, BatchSystem
+from bridge.site.config.site_config import SiteConfig
+from bridge.site.jobs import job_actions
+from bridge.site.jobs.job_record import JobRecord, Meta
+from bridge.site.jobs.site_folder import Folder
+from bridge.telemetry import tracing
+
+log = logging.getLogger(__name__)
+
+
+class BatchSubmission:
+    """Submits the jobs of a directory; ``settle``: seconds that a job may take to appear in the batch system."""
+
+    def __init__(
+        self, folder: Folder, batch: BatchSystem, config: Callable[[], SiteConfig], clock: Clock, settle: float
+    ) -> None:
+        self._folder, self._batch, self._config, self._clock, self._settle = folder, batch, config, clock, settle
+
+    def request(self, job: str, meta: Meta) -> BatchJobRequest:
+        """Return the request for a job."""
+        config = self._config()
+        flavor = config.flavor(meta.flavor)
+        return BatchJobRequest(
+            uid=job,
+            folder=self._folder.job(job).path,
+            cpus=meta.cpus,
+            memory=meta.memory,
+            gpus=meta.gpus,
+            gpu_resource=meta.gpu_resource,
+            time_limit=meta.time_limit,
+            flavor=flavor,
+            flags=meta.flags,
+            most_seconds=config.most_seconds(flavor),
+            replaced=meta.replaced,
+            flags_win=config.limits.rules == "interlink-slurm",
+            traceparent=tracing.current() if tracing.tracer is not None else "",
+            members=meta.gang.size if meta.gang is not None else 1,
+            per_node=meta.gang.per_node if meta.gang is not None else 1,
+        )
+
+    def find_or_submit(self, record: JobRecord) -> None:
+        """Submit a job that the batch system does not have, as far as known; raises :class:`bridge.errors.BatchError`.
+
+        The caller holds the job's lock.
+        """
+        state = job_actions.lifecycle(record, self._settle).state
+        if state is not State.UNKNOWN or record.cancel is not None or record.meta.adopted:
+            return
+        job_folder = self._folder.job(record.uid)
+        requested_at = self._clock.time()
+        # the last submission got no answer: the job may exist, and its name contains the UID
+        batch_id = self._batch.find(record.uid) if record.meta.attempts else None
+        if batch_id is None or batch_id in record.meta.replaced:
+            if not job_actions.lifecycle(record, self._settle, requested_at).is_absent:
+                return  # it may still appear; the leader submits it again later
+            meta = replace(record.meta, attempted_at=self._clock.time(), attempts=record.meta.attempts + 1)
+            job_folder.write_meta(meta)
+            if record.meta.attempts:
+                log.info("submitting again", extra=kv(job=record.uid))
+            batch_id = self._batch.submit(self.request(record.uid, meta))
+        job_folder.write_id(batch_id)

@@ -1,0 +1,1 @@
+"""Groups of pods that run as one job of the batch system."""

@@ -1,0 +1,105 @@
+"""Ends and removes the jobs of groups whose pods are over: no job and no directory is left behind."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Sequence
+
+from bridge.clock import Clock
+from bridge.logs import kv
+from bridge.site.jobs import member_record
+from bridge.site.jobs.job_actions import confirmed
+from bridge.site.jobs.job_index import Entry, JobIndex, is_missing
+from bridge.site.jobs.job_record import Cancellation, JobRecord
+from bridge.site.jobs.site_folder import Folder
+
+log = logging.getLogger(__name__)
+
+CLOSING = 30.0
+"""Seconds in which the launcher ends by itself once all pods of the group are gone."""
+KEPT = 600.0
+"""Seconds for which the directory of an incomplete group without pods is kept: a pod may just be submitted."""
+
+
+class Step(enum.Enum):
+    """What is due for the job of a group."""
+
+    NONE = "nothing"
+    END = "cancel it"
+    FORGET = "cancel it, then remove its directory"
+    REMOVE = "remove the directory of a job that was never submitted"
+
+
+def due_step(gang: JobRecord, members: Sequence[Entry], now: float) -> Step:
+    """Return what is due for the job of a group with these pods. Pure."""
+    if not members:
+        if gang.meta.attempts or gang.cancel is not None:
+            return Step.NONE if gang.cancel is not None and gang.cancel.forget else Step.FORGET
+        return Step.REMOVE if now - gang.meta.attempted_at >= KEPT else Step.NONE
+    # a pod of an incomplete group may be cancelled before the hub has submitted the others
+    if gang.cancel is not None or confirmed(gang) or not gang.meta.attempts:
+        return Step.NONE
+    if is_missing(gang):
+        are_over = all(member.status.phase == "ended" or member.record.cancel is not None for member in members)
+    else:
+        # a launcher ends by itself
+        are_over = not gang.started and all(member.status.phase == "ended" for member in members)
+    return Step.END if are_over else Step.NONE
+
+
+class GangKeeper:
+    """Runs, in the leader, what is due for the jobs of groups."""
+
+    def __init__(self, folder: Folder, index: JobIndex, clock: Clock) -> None:
+        self._folder, self._index, self._clock = folder, index, clock
+        self._present: dict[str, int] = {}
+        """Ranks with a pod, of incomplete groups, as the status of their pods says."""
+
+    def run(self) -> None:
+        """Run what is due now."""
+        for gang in tuple(self._index.gangs):
+            entry = self._index.entries.get(gang)
+            if entry is None:  # the submitter was killed before it notified the leader
+                self._index.refresh(gang)
+                continue
+            self._count(entry)
+            if due_step(entry.record, self._members(gang), self._clock.time()) is not Step.NONE:
+                try:
+                    with self._folder.locked(gang, wait=False):
+                        self._run(gang)
+                except BlockingIOError:  # a pod is being submitted
+                    continue
+                self._index.refresh(gang)
+
+    def _members(self, gang: str) -> list[Entry]:
+        uids = tuple(self._index.gangs.get(gang, ()))
+        return [self._index.entries[uid] for uid in uids if uid in self._index.entries]
+
+    def _count(self, entry: Entry) -> None:
+        """Update the number of pods in the status of those that wait for the others."""
+        gang = entry.record.uid
+        if entry.record.meta.attempts:
+            self._present.pop(gang, None)
+        elif (present := len(member_record.ranks(self._folder.job(gang)))) != self._present.get(gang):
+            self._present[gang] = present
+            self._index.refresh_members(gang)
+
+    def _run(self, gang: str) -> None:
+        """Run a step. The lock is held, so no pod is submitted meanwhile."""
+        gang_folder = self._folder.job(gang)
+        for uid in member_record.member_uids(gang_folder):  # submitted since the index was read
+            if uid not in self._index.entries and self._folder.job(uid).exists():
+                self._index.refresh(uid)
+        entry = self._index.refresh(gang)
+        if entry is None:
+            return
+        step, now = due_step(entry.record, self._members(gang), self._clock.time()), self._clock.time()
+        if step is Step.REMOVE:
+            gang_folder.remove()
+            self._present.pop(gang, None)
+        elif step is not Step.NONE:
+            log.info("the pods of a group are over", extra=kv(job=gang, step=step.name))
+            request = Cancellation(now, CLOSING if entry.record.started else 0, step is Step.FORGET)
+            cancel = entry.record.cancel
+            gang_folder.write_cancel(request if cancel is None else cancel.merged(request))

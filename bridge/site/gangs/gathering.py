@@ -1,0 +1,218 @@
+"""Accepts the pods of a group, and submits the one job of the group once the site has all of them.
+
+The lock of the group's job is held from the first check to the end. A submitter that is killed in between has written,
+in this order: the directory of the group's job; that of the pod; the rank file; the number of the attempt to submit the
+job; its id. The hub repeats its request, and the leader what is missing: each step is done only if it was not done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from bridge.clock import Clock
+from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
+from bridge.logs import kv
+from bridge.protocol.model.requests import PlaceInJob
+from bridge.protocol.nats.messages import SubmitMessage
+from bridge.site.batch.batch_interface import BatchJob, BatchSystem
+from bridge.site.batch_list import BatchList
+from bridge.site.batch_submission import BatchSubmission
+from bridge.site.config.site_config import SiteConfig
+from bridge.site.files.beneath import Below, names
+from bridge.site.gangs import launcher
+from bridge.site.jobs import job_actions, job_script, job_status, member_record, request_limits
+from bridge.site.jobs.job_folder import JobFolder
+from bridge.site.jobs.job_record import Gang, JobRecord, Meta
+from bridge.site.jobs.ownership import adopted
+from bridge.site.jobs.site_folder import Folder
+
+log = logging.getLogger(__name__)
+
+OVER = member_record.GANG_OVER
+_SHAPE = ("namespace", "cpus", "memory", "gpus", "gpu_resource", "flavor", "time_limit", "flags")
+"""What is equal for all pods of a group."""
+
+
+class Gatherer:
+    """Accepts pods with a place. ``lag``: see :func:`bridge.site.jobs.job_status.status`."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        batch: BatchSystem,
+        submission: BatchSubmission,
+        batch_list: BatchList,
+        config: Callable[[], SiteConfig],
+        clock: Clock,
+        lag: float,
+    ) -> None:
+        self._folder, self._batch, self._submission, self._batch_list = folder, batch, submission, batch_list
+        self._config, self._clock, self._lag = config, clock, lag
+
+    def submit(self, owner: str, job: str, body: SubmitMessage, place: PlaceInJob) -> bool:
+        """Accept a pod, once; return whether it was here already. Raises :class:`SiteRefusedError`."""
+        job_folder, gang_folder = self._folder.job(job), self._folder.job(place.gang)
+        with self._folder.locked(job, place.gang):
+            record = job_folder.read()
+            if record is not None:
+                record = adopted(job_folder, record, owner)
+            if record is None or not record.started:
+                self._refuse_forgotten(job, owner)
+            if record is None:
+                self._accept(owner, job_folder, gang_folder, body, place)
+                try:
+                    self._refuse_forgotten(job, owner)  # a cancellation that found no directory a moment ago
+                except SiteRefusedError:
+                    job_folder.remove()
+                    raise
+                self._join(job_folder, gang_folder, place, f"{body.namespace}/{body.name}")
+            elif record.cancel is None and not record.job_id and not record.started:
+                self._repeat(record, job_folder, gang_folder)
+            self._gather(gang_folder)
+        return record is not None
+
+    def resubmit(self, record: JobRecord) -> None:
+        """Do what a killed submitter left to do for a pod, or for the job of a group. Raises :class:`BatchError`."""
+        gang = record.uid if record.meta.place is None else record.meta.place.gang
+        job_folder, gang_folder = self._folder.job(record.uid), self._folder.job(gang)
+        with self._folder.locked(record.uid, gang):
+            current_record = job_folder.read()
+            if current_record is None or current_record.cancel is not None:
+                return
+            if current_record.meta.place is not None:
+                self._repeat(current_record, job_folder, gang_folder)
+            self._gather(gang_folder)
+
+    def _refuse_forgotten(self, job: str, owner: str) -> None:
+        if self._folder.is_forgotten(job, owner):
+            raise SiteRefusedError("the job was cancelled, or has ended and was forgotten", reason="Forgotten")
+
+    # --- one pod ------------------------------------------------------------------------------------------------------
+    def _accept(
+        self, owner: str, job_folder: JobFolder, gang_folder: JobFolder, body: SubmitMessage, place: PlaceInJob
+    ) -> None:
+        """Create the directory of a pod, and before it that of the group's job."""
+        config = self._config()
+        self._check_supported(body, place, config)
+        script = job_script.whole(body.script, config)
+        meta = request_limits.admitted(owner, body, config, self._clock.time())
+        if job_folder.exists():
+            job_folder.raise_if_unreadable()
+            job_folder.remove()  # left by a submitter that was killed before its fsync
+        self._require_gang(gang_folder, meta, place)
+        self._require_free_rank(gang_folder, job_folder.uid, place)
+        job_folder.create(script, meta)
+
+    def _check_supported(self, body: SubmitMessage, place: PlaceInJob, config: SiteConfig) -> None:
+        if not self._batch.gangs or config.limits.rules == "interlink-slurm":
+            raise SiteRefusedError(
+                f"batch.kind {self._batch.kind}: this site does not run a group of pods as one job; allowed: pods that"
+                " are in no group",
+                reason="GangsNotSupported",
+            )
+        if body.grant_wait is not None:
+            raise SiteRefusedError(
+                f"grant_wait {body.grant_wait:g}: a pod with a place in the job of its group can't wait for a grant;"
+                " allowed: none",
+                reason="GangsNotSupported",
+            )
+        if place.rank >= place.size:
+            raise SiteRefusedError(f"place: rank {place.rank}; allowed: 0 to {place.size - 1}", reason="InvalidRequest")
+
+    def _require_gang(self, gang_folder: JobFolder, meta: Meta, place: PlaceInJob) -> None:
+        """Create the directory of the group's job, or check that the pod fits into the job."""
+        wanted = _job_of_gang(meta, place)
+        record = gang_folder.read()
+        if record is None:
+            if self._folder.is_forgotten(gang_folder.uid, ""):
+                raise _over(gang_folder.uid)
+            if gang_folder.exists():
+                gang_folder.raise_if_unreadable()
+                gang_folder.remove()
+            self._batch_list.refuse_foreign(gang_folder.uid, self._folder)
+            starter = self._batch.gang_starter(place.size, meta.cpus)
+            gang_folder.create(launcher.script(place.size, place.per_node, meta.gpus, starter), wanted)
+            return
+        if record.meta.gang is None or record.meta.gang.owner != meta.owner:
+            raise SiteRefusedError(
+                f"place: job {gang_folder.uid} is not the job of a group of this cluster", reason="NotOwner"
+            )
+        if record.final or record.cancel is not None or job_actions.confirmed(record):
+            raise _over(gang_folder.uid)
+        for name, value, other in _differences(wanted, record.meta):
+            raise SiteRefusedError(
+                f"{name} {value!r}: all pods of a group must be equal at this site; allowed: {other!r}, as of the pods"
+                " that are here",
+                reason="GangDiffers",
+            )
+
+    def _require_free_rank(self, gang_folder: JobFolder, job: str, place: PlaceInJob) -> None:
+        uid = member_record.rank_uid(gang_folder, place.rank)
+        if uid in ("", job):
+            return
+        other_folder = self._folder.job(uid)
+        other = other_folder.read()
+        if other is None and other_folder.exists():
+            other_folder.raise_if_unreadable()
+        if other is not None and not job_status.is_over(other, self._clock.time(), self._lag):
+            raise SiteRefusedError(
+                f"rank {place.rank} of the group: pod {other.meta.namespace}/{other.meta.name} ({uid}) has it;"
+                " allowed: a rank whose pod is over",
+                reason="RankTaken",
+                retryable=True,
+            )
+
+    def _repeat(self, record: JobRecord, job_folder: JobFolder, gang_folder: JobFolder) -> None:
+        """Give a pod its rank if the submitter that created its directory was killed before."""
+        place = record.meta.place
+        if place is None or member_record.rank_uid(gang_folder, place.rank) == record.uid:
+            return
+        self._require_gang(gang_folder, record.meta, place)
+        self._require_free_rank(gang_folder, record.uid, place)
+        self._join(job_folder, gang_folder, place, f"{record.meta.namespace}/{record.meta.name}")
+
+    def _join(self, job_folder: JobFolder, gang_folder: JobFolder, place: PlaceInJob, pod: str) -> None:
+        member_record.take_rank(gang_folder, job_folder.uid, place, pod, sync=self._folder.sync)
+        # the launcher creates "closed" before it looks for the last time
+        if "closed" in names(Below(gang_folder.at, ".")) and member_record.retire(job_folder):
+            job_folder.remove()
+            raise _over(gang_folder.uid)
+
+    # --- the job of the group -----------------------------------------------------------------------------------------
+    def _gather(self, gang_folder: JobFolder) -> None:
+        """Submit the job of the group if it has all pods. The pods get a refusal of the batch system as their end."""
+        record = gang_folder.read()
+        if record is None or record.meta.gang is None or len(member_record.ranks(gang_folder)) < record.meta.gang.size:
+            return
+        try:
+            self._submission.find_or_submit(record)
+        except BatchUnknownOutcomeError as error:
+            log.warning("submit without an answer", extra=kv(job=gang_folder.uid, why=error))
+        except BatchError as error:
+            log.warning("submit refused", extra=kv(job=gang_folder.uid, why=error))
+            if error.retryable:
+                gang_folder.write_meta(record.meta)  # there is no job: the leader need not look for it
+                return
+            end = BatchJob(id="", uid=gang_folder.uid, phase="ended", reason=error.reason, message=str(error))
+            gang_folder.write_batch(end, self._clock.time())
+
+
+def _job_of_gang(meta: Meta, place: PlaceInJob) -> Meta:
+    """Return the request for the job of a group from that of one of its pods."""
+    gang = Gang(meta.owner, place.size, place.per_node)
+    return replace(meta, owner="", place=None, gang=gang, attempts=0)
+
+
+def _differences(wanted: Meta, present: Meta) -> list[tuple[str, object, object]]:
+    pairs = [(name, getattr(wanted, name), getattr(present, name)) for name in _SHAPE]
+    if wanted.gang is not None and present.gang is not None:
+        pairs += [
+            (f"place.{name}", getattr(wanted.gang, name), getattr(present.gang, name)) for name in ("size", "per_node")
+        ]
+    return [pair for pair in pairs if pair[1] != pair[2]]
+
+
+def _over(gang: str) -> SiteRefusedError:
+    return SiteRefusedError(f"job {gang} of the group is over; allowed: a new job", reason=OVER)

@@ -1,0 +1,347 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034
+# The one job of a group. The launcher starts a wrapper for each rank, which runs the scripts of the pods of that rank.
+# Set before: SIZE, PER_NODE, GPUS (of each pod), STARTER (command that starts SIZE tasks; empty: on this machine).
+# A rank file has three lines: UID, host names, and namespace/name of the pod.
+
+PLACE_WAIT=${PODBRIDGE_PLACE_WAIT_SECONDS:-60}
+START_WAIT=${PODBRIDGE_START_WAIT_SECONDS:-60}
+# seconds after which the launcher records the end of a pod whose wrapper does not answer a request to kill it
+KILL_WAIT=30
+# seconds in which wrappers end their pods; batch systems allow about as much after SIGTERM
+END_WAIT=60
+JOBS=${PWD%/*}
+STOP='' TASKS=()
+
+launch() {
+    mkdir -p state/.new ready ended control ranks || exit 1
+    begin
+    POD_BEGAN=$TIME
+    pod_state Running
+    local phase=Failed
+    if await_members && start_members; then
+        write_hosts
+        put go "$MACHINES"
+        await_end && phase=Succeeded
+    fi
+    end_members
+    note "$phase $POD_REASON $POD_MESSAGE"
+    pod_state "$phase"
+    [[ $phase == Succeeded ]]
+    exit
+}
+
+# begin: what the launcher and each wrapper do first.
+begin() {
+    trap 'STOP=Terminated' TERM INT
+    trap ':' HUP
+    local fifo="control/.wake.${HOSTNAME:-}.$$"
+    if mkfifo "$fifo" 2>/dev/null; then
+        { exec {WAKE}<>"$fifo"; } 2>/dev/null || WAKE=''
+        rm -f "$fifo"
+    fi
+    clock
+    find_address
+}
+
+# put PATH TEXT: write a file in one step.
+put() {
+    local new="${1%"${1##*/}"}.${1##*/}.${HOSTNAME:-}.$$"
+    printf '%s\n' "$2" >"$new" && mv -f "$new" "$1"
+}
+
+# list FOLDER: NAMES has the names in it. With its default options, NFS remembers for half a minute that a name is absent;
+# when a folder is opened, it asks the server whether the folder has changed.
+list() {
+    local path
+    NAMES=' '
+    for path in "$1"/*; do
+        NAMES+="${path##*/} "
+    done
+}
+
+# read_rank RANK: RANK_UID, RANK_HOSTS and RANK_POD of the pod that has the rank now.
+read_rank() {
+    RANK_UID='' RANK_HOSTS='' RANK_POD=''
+    { read -r RANK_UID && read -r RANK_HOSTS && read -r RANK_POD; } 2>/dev/null <"ranks/$1"
+}
+
+# is_stopped: whether this job is to end.
+is_stopped() {
+    list control
+    [[ $NAMES != *' stop '* ]] || STOP=Deleted
+    POD_REASON=$STOP
+    [[ $STOP ]]
+}
+
+# fail REASON MESSAGE
+fail() {
+    local LC_ALL=C
+    json_text "$2"
+    POD_REASON=$1 POD_MESSAGE=$RESULT
+}
+
+# await_members: wait until each rank has a pod that may start. A cancelled pod has the link "started".
+await_members() {
+    local rank absent until=$((NOW + PLACE_WAIT * 100))
+    while :; do
+        absent=''
+        for ((rank = 0; rank < SIZE; rank++)); do
+            read_rank "$rank"
+            if [[ ! $RANK_UID || -L $JOBS/$RANK_UID/started || ! -e $JOBS/$RANK_UID/job.sh ]]; then
+                absent=$rank
+                break
+            fi
+        done
+        [[ $absent ]] || return 0
+        ! is_stopped || return 1
+        clock
+        if ((NOW >= until)); then
+            fail GangIncomplete "pod $RANK_POD (rank $absent of the group) was cancelled, and no other pod took its place in $PLACE_WAIT s"
+            return 1
+        fi
+        nap
+    done
+}
+
+# start_members: start a wrapper for each rank; false, if not all have reported that they are ready.
+start_members() {
+    local rank absent until
+    if ((${#STARTER[@]})); then
+        "${STARTER[@]}" "$BASH" "$PWD/job.sh" member </dev/null &
+        TASKS=("$!")
+    else
+        for ((rank = 0; rank < SIZE; rank++)); do
+            "$BASH" "$PWD/job.sh" member "$rank" </dev/null &
+            TASKS+=("$!")
+        done
+    fi
+    clock
+    until=$((NOW + START_WAIT * 100))
+    while :; do
+        find_absent
+        [[ $ABSENT ]] || return 0
+        ! is_stopped || return 1
+        clock
+        if ((NOW >= until)) || ! all_tasks; then
+            find_absent
+            [[ $ABSENT ]] || return 0
+            read_rank "$ABSENT"
+            fail MemberNotStarted "pod $RANK_POD (rank $ABSENT of the group) did not start on machine $(machine_of "$ABSENT"); see script.log of the group's job"
+            return 1
+        fi
+        nap
+    done
+}
+
+# find_absent: ABSENT is the first rank that is not ready; empty: all are. MACHINES has the machines of the others.
+find_absent() {
+    local rank host
+    ABSENT='' MACHINES=''
+    list ready
+    for ((rank = 0; rank < SIZE; rank++)); do
+        if [[ $NAMES != *" $rank "* ]] || ! { read -r host _ <"ready/$rank"; } 2>/dev/null; then
+            ABSENT=$rank
+            return
+        fi
+        MACHINES+="${MACHINES:+,}$host"
+    done
+}
+
+# all_tasks, any_task: whether all processes that start_members has started still run, or any.
+all_tasks() {
+    local pid
+    for pid in "${TASKS[@]}"; do
+        kill -0 "$pid" 2>/dev/null || return 1
+    done
+}
+
+any_task() {
+    local pid
+    for pid in "${TASKS[@]}"; do
+        ! kill -0 "$pid" 2>/dev/null || return 0
+    done
+    return 1
+}
+
+# machine_of RANK: the machine on which a wrapper that is not ready was to run. Ranks fill one machine after the other.
+machine_of() {
+    local names
+    if ((${#STARTER[@]})) && mapfile -t names < <("${STARTER[0]%srun}scontrol" show hostnames 2>/dev/null) && ((${#names[@]})); then
+        printf '%s' "$(safe "${names[$1 / PER_NODE]}")"
+    else
+        printf '%s' "$HOST"
+    fi
+}
+
+# write_hosts: address and names of each pod, as in /etc/hosts.
+write_hosts() {
+    local rank address text=''
+    for ((rank = 0; rank < SIZE; rank++)); do
+        read_rank "$rank"
+        read -r _ address <"ready/$rank"
+        [[ ! $RANK_HOSTS ]] || text+="$address $RANK_HOSTS"$'\n'
+    done
+    put hosts "${text%$'\n'}"
+}
+
+# await_end: wait until the pods of all ranks are over; false, if this job is to end before.
+await_end() {
+    local -A first_request
+    while :; do
+        ! is_stopped || return 1
+        record_unanswered_kills
+        if all_over; then
+            # a submitter that accepts another pod first writes the rank file, and then looks for this directory
+            mkdir -p closed
+            all_over && return 0
+            rmdir closed
+        fi
+        if ! any_task; then
+            all_over && return 0
+            fail Killed 'the processes that run the pods of the group were killed'
+            return 1
+        fi
+        pause
+    done
+}
+
+all_over() {
+    local rank
+    list ended
+    for ((rank = 0; rank < SIZE; rank++)); do
+        read_rank "$rank"
+        [[ $NAMES == *" $rank.$RANK_UID "* ]] || return 1
+    done
+}
+
+# record_unanswered_kills: a request is the file control/kill-<uid> with the rank.
+record_unanswered_kills() {
+    local path uid rank
+    clock
+    for path in control/kill-*; do
+        uid=${path#control/kill-}
+        { read -r rank <"$path"; } 2>/dev/null || continue
+        [[ $rank =~ ^[0-9]{1,4}$ && ! -e ended/$rank.$uid ]] || continue
+        first_request[$uid]=${first_request[$uid]:-$NOW}
+        ((NOW - ${first_request[$uid]} < KILL_WAIT * 100)) || record_end "$rank" "$uid" 137
+    done
+}
+
+record_end() {
+    put "ended/$1.$2" "$3"
+    : >"../../changed/$2"
+    announce
+}
+
+# end_members: end all wrappers and what they run.
+end_members() {
+    local until pid
+    : >end
+    clock
+    until=$((NOW + END_WAIT * 100))
+    while any_task && ((NOW < until)); do
+        nap
+        clock
+    done
+    for pid in "${TASKS[@]}"; do
+        kill -KILL "$pid" 2>/dev/null
+    done
+    wait
+}
+
+# --- on the machine of a rank -----------------------------------------------------------------------------------------
+# member RANK: report that the machine is ready, wait for the start, and run the pods of the rank one after the other.
+member() {
+    local rank=${1:-$SLURM_PROCID} last='' until
+    begin
+    # a machine may have several pods, each with a part of its GPUs
+    share_devices "${SLURM_LOCALID:-$rank}"
+    put "ready/$rank" "$HOST $ADDRESS" || exit 1
+    until=$((NOW + START_WAIT * 200))
+    list .
+    while [[ $NAMES != *' go '* ]]; do
+        clock
+        if [[ $STOP || $NAMES == *' end '* ]] || ((NOW >= until)); then
+            exit 1
+        fi
+        nap
+        list .
+    done
+    read -r MACHINES <go
+    export PODBRIDGE_GROUP_SIZE=$SIZE PODBRIDGE_GROUP_RANK=$rank PODBRIDGE_GROUP_FILE=$PWD/hosts
+    # the kernel allows 128 KiB for one variable
+    ((${#MACHINES} >= 100000)) || export PODBRIDGE_GROUP_HOSTS=$MACHINES
+    while :; do
+        read_rank "$rank"
+        if [[ $RANK_UID && $RANK_UID != "$last" ]]; then
+            [[ ! $last ]] || write_hosts
+            last=$RANK_UID
+            run_script "$rank" "$last"
+        fi
+        list .
+        [[ ! $STOP && $NAMES != *' end '* ]] || exit 0
+        pause
+    done
+}
+
+# pause: a second, but not after a signal.
+pause() {
+    local i
+    for ((i = 0; i < 5; i++)); do
+        [[ ! $STOP ]] && nap
+    done
+}
+
+share_devices() {
+    local name devices
+    ((GPUS)) || return 0
+    for name in CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK; do
+        [[ ${!name-} ]] || continue
+        IFS=, read -r -a devices <<<"${!name}"
+        ((${#devices[@]} > GPUS)) || continue
+        devices=("${devices[@]:$1 * GPUS:GPUS}")
+        printf -v "$name" '%s' "$(IFS=, && printf '%s' "${devices[*]}")"
+    done
+}
+
+# run_script RANK UID: run the script of a pod to its end, and record the exit code.
+run_script() {
+    local pid code count=0 asked='' killed=''
+    note "rank $1: pod $RANK_POD ($2) starts on $HOST"
+    "$BASH" "$JOBS/$2/job.sh" >>"$JOBS/$2/script.log" 2>&1 </dev/null &
+    pid=$!
+    while kill -0 "$pid" 2>/dev/null; do
+        if ((count++ % 5 == 0)) && [[ ! $killed ]]; then
+            list control
+            if [[ $NAMES == *" kill-$2 "* ]]; then
+                killed=1
+                kill -KILL "$pid"
+            fi
+            list .
+        fi
+        if [[ ! $asked && ($STOP || $NAMES == *' end '*) ]]; then
+            asked=1
+            kill -TERM "$pid"
+        fi
+        nap
+    done 2>/dev/null
+    wait "$pid"
+    code=$?
+    # a script that was killed has left its containers
+    ((code <= 128)) || "$BASH" "$JOBS/$2/job.sh" leftovers </dev/null
+    record_end "$1" "$2" "$code"
+    note "rank $1: pod $2 ended with exit code $code"
+}
+
+# leftovers: what job.sh does if it is run after its first run was killed, on the same machine.
+leftovers() {
+    local rank
+    list ended
+    for ((rank = 0; rank < SIZE; rank++)); do
+        read_rank "$rank"
+        if [[ $RANK_UID && -d $JOBS/$RANK_UID/started && $NAMES != *" $rank.$RANK_UID "* ]]; then
+            "$BASH" "$JOBS/$RANK_UID/job.sh" leftovers </dev/null
+        fi
+    done
+}

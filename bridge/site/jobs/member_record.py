@@ -1,0 +1,187 @@
+"""The record of a pod that runs in the job of its group: what the batch system reports follows from that job.
+
+In the directory of the group's job, ``jobs/<gang>``:
+
+``ranks/<rank>``         the pod that has the rank: lines with its UID, its host names, and its namespace and name
+``ended/<rank>.<uid>``   the exit code of its script
+``control/kill-<uid>``   the request to kill its script; contains the rank
+
+In the directory of the pod, the link ``started`` takes the place of the directory that its script makes first: the
+script can't start any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from bridge import job_ends
+from bridge.protocol.model.requests import PlaceInJob
+from bridge.site.batch.batch_interface import BatchJob
+from bridge.site.files import atomic_files
+from bridge.site.files.beneath import Below, make_folder, names
+from bridge.site.jobs.job_record import JobRecord
+
+GANG_INCOMPLETE = "GangIncomplete"
+GANG_OVER = "GangOver"
+_RETIRED = "cancelled"
+_LONGEST_RANK_FILE = 16 * 1024
+_FROM_OUTSIDE = frozenset({"", "Terminated", "Deleted"})
+"""Reasons in the record of a group's job for which the batch system's reason is better."""
+
+
+class Folder(Protocol):
+    """What this module uses of a job's directory: :class:`bridge.site.jobs.job_folder.JobFolder`."""
+
+    uid: str
+    at: str
+
+    def read(self) -> JobRecord | None:
+        """Read the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the directory of the group's job tells of one pod.
+
+    ``has_rank``: the rank file names it. ``exit_code``: of its script, once this has ended.
+    ``retired``: its script can't start any more. ``present``: ranks that have a pod, while the group is incomplete.
+    """
+
+    gang: JobRecord | None
+    has_rank: bool = False
+    exit_code: int | None = None
+    retired: bool = False
+    present: int = 0
+
+
+def with_place(member: JobRecord, member_folder: Folder, gang_folder: Folder) -> JobRecord:
+    """Return the record of a pod with the id and the batch job that follow from the job of its group."""
+    if member.meta.place is None:
+        return member
+    if member.batch is not None and member.batch.phase == "ended":  # as the leader has stored it
+        return replace(member, job_id=member.batch.id)
+    return derived(member, _read(member, member.meta.place, member_folder, gang_folder))
+
+
+def derived(member: JobRecord, place: Place) -> JobRecord:
+    """Return the record of a pod in this place. Pure.
+
+    ``batch_at`` is 0 if its script has ended: the leader stores when it first read this.
+    """
+    gang = place.gang
+    job_id = (gang.job_id or gang.started_job) if gang is not None and place.has_rank else ""
+    batch = _batch_job(member, place)
+    at = 0.0 if gang is None or place.exit_code is not None else gang.batch_at
+    return replace(
+        member,
+        job_id=job_id or member.started_job,
+        batch=None if batch is None else replace(batch, uid=member.uid, id=job_id),
+        batch_at=0.0 if batch is None else at,
+    )
+
+
+def _batch_job(member: JobRecord, place: Place) -> BatchJob | None:
+    gang = place.gang
+    if place.retired:
+        return _ended(job_ends.CANCELLED.site_reason)
+    if place.exit_code is not None:
+        return _script_ended(member, place.exit_code)
+    if gang is None or not (place.has_rank or member.started):
+        return None
+    if gang.batch is not None and gang.batch.phase == "ended":
+        return _gang_ended(member, gang, gang.batch)
+    if _own_reason(gang) and not member.started:
+        return _gang_ended(member, gang, None)
+    if gang.meta.attempts == 0 and gang.meta.gang is not None:
+        message = f"{place.present} of {gang.meta.gang.size} pods of the group are here"
+        return BatchJob(id="", uid="", phase="queued", reason=GANG_INCOMPLETE, message=message)
+    if gang.batch is None:
+        return BatchJob(id="", uid="", phase="queued") if gang.job_id else None
+    # the machines are those of the group's job; the script of the pod tells its own
+    return replace(gang.batch, host="", started_at=None)
+
+
+def _ended(reason: str, message: str = "", code: int | None = None, *, by_itself: bool = False) -> BatchJob:
+    return BatchJob("", "", "ended", reason, message, exit_code=code, by_itself=by_itself)
+
+
+def _script_ended(member: JobRecord, code: int) -> BatchJob:
+    if code > 128 and not member.final:
+        return _ended(job_ends.KILLED.site_reason, f"the script was terminated by signal {code - 128}", code)
+    return _ended("", "", code, by_itself=True)
+
+
+def _gang_ended(member: JobRecord, gang: JobRecord, batch: BatchJob | None) -> BatchJob:
+    """Return the end of a pod whose script recorded no exit code when the job of its group ended."""
+    if reason := _own_reason(gang):
+        return _ended(reason, str((gang.pod or {}).get("message") or ""))
+    if batch is not None and not batch.by_itself:
+        return replace(batch, host="", started_at=None)
+    if not member.started:
+        return _ended(GANG_OVER, "the job of the group ended before the pod was started")
+    return _ended("", batch.message if batch is not None else "", by_itself=True)
+
+
+def _own_reason(gang: JobRecord) -> str:
+    """Return why the launcher has ended the job; empty: it has not, or something outside has."""
+    reason = (gang.pod or {}).get("reason") if gang.final else ""
+    return reason if isinstance(reason, str) and reason not in _FROM_OUTSIDE else ""
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+def _read(member: JobRecord, place: PlaceInJob, member_folder: Folder, gang_folder: Folder) -> Place:
+    gang = gang_folder.read()
+    if gang is None:
+        return Place(None, retired=_is_retired(member_folder.at))
+    has_rank = rank_uid(gang_folder, place.rank) == member.uid
+    name, code = f"{place.rank}.{member.uid}", None
+    if name in names(Below(gang_folder.at, "ended")):
+        word = atomic_files.read_line(Below(gang_folder.at, f"ended/{name}"))
+        code = int(word) if word.isascii() and word.isdigit() and len(word) < 4 else 1
+    present = len(ranks(gang_folder)) if gang.meta.attempts == 0 else 0
+    return Place(gang, has_rank, code, _is_retired(member_folder.at), present)
+
+
+def ranks(gang_folder: Folder) -> list[int]:
+    """Return the ranks that have, or had, a pod."""
+    return [int(name) for name in names(Below(gang_folder.at, "ranks")) if name.isdecimal()]
+
+
+def rank_uid(gang_folder: Folder, rank: int) -> str:
+    """Return the UID of the pod that has, or had, a rank; empty: none."""
+    content = atomic_files.read_some(Below(gang_folder.at, f"ranks/{rank}"), _LONGEST_RANK_FILE)
+    return (content or b"").partition(b"\n")[0].decode("ascii", "replace")
+
+
+def member_uids(gang_folder: Folder) -> Iterator[str]:
+    """Return the UIDs of the pods that have, or had, the ranks."""
+    return filter(None, (rank_uid(gang_folder, rank) for rank in ranks(gang_folder)))
+
+
+def take_rank(gang_folder: Folder, member_uid: str, place: PlaceInJob, pod: str, *, sync: bool) -> None:
+    """Give a rank to a pod; ``pod``: its namespace and name."""
+    make_folder(Below(gang_folder.at, "ranks"), None)
+    content = f"{member_uid}\n{' '.join(place.names)}\n{pod}\n"
+    atomic_files.write(Below(gang_folder.at, f"ranks/{place.rank}"), content.encode(), sync=sync)
+
+
+def retire(member_folder: Folder) -> bool:
+    """Prevent the start of a pod's script; return ``False`` if it has started. Raise FileNotFoundError: no such pod."""
+    with contextlib.suppress(FileExistsError):
+        os.symlink(_RETIRED, f"{member_folder.at}/started")
+    return _is_retired(member_folder.at)
+
+
+def kill(gang_folder: Folder, member_uid: str, rank: int) -> None:
+    """Request that the script of a pod is killed."""
+    with contextlib.suppress(FileNotFoundError):
+        make_folder(Below(gang_folder.at, "control"), None)
+        atomic_files.write(Below(gang_folder.at, f"control/kill-{member_uid}"), f"{rank}\n".encode())
+
+
+def _is_retired(at: str) -> bool:
+    return os.path.islink(f"{at}/started")

@@ -1,0 +1,132 @@
+"""Groups of pods at a site: their submission, and what is the same for each batch system."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bridge.protocol.model.requests import PlaceInJob
+from bridge.protocol.nats.messages import CancelMessage
+from bridge.protocol.nats.request_table import CANCEL, SUBMIT
+from cluster.polling import eventually
+from tests.contract.site import jobs
+
+
+@dataclass
+class Group:
+    """The pods of one group at a site, by rank."""
+
+    site: Any
+    size: int
+    more: dict[str, Any] = field(default_factory=dict)
+    per_node: int = 1
+    gang: str = field(default_factory=jobs.uid)
+    pods: dict[int, str] = field(default_factory=dict)
+
+    def submit(self, rank: int, command: str) -> Any:
+        """Submit the pod of a rank, and return its status."""
+        pod = self.pods[rank] = jobs.uid()
+        names = [f"w-{rank}.sub", f"w-{rank}"]
+        place = PlaceInJob(gang=self.gang, rank=rank, size=self.size, per_node=self.per_node, names=names)
+        body = jobs.submit(command, **{"name": f"w-{rank}", "place": place, **self.more})
+        return self.site.client.call(SUBMIT, pod, body).status
+
+    def submit_all(self, command: str) -> None:
+        for rank in range(self.size):
+            self.submit(rank, command)
+
+    def wait(self, phase: str, timeout: float = 30.0) -> list[Any]:
+        return [self.site.wait(pod, phase, timeout) for _, pod in sorted(self.pods.items())]
+
+    def log(self, rank: int) -> list[str]:
+        return str(self.site.log(self.pods[rank]).decode()).splitlines()
+
+    def cancel(self, rank: int, grace: float = 0, *, forget: bool = True) -> None:
+        self.site.client.call(CANCEL, self.pods[rank], CancelMessage(grace=grace, forget=forget))
+
+    def check_nothing_left(self, timeout: float = 60.0) -> None:
+        """Forget all pods; the directory of the group's job goes with them."""
+        for rank in self.pods:
+            self.cancel(rank)
+        folders = [self.site.folder / "jobs" / uid for uid in (self.gang, *self.pods.values())]
+        eventually(lambda: not any(folder.exists() for folder in folders), "no directory is left", timeout)
+
+
+def check_one_job_for_all(site: Any, per_node: int = 1) -> list[Any]:
+    """Four pods become one job; each has its own status, log and exit code. Return the ends."""
+    group = Group(site, 4, per_node=per_node)
+    command = (
+        'echo "$PODBRIDGE_GROUP_RANK of $PODBRIDGE_GROUP_SIZE"; cat "$PODBRIDGE_GROUP_FILE"; '
+        'echo "$PODBRIDGE_GROUP_HOSTS"; sleep 2; exit $PODBRIDGE_GROUP_RANK'
+    )
+    for rank in range(3):
+        assert group.submit(rank, command).reason == "GangIncomplete"
+    assert not (site.folder / "jobs" / group.gang / "started").exists()
+    group.submit(3, command)
+    ends = group.wait("ended")
+    assert [(end.outcome, end.containers[0].ended.exit_code) for end in ends] == [
+        ("Succeeded", 0), ("Failed", 1), ("Failed", 2), ("Failed", 3)
+    ]  # fmt: skip
+    assert len({end.job_id for end in ends}) == 1
+    for rank in range(4):
+        first, *hosts, machines = group.log(rank)
+        assert first == f"{rank} of 4"
+        assert [line.split()[1:] for line in hosts] == [[f"w-{other}.sub", f"w-{other}"] for other in range(4)]
+        assert len(machines.split(",")) == 4
+    group.check_nothing_left()
+    return ends
+
+
+def check_all_or_none(site: Any) -> None:
+    """If one pod can't start, none does."""
+    group = Group(site, 3)
+    for rank in range(2):
+        group.submit(rank, "echo ran")
+    # the wrapper can't report that it is ready
+    (site.folder / "jobs" / group.gang / "ready" / "1").mkdir(parents=True)
+    group.submit(2, "echo ran")
+    ends = group.wait("ended")
+    assert {(end.outcome, end.reason) for end in ends} == {("Failed", "MemberNotStarted")}
+    assert "pod default/w-1 (rank 1 of the group) did not start on machine " in ends[0].message
+    for pod in group.pods.values():
+        assert not (site.folder / "jobs" / pod / "started").exists()
+    group.check_nothing_left()
+
+
+def check_successor(site: Any) -> None:
+    """A pod takes the place of one that is over, in the same job."""
+    group = Group(site, 2)
+    group.submit(0, "sleep 60")
+    group.submit(1, "exit 3")
+    assert site.wait(group.pods[1], "ended", 30).outcome == "Failed"
+    job = site.status(group.pods[0]).job_id
+    old = group.pods[1]
+    group.submit(1, "echo successor; sleep 1")
+    assert site.wait(group.pods[1], "ended", 30).outcome == "Succeeded"
+    assert (site.status(group.pods[1]).job_id, group.log(1)) == (job, ["successor"])
+    assert site.status(group.pods[0]).phase == "running"
+    site.client.call(CANCEL, old, CancelMessage(grace=0, forget=True))
+    group.check_nothing_left()
+
+
+def check_one_is_killed(site: Any) -> None:
+    """A pod is killed, and the others run on; once all are cancelled, the job ends."""
+    group = Group(site, 3)
+    group.submit_all("trap '' TERM; sleep 600")
+    group.wait("running")
+    group.cancel(1)
+    eventually(lambda: site.status(group.pods[1]) is None, "the pod is gone", 40)
+    del group.pods[1]
+    assert [site.status(pod).phase for pod in group.pods.values()] == ["running"] * 2
+    group.check_nothing_left()
+
+
+def check_cancelled_while_queued(site: Any, **more: Any) -> None:
+    """Pods of a job that is pending are over at once, and the last one ends the job. ``more``: the job never starts."""
+    group = Group(site, 2, more)
+    group.submit_all("echo ran")
+    eventually(lambda: all(site.status(pod).job_id for pod in group.pods.values()), "the job is submitted")
+    group.cancel(0, forget=False)
+    assert site.wait(group.pods[0], "ended").reason == "Deleted"
+    assert site.status(group.pods[1]).phase == "queued"
+    group.check_nothing_left()
