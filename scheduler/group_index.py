@@ -19,10 +19,13 @@ T = TypeVar("T")
 
 
 class GroupIndex:
-    """The members of each group in the cache. Thread-safe. :meth:`changed` is a subscriber of the cache."""
+    """The members of each group in the cache, bound ones included. Thread-safe.
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    :meth:`changed` is a subscriber of the cache.
+    """
+
+    def __init__(self, cache: Cache, clock: Clock) -> None:
+        self._cache, self._clock = cache, clock
         self._lock = threading.Lock()
         self._members: dict[str, dict[str, tuple[Membership, float]]] = {}
         self._alone: dict[str, dict[str, None]] = {}
@@ -56,7 +59,13 @@ class GroupIndex:
                 self.uids[uid] = member.key.key
                 self._members.setdefault(member.key.key, {})[uid] = member, self._clock.monotonic()
 
-    def groups(self, cache: Cache, keys: Iterable[str]) -> list[Group]:
+    def members(self, keys: Iterable[str]) -> set[str]:
+        """Return the UIDs of the members of the groups with these keys or with a pod of these UIDs."""
+        with self._lock:
+            members = (self._members.get(self.uids.get(key, key), ()) for key in keys)
+            return {uid for uids in members for uid in uids}
+
+    def groups(self, keys: Iterable[str]) -> list[Group]:
         """Return the groups with these keys as the cache has them now."""
         groups = []
         with self._lock:
@@ -64,11 +73,11 @@ class GroupIndex:
                 (list(self._members[key].items()), [*self._alone.get(key, ())]) for key in keys if key in self._members
             ]
         for entries, alone_uids in chosen:
-            present = [(pod, member) for uid, (member, _) in entries if (pod := cache.by_uid(uid)) is not None]
+            present = [(pod, member) for uid, (member, _) in entries if (pod := self._cache.by_uid(uid)) is not None]
             if present:
                 arrivals = {uid: at for uid, (_, at) in entries}
                 since = (arrivals[pods.uid(pod)] for pod, _ in present if not pods.is_finished(pod))
-                alone = [pod for uid in alone_uids if (pod := cache.by_uid(uid)) is not None]
+                alone = [pod for uid in alone_uids if (pod := self._cache.by_uid(uid)) is not None]
                 try:
                     groups.append(make(present, min(since, default=-math.inf), alone))
                 except Exception as error:

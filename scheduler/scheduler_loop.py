@@ -11,6 +11,7 @@ from bridge.core.threads import Supervisor
 from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
 from bridge.workload import eligibility, pods, pool_selection
+from scheduler.group_index import GroupIndex
 from scheduler.group_states import GroupStates
 from scheduler.places import place_view
 from scheduler.places.pool_places import PoolPlaces
@@ -34,16 +35,19 @@ class Scheduler(Loop):
         super().__init__("scheduler", (pods_cache, shared.nodes), elector, shared.config.workers, shared.clock)
         self._pods, self._nodes = pods_cache, shared.nodes
         self.states = GroupStates()
+        self.groups = GroupIndex(pods_cache, shared.clock)
         self._at_slurm: set[str] = set()
         kube = shared.kube.fenced(self.check_leadership)
         writer = PodWriter(kube, pods_cache, shared.events, shared.clock, self.states)
-        self.slurm = SlurmPlace(self, slurm, self.states, writer, self.has_call) if slurm is not None else None
-        self.pools = PoolPlaces(self, shared, self.states, writer, self.slurm, self.has_call)
+        kept = self.states, self.groups, writer, self.has_call
+        self.slurm = SlurmPlace(self, slurm, *kept) if slurm is not None else None
+        self.pools = PoolPlaces(self, shared, self.slurm, *kept)
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
         # before the loop's own subscription: a decision that a change causes finds this change in the indexes
-        self._pods.subscribe(self.pools.changed)
+        for index in (self.groups, self.pools):
+            self._pods.subscribe(index.changed)
         if self.slurm is not None:
             self.slurm.start()
         self.pools.workers.start(supervisor)
@@ -81,7 +85,7 @@ class Scheduler(Loop):
     def reconcile(self) -> None:
         """Decide for all waiting pods."""
         waiting, slurm = self._pods.picked(), self._answering_slurm()
-        self.states.forget_all_but(waiting.keys() | (self.slurm.groups.keys() if self.slurm is not None else set()))
+        self.states.forget_all_but(waiting.keys() | self.groups.keys())
         self._at_slurm &= waiting.keys()
         # not the present time: a cache that lags still shows a bound pod as waiting
         self.states.forget_bindings(self.clock.monotonic() - self._pods.age(), self.has_call)
@@ -95,7 +99,8 @@ class Scheduler(Loop):
         slurm = self._answering_slurm()
         keys = keys | slurm.changed() if slurm is not None else keys
         waiting = self._pods.picked() if keys else {}
-        each = [lambda: self._choose({uid: pod for uid in keys if (pod := waiting.get(uid)) is not None})]
+        uids = keys | self.groups.members(keys)
+        each = [lambda: self._choose({uid: pod for uid in uids if (pod := waiting.get(uid)) is not None})]
         if slurm is not None:
             each.append(lambda: slurm.reconcile_some(waiting, keys, self._is_at_slurm))
         _run_all(each)

@@ -20,6 +20,7 @@ from bridge.telemetry.metrics import SCHEDULER_ACTIONS, counted, label_of
 from bridge.workload import eligibility, node_ownership, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from scheduler.group_actions import URGENCY, BindToPool, SetCondition, SetPlaces
+from scheduler.group_index import GroupIndex
 from scheduler.group_states import GroupStates
 from scheduler.places import place_decide
 from scheduler.places.place_view import NamespaceView, PlaceView, pool_view
@@ -45,13 +46,14 @@ class PoolPlaces:
         self,
         loop: Loop,
         shared: KubeDependencies,
-        states: GroupStates,
-        writer: PodWriter,
         slurm: SlurmPlace | None,
+        states: GroupStates,
+        groups: GroupIndex,
+        writer: PodWriter,
         has_call: Callable[[str], bool],
     ) -> None:
         self._loop, self._config, self._nodes = loop, shared.config, shared.nodes
-        self._states, self._writer, self._slurm = states, writer, slurm
+        self._states, self._groups, self._writer, self._slurm = states, groups, writer, slurm
         self._has_call = has_call
         # not those of the loop: calls to a slurmrestd that does not answer may hold all of them
         self.workers = Workers("pools-worker", shared.config.workers, done=loop.acted, clock=shared.clock)

@@ -65,15 +65,16 @@ class SlurmPlace:
         loop: Loop,
         sources: SlurmSources,
         states: GroupStates,
+        groups: GroupIndex,
         writer: PodWriter,
         has_call: Callable[[str], bool],
     ) -> None:
         dependencies = self.dependencies = sources.dependencies
-        self._loop, self._sources, self._states, self._has_call = loop, sources, states, has_call
+        self._loop, self._sources, self._states, self._groups = loop, sources, states, groups
+        self._has_call = has_call
         self._max_grace = dependencies.config.max_grace_period
         self._storage = Storage(on_change=loop.wake)
         self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken, self._max_grace)
-        self.groups = GroupIndex(dependencies.clock)
         self._group_objects = GroupObjects(dependencies.kube, dependencies.clock)
         self._new = NewPods(dependencies.pods)
         self._unchanged = UnchangedPods()
@@ -99,7 +100,6 @@ class SlurmPlace:
     def start(self) -> None:
         """Subscribe to the caches and to the poller; the loop does so later, so its decisions find changes here."""
         caches = self._sources
-        self.dependencies.pods.subscribe(self.groups.changed)
         self.dependencies.pods.subscribe(self._new.changed)
         for cache in (self.dependencies.pods, caches.others):
             cache.subscribe(self._occupancy.changed)
@@ -154,7 +154,7 @@ class SlurmPlace:
     def reconcile(self, waiting: Mapping[str, Pod], is_here: IsHere) -> None:
         """Decide for all waiting pods that are here."""
         self._snapshot = self.dependencies.poller.snapshot
-        self._group_objects.forget_all_but(self.groups.keys())
+        self._group_objects.forget_all_but(self._groups.keys())
         self._unchanged.forget_all_but(waiting.keys())
         self._placements.current.forget_all_but(waiting.keys())
         updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
@@ -169,7 +169,7 @@ class SlurmPlace:
 
     def reconcile_some(self, waiting: Mapping[str, Pod], keys: Set[str], is_here: IsHere) -> None:
         """Decide for the pods with these UIDs and for the groups with these keys."""
-        key_of = self.groups.uids
+        key_of = self._groups.uids
         selected = {uid: pod for uid, pod in waiting.items() if uid in keys or key_of.get(uid) in keys}
         if selected:
             # updates of pending jobs are left to whole reconciliations: those of the most urgent jobs come first
@@ -192,7 +192,7 @@ class SlurmPlace:
             return "release"
         if pods.is_gated(pod):
             return "gate"
-        return self._states.of(self.groups.uids.get(uid, uid)).waits_for
+        return self._states.of(self._groups.uids.get(uid, uid)).waits_for
 
     def _decide(
         self,
@@ -281,23 +281,23 @@ class SlurmPlace:
 
     def _idle_bare_pods(self, here: Mapping[str, Pod]) -> list[Pod]:
         """Return the waiting pods with a job alone for which the workers have no call."""
-        in_groups = self.groups.uids
+        in_groups = self._groups.uids
         # a call of the workers writes the state of its pod: one writer at a time (scheduler.group_states)
         return [pod for uid, pod in here.items() if uid not in in_groups and not self._is_binding(uid)]
 
     def _idle_groups(self, waiting: Mapping[str, Pod], is_here: IsHere, closed: Set[str]) -> list[Group]:
         """Return the groups with a waiting pod, or with a job on a ``closed`` node, without a call of the workers."""
-        if not (in_groups := self.groups.uids):
+        if not (in_groups := self._groups.uids):
             return []
         keys, jobs = {key for uid in waiting if (key := in_groups.get(uid)) is not None}, self._snapshot.jobs
         if closed:
             keys |= {
                 key
-                for key in self.groups.keys() - keys
+                for key in self._groups.keys() - keys
                 for job_id in self._snapshot.by_uid.get(key, ())
                 if not closed.isdisjoint(jobs[job_id].job.nodes)
             }
-        idle = self.groups.groups(self.dependencies.pods, (key for key in keys if not self._has_call(key)))
+        idle = self._groups.groups(key for key in keys if not self._has_call(key))
         groups = [self._group_objects.applied(group) for group in idle]
         self._group_objects.request(groups, self._snapshot, self._loop.workers)
         return [
@@ -335,7 +335,7 @@ class SlurmPlace:
 
     def _is_binding(self, uid: str) -> bool:
         """Whether a bind of the pod, or of its group, is in progress or done."""
-        key = self.groups.uids.get(uid)
+        key = self._groups.uids.get(uid)
         has_call = self._has_call(uid) or (key is not None and self._has_call(key))
         return has_call or self._states.of(uid).bound_at is not None
 

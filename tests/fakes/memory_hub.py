@@ -159,7 +159,7 @@ class MemoryHub:
         self.unchanged = self.scheduler.slurm._unchanged = _CheckedUnchangedPods()
         self.controllers = Controllers(theirs, elector)
         self.pods.subscribe(self.scheduler.pools.changed)
-        self.pods.subscribe(self.scheduler.slurm.groups.changed)
+        self.pods.subscribe(self.scheduler.groups.changed)
         self.pods.subscribe(self.scheduler.slurm._new.changed)
         self.pods.subscribe(self.scheduler.slurm._occupancy.changed)
         self.others.subscribe(self.scheduler.slurm._occupancy.changed)

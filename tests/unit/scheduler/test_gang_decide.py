@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from bridge import names
 from bridge.config.hub import Config
+from bridge.kube.cache import Cache
 from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob
 from bridge.workload import links
 from scheduler import group_actions, group_decide, member_places, pod_group, rules
@@ -22,6 +24,7 @@ from scheduler.group_states import (
 from scheduler.nodes.occupancy import Occupancy
 from tests.builders import group, node_view, observed, pod, snapshot
 from tests.fakes.clock import FakeClock
+from tests.fakes.memory_kube import MemoryCache
 from tests.unit.scheduler import decisions
 
 REF = GroupRef("jobset", "ns", "train", "o1", "workers")
@@ -394,7 +397,7 @@ def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
 
 
 def test_an_index_follows_the_cache():
-    index, first, second = GroupIndex(FakeClock()), member(0), member(1)
+    index, first, second = GroupIndex(cast(Cache, MemoryCache([])), FakeClock()), member(0), member(1)
     for one in (first, second):
         index.changed("add", None, one)
     index.changed("update", first, first)
