@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bridge.workload.remote_gangs import Place
 from scheduler.pod_group import Group
 from scheduler.volumes.volume_nodes import Write
 
@@ -156,11 +157,21 @@ class SetApart:
 
 @dataclass(frozen=True, slots=True)
 class BindToPool:
-    """Bind the pod to the pool's virtual node."""
+    """Bind members of the group with this key to the pool's virtual node, each with its place in the group's job there.
 
-    pod: Pod
+    The first Binding decides which job this is. A process that has lost its leadership may still have one on the way,
+    so the others follow only when the API server has accepted the first. A pod with a job alone has no place.
+    """
+
+    key: str
+    members: tuple[tuple[Pod, Place | None], ...]
     pool: str
     why: str
+
+    @property
+    def pod(self) -> Pod:
+        """The first of these pods."""
+        return self.members[0][0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from scheduler.group_actions import (
     Unhold,
 )
 from scheduler.group_states import NEW, GroupState
-from scheduler.member_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, label, set_conditions, tell
+from scheduler.member_actions import INCOMPLETE, OTHERS, Steps, hold, incomplete, keep_job, label, set_conditions, tell
 from scheduler.nodes.occupancy import Occupant, PlannedOccupancy
 from scheduler.pod_group import Group
 
@@ -216,9 +216,8 @@ def _decide_without_job(
         text = _ENDING.format(len(group.running))
         return set_conditions(view, group.waiting, "GangEnding", text), state.without_job()
     state = rules.without_job(view, state, observed_jobs)
-    present = len(group.waiting)
-    if present < group.minimum and (present := present + group.succeeded()) < group.minimum:
-        return set_conditions(view, group.waiting, INCOMPLETE, count_text(group, present)), state
+    if text := incomplete(group):
+        return set_conditions(view, group.waiting, INCOMPLETE, text), state
     return _decide_submission(view, group, state, occupancy)
 
 

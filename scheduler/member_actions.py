@@ -52,6 +52,14 @@ def count_text(group: Group, count: int, needed: int = 0) -> str:
     return f"{count} of {needed or group.minimum} pods{owner} are present"
 
 
+def incomplete(group: Group) -> str:
+    """Return the text for a group that has less waiting members than its minimum; empty if it may start."""
+    present = len(group.waiting)
+    if present < group.minimum and (present := present + group.succeeded()) < group.minimum:
+        return count_text(group, present)
+    return ""
+
+
 def keep_job(
     view: SchedulerView, group: Group, state: GroupState, job: Job, actions: list[Action], text: str, until: float = 0
 ) -> Steps:

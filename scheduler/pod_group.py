@@ -89,10 +89,10 @@ class Group:
         run in a job of their own count too.
         """
         before = self.completed if job is None else job.link.completed if job.link is not None else 0
-        job_id = None if job is None else job.job_id
         ended = [pod for pod in self.pods if (pod.get("status") or {}).get("phase") == "Succeeded"]
         others = [pod for pod in self.alone if _runs(pod) or (pod.get("status") or {}).get("phase") == "Succeeded"]
-        return max(before, sum(pods.job_id(pod) != job_id for pod in ended) + len(others))
+        elsewhere = ended if job is None else [pod for pod in ended if pods.job_id(pod) != job.job_id]
+        return max(before, len(elsewhere) + len(others))
 
     def started(self, job_id: int) -> int:
         """Return the number of members that were bound to a node of the job, ended ones included."""

@@ -16,6 +16,7 @@ from bridge import names
 
 Pod = Mapping[str, Any]
 
+MOST_MEMBERS = 9999
 _TEXT = re.compile(r"([0-9A-Za-z][0-9A-Za-z-]{0,63})/([0-9]{1,4})/([0-9]{1,4})")
 _CLUSTER_DOMAIN = "cluster.local"
 

@@ -16,6 +16,7 @@ from typing import Any
 from bridge import names
 from bridge.workload import eligibility, queue_wait
 from cluster.table import Table
+from scheduler import pod_group
 from scheduler.group_actions import BindToPool
 from scheduler.places import place_decide
 from scheduler.places.place_view import PlaceView, Policy, PoolView
@@ -172,7 +173,7 @@ def _choose(works: list[Work], policy: Policy, usage: Usage, waits: Mapping[str,
         for work in works
     ]
     pools = {name: PoolView(VIEWS[name], wait=waits[name]) for name in CORES}
-    decision = place_decide.decide(PlaceView(pods, pools, (), usage, {}, policy, {}, 0.0))
+    decision = place_decide.decide(PlaceView(pod_group.of_each(pods), pools, (), usage, {}, policy, {}, 0.0))
     for uid, node, requested in decision.planned:
         usage.assume(uid, node, requested)
     return {action.pod["metadata"]["uid"]: action.pool for action in decision.actions if isinstance(action, BindToPool)}

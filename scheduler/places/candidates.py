@@ -1,32 +1,33 @@
-"""The places that a pod selects: which may have its job, and which has room now. Pure.
+"""The places that a pod or group selects: which may have its job, and which has room now. Pure.
 
 The scheduler chooses among them, and ``podbridge explain`` shows them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from bridge import names
 from bridge.script import consent
-from bridge.workload import eligibility, links
+from bridge.workload import eligibility, remote_gangs
 from scheduler.group_states import Pod
-from scheduler.places.place_view import PlaceView
+from scheduler.places.place_view import PlaceView, PoolView
 from scheduler.places.pool_shapes import Shape
 from scheduler.places.pool_usage import PlannedUsage
 
 NO_GANGS = "does not run groups of pods"
+UNSELECTED = "not every pod of the group selects it"
+DIFFERENT = "the pods of the group request different resources"
 NO_RACE = "the site allows no race"
 NO_SLURM = "no Slurm is configured"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A pool that the pod selects, or the colocated Slurm (``local``).
+class Candidate(NamedTuple):
+    """A pool that the pods select, or the colocated Slurm (``local``).
 
-    ``problem``: why the pod cannot have a place there. ``silent``: why the pool takes no job now. ``full``: why the pod
-    would wait there. Each is empty without such a reason.
+    ``problem``: why they cannot have a job there. ``silent``: why the pool takes no job now. ``full``: why they would
+    wait there. Each is empty without such a reason.
     """
 
     name: str
@@ -36,24 +37,24 @@ class Candidate:
 
     @property
     def why(self) -> str:
-        """Why the place does not take the pod now: a reason that stays comes first. Empty if it takes the pod."""
-        stays = self.problem if not eligibility.may_pass(self.problem) else ""
-        return stays or self.silent or self.problem or self.full
+        """Why the place does not take the pods now: a reason that stays comes first. Empty if it takes them."""
+        if self.problem and not eligibility.may_pass(self.problem):
+            return self.problem
+        return self.silent or self.problem or self.full
 
     @property
     def may_open(self) -> bool:
-        """Whether the place could run the pod, but is cordoned, not ready or has no room now."""
+        """Whether the place could run the pods, but is cordoned, not ready or has no room now."""
         return eligibility.may_pass(self.problem) if self.problem else bool(self.silent or self.full)
 
 
-def of(view: PlaceView, pod: Pod, shape: Shape, usage: PlannedUsage, *, race: bool = False) -> list[Candidate]:
-    """Return the places that the pod selects, in the order of preference; with ``race``, for its race.
+def of(view: PlaceView, shape: Shape, usage: PlannedUsage, *, race: bool = False) -> list[Candidate]:
+    """Return the places that the pods select, in the order of preference; with ``race``, for the race of a pod.
 
     The consent of the namespace is not included: :func:`with_consent`.
     """
-    in_group = links.group_of(pod) is not None
     return [
-        _local(view, shape, usage) if name == names.LOCAL_POOL else _pool(view, name, shape, usage, in_group, race)
+        _local(view, shape, usage) if name == names.LOCAL_POOL else of_pool(view, name, shape, usage, race=race)
         for name in shape.ordered
     ]
 
@@ -64,31 +65,51 @@ def _local(view: PlaceView, shape: Shape, usage: PlannedUsage) -> Candidate:
     return Candidate(names.LOCAL_POOL, problem, full=full)
 
 
-def _pool(view: PlaceView, name: str, shape: Shape, usage: PlannedUsage, in_group: bool, race: bool) -> Candidate:
-    pool, problem = view.pools[name], shape.refusal(name)
-    if not problem and in_group and not pool.gangs:
-        problem = NO_GANGS
+def of_pool(view: PlaceView, name: str, shape: Shape, usage: PlannedUsage, *, race: bool = False) -> Candidate:
+    """Return one pool as a place."""
+    pool = view.pools[name]
+    problem = (_no_gang(pool, name, shape) if shape.size > 1 else "") or shape.refusal(name)
     if not problem and race and not pool.races:
         problem = NO_RACE
     return Candidate(name, problem, pool.problem, "" if problem else shape.full(name, usage))
 
 
+def has_gangs(view: PlaceView, shape: Shape) -> bool:
+    """Whether the pods of a group get one pool for all: one of the pools that they select runs groups."""
+    return shape.remote and any(name != names.LOCAL_POOL and view.pools[name].gangs for name in shape.ordered)
+
+
+def _no_gang(pool: PoolView, name: str, shape: Shape) -> str:
+    """Return the reason why a pool cannot run the pods as one job; empty if it can."""
+    if not pool.gangs:
+        return NO_GANGS
+    if not shape.is_selected(name):
+        return UNSELECTED
+    if shape.size > remote_gangs.MOST_MEMBERS:
+        return f"a group has at most {remote_gangs.MOST_MEMBERS} pods there"
+    return "" if shape.is_uniform else DIFFERENT
+
+
 def with_consent(
-    view: PlaceView, pod: Pod, found: list[Candidate], concerns: Callable[[Candidate], bool]
+    view: PlaceView, members: Sequence[Pod], found: list[Candidate], concerns: Callable[[Candidate], bool]
 ) -> list[Candidate]:
     """Return the candidates; of the pools that ``concerns`` selects, those without the namespace's consent are refused.
 
     The namespace is read only for a pod with Secrets or tokens.
     """
     concerned = {each.name for each in found if each.name != names.LOCAL_POOL and concerns(each)}
-    confidential = consent.confidential_everywhere(pod) if concerned else ""
-    if not confidential:
-        return found
-    namespace = pod["metadata"]["namespace"]
-    return [
-        replace(each, problem=_no_consent(view, namespace, confidential, each.name)) if each.name in concerned else each
-        for each in found
-    ]
+    for pod in members if concerned else ():
+        confidential = consent.confidential_everywhere(pod)
+        if not confidential:
+            continue
+        namespace = pod["metadata"]["namespace"]
+        found = [
+            each._replace(problem=each.problem or _no_consent(view, namespace, confidential, each.name))
+            if each.name in concerned
+            else each
+            for each in found
+        ]
+    return found
 
 
 def _no_consent(view: PlaceView, namespace: str, confidential: str, pool: str) -> str:

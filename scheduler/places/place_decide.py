@@ -1,26 +1,37 @@
-"""The choice of a place for each waiting pod that may go to a pool. Pure.
+"""The choice of a place for each waiting group that may go to a pool. Pure.
 
 A pod may go to the pools whose taints it tolerates. The policy selects among those that have room now: by the order in
 the annotation, by load, or by weight. If the pod may go to the colocated Slurm too, the nodes of this Slurm count as
 one more pool. A pool to which the pod's namespace does not send its Secrets is skipped. A pod that races is not bound:
 it gets places at several pools (:mod:`scheduler.places.race_places`).
+
+A group of more than one pod gets one pool, which must run groups and have room for all waiting members. Later members
+go to the same pool (:mod:`scheduler.places.gang_ranks`). If none of the selected pools runs groups, each member goes to
+a pool on its own. The colocated Slurm keeps the groups that may have a job there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 
 from bridge import names
 from bridge.core import isolation
-from bridge.workload import links, places, pods, pool_selection
+from bridge.workload import links, places, pods
+from bridge.workload.pool_selection import NO_POOL, PoolSelector
+from bridge.workload.remote_gangs import Place
 from bridge.workload.resources import Resources
+from scheduler import member_places, pod_group
 from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
-from scheduler.group_states import NEW, GroupState, Pod
-from scheduler.places import candidates, place_policy, race_places
+from scheduler.group_states import NEW, Pod
+from scheduler.member_actions import INCOMPLETE, incomplete
+from scheduler.places import candidates, gang_ranks, place_policy, race_places
+from scheduler.places.gang_ranks import Gang
 from scheduler.places.place_view import PlaceView
 from scheduler.places.pool_shapes import Shape, Shapes
 from scheduler.places.pool_usage import PlannedUsage, requests
+from scheduler.pod_group import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +42,11 @@ class Local:
     why: str
 
 
+STAYS = "a group that may go to Slurm stays there"
+DIFFERS = "the next job of the group is for members that request other resources or settings than the pod"
+
 Action = BindToPool | SetPlaces | SetCondition
-_Result = Action | Local | None
+_Results = list[Action | Local]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,75 +63,142 @@ class Decision:
 
 
 def decide(view: PlaceView) -> Decision:
-    """Decide for every pod that may go to a pool, in the order of their priority; at most one action for each pod."""
+    """Decide for every group that may go to a pool, in the order of their priority; at most one action for each pod."""
     usage, shapes = PlannedUsage(view.usage), Shapes(view)
-    waiting: list[tuple[tuple[int, str, str], Pod]] = []
-    results: list[_Result] = []
-    for pod in view.pods:
+    waiting: list[tuple[tuple[int, str, str], Group]] = []
+    results: _Results = []
+    for group in view.groups:
         try:
-            if _is_waiting(pod):
-                waiting.append((pods.urgency(pod), pod))
+            if group.waiting:
+                waiting.append((min(map(pods.urgency, group.waiting)), group))
         except Exception as error:
-            results.append(_report_failure(view, pod, error))
-    for _, pod in sorted(waiting, key=itemgetter(0)):
+            results += _report_failure(view, group, error)
+    for _, group in sorted(waiting, key=itemgetter(0)):
         try:
-            results.append(_decide_pod(view, pod, usage, shapes))
+            if not _has_binding(view, group):
+                results += _decide_group(view, group, usage, shapes)
         except Exception as error:
-            results.append(_report_failure(view, pod, error))
+            results += _report_failure(view, group, error)
     actions = [result for result in results if isinstance(result, Action)]
     return Decision(actions, usage.planned, [result for result in results if isinstance(result, Local)])
 
 
-def _report_failure(view: PlaceView, pod: Pod, error: Exception) -> SetCondition | None:
-    """Return the condition that reports an unexpected error to the pod."""
-    unexpected = isolation.report("scheduler", pods.key(pod), error)
-    return _set_condition(view, pod, view.states.get(pods.uid(pod), NEW), str(unexpected), unexpected.reason)
+def _report_failure(view: PlaceView, group: Group, error: Exception) -> _Results:
+    """Return the conditions that report an unexpected error to the waiting pods of a group."""
+    unexpected = isolation.report("scheduler", group.key, error)
+    return _set_conditions(view, group.waiting, str(unexpected), unexpected.reason)
 
 
-def _is_waiting(pod: Pod) -> bool:
-    return pods.is_open(pod) and not pods.is_deleted(pod) and not pods.is_gated(pod)
+def _has_binding(view: PlaceView, group: Group) -> bool:
+    """Whether the API server has accepted a Binding that the cache does not show yet."""
+    for pod in group.waiting:  # no generator: most groups are bare pods
+        state = view.states.get(pods.uid(pod))
+        if state is not None and state.bound_at is not None:
+            return True
+    return False
 
 
-def _decide_pod(view: PlaceView, pod: Pod, usage: PlannedUsage, shapes: Shapes) -> _Result:
-    selector = pool_selection.of(pod)
-    uid = pods.uid(pod)
-    state = view.states.get(uid, NEW)
-    if state.bound_at is not None:
-        return None
+def _decide_group(view: PlaceView, group: Group, usage: PlannedUsage, shapes: Shapes) -> _Results:
+    if group.ref is None:
+        return _choose(view, group, usage, shapes.of(group.waiting))
+    if (gang := gang_ranks.present(group)) is not None:
+        return _join(view, group, gang, usage, shapes)
+    shape = shapes.of(group.waiting)
+    # as long as members without a place in a job run, the others have none to join
+    if not candidates.has_gangs(view, shape) or any(not pods.is_deleted(pod) for pod in group.running):
+        singles = map(pod_group.of_one, group.waiting)
+        return [result for one in singles for result in _choose(view, one, usage, shapes.of(one.waiting))]
+    if shape.local and view.colocated:
+        return _leave(view, group.waiting, STAYS)
+    if text := incomplete(group):
+        return _set_conditions(view, group.waiting, text, INCOMPLETE)
+    group, strangers = member_places.choose_members(group)
+    differs = _set_conditions(view, strangers, DIFFERS, "GangDiffers")
+    return [*differs, *_choose(view, group, usage, shapes.of(group.waiting))]
+
+
+def _choose(view: PlaceView, group: Group, usage: PlannedUsage, shape: Shape) -> _Results:
+    """Choose one pool for all waiting members."""
+    pod, selector, members = group.waiting[0], shape.selector, group.waiting
     if not selector.remote:
-        return None if view.colocated else _set_condition(view, pod, state, pool_selection.NO_POOL)
-    if selector.local and view.colocated and links.group_of(pod) is not None:
-        return Local(pod, "a group that may go to Slurm stays there") if uid not in view.at_slurm else None
-    requested = requests(pod)
-    shape = shapes.of(pod, requested, selector)
+        return [] if view.colocated else _set_conditions(view, members, NO_POOL)
+    if shape.local and view.colocated and links.group_of(pod) is not None:
+        return _leave(view, members, STAYS)
     if view.most_places and places.wants_race(pod):
         kept, selection = places.recorded(pod), _places(view, pod, shape, usage)
         if kept or len(selection.selected) > 1:
-            return _race(view, pod, state, kept, selection)
+            return _race(view, pod, kept, selection)
         # a pod that may have a job at Slurm stays there, if it has no other place
-        if uid in view.at_slurm:
-            return None
+        if pods.uid(pod) in view.at_slurm:
+            return []
     # Slurm may start this job at any moment; on a pool, the pod would get a second one
-    if selector.local and (pods.job_id(pod) is not None or view.has_job(uid)):
-        return None
-    found = candidates.with_consent(view, pod, candidates.of(view, pod, shape, usage), lambda each: not each.why)
-    refused = {each.name: each.why for each in found if each.why}
-    open_pools = [each.name for each in found if not each.why]
+    if shape.local and (pods.job_id(pod) is not None or view.has_job(pods.uid(pod))):
+        return []
+    found = candidates.with_consent(view, members, candidates.of(view, shape, usage), lambda each: not each.why)
+    refused = {each.name: why for each in found if (why := each.why)}
+    open_pools = [each.name for each in found if each.name not in refused]
     if open_pools:
-        pool = place_policy.choose(view, open_pools, requested, usage)
+        pool = place_policy.choose(view, open_pools, shape.requested, usage)
         reason = place_policy.explain(view, refused, open_pools)
         if pool == names.LOCAL_POOL:
-            return Local(pod, reason)
-        # the pod was counted on another pool, which has room again
-        if usage.plan(uid, pool, requested):
-            shapes.forget_full()
-        return BindToPool(pod, pool, reason)
+            return _leave(view, members, reason)
+        gang = Gang(pool, view.new_gang(), len(members), {}) if len(members) > 1 else None
+        placed = [(pod, None)] if gang is None else gang_ranks.assign(members, group.slots, gang)
+        return [_bind(group, placed, pool, reason, shape.each, usage)]
     if any(each.name == names.LOCAL_POOL and not each.problem for each in found):
-        return Local(pod, "no pool has room now; Slurm queues the pod")
+        return _leave(view, members, "no pool has room now; Slurm queues the pod")
+    whom = "the pod" if len(members) == 1 else f"the {len(members)} pods of the group"
     waits = any(each.name != names.LOCAL_POOL and each.may_open for each in found)
-    none = f"no pool takes the pod{' now' if waits else ''}"
+    none = f"no pool takes {whom}{' now' if waits else ''}"
     message = f"{none}: {place_policy.listed(refused)}" if refused else _nothing(selector)
-    return _set_condition(view, pod, state, message, "NoRoomNow" if waits else "Unschedulable")
+    return _set_conditions(view, members, message, "NoRoomNow" if waits else "Unschedulable")
+
+
+def _join(view: PlaceView, group: Group, gang: Gang, usage: PlannedUsage, shapes: Shapes) -> _Results:
+    """Bind the waiting members to the pool where the others have their job, whether it has room now or not."""
+    if gang.is_ending:
+        text = f"{len(gang.members)} pods of the group's last job at pool {gang.pool} have not ended yet"
+        return _set_conditions(view, group.waiting, text, "GangEnding")
+    results, fitting = _Results(), list[Pod]()
+    for pod in group.waiting:
+        if (obstacle := _obstacle(view, pod, gang, shapes.of([pod]), usage)) is None:
+            fitting.append(pod)
+        else:
+            results += _set_conditions(view, [pod], *obstacle)
+    placed = gang_ranks.assign(fitting, group.slots, gang)
+    bound = {pods.uid(pod) for pod, _ in placed}
+    text = f"every place of the group's job at pool {gang.pool} ({gang.size} pods) is taken by another pod"
+    results += _set_conditions(view, [pod for pod in fitting if pods.uid(pod) not in bound], text, "GangFull")
+    if placed:
+        results.append(_bind(group, placed, gang.pool, "the group's job is there", requests(placed[0][0]), usage))
+    return results
+
+
+def _obstacle(view: PlaceView, pod: Pod, gang: Gang, shape: Shape, usage: PlannedUsage) -> tuple[str, str] | None:
+    """Return why the pod cannot join the group's job now: message and reason of its condition; ``None`` if it can."""
+    if shape.requested != requests(next(iter(gang.members.values()))):
+        return f"the pod requests other resources than the pods of the group's job at pool {gang.pool}", "GangDiffers"
+    if gang.pool not in view.pools:
+        return f"the group's job is at pool {gang.pool}, which has no node", "NoRoomNow"
+    # there is room: its place in the job is free
+    found = candidates.of_pool(view, gang.pool, shape, usage)._replace(full="")
+    (found,) = candidates.with_consent(view, [pod], [found], lambda each: not each.why)
+    why, reason = found.why, "NoRoomNow" if found.may_open else "Unschedulable"
+    return (f"the group's job is at pool {gang.pool}, which does not take the pod: {why}", reason) if why else None
+
+
+def _bind(
+    group: Group, placed: Sequence[tuple[Pod, Place | None]], pool: str, why: str, each: Resources, usage: PlannedUsage
+) -> BindToPool:
+    """Bind pods, which request ``each``, with their places in the group's job."""
+    for pod, _ in placed:
+        usage.plan(pods.uid(pod), pool, each)
+    return BindToPool(group.key, tuple(placed), pool, why)
+
+
+def _leave(view: PlaceView, members: list[Pod], why: str) -> _Results:
+    """Leave the members to the colocated Slurm that are not left to it yet."""
+    return [Local(pod, why) for pod in members if pods.uid(pod) not in view.at_slurm]
 
 
 def _places(view: PlaceView, pod: Pod, shape: Shape, usage: PlannedUsage) -> race_places.Places:
@@ -126,32 +207,32 @@ def _places(view: PlaceView, pod: Pod, shape: Shape, usage: PlannedUsage) -> rac
     if pods.job_id(pod) is not None or view.has_job(pods.uid(pod)):
         kept = *kept, names.LOCAL_POOL  # it had a job there before it raced
     found = candidates.with_consent(
-        view, pod, candidates.of(view, pod, shape, usage, race=True), lambda each: not each.problem and not each.silent
+        view, [pod], candidates.of(view, shape, usage, race=True), lambda each: not each.problem and not each.silent
     )
     stays = names.LOCAL_POOL in kept
-    found = [replace(each, problem="") if stays and each.name == names.LOCAL_POOL else each for each in found]
+    found = [each._replace(problem="") if stays and each.name == names.LOCAL_POOL else each for each in found]
     return race_places.select(found, kept, view.most_places)
 
 
-def _race(
-    view: PlaceView, pod: Pod, state: GroupState, kept: tuple[str, ...], selection: race_places.Places
-) -> _Result:
+def _race(view: PlaceView, pod: Pod, kept: tuple[str, ...], selection: race_places.Places) -> _Results:
     text = f"queued at {', '.join(selection.selected) or 'no pool'}" + (
         f"; not {place_policy.listed(selection.refused)}" if selection.refused else ""
     )
     if selection.selected != kept:
-        return SetPlaces(pod, selection.selected, text)
+        return [SetPlaces(pod, selection.selected, text)]
     if names.LOCAL_POOL in kept:  # the decision about the job there writes the condition
-        return Local(pod, text) if pods.uid(pod) not in view.at_slurm else None
-    return _set_condition(view, pod, state, text, "Racing")
+        return _leave(view, [pod], text)
+    return _set_conditions(view, [pod], text, "Racing")
 
 
-def _set_condition(
-    view: PlaceView, pod: Pod, state: GroupState, message: str, reason: str = "Unschedulable"
-) -> SetCondition | None:
-    return SetCondition(pod, reason, message) if state.reports(pod, reason, message, view.now) else None
+def _set_conditions(view: PlaceView, members: Iterable[Pod], message: str, reason: str = "Unschedulable") -> _Results:
+    return [
+        SetCondition(pod, reason, message)
+        for pod in members
+        if view.states.get(pods.uid(pod), NEW).reports(pod, reason, message, view.now)
+    ]
 
 
-def _nothing(selector: pool_selection.PoolSelector) -> str:
+def _nothing(selector: PoolSelector) -> str:
     pools = [name for name in selector.named if name not in (names.LOCAL_POOL, names.ANY_POOL)]
     return f"none of the pools {', '.join(pools)} has a node" if pools else "there is no pool"

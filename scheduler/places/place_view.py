@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,8 +10,9 @@ from typing import Any, Literal
 from bridge import names
 from bridge.workload import eligibility
 from bridge.workload.eligibility import NodeView
-from scheduler.group_states import GroupState, Pod
+from scheduler.group_states import GroupState
 from scheduler.places.pool_usage import Usage
+from scheduler.pod_group import Group
 
 Policy = Literal["order", "least-loaded", "weight", "soonest"]
 
@@ -64,10 +66,11 @@ class PlaceView:
     configured beside the kubelets. ``has_job`` returns whether this Slurm has a job for a UID; such a pod stays there.
     ``namespace`` returns a namespace by name; it is called only for pods with Secrets or tokens. ``most_places``
     is the limit for a pod that races; 0: no pod races. ``at_slurm`` are the UIDs of the pods that were left to Slurm.
-    ``local_wait`` returns the seconds that a job probably waits in Slurm.
+    ``local_wait`` returns the seconds that a job probably waits in Slurm, ``new_gang`` a new name for the job of a
+    group at a pool.
     """
 
-    pods: Iterable[Pod]
+    groups: Iterable[Group]
     pools: Mapping[str, PoolView]
     nodes: tuple[NodeView, ...]
     usage: Usage
@@ -81,3 +84,4 @@ class PlaceView:
     most_places: int = 0
     at_slurm: Set[str] = frozenset()
     local_wait: Callable[[], float] = field(default=lambda: 0.0)
+    new_gang: Callable[[], str] = field(default=lambda: str(uuid.uuid4()))

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
+from bridge import names
 from bridge.control.control_loop import KubeDependencies, Loop
 from bridge.core import isolation
 from bridge.core.workers import Workers
-from bridge.errors import BridgeError, KubeError
+from bridge.errors import KubeError
 from bridge.kube import namespaces
 from bridge.kube.namespaces import Namespaces
 from bridge.logs import kv
@@ -19,6 +20,7 @@ from bridge.telemetry import tracing
 from bridge.telemetry.metrics import SCHEDULER_ACTIONS, counted, label_of
 from bridge.workload import eligibility, node_ownership, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
+from scheduler import pod_group
 from scheduler.group_actions import URGENCY, BindToPool, SetCondition, SetPlaces
 from scheduler.group_index import GroupIndex
 from scheduler.group_states import GroupStates
@@ -26,6 +28,7 @@ from scheduler.places import place_decide
 from scheduler.places.place_view import NamespaceView, PlaceView, pool_view
 from scheduler.places.pool_usage import Usage
 from scheduler.places.slurm_place import SlurmPlace
+from scheduler.pod_group import Group
 from scheduler.pod_writer import PodWriter
 
 log = logging.getLogger(__name__)
@@ -81,28 +84,49 @@ class PoolPlaces:
         races = settings.enabled and settings.race.enabled
         with self._lock:
             uids = self._candidates & waiting.keys()
-        candidates = [
+        in_groups = self._groups.uids
+        bare_pods = [
             waiting[uid]
             for uid in uids
-            if (uid not in at_slurm or (races and places.wants_race(waiting[uid]))) and not self._has_call(uid)
+            if uid not in in_groups
+            and (uid not in at_slurm or (races and places.wants_race(waiting[uid])))
+            and not self._has_call(uid)
         ]
-        if not candidates:
+        keys = {key for uid in uids - at_slurm if (key := in_groups.get(uid)) is not None}
+        groups = [*pod_group.of_each(bare_pods), *self._idle_groups(keys)]
+        if not groups:
             return set()
-        decision = place_decide.decide(self._view(candidates, at_slurm, races))
+        self._forget_failed_binds(groups)
+        decision = place_decide.decide(self._view(groups, at_slurm, races))
         for uid, node, requested in decision.planned:
             self._usage.assume(uid, node, requested)
         for action in decision.actions:
             call, kind = (lambda a=action: self._act(a)), type(action)
-            self.workers.submit(pods.uid(action.pod), call, URGENCY[kind], kind=label_of(kind))
+            # one call at a time for all members of a group
+            key = action.key if isinstance(action, BindToPool) else pods.uid(action.pod)
+            self.workers.submit(key, call, URGENCY[kind], kind=label_of(kind))
         for local in decision.local:
             log.info("pod goes to the colocated Slurm", extra=kv(pod=pods.key(local.pod), why=local.why))
         return {pods.uid(local.pod) for local in decision.local}
 
-    def _view(self, candidates: list[Pod], at_slurm: Set[str], races: bool) -> PlaceView:
+    def _idle_groups(self, keys: Set[str]) -> list[Group]:
+        """Return the groups with these keys without a call of the workers."""
+        idle = self._groups.groups(key for key in keys if not self._has_call(key))
+        return [group for group in idle if not any(self._has_call(pods.uid(pod)) for pod in group.open)]
+
+    def _forget_failed_binds(self, groups: list[Group]) -> None:
+        """Stop counting the waiting pods: the workers have refused their earlier bind, or it has failed."""
+        for group in groups:
+            for pod in group.waiting:
+                uid = pods.uid(pod)
+                if self._usage.counts(uid) and self._states.of(uid).bound_at is None:
+                    self._usage.forget(uid)
+
+    def _view(self, groups: list[Group], at_slurm: Set[str], races: bool) -> PlaceView:
         nodes, settings = self._nodes_with_views(), self._config.pools
         pools = {view.name: pool_view(node, view) for node, view in nodes if pool_selection.is_virtual(node)}
         return PlaceView(
-            pods=candidates,
+            groups=groups,
             pools=pools if settings.enabled else {},  # virtual nodes of another installation
             nodes=tuple(eligibility.with_rivals([view for node, view in nodes if self._is_colocated(node)])),
             usage=self._usage,
@@ -158,15 +182,12 @@ class PoolPlaces:
                     self._writer.set_condition(action.pod, action.reason, action.message)
 
     def _bind(self, action: BindToPool) -> None:
-        pod = action.pod
-        try:
-            self._writer.bind(pod, action.pool, {}, f"pool {action.pool}: {action.why}")
-        except BridgeError:
-            self._usage.forget(pods.uid(pod))  # if the pod is bound, the cache will show it
-            raise
-        if tracing.tracer is not None:
-            tracing.scheduled(pod, action.pool, self._writer.time())
-        log.info("pod bound to a pool", extra=kv(pod=pods.key(pod), pool=action.pool))
+        for pod, place in action.members:
+            annotations = {} if place is None else {names.PLACE_IN_JOB: place.text}
+            self._writer.bind(pod, action.pool, annotations, f"pool {action.pool}: {action.why}")
+            if tracing.tracer is not None:
+                tracing.scheduled(pod, action.pool, self._writer.time())
+            log.info("pod bound to a pool", extra=kv(pod=pods.key(pod), pool=action.pool, **annotations))
 
 
 def namespace_views(cache: Namespaces) -> Callable[[str], NamespaceView]:

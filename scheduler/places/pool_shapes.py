@@ -1,35 +1,49 @@
-"""Where the pods that select and request the same could go: computed once for all of them in a decision. Pure."""
+"""Where groups that select and request the same could go: computed once for all of them in a decision. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
-from bridge.workload import eligibility, pool_selection
+from bridge import names
+from bridge.workload import eligibility, pool_selection, resources
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 from scheduler.group_states import Pod
 from scheduler.places.place_view import PlaceView
-from scheduler.places.pool_usage import PlannedUsage
+from scheduler.places.pool_usage import PlannedUsage, requests
+
+
+class Kind(NamedTuple):
+    """What a pod selects and requests.
+
+    ``spec`` has the fields of :data:`bridge.workload.eligibility.SPEC_FIELDS`.
+    """
+
+    selector: pool_selection.PoolSelector
+    spec: Mapping[str, Any]
+    requested: Resources
 
 
 class Shape:
-    """The pools for all pods of one decision that select and request the same.
+    """The pools for all groups of one decision whose members select and request the same.
 
-    A pool that is full stays full during a decision, which only adds pods, unless the decision moves a pod
-    (:meth:`forget_full`).
+    ``kinds`` has each kind of the ``size`` members once, ``requested`` is the sum of their requests: the virtual node
+    of a pool has the resources of its whole site. ``selector`` and ``each``, the requests, are those of the first
+    member; ``remote`` and ``local`` hold for all.
+
+    A pool that is full stays full during a decision, which only adds pods.
     """
 
-    def __init__(
-        self,
-        view: PlaceView,
-        spec: Mapping[str, Any],
-        requested: Resources,
-        selector: pool_selection.PoolSelector,
-    ) -> None:
-        self.ordered = selector.ordered(view.pools)
-        self._view, self._spec, self._requested = view, spec, requested
+    def __init__(self, view: PlaceView, kinds: Sequence[Kind], requested: Resources, size: int) -> None:
+        self.selector, self.each, self.requested, self.size = kinds[0].selector, kinds[0].requested, requested, size
+        self.remote = all(kind.selector.remote for kind in kinds)
+        self.local = all(kind.selector.local for kind in kinds)
+        ordered = self.selector.ordered(view.pools)
+        self.ordered = [name for name in ordered if self.local or name != names.LOCAL_POOL]
+        self.is_uniform = all(kind.requested == kinds[0].requested for kind in kinds)
+        self._view, self._kinds = view, kinds
         self._refusals: dict[str, str] = {}
         self._full: dict[str, str] = {}
         self._local: str | None = None
@@ -39,13 +53,23 @@ class Shape:
         """Return the reason why the virtual node of a pool is refused, whatever is on it; empty if it is not."""
         why = self._refusals.get(name)
         if why is None:
-            node = self._view.pools[name].node
-            why = self._refusals[name] = eligibility.refusal(self._spec, self._requested, node)
+            why = self._refusals[name] = self._refused(self._view.pools[name].node)
         return why
+
+    def is_selected(self, name: str) -> bool:
+        """Whether every member selects the pool."""
+        return all(name in kind.selector.ordered((name,)) for kind in self._kinds)
+
+    def _refused(self, node: NodeView) -> str:
+        """Return the reason why a node is refused for one of the members; empty if it is not."""
+        for kind in self._kinds:
+            if why := eligibility.refusal(kind.spec, self.requested, node):
+                return why
+        return ""
 
     def full(self, name: str, usage: PlannedUsage) -> str:
         """Return the reason why a pool has no room now; empty if it has room."""
-        why = self._full.get(name) or too_full(usage, self._requested, self._view.pools[name].node)
+        why = self._full.get(name) or too_full(usage, self.requested, self._view.pools[name].node)
         if why:
             self._full[name] = why
         return why
@@ -58,8 +82,7 @@ class Shape:
         if self._local is None:
             self._local = "no node"
             for node in self._view.nodes:
-                refused = eligibility.refusal(self._spec, self._requested, node)
-                self._local = refused or too_full(usage, self._requested, node)
+                self._local = self._refused(node) or too_full(usage, self.requested, node)
                 if not self._local:
                     break
         return self._local
@@ -67,35 +90,32 @@ class Shape:
     def fits_local(self) -> bool:
         """Whether a node of the colocated Slurm could run the pods, whatever is on it."""
         if self._fits_local is None:
-            nodes = self._view.nodes
-            self._fits_local = any(not eligibility.refusal(self._spec, self._requested, node) for node in nodes)
+            self._fits_local = any(not self._refused(node) for node in self._view.nodes)
         return self._fits_local
-
-    def forget_full(self) -> None:
-        """Compute again where there is room."""
-        self._full, self._local = {}, None
 
 
 class Shapes:
-    """The shapes of the pods of one decision: most pods request the same as others."""
+    """The shapes of the groups of one decision: most groups request the same as others."""
 
     def __init__(self, view: PlaceView) -> None:
         self._view = view
-        self._by_key: dict[tuple[pool_selection.PoolSelector, str], Shape] = {}
+        self._by_key: dict[tuple[tuple[pool_selection.PoolSelector, str], ...], Shape] = {}
 
-    def of(self, pod: Pod, requested: Resources, selector: pool_selection.PoolSelector) -> Shape:
-        """Return the shape of a pod."""
-        spec = {name: pod["spec"][name] for name in eligibility.SPEC_FIELDS if name in pod["spec"]}
-        key = selector, repr((sorted(requested.items()), spec))
+    def of(self, members: Sequence[Pod]) -> Shape:
+        """Return the shape of a group with these members, at least one."""
+        each = [_kind(pod) for pod in members]
+        key = tuple([(kind.selector, repr((sorted(kind.requested.items()), kind.spec))) for kind in each])
         shape = self._by_key.get(key)
         if shape is None:
-            shape = self._by_key[key] = Shape(self._view, spec, requested, selector)
+            kinds = dict(zip(key, each, strict=True))
+            total = resources.total(kind.requested for kind in each)
+            shape = self._by_key[key] = Shape(self._view, [*kinds.values()], total, len(members))
         return shape
 
-    def forget_full(self) -> None:
-        """Compute again where there is room."""
-        for shape in self._by_key.values():
-            shape.forget_full()
+
+def _kind(pod: Pod) -> Kind:
+    spec = {name: pod["spec"][name] for name in eligibility.SPEC_FIELDS if name in pod["spec"]}
+    return Kind(pool_selection.of(pod), spec, requests(pod))
 
 
 def too_full(usage: PlannedUsage, requested: Resources, node: NodeView) -> str:

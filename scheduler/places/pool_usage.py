@@ -50,14 +50,14 @@ class Usage:
         with self._lock:
             self._drop(uid)
 
+    def counts(self, uid: str) -> bool:
+        """Whether a pod counts on a node."""
+        return uid in self._by_uid
+
     def of(self, node: str) -> Resources:
         """Return the requests of the pods on a node, by resource."""
         with self._lock:
             return dict(self._by_node.get(node, {}))
-
-    def entry(self, uid: str) -> tuple[str, Resources] | None:
-        """Return the node on which a pod counts, and its requests; ``None`` if it is not counted."""
-        return self._by_uid.get(uid)
 
     def _drop(self, uid: str) -> None:
         entry = self._by_uid.pop(uid, None)
@@ -74,7 +74,8 @@ class Usage:
 class PlannedUsage:
     """The usage of nodes during one decision: that of ``usage`` at its first use, and the pods that the decision binds.
 
-    It changes nothing in ``usage``. ``planned`` are the arguments for :meth:`Usage.assume` afterwards.
+    It changes nothing in ``usage``, in which no pod of the decision counts. ``planned`` are the arguments for
+    :meth:`Usage.assume` afterwards.
     """
 
     def __init__(self, usage: Usage) -> None:
@@ -89,18 +90,12 @@ class PlannedUsage:
             used = self._by_node[node] = self._usage.of(node)
         return used
 
-    def plan(self, uid: str, node: str, requested: Resources) -> bool:
-        """Count a pod on the node that the decision binds it to; return whether this has made room on a node."""
+    def plan(self, uid: str, node: str, requested: Resources) -> None:
+        """Count a pod on the node that the decision binds it to."""
         self.planned.append((uid, node, requested))
-        before = self._usage.entry(uid)  # an earlier bind that the workers did not accept
-        if before is not None:
-            used = self.of(before[0])
-            for name, value in before[1].items():
-                used[name] = used.get(name, Decimal(0)) - value
         used = self.of(node)
         for name, value in requested.items():
             used[name] = used.get(name, Decimal(0)) + value
-        return before is not None
 
 
 def requests(pod: Pod) -> Resources:

@@ -15,7 +15,7 @@ from bridge.apps.view.records import PlaceRecord
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, places, pods, pool_selection, queue_wait
 from bridge.workload.resources import Resources
-from scheduler.places import candidates, place_view, pool_usage
+from scheduler.places import candidates, place_view
 from scheduler.places.candidates import Candidate
 from scheduler.places.place_view import NamespaceView, PlaceView
 from scheduler.places.pool_shapes import Shapes
@@ -51,7 +51,7 @@ class PoolReader:
             self._messages[view.name] = str(eligibility.readiness(node).get("message") or "")
         # the values that only the policy of the scheduler needs are not read
         self._view = PlaceView(
-            pods=(),
+            groups=(),
             pools=self.pools,
             nodes=(),
             usage=self._usage,
@@ -64,11 +64,15 @@ class PoolReader:
         self._shapes, self._planned = Shapes(self._view), PlannedUsage(self._usage)
 
     def candidates(self, pod: pods.Pod) -> dict[str, Candidate]:
-        """Return the pools that the pod selects by name, in the order of preference, as the scheduler judges them."""
-        shape = self._shapes.of(pod, pool_usage.requests(pod), pool_selection.of(pod))
-        race = bool(places.recorded(pod))
-        found = candidates.of(self._view, pod, shape, self._planned, race=race)
-        found = candidates.with_consent(self._view, pod, found, lambda each: not each.problem)
+        """Return the pools that the pod selects by name, in the order of preference, as the scheduler judges them.
+
+        A pod of a group that gets one job is judged with the other members, as if these requested the same.
+        """
+        shape, member = self._shapes.of([pod]), links.membership(pod)
+        if member is not None and (shape.local or candidates.has_gangs(self._view, shape)):
+            shape = self._shapes.of([pod] * member.minimum)
+        found = candidates.of(self._view, shape, self._planned, race=bool(places.recorded(pod)))
+        found = candidates.with_consent(self._view, [pod], found, lambda each: not each.problem)
         return {each.name: each for each in found if each.name != names.LOCAL_POOL}
 
     def facts(self, pod: pods.Pod) -> dict[str, PoolFacts]:

@@ -107,6 +107,14 @@ def test_a_pod_that_was_left_to_slurm_stays_there_when_a_pool_gets_room() -> Non
     assert world.look() == 0
 
 
+def test_a_pod_whose_bind_failed_or_was_refused_leaves_its_room_free() -> None:
+    world = World(race=False, cpu_of_pool="4")
+    for _ in range(2):
+        world.loop.reconcile()
+        assert world.queue.calls.pop("u1") is not None
+    assert world.local == set()
+
+
 def test_the_view_of_a_node_is_computed_once_for_each_of_its_states(monkeypatch: pytest.MonkeyPatch) -> None:
     viewed: list[str] = []
     original = eligibility.view

@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 from bridge import names
 from bridge.errors import KubeError, KubeForbiddenError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
-from bridge.workload import eligibility
+from bridge.workload import eligibility, links
 from bridge.workload.eligibility import NodeView
+from scheduler import pod_group
 from scheduler.group_actions import BindToPool, SetCondition
 from scheduler.group_states import NEW
 from scheduler.places import place_decide, place_view
 from scheduler.places.place_view import pool_view
 from scheduler.places.pool_places import namespace_views
 from scheduler.places.pool_usage import Usage, requests
+from scheduler.pod_group import Group
 from tests import builders
 from tests.fakes.clock import FakeClock
 
@@ -45,10 +47,23 @@ def node(name: str, cpu: str = "8", pods: str = "100", taints: Any = ()) -> Node
     return builders.node_view(name, allocatable={"cpu": cpu, "pods": pods}, taints=taints)
 
 
+def groups_of(pods: list[Any]) -> list[Group]:
+    """Return the groups of the pods, each with its members."""
+    members: dict[str, list[Any]] = {}
+    for each in pods:
+        members.setdefault(links.key(each), []).append(each)
+    return [
+        pod_group.of_one(found[0])
+        if (own := links.membership(found[0])) is None
+        else pod_group.make((each, links.membership(each) or own) for each in found)
+        for found in members.values()
+    ]
+
+
 def look(pods: list[Any], *pools: place_view.PoolView, **more: Any) -> list[Any]:
     options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": ()}
     options |= {"usage": Usage(), "states": {}} | more
-    decision = place_decide.decide(place_view.PlaceView(pods, {p.node.name: p for p in pools}, **options))
+    decision = place_decide.decide(place_view.PlaceView(groups_of(pods), {p.node.name: p for p in pools}, **options))
     return [*decision.actions, *decision.local]
 
 
@@ -77,14 +92,15 @@ def test_a_member_of_a_group_that_may_stay_is_left_to_slurm() -> None:
     assert look(members, pool("site"), nodes=(node("n1"),), at_slurm=frozenset({"u1", "u2"})) == []
 
 
-def test_a_group_goes_only_to_a_pool_that_runs_groups() -> None:
-    member = pod(pools="site,other")
-    member["metadata"]["annotations"][names.GROUP] = '{"kind":"job","name":"mpi","uid":"o1","size":2,"minimum":2}'
-    (action,) = look([member], pool("site"), pool("other", problem="not ready: SiteSilent"))
-    assert isinstance(action, SetCondition)
-    text = "no pool takes the pod: site (does not run groups of pods), other (does not run groups of pods)"
-    assert (action.reason, action.message) == ("Unschedulable", text)
-    assert chosen([member], pool("site"), replace(pool("other"), gangs=True)) == "other"
+def test_without_a_pool_that_runs_groups_each_member_goes_on_its_own() -> None:
+    members = [pod(uid, pools="a,b") for uid in ("u1", "u2")]
+    for member in members:
+        member["metadata"]["annotations"][names.GROUP] = '{"kind":"job","name":"mpi","uid":"o1","size":3,"minimum":3}'
+    found = look(members, pool("a", cpu="1"), pool("b", cpu="1"))
+    assert [(bind.pool, bind.members) for bind in found] == [
+        ("a", ((members[0], None),)),
+        ("b", ((members[1], None),)),
+    ]
 
 
 def test_a_pool_that_is_silent_or_full_waits_with_its_reason() -> None:
@@ -139,17 +155,6 @@ def test_a_pool_is_checked_once_for_all_pods_that_request_the_same(monkeypatch: 
     actions = look(many, pool("a"), pool("b", cpu="2"), nodes=(node("n1"),), usage=usage)
     assert [type(action) for action in actions] == [BindToPool] * 2 + [place_decide.Local] * 18
     assert sorted(checked) == ["a", "b", "n1", "n1"], "n1 is checked for its room, and for its size"
-
-
-def test_a_bind_that_the_workers_did_not_accept_makes_room_for_later_pods() -> None:
-    usage = Usage()
-    usage.assume("u2", "a", {"cpu": Decimal(8), "pods": Decimal(1)})
-    first, moved, last = (pod("u1", "a", priority=3), pod("u2", "b", priority=2), pod("u3", "a", priority=1))
-    waits, elsewhere, bound = look([last, moved, first], pool("a"), pool("b"), usage=usage)
-    assert isinstance(waits, SetCondition)
-    assert (elsewhere.pod, bound.pod) == (moved, last)
-    assert isinstance(bound, BindToPool)
-    assert bound.pool == "a"
 
 
 def test_the_number_of_pods_counts() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bridge import names
 from bridge.workload import eligibility, places
+from scheduler import pod_group
 from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
 from scheduler.places import candidates, place_decide, place_view, race_places
 from scheduler.places.candidates import Candidate
@@ -45,7 +46,9 @@ def look(
         usage.assume(f"on-{name}", name, {"cpu": Decimal(8)})
     options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": (), "states": {}}
     view = place_view.PlaceView(
-        [the_pod], {p.node.name: p for p in pools}, **options | {"usage": usage, "most_places": most} | more
+        [pod_group.of_one(the_pod)],
+        {p.node.name: p for p in pools},
+        **options | {"usage": usage, "most_places": most} | more,
     )
     decision = place_decide.decide(view)
     results = [*decision.actions, *decision.local]

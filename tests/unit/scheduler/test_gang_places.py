@@ -1,0 +1,230 @@
+"""Groups of more than one pod at pools: one pool, one job, one rank for each member."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bridge import names
+from bridge.workload import pods, remote_gangs
+from scheduler.group_actions import BindToPool, SetCondition
+from scheduler.group_states import NEW
+from scheduler.places.place_view import PoolView
+from scheduler.places.pool_usage import Usage, requests
+from tests import builders
+from tests.unit.scheduler import test_pools
+from tests.unit.scheduler.test_pools import SECRET, lets, look, node
+
+SIZE = 3
+
+
+def pool(name: str, cpu: str = "8", problem: str = "", gangs: bool = True) -> PoolView:
+    return replace(test_pools.pool(name, cpu, problem), gangs=gangs)
+
+
+def member(slot: int | None, place: str = "", at: str = "a", uid: str = "", **more: Any) -> dict[str, Any]:
+    """Return a waiting member of a group of three; with a ``place`` (``gang/rank/size``), one that is bound."""
+    group = {key: more.pop(key) for key in ("size", "minimum", "completed") if key in more}
+    metadata = {"name": f"train-{slot}", "creationTimestamp": f"2026-01-01T00:00:0{slot or 0}Z"}
+    metadata |= {key: more.pop(key) for key in ("name", "creationTimestamp", "deletionTimestamp") if key in more}
+    made = test_pools.pod(uid or f"u{slot}", more.pop("pools", "a,b"), **({"nodeName": at} if place else {}), **more)
+    made["metadata"] |= metadata
+    made["metadata"]["annotations"] |= builders.group(**{"size": SIZE, "kind": "jobset", "slot": slot} | group)
+    if place:
+        made["metadata"]["annotations"][names.PLACE_IN_JOB] = place
+    return made
+
+
+def waiting() -> list[dict[str, Any]]:
+    return [member(slot) for slot in range(SIZE)]
+
+
+def decide(some: list[Any], *pools: PoolView, **more: Any) -> list[Any]:
+    return look(some, *pools, **{"new_gang": lambda: "new"} | more)
+
+
+def placed(actions: list[Any]) -> dict[str, tuple[str, str]]:
+    """Return by UID the pool and the place of each member that is bound."""
+    binds = [action for action in actions if isinstance(action, BindToPool)]
+    return {pods.uid(pod): (bind.pool, place.text if place else "") for bind in binds for pod, place in bind.members}
+
+
+def said(actions: list[Any]) -> dict[str, tuple[str, str]]:
+    """Return by UID the condition of each member that waits."""
+    found = [action for action in actions if isinstance(action, SetCondition)]
+    return {pods.uid(action.pod): (action.reason, action.message) for action in found}
+
+
+def test_all_members_get_one_pool_with_room_for_the_sum() -> None:
+    actions = decide(waiting(), pool("a", cpu="2"), pool("b"))
+    assert placed(actions) == {f"u{slot}": ("b", f"new/{slot}/3") for slot in range(SIZE)}
+    assert len(actions) == 1
+    assert actions[0].why == "first with room; not a (too little cpu)"
+    usage = Usage()
+    usage.assume("other", "a", requests(member(0, cpu="6")))
+    assert set(placed(decide(waiting(), pool("a"), usage=usage))) == set()
+    assert set(placed(decide(waiting(), pool("a"), pool("b"), usage=usage)).values()) == {
+        ("b", f"new/{slot}/3") for slot in range(SIZE)
+    }
+
+
+def test_the_policy_chooses_among_the_pools_with_room() -> None:
+    pools = replace(pool("a"), wait=600.0), replace(pool("b"), wait=30.0)
+    assert {at for at, _ in placed(decide(waiting(), *pools, policy="soonest")).values()} == {"b"}
+
+
+def test_the_oldest_member_is_bound_first() -> None:
+    members = [member(0, creationTimestamp="2026-01-01T00:00:09Z"), member(1), member(2)]
+    (bind,) = decide(members, pool("a"))
+    assert [pods.uid(pod) for pod, _ in bind.members] == ["u1", "u2", "u0"]
+
+
+def test_ranks_follow_the_names_without_slots() -> None:
+    members = [member(None, name=name, uid=name) for name in ("c", "a", "b")]
+    assert placed(decide(members, pool("a"))) == {
+        uid: ("a", f"new/{rank}/3") for rank, uid in enumerate(("a", "b", "c"))
+    }
+
+
+@pytest.mark.parametrize("completed", [0, 1])
+def test_no_member_is_bound_without_the_minimum(completed: int) -> None:
+    members = [member(slot, completed=completed) for slot in range(2 - completed)]
+    text = ("GangIncomplete", "2 of 3 pods of jobset train are present")
+    assert said(decide(members, pool("a"))) == {pods.uid(pod): text for pod in members}
+    members = [member(slot, completed=completed) for slot in range(3 - completed)]
+    size = len(members)
+    assert placed(decide(members, pool("a"))) == {f"u{slot}": ("a", f"new/{slot}/{size}") for slot in range(size)}
+
+
+def test_the_minimum_is_enough() -> None:
+    members = [member(slot, size=4, minimum=2) for slot in (1, 3)]
+    assert placed(decide(members, pool("a"))) == {"u1": ("a", "new/1/2"), "u3": ("a", "new/0/2")}
+
+
+def test_a_member_that_succeeded_at_a_pool_counts_as_present() -> None:
+    ended = member(0, "old/0/3")
+    ended["status"]["phase"] = "Succeeded"
+    assert placed(decide([ended, member(1), member(2)], pool("a"))) == {"u1": ("a", "new/1/2"), "u2": ("a", "new/0/2")}
+
+
+def test_the_last_member_needs_no_pool_that_runs_groups() -> None:
+    last = member(2, completed=2)
+    assert placed(decide([last], pool("a", gangs=False), pool("b"))) == {"u2": ("a", "")}
+
+
+def test_a_pool_that_cannot_run_the_group_says_why() -> None:
+    members = waiting()
+    why = "a (does not run groups of pods), b (no room for cpu now)"
+    usage = Usage()
+    usage.assume("other", "b", requests(member(0, cpu="6")))
+    text = f"no pool takes the 3 pods of the group now: {why}"
+    assert set(said(decide(members, pool("a", gangs=False), pool("b"), usage=usage)).values()) == {("NoRoomNow", text)}
+    members[1] = member(1, cpu="2")
+    text = "no pool takes the 3 pods of the group: a (the pods of the group request different resources)"
+    assert set(said(decide(members, pool("a"))).values()) == {("Unschedulable", text)}
+    members[1] = member(1, pools="b")
+    text = "no pool takes the 3 pods of the group: a (not every pod of the group selects it)"
+    assert set(said(decide(members, pool("a"))).values()) == {("Unschedulable", text)}
+    members[1] = member(1, volumes=SECRET)
+    (message,) = {message for _, message in said(decide(members, pool("a"), **lets(None))).values()}
+    assert "does not let Secret s go there" in message
+
+
+def test_each_member_must_be_eligible() -> None:
+    labelled = pool("b")
+    labelled = replace(labelled, node=replace(labelled.node, labels={"gpu": "a100"}))
+    members = waiting()
+    members[2] = member(2, nodeSelector={"gpu": "a100"})
+    assert {at for at, _ in placed(decide(members, pool("a"), labelled)).values()} == {"b"}
+
+
+def test_a_pod_that_requests_something_else_does_not_stop_the_minimum() -> None:
+    members = [*[member(slot, size=4, minimum=3) for slot in range(3)], member(3, size=4, minimum=3, cpu="2")]
+    actions = decide(members, pool("a"))
+    assert set(placed(actions)) == {"u0", "u1", "u2"}
+    assert said(actions)["u3"][0] == "GangDiffers"
+
+
+def test_groups_of_one_decision_share_the_room() -> None:
+    others = [member(slot, uid=f"o{slot}") for slot in range(SIZE)]
+    for other in others:
+        other["metadata"]["annotations"] |= builders.group(SIZE, name="other", uid="o2")
+    actions = decide([*waiting(), *others], pool("a", cpu="5"))
+    assert (len(placed(actions)), len(said(actions))) == (SIZE, SIZE)
+
+
+def test_while_the_cache_does_not_show_a_binding_nothing_is_decided() -> None:
+    assert decide(waiting(), pool("a"), states={"u1": NEW.bound(99.0)}) == []
+
+
+# --- members of a job that is there -----------------------------------------------------------------------------------
+def test_a_member_gets_a_free_rank_of_the_job_although_the_pool_is_full() -> None:
+    there, later = [member(0, "old/2/3"), member(1, "old/1/3")], member(2)
+    usage = Usage()
+    usage.assume("other", "a", requests(member(0, cpu="8")))
+    assert placed(decide([*there, later], pool("a"), pool("b"), usage=usage)) == {"u2": ("a", "old/0/3")}
+    there[1]["status"]["phase"] = "Failed"
+    again = member(1, uid="again", name="train-1-again")
+    assert placed(decide([*there, later, again], pool("a"))) == {"again": ("a", "old/1/3"), "u2": ("a", "old/0/3")}
+
+
+def test_a_member_without_a_free_rank_waits() -> None:
+    there, more = [member(slot, f"old/{slot}/3") for slot in range(SIZE)], member(None, name="more", uid="more")
+    there[2]["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    text = "every place of the group's job at pool a (3 pods) is taken by another pod"
+    assert said(decide([*there, more], pool("a"))) == {"more": ("GangFull", text)}
+
+
+def test_pods_that_are_created_for_a_whole_group_wait_for_its_end() -> None:
+    there = [member(slot, f"old/{slot}/3", deletionTimestamp="2026-01-01T00:01:00Z") for slot in range(2)]
+    again = [member(slot, uid=f"again{slot}", name=f"again-{slot}") for slot in range(SIZE)]
+    text = "2 pods of the group's last job at pool a have not ended yet"
+    assert said(decide([*there, *again], pool("a"))) == {pods.uid(pod): ("GangEnding", text) for pod in again}
+    assert placed(decide(again, pool("a"))) == {f"again{slot}": ("a", f"new/{slot}/3") for slot in range(SIZE)}
+
+
+@pytest.mark.parametrize(
+    ("later", "pools", "expected"),
+    [
+        ({"cpu": "2"}, [pool("a")], ("GangDiffers", "requests other resources than the pods of the group's job")),
+        ({}, [pool("a", problem="not ready: SiteSilent")], ("NoRoomNow", "not ready: SiteSilent")),
+        ({}, [pool("b")], ("NoRoomNow", "is at pool a, which has no node")),
+        ({"volumes": SECRET}, [pool("a")], ("Unschedulable", "does not let Secret s go there")),
+        ({"nodeSelector": {"gpu": "a100"}}, [pool("a")], ("Unschedulable", "nodeSelector gpu=a100 does not match")),
+    ],
+)
+def test_a_member_that_cannot_join_waits_with_the_reason_and_others_join(
+    later: dict[str, Any], pools: list[PoolView], expected: tuple[str, str]
+) -> None:
+    actions = decide([member(0, "old/0/3"), member(1, **later)], *pools, **lets(None))
+    reason, message = said(actions)["u1"]
+    assert reason == expected[0]
+    assert expected[1] in message
+    actions = decide([member(0, "old/0/2"), member(1, **later), member(2)], *pools, **lets(None))
+    assert set(placed(actions)) <= {"u2"}, "the one that cannot join takes no rank"
+    assert bool(placed(actions)) == bool(later)
+
+
+def test_of_two_jobs_that_of_the_oldest_member_counts() -> None:
+    there = [member(1, "first/0/3"), member(2, "second/1/3"), member(0, "second/0/3", uid="o", creationTimestamp="x")]
+    assert placed(decide([*there, member(0)], pool("a"))) == {"u0": ("a", "first/1/3")}
+
+
+def test_members_that_run_on_their_own_get_no_job_together() -> None:
+    alone = member(0, "x", uid="alone")
+    assert remote_gangs.place_of(alone) is None
+    assert placed(decide([alone, member(1), member(2)], pool("a"))) == {"u1": ("a", ""), "u2": ("a", "")}
+    alone["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    assert placed(decide([alone, *waiting()], pool("a"))) == {
+        f"u{slot}": ("a", f"new/{slot}/3") for slot in range(SIZE)
+    }
+
+
+# --- the colocated Slurm ----------------------------------------------------------------------------------------------
+def test_a_group_that_may_go_to_slurm_stays_there_unless_none_is_configured() -> None:
+    members = [member(slot, pools="local,a") for slot in range(SIZE)]
+    assert placed(decide(members, pool("a"), nodes=(node("n1"),))) == {}
+    assert len(decide(members, pool("a"), nodes=(node("n1"),))) == SIZE
+    assert set(placed(decide(members, pool("a"), colocated=False))) == {"u0", "u1", "u2"}
