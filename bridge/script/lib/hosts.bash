@@ -7,14 +7,16 @@ HOST_NAMES=() HOST_ALIASES=()
 # make_hosts: write run/hosts: the members of the group, or this pod alone, the aliases, and what the machine knows, as
 # containers share its network. Without a mount namespace, processes of the machine see only the machine's.
 make_hosts() {
+    local group=${PODBRIDGE_GROUP_FILE-}
+    unset -v PODBRIDGE_GROUP_FILE # processes of the machine would inherit it
     ((${#HOST_NAMES[@]} + ${#HOST_ALIASES[@]})) || return 0
     if [[ ! ${NAMESPACE-other} ]]; then
         note 'this machine gives no mount namespace to users: the containers see its own /etc/hosts'
         return 0
     fi
     {
-        if [[ ${PODBRIDGE_GROUP_FILE-} ]]; then
-            cat -- "$PODBRIDGE_GROUP_FILE" || return 1
+        if [[ $group ]]; then
+            cat -- "$group" || return 1
         elif ((${#HOST_NAMES[@]})); then
             printf '%s\t%s\n' "$ADDRESS" "${HOST_NAMES[*]}"
         fi

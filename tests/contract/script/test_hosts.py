@@ -57,9 +57,8 @@ def test_members_of_a_group_find_each_other(site):
     assert job.log("own") == "mine\n", job.everything()
 
 
+@pytest.mark.parametrize("home", ["none"], indirect=True)
 def test_without_namespaces_the_machine_keeps_its_file(site):
-    if site.kind != "none":
-        pytest.skip("containers have namespaces")
     folder = site.own.folder / "programs"
     folder.mkdir()
     (folder / "unshare").write_text("#!/bin/sh\nexit 1\n")
