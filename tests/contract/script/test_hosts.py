@@ -1,11 +1,11 @@
 """/etc/hosts and the variables of a pod in a group, in containers of every runtime, and without containers."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from bridge import names
+from tests.contract.script.conftest import folder_of_programs
 from tests.contract.script.containers import fixtures
 from tests.pod_specs import EMPTY, mount, spec_of, volumes
 
@@ -57,13 +57,8 @@ def test_members_of_a_group_find_each_other(site):
     assert job.log("own") == "mine\n", job.everything()
 
 
-@pytest.mark.parametrize("home", ["none"], indirect=True)
-def test_without_namespaces_the_machine_keeps_its_file(site):
-    folder = site.own.folder / "programs"
-    folder.mkdir()
-    (folder / "unshare").write_text("#!/bin/sh\nexit 1\n")
-    (folder / "unshare").chmod(0o755)
-    path = f"{folder}:{os.environ['PATH']}"
-    job = site.run({"containers": [site.shell("echo ran")], "hostAliases": ALIASES}, environment={"PATH": path})
+def test_without_namespaces_the_machine_keeps_its_file(ordinary):
+    path = folder_of_programs(ordinary, "unshare", unshare="exit 1")
+    job = ordinary.run({"containers": [ordinary.shell("echo ran")], "hostAliases": ALIASES}, environment={"PATH": path})
     assert job.log() == "ran\n", job.everything()
     assert "the containers see its own /etc/hosts" in (job.folder / "script.log").read_text()
