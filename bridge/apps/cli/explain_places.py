@@ -99,7 +99,9 @@ class PoolReader:
 
 
 def of(session: CommandSession, pod: pods.Pod) -> list[PlaceRecord]:
-    """Return the places of a pod, with what it needs from Slurm and of the nodes."""
+    """Return the places of a pod as :func:`describe` does; empty for a pod of another scheduler."""
+    if pod["spec"].get("schedulerName") != session.config.scheduler_name:
+        return []
     job = (session.attempt(SLURM, lambda: session.jobs_by_uid) or {}).get(links.key(pod))
     is_here = not pods.is_bound(pod) and pool_selection.of(pod).local
     rooms = explain_nodes.rooms(session, pod, explain_nodes.storage(session, pod), job) if is_here else ()

@@ -177,5 +177,8 @@ def test_the_web_page_shows_the_same_from_its_own_rows():
     }
 
 
-def test_the_records_are_json():
-    assert json.loads(json.dumps(explain_places.of(session(), pod())))[0]["place"] == "free"
+def test_the_records_are_json_and_a_pod_of_another_scheduler_has_none():
+    found = pod()
+    assert json.loads(json.dumps(explain_places.of(session(), found)))[0]["place"] == "free"
+    found["spec"]["schedulerName"] = "default-scheduler"
+    assert explain_places.of(session(), found) == []
