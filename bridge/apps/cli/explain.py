@@ -15,7 +15,7 @@ from bridge.apps.view import job_view, node_room, pod_view, wait_reasons
 from bridge.slurm import job_words, states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, links, pods, pool_selection, resources, slurm_partition
+from bridge.workload import eligibility, links, places, pods, pool_selection, resources, slurm_partition
 from bridge.workload.quantity import MIB
 from scheduler.volumes import pod_volumes
 from scheduler.volumes.storage import Storage
@@ -160,9 +160,10 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
     if job is not None and states.is_allocated(job.states) and waited_for_slurm:
         return f"Slurm job {job.job_id} is allocated; the binding is in progress", ""
     number = job.job_id if job is not None else pods.job_id(pod)
+    race = f"queued at {', '.join(places.recorded(pod))}; " if places.open_pools(pod) else ""
     if job is not None and states.is_pending(job.states) and view.reason != "GangDiffers":
         step = wait_reasons.next_step("SlurmPending", job.reason, **place, job=number)
-        return f"its Slurm job is pending: {job.reason or 'no reason yet'}{job_words.asks(job)}", step
+        return f"{race}its Slurm job is pending: {job.reason or 'no reason yet'}{job_words.asks(job)}", step
     if view.reason == wait_reasons.GATED and (queued := _queued(pod, session)):
         name, why = queued
         step = f"kubectl describe workload {name} -n {place['namespace']}"
@@ -172,7 +173,7 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
     step = wait_reasons.next_step(view.reason, cause, **place, job=number or "", message=text)
     advise = {"SlurmRefused": _partition_advice, "Unschedulable": _pool_advice}.get(view.reason)
     step = (advise and advise(pod, session)) or step
-    return (text if view.reason == "SlurmPending" else f"pending: {view.reason}: {text}"), step
+    return (race + text if view.reason == "SlurmPending" else f"pending: {view.reason}: {text}"), step
 
 
 def _queued(pod: pods.Pod, session: CommandSession) -> tuple[str, str] | None:

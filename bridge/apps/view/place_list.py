@@ -21,6 +21,7 @@ from scheduler.places.candidates import Candidate
 
 Pod = Mapping[str, Any]
 
+IN_QUEUE = "it waits in the queue of the site"
 QUEUED, STARTED, WON, WITHDRAWN, REFUSED = ("queued", "started", "won", "withdrawn", "refused")
 
 
@@ -57,7 +58,7 @@ def pool(pod: Pod, name: str, facts: PoolFacts, now: float) -> PlaceRecord:
         job=offer.job if offer is not None and queued else "",
         state=REFUSED if refused else QUEUED if queued else "",
         expected_start=_after(facts.wait, now) if is_open and not refused else "",
-        reason=refused or found.why + told,
+        reason=refused or found.why + told or (IN_QUEUE if queued else ""),
     )
 
 

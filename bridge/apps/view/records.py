@@ -100,7 +100,7 @@ class PlaceRecord(TypedDict):
 
     place: Annotated[str, "the pool; `local`: the Slurm beside the kubelets"]
     eligible: Annotated[bool | None, "whether it could run the pod; null: not known"]
-    room: Annotated[bool | None, "whether the pod would fit there now; null: not known"]
+    room: Annotated[bool | None, "whether it would fit there now, beside podbridge's pods at a pool; null: not known"]
     job: Annotated[str, "the id of its job there"]
     state: Annotated[str, "`queued`, `started`, `won`, `withdrawn`, `refused`, or another state of the job"]
     expected_start: Annotated[str, "when its job is expected to start there"]

@@ -109,6 +109,15 @@ def test_a_pod_that_races_shows_its_jobs_and_why_other_places_have_none():
     }
 
 
+def test_the_summary_of_a_race_names_all_places_and_a_queued_job_is_in_the_queue_of_the_site():
+    report = explain.describe(session([job()]), pod(pools="old,full,local", recorded="full,local"))
+    assert report["summary"] == "queued at full, local; its Slurm job is pending: Resources"
+    report = explain.describe(session(), pod(pools="old,full,local", recorded="full,local", reason="SlurmPending"))
+    assert report["summary"] == "queued at full, local; why"
+    found = shown(session(forbidden={"spec.nodeName"}), pod(recorded="full"))
+    assert found["full"][1:] == (None, "17", "queued", "2026-01-01T00:05:00Z", "it waits in the queue of the site")
+
+
 def test_a_pod_that_waits_for_a_pool_shows_which_have_room_and_which_are_silent():
     found = shown(session(), pod(pools="silent,old,full", reason="NoRoomNow"))
     assert found == {
