@@ -99,7 +99,7 @@ def local(pod: Pod, job: Job | None, rooms: Sequence[Room], wait: float, now: fl
         state, reason, start = QUEUED, words.reason or reason, words.start
     else:
         state = QUEUED if states.is_pending(job.states) else STARTED if states.is_allocated(job.states) else ""
-        state, reason = state or "+".join(sorted(job.states)).lower(), job.reason if state == QUEUED else ""
+        state, reason = state or "+".join(sorted(job.states)).lower(), job.reason if state == QUEUED else row.reason
         start = job_words.expected_start(job, now) if state == QUEUED and queue_wait.is_queued(job.reason) else ""
     start = start if start[:1].isdigit() else ""
     return _record(names.LOCAL_POOL, True, room, number, state, start, reason)

@@ -90,7 +90,8 @@ def test_a_pod_goes_to_the_pool_that_may_have_its_secrets_and_waits_where_none_m
         waits = world.create_pod(spec, POOL)
         why = f"annotation bridge.vk.io/pool-secrets of namespace {NAMESPACE} does not let Secret kept go there"
         assert f"{POOL} ({why})" in eventually(lambda: _unschedulable(world, waits), "it is said", 30)
-        assert f"{POOL}: {why}" in world.explain(waits)
+        (place,) = world.explained("pod", waits["metadata"]["name"], NAMESPACE)["places"]
+        assert (place["place"], place["eligible"], place["reason"]) == (POOL, False, why)
     finally:
         cluster.open_to_pools(NAMESPACE)
     assert world.ended(waits)["spec"]["nodeName"] == POOL

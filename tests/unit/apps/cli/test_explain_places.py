@@ -135,6 +135,12 @@ def test_a_group_sees_that_a_pool_does_not_run_groups_and_how_many_nodes_it_need
     }
 
 
+def test_a_pod_whose_job_has_started_shows_what_else_it_waits_for():
+    started = job(states=frozenset({"RUNNING"}), nodes=("n1",), reason="None")
+    found = shown(session([started]), pod("local", reason="NodeBusy"))
+    assert found["local"] == (True, False, "9", "started", "", "NodeBusy")
+
+
 def test_a_held_job_has_no_expected_start_and_another_one_counts_for_a_pod_without_a_job():
     held = job(reason="JobHeldUser", submit_time=NOW - 900)
     assert shown(session([held]), pod(pools="local"))["local"] == (True, False, "9", "queued", "", "JobHeldUser")
