@@ -1,0 +1,274 @@
+"""A machine with the real scheduler: a group at pools, whose Bindings stop, arrive late or are repeated."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from bridge import names
+from bridge.errors import BridgeError
+from bridge.workload import pods, remote_gangs
+from tests import builders
+from tests.examples import examples
+from tests.fakes.memory_hub import MemoryHub
+from tests.fakes.memory_kube import Killed
+
+POOLS = ("a", "b")
+SIZE = 3
+MEMBERS = [f"train-{slot}" for slot in range(SIZE)]
+NUMBER = st.integers(0, 5)
+
+
+def make(name: str, uid: str, minimum: int, created: str) -> Any:
+    annotations = {names.POOLS: "a,b", **builders.group(SIZE, minimum, slot=int(name[-1]))}
+    keys = (names.VIRTUAL_TAINT, names.POOL_TAINT)
+    return builders.pod(
+        uid,
+        requests={"cpu": "2"},
+        annotations=annotations,
+        metadata={"name": name, "creationTimestamp": created},
+        tolerations=[{"key": key, "operator": "Exists"} for key in keys],
+    )
+
+
+class Gangs(RuleBasedStateMachine):
+    """An owner creates members again, sites end them, and leaders are killed before, in and after their Bindings."""
+
+    @initialize(minimum=st.integers(2, SIZE), first=st.sets(st.sampled_from(MEMBERS), min_size=2))
+    def begin(self, minimum: int, first: set[str]) -> None:
+        self.hub, self.minimum = MemoryHub(("n1",), pools=POOLS), minimum
+        self.made, self.succeeded = 0, set[str]()
+        self.ranks: dict[str, set[int]] = {}
+        """The ranks of each job that a member has had."""
+        self.bound: list[str] = []
+        self.in_flight: list[tuple[str, Any]] = []
+        self.next_is_late = False
+        self.send, self.hub.kube.create = self.hub.kube.create, self.create  # type: ignore[method-assign]
+        self.hub.kube.on_bind = self.check_binding
+        for name in POOLS:
+            self.set_pool(name, ready=True)
+        for name in sorted(first):
+            self.make(name)
+
+    # --- the API server -----------------------------------------------------------------------------------------------
+    def create(self, path: str, body: Any) -> Any:
+        """Create a Binding, or kill the leader while its request is on the way."""
+        if not self.next_is_late:
+            return self.send(path, body)
+        self.next_is_late = False
+        self.in_flight.append((path, body))
+        raise Killed
+
+    def check_binding(self, pod: Any, node: str) -> None:
+        place = remote_gangs.place_of(pod)
+        self.bound.append(pods.uid(pod))
+        assert node in POOLS
+        if place is None:
+            assert 1 + len(self.succeeded) >= self.minimum, f"{pods.uid(pod)} runs alone: {self.story()}"
+            return
+        if place.gang not in self.ranks:
+            assert place.size + len(self.succeeded) >= self.minimum, f"a part of the group starts: {self.story()}"
+        self.ranks.setdefault(place.gang, set()).add(place.rank)
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def late_binding_arrives(self) -> None:
+        path, body = self.in_flight.pop()
+        with contextlib.suppress(BridgeError):
+            self.send(path, body)
+            self.refuse_taken_ranks()
+
+    # --- the owner, users, sites --------------------------------------------------------------------------------------
+    def make(self, name: str) -> None:
+        self.made += 1
+        self.hub.create(make(name, f"u{self.made}", self.minimum, self.hub.kube.stamp()))
+
+    @rule()
+    def owner(self) -> None:
+        for pod in self.hub.kube.pods():
+            if pod["status"]["phase"] == "Failed" and not pods.is_deleted(pod):
+                self.hub.kube.request_deletion(path_of(pod))
+        have = {pod["metadata"]["name"] for pod in self.hub.kube.pods()}
+        for name in MEMBERS:
+            if name not in have:
+                self.make(name)
+
+    @precondition(lambda self: self.hub.kube.pods())
+    @rule(number=NUMBER, everyone=st.booleans())
+    def delete(self, number: int, everyone: bool) -> None:
+        some = self.hub.kube.pods()
+        for pod in some if everyone and number == 0 else [some[number % len(some)]]:
+            self.hub.kube.request_deletion(path_of(pod))
+
+    def living(self) -> list[Any]:
+        return [pod for pod in self.hub.kube.pods() if pods.is_bound(pod) and not pods.is_finished(pod)]
+
+    @precondition(lambda self: self.living())
+    @rule(number=NUMBER, phase=st.sampled_from(["Succeeded", "Failed"]))
+    def pod_ends(self, number: int, phase: str) -> None:
+        self.finish(self.living()[number % len(self.living())], phase)
+
+    def refuse_taken_ranks(self) -> None:
+        """The site refuses a member whose rank another one has: only a Binding that was on its way can cause this."""
+        holders: dict[tuple[str, int], Any] = {}
+        for pod in sorted(self.living(), key=lambda each: self.bound.index(pods.uid(each))):
+            place = remote_gangs.place_of(pod)
+            if place is not None and holders.setdefault((place.gang, place.rank), pod) is not pod:
+                self.finish(pod, "Failed")
+
+    def finish(self, pod: Any, phase: str) -> None:
+        pod = self.hub.kube.get(path_of(pod))
+        pod["status"]["phase"] = "Failed" if pods.is_deleted(pod) else phase
+        self.succeeded |= {pods.uid(pod)} if pod["status"]["phase"] == "Succeeded" else set()
+        self.hub.kube.put(path_of(pod), pod)
+
+    @rule(name=st.sampled_from(POOLS), ready=st.booleans())
+    def set_pool(self, name: str, ready: bool) -> None:
+        node = self.hub.kube.get(f"/api/v1/nodes/{name}")
+        node["status"]["conditions"] = [{"type": "Ready", "status": "True" if ready else "False"}]
+        node["metadata"]["annotations"] = {names.GANGS_ALLOWED: "true"}
+        self.hub.kube.put(f"/api/v1/nodes/{name}", node)
+
+    # --- the hub ------------------------------------------------------------------------------------------------------
+    @rule(delivers=st.booleans(), seconds=st.sampled_from([0.01, 1, 70]))
+    def decide(self, delivers: bool, seconds: float) -> None:
+        self.hub.clock.advance(seconds)
+        if delivers:
+            self.hub.deliver()
+        self.hub.scheduler.reconcile()
+
+    @precondition(lambda self: self.hub.queues[0].calls)
+    @rule(number=NUMBER)
+    def act(self, number: int) -> None:
+        self.hub.run(lambda: self.hub.queues[0].run(number))
+
+    @rule()
+    def look(self) -> None:
+        self.hub.clock.advance(0.01)
+        self.hub.deliver()
+        self.hub.scheduler.reconcile()
+        self.hub.run_all()
+
+    @rule(writes=st.integers(1, 3), late=st.booleans())
+    def kill(self, writes: int, late: bool) -> None:
+        """Kill the leader after so many writes, or with the next Binding on the way."""
+        self.next_is_late, self.hub.writes.kill_after = late, None if late else writes
+        self.look()
+
+    @rule()
+    def depose(self) -> None:
+        """The leader is stopped after its decisions; when it continues, it writes nothing."""
+        self.hub.deliver()
+        self.hub.scheduler.reconcile()
+        former, before = self.hub.depose()[0], self.hub.writes.count
+        while former.calls:
+            former.run(0)
+        assert self.hub.writes.count == before
+
+    # --- what must hold -----------------------------------------------------------------------------------------------
+    @invariant()
+    def no_two_members_have_one_rank_and_all_run_in_one_job(self) -> None:
+        if not hasattr(self, "hub"):
+            return
+        placed = [(pod, place) for pod in self.living() if (place := remote_gangs.place_of(pod)) is not None]
+        assert len({place.rank for _, place in placed}) == len(placed), self.story()
+        assert len({(pod["spec"]["nodeName"], place.gang, place.size) for pod, place in placed}) <= 1, self.story()
+
+    def teardown(self) -> None:
+        """The owner and the hub go on: every job has had all its members, and who waits has no place there."""
+        if not hasattr(self, "hub"):
+            return
+        self.hub.writes.kill_after, self.next_is_late = None, False
+        for name in POOLS:
+            self.set_pool(name, ready=True)
+        for _ in range(8):
+            self.owner()
+            self.look()
+            self.hub.clock.advance(20)
+            for pod in filter(pods.is_deleted, self.living()):
+                self.finish(pod, "Failed")
+        self.no_two_members_have_one_rank_and_all_run_in_one_job()
+        for pod in self.living():
+            if (place := remote_gangs.place_of(pod)) is not None:
+                assert self.ranks[place.gang] == set(range(place.size)), self.story()
+        for pod in filter(pods.is_open, self.hub.kube.pods()):
+            reason = pods.condition(pod, names.POD_SCHEDULED).get("reason")
+            assert reason == "GangFull", self.story()
+
+    def story(self) -> str:
+        lines = [f"minimum {self.minimum}, {len(self.succeeded)} have succeeded"]
+        for pod in self.hub.kube.pods():
+            said = pods.condition(pod, names.POD_SCHEDULED)
+            place = pod["metadata"]["annotations"].get(names.PLACE_IN_JOB)
+            lines.append(
+                f"{pod['metadata']['name']} {pods.uid(pod)} {pod['metadata']['creationTimestamp']} "
+                f"node {pod['spec'].get('nodeName')} {pod['status']['phase']} place {place} "
+                f"deleted {pods.is_deleted(pod)} {said.get('reason', '')} {said.get('message', '')}"
+            )
+        return "\n".join([*lines, *map(str, self.in_flight)])
+
+
+def path_of(pod: Any) -> str:
+    return f"/api/v1/namespaces/ns/pods/{pod['metadata']['name']}"
+
+
+Gangs.TestCase.settings = settings(
+    max_examples=examples(40, 400), stateful_step_count=40, phases=[Phase.reuse, Phase.generate]
+)
+TestGangs = pytest.mark.usefixtures("long")(Gangs.TestCase)
+
+
+def three_members() -> MemoryHub:
+    hub = MemoryHub(("n1",), pools=POOLS)
+    for name in POOLS:
+        node = hub.kube.get(f"/api/v1/nodes/{name}")
+        node["metadata"]["annotations"] = {names.GANGS_ALLOWED: "true"}
+        hub.kube.put(f"/api/v1/nodes/{name}", node)
+    for number, name in enumerate(MEMBERS):
+        hub.create(make(name, f"u{number}", SIZE, hub.kube.stamp()))
+    hub.deliver()
+    return hub
+
+
+def bound(hub: MemoryHub) -> dict[str, str]:
+    """Return the place of each bound pod, by UID."""
+    return {
+        pods.uid(pod): str(pod["metadata"]["annotations"].get(names.PLACE_IN_JOB))
+        for pod in hub.kube.pods()
+        if pods.is_bound(pod)
+    }
+
+
+def test_the_first_binding_decides_which_job_the_group_has_whichever_leader_sent_it() -> None:
+    hub, in_flight = three_members(), list[tuple[str, Any]]()
+    send = hub.kube.create
+
+    def killed(path: str, body: Any) -> Any:
+        in_flight.append((path, body))
+        raise Killed
+
+    hub.kube.create = killed  # type: ignore[method-assign]
+    hub.scheduler.reconcile()
+    hub.run_all()
+    hub.kube.create = send  # type: ignore[method-assign]
+    hub.scheduler.reconcile()
+    send(*in_flight[0])
+    hub.run_all()
+    first = in_flight[0][1]["metadata"]["annotations"][names.PLACE_IN_JOB]
+    assert bound(hub) == {"u0": first}, "the Bindings of the new leader follow another one"
+    hub.work()
+    gang = first.split("/")[0]
+    assert bound(hub) == {f"u{rank}": f"{gang}/{rank}/{SIZE}" for rank in range(SIZE)}
+
+
+def test_news_about_one_member_are_a_decision_about_its_group() -> None:
+    hub = three_members()
+    hub.scheduler.reconcile_some({"u1"})
+    assert len(hub.queues[0].calls) == 1
+    hub.run_all()
+    assert set(bound(hub)) == {"u0", "u1", "u2"}
