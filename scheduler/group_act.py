@@ -121,7 +121,7 @@ class SlurmActor:
                 case group_actions.Shrink():
                     self._shrink(action)
                 case group_actions.Join():
-                    self._join(action.group)
+                    self._writer.join(action.group)
                 case group_actions.SetApart():
                     self._set_apart(action)
                 case group_actions.SetCondition():
@@ -391,21 +391,6 @@ class SlurmActor:
         self._writer.patch(pod, pods.group_patch(pod, groups.encode(replace(member, alone=True))))
         self._events.event(pod, "OwnJob", f"the pod gets a Slurm job of its own: {action.why}", action="Scheduling")
         log.info("member set apart", extra=kv(pod=pods.key(pod), group=member.key.key, why=action.why))
-
-    def _join(self, group: Group) -> None:
-        ref, replacement = group.ref, group.replacement
-        if ref is None or replacement is None:
-            return
-        for open_pod in group.open:
-            pod = self._cache.by_uid(pods.uid(open_pod))
-            member = links.membership(pod) if pod is not None and pod_group.may_join(pod, ref) else None
-            if pod is None or member is None:
-                continue
-            joined = pod_group.joined(member, replacement)
-            self._writer.patch(pod, pods.group_patch(pod, groups.encode(joined)))
-            text = f"{ref.kind} {ref.name} was created again: the pod belongs to the new object from now on"
-            self._events.event(pod, "GroupReplaced", text, action="Scheduling")
-            log.info("member joined", extra=kv(pod=pods.key(pod), group=joined.key.key, before=group.key))
 
     def _shrink(self, action: group_actions.Shrink) -> None:
         key = action.group.key

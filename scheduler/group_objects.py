@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from bridge.errors import KubeForbiddenError
 from bridge.kube.discovery import get_if_served
 from bridge.kube.kube_client import KubeClient
 from bridge.logs import kv
-from bridge.slurm.models import GroupRef, Snapshot
+from bridge.slurm.models import GroupRef
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.kinds import podgroup, workload_api
 from scheduler.pod_group import Group, Replacement
@@ -49,8 +49,8 @@ class GroupObjects:
         self._next = -math.inf
         self._forbidden = False
 
-    def request(self, groups: Iterable[Group], snapshot: Snapshot, workers: Workers) -> None:
-        """Read the object of the next waiting group, if one is due."""
+    def request(self, groups: Iterable[Group], has_job: Callable[[str], bool], workers: Workers) -> None:
+        """Read the object of the next waiting group, if one is due; ``has_job``: whether a key has a job in Slurm."""
         now = self._clock.monotonic()
         if self._forbidden or now < self._next:
             return
@@ -64,7 +64,7 @@ class GroupObjects:
                 or group.running
             ):
                 continue
-            if waited >= LONG_PERIOD or _lacks_members(group, snapshot):
+            if waited >= LONG_PERIOD or (not has_job(group.key) and _lacks_members(group)):
                 self._read_at[group.key], self._next = now, now + GAP
                 call = f"object of {group.key}"
                 workers.submit(call, lambda ref=group.ref: self._read(ref), 9, kind="read_group")  # type: ignore[misc]
@@ -113,6 +113,6 @@ class GroupObjects:
             return
 
 
-def _lacks_members(group: Group, snapshot: Snapshot) -> bool:
-    """Whether a group waits for more members before its job is submitted."""
-    return not snapshot.by_uid.get(group.key) and len(group.waiting) + group.succeeded() < group.minimum
+def _lacks_members(group: Group) -> bool:
+    """Whether a group waits for more members."""
+    return len(group.waiting) + group.succeeded() < group.minimum

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,8 +14,13 @@ from bridge.kube.cache import Cache
 from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
-from bridge.workload import pods
+from bridge.logs import kv
+from bridge.workload import groups, links, pods
+from scheduler import pod_group
 from scheduler.group_states import GroupStates, Pod, ReportedCondition
+from scheduler.pod_group import Group
+
+log = logging.getLogger(__name__)
 
 
 class PodWriter:
@@ -56,6 +62,22 @@ class PodWriter:
         now = self._clock.monotonic()
         self._states.update(pods.uid(pod), lambda state: state.bound(now))
         self._events.event(pod, "Scheduled", message, action="Binding")
+
+    def join(self, group: Group) -> None:
+        """Let the waiting members join the object that has taken the name of their group, each with an Event."""
+        ref, replacement = group.ref, group.replacement
+        if ref is None or replacement is None:
+            return
+        for open_pod in group.open:
+            pod = self._cache.by_uid(pods.uid(open_pod))
+            member = links.membership(pod) if pod is not None and pod_group.may_join(pod, ref) else None
+            if pod is None or member is None:
+                continue
+            joined = pod_group.joined(member, replacement)
+            self.patch(pod, pods.group_patch(pod, groups.encode(joined)))
+            text = f"{ref.kind} {ref.name} was created again: the pod belongs to the new object from now on"
+            self._events.event(pod, "GroupReplaced", text, action="Scheduling")
+            log.info("member joined", extra=kv(pod=pods.key(pod), group=joined.key.key, before=group.key))
 
     def set_condition(self, pod: Pod, reason: str, message: str) -> None:
         """Write the condition PodScheduled=False, and an Event if the reason is new; store it in the pod's state."""

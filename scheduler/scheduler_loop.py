@@ -12,6 +12,7 @@ from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
 from bridge.workload import eligibility, pods, pool_selection
 from scheduler.group_index import GroupIndex
+from scheduler.group_objects import GroupObjects
 from scheduler.group_states import GroupStates
 from scheduler.places import place_view
 from scheduler.places.pool_places import PoolPlaces
@@ -39,7 +40,8 @@ class Scheduler(Loop):
         self._at_slurm: set[str] = set()
         kube = shared.kube.fenced(self.check_leadership)
         writer = PodWriter(kube, pods_cache, shared.events, shared.clock, self.states)
-        kept = self.states, self.groups, writer, self.has_call
+        self._group_objects = GroupObjects(shared.kube, shared.clock)
+        kept = self.states, self.groups, self._group_objects, writer, self.has_call
         self.slurm = SlurmPlace(self, slurm, *kept) if slurm is not None else None
         self.pools = PoolPlaces(self, shared, self.slurm, *kept)
 
@@ -86,6 +88,7 @@ class Scheduler(Loop):
         """Decide for all waiting pods."""
         waiting, slurm = self._pods.picked(), self._answering_slurm()
         self.states.forget_all_but(waiting.keys() | self.groups.keys())
+        self._group_objects.forget_all_but(self.groups.keys())
         self._at_slurm &= waiting.keys()
         # not the present time: a cache that lags still shows a bound pod as waiting
         self.states.forget_bindings(self.clock.monotonic() - self._pods.age(), self.has_call)

@@ -23,7 +23,7 @@ from bridge.workload.pool_selection import NO_POOL, PoolSelector
 from bridge.workload.remote_gangs import Place
 from bridge.workload.resources import Resources
 from scheduler import member_places, pod_group
-from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
+from scheduler.group_actions import BindToPool, Join, SetCondition, SetPlaces
 from scheduler.group_states import NEW, Pod
 from scheduler.member_actions import INCOMPLETE, incomplete
 from scheduler.places import candidates, gang_ranks, place_policy, race_places
@@ -45,7 +45,7 @@ class Local:
 STAYS = "a group that may go to Slurm stays there"
 DIFFERS = "the next job of the group is for members that request other resources or settings than the pod"
 
-Action = BindToPool | SetPlaces | SetCondition
+Action = BindToPool | Join | SetPlaces | SetCondition
 _Results = list[Action | Local]
 
 
@@ -110,6 +110,8 @@ def _decide_group(view: PlaceView, group: Group, usage: PlannedUsage, shapes: Sh
         return [result for one in singles for result in _choose(view, one, usage, shapes.of(one.waiting))]
     if shape.local and view.colocated:
         return _leave(view, group.waiting, STAYS)
+    if pod_group.is_replaced(group):
+        return [Join(group)]
     if text := incomplete(group):
         return _set_conditions(view, group.waiting, text, INCOMPLETE)
     group, strangers = member_places.choose_members(group)

@@ -21,8 +21,9 @@ from bridge.telemetry.metrics import SCHEDULER_ACTIONS, counted, label_of
 from bridge.workload import eligibility, node_ownership, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from scheduler import pod_group
-from scheduler.group_actions import URGENCY, BindToPool, SetCondition, SetPlaces
+from scheduler.group_actions import URGENCY, BindToPool, Join, SetCondition, SetPlaces
 from scheduler.group_index import GroupIndex
+from scheduler.group_objects import GroupObjects
 from scheduler.group_states import GroupStates
 from scheduler.places import place_decide
 from scheduler.places.place_view import NamespaceView, PlaceView, pool_view
@@ -52,12 +53,13 @@ class PoolPlaces:
         slurm: SlurmPlace | None,
         states: GroupStates,
         groups: GroupIndex,
+        group_objects: GroupObjects,
         writer: PodWriter,
         has_call: Callable[[str], bool],
     ) -> None:
         self._loop, self._config, self._nodes = loop, shared.config, shared.nodes
         self._states, self._groups, self._writer, self._slurm = states, groups, writer, slurm
-        self._has_call = has_call
+        self._group_objects, self._has_call = group_objects, has_call
         # not those of the loop: calls to a slurmrestd that does not answer may hold all of them
         self.workers = Workers("pools-worker", shared.config.workers, done=loop.acted, clock=shared.clock)
         self._usage = Usage()
@@ -102,16 +104,16 @@ class PoolPlaces:
             self._usage.assume(uid, node, requested)
         for action in decision.actions:
             call, kind = (lambda a=action: self._act(a)), type(action)
-            # one call at a time for all members of a group
-            key = action.key if isinstance(action, BindToPool) else pods.uid(action.pod)
-            self.workers.submit(key, call, URGENCY[kind], kind=label_of(kind))
+            self.workers.submit(_key(action), call, URGENCY[kind], kind=label_of(kind))
         for local in decision.local:
             log.info("pod goes to the colocated Slurm", extra=kv(pod=pods.key(local.pod), why=local.why))
         return {pods.uid(local.pod) for local in decision.local}
 
     def _idle_groups(self, keys: Set[str]) -> list[Group]:
         """Return the groups with these keys without a call of the workers."""
-        idle = self._groups.groups(key for key in keys if not self._has_call(key))
+        found = self._groups.groups(key for key in keys if not self._has_call(key))
+        idle = [self._group_objects.applied(group) for group in found]
+        self._group_objects.request(idle, lambda _: False, self.workers)
         return [group for group in idle if not any(self._has_call(pods.uid(pod)) for pod in group.open)]
 
     def _forget_failed_binds(self, groups: list[Group]) -> None:
@@ -173,6 +175,8 @@ class PoolPlaces:
             match action:
                 case BindToPool():
                     self._bind(action)
+                case Join():
+                    self._writer.join(action.group)
                 case SetPlaces():
                     # the controllers submit only to pools that the API server has recorded
                     self._writer.patch(action.pod, places.places_patch(action.pod, action.places))
@@ -188,6 +192,13 @@ class PoolPlaces:
             if tracing.tracer is not None:
                 tracing.scheduled(pod, action.pool, self._writer.time())
             log.info("pod bound to a pool", extra=kv(pod=pods.key(pod), pool=action.pool, **annotations))
+
+
+def _key(action: place_decide.Action) -> str:
+    """Return the key of the workers for an action: one at a time for all members of a group."""
+    if isinstance(action, BindToPool):
+        return action.key
+    return action.group.key if isinstance(action, Join) else pods.uid(action.pod)
 
 
 def namespace_views(cache: Namespaces) -> Callable[[str], NamespaceView]:

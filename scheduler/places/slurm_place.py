@@ -66,16 +66,16 @@ class SlurmPlace:
         sources: SlurmSources,
         states: GroupStates,
         groups: GroupIndex,
+        group_objects: GroupObjects,
         writer: PodWriter,
         has_call: Callable[[str], bool],
     ) -> None:
         dependencies = self.dependencies = sources.dependencies
         self._loop, self._sources, self._states, self._groups = loop, sources, states, groups
-        self._has_call = has_call
+        self._group_objects, self._has_call = group_objects, has_call
         self._max_grace = dependencies.config.max_grace_period
         self._storage = Storage(on_change=loop.wake)
         self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken, self._max_grace)
-        self._group_objects = GroupObjects(dependencies.kube, dependencies.clock)
         self._new = NewPods(dependencies.pods)
         self._unchanged = UnchangedPods()
         self._head = QueueHead()
@@ -154,7 +154,6 @@ class SlurmPlace:
     def reconcile(self, waiting: Mapping[str, Pod], is_here: IsHere) -> None:
         """Decide for all waiting pods that are here."""
         self._snapshot = self.dependencies.poller.snapshot
-        self._group_objects.forget_all_but(self._groups.keys())
         self._unchanged.forget_all_but(waiting.keys())
         self._placements.current.forget_all_but(waiting.keys())
         updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
@@ -299,7 +298,7 @@ class SlurmPlace:
             }
         idle = self._groups.groups(key for key in keys if not self._has_call(key))
         groups = [self._group_objects.applied(group) for group in idle]
-        self._group_objects.request(groups, self._snapshot, self._loop.workers)
+        self._group_objects.request(groups, self.has_job, self._loop.workers)
         return [
             group
             for group in groups

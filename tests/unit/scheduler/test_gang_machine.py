@@ -223,13 +223,13 @@ Gangs.TestCase.settings = settings(
 TestGangs = pytest.mark.usefixtures("long")(Gangs.TestCase)
 
 
-def three_members() -> MemoryHub:
+def hub_with_members(count: int = SIZE) -> MemoryHub:
     hub = MemoryHub(("n1",), pools=POOLS)
     for name in POOLS:
         node = hub.kube.get(f"/api/v1/nodes/{name}")
         node["metadata"]["annotations"] = {names.GANGS_ALLOWED: "true"}
         hub.kube.put(f"/api/v1/nodes/{name}", node)
-    for number, name in enumerate(MEMBERS):
+    for number, name in enumerate(MEMBERS[:count]):
         hub.create(make(name, f"u{number}", SIZE, hub.kube.stamp()))
     hub.deliver()
     return hub
@@ -245,7 +245,7 @@ def bound(hub: MemoryHub) -> dict[str, str]:
 
 
 def test_the_first_binding_decides_which_job_the_group_has_whichever_leader_sent_it() -> None:
-    hub, in_flight = three_members(), list[tuple[str, Any]]()
+    hub, in_flight = hub_with_members(), list[tuple[str, Any]]()
     send = hub.kube.create
 
     def killed(path: str, body: Any) -> Any:
@@ -267,8 +267,53 @@ def test_the_first_binding_decides_which_job_the_group_has_whichever_leader_sent
 
 
 def test_news_about_one_member_are_a_decision_about_its_group() -> None:
-    hub = three_members()
+    hub = hub_with_members()
     hub.scheduler.reconcile_some({"u1"})
     assert len(hub.queues[0].calls) == 1
     hub.run_all()
     assert set(bound(hub)) == {"u0", "u1", "u2"}
+
+
+class PodGroupWorld:
+    """A scheduler without a Slurm, a PodGroup ``g`` that a user changes, and its pods."""
+
+    def __init__(self) -> None:
+        self.hub = hub_with_members(0)
+        self.hub.scheduler.slurm = None
+
+    def write(self, minimum: int, uid: str = "o") -> None:
+        self.hub.kube.objects["/apis/scheduling.x-k8s.io/v1alpha1/namespaces/ns/podgroups/g"] = {
+            "kind": "PodGroup",
+            "metadata": {"name": "g", "uid": uid, "resourceVersion": "1"},
+            "spec": {"minMember": minimum},
+            "status": {},
+        }
+
+    def member(self, number: int, minimum: int, uid: str = "o") -> None:
+        pod = make(f"m-{number}", f"u{number}", minimum, self.hub.kube.stamp())
+        pod["metadata"]["annotations"] |= builders.group(minimum, kind="podgroup", name="g", uid=uid)
+        self.hub.create(pod)
+
+
+def test_a_group_at_pools_starts_when_its_minimum_is_lowered() -> None:
+    world = PodGroupWorld()
+    world.write(4)
+    for number in range(3):
+        world.member(number, 4)
+    world.hub.work(5)
+    assert bound(world.hub) == {}
+    world.write(3)
+    world.hub.work(20)
+    assert set(bound(world.hub)) == {"u0", "u1", "u2"}
+
+
+def test_pods_that_wait_for_a_pool_join_the_group_that_was_created_again() -> None:
+    world = PodGroupWorld()
+    for number in range(2):
+        world.member(number, 3)
+    world.write(3, "new")
+    world.member(2, 3, "new")
+    world.hub.work(20)
+    places = bound(world.hub).values()
+    assert {place.split("/")[1] for place in places} == {"0", "1", "2"}
+    assert len({place.split("/")[0] for place in places}) == 1
