@@ -1,7 +1,7 @@
 """podbridge is killed (SIGKILL) after its N-th call: one job per pod and per gang, all bound, nothing left behind.
 
 The pod has a claim for a local volume and one for a provisioner, which the test plays. On Slurm 26.05, the members of
-the gang have a claim for devices each. A short run tries every 18th N, ``./hack/test.sh --long kills`` each.
+the gang have a claim for devices each. A short run tries every 24th N, ``./hack/test.sh --long kills`` each.
 """
 
 import random
@@ -18,7 +18,7 @@ from tests.fakes.device_drivers import DRA, GPU, requests
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 
 MOST_CALLS = 200
-SHORT_STRIDE = 18
+SHORT_STRIDE = 24
 MEMBERS = 3
 RESOURCES = f"{DRA}/namespaces/{NAMESPACE}"
 TEMPLATE = "sweep-devices"

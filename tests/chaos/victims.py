@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from cluster import tools
 from cluster.polling import eventually
 
 PARTS = ("scheduler", "controllers")
@@ -21,7 +22,7 @@ class Victims:
 
     def __init__(self, cluster, settings=None):
         self._cluster = cluster
-        own = yaml.safe_load((cluster.state / "podbridge.yaml").read_text()) | (settings or {})
+        own = tools.merged(yaml.safe_load((cluster.state / "podbridge.yaml").read_text()), settings or {})
         own |= {"leaderElection": {"leaderElect": False}, "serving": {"healthPort": None, "metricsPort": None}}
         self._file = cluster.state / "killed.yaml"
         self._file.write_text(yaml.safe_dump(own))
@@ -32,13 +33,13 @@ class Victims:
         self._log = (cluster.state / "logs" / "killed.log").open("w")
         self._started = []
 
-    def start(self, limit=0, parts=PARTS, seconds=0.0):
+    def start(self, limit=0, parts=PARTS, seconds=0.0, counted="requests"):
         """Start a process; return its Popen.
 
-        It kills itself after ``limit`` requests, and ``seconds`` after its first one (0: never).
+        It kills itself after ``limit`` requests, or ``writes``, and ``seconds`` after its first request (0: never).
         """
         program = str(Path(__file__).parent / "killed.py")
-        command = [sys.executable, program, str(limit), str(seconds), str(self._file), *parts]
+        command = [sys.executable, program, str(limit), str(seconds), counted, str(self._file), *parts]
         process = subprocess.Popen(command, env=self._env, stdout=self._log, stderr=self._log)
         self._started.append(process)
         return process
@@ -53,7 +54,8 @@ class Victims:
 
     def calls(self):
         """Return the cancellations and Bindings so far, each as a list of words (``killed.py``)."""
-        return [line.split() for line in self._calls.read_text().splitlines()]
+        lines = (line.split() for line in self._calls.read_text().splitlines())
+        return [words for words in lines if words[0] != "write"]
 
     def settled(self):
         """Wait until slurmrestd has answered, or dropped, the requests of killed processes.
