@@ -172,6 +172,11 @@ def test_a_pod_that_does_not_race_goes_where_jobs_wait_less(world):
         assert done["spec"]["nodeName"] == "local-site"
         (event,) = world.events(done, "Scheduled")
         assert "shortest expected wait of slurm-site (" in event["note"]
+        site = world.cluster.sites["slurm-site"]
+        (job,) = site.run("squeue", "-h", "-o", "%i", "-t", "PENDING").split()
+        site.run("scontrol", "hold", job)
+        eventually(lambda: waits() == 0, "a held job does not wait its turn", 60)
+        site.run("scontrol", "release", job)
     world.ended(queued)
 
 
