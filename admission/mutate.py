@@ -120,13 +120,15 @@ def needs_group(
     inherited: Mapping[str, str],
     pools: str | None,
     default_nodes: Mapping[str, str],
+    *,
+    pools_only: bool,
 ) -> bool:
-    """Whether :func:`mutate` needs the group of the pod: the pod may run on Slurm, and is not of a daemon set."""
+    """Whether :func:`mutate` needs the group of the pod: podbridge schedules it, and it is not of a daemon set."""
     name = raw_pods.scheduler_name(pod)
     is_ours = name == scheduler or (name == names.KUBE_DEFAULT_SCHEDULER and not raw_pods.is_daemon(pod, user_name))
     if not is_ours or selects_default_nodes(pod, default_nodes) or raw_pods.is_mirror(pod, user_name):
         return False
-    return _may_be_local(pod, {**inherited, **({} if pools is None else {names.POOLS: pools})})
+    return not pools_only or _may_be_remote(pod, {**inherited, **({} if pools is None else {names.POOLS: pools})})
 
 
 def update(old: raw_pods.Pod, new: raw_pods.Pod, *, scheduler: str) -> list[Operation]:

@@ -42,8 +42,8 @@ def preview(
     """
     namespace, group = pod["metadata"]["namespace"], BARE
     is_ours = scope.managed or pod["spec"]["schedulerName"] == config.scheduler_name
-    default_nodes = config.default_scheduler_nodes
-    if is_ours and rules.slurm and needs_group(pod, "", config.scheduler_name, inherited, scope.pools, default_nodes):
+    default_nodes, only = config.default_scheduler_nodes, pools_only(config)
+    if is_ours and needs_group(pod, "", config.scheduler_name, inherited, scope.pools, default_nodes, pools_only=only):
         try:
             group = groups.find(pod, namespace, inherited, {})
         except BridgeError as error:
@@ -55,7 +55,7 @@ def preview(
         inherited={**group.inherited, **inherited},
         pools=scope.pools,
         defaults=field_policy.defaults(scope.policy, pod, inherited),
-        pools_only=pools_only(config),
+        pools_only=only,
         default_nodes=default_nodes,
         group=group.value,
     )

@@ -134,8 +134,9 @@ class Reviewer:
 
     def _group(self, review: Review, owners: Owners, namespace: Namespace) -> FoundGroup:
         pod, inherited, default_nodes = review.object, owners.annotations, self._config.default_scheduler_nodes
-        if not self._rules.slurm or not needs_group(
-            pod, review.user_name, self._scheduler, inherited, namespace.pools, default_nodes
+        only = pools_only(self._config)
+        if not needs_group(
+            pod, review.user_name, self._scheduler, inherited, namespace.pools, default_nodes, pools_only=only
         ):
             return BARE
         return self._groups.find(pod, review.namespace, inherited, namespace.annotations, owners.references)
@@ -175,8 +176,7 @@ class Reviewer:
         with contextlib.suppress(BridgeError):
             owners = self._owners.find(pod, namespace)
             layers = owners.layers
-            if self._rules.slurm:
-                layers += self._groups.find(pod, namespace, owners.annotations, {}, owners.references).layers
+            layers += self._groups.find(pod, namespace, owners.annotations, {}, owners.references).layers
         return layers
 
     def warn(self, review: Review, selected: bool) -> Json:

@@ -380,15 +380,21 @@ def test_an_invalid_group_is_refused_with_422_and_an_unreadable_one_with_its_rea
     ("body", "user"),
     [
         (pod({podgroup.NAME: "none"}, schedulerName="other"), "alice"),
-        (pod({podgroup.NAME: "none"}, {names.POOLS: "far"}), "alice"),
         (
             pod({podgroup.NAME: "none"}, owner={**JOB, "kind": "DaemonSet"}, schedulerName="default-scheduler"),
             "system:kube-controller-manager",
         ),
     ],
 )
-def test_pods_that_do_not_run_on_slurm_need_no_group(app: flask.testing.FlaskClient, body: Json, user: str) -> None:
+def test_pods_that_others_schedule_need_no_group(app: flask.testing.FlaskClient, body: Json, user: str) -> None:
     assert ask(app, "/mutate", body, userInfo={"username": user})["allowed"]
+
+
+def test_a_pod_for_pools_has_a_group_too(app: flask.testing.FlaskClient, objects: Objects) -> None:
+    objects.add("jobs.batch/j", {"parallelism": 4, "completions": 4})
+    patch = changes(ask(app, "/mutate", pod({}, {names.POOLS: "far", names.GANG: "true"})))
+    assert json.loads(patch[GROUP_PATH]["value"])["size"] == 4
+    assert not ask(app, "/mutate", pod({podgroup.NAME: "none"}, {names.POOLS: "far"}))["allowed"]
 
 
 RULES = validate.Rules(OURS)
