@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 from bridge import names
 from bridge.script import consent
-from bridge.workload import eligibility, remote_gangs
+from bridge.workload import eligibility, links, remote_gangs
 from scheduler.group_states import Pod
 from scheduler.places.place_view import PlaceView, PoolView
 from scheduler.places.pool_shapes import Shape
 from scheduler.places.pool_usage import PlannedUsage
 
+STAYS = "a group that may go to Slurm stays there"
 NO_GANGS = "does not run groups of pods"
 UNSELECTED = "not every pod of the group selects it"
 DIFFERENT = "the pods of the group request different resources"
@@ -77,6 +78,11 @@ def of_pool(view: PlaceView, name: str, shape: Shape, usage: PlannedUsage, *, ra
 def has_gangs(view: PlaceView, shape: Shape) -> bool:
     """Whether the pods of a group get one pool for all: one of the pools that they select runs groups."""
     return shape.remote and any(name != names.LOCAL_POOL and view.pools[name].gangs for name in shape.ordered)
+
+
+def stays_in_slurm(view: PlaceView, shape: Shape, pod: Pod) -> bool:
+    """Whether a pod is left to the colocated Slurm because it is of a group, whatever pools it selects."""
+    return shape.local and view.colocated and links.group_of(pod) is not None
 
 
 def _no_gang(pool: PoolView, name: str, shape: Shape) -> str:

@@ -18,7 +18,7 @@ from operator import itemgetter
 
 from bridge import names
 from bridge.core import isolation
-from bridge.workload import links, places, pods
+from bridge.workload import places, pods
 from bridge.workload.pool_selection import NO_POOL, PoolSelector
 from bridge.workload.remote_gangs import Place
 from bridge.workload.resources import Resources
@@ -42,7 +42,6 @@ class Local:
     why: str
 
 
-STAYS = "a group that may go to Slurm stays there"
 DIFFERS = "the next job of the group is for members that request other resources or settings than the pod"
 
 Action = BindToPool | Join | SetPlaces | SetCondition
@@ -108,8 +107,8 @@ def _decide_group(view: PlaceView, group: Group, usage: PlannedUsage, shapes: Sh
     if not candidates.has_gangs(view, shape) or any(not pods.is_deleted(pod) for pod in group.running):
         singles = map(pod_group.of_one, group.waiting)
         return [result for one in singles for result in _choose(view, one, usage, shapes.of(one.waiting))]
-    if shape.local and view.colocated:
-        return _leave(view, group.waiting, STAYS)
+    if candidates.stays_in_slurm(view, shape, group.waiting[0]):
+        return _leave(view, group.waiting, candidates.STAYS)
     if pod_group.is_replaced(group):
         return [Join(group)]
     if text := incomplete(group):
@@ -124,8 +123,8 @@ def _choose(view: PlaceView, group: Group, usage: PlannedUsage, shape: Shape) ->
     pod, selector, members = group.waiting[0], shape.selector, group.waiting
     if not selector.remote:
         return [] if view.colocated else _set_conditions(view, members, NO_POOL)
-    if shape.local and view.colocated and links.group_of(pod) is not None:
-        return _leave(view, members, STAYS)
+    if candidates.stays_in_slurm(view, shape, pod):
+        return _leave(view, members, candidates.STAYS)
     if view.most_places and places.wants_race(pod):
         kept, selection = places.recorded(pod), _places(view, pod, shape, usage)
         if kept or len(selection.selected) > 1:

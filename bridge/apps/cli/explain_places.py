@@ -60,6 +60,7 @@ class PoolReader:
             weights={},
             now=0.0,
             namespace=self._namespace,
+            colocated=bool(session.config.slurm_rest_api),
         )
         self._shapes, self._planned = Shapes(self._view), PlannedUsage(self._usage)
 
@@ -69,9 +70,11 @@ class PoolReader:
         A pod of a group that gets one job is judged with the other members, as if these requested the same.
         """
         shape, member = self._shapes.of([pod]), links.membership(pod)
-        if member is not None and (shape.local or candidates.has_gangs(self._view, shape)):
+        stays = candidates.stays_in_slurm(self._view, shape, pod)
+        if member is not None and (stays or candidates.has_gangs(self._view, shape)):
             shape = self._shapes.of([pod] * member.minimum)
         found = candidates.of(self._view, shape, self._planned, race=bool(places.recorded(pod)))
+        found = [each._replace(problem=each.problem or candidates.STAYS) for each in found] if stays else found
         found = candidates.with_consent(self._view, [pod], found, lambda each: not each.problem)
         return {each.name: each for each in found if each.name != names.LOCAL_POOL}
 

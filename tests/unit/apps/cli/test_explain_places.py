@@ -42,6 +42,7 @@ POOLS = [
     pool("old"),
     pool("silent", ready="False"),
     pool("tiny", "1"),
+    pool("gangs", "32", **{names.GANGS_ALLOWED: "true"}),
 ]
 LOCAL = builders.node("n1", allocatable={"cpu": "8", "memory": "8Gi", "pods": "9"}, ready="True")
 
@@ -102,6 +103,7 @@ def test_a_pod_that_races_shows_its_jobs_and_why_other_places_have_none():
     assert found == {
         "free": (True, True, "", "refused", "", "RaceNotAllowed: the site allows no race"),
         "full": (True, False, "17", "queued", "2026-01-01T00:05:00Z", "no room for cpu now"),
+        "gangs": (False, None, "", "", "", "the site allows no race"),
         "old": (False, None, "", "", "", "the site allows no race"),
         "silent": (False, None, "", "", "", "the site allows no race"),
         "tiny": (False, None, "", "", "", "too little cpu"),
@@ -127,12 +129,15 @@ def test_a_pod_that_waits_for_a_pool_shows_which_have_room_and_which_are_silent(
     }
 
 
-def test_a_group_sees_that_a_pool_does_not_run_groups_and_how_many_nodes_it_needs():
-    found = shown(session(), pod(pools="old,local", reason="GangIncomplete", group=GROUP))
+def test_a_group_shows_which_pools_run_groups_and_how_many_nodes_it_needs():
+    found = shown(session(), pod(pools="old,gangs,local", reason="GangIncomplete", group=GROUP))
     assert found == {
         "old": (False, None, "", "", "", "does not run groups of pods"),
+        "gangs": (False, None, "", "", "", "a group that may go to Slurm stays there"),
         "local": (False, None, "", "", "", "1 node could run a pod of the group, which needs 4"),
     }
+    found = shown(session(), pod(pools="old,gangs", reason="GangIncomplete", group=GROUP))
+    assert [record[:2] for record in found.values()] == [(False, None), (True, True)]
 
 
 def test_a_pod_whose_job_has_started_shows_what_else_it_waits_for():
