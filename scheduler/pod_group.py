@@ -13,6 +13,8 @@ from bridge.workload import links, pods
 from bridge.workload.groups import Membership
 
 Pod = Mapping[str, Any]
+_NONE: list[Pod] = []
+"""One list for all groups: a decision makes thousands of them, and the garbage collector visits each list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +64,13 @@ class Group:
     """The members that are bound and have not ended."""
 
     def __post_init__(self) -> None:
-        self.open, self.waiting, self.gated, self.deleted, self.running = [], [], [], [], []
-        for pod in self.pods:
-            if pods.is_finished(pod):
-                continue
-            if pods.is_bound(pod):
-                self.running.append(pod)
-                continue
-            self.open.append(pod)
-            if pods.is_deleted(pod):
-                self.deleted.append(pod)
-            elif pods.is_gated(pod):
-                self.gated.append(pod)
-            else:
-                self.waiting.append(pod)
+        present = [pod for pod in self.pods if not pods.is_finished(pod)]
+        self.running = [pod for pod in present if pods.is_bound(pod)] or _NONE
+        self.open = [pod for pod in present if not pods.is_bound(pod)] if self.running else present
+        self.deleted = [pod for pod in self.open if pods.is_deleted(pod)] or _NONE
+        kept = [pod for pod in self.open if not pods.is_deleted(pod)] if self.deleted else self.open
+        self.gated = [pod for pod in kept if pods.is_gated(pod)] or _NONE
+        self.waiting = [pod for pod in kept if not pods.is_gated(pod)] if self.gated else kept
 
     @property
     def first(self) -> Pod:

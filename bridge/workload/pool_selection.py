@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from bridge import names
@@ -61,6 +62,7 @@ VIRTUAL_TOLERATION = {"key": names.VIRTUAL_TAINT, "operator": "Equal", "value": 
 LOCAL = PoolSelector((names.LOCAL_POOL,), remote=False)
 
 
+@lru_cache(maxsize=1024)  # a decision reads the annotations of all waiting pods
 def parse(text: str) -> tuple[str, ...]:
     """Read the annotation; raises ``ValueError``."""
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
