@@ -91,7 +91,7 @@ class _CheckedUnchangedPods(UnchangedPods):
 
 
 def virtual_node(name: str) -> Object:
-    """Return the virtual node of a pool with room for one pod, which accepts pods that race."""
+    """Return the virtual node of a pool with room for three pods, which accepts pods that race, and groups."""
     taints = [(names.VIRTUAL_TAINT, "true"), (names.POOL_TAINT, name)]
     return {
         "kind": "Node",
@@ -99,10 +99,10 @@ def virtual_node(name: str) -> Object:
             "name": name,
             "uid": name,
             "labels": {names.POOL_LABEL: name},
-            "annotations": {names.RACE_ALLOWED: "true"},
+            "annotations": {names.RACE_ALLOWED: "true", names.GANGS_ALLOWED: "true"},
         },
         "spec": {"taints": [{"key": key, "value": value, "effect": "NoSchedule"} for key, value in taints]},
-        "status": {"allocatable": {"cpu": CPUS, "pods": "10"}, "conditions": [{"type": "Ready", "status": "True"}]},
+        "status": {"allocatable": {"cpu": "16", "pods": "10"}, "conditions": [{"type": "Ready", "status": "True"}]},
     }
 
 

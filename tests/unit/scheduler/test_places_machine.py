@@ -186,7 +186,7 @@ class Places(RuleBasedStateMachine):
     def set_pool(self, name: str, ready: bool, *, races: bool = True) -> None:
         node = self.hub.kube.get(f"/api/v1/nodes/{name}")
         node["status"]["conditions"] = [{"type": "Ready", "status": "True" if ready else "False"}]
-        node["metadata"]["annotations"] = {names.RACE_ALLOWED: str(races).lower()}
+        node["metadata"]["annotations"][names.RACE_ALLOWED] = str(races).lower()
         self.hub.kube.put(f"/api/v1/nodes/{name}", node)
 
     @rule(name=st.sampled_from([*POOLS, *SLURM]), cordoned=st.booleans())
@@ -340,10 +340,13 @@ class Places(RuleBasedStateMachine):
 
     # --- what must hold -----------------------------------------------------------------------------------------------
     @invariant()
-    def the_members_of_a_group_run_in_one_job(self) -> None:
+    def the_members_of_a_group_run_at_one_place(self) -> None:
+        """All in one job of Slurm, or all at one pool."""
         gang = [pod for pod in self.running() if links.group_of(pod)] if hasattr(self, "hub") else []
         together = [pod for pod in gang if not links.group_of(pod).alone and not pods.is_deleted(pod)]  # type: ignore[union-attr]
-        assert len({pods.job_id(pod) for pod in together}) <= 1, self.story()
+        nodes = [pod["spec"]["nodeName"] for pod in together]
+        used = {node if node in POOLS else pods.job_id(pod) for node, pod in zip(nodes, together, strict=True)}
+        assert len(used) <= 1, self.story()
 
     def teardown(self) -> None:
         """Only one place has room: what may use it gets it, and no job is left of what runs elsewhere or is gone."""
@@ -401,7 +404,7 @@ class Places(RuleBasedStateMachine):
                 self.offers.remove(offer)
         for _ in range(2):
             self.look(starts=True)
-            self.the_members_of_a_group_run_in_one_job()
+            self.the_members_of_a_group_run_at_one_place()
         for pod in self.running():
             if finish or pods.is_deleted(pod):
                 self.finish(pod, "Succeeded")
@@ -420,7 +423,7 @@ class Places(RuleBasedStateMachine):
             races = places.wants_race(pod)
             # without a race, a pod that was left to Slurm stays there: Slurm may start its job at any moment
             at_slurm = not races and (self.hub.scheduler._is_at_slurm(pods.uid(pod), pod))
-            may = self.at in usable and (self.at == names.LOCAL_POOL or not (at_slurm or "gang" in name))
+            may = self.at in usable and (self.at == names.LOCAL_POOL or not at_slurm)
             assert not may, f"{name} waits while {self.at} has room: {self.story()}"
         self.check_what_lost()
 
