@@ -131,6 +131,8 @@ class BatchSystem(ABC):
     """Whether a list of all jobs is cheap, so that the submitter requests one after each change."""
     gangs: ClassVar[bool] = False
     """Whether it runs a group of pods as one job: ``members`` of a request, and :meth:`gang_starter`."""
+    mpi_ways: ClassVar[tuple[str, ...]] = ("none",)
+    """How the processes of a group can form one MPI job, of :data:`bridge.names.MPI_WAYS`."""
 
     @abstractmethod
     def __init__(self, settings: Any, site: Site) -> None:
@@ -164,11 +166,12 @@ class BatchSystem(ABC):
     def jobs(self) -> dict[str, BatchJob]:
         """Return all jobs of this user whose names begin with :data:`NAME_PREFIX`, by id, with one query."""
 
-    def gang_starter(self, members: int, cpus: int) -> Sequence[str]:
-        """Return the command that starts a program ``members`` times in a job, on the machines of the job.
+    def gang_starter(self, members: int, cpus: int, mpi: str) -> Sequence[str]:
+        """Return the command that starts a program ``members`` times in a job, with ``cpus`` each.
 
         The program and its arguments follow the command. Each process has ``SLURM_PROCID``, from 0 to ``members - 1``,
-        and ``SLURM_LOCALID``, its number on its machine. Empty: all run on the machine of the job's script.
+        and ``SLURM_LOCALID``, its number on its machine. ``mpi``: one of ``mpi_ways``. Empty: all processes run on the
+        machine of the job's script.
         """
         return ()
 

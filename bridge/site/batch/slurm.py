@@ -14,12 +14,13 @@ from typing import Literal
 
 from pydantic import Field
 
+from bridge import names
 from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
 from bridge.site.batch import adopted, batch_interface, batch_user, commands
 from bridge.site.batch import slurm_text as text
-from bridge.site.batch.slurm_flags import allowed_flags, check_caps, held_options, merged, without_own
+from bridge.site.batch.slurm_flags import allowed_flags, check_caps, check_no_amounts, held_options, merged, without_own
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ _LATER = re.compile(
 """Errors of sbatch that a later submission may not have."""
 
 
-Program = Literal["sbatch", "squeue", "scancel", "sinfo", "sacct"]
+Program = Literal["sbatch", "squeue", "scancel", "sinfo", "sacct", "srun"]
 
 
 class Slurm(SettingsPart):
@@ -81,6 +82,8 @@ class SlurmBatch(batch_interface.BatchSystem):
     settings = Slurm
     submit_program = "sbatch"
     period = 5.0
+    gangs = True
+    mpi_ways = names.MPI_WAYS
 
     def __init__(self, slurm: Slurm, site: batch_interface.Site) -> None:
         self._config = slurm
@@ -127,17 +130,23 @@ class SlurmBatch(batch_interface.BatchSystem):
         then the options on which the submitter relies, and last the options of the site.
         """
         flavor, slurm = request.flavor, self._config
-        memory = f"--mem={math.ceil(request.memory / MIB)}M"
-        requested_options = ["--nodes=1", "--ntasks=1", f"--cpus-per-task={request.cpus}", memory]
+        together = min(request.members, request.per_node)
+        requested_options = [
+            f"--nodes={math.ceil(request.members / together)}",
+            f"--ntasks={request.members}",
+            *([f"--ntasks-per-node={together}"] if request.members > 1 else []),
+            f"--cpus-per-task={request.cpus}",
+            f"--mem={math.ceil(request.memory * together / MIB)}M",
+        ]
         if request.time_limit is not None:
             # a plain number counts minutes: see sbatch(1)
             requested_options.append(f"--time={max(1, math.ceil(request.time_limit / 60))}")
         if request.traceparent:  # a comment of the user or of the site replaces it
             requested_options.append(f"--comment=traceparent={request.traceparent}")
-        if gres := self._gres(request):
+        if gres := self._gres(request, together):
             requested_options.append(f"--gres={','.join(gres)}")
-        names = ("account", "partition", "qos", "reservation", "nodelist")
-        site_values = {name: getattr(flavor, name, "") or getattr(slurm, name, "") for name in names}
+        keys = ("account", "partition", "qos", "reservation", "nodelist")
+        site_values = {name: getattr(flavor, name, "") or getattr(slurm, name, "") for name in keys}
         site_options = [f"--{name}={value}" for name, value in site_values.items() if value]
         site_options += [*slurm.options, *(flavor.flags if flavor else ())]
         if request.flags_win:
@@ -150,6 +159,8 @@ class SlurmBatch(batch_interface.BatchSystem):
             ]
             return [*options, *self._required_options(request)]
         flags = allowed_flags(request.flags)
+        if request.members > 1:
+            check_no_amounts(flags)
         capped_flavor = flavor.name if flavor and flavor.max_resources else ""
         check_caps(flags, held_options(site_options), request.most_seconds, capped_flavor)
         return [*requested_options, *flags, *self._required_options(request), *site_options]
@@ -168,15 +179,26 @@ class SlurmBatch(batch_interface.BatchSystem):
             f"--chdir={request.folder}",
         ]
 
-    def _gres(self, request: batch_interface.BatchJobRequest) -> list[str]:
-        """Return the generic resources of the flavor, and the pod's GPUs, of the flavor's kind if it names one."""
+    def _gres(self, request: batch_interface.BatchJobRequest, together: int) -> list[str]:
+        """Return the generic resources of the flavor, and the GPUs of the ``together`` pods of a machine.
+
+        The GPUs are of the flavor's kind, if it names one.
+        """
         flavor_gres = list(request.flavor.generic_resources) if request.flavor else []
         if not request.gpus:
             return flavor_gres
         kinds = [re.sub(r":[0-9]+$", "", item) for item in flavor_gres if item.split(":")[0] == "gpu"]
         other_gres = [item for item in flavor_gres if item.split(":")[0] != "gpu"]
         kind = kinds[0] if kinds else self._config.gres.get(request.gpu_resource, "gpu")
-        return [*other_gres, f"{kind}:{request.gpus}"]
+        return [*other_gres, f"{kind}:{request.gpus * together}"]
+
+    def gang_starter(self, members: int, cpus: int, mpi: str) -> list[str]:
+        """Return srun with the options that keep the pods of a group apart: the end of one ends no other."""
+        slurm = self._config
+        program = slurm.programs.get("srun") or [f"{slurm.bin_dir}/srun" if slurm.bin_dir else "srun"]
+        # srun takes the number of CPUs from sbatch in some versions only
+        tasks = [f"--ntasks={members}", f"--cpus-per-task={cpus}", "--distribution=block"]
+        return [*program, *tasks, "--kill-on-bad-exit=0", "--wait=0", f"--mpi={mpi}"]
 
     def find(self, uid: str) -> str | None:
         """Run squeue for the name."""

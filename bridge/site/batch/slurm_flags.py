@@ -86,6 +86,16 @@ def check_caps(flags: Sequence[str], held: Mapping[str, str], most_seconds: floa
             )
 
 
+def check_no_amounts(flags: Sequence[str]) -> None:
+    """Raise :class:`BatchError` for flags (``--option=value``) that change the size of the job of a group."""
+    for flag in flags:
+        if flag[2:].partition("=")[0] in AMOUNTS:
+            raise BatchError(
+                f"flag {flag!r} is not allowed",
+                hint="the job of a group: CPUs, memory, GPUs and nodes follow from the requests of its pods",
+            )
+
+
 def _seconds(text: str) -> float:
     """Read a time of sbatch(1), in seconds; infinite if it is malformed or unlimited."""
     match = _TIME.fullmatch(text)

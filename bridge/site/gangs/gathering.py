@@ -118,6 +118,12 @@ class Gatherer:
                 " allowed: none",
                 reason="GangsNotSupported",
             )
+        if place.mpi not in self._batch.mpi_ways:
+            raise SiteRefusedError(
+                f"mpi {place.mpi!r}: batch.kind {self._batch.kind} does not start MPI jobs in this way; allowed:"
+                f" {', '.join(self._batch.mpi_ways)}",
+                reason="MpiNotSupported",
+            )
         if place.rank >= place.size:
             raise SiteRefusedError(f"place: rank {place.rank}; allowed: 0 to {place.size - 1}", reason="InvalidRequest")
 
@@ -132,7 +138,7 @@ class Gatherer:
                 gang_folder.raise_if_unreadable()
                 gang_folder.remove()
             self._batch_list.refuse_foreign(gang_folder.uid, self._folder)
-            starter = self._batch.gang_starter(place.size, meta.cpus)
+            starter = self._batch.gang_starter(place.size, meta.cpus, place.mpi)
             gang_folder.create(launcher.script(place.size, place.per_node, meta.gpus, starter), wanted)
             return
         if record.meta.gang is None or record.meta.gang.owner != meta.owner:
@@ -201,7 +207,7 @@ class Gatherer:
 
 def _job_of_gang(meta: Meta, place: PlaceInJob) -> Meta:
     """Return the request for the job of a group from that of one of its pods."""
-    gang = Gang(meta.owner, place.size, place.per_node)
+    gang = Gang(meta.owner, place.size, place.per_node, place.mpi)
     return replace(meta, owner="", place=None, gang=gang, attempts=0)
 
 
@@ -209,7 +215,8 @@ def _differences(wanted: Meta, present: Meta) -> list[tuple[str, object, object]
     pairs = [(name, getattr(wanted, name), getattr(present, name)) for name in _SHAPE]
     if wanted.gang is not None and present.gang is not None:
         pairs += [
-            (f"place.{name}", getattr(wanted.gang, name), getattr(present.gang, name)) for name in ("size", "per_node")
+            (f"place.{name}", getattr(wanted.gang, name), getattr(present.gang, name))
+            for name in ("size", "per_node", "mpi")
         ]
     return [pair for pair in pairs if pair[1] != pair[2]]
 

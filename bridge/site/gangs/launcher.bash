@@ -305,7 +305,8 @@ share_devices() {
     done
 }
 
-# run_script RANK UID: run the script of a pod to its end, and record the exit code.
+# run_script RANK UID: run the script of a pod to its end, and record the exit code, and whether the end of the job was the
+# cause.
 run_script() {
     local pid code count=0 asked='' killed=''
     note "rank $1: pod $RANK_POD ($2) starts on $HOST"
@@ -330,7 +331,8 @@ run_script() {
     code=$?
     # a script that was killed has left its containers
     ((code <= 128)) || "$BASH" "$JOBS/$2/job.sh" leftovers </dev/null
-    record_end "$1" "$2" "$code"
+    [[ ! $STOP ]] || asked=1
+    record_end "$1" "$2" "$code${asked:+ stopped}"
     note "rank $1: pod $2 ended with exit code $code"
 }
 

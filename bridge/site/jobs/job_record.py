@@ -17,6 +17,7 @@ class Gang:
     owner: str
     size: int
     per_node: int
+    mpi: str = "none"
 
 
 @dataclass(frozen=True, slots=True)

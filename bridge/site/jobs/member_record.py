@@ -3,7 +3,7 @@
 In the directory of the group's job, ``jobs/<gang>``:
 
 ``ranks/<rank>``         the pod that has the rank: lines with its UID, its host names, and its namespace and name
-``ended/<rank>.<uid>``   the exit code of its script
+``ended/<rank>.<uid>``   the exit code of its script, and ``stopped`` if it ended because the job ends
 ``control/kill-<uid>``   the request to kill its script; contains the rank
 
 In the directory of the pod, the link ``started`` takes the place of the directory that its script makes first: the
@@ -47,13 +47,15 @@ class Folder(Protocol):
 class Place:
     """What the directory of the group's job tells of one pod.
 
-    ``has_rank``: the rank file names it. ``exit_code``: of its script, once this has ended.
+    ``has_rank``: the rank file names it. ``exit_code``: of its script, once this has ended; ``stopped``: because the
+    job of the group ends.
     ``retired``: its script can't start any more. ``present``: ranks that have a pod, while the group is incomplete.
     """
 
     gang: JobRecord | None
     has_rank: bool = False
     exit_code: int | None = None
+    stopped: bool = False
     retired: bool = False
     present: int = 0
 
@@ -75,7 +77,7 @@ def derived(member: JobRecord, place: Place) -> JobRecord:
     gang = place.gang
     job_id = (gang.job_id or gang.started_job) if gang is not None and place.has_rank else ""
     batch = _batch_job(member, place)
-    at = 0.0 if gang is None or place.exit_code is not None else gang.batch_at
+    at = 0.0 if gang is None or (place.exit_code is not None and not place.stopped) else gang.batch_at
     return replace(
         member,
         job_id=job_id or member.started_job,
@@ -88,7 +90,7 @@ def _batch_job(member: JobRecord, place: Place) -> BatchJob | None:
     gang = place.gang
     if place.retired:
         return _ended(job_ends.CANCELLED.site_reason)
-    if place.exit_code is not None:
+    if place.exit_code is not None and not place.stopped:
         return _script_ended(member, place.exit_code)
     if gang is None or not (place.has_rank or member.started):
         return None
@@ -116,7 +118,7 @@ def _script_ended(member: JobRecord, code: int) -> BatchJob:
 
 
 def _gang_ended(member: JobRecord, gang: JobRecord, batch: BatchJob | None) -> BatchJob:
-    """Return the end of a pod whose script recorded no exit code when the job of its group ended."""
+    """Return the end of a pod that ended because the job of its group ended."""
     if reason := _own_reason(gang):
         return _ended(reason, str((gang.pod or {}).get("message") or ""))
     if batch is not None and not batch.by_itself:
@@ -138,12 +140,12 @@ def _read(member: JobRecord, place: PlaceInJob, member_folder: Folder, gang_fold
     if gang is None:
         return Place(None, retired=_is_retired(member_folder.at))
     has_rank = rank_uid(gang_folder, place.rank) == member.uid
-    name, code = f"{place.rank}.{member.uid}", None
+    name, code, cause = f"{place.rank}.{member.uid}", None, ""
     if name in names(Below(gang_folder.at, "ended")):
-        word = atomic_files.read_line(Below(gang_folder.at, f"ended/{name}"))
+        word, _, cause = atomic_files.read_line(Below(gang_folder.at, f"ended/{name}")).partition(" ")
         code = int(word) if word.isascii() and word.isdigit() and len(word) < 4 else 1
     present = len(ranks(gang_folder)) if gang.meta.attempts == 0 else 0
-    return Place(gang, has_rank, code, _is_retired(member_folder.at), present)
+    return Place(gang, has_rank, code, cause == "stopped", _is_retired(member_folder.at), present)
 
 
 def ranks(gang_folder: Folder) -> list[int]:

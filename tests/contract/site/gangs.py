@@ -19,7 +19,7 @@ class Group:
     site: Any
     size: int
     more: dict[str, Any] = field(default_factory=dict)
-    per_node: int = 1
+    per_node: int = 2
     gang: str = field(default_factory=jobs.uid)
     pods: dict[int, str] = field(default_factory=dict)
 
@@ -52,9 +52,9 @@ class Group:
         eventually(lambda: not any(folder.exists() for folder in folders), "no directory is left", timeout)
 
 
-def check_one_job_for_all(site: Any, per_node: int = 1) -> list[Any]:
+def check_one_job_for_all(site: Any) -> list[Any]:
     """Four pods become one job; each has its own status, log and exit code. Return the ends."""
-    group = Group(site, 4, per_node=per_node)
+    group = Group(site, 4)
     command = (
         'echo "$PODBRIDGE_GROUP_RANK of $PODBRIDGE_GROUP_SIZE"; cat "$PODBRIDGE_GROUP_FILE"; '
         'echo "$PODBRIDGE_GROUP_HOSTS"; sleep 2; exit $PODBRIDGE_GROUP_RANK'

@@ -21,7 +21,7 @@ class MemoryBatch:
     """What a cluster would do: jobs appear when submitted, and are told of until ``forget``."""
 
     kind, period, lag, eager = "memory", 1.0, 2.0, False
-    one_machine, gangs = False, True
+    one_machine, gangs, mpi_ways = False, True, ("none", "pmix")
 
     def __init__(self):
         self.table, self.submits, self.cancelled, self.history = {}, [], [], {}
@@ -61,7 +61,7 @@ class MemoryBatch:
         self.queries += 1
         return dict(self.table)
 
-    def gang_starter(self, members, cpus):
+    def gang_starter(self, members, cpus, mpi):
         return ()
 
     def past(self, ids):

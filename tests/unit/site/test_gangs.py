@@ -19,7 +19,8 @@ def pod(rank: int, generation: int = 0) -> str:
 
 
 def message(rank: int, size: int = 3, **more: Any) -> SubmitMessage:
-    place = PlaceInJob(gang=GANG, rank=rank, size=size, per_node=more.pop("per_node", 1), names=[f"w-{rank}"])
+    per_node, mpi = more.pop("per_node", 1), more.pop("mpi", "none")
+    place = PlaceInJob(gang=GANG, rank=rank, size=size, per_node=per_node, mpi=mpi, names=[f"w-{rank}"])
     return SubmitMessage(namespace="ns", name=f"w-{rank}", script="true\n", place=place, **more)
 
 
@@ -137,6 +138,8 @@ def test_a_repeated_submission_changes_nothing(world: Any) -> None:
         ({"gpus": 1, "gpu_resource": "nvidia.com/gpu"}, "GangDiffers", "gpus 1"),
         ({"size": 4}, "GangDiffers", "place.size 4"),
         ({"per_node": 2}, "GangDiffers", "place.per_node 2"),
+        ({"mpi": "pmix"}, "GangDiffers", "place.mpi 'pmix'"),
+        ({"mpi": "pmi2"}, "MpiNotSupported", "mpi 'pmi2': .*allowed: none, pmix"),
         ({"owner": "c2"}, "NotOwner", "not the job of a group of this cluster"),
         ({"grant_wait": 5.0}, "GangsNotSupported", "grant_wait 5"),
     ],
@@ -256,6 +259,22 @@ def test_pods_of_a_job_that_reached_its_time_limit(world: Any) -> None:
     world.look(1)
     world.look(5)
     assert {(s.phase, s.outcome, s.reason) for s in statuses(world)} == {("ended", "Failed", "DeadlineExceeded")}
+
+
+def test_the_cause_of_a_signal_to_all_pods_is_that_of_the_job(world: Any) -> None:
+    submit_all(world)
+    start(world)
+    world.look()
+    for rank in range(3):
+        text = f'{{"phase":"Failed","reason":"Terminated","finishedAt":{world.clock.time()}}}'
+        world.write("state/pod.json", text, pod(rank))
+        world.write(f"ended/{rank}.{pod(rank)}", "143 stopped\n", GANG)
+        world.folder.touch(pod(rank))
+    world.look(1)
+    assert {s.phase for s in statuses(world)} == {"running"}
+    world.batch.end("1", "Preempted")
+    world.look(1)
+    assert {(s.phase, s.reason) for s in statuses(world)} == {("ended", "Preempted")}
 
 
 def test_a_script_that_was_killed(world: Any) -> None:

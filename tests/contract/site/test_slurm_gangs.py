@@ -1,0 +1,66 @@
+"""Groups of pods as one job of a real Slurm, in each version: two nodes with two pods each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.contract.site import gangs
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def site(slurm_cluster: Any, make_site: Any) -> Any:
+    """A site whose launcher waits for 5 seconds only. The nodes of some versions see another root directory."""
+    variables = 'PATH = "/usr/bin:/bin", PODBRIDGE_START_WAIT_SECONDS = "5", PODBRIDGE_PLACE_WAIT_SECONDS = "5"'
+    made = make_site(
+        "slurm",
+        f'[limits]\nallow_user_flags = true\n[slurm]\nbin_dir = "{slurm_cluster.state}/bin"\n'
+        f'programs = {{ srun = ["srun"] }}\nenvironment = {{ {variables} }}\n'
+        '[batch]\nkind = "slurm"\nperiod = 1\nlost_after = 3\nsettle = 4\nlag = 2\n',
+    )
+    made.cluster = slurm_cluster
+    made.start()
+    return made
+
+
+def test_four_pods_run_as_one_job_on_two_nodes(site: Any) -> None:
+    ends = gangs.check_one_job_for_all(site)
+    shown = site.cluster.run_slurm("scontrol", "show", "job", ends[0].job_id)
+    assert "NumNodes=2" in shown and "NumCPUs=4" in shown and "MinMemoryNode=256M" in shown
+
+
+def test_if_one_pod_does_not_start_none_does(site: Any) -> None:
+    gangs.check_all_or_none(site)
+
+
+def test_a_pod_takes_the_place_of_one_that_is_over(site: Any) -> None:
+    gangs.check_successor(site)
+
+
+def test_one_pod_is_killed_and_the_others_run_on(site: Any) -> None:
+    gangs.check_one_is_killed(site)
+
+
+def test_pods_are_cancelled_while_their_job_is_queued(site: Any) -> None:
+    gangs.check_cancelled_while_queued(site, flags=["--begin=now+1hour"])
+
+
+def test_flags_that_change_the_size_of_the_job_end_all_pods(site: Any) -> None:
+    group = gangs.Group(site, 2, {"flags": ["--nodes=1"]})
+    group.submit_all("true")
+    ends = group.wait("ended")
+    assert {end.reason for end in ends} == {"BatchSystemRefused"}
+    assert "flag '--nodes=1' is not allowed" in ends[0].message
+    group.check_nothing_left()
+
+
+def test_a_cancelled_job_ends_all_pods_with_slurms_reason(site: Any) -> None:
+    group = gangs.Group(site, 2)
+    group.submit_all("sleep 600")
+    job = group.wait("running")[0].job_id
+    site.cluster.run_slurm("scancel", job)
+    assert {end.reason for end in group.wait("ended", 60)} == {"Cancelled"}
+    group.check_nothing_left()
