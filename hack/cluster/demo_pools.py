@@ -1,4 +1,4 @@
-"""Pools in six scenes, on real systems: ``./hack/demo.sh --pools [--site-slurm VERSION]``."""
+"""Pools in seven scenes, on real systems: ``./hack/demo.sh --pools [--site-slurm VERSION]``."""
 
 from __future__ import annotations
 
@@ -43,6 +43,25 @@ spec:
     - name: main
       image: busybox
       command: [sh, -c, "for i in 1 2 3 4 5; do echo step $i of 5; sleep 1; done"]
+"""
+TRAIN = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: remote, annotations: {bridge.vk.io/gang: "true"}}
+spec:
+  parallelism: 3
+  completions: 3
+  completionMode: Indexed
+  template:
+    metadata: {annotations: {bridge.vk.io/pools: slurm-site, bridge.vk.io/members-per-node: "2"}}
+    spec:
+      subdomain: train
+      restartPolicy: Never
+      containers:
+        - name: main
+          image: busybox
+          command: [sh, -c, "echo $PODBRIDGE_GROUP_RANK of $PODBRIDGE_GROUP_HOSTS; grep train- /etc/hosts; sleep 5"]
+          resources: {requests: {cpu: "1", memory: 64Mi}}
 """
 LOCAL = "local-site"
 SILENT_AFTER = 5.0
@@ -117,6 +136,26 @@ class PoolStory(Story):
         self.do("kubectl get pod late -n remote -o jsonpath={.status.reason}")
         print()
 
+    def group(self) -> None:
+        """The pods of a Job start together, as one Slurm job at the site."""
+        self.say(
+            "The Job train has the annotation bridge.vk.io/gang: its three pods are one job at slurm-site, with two on "
+            "a machine. All of them start or none. They find each other by the names that Kubernetes gives them."
+        )
+        self.do("kubectl apply -f -", TRAIN)
+        members = eventually(lambda: len(found := self._pods("train", lambda _: True)) == 3 and found, "3 pods", 30)
+        for pod in members:
+            self.world.running(pod, 60)
+        queue = self._queue()
+        self.show(f"squeue at slurm-site:\n{queue}")
+        self.do("kubectl get pods -n remote -l job-name=train -L bridge.vk.io/job -o wide")
+        said = [self.world.logs(self.world.ended(pod)) for pod in members]
+        self.do("kubectl logs -n remote -l job-name=train --prefix")
+        jobs = {self.world.remote_job(self.world.get(pod) or pod) for pod in members}
+        if len(jobs) != 1 or any(text.count("train-") < 3 for text in said):
+            raise AssertionError(f"not one job, or the members do not know each other: {jobs}, {said}")
+        self.do("kubectl delete job train -n remote")
+
     def race(self) -> None:
         """A pod waits in the queues of both sites; the first that starts runs it."""
         world, site = self.world, self.world.cluster.sites["slurm-site"]
@@ -178,6 +217,7 @@ class PoolStory(Story):
         self.scene("A Job is spread over both sites", self.spread)
         self.scene("kubectl logs follows a pod at a site", self.logs)
         self.scene("Exit codes and their reasons", self.codes)
+        self.scene("The pods of a Job start together, as one job at a site", self.group)
         self.scene("A pod waits at two sites; the first that starts runs it", self.race)
         self.scene("A submitter is killed and started again; no pod is lost", self.killed)
 

@@ -275,7 +275,8 @@ member() {
     while :; do
         read_rank "$rank"
         if [[ $RANK_UID && $RANK_UID != "$last" ]]; then
-            [[ ! $last ]] || write_hosts
+            # in a subshell: it reads the pods of all ranks
+            [[ ! $last ]] || (write_hosts)
             last=$RANK_UID
             run_script "$rank" "$last"
         fi

@@ -95,16 +95,16 @@ def check_all_or_none(site: Any) -> None:
 
 def check_successor(site: Any) -> None:
     """A pod takes the place of one that is over, in the same job."""
-    group = Group(site, 2)
-    group.submit(0, "sleep 60")
-    group.submit(1, "exit 3")
+    group = Group(site, 3)
+    for rank, command in enumerate(("sleep 60", "exit 3", "sleep 60")):
+        group.submit(rank, command)
     assert site.wait(group.pods[1], "ended", 30).outcome == "Failed"
     job = site.status(group.pods[0]).job_id
     old = group.pods[1]
     group.submit(1, "echo successor; sleep 1")
     assert site.wait(group.pods[1], "ended", 30).outcome == "Succeeded"
     assert (site.status(group.pods[1]).job_id, group.log(1)) == (job, ["successor"])
-    assert site.status(group.pods[0]).phase == "running"
+    assert [site.status(group.pods[rank]).phase for rank in (0, 2)] == ["running"] * 2
     site.client.call(CANCEL, old, CancelMessage(grace=0, forget=True))
     group.check_nothing_left()
 

@@ -7,6 +7,7 @@ import pytest
 from cluster import install
 from cluster.polling import eventually
 from tests.e2e.pools.cases import pod, sh
+from tests.e2e.pools.groups import delete, start
 
 pytestmark = pytest.mark.real
 
@@ -91,19 +92,48 @@ def for_mpi(pools_world):
     world.ready(POOL)
 
 
+# MPI and Python are the node's, as with Apptainer's "bind model"
+BINDS = " ".join(f"--bind {each}:{each}:ro" for each in ("/usr", "/lib", "/lib64"))
+BY_MPI = {
+    "command": ["/usr/bin/python3", "-c", MPI],
+    # the interfaces of other tests come and go
+    "env": [{"name": "UCX_NET_DEVICES", "value": "lo"}],
+}
+
+
+def said(rank):
+    """Return the line of a process."""
+    total = RANKS * (RANKS + 1) // 2
+    return f"rank {rank} of {RANKS}: sum {total}, from before {chr(65 + (rank - 1) % RANKS)}"
+
+
+def test_the_members_of_a_group_are_one_world(for_mpi):
+    """Each pod has one process, which Slurm's srun has started; Slurm introduces them to each other."""
+    world, name = for_mpi, "world"
+    annotations = {"bridge.vk.io/mpi": "pmi2", "slurm-job.vk.io/singularity-mounts": BINDS}
+
+    def run():
+        pods = start(world, name, POOL, "", annotations, BY_MPI)
+        if all(world.ended(one)["status"].get("reason") != "NotPossibleAtSite" for one in pods):
+            return pods
+        delete(world, name)
+        world.clear()
+        return None
+
+    pods = eventually(run, "the hub knows the site's new configuration")
+    assert [world.logs(one).splitlines()[-1:] for one in pods] == [[said(rank)] for rank in range(RANKS)]
+    delete(world, name)
+    world.clear()
+
+
 def test_the_processes_that_mpiexec_starts_are_one_world(for_mpi):
     world = for_mpi
     annotations = {
         "slurm-job.vk.io/flags": f"--ntasks={RANKS}",
         "slurm-job.vk.io/mpi-flags": "true",
-        # MPI and Python are the node's, as with Apptainer's "bind model"
-        "slurm-job.vk.io/singularity-mounts": " ".join(
-            f"--bind {each}:{each}:ro" for each in ("/usr", "/lib", "/lib64")
-        ),
+        "slurm-job.vk.io/singularity-mounts": BINDS,
     }
-    # the interfaces of other tests come and go
-    env = [{"name": "UCX_NET_DEVICES", "value": "lo"}]
-    container = {"name": "main", "image": "busybox", "command": ["/usr/bin/python3", "-c", MPI], "env": env}
+    container = {"name": "main", "image": "busybox", **BY_MPI}
 
     def run():
         one = world.create_pod(pod(container), POOL, annotations=annotations)
@@ -111,9 +141,6 @@ def test_the_processes_that_mpiexec_starts_are_one_world(for_mpi):
 
     one = eventually(run, "the hub knows the site's new configuration")
     lines = [line for line in world.logs(one).splitlines() if line.startswith("rank ")]
-    total = RANKS * (RANKS + 1) // 2
-    assert sorted(lines) == [
-        f"rank {rank} of {RANKS}: sum {total}, from before {chr(65 + (rank - 1) % RANKS)}" for rank in range(RANKS)
-    ], world.logs(one)
+    assert sorted(lines) == [said(rank) for rank in range(RANKS)], world.logs(one)
     assert world.get(one)["status"]["phase"] == "Succeeded"
     world.clear()

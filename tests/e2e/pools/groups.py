@@ -1,0 +1,45 @@
+"""Indexed Jobs whose pods start together, at the sites."""
+
+from cluster.polling import eventually
+from cluster.pools import NAMESPACE
+
+SIZE = 3
+JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+
+
+def start(world, name, site, script, annotations=None, container=None, **spec):
+    """Create an Indexed Job whose pods start together; return its pods once all are there."""
+    container = {"name": "main", "image": "busybox", "command": ["sh", "-c", script], **(container or {})}
+    container |= {"resources": {"requests": {"cpu": "1", "memory": "32Mi"}}}
+    annotations = {"bridge.vk.io/pools": site, "bridge.vk.io/members-per-node": str(SIZE), **(annotations or {})}
+    pod = {"restartPolicy": "Never", "containers": [container], "subdomain": name, "terminationGracePeriodSeconds": 1}
+    body = {
+        "metadata": {"name": name, "annotations": {"bridge.vk.io/gang": "true"}},
+        "spec": {
+            "parallelism": SIZE,
+            "completions": SIZE,
+            "completionMode": "Indexed",
+            "backoffLimit": 6,
+            "template": {"metadata": {"annotations": annotations}, "spec": pod},
+            **spec,
+        },
+    }
+    world.api("POST", JOBS, body)
+    return eventually(lambda: len(found := members(world, name)) == SIZE and found, f"{SIZE} pods", 30)
+
+
+def members(world, name):
+    """Return the pods of a Job, in the order of their indexes."""
+    found = world.pods(NAMESPACE, f"job-name={name}")
+    return sorted(
+        found, key=lambda pod: int(pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"])
+    )
+
+
+def delete(world, name):
+    world.api("DELETE", f"{JOBS}/{name}", {"propagationPolicy": "Background"})
+
+
+def nothing_left(world, site):
+    """Wait until the site has no directory of a pod, nor of the job of a group."""
+    eventually(lambda: not world.jobs_at(site), f"no job left at {site}", 60)

@@ -1,0 +1,93 @@
+"""The pods of a group at a site: one batch job, all start or none, and they find each other by Kubernetes' names."""
+
+import json
+
+import pytest
+
+from cluster.polling import eventually
+from cluster.pools import NAMESPACE
+from tests.e2e.pools.groups import JOBS, SIZE, delete, members, nothing_left, start
+
+pytestmark = pytest.mark.real
+
+SITES = ("local-site", "slurm-site")
+RING = """
+import os, socket, sys
+name, port = sys.argv[1], int(sys.argv[2])
+rank, size = int(os.environ["PODBRIDGE_GROUP_RANK"]), int(os.environ["PODBRIDGE_GROUP_SIZE"])
+server = socket.create_server(("", port + rank))
+after = (rank + 1) % size
+while True:
+    try:
+        out = socket.create_connection((f"{name}-{after}.{name}", port + after), 5)
+        break
+    except ConnectionRefusedError:
+        continue
+out.sendall(f"hello from {rank}".encode())
+out.close()
+print(server.accept()[0].recv(100).decode(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_the_members_of_a_job_are_one_job_at_the_site_and_find_each_other(pools_world, site):
+    world, name = pools_world, f"ring-{site}"
+    pods = start(world, name, site, f"python3 -c '{RING}' {name} {47_100 + 10 * SITES.index(site)}")
+    ended = [world.ended(pod) for pod in pods]
+    assert [world.logs(pod) for pod in ended] == [f"hello from {(rank - 1) % SIZE}\n" for rank in range(SIZE)]
+    assert [pod["status"]["phase"] for pod in ended] == ["Succeeded"] * SIZE
+    assert len({world.remote_job(pod) for pod in ended}) == 1
+    eventually(lambda: world.api("GET", f"{JOBS}/{name}")["status"].get("succeeded") == SIZE, "the Job is complete")
+    delete(world, name)
+    nothing_left(world, site)
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_a_member_that_is_deleted_gets_a_successor_in_the_same_job(pools_world, site):
+    world, name = pools_world, f"heir-{site}"
+    pods = start(world, name, site, "echo $PODBRIDGE_GROUP_RANK; sleep 300")
+    running = [world.running(pod, 60) for pod in pods]
+    (job,) = {world.remote_job(pod) for pod in running}
+    world.delete(running[1], grace=1)
+    world.gone(running[1])
+    heir = world.running(eventually(lambda: len(found := members(world, name)) == SIZE and found[1], "an heir"), 60)
+    assert heir["metadata"]["uid"] != running[1]["metadata"]["uid"]
+    assert world.remote_job(heir) == job
+    eventually(lambda: world.logs(heir, check=False) == "1\n", "the rank of the one before")
+    assert [world.get(pod)["status"]["phase"] for pod in (running[0], running[2])] == ["Running"] * 2
+    delete(world, name)
+    nothing_left(world, site)
+
+
+def test_a_group_waits_for_its_members_and_says_so(pools_world):
+    """One member may not be scheduled yet: nothing starts, and the others say what they wait for."""
+    world, name = pools_world, "gated"
+    container = {"name": "main", "image": "busybox", "command": ["sh", "-c", "echo ran"]}
+    label = {"kueue.x-k8s.io/pod-group-name": name}
+    annotations = {"bridge.vk.io/pools": "local-site", "kueue.x-k8s.io/pod-group-total-count": "2"}
+
+    def create(number):
+        metadata = {"name": f"{name}-{number}", "labels": label, "annotations": annotations}
+        spec = {"restartPolicy": "Never", "containers": [container]}
+        return world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": metadata, "spec": spec})
+
+    first = create(0)
+    eventually(lambda: world.condition(first, "PodScheduled").get("reason") == "GangIncomplete", "waits")
+    assert not world.get(first)["spec"].get("nodeName")
+    second = create(1)
+    pods = [world.ended(pod) for pod in (first, second)]
+    assert len({world.remote_job(pod) for pod in pods}) == 1
+    world.clear()
+
+
+def test_the_end_of_the_job_ends_every_member(pools_world):
+    world, site, name = pools_world, "slurm-site", "cancelled"
+    pods = [world.running(pod, 60) for pod in start(world, name, site, "sleep 300", backoffLimit=0)]
+    job = world.remote_job(pods[0]).partition("/")[2]
+    listed = json.loads(world.cluster.site_slurm(site, "squeue", "--json", "-j", job))["jobs"]
+    assert [entry["tasks"]["number"] for entry in listed] == [SIZE]
+    world.cluster.site_slurm(site, "scancel", job)
+    ends = [world.ended(pod) for pod in pods]
+    assert {(pod["status"]["phase"], pod["status"]["reason"]) for pod in ends} == {("Failed", "Cancelled")}
+    delete(world, name)
+    nothing_left(world, site)
