@@ -1,0 +1,116 @@
+"""The submitter of the pods of a group is killed at every step, and begins anew: one job, and nothing left behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.errors import SiteRefusedError
+from tests.unit.site.test_crashes import Killer, live
+from tests.unit.site.test_gangs import GANG, cancel, check_nothing_left, close, end, pod, start, statuses, submit
+
+STEPS_OF_FIRST, STEPS_OF_LAST, STEPS_OF_END = 24, 32, 48
+
+
+def living(world: Any) -> list[str]:
+    return [job.uid for job in world.batch.table.values() if job.phase != "ended"]
+
+
+def run_to_the_end(world: Any) -> None:
+    for _ in range(3):
+        world.look(61)
+    assert living(world) == [GANG]
+    start(world)
+    for rank in range(3):
+        end(world, rank)
+    world.look(1)
+    assert {status.outcome for status in statuses(world)} == {"Succeeded"}
+    close(world)
+    for rank in range(3):
+        cancel(world, rank)
+    check_nothing_left(world)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_there_are_as_many_points_as_are_tried(world: Any, monkeypatch: Any, rank: int) -> None:
+    for other in range(rank):
+        submit(world, other)
+    killer = Killer(monkeypatch, world)
+    submit(world, rank)
+    assert 7 < killer.count < (STEPS_OF_LAST if rank else STEPS_OF_FIRST)
+
+
+@pytest.mark.parametrize("is_repeated", [True, False])
+@pytest.mark.parametrize("point", range(STEPS_OF_LAST))
+def test_killed_while_the_last_pod_is_submitted(world: Any, monkeypatch: Any, point: int, is_repeated: bool) -> None:
+    submit(world, 0)
+    submit(world, 1)
+    killer = Killer(monkeypatch, world)
+    killer.left = point
+    live(world, killer, lambda: submit(world, 2))
+    world.again()
+    world.look(1)
+    # without a directory of the pod, no submitter knows of it: the hub repeats its request
+    if is_repeated or not world.folder.job(pod(2)).exists() or world.folder.job(pod(2)).unfinished():
+        submit(world, 2)
+    run_to_the_end(world)
+
+
+@pytest.mark.parametrize("point", range(STEPS_OF_FIRST))
+def test_killed_while_the_first_pod_is_submitted(world: Any, monkeypatch: Any, point: int) -> None:
+    killer = Killer(monkeypatch, world)
+    killer.left = point
+    live(world, killer, lambda: submit(world, 0))
+    world.again()
+    world.look(1)
+    for rank in range(3):
+        submit(world, rank)
+    run_to_the_end(world)
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+@pytest.mark.parametrize("point", range(STEPS_OF_END))
+def test_killed_while_all_pods_are_cancelled(world: Any, monkeypatch: Any, point: int, is_running: bool) -> None:
+    for rank in range(3):
+        submit(world, rank)
+    world.look()
+    if is_running:
+        start(world)
+        for rank in range(3):
+            end(world, rank)
+        close(world)
+    killer = Killer(monkeypatch, world)
+    killer.left = point
+
+    def act() -> None:
+        for rank in range(3):
+            cancel(world, rank)
+        for _ in range(3):
+            world.look(3)
+
+    live(world, killer, act)
+    world.again()
+    for rank in range(3):
+        cancel(world, rank)  # the hub asks until it hears the end
+    check_nothing_left(world)
+    world.folder.sweep(world.clock.time() + 10**10)
+    assert list((world.path / "staging").iterdir()) == []
+
+
+@pytest.mark.parametrize("point", range(STEPS_OF_FIRST))
+def test_killed_while_a_successor_is_submitted(world: Any, monkeypatch: Any, point: int) -> None:
+    for rank in range(3):
+        submit(world, rank)
+    start(world)
+    end(world, 1, 1)
+    world.look(1)
+    killer = Killer(monkeypatch, world)
+    killer.left = point
+    live(world, killer, lambda: submit(world, 1, 1))
+    world.again()
+    world.look(1)
+    assert submit(world, 1, 1).job_id == "1"
+    with pytest.raises(SiteRefusedError, match="rank 1"):
+        submit(world, 1, 2)
+    assert (world.folder.job(GANG).path / "ranks/1").read_text().startswith(pod(1, 1))
