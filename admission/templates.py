@@ -93,7 +93,14 @@ def _wrong(path: str, value: Any, allowed: str) -> ConfigError:
 
 def read_from(manifest_objects: Iterable[Object]) -> Read:
     """Return a function that reads the owners of groups from the manifest's objects."""
-    by_key = {_key(str(obj.get("kind", "")).lower() + "s", obj["metadata"]): obj for obj in manifest_objects}
+    by_key: dict[tuple[str, str, str], Object] = {}
+    for obj in manifest_objects:
+        by_key[_key(str(obj.get("kind", "")).lower() + "s", obj["metadata"])] = obj
+        if obj.get("kind") == "CronJob":  # whose Job has this name too, as pods() yields it
+            template = obj["spec"].get("jobTemplate") or {}
+            given = (template.get("metadata") or {}).get("annotations") or {}
+            metadata = {**obj["metadata"], "annotations": given}
+            by_key[_key("jobs", metadata)] = {"metadata": metadata, "spec": template.get("spec") or {}}
 
     def read(resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
         return by_key.get((resource.plural, namespace, name))
@@ -135,7 +142,9 @@ def _pods_of_job_set(spec: Mapping[str, Any], metadata: Object) -> Iterator[Owne
 def _pod_of_job(
     spec: Mapping[str, Any], metadata: Object, name: str, labels: Mapping[str, str] | None = None
 ) -> Object:
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": OFFLINE_UID, "controller": True}
+    # the Job of a CronJob or of a JobSet does not exist yet
+    uid = metadata["uid"] if name == metadata["name"] else OFFLINE_UID
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid, "controller": True}
     index = {job.COMPLETION_INDEX: "0"} if spec.get("completionMode") == "Indexed" else {}
     template: Object = spec.get("template") or {}
     return _pod(template, {**metadata, "name": name}, labels, index, owner)

@@ -148,8 +148,9 @@ class PoolStory(Story):
             self.world.running(pod, 60)
         queue = self._queue()
         self.show(f"squeue at slurm-site:\n{queue}")
-        self.do("kubectl get pods -n remote -l job-name=train -L bridge.vk.io/job -o wide")
         said = [self.world.logs(self.world.ended(pod)) for pod in members]
+        columns = "NAME:.metadata.name,STATUS:.status.phase,JOB:.metadata.annotations.bridge\\.vk\\.io/job"
+        self.do(f"kubectl get pods -n remote -l job-name=train -o 'custom-columns={columns}'")
         self.do("kubectl logs -n remote -l job-name=train --prefix")
         jobs = {self.world.remote_job(self.world.get(pod) or pod) for pod in members}
         if len(jobs) != 1 or any(text.count("train-") < 3 for text in said):

@@ -33,6 +33,8 @@ launch() {
 
 # begin: what the launcher and each wrapper do first.
 begin() {
+    # srun passes on the name of the first machine
+    HOSTNAME=${SLURMD_NODENAME:-$HOSTNAME}
     trap 'STOP=Terminated' TERM INT
     trap ':' HUP
     local fifo="control/.wake.${HOSTNAME:-}.$$"

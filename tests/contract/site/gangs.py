@@ -52,7 +52,7 @@ class Group:
         eventually(lambda: not any(folder.exists() for folder in folders), "no directory is left", timeout)
 
 
-def check_one_job_for_all(site: Any) -> list[Any]:
+def check_one_job_for_all(site: Any, machines_used: int) -> list[Any]:
     """Four pods become one job; each has its own status, log and exit code. Return the ends."""
     group = Group(site, 4)
     command = (
@@ -72,7 +72,7 @@ def check_one_job_for_all(site: Any) -> list[Any]:
         first, *hosts, machines = group.log(rank)
         assert first == f"{rank} of 4"
         assert [line.split()[1:] for line in hosts] == [[f"w-{other}.sub", f"w-{other}"] for other in range(4)]
-        assert len(machines.split(",")) == 4
+        assert (len(machines.split(",")), len({*machines.split(",")})) == (4, machines_used)
     group.check_nothing_left()
     return ends
 

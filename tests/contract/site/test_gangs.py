@@ -22,7 +22,7 @@ def site(make_site: Any) -> Any:
 
 
 def test_four_pods_run_as_one_job(site: Any) -> None:
-    ends = gangs.check_one_job_for_all(site)
+    ends = gangs.check_one_job_for_all(site, machines_used=1)
     assert {end.job_id for end in ends} == {site_job.stem for site_job in (site.folder / "local").glob("*.json")}
     assert any(announce.gangs for announce in site.announced)
 

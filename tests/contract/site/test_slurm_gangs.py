@@ -27,7 +27,7 @@ def site(slurm_cluster: Any, make_site: Any) -> Any:
 
 
 def test_four_pods_run_as_one_job_on_two_nodes(site: Any) -> None:
-    ends = gangs.check_one_job_for_all(site)
+    ends = gangs.check_one_job_for_all(site, machines_used=2)
     shown = site.cluster.run_slurm("scontrol", "show", "job", ends[0].job_id)
     assert "NumNodes=2" in shown and "NumCPUs=4" in shown and "MinMemoryNode=256M" in shown
 

@@ -50,6 +50,17 @@ def test_an_invalid_annotation_is_warned_about_wherever_it_is(place: str) -> Non
     assert warning.startswith(f"pods of Job train will be refused: {LIMIT}")
 
 
+@pytest.mark.parametrize("kind", ["Job", "CronJob"])
+def test_a_job_whose_pods_are_a_group_has_no_warning(kind: str) -> None:
+    """The API server has given the object its UID before it asks."""
+    document = job(template(), {names.GANG: "true"}, completionMode="Indexed", completions=2, parallelism=2)
+    document["metadata"]["uid"] = "0c6ee6e9-0000-4000-8000-000000000001"
+    if kind == "CronJob":
+        inner = {"metadata": {}, "spec": document["spec"]}
+        document = {"kind": kind, "metadata": document["metadata"], "spec": {"jobTemplate": inner}}
+    assert warn(document, f"{kind.lower()}s.batch") == []
+
+
 def test_what_only_warns_for_a_pod_only_warns_for_its_job() -> None:
     (warning,) = warn(job(template(container={})))
     assert warning.startswith("pods of Job train: spec.containers: no container requests memory")
