@@ -31,7 +31,7 @@ PARTS: Mapping[str, Part] = {
     "22.05": Part(30, "all tests on Slurm 22.05"),
     "kubernetes": Part(30, "end-to-end tests on the other versions of Kubernetes"),
     "kueue": Part(20, "Kueue with more jobs and kills, and its other version"),
-    "kills": Part(45, "a kill after every call and every write, and 100 kills of a storm"),
+    "kills": Part(40, "a kill after every call and every write, and 100 kills of a storm"),
     "sites": Part(40, "kills and outages of submitters, NATS servers and plugins"),
     "install": Part(35, "chart, kind, quick start, release, docs site"),
     "fuzz": Part(30, "fuzzing at full length, and unit tests on other versions of Python"),

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
+from bridge.core import isolation
 from bridge.errors import KubeError, KubeForbiddenError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.workload import eligibility, links
@@ -50,14 +51,20 @@ def node(name: str, cpu: str = "8", pods: str = "100", taints: Any = ()) -> Node
 def groups_of(pods: list[Any]) -> list[Group]:
     """Return the groups of the pods, each with its members."""
     members: dict[str, list[Any]] = {}
+    groups = []
     for each in pods:
-        members.setdefault(links.key(each), []).append(each)
-    return [
-        pod_group.of_one(found[0])
-        if (own := links.membership(found[0])) is None
-        else pod_group.make((each, links.membership(each) or own) for each in found)
-        for found in members.values()
-    ]
+        try:
+            if links.membership(each) is None:
+                groups += pod_group.of_each([each])
+            else:
+                members.setdefault(links.key(each), []).append(each)
+        except Exception as error:  # as of the index of groups
+            isolation.report("scheduler", each["metadata"]["uid"], error)
+    for found in members.values():
+        own = links.membership(found[0])
+        assert own is not None
+        groups.append(pod_group.make((each, links.membership(each) or own) for each in found))
+    return groups
 
 
 def look(pods: list[Any], *pools: place_view.PoolView, **more: Any) -> list[Any]:
