@@ -143,7 +143,8 @@ class PoolStory(Story):
             "a machine. All of them start or none. They find each other by the names that Kubernetes gives them."
         )
         self.do("kubectl apply -f -", TRAIN)
-        members = eventually(lambda: len(found := self._pods("train", lambda _: True)) == 3 and found, "3 pods", 30)
+        eventually(lambda: len(self._pods("train", lambda _: True)) == 3, "3 pods", 30)
+        members = self._pods("train", lambda _: True)
         for pod in members:
             self.world.running(pod, 60)
         queue = self._queue()
