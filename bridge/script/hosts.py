@@ -24,6 +24,11 @@ class Hosts:
     names: list[str]
     aliases: list[str]
 
+    @property
+    def are_needed(self) -> bool:
+        """Whether containers get a file of the pod's own."""
+        return bool(self.names or self.aliases)
+
 
 def make(pod: Mapping[str, Any]) -> Hosts:
     """Return the lines; raises ``ScriptError`` for an alias that is no address or no name."""

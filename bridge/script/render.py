@@ -76,7 +76,7 @@ def _data(plan: Plan) -> Iterator[str]:
     yield f"DEADLINE={'' if plan.deadline is None else _centiseconds(plan.deadline)}"
     if plan.grant_wait is not None:
         yield f"GRANT_WAIT={_centiseconds(plan.grant_wait)}"
-    if plan.hosts.names or plan.hosts.aliases:
+    if plan.hosts.are_needed:
         yield array("HOST_NAMES", plan.hosts.names)
         yield array("HOST_ALIASES", plan.hosts.aliases)
     yield from _volumes(plan)
@@ -150,7 +150,7 @@ def _mounts(container: Container, hosts: Hosts) -> str:
         for mount in container.mounts
     ]
     # a container's own mount has precedence, as with a kubelet
-    if (hosts.names or hosts.aliases) and all(mount.path != HOSTS_FILE for mount in container.mounts):
+    if hosts.are_needed and all(mount.path != HOSTS_FILE for mount in container.mounts):
         lines.append("add_hosts || return 1")
     return "\n".join(lines)
 

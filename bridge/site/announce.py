@@ -27,6 +27,7 @@ from bridge.site.batch.batch_interface import Amount, BatchSystem, Capacity
 from bridge.site.config.resource_script import measured
 from bridge.site.config.site_config import Resources, SiteConfig
 from bridge.site.cpus import all_given
+from bridge.site.gangs.gathering import runs_groups
 from bridge.site.jobs.site_folder import Folder
 from bridge.site.submitter import ANNOUNCE, BUILDCONFIG
 from bridge.site.watcher import Watcher
@@ -154,7 +155,7 @@ class Announcer:
             digest=built.digest,
             library=library.digest(runtimes.of(built).library),
             leaving=leaving,
-            gangs=self._batch.gangs and config.limits.rules != "interlink-slurm",
+            gangs=runs_groups(self._batch, config),
         )
 
     def _job_user(self, config: SiteConfig) -> JobUser | None:

@@ -89,7 +89,7 @@ class Submitter:
             if record is not None and job_status.is_replaceable(record, body.grant_wait, self._clock.time(), self._lag):
                 unused_record, record = record, None
             if record is None or not (record.job_id or record.started):
-                self._refuse_forgotten(job, owner)
+                self._folder.refuse_forgotten(job, owner)
             if record is not None:
                 self._submission.find_or_submit(record)
             else:
@@ -99,9 +99,7 @@ class Submitter:
                     request_limits.admitted(owner, body, self._config(), self._clock.time()), replaced=replaced
                 )
                 if existed and unused_record is None:
-                    job_folder.raise_if_unreadable()
-                    # left by a submitter that was killed before its fsync: no hub was told of this job
-                    job_folder.remove()
+                    job_folder.remove_unfinished()
                 # an empty folder proves nothing: it may have been replaced while the pod's batch job runs
                 self._batch_list.refuse_foreign(job, self._folder, replaced)
                 if unused_record is not None:
@@ -132,7 +130,7 @@ class Submitter:
         """
         job_folder = self._folder.job(job)
         try:
-            self._refuse_forgotten(job, meta.owner)  # a cancellation that found no directory a moment ago
+            self._folder.refuse_forgotten(job, meta.owner)  # a cancellation that found no directory a moment ago
             start = self._clock.time()
             job_id = self._batch.submit(self._submission.request(job, meta))
             job_folder.write_id(job_id)
@@ -184,10 +182,6 @@ class Submitter:
             record = self._folder.job(job).read()
             if record is not None:
                 self._submission.find_or_submit(record)
-
-    def _refuse_forgotten(self, job: str, owner: str) -> None:
-        if self._folder.is_forgotten(job, owner):
-            raise SiteRefusedError("the job was cancelled, or has ended and was forgotten", reason="Forgotten")
 
     def _read_owned(self, job_folder: JobFolder, owner: str) -> JobRecord | None:
         """Read a job; ``None``: there is none, or it cannot be read. Raise SiteRefusedError for another owner's job."""

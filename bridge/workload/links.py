@@ -44,9 +44,7 @@ def size_and_minimum(members: Iterable[tuple[Mapping[str, Any], Membership]]) ->
     """
     entries = list(members)
     unfinished = [entry for entry in entries if not pods.is_finished(entry[0])] or entries
-    unfinished.sort(
-        key=lambda entry: (entry[0]["metadata"].get("creationTimestamp") or "", entry[0]["metadata"]["name"])
-    )
+    unfinished.sort(key=lambda entry: pods.age(entry[0]))
     return Counter((member.size, member.minimum) for _, member in unfinished).most_common(1)[0][0]
 
 

@@ -96,10 +96,14 @@ def grace(pod: Pod) -> int:
     return 1 if int(seconds) < 0 else int(seconds)
 
 
+def age(pod: Pod) -> tuple[str, str]:
+    """Return the sort key by which the oldest pod comes first; of equally old ones, by name."""
+    return pod["metadata"].get("creationTimestamp") or "", pod["metadata"]["name"]
+
+
 def urgency(pod: Pod) -> tuple[int, str, str]:
-    """Return the sort key by which the most urgent pod comes first: priority, then age, then name."""
-    metadata = pod["metadata"]
-    return -int(pod["spec"].get("priority") or 0), metadata.get("creationTimestamp", ""), metadata["name"]
+    """Return the sort key by which the most urgent pod comes first: priority, then :func:`age`."""
+    return -int(pod["spec"].get("priority") or 0), *age(pod)
 
 
 def created_at(pod: Pod) -> float:

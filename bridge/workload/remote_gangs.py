@@ -17,6 +17,7 @@ from bridge import names
 Pod = Mapping[str, Any]
 
 MOST_MEMBERS = 9999
+"""Members of the job of a group at a site."""
 _TEXT = re.compile(r"([0-9A-Za-z][0-9A-Za-z-]{0,63})/([0-9]{1,4})/([0-9]{1,4})")
 _CLUSTER_DOMAIN = "cluster.local"
 

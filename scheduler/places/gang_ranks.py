@@ -38,7 +38,7 @@ def present(group: Group) -> Gang | None:
     placed = [(pod, place) for pod in group.running if (place := remote_gangs.place_of(pod)) is not None]
     if not placed:
         return None
-    oldest, first = min(placed, key=lambda each: age(each[0]))
+    oldest, first = min(placed, key=lambda each: pods.age(each[0]))
     members = {place.rank: pod for pod, place in placed if place.gang == first.gang}
     return Gang(oldest["spec"]["nodeName"], first.gang, first.size, members)
 
@@ -58,10 +58,5 @@ def assign(waiting: Sequence[Pod], slots: Mapping[str, int | None], gang: Gang) 
     for pod in waiting:
         if free and pods.uid(pod) not in ranks:
             ranks[pods.uid(pod)] = free.pop(0)
-    placed = sorted((pod for pod in waiting if pods.uid(pod) in ranks), key=age)
+    placed = sorted((pod for pod in waiting if pods.uid(pod) in ranks), key=pods.age)
     return [(pod, Place(gang.name, ranks[pods.uid(pod)], gang.size)) for pod in placed]
-
-
-def age(pod: Pod) -> tuple[str, str]:
-    """Return the sort key by which the oldest pod comes first."""
-    return pod["metadata"].get("creationTimestamp") or "", pod["metadata"]["name"]

@@ -137,8 +137,7 @@ def _places(session: CommandSession, slurm_job: Job) -> list[PlaceRecord]:
     link = slurm_job.link
     listed = session.pods(link.namespace) if link is not None and states.is_pending(slurm_job.states) else []
     waiting = [pod for pod in listed if link is not None and links.key(pod) in link.keys and places.may_return(pod)]
-    waiting.sort(key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
-    return explain_places.of(session, waiting[0]) if waiting else []
+    return explain_places.of(session, min(waiting, key=pods.age)) if waiting else []
 
 
 def node(session: CommandSession, name: str) -> dict[str, Any]:

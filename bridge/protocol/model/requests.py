@@ -8,8 +8,8 @@ from pydantic import Field, StringConstraints
 
 from bridge import names
 from bridge.protocol.model.identifiers import Namespace, PodName, Uid, Value
+from bridge.workload.remote_gangs import MOST_MEMBERS
 
-MOST_MEMBERS = 10_000
 HOST_NAME_PATTERN = f"^{names.DNS_LABEL}(\\.{names.DNS_LABEL})*$"
 MPI_PATTERN = f"^({'|'.join(names.MPI_WAYS)})$"
 HostName = Annotated[str, StringConstraints(pattern=HOST_NAME_PATTERN, max_length=253)]

@@ -39,6 +39,16 @@ nap() {
     fi
 }
 
+# list FOLDER: NAMES has the names in it. With its default options, NFS remembers for half a minute that a name is absent;
+# when a folder is opened, it asks the server whether the folder has changed.
+list() {
+    local path
+    NAMES=' '
+    for path in "$1"/*; do
+        NAMES+="${path##*/} "
+    done
+}
+
 # Notify the submitter of a change of this job.
 announce() {
     : >"../../changed/${PWD##*/}"

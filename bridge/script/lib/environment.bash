@@ -16,9 +16,8 @@ container_variables() {
         [[ $name == SLURM_JWT ]] && continue
         if [[ $name =~ ^($DEVICES)$ ]]; then
             after+=("$name" "${!name}")
-        elif [[ $name =~ ^(${BATCH//\*/.*})$ && ! ($MPI_ASKED && ${KIND[$1]} == main) ]]; then
-            before+=("$name" "${!name}")
-        elif [[ $name =~ ^PODBRIDGE_GROUP_(SIZE|RANK|HOSTS)$ ]]; then
+        elif [[ $name =~ ^PODBRIDGE_GROUP_(SIZE|RANK|HOSTS)$ ||
+            ($name =~ ^(${BATCH//\*/.*})$ && ! ($MPI_ASKED && ${KIND[$1]} == main)) ]]; then
             before+=("$name" "${!name}")
         fi
     done

@@ -15,10 +15,10 @@ await_grant() {
         until=$((NOW + GRANT_WAIT))
         pod_state Asking
         while :; do
-            list_control
-            [[ ! $STOP_BY && $CONTROL != *' stop '* ]] || return 1
+            list control
+            [[ ! $STOP_BY && $NAMES != *' stop '* ]] || return 1
             granted=''
-            [[ $CONTROL != *' grant '* ]] || { read -r granted <control/grant; } 2>/dev/null
+            [[ $NAMES != *' grant '* ]] || { read -r granted <control/grant; } 2>/dev/null
             [[ $granted != "$TICKET" ]] || break
             ((NOW < until)) || return 1
             nap
@@ -28,23 +28,13 @@ await_grant() {
     fi
     active
     while [[ $GRANT_WAIT && $POD_STATE ]]; do
-        list_control
-        if [[ $STOP_BY || $CONTROL == *' stop '* ]]; then
+        list control
+        if [[ $STOP_BY || $NAMES == *' stop '* ]]; then
             TICKET=$granted
             return 1
         fi
         nap
         flush
-    done
-}
-
-# list_control: CONTROL has the names of the files in control. With its default options, NFS remembers for half a minute
-# that a name is absent; when a folder is opened, it asks the server whether the folder has changed.
-list_control() {
-    local path
-    CONTROL=' '
-    for path in control/*; do
-        CONTROL+="${path##*/} "
     done
 }
 

@@ -35,6 +35,11 @@ _SHAPE = ("namespace", "cpus", "memory", "gpus", "gpu_resource", "flavor", "time
 """What is equal for all pods of a group."""
 
 
+def runs_groups(batch: BatchSystem, config: SiteConfig) -> bool:
+    """Return whether the site runs a group of pods as one job: the flags of interLink's rules size a job of one pod."""
+    return batch.gangs and config.limits.rules != "interlink-slurm"
+
+
 class Gatherer:
     """Accepts pods with a place. ``lag``: see :func:`bridge.site.jobs.job_status.status`."""
 
@@ -59,11 +64,11 @@ class Gatherer:
             if record is not None:
                 record = adopted(job_folder, record, owner)
             if record is None or not record.started:
-                self._refuse_forgotten(job, owner)
+                self._folder.refuse_forgotten(job, owner)
             if record is None:
                 self._accept(owner, job_folder, gang_folder, body, place)
                 try:
-                    self._refuse_forgotten(job, owner)  # a cancellation that found no directory a moment ago
+                    self._folder.refuse_forgotten(job, owner)  # a cancellation that found no directory a moment ago
                 except SiteRefusedError:
                     job_folder.remove()
                     raise
@@ -85,10 +90,6 @@ class Gatherer:
                 self._repeat(current_record, job_folder, gang_folder)
             self._gather(gang_folder)
 
-    def _refuse_forgotten(self, job: str, owner: str) -> None:
-        if self._folder.is_forgotten(job, owner):
-            raise SiteRefusedError("the job was cancelled, or has ended and was forgotten", reason="Forgotten")
-
     # --- one pod ------------------------------------------------------------------------------------------------------
     def _accept(
         self, owner: str, job_folder: JobFolder, gang_folder: JobFolder, body: SubmitMessage, place: PlaceInJob
@@ -99,14 +100,13 @@ class Gatherer:
         script = job_script.whole(body.script, config)
         meta = request_limits.admitted(owner, body, config, self._clock.time())
         if job_folder.exists():
-            job_folder.raise_if_unreadable()
-            job_folder.remove()  # left by a submitter that was killed before its fsync
+            job_folder.remove_unfinished()
         self._require_gang(gang_folder, meta, place)
         self._require_free_rank(gang_folder, job_folder.uid, place)
         job_folder.create(script, meta)
 
     def _check_supported(self, body: SubmitMessage, place: PlaceInJob, config: SiteConfig) -> None:
-        if not self._batch.gangs or config.limits.rules == "interlink-slurm":
+        if not runs_groups(self._batch, config):
             raise SiteRefusedError(
                 f"batch.kind {self._batch.kind}: this site does not run a group of pods as one job; allowed: pods that"
                 " are in no group",
@@ -135,8 +135,7 @@ class Gatherer:
             if self._folder.is_forgotten(gang_folder.uid, ""):
                 raise _over(gang_folder.uid)
             if gang_folder.exists():
-                gang_folder.raise_if_unreadable()
-                gang_folder.remove()
+                gang_folder.remove_unfinished()
             self._batch_list.refuse_foreign(gang_folder.uid, self._folder)
             starter = self._batch.gang_starter(place.size, meta.cpus, place.mpi)
             gang_folder.create(launcher.script(place.size, place.per_node, meta.gpus, starter), wanted)

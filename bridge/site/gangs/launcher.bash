@@ -52,16 +52,6 @@ put() {
     printf '%s\n' "$2" >"$new" && mv -f "$new" "$1"
 }
 
-# list FOLDER: NAMES has the names in it. With its default options, NFS remembers for half a minute that a name is absent;
-# when a folder is opened, it asks the server whether the folder has changed.
-list() {
-    local path
-    NAMES=' '
-    for path in "$1"/*; do
-        NAMES+="${path##*/} "
-    done
-}
-
 # read_rank RANK: RANK_UID, RANK_HOSTS and RANK_POD of the pod that has the rank now.
 read_rank() {
     RANK_UID='' RANK_HOSTS='' RANK_POD=''
@@ -108,7 +98,7 @@ await_members() {
 
 # start_members: start a wrapper for each rank; false, if not all have reported that they are ready.
 start_members() {
-    local rank absent until
+    local rank until
     if ((${#STARTER[@]})); then
         "${STARTER[@]}" "$BASH" "$PWD/job.sh" member </dev/null &
         TASKS=("$!")

@@ -131,6 +131,14 @@ class JobFolder:
                 hint=f"The site's administrator should look at jobs/{self.uid} in the submitter's folder.",
             )
 
+    def remove_unfinished(self) -> None:
+        """Remove what a submitter that was killed before its fsync has left: no hub was told of this job.
+
+        Raise SiteRefusedError if the directory cannot be read.
+        """
+        self.raise_if_unreadable()
+        self.remove()
+
     def remove(self) -> None:
         """Remove the directory, in one step."""
         staged = self.site.staged(self.uid)

@@ -44,7 +44,7 @@ class Folder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GangView:
     """What the directory of the group's job tells of one pod.
 
     ``has_rank``: the rank file names it. ``exit_code``: of its script, once this has ended; ``stopped``: because the
@@ -69,15 +69,15 @@ def with_place(member: JobRecord, member_folder: Folder, gang_folder: Folder) ->
     return derived(member, _read(member, member.meta.place, member_folder, gang_folder))
 
 
-def derived(member: JobRecord, place: Place) -> JobRecord:
-    """Return the record of a pod in this place. Pure.
+def derived(member: JobRecord, view: GangView) -> JobRecord:
+    """Return the record of a pod for what the directory of the group's job tells. Pure.
 
     ``batch_at`` is 0 if its script has ended: the leader stores when it first read this.
     """
-    gang = place.gang
-    job_id = (gang.job_id or gang.started_job) if gang is not None and place.has_rank else ""
-    batch = _batch_job(member, place)
-    at = 0.0 if gang is None or (place.exit_code is not None and not place.stopped) else gang.batch_at
+    gang = view.gang
+    job_id = (gang.job_id or gang.started_job) if gang is not None and view.has_rank else ""
+    batch = _batch_job(member, view)
+    at = 0.0 if gang is None or (view.exit_code is not None and not view.stopped) else gang.batch_at
     return replace(
         member,
         job_id=job_id or member.started_job,
@@ -86,20 +86,20 @@ def derived(member: JobRecord, place: Place) -> JobRecord:
     )
 
 
-def _batch_job(member: JobRecord, place: Place) -> BatchJob | None:
-    gang = place.gang
-    if place.retired:
+def _batch_job(member: JobRecord, view: GangView) -> BatchJob | None:
+    gang = view.gang
+    if view.retired:
         return _ended(job_ends.CANCELLED.site_reason)
-    if place.exit_code is not None and not place.stopped:
-        return _script_ended(member, place.exit_code)
-    if gang is None or not (place.has_rank or member.started):
+    if view.exit_code is not None and not view.stopped:
+        return _script_ended(member, view.exit_code)
+    if gang is None or not (view.has_rank or member.started):
         return None
     if gang.batch is not None and gang.batch.phase == "ended":
         return _gang_ended(member, gang, gang.batch)
     if _own_reason(gang) and not member.started:
         return _gang_ended(member, gang, None)
     if gang.meta.attempts == 0 and gang.meta.gang is not None:
-        message = f"{place.present} of {gang.meta.gang.size} pods of the group are here"
+        message = f"{view.present} of {gang.meta.gang.size} pods of the group are here"
         return BatchJob(id="", uid="", phase="queued", reason=GANG_INCOMPLETE, message=message)
     if gang.batch is None:
         return BatchJob(id="", uid="", phase="queued") if gang.job_id else None
@@ -135,17 +135,17 @@ def _own_reason(gang: JobRecord) -> str:
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
-def _read(member: JobRecord, place: PlaceInJob, member_folder: Folder, gang_folder: Folder) -> Place:
+def _read(member: JobRecord, place: PlaceInJob, member_folder: Folder, gang_folder: Folder) -> GangView:
     gang = gang_folder.read()
     if gang is None:
-        return Place(None, retired=_is_retired(member_folder.at))
+        return GangView(None, retired=_is_retired(member_folder.at))
     has_rank = rank_uid(gang_folder, place.rank) == member.uid
     name, code, cause = f"{place.rank}.{member.uid}", None, ""
     if name in names(Below(gang_folder.at, "ended")):
         word, _, cause = atomic_files.read_line(Below(gang_folder.at, f"ended/{name}")).partition(" ")
         code = int(word) if word.isascii() and word.isdigit() and len(word) < 4 else 1
     present = len(ranks(gang_folder)) if gang.meta.attempts == 0 else 0
-    return Place(gang, has_rank, code, cause == "stopped", _is_retired(member_folder.at), present)
+    return GangView(gang, has_rank, code, cause == "stopped", _is_retired(member_folder.at), present)
 
 
 def ranks(gang_folder: Folder) -> list[int]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bridge.errors import ConfigError
+from bridge.errors import ConfigError, SiteRefusedError
 from bridge.protocol.model.identifiers import UID_PATTERN
 from bridge.site.files.atomic_files import read_json, write, write_new
 from bridge.site.files.removal import remove_tree
@@ -125,6 +125,11 @@ class Folder:
     def is_forgotten(self, uid: str, owner: str) -> bool:
         """Return whether that owner has read the job's end."""
         return os.path.exists(f"{self.gone}/{uid}.{owner}")
+
+    def refuse_forgotten(self, uid: str, owner: str) -> None:
+        """Raise :class:`SiteRefusedError` if that owner has read the job's end."""
+        if self.is_forgotten(uid, owner):
+            raise SiteRefusedError("the job was cancelled, or has ended and was forgotten", reason="Forgotten")
 
     def all_forgotten(self) -> set[str]:
         """Return the UIDs of all jobs whose end an owner has read."""

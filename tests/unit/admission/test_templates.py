@@ -50,15 +50,27 @@ def test_an_invalid_annotation_is_warned_about_wherever_it_is(place: str) -> Non
     assert warning.startswith(f"pods of Job train will be refused: {LIMIT}")
 
 
-@pytest.mark.parametrize("kind", ["Job", "CronJob"])
-def test_a_job_whose_pods_are_a_group_has_no_warning(kind: str) -> None:
+_JOB = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "template": template()}
+_OF_GROUPS = {
+    "jobs.batch": ("Job", _JOB),
+    "cronjobs.batch": ("CronJob", {"jobTemplate": {"spec": _JOB}}),
+    "jobsets.jobset.x-k8s.io": (
+        "JobSet",
+        {"replicatedJobs": [{"name": "a", "replicas": 2, "template": {"spec": _JOB}}]},
+    ),
+    "leaderworkersets.leaderworkerset.x-k8s.io": (
+        "LeaderWorkerSet",
+        {"leaderWorkerTemplate": {"size": 2, "workerTemplate": template()}},
+    ),
+}
+
+
+@pytest.mark.parametrize("resource", _OF_GROUPS)
+def test_an_object_whose_pods_are_a_group_has_no_warning(resource: str) -> None:
     """The API server has given the object its UID before it asks."""
-    document = job(template(), {names.GANG: "true"}, completionMode="Indexed", completions=2, parallelism=2)
-    document["metadata"]["uid"] = "0c6ee6e9-0000-4000-8000-000000000001"
-    if kind == "CronJob":
-        inner = {"metadata": {}, "spec": document["spec"]}
-        document = {"kind": kind, "metadata": document["metadata"], "spec": {"jobTemplate": inner}}
-    assert warn(document, f"{kind.lower()}s.batch") == []
+    kind, spec = _OF_GROUPS[resource]
+    metadata = {"name": "train", "uid": "0c6ee6e9-0000-4000-8000-000000000001", "annotations": {names.GANG: "true"}}
+    assert warn({"kind": kind, "metadata": metadata, "spec": spec}, resource) == []
 
 
 def test_what_only_warns_for_a_pod_only_warns_for_its_job() -> None:
