@@ -94,11 +94,14 @@ class Group:
         return len(self._bound(job_id))
 
     def has_started(self, job_id: int, placed: Iterable[Pod]) -> bool:
-        """Whether the waiting members with a place were all created after a member was bound to a node of the job.
+        """Whether the waiting members with a place are successors of members that have run in the job.
 
-        They are then successors of members that have run: a job is submitted after its members were created.
+        They are if all were created after a member was bound to a node of the job, which was submitted later than its
+        first members were created. Times are in whole seconds, so a member with a job of its own tells, too: it gets
+        one only when the minimum runs.
         """
-        return pods.bound_before(self._bound(job_id), placed)
+        bound = self._bound(job_id)
+        return bool(bound and self.alone) or pods.bound_before(bound, placed)
 
     def _bound(self, job_id: int) -> list[Pod]:
         return [pod for pod in self.pods if pods.is_bound(pod) and pods.job_id(pod) == job_id]

@@ -10,6 +10,7 @@ import pytest
 
 from bridge import names
 from bridge.errors import SlurmRefusedError
+from bridge.kube.resources import NODES
 from bridge.workload import links, pods
 from scheduler import member_places, pod_group
 from tests import builders
@@ -365,3 +366,48 @@ def test_a_member_with_a_job_of_its_own_keeps_its_group_on_the_pod(world):
     assert links.key(pod) == pods.uid(pod)
     member = links.group_of(pod)
     assert (member.alone, member.key.key, member.minimum) == (True, "podgroup/o-ring/", 3)
+
+
+def taint(world, node):
+    entry = world.hub.kube.get(NODES.path(name=node))
+    entry["spec"].setdefault("taints", []).append({"key": "broken", "effect": "NoSchedule"})
+    world.hub.kube.put(NODES.path(name=node), entry)
+
+
+def in_one_second(world):
+    """Let all that has happened have happened within one second of the API server's clock."""
+    for pod in world.hub.kube.pods():
+        pod["metadata"]["creationTimestamp"] = world.hub.kube.stamp()
+        for entry in pod["status"].get("conditions") or ():
+            if entry["type"] == names.POD_SCHEDULED and entry["status"] == "True":
+                entry["lastTransitionTime"] = world.hub.kube.stamp()
+        world.hub.kube.put(f"/api/v1/namespaces/ns/pods/{pod['metadata']['name']}", pod)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("why", ["cordon", "taint"])
+def test_a_refused_node_ends_no_member_though_the_one_with_a_job_of_its_own_is_deleted(world, why, restarted):
+    """The members that run in the job are then fewer than the minimum, as after a crash between two binds."""
+    for number in range(2):
+        make(world, f"ring-{number}", size=2, minimum=2)
+    settle(world)
+    (job,) = world.hub.slurm.live()
+    gone = next(pod for pod in world.running() if pod["spec"]["nodeName"] == job.nodes[1])
+    if why == "taint":
+        taint(world, job.nodes[1])
+    else:
+        world.hub.cordon(job.nodes[1])
+    end(world, gone["metadata"]["name"])
+    make(world, "again", size=2, minimum=2)
+    settle(world)
+    assert jobs(world)["again"] != job.job_id
+    world.hub.kube.request_deletion("/api/v1/namespaces/ns/pods/again")
+    if restarted:
+        world.hub.restart(inherited=False)
+    make(world, "third", size=2, minimum=2)
+    in_one_second(world)
+    settle(world)
+    world.hub.clock.advance(world.hub.config.busy_node_timeout)
+    settle(world)
+    assert job.lives
+    assert len(jobs(world)) == 2
