@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from admission import raw_pods
 from bridge import names
 from bridge.script import consent
-from bridge.workload import pool_selection
+from bridge.workload import pool_selection, remote_gangs
 
 
 def forbidden(pod: raw_pods.Pod, namespace_pools: str | None) -> list[str]:
@@ -59,6 +59,10 @@ def invalid(pod: raw_pods.Pod, namespace_pools: str | None) -> list[str]:
     if mpi is not None and mpi not in names.MPI_WAYS:
         allowed = ", ".join(names.MPI_WAYS)
         problems.append(f"annotation {names.MPI}: {mpi[:100]!r} is not allowed; allowed: {allowed}")
+    try:
+        remote_gangs.rendezvous(pod)
+    except ValueError as error:
+        problems.append(str(error))
     return problems
 
 

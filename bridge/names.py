@@ -79,6 +79,9 @@ RACE = "race"
 MPI = "bridge.vk.io/mpi"
 """Annotation on a pod of a group: how the processes of its members form one MPI job at a site (:data:`MPI_WAYS`)."""
 MPI_WAYS = ("none", "pmi2", "pmix")
+RENDEZVOUS = "bridge.vk.io/rendezvous"
+"""Annotation on a pod of a group: a comma list of what its containers get at a site (:data:`RENDEZVOUS_WAYS`)."""
+RENDEZVOUS_WAYS = ("torch", "hostfile")
 PLACES = "bridge.vk.io/places"
 """Annotation of a pod that races: a comma list of the pools, and ``local``, at which it is queued."""
 GRANT = "bridge.vk.io/grant"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from bridge.script import library
-from bridge.script.hosts import HOSTS_FILE, Hosts
+from bridge.script.hosts import HOSTFILE, HOSTS_FILE, Hosts
 from bridge.script.plan_types import Container, Plan
 from bridge.script.probes import Action
 from bridge.script.quoting import array, encoded, word, words
@@ -14,6 +14,7 @@ from bridge.script.runtimes import runtime_table as runtimes
 from bridge.script.volumes import areas, everything, may_use
 
 _END = "PODBRIDGE_END"
+_OWN_FILES = {HOSTS_FILE: "run/hosts", HOSTFILE: "run/hostfile"}
 _BY_PROGRAM = {"https", "grpc"}
 # mkdir succeeds for one process only, also on a shared file system: a second batch job of the pod ends here
 _HEAD = """\
@@ -76,9 +77,13 @@ def _data(plan: Plan) -> Iterator[str]:
     yield f"DEADLINE={'' if plan.deadline is None else _centiseconds(plan.deadline)}"
     if plan.grant_wait is not None:
         yield f"GRANT_WAIT={_centiseconds(plan.grant_wait)}"
-    if plan.hosts.are_needed:
+    if plan.hosts.files:
         yield array("HOST_NAMES", plan.hosts.names)
         yield array("HOST_ALIASES", plan.hosts.aliases)
+    if plan.hosts.port is not None:
+        yield f"RENDEZVOUS_PORT={plan.hosts.port}"
+    if plan.hosts.hostfile:
+        yield f"HOSTFILE={HOSTFILE}"
     yield from _volumes(plan)
     for name, body in (
         ("command_of", [array("COMMAND", (*c.command, *c.args)) for c in containers]),
@@ -150,8 +155,8 @@ def _mounts(container: Container, hosts: Hosts) -> str:
         for mount in container.mounts
     ]
     # a container's own mount has precedence, as with a kubelet
-    if hosts.are_needed and all(mount.path != HOSTS_FILE for mount in container.mounts):
-        lines.append("add_hosts || return 1")
+    own = {mount.path for mount in container.mounts}
+    lines += [f"add_own_file {_OWN_FILES[path]} {path} || return 1" for path in hosts.files if path not in own]
     return "\n".join(lines)
 
 

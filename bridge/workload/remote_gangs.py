@@ -7,6 +7,7 @@ its rank in the same job.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,6 +60,28 @@ def mpi(pod: Pod) -> str:
     """Return how the members form one MPI job, one of :data:`bridge.names.MPI_WAYS`; admission refuses other values."""
     text = (pod["metadata"].get("annotations") or {}).get(names.MPI, "none")
     return text if text in names.MPI_WAYS else "none"
+
+
+def rendezvous(pod: Pod) -> frozenset[str]:
+    """Return what the containers of the pod get, of :data:`bridge.names.RENDEZVOUS_WAYS`; raises ``ValueError``."""
+    text = (pod["metadata"].get("annotations") or {}).get(names.RENDEZVOUS)
+    if text is None:
+        return frozenset()
+    ways = [way.strip() for way in text.split(",")]
+    if not all(way in names.RENDEZVOUS_WAYS for way in ways):
+        allowed = ", ".join(names.RENDEZVOUS_WAYS)
+        raise ValueError(f"annotation {names.RENDEZVOUS}: {text[:100]!r} is not allowed; allowed: {allowed}, or both")
+    return frozenset(ways)
+
+
+def group_size(pod: Pod) -> int:
+    """Return the size in the annotation that admission writes to the pods of a group; 1 without a valid one."""
+    try:
+        value = json.loads((pod["metadata"].get("annotations") or {}).get(names.GROUP, "{}"))
+    except (TypeError, ValueError, RecursionError):
+        return 1
+    size = value.get("size") if isinstance(value, dict) else None
+    return size if type(size) is int else 1
 
 
 def host_names(pod: Pod) -> list[str]:

@@ -46,6 +46,11 @@ GROUP_ANNOTATIONS = (
         f"how many pods of the group may share one node, from 1 to {MAX_TOGETHER}; 1 without it",
     ),
     (names.MPI, "pod", "at a site, the members are one MPI job by `pmi2` or `pmix`; `none` without it"),
+    (
+        names.RENDEZVOUS,
+        "pod",
+        "at a site, [how members find each other](../users/groups.md#groups-at-pools): `torch`, `hostfile`, or both",
+    ),
 )
 
 OWN_NAMES = (

@@ -16,7 +16,8 @@ container_variables() {
         [[ $name == SLURM_JWT ]] && continue
         if [[ $name =~ ^($DEVICES)$ ]]; then
             after+=("$name" "${!name}")
-        elif [[ $name =~ ^PODBRIDGE_GROUP_(SIZE|RANK|HOSTS)$ ||
+        elif [[ $name =~ ^PODBRIDGE_GROUP_(SIZE|RANK|HOSTS|HOSTFILE)$ ||
+            ($RENDEZVOUS_PORT && $name =~ ^(MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK)$) ||
             ($name =~ ^(${BATCH//\*/.*})$ && ! ($MPI_ASKED && ${KIND[$1]} == main)) ]]; then
             before+=("$name" "${!name}")
         fi

@@ -166,13 +166,13 @@ machine_of() {
     fi
 }
 
-# write_hosts: address and names of each pod, as in /etc/hosts.
+# write_hosts: address and names of each pod, as in /etc/hosts, by rank.
 write_hosts() {
     local rank address text=''
     for ((rank = 0; rank < SIZE; rank++)); do
         read_rank "$rank"
         read -r _ address <"ready/$rank"
-        [[ ! $RANK_HOSTS ]] || text+="$address $RANK_HOSTS"$'\n'
+        text+="$address${RANK_HOSTS:+ $RANK_HOSTS}"$'\n'
     done
     put hosts "${text%$'\n'}"
 }

@@ -1,11 +1,12 @@
 """/etc/hosts and the variables of a pod in a group, in containers of every runtime, and without containers."""
 
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from bridge import names
-from tests.contract.script.conftest import folder_of_programs
+from tests.contract.script.conftest import UID, folder_of_programs
 from tests.contract.script.containers import fixtures
 from tests.pod_specs import EMPTY, mount, spec_of, volumes
 
@@ -14,7 +15,8 @@ pytestmark = pytest.mark.real
 home, site = fixtures("podman", "charliecloud", "apptainer", "none")
 ALIASES = [{"ip": "192.0.2.7", "hostnames": ["db", "db.example"]}]
 LINES = "192.0.2.1\ttrain-0.train.default train-0\n192.0.2.2\ttrain-1.train.default train-1\n"
-SHOW = "grep -v '^#' /etc/hosts; env | grep ^PODBRIDGE_GROUP | sort; echo no >>/etc/hosts; :"
+NAMED = "env | LC_ALL=C sort | grep -E '^(PODBRIDGE_GROUP|MASTER|WORLD_SIZE|RANK)'"
+SHOW = f'grep -v "^#" /etc/hosts; {NAMED}; echo no >>/etc/hosts; cat "$PODBRIDGE_GROUP_HOSTFILE"'
 
 
 def test_aliases_come_before_what_the_machine_knows(site):
@@ -27,7 +29,7 @@ def test_aliases_come_before_what_the_machine_knows(site):
 
 
 def test_members_of_a_group_find_each_other(site):
-    """Also in init containers; a volume of the pod's own at /etc/hosts has precedence."""
+    """Also in init containers; a volume of the pod's own at /etc/hosts, and a variable of its own, have precedence."""
     # a folder of the user's own: the member's script reads it, no container does
     file = site.own.folder / "hosts"
     file.write_text(LINES)
@@ -36,29 +38,45 @@ def test_members_of_a_group_find_each_other(site):
         site.shell(SHOW),
         site.shell("cat /etc/hosts", name="own", volumeMounts=[mount("v", "/etc/hosts", "hosts")]),
         init=[
-            site.shell(SHOW, name="init"),
+            site.shell(SHOW, name="init", env=[{"name": "MASTER_PORT", "value": "7"}]),
             site.shell("echo mine >/v/hosts", name="make", volumeMounts=[mount("v", "/v")]),
         ],
         **volumes(v=EMPTY),
     )
     job = site.run(
         {**spec, "subdomain": "train", "hostname": "train-1"},
-        annotations={names.PLACE_IN_JOB: "g/1/2"},
+        annotations={names.PLACE_IN_JOB: "g/1/2", names.RENDEZVOUS: "torch,hostfile"},
         environment={f"PODBRIDGE_GROUP_{name}": value for name, value in group.items()},
     )
-    for container in ("init", "main"):
+    for container, port in (("init", 7), ("main", 20_000 + crc32(b"g") % 10_000)):
         log = job.log(container)
         assert log.startswith(LINES), job.everything()
-        assert [line for line in log.splitlines() if line.startswith("PODBRIDGE")] == [
+        lines = [line for line in log.splitlines() if "ead-only file system" not in line]
+        assert lines[lines.index("MASTER_ADDR=train-0.train.default") :] == [
+            "MASTER_ADDR=train-0.train.default",
+            f"MASTER_PORT={port}",
+            "PODBRIDGE_GROUP_HOSTFILE=/etc/podbridge/hostfile",
             "PODBRIDGE_GROUP_HOSTS=node-0,node-1",
             "PODBRIDGE_GROUP_RANK=1",
             "PODBRIDGE_GROUP_SIZE=2",
+            "RANK=1",
+            "WORLD_SIZE=2",
+            "train-0.train.default",
+            "train-1.train.default",
         ], job.everything()
     assert job.log("own") == "mine\n", job.everything()
 
 
 def test_without_namespaces_the_machine_keeps_its_file(ordinary):
     path = folder_of_programs(ordinary, "unshare", unshare="exit 1")
-    job = ordinary.run({"containers": [ordinary.shell("echo ran")], "hostAliases": ALIASES}, environment={"PATH": path})
-    assert job.log() == "ran\n", job.everything()
+    pod = ordinary.shell(f"{NAMED}; cat $PODBRIDGE_GROUP_HOSTFILE")
+    job = ordinary.run(
+        {"containers": [pod], "hostAliases": ALIASES},
+        annotations={names.RENDEZVOUS: "torch,hostfile"},
+        environment={"PATH": path},
+    )
+    master, port, file, rank, size, address = job.log().splitlines()
+    assert (master, rank, size) == (f"MASTER_ADDR={address}", "RANK=0", "WORLD_SIZE=1"), job.everything()
+    assert file == f"PODBRIDGE_GROUP_HOSTFILE={job.folder}/run/hostfile"
+    assert port == f"MASTER_PORT={20_000 + crc32(UID.encode()) % 10_000}"
     assert "the containers see its own /etc/hosts" in (job.folder / "script.log").read_text()

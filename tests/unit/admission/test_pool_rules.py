@@ -51,6 +51,20 @@ def test_the_ways_of_mpi(way: str, problems: int) -> None:
     assert all(f"{way!r} is not allowed; allowed: none, pmi2, pmix" in problem for problem in found)
 
 
+@pytest.mark.parametrize(
+    ("ways", "problems"),
+    [("torch", 0), ("hostfile , torch", 0), ("", 1), ("torch,", 1), ("Torch", 1), ("mpi,torch", 1)],
+)
+def test_what_members_get_to_find_each_other(ways: str, problems: int) -> None:
+    body = pod("a,b")
+    body["metadata"]["annotations"][names.RENDEZVOUS] = ways
+    found = pool_rules.invalid(body, None)
+    assert (
+        found
+        == [f"annotation {names.RENDEZVOUS}: {ways!r} is not allowed; allowed: torch, hostfile, or both"] * problems
+    )
+
+
 def test_a_placement_is_race_or_not_set() -> None:
     body = pod("a,b")
     body["metadata"]["annotations"][names.PLACEMENT] = "race"

@@ -48,3 +48,11 @@ def test_the_names_are_those_that_kubernetes_gives():
     assert remote_gangs.host_names(dotted) == []
     for each in (of_jobset, dotted):
         PlaceInJob(gang="g", rank=0, size=2, names=remote_gangs.host_names(each))
+
+
+@pytest.mark.parametrize(("text", "size"), [('{"size":3}', 3), ("{}", 1), ('{"size":"3"}', 1), ("[]", 1), ("x", 1)])
+def test_the_size_of_the_group_is_read(text, size):
+    member = pod(None)
+    assert remote_gangs.group_size(member) == 1
+    member["metadata"]["annotations"][names.GROUP] = text
+    assert remote_gangs.group_size(member) == size
