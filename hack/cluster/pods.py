@@ -45,12 +45,18 @@ class PoolWorld(World):
         return pod, lambda: self.cluster.sites[pool].run("touch", gate)
 
     def create_pod(
-        self, spec: Object, pool: str = "*", name: str | None = None, annotations: Mapping[str, str] | None = None
+        self,
+        spec: Object,
+        pool: str = "*",
+        name: str | None = None,
+        annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Object:
         """Create a pod for pools in their namespace."""
         metadata = {
             "name": name or f"r{next(self.numbers)}",
             "annotations": {"bridge.vk.io/pools": pool, **(annotations or {})},
+            "labels": {**(labels or {})},
         }
         found: Object = self.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": metadata, "spec": spec})
         return found

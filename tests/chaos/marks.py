@@ -1,10 +1,10 @@
-"""Pods that write a line at their site each time they run: the lines show which pods ran twice or never."""
+"""Pods that write the time into a file at their site each time they run: it shows which pods ran twice or never."""
 
 from cluster.pods import FINISHED, PoolWorld
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
 
-SCRIPT = "echo ran >>$HOME/marks/$NAME; echo $NAME; sleep {seconds}; exit {code}"
+SCRIPT = "date +%s >>$HOME/marks/$NAME; echo $NAME; sleep {seconds}; exit {code}"
 
 
 def prepare(world: PoolWorld) -> None:
@@ -49,14 +49,28 @@ def runs(world: PoolWorld):
     return counts
 
 
-def check_each_ran_once(world: PoolWorld, count, report, what):
-    """Wait until ``count`` pods are over; assert that each succeeded, ran once and left nothing behind."""
+def starts(world: PoolWorld):
+    """Return the time at which each pod's script first ran, in seconds, by name of the pod."""
+    times = {}
+    for site in world.cluster.sites.values():
+        text = site.run("sh", "-c", "cd $HOME/marks && grep -H -m1 . * || true")
+        times |= {name: float(time) for name, _, time in (line.partition(":") for line in text.splitlines())}
+    return times
+
+
+def wait_until_over(world: PoolWorld, count):
+    """Wait until ``count`` pods are over."""
 
     def over():
         phases = [pod["status"].get("phase") for pod in world.pods(NAMESPACE)]
         return len(phases) == count and all(phase in FINISHED for phase in phases)
 
     eventually(over, "all pods over", 240, 1.0)
+
+
+def check_each_ran_once(world: PoolWorld, count, report, what):
+    """Wait until ``count`` pods are over; assert that each succeeded, ran once and left nothing behind."""
+    wait_until_over(world, count)
     found = {pod["metadata"]["name"]: pod["status"] for pod in world.pods(NAMESPACE)}
     ran = runs(world)
     lost = [name for name, status in found.items() if status["phase"] != "Succeeded"]

@@ -1,7 +1,8 @@
 """All daemons are killed or stopped at random while pods run on two sites: no pod is lost, run twice or left behind.
 
-The hub, the submitters and nats-server are killed by SIGKILL, the site's slurmctld is ended by SIGTERM, and each of
-them is stopped (SIGSTOP) for some seconds. A short run has 80 pods, a long run (``./hack/test.sh --long sites``) 600.
+Half of the pods are in groups of three: each group is one job there, whose pods start together. The hub, the submitters
+and nats-server are killed by SIGKILL, the site's slurmctld is ended by SIGTERM, and each of them is stopped (SIGSTOP)
+for some seconds. A short run has 84 pods, a long run (``./hack/test.sh --long sites``) 600.
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ import pytest
 
 from cluster import Cluster
 from cluster.pods import PoolWorld
+from cluster.pools import NAMESPACE
 from tests.chaos import marks
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
-PODS, KILLS = 80, 10
+PODS, KILLS = 84, 10  # a multiple of 2 * MEMBERS
 LONG_PODS, LONG_KILLS = 600, 300
 SITES = ("slurm-site", "local-site")
 VICTIMS = ("podbridge", "nats-server", "slurm-site-submitter", "local-site-submitter", "slurm-site-slurmctld")
+GROUP, MEMBERS_PER_NODE = "kueue.x-k8s.io/pod-group-name", "bridge.vk.io/members-per-node"
+MEMBERS = 3
 LONGEST_PAUSE = 4.0
+LONGEST_START = 20.0
+"""Seconds between the starts of the first and the last pod of a group: all daemons of the site are slow by then."""
 
 
 @pytest.fixture
@@ -31,8 +37,29 @@ def world(state_folder):
 
 
 def create(world, number):
-    name = f"c{number}"
-    world.create_pod(marks.spec(name, number % 20), SITES[number % 2], name)
+    """Create a pod; those with the numbers 0 to 2, 6 to 8, ... are the members of groups."""
+    group, place = divmod(number, 2 * MEMBERS)
+    labels, annotations = {}, {}
+    if place < MEMBERS:
+        labels = {GROUP: f"g{group}"}
+        annotations = {"kueue.x-k8s.io/pod-group-total-count": str(MEMBERS), MEMBERS_PER_NODE: str(MEMBERS)}
+    site = SITES[(group if labels else number) % 2]
+    world.create_pod(marks.spec(f"c{number}", number % 20), site, f"c{number}", annotations, labels)
+
+
+def check_groups(world):
+    """Assert that the pods of each group have run in one job and started together; return the number of groups."""
+    started, jobs = marks.starts(world), {}
+    for pod in world.pods(NAMESPACE, GROUP):
+        job, rank, _ = pod["metadata"]["annotations"]["bridge.vk.io/place-in-job"].split("/")
+        group = jobs.setdefault(pod["metadata"]["labels"][GROUP], {})
+        group[rank] = (job, started[pod["metadata"]["name"]])
+    for name, members in jobs.items():
+        times = [time for _, time in members.values()]
+        assert len(members) == MEMBERS, f"group {name}: two pods with one rank: {members}"
+        assert len({job for job, _ in members.values()}) == 1, f"group {name} had more than one job: {members}"
+        assert max(times) - min(times) < LONGEST_START, f"group {name} was half started: {members}"
+    return len(jobs)
 
 
 def hurt(world, chance):
@@ -72,4 +99,7 @@ def test_pods_survive_everything(world, long, report, capsys):
             with capsys.disabled():
                 print(f"{number}/{kills} {done}, {batch.stop} pods created", flush=True)
         time.sleep(chance.uniform(0.2, 2))
-    marks.check_each_ran_once(world, total, report, f"chaos on pools, seed {seed}: {kills} kills and stops")
+    marks.wait_until_over(world, total)
+    groups = check_groups(world)
+    assert groups == total // (2 * MEMBERS)
+    marks.check_each_ran_once(world, total, report, f"chaos on pools, seed {seed}: {kills} kills, {groups} groups")
