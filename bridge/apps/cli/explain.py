@@ -133,9 +133,10 @@ def _volumes(pod: pods.Pod, storage: Storage) -> list[str]:
 
 def _finished(pod: pods.Pod, view: pod_view.PodView) -> tuple[str, str]:
     metadata, status, (container, _) = pod["metadata"], pod["status"], pod_view.failed_container(pod)
+    has_run = view.times.started is not None
     held = ", still held by podbridge's finalizer" if pods.is_held(pod) else ""
     cause = ": ".join(filter(None, (_cause(status), "" if status.get("reason") else view.message)))
-    logs = f"kubectl logs {metadata['name']} -n {metadata['namespace']} -c {container}" if container else ""
+    logs = f"kubectl logs {metadata['name']} -n {metadata['namespace']} -c {container}" if container and has_run else ""
     return f"finished ({status['phase']}){held}{f': {cause}' if cause else ''}", logs
 
 

@@ -84,6 +84,9 @@ def _next(kind: OwnerKind, view: OwnerView, namespace: str, name: str, workload:
         return f"podbridge explain pod {view.oldest_waiting.name} -n {namespace}"
     if view.suspended:
         return f'kubectl patch {kind.word} {name} -n {namespace} --type=merge -p \'{{"spec":{{"suspend":false}}}}\''
-    if view.failed:
-        return f"kubectl logs -n {namespace} {view.failed[0].name} --all-containers"
-    return ""
+    if not view.failed:
+        return ""
+    has_run = next((failed.name for failed in view.failed if failed.times.started is not None), "")
+    if has_run:
+        return f"kubectl logs -n {namespace} {has_run} --all-containers"
+    return f"podbridge explain pod {view.failed[0].name} -n {namespace}"

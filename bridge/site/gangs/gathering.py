@@ -8,12 +8,14 @@ job; its id. The hub repeats its request, and the leader what is missing: each s
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from bridge.clock import Clock
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.logs import kv
+from bridge.names import MEMBERS_PER_NODE
 from bridge.protocol.model.requests import PlaceInJob
 from bridge.protocol.nats.messages import SubmitMessage
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
@@ -200,7 +202,8 @@ class Gatherer:
             if error.retryable:
                 gang_folder.write_meta(record.meta)  # there is no job: the leader need not look for it
                 return
-            end = BatchJob(id="", uid=gang_folder.uid, phase="ended", reason=error.reason, message=str(error))
+            message = f"{error}; {_asks(record.meta.gang)}"
+            end = BatchJob(id="", uid=gang_folder.uid, phase="ended", reason=error.reason, message=message)
             gang_folder.write_batch(end, self._clock.time())
 
 
@@ -208,6 +211,11 @@ def _job_of_gang(meta: Meta, place: PlaceInJob) -> Meta:
     """Return the request for the job of a group from that of one of its pods."""
     gang = Gang(meta.owner, place.size, place.per_node, place.mpi)
     return replace(meta, owner="", place=None, gang=gang, attempts=0)
+
+
+def _asks(gang: Gang) -> str:
+    nodes = math.ceil(gang.size / gang.per_node)
+    return f"the job of the group asks for {nodes} nodes for {gang.size} pods ({MEMBERS_PER_NODE}: {gang.per_node})"
 
 
 def _differences(wanted: Meta, present: Meta) -> list[tuple[str, object, object]]:

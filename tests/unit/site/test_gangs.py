@@ -185,7 +185,11 @@ def test_a_refusal_is_the_end_of_all_pods(world: Any) -> None:
     submit_all(world)
     world.look()
     assert {(s.phase, s.reason, s.message) for s in statuses(world)} == {
-        ("ended", "BatchSystemRefused", "too many nodes")
+        (
+            "ended",
+            "BatchSystemRefused",
+            "too many nodes; the job of the group asks for 3 nodes for 3 pods (bridge.vk.io/members-per-node: 1)",
+        )
     }
     for rank in range(3):
         cancel(world, rank)

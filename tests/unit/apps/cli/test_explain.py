@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from bridge import names
-from bridge.apps.cli import explain
+from bridge.apps.cli import explain, explain_owner
 from bridge.apps.cli.dashboard_command import PageSession
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.view import pod_view, wait_reasons
@@ -190,8 +190,23 @@ def test_a_deleted_pod_on_a_node_that_does_not_answer_says_what_releases_it():
     assert report["next"].endswith("kubectl delete pod x -n hpc --force")
 
 
-def test_a_failed_pod_names_its_container_its_exit_code_and_its_log():
-    state = {"name": "main", "state": {"terminated": {"exitCode": 3, "reason": "Error"}}}
+@pytest.mark.parametrize(("began", "step"), [("2026-01-01T00:00:00Z", "kubectl logs x -n hpc -c main"), (None, "")])
+def test_a_failed_pod_names_its_container_its_exit_code_and_its_log(began, step):
+    state = {"name": "main", "state": {"terminated": {"exitCode": 3, "reason": "Error", "startedAt": began}}}
     report = explain.describe(Session([]), remote(phase="Failed", containerStatuses=[state]))
     assert report["summary"] == "finished (Failed): container main: exit code 3"
-    assert report["next"] == "kubectl logs x -n hpc -c main"
+    assert report["next"] == step
+
+
+@pytest.mark.parametrize(
+    ("started", "step"),
+    [
+        ([None, 7.0], "kubectl logs -n hpc p-1 --all-containers"),
+        ([None, None], "podbridge explain pod p-0 -n hpc"),
+        ([], ""),
+    ],
+)
+def test_the_next_step_of_a_job_names_a_failed_pod_that_has_a_log(started, step):
+    failed = [SimpleNamespace(name=f"p-{n}", times=SimpleNamespace(started=at)) for n, at in enumerate(started)]
+    view = SimpleNamespace(refusals=[], oldest_waiting=None, suspended=False, failed=failed)
+    assert explain_owner._next(None, view, "hpc", "job", "") == step
