@@ -95,6 +95,11 @@ class PageSession(CommandSession):
         members = [row for row in self._rows if row.group == links.key(pod)]
         return len(members), sum(row.open and bool(row.node) for row in members), sum(not row.open for row in members)
 
+    def waiting_members(self, pod: Pod) -> list[Pod]:
+        """Return the pods of the pod's group that wait for a place: what they select is known of ``pod`` alone."""
+        members = (row for row in self._rows if row.group == links.key(pod))
+        return [_requesting(pod, row) for row in members if row.open and not row.node and not row.deleted]
+
     def events(self, pod: Pod) -> list[dict[str, Any]]:
         """List the Events of a pod, oldest first; none if the user may not list them."""
         key = pod["metadata"]["uid"]
@@ -104,6 +109,13 @@ class PageSession(CommandSession):
             except KubeForbiddenError:
                 self._events[key] = []
         return self._events[key]
+
+
+def _requesting(pod: Pod, row: PodView) -> Pod:
+    amounts = {"cpu": row.cpu, "memory": row.memory, **dict(row.devices)}
+    requests = {name: f"{Decimal(amount):f}" for name, amount in amounts.items()}
+    containers = [{"name": "all", "resources": {"requests": requests}}]
+    return {**pod, "spec": {**pod["spec"], "containers": containers, "initContainers": []}}
 
 
 def run(connection: ConnectionOptions, settings: Mapping[str, Any]) -> int:

@@ -67,12 +67,14 @@ class PoolReader:
     def candidates(self, pod: pods.Pod) -> dict[str, Candidate]:
         """Return the pools that the pod selects by name, in the order of preference, as the scheduler judges them.
 
-        A pod of a group that gets one job is judged with the other members, as if these requested the same.
+        A pod of a group that gets one job is judged with the other members; those that do not exist yet request the
+        same.
         """
         shape, member = self._shapes.of([pod]), links.membership(pod)
         stays = candidates.stays_in_slurm(self._view, shape, pod)
         if member is not None and (stays or candidates.has_gangs(self._view, shape)):
-            shape = self._shapes.of([pod] * member.minimum)
+            members = self._session.waiting_members(pod)
+            shape = self._shapes.of([*members, *[pod] * (member.minimum - len(members))])
         found = candidates.of(self._view, shape, self._planned, race=bool(places.recorded(pod)))
         found = [each._replace(problem=each.problem or candidates.STAYS) for each in found] if stays else found
         found = candidates.with_consent(self._view, [pod], found, lambda each: not each.problem)

@@ -216,6 +216,11 @@ class CommandSession:
         ended = sum(map(pods.is_finished, others))
         return len(others), sum(pods.is_bound(one) and not pods.is_finished(one) for one in others), ended
 
+    def waiting_members(self, pod: Pod) -> list[Pod]:
+        """Return the pods of the pod's group that wait for a place, in the form that rules about places read."""
+        others = (one for one in self.pods(pod["metadata"]["namespace"]) if links.key(one) == links.key(pod))
+        return [one for one in others if pods.is_open(one) and not pods.is_deleted(one)]
+
     def other_pods(self) -> list[dict[str, Any]]:
         """List the pods of other schedulers that have a node and have not ended."""
         return self.listed(PODS.path(), fieldSelector=occupancy.selector(self.config.scheduler_name))

@@ -140,6 +140,21 @@ def test_a_group_shows_which_pools_run_groups_and_how_many_nodes_it_needs():
     assert [record[:2] for record in found.values()] == [(False, None), (True, True)]
 
 
+@pytest.mark.parametrize("is_page", [False, True])
+def test_a_group_whose_pods_request_different_resources_is_eligible_at_no_pool(is_page, monkeypatch):
+    member, other = (pod(pools="gangs", reason="Unschedulable", group=GROUP) for _ in range(2))
+    other["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "3"}}
+    found = session()
+    if is_page:
+        viewer = SimpleNamespace(client=found.kube, identity="ann")
+        found = PageSession(Config(), viewer, POOLS, [pod_view.of(each) for each in (member, other)], None)
+        monkeypatch.setattr(found, "shared", lambda what, read: read())
+    else:
+        monkeypatch.setattr(found, "pods", lambda namespace: [member, other])
+    why = "the pods of the group request different resources"
+    assert shown(found, member) == {"gangs": (False, None, "", "", "", why)}
+
+
 def test_a_pod_whose_job_has_started_shows_what_else_it_waits_for():
     started = job(states=frozenset({"RUNNING"}), nodes=("n1",), reason="None")
     found = shown(session([started]), pod("local", reason="NodeBusy"))
