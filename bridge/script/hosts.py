@@ -22,7 +22,7 @@ _FIRST_PORT, _PORTS = 20_000, 10_000
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """``names`` are those of a pod whose group is one job; the site knows the lines of the other members.
+    """``names`` are those of the pod; the site knows the lines of the other members of its group's job.
 
     ``aliases`` are lines of the file. ``port`` is that of rank 0, the same for all members; ``None``: the variables of
     PyTorch are not set. ``hostfile``: whether containers have :data:`HOSTFILE`. Without all of these, containers see
@@ -45,7 +45,9 @@ class Hosts:
 def make(pod: Mapping[str, Any]) -> Hosts:
     """Return the lines; raises ``ScriptError`` for an alias that is no address or no name."""
     place, ways = remote_gangs.place_of(pod), _rendezvous(pod)
-    own_names = remote_gangs.host_names(pod) if place is not None or ways else []
+    # a pod with a stable name finds at least itself, as the only node of a TrainJob does
+    is_named = place is not None or ways or pod["spec"].get("subdomain")
+    own_names = remote_gangs.host_names(pod) if is_named else []
     entries = pod["spec"].get("hostAliases") or ()
     aliases = [_line(entry, f"spec.hostAliases[{index}]") for index, entry in enumerate(entries)]
     # two groups on one machine have different ports: containers use its network

@@ -19,12 +19,14 @@ NAMED = "env | LC_ALL=C sort | grep -E '^(PODBRIDGE_GROUP|MASTER|WORLD_SIZE|RANK
 SHOW = f'grep -v "^#" /etc/hosts; {NAMED}; echo no >>/etc/hosts; cat "$PODBRIDGE_GROUP_HOSTFILE"'
 
 
-def test_aliases_come_before_what_the_machine_knows(site):
+def test_a_pod_finds_itself_and_its_aliases_before_what_the_machine_knows(site):
     before = Path("/etc/hosts").read_bytes()
-    job = site.run({"containers": [site.shell(SHOW)], "hostAliases": ALIASES})
+    job = site.run({"containers": [site.shell(SHOW)], "hostAliases": ALIASES, "hostname": "h", "subdomain": "s"})
     lines = job.log().splitlines()
-    assert lines[0].split() == ["192.0.2.7", "db", "db.example"], job.everything()
-    assert any("localhost" in line for line in lines[1:]), job.everything()
+    own = "h.s.default.svc.cluster.local h.s.default.svc h.s.default h.s h pod"
+    assert lines[0].split() == [job.pod()["ip"], *own.split()], job.everything()
+    assert lines[1].split() == ["192.0.2.7", "db", "db.example"], job.everything()
+    assert any("localhost" in line for line in lines[2:]), job.everything()
     assert "ead-only file system" in job.log() and Path("/etc/hosts").read_bytes() == before
 
 

@@ -44,3 +44,11 @@ def test_members_with_jobs_of_their_own_are_refused():
 def test_an_invalid_annotation_is_refused():
     with pytest.raises(ScriptError, match="'mpi' is not allowed; allowed: torch, hostfile, or both"):
         hosts.make(member(0, "mpi"))
+
+
+@pytest.mark.parametrize(("subdomain", "found"), [("train", True), (None, False)])
+def test_a_pod_of_no_group_finds_itself_by_its_stable_name(subdomain, found):
+    """As the only node of a TrainJob, whose PET_MASTER_ADDR is its own name."""
+    alone = pod({"containers": [shell("true")], "hostname": "train-node-0-0", "subdomain": subdomain})
+    made = hosts.make(alone)
+    assert ("train-node-0-0.train" in made.names, bool(made.files)) == (found, found)
