@@ -80,6 +80,36 @@ def test_a_group_waits_for_its_members_and_says_so(pools_world):
     world.clear()
 
 
+@pytest.mark.parametrize("site", SITES)
+def test_two_groups_that_need_more_than_half_of_the_site_run_one_after_the_other(pools_world, site):
+    """Their pods are created alternately; neither keeps a part of the site while it waits for the rest."""
+    world, cpus = pools_world, {"local-site": 6, "slurm-site": 25}[site]
+    pods = {"left": [], "right": []}
+    requests = {"requests": {"cpu": str(cpus), "memory": "32Mi"}}
+    container = {"name": "main", "image": "busybox", "command": ["sleep", "2"], "resources": requests}
+    for number in range(SIZE):
+        for name, group in pods.items():
+            metadata = {"name": f"{name}-{number}", "labels": {"kueue.x-k8s.io/pod-group-name": name}}
+            metadata["annotations"] = {
+                "bridge.vk.io/pools": site,
+                "bridge.vk.io/members-per-node": "3" if site == "local-site" else "2",
+                "kueue.x-k8s.io/pod-group-total-count": str(SIZE),
+            }
+            spec = {"restartPolicy": "Never", "containers": [container]}
+            body = {"metadata": metadata, "spec": spec}
+            group.append(world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body))
+    times = []
+    for group in pods.values():
+        ends = [world.ended(pod) for pod in group]
+        assert {pod["status"]["phase"] for pod in ends} == {"Succeeded"}
+        assert len({world.remote_job(pod) for pod in ends}) == 1
+        states = [pod["status"]["containerStatuses"][0]["state"]["terminated"] for pod in ends]
+        times.append((min(state["startedAt"] for state in states), max(state["finishedAt"] for state in states)))
+    first, second = sorted(times)
+    assert first[1] <= second[0], "no time in common"
+    world.clear()
+
+
 def test_the_end_of_the_job_ends_every_member(pools_world):
     world, site, name = pools_world, "slurm-site", "cancelled"
     pods = [world.running(pod, 60) for pod in start(world, name, site, "sleep 300", backoffLimit=0)]
