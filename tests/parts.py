@@ -32,7 +32,7 @@ PARTS: Mapping[str, Part] = {
     "kubernetes": Part(30, "end-to-end tests on the other versions of Kubernetes"),
     "kueue": Part(20, "Kueue with more jobs and kills, and its other version"),
     "kills": Part(40, "a kill after every call and every write, and 100 kills of a storm"),
-    "sites": Part(40, "kills and outages of submitters, NATS servers and plugins"),
+    "sites": Part(40, "kills and outages of submitters, NATS servers and plugins; groups at an HTCondor"),
     "install": Part(35, "chart, kind, quick start, release, docs site"),
     "fuzz": Part(30, "fuzzing at full length, and unit tests on other versions of Python"),
 }
@@ -42,6 +42,7 @@ _LONGER = {
     "tests/chaos/test_storm.py": "kills",
     "tests/chaos/": "sites",
     "tests/contract/hack/": "install",
+    "tests/contract/site/": "sites",
     "tests/e2e/helm/": "install",
     "tests/e2e/tracing/": "install",
     "tests/e2e/kueue/": "kueue",

@@ -78,7 +78,7 @@ class Announcer:
         self._capacity: Capacity | None = None
         self._printed: Resources | None = None
         self._measured_at = float("-inf")
-        self._problem = ""
+        self._problem = self._gang_problem = ""
         self._versions: tuple[str, str] | None = None
         self._user: JobUser | None = None
         self._user_of: SiteConfig | None = None
@@ -155,7 +155,7 @@ class Announcer:
             digest=built.digest,
             library=library.digest(runtimes.of(built).library),
             leaving=leaving,
-            gangs=runs_groups(self._batch, config),
+            gangs=runs_groups(self._batch, config) and not self._gang_problem,
         )
 
     def _job_user(self, config: SiteConfig) -> JobUser | None:
@@ -175,6 +175,7 @@ class Announcer:
             if self._versions is None:
                 self._versions = self._batch.version(), runtime_version(config)
             self._capacity = self._batch.capacity()
+            self._measure_gangs(config)
             self._printed = measured(config.resources) if config.resources.script else None
         except BatchError as error:
             if not self._problem:
@@ -182,6 +183,12 @@ class Announcer:
             self._problem = str(error)
         else:
             self._problem = ""
+
+    def _measure_gangs(self, config: SiteConfig) -> None:
+        problem = self._batch.gang_problem() if runs_groups(self._batch, config) else ""
+        if problem and problem != self._gang_problem:
+            log.warning("the site runs no groups of pods", extra=kv(why=problem))
+        self._gang_problem = problem
 
 
 def _quantities(amount: Amount, resources: Resources, *, free: bool = False) -> dict[str, str]:

@@ -31,6 +31,7 @@ class BatchSubmission:
         """Return the request for a job."""
         config = self._config()
         flavor = config.flavor(meta.flavor)
+        size, per_node = (1, 1) if meta.gang is None else (meta.gang.size, meta.gang.per_node)
         return BatchJobRequest(
             uid=job,
             folder=self._folder.job(job).path,
@@ -45,8 +46,8 @@ class BatchSubmission:
             replaced=meta.replaced,
             flags_win=config.limits.rules == "interlink-slurm",
             traceparent=tracing.current() if tracing.tracer is not None else "",
-            members=meta.gang.size if meta.gang is not None else 1,
-            per_node=meta.gang.per_node if meta.gang is not None else 1,
+            members=size,
+            together=self._batch.pods_per_machine(size, per_node),
         )
 
     def find_or_submit(self, record: JobRecord) -> None:

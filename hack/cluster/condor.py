@@ -64,6 +64,8 @@ class CondorSetup:
         lines += [f"ALLOW_{what} = {own}" for what in ("READ", "WRITE", "ADMINISTRATOR", "DAEMON", "NEGOTIATOR")]
         lines.append(f"COLLECTOR_HOST = 127.0.0.1:{self.port}")
         lines += [f"NUM_CPUS = {self.cpus}", f"MEMORY = {self.memory}"]
+        # parallel universe: a scheduler of a personal HTCondor has the name of its user
+        lines.append(f'DedicatedScheduler = "DedicatedScheduler@{self.user}@localhost"')
         if self.gpus:
             lines.append("MACHINE_RESOURCE_GPUS = " + ", ".join(f"gpu{number}" for number in range(self.gpus)))
         return "\n".join(lines) + "\n"
@@ -109,7 +111,9 @@ START = True
 SUSPEND = False
 PREEMPT = False
 KILL = False
-RANK = 0
+RANK = Scheduler =?= $(DedicatedScheduler)
+STARTD_ATTRS = $(STARTD_ATTRS) DedicatedScheduler
+UNUSED_CLAIM_TIMEOUT = 60
 NEGOTIATOR_INTERVAL = 1
 NEGOTIATOR_MIN_INTERVAL = 1
 NEGOTIATOR_CYCLE_DELAY = 1

@@ -2,7 +2,10 @@
 
 Written after the manual pages and the code of OpenPBS 23.06; no real PBS was compared. ``install`` makes the commands.
 Set ``FAKE_PBS`` to the directory of the records. Files in it change what the commands do: ``no-history``, ``down``,
-``slots`` (jobs that run at once).
+``slots`` (jobs that run at once), ``nodes`` (machines that work; 1 by default).
+
+Each task of a job has the host name of its machine. A task that pbsdsh starts has, as with pbs_mom, a session of its
+own, the home directory, no output file, and none of the variables of the job's script; it is killed when that ends.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-COMMANDS = ("qsub", "qselect", "qstat", "qdel", "pbsnodes")
+COMMANDS = ("qsub", "qselect", "qstat", "qdel", "pbsnodes", "pbsdsh")
+CPUS = 4
 SERVER = "fakepbs"
 KILL_DELAY = 2.0
 KILLED_FOR_WALLTIME, TERMINATED, FINISHED, FAILED = -29, 91, 92, 93
@@ -86,8 +90,8 @@ def qsub(records: Records, words: list[str]) -> int:
         return fail("qsub", f"script file:: {rest[0]}: No such file or directory", 2)
     asked = dict(value.split("=", 1) for option, value in given if option == "-l")
     named = {option: value for option, value in given if option != "-l"}
-    chunk = dict(item.split("=") for item in asked["select"].split(":")[1:])
-    if int(chunk["ncpus"]) > 4:
+    chunks = parse_select(asked["select"])
+    if any(int(chunk["ncpus"]) > CPUS for chunk in chunks):
         return fail("qsub", "Job exceeds queue and/or server resource limits", 188)
     if named.get("-q", "workq") != "workq":
         return fail("qsub", "Unknown queue", 170)
@@ -101,7 +105,7 @@ def qsub(records: Records, words: list[str]) -> int:
             "job_state": "Q",
             "queue": "workq",
             "ctime": time.ctime(),
-            "Resource_List": {**chunk, **asked},
+            "Resource_List": {**total(chunks), **asked},
             "substate": 10,
             "Account_Name": named.get("-A"),
             "comment": "Not Running: Insufficient amount of resource: ncpus",
@@ -120,6 +124,81 @@ def qsub(records: Records, words: list[str]) -> int:
     return 0
 
 
+def parse_select(text: str) -> list[dict[str, str]]:
+    """Return the chunks of ``2:ncpus=2:mem=64mb+1:ncpus=1``, in order."""
+    chunks = []
+    for part in text.split("+"):
+        count, *resources = part.split(":")
+        chunks += [dict(item.split("=") for item in resources)] * int(count)
+    return chunks
+
+
+def total(chunks: list[dict[str, str]]) -> dict[str, str]:
+    """Return the sums of all chunks."""
+    sums = {"ncpus": str(sum(int(chunk["ncpus"]) for chunk in chunks))}
+    return {**sums, "mem": f"{sum(int(chunk['mem'].removesuffix('mb')) for chunk in chunks)}mb"}
+
+
+def hosts_of(records: Records, asked: dict[str, str]) -> list[str]:
+    """Return the machine of each chunk; none if there are too few."""
+    count = int((records.path / "nodes").read_text()) if records.has("nodes") else 1
+    machines = ["node1", *(f"node{number + 2}" for number in range(1, count))]
+    chunks = parse_select(asked["select"])
+    if asked.get("place") == "scatter":
+        return machines[: len(chunks)] if len(chunks) <= count else []
+    return [machines[0]] * len(chunks)
+
+
+def start_task(
+    records: Records, job_id: str, host: str, command: list[str], stdin: Any, variables: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process on a machine, as pbs_mom does."""
+    environment = {"PATH": os.defpath, "HOME": "/", "PBS_JOBID": job_id, "PBS_ENVIRONMENT": "PBS_BATCH", **variables}
+    task = subprocess.Popen(
+        ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host, *command],
+        stdin=stdin,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env=environment,
+        start_new_session=True,
+    )
+    with (records.path / f"{job_id}.sessions").open("a") as sessions:
+        sessions.write(f"{task.pid}\n")
+    return task
+
+
+def sessions_of(records: Records, job_id: str) -> list[int]:
+    return [int(line) for line in (records.path / f"{job_id}.sessions").read_text().split()]
+
+
+def pbsdsh(records: Records, words: list[str]) -> int:
+    """Start a program once for each line of the node file, and wait for the ends."""
+    if "PBS_ENVIRONMENT" not in os.environ:
+        return fail("pbsdsh", "not executing under PBS", 1)
+    if words[:1] != ["--"]:
+        return fail("pbsdsh", "the options of this call are not in the fake", 1)
+    job_id = os.environ["PBS_JOBID"]
+    hosts = records.all()[job_id]["exec_host"].split("+")
+    machines = [host.partition("/")[0] for host in hosts]
+    indexes = {machine: index for index, machine in enumerate(dict.fromkeys(machines))}
+    tasks: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _: Any) -> None:
+        for task in tasks:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(task.pid, number)
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    for machine in machines:
+        variables = {"PBS_NODENUM": str(indexes[machine]), "PBS_TASKNUM": f"{len(tasks) + 2:08X}"}
+        tasks.append(start_task(records, job_id, machine, words[1:], subprocess.DEVNULL, variables))
+    for task in tasks:
+        task.wait()
+    return 0
+
+
 def run(records: Records, words: list[str]) -> int:
     """Wait for a place, run the script, and write how it ended: the daemons' part."""
     (job_id,) = words
@@ -130,14 +209,17 @@ def run(records: Records, words: list[str]) -> int:
             record = jobs[job_id]
             if record["job_state"] == "F":
                 return 0
-            if sum(job["job_state"] == "R" for job in jobs.values()) < slots:
-                script = (records.path / f"{job_id.partition('.')[0]}.script").open()
-                environment = {"PATH": os.defpath, "HOME": "/", "PBS_JOBID": job_id}
-                child = subprocess.Popen(
-                    ["bash"], stdin=script, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
-                )
-                comment = f"Job run at {time.strftime('%a %b %d at %H:%M')} on (node1:ncpus=1)"
-                running = {"job_state": "R", "stime": time.ctime(), "exec_host": "node1/0*1", "session_id": child.pid}
+            hosts = hosts_of(records, record["Resource_List"])
+            if hosts and sum(job["job_state"] == "R" for job in jobs.values()) < slots:
+                number = job_id.partition(".")[0]
+                node_file = records.path / f"{number}.nodes"
+                node_file.write_text("".join(f"{host}\n" for host in hosts))
+                variables = {"PBS_NODEFILE": str(node_file), "PBS_NODENUM": "0", "PBS_TASKNUM": "00000001"}
+                script = (records.path / f"{number}.script").open()
+                child = start_task(records, job_id, hosts[0], ["bash"], script, variables)
+                comment = f"Job run at {time.strftime('%a %b %d at %H:%M')} on ({hosts[0]}:ncpus=1)"
+                exec_host = "+".join(f"{host}/0*1" for host in hosts)
+                running = {"job_state": "R", "stime": time.ctime(), "exec_host": exec_host, "session_id": child.pid}
                 record |= {**running, "substate": 42, "comment": comment}
                 records.write(job_id, record)
                 break
@@ -148,8 +230,11 @@ def run(records: Records, words: list[str]) -> int:
         code = child.wait(float(walltime) if walltime else None)
     except subprocess.TimeoutExpired:
         status = KILLED_FOR_WALLTIME
-        end(child.pid)
+        end(sessions_of(records, job_id))
         code = child.wait()
+    for session in sessions_of(records, job_id):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(session, signal.SIGKILL)
     status = (code if code >= 0 else 256 - code) if status is None else status
     deleted = records.has(f"{job_id}.deleted")
     substate, word = (TERMINATED, "terminated") if deleted else (FAILED, "failed") if status else (FINISHED, "finished")
@@ -160,14 +245,22 @@ def run(records: Records, words: list[str]) -> int:
     return 0
 
 
-def end(session: int) -> None:
-    """Send SIGTERM, and SIGKILL later, as pbs_mom does to all processes of a session."""
+def end(sessions: list[int]) -> None:
+    """Send SIGTERM, and SIGKILL later, as pbs_mom does to all processes of the sessions of a job."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(session, number)
-            for _ in range(int(KILL_DELAY / 0.1)):
-                os.killpg(session, 0)
-                time.sleep(0.1)
+        for session in sessions:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(session, number)
+        until = time.monotonic() + KILL_DELAY
+        while time.monotonic() < until and any(map(lives, sessions)):
+            time.sleep(0.1)
+
+
+def lives(session: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(session, 0)
+        return True
+    return False
 
 
 def qdel(records: Records, words: list[str]) -> int:
@@ -185,7 +278,7 @@ def qdel(records: Records, words: list[str]) -> int:
                     ended = {"job_state": "F", "substate": TERMINATED, "comment": "Job deleted"}
                     records.write(job_id, {**record, **ended, "history_timestamp": int(time.time())})
         if record is not None and record["job_state"] == "R" and os.fork() == 0:
-            end(int(record["session_id"]))
+            end(sessions_of(records, job_id))
             os._exit(0)
     return code
 
@@ -225,7 +318,7 @@ def qstat(records: Records, words: list[str]) -> int:
 
 def pbsnodes(records: Records, words: list[str]) -> int:
     used = sum(int(job["Resource_List"]["ncpus"]) for job in records.all().values() if job["job_state"] == "R")
-    available = {"ncpus": 4, "mem": "4194304kb", "ngpus": 2, "host": "node1"}
+    available = {"ncpus": CPUS, "mem": "4194304kb", "ngpus": 2, "host": "node1"}
     nodes: dict[str, Any] = {
         "node1": {"state": "free", "resources_available": available, "resources_assigned": {"ncpus": used}},
         "node2": {"state": "state-unknown,down", "resources_available": available, "resources_assigned": {}},
@@ -238,7 +331,10 @@ def main() -> int:
     records, (command, *words) = Records(), sys.argv[1:]
     if records.has("down") and command != "run":
         return fail(command, "cannot connect to server fakepbs (errno=15010)", 255)
-    made = {"qsub": qsub, "qselect": qselect, "qstat": qstat, "qdel": qdel, "pbsnodes": pbsnodes, "run": run}
+    made = {
+        "qsub": qsub, "qselect": qselect, "qstat": qstat, "qdel": qdel, "pbsnodes": pbsnodes, "pbsdsh": pbsdsh,
+        "run": run,
+    }  # fmt: skip
     return made[command](records, words)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -53,13 +54,34 @@ class BatchJobRequest:
     """The W3C trace context of the submission, for the tools of the site; empty if this process sends no traces."""
     members: int = 1
     """Pods of the group that the job runs: it needs ``members`` times the CPUs, memory and GPUs."""
-    per_node: int = 1
-    """Of these, the pods that may share a machine."""
+    together: int = 1
+    """Of these, the pods of each machine; the last machine may have fewer."""
 
     @property
     def name(self) -> str:
         """Name of the batch job, by which it is found after a submit without an answer."""
         return NAME_PREFIX + self.uid
+
+    @property
+    def machines(self) -> int:
+        """Number of machines."""
+        return math.ceil(self.members / self.together)
+
+
+@dataclass(frozen=True, slots=True)
+class GangStarter:
+    """How the job of a group starts its pods on its machines.
+
+    ``command`` starts a program once for each pod (``task`` is ``member``) or once on each machine (``machine``); the
+    program and its arguments follow. A process for a pod has ``SLURM_PROCID``, from 0, and ``SLURM_LOCALID``, its
+    number on its machine; a process for a machine has ``PBS_NODENUM``, from 0. Without a command, the batch system runs
+    the job's script on each machine, on all but the first with the arguments ``machine`` and the machine's number.
+    """
+
+    command: Sequence[str] = ()
+    task: Literal["member", "machine"] = "machine"
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the processes, if ``command`` does not pass on those of the job's script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +152,7 @@ class BatchSystem(ABC):
     eager: ClassVar[bool] = False
     """Whether a list of all jobs is cheap, so that the submitter requests one after each change."""
     gangs: ClassVar[bool] = False
-    """Whether it runs a group of pods as one job: ``members`` of a request, and :meth:`gang_starter`."""
+    """Whether it can run a group of pods as one job: ``members`` of a request, and :meth:`gang_starter`."""
     mpi_ways: ClassVar[tuple[str, ...]] = ("none",)
     """How the processes of a group can form one MPI job, of :data:`bridge.names.MPI_WAYS`."""
 
@@ -166,14 +188,20 @@ class BatchSystem(ABC):
     def jobs(self) -> dict[str, BatchJob]:
         """Return all jobs of this user whose names begin with :data:`NAME_PREFIX`, by id, with one query."""
 
-    def gang_starter(self, members: int, cpus: int, mpi: str) -> Sequence[str]:
-        """Return the command that starts a program ``members`` times in a job, with ``cpus`` each.
+    def gang_starter(self, members: int, cpus: int, mpi: str) -> GangStarter:
+        """Return how a job of ``members`` pods with ``cpus`` each starts them; ``mpi``: one of ``mpi_ways``."""
+        return GangStarter()
 
-        The program and its arguments follow the command. Each process has ``SLURM_PROCID``, from 0 to ``members - 1``,
-        and ``SLURM_LOCALID``, its number on its machine. ``mpi``: one of ``mpi_ways``. Empty: all processes run on the
-        machine of the job's script.
+    def pods_per_machine(self, members: int, per_node: int) -> int:
+        """Return how many pods each machine of a group's job has, by rank; the last one may have fewer.
+
+        ``per_node``: pods that may share a machine.
         """
-        return ()
+        return min(members, per_node)
+
+    def gang_problem(self) -> str:
+        """Return why it runs no group of pods as it is configured, and what to configure; empty: it runs groups."""
+        return ""
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
         """Return how jobs ended that :meth:`jobs` no longer lists, as far as there are records."""

@@ -15,9 +15,9 @@ from bridge.site.batch.batch_interface import BatchJob, Phase
 UID = "PodbridgeUid"
 """Attribute of a job: the pod's UID."""
 ATTRIBUTES = (
-    "ClusterId", "ProcId", UID, "JobStatus", "LastJobStatus", "HoldReason", "HoldReasonCode", "RemoveReason",
-    "ExitCode", "ExitSignal", "ExitBySignal", "RemoteHost", "LastRemoteHost", "JobStartDate", "JobCurrentStartDate",
-    "CompletionDate", "EnteredCurrentStatus", "NumJobStarts",
+    "ClusterId", "ProcId", UID, "JobUniverse", "JobStatus", "LastJobStatus", "HoldReason", "HoldReasonCode",
+    "RemoveReason", "ExitCode", "ExitSignal", "ExitBySignal", "RemoteHost", "LastRemoteHost", "JobStartDate",
+    "JobCurrentStartDate", "CompletionDate", "EnteredCurrentStatus", "NumJobStarts",
 )  # fmt: skip
 SLOT_ATTRIBUTES = (
     "Name", "Machine", "SlotType", "PartitionableSlot", "DynamicSlot", "State", "Cpus", "Memory", "GPUs",
@@ -28,6 +28,16 @@ WRAPPER = b"""#!/bin/bash
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
 exec bash ./job.sh >>script.log 2>&1
 """
+PARALLEL, SECOND_RUN = 11, 113
+"""``JobUniverse`` of a job on several machines; exit code of its wrapper if the job has run before."""
+# a schedd runs a job of the parallel universe again, at once, if it has lost one of its machines
+PARALLEL_WRAPPER = b"""#!/bin/bash
+cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
+((_CONDOR_PROCNO == 0)) || exec bash ./job.sh machine "$_CONDOR_PROCNO" >>script.log 2>&1
+[[ ! -e started ]] || exit 113
+exec bash ./job.sh >>script.log 2>&1
+"""
+_SCHEDD = re.compile(r"^-- Schedd: (\S+) : <", re.MULTILINE)
 _UID = re.compile(UID_PATTERN)
 _PHASES: dict[int, Phase] = {1: "queued", 2: "running", 3: "ended", 4: "ended", 5: "queued", 6: "running", 7: "running"}
 """JobStatus: idle, running, removed, completed, held, transferring output, suspended."""
@@ -92,6 +102,8 @@ def _job(ad: Mapping[str, Any], held_ends: bool) -> BatchJob | None:
         reason = _why_held(ad)
         message = str(ad.get("HoldReason", ""))
         phase = "ended" if held_ends else "queued"
+    elif _ran_again(ad):
+        reason, message = job_ends.NODE_FAIL.site_reason, "HTCondor lost a machine of the job"
     elif status == 3:
         message = str(ad.get("RemoveReason", ""))
         reason = _why_removed(ad, message)
@@ -113,8 +125,19 @@ def _job(ad: Mapping[str, Any], held_ends: bool) -> BatchJob | None:
         host=_machine(ad.get("RemoteHost") or ad.get("LastRemoteHost")),
         started_at=_moment(ad, "JobCurrentStartDate") or _moment(ad, "JobStartDate"),
         ended_at=(_moment(ad, "CompletionDate") or _moment(ad, "EnteredCurrentStatus")) if ended else None,
-        by_itself=status == 4,
+        by_itself=status == 4 and not _ran_again(ad),
     )
+
+
+def _ran_again(ad: Mapping[str, Any]) -> bool:
+    """Return whether a job of the parallel universe ended because it had lost a machine, and was run again.
+
+    The second run ends at once. Its shadow may miss the exit code; the schedd then removes the job without a reason.
+    """
+    if ad.get("JobUniverse") != PARALLEL:
+        return False
+    status = ad.get("JobStatus")
+    return (status == 4 and ad.get("ExitCode") == SECOND_RUN) or (status == 3 and not ad.get("RemoveReason"))
 
 
 def _why_removed(ad: Mapping[str, Any], why: str) -> str:
@@ -143,6 +166,19 @@ def _moment(ad: Mapping[str, Any], name: str) -> float | None:
 def _machine(slot: object) -> str:
     """Return the machine of ``slot1_2@node7.example``."""
     return slot.rpartition("@")[2] if isinstance(slot, str) else ""
+
+
+def schedd_name(output: str) -> str:
+    """Return the name of the schedd that has answered ``condor_q -totals``."""
+    match = _SCHEDD.search(output)
+    if match is None:
+        raise BatchError(f"condor_q names no schedd: {output[:200]!r}", retryable=True)
+    return match[1]
+
+
+def has_slots(output: str) -> bool:
+    """Return whether condor_status lists a slot."""
+    return bool(_ads(output))
 
 
 def slots(output: str) -> tuple[dict[str, int], dict[str, int]]:

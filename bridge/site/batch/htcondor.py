@@ -61,6 +61,7 @@ class CondorBatch(batch_interface.BatchSystem):
     settings = HTCondor
     submit_program = "condor_submit"
     period = 10.0
+    gangs = True
 
     def __init__(self, config: HTCondor, site: batch_interface.Site) -> None:
         self._config = config
@@ -80,7 +81,10 @@ class CondorBatch(batch_interface.BatchSystem):
         if request.flags:
             raise BatchError(f"flags {list(request.flags)}: this batch system takes none")
         folder = request.folder
-        write(Below(str(folder), "wrapper.sh"), text.WRAPPER, mode=0o700)
+        if request.machines > 1 and (problem := self.gang_problem()):
+            raise BatchError(problem)  # the job would wait for ever
+        wrapper = text.WRAPPER if request.machines == 1 else text.PARALLEL_WRAPPER
+        write(Below(str(folder), "wrapper.sh"), wrapper, mode=0o700)
         write(Below(str(folder), "job.sub"), self.submit_file(request).encode())
         command = ("condor_submit", *self._address_options(), "-terse", "job.sub")
         return self._commands.submit(request.uid, *command, cwd=folder, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER)
@@ -88,13 +92,8 @@ class CondorBatch(batch_interface.BatchSystem):
     def submit_file(self, request: batch_interface.BatchJobRequest) -> str:
         """Return the submit file of a job."""
         folder = text.value(str(request.folder))
-        # a job that started and lost its machine must not start again; one that runs too long ends
-        remove_conditions = ["(JobStatus == 1 && NumJobStarts > 0)"]
-        if request.time_limit is not None:
-            limit = math.ceil(request.time_limit)
-            remove_conditions.append(f"(JobStatus == 2 && time() - EnteredCurrentStatus > {limit})")
         lines = {
-            "universe": "vanilla",
+            "universe": "vanilla" if request.machines == 1 else "parallel",
             "executable": f"{folder}/wrapper.sh",
             "initialdir": folder,
             # no file transfer: the machines share the job's directory with the submitter
@@ -104,17 +103,35 @@ class CondorBatch(batch_interface.BatchSystem):
             "environment": text.environment(self._environment),
             "batch_name": request.name,
             f"+{text.UID}": text.string(request.uid),
-            "request_cpus": str(request.cpus),
-            "request_memory": str(max(1, math.ceil(request.memory / MIB))),
+            "request_cpus": str(request.cpus * request.together),
+            "request_memory": str(max(1, math.ceil(request.memory * request.together / MIB))),
             "notification": "Never",
             "on_exit_remove": "True",
-            "periodic_remove": " || ".join(remove_conditions),
+            "periodic_remove": _remove_condition(request),
             "leave_in_queue": f"JobStatus == 4 && time() - EnteredCurrentStatus < {LEAVE}",
         }
         if request.gpus:
-            lines["request_gpus"] = str(request.gpus)
+            lines["request_gpus"] = str(request.gpus * request.together)
+        if request.machines > 1:
+            lines["machine_count"] = str(request.machines)
         extra_lines = [*self._config.submit_lines, *(request.flavor.flags if request.flavor else ())]
         return "\n".join([*(f"{key} = {value}" for key, value in lines.items()), *extra_lines, "queue 1", ""])
+
+    def pods_per_machine(self, members: int, per_node: int) -> int:
+        """Return the largest number of which ``members`` is a multiple: all slots of a job have the same size."""
+        return max(pods for pods in range(1, min(members, per_node) + 1) if members % pods == 0)
+
+    def gang_problem(self) -> str:
+        """Run condor_status: a schedd runs parallel jobs only on slots that name it as their DedicatedScheduler."""
+        # an answer of condor_q begins with the name, also where the schedd is the one of this machine
+        schedd = text.schedd_name(self._commands.ask("condor_q", *self._address_options(), "-totals").out)
+        scheduler = text.string(f"DedicatedScheduler@{schedd}")
+        if text.has_slots(self._status("Name", "-constraint", f"DedicatedScheduler == {scheduler}", "-limit", "1")):
+            return ""
+        return (
+            f"no machine runs groups of pods: set DedicatedScheduler = {scheduler} and add DedicatedScheduler to"
+            " STARTD_ATTRS on the machines that are to"
+        )
 
     def find(self, uid: str) -> str | None:
         """Search in the queue, then in the history."""
@@ -190,16 +207,31 @@ class CondorBatch(batch_interface.BatchSystem):
 
     def capacity(self) -> batch_interface.Capacity:
         """Run condor_status and add up the slots."""
-        pool_options = ["-pool", self._config.pool] if self._config.pool else []
-        result = self._commands.ask(
-            "condor_status", *pool_options, "-json", "-attributes", ",".join(text.SLOT_ATTRIBUTES)
-        )
-        total, free = text.slots(result.out)
+        total, free = text.slots(self._status(",".join(text.SLOT_ATTRIBUTES)))
         return batch_interface.Capacity(_amount(total), _amount(free))
+
+    def _status(self, attributes: str, *more: str) -> str:
+        pool_options = ["-pool", self._config.pool] if self._config.pool else []
+        return self._commands.ask("condor_status", *pool_options, "-json", "-attributes", attributes, *more).out
 
     def _address_options(self) -> list[str]:
         config = self._config
         return [*(["-pool", config.pool] if config.pool else []), *(["-name", config.schedd] if config.schedd else [])]
+
+
+def _remove_condition(request: batch_interface.BatchJobRequest) -> str:
+    """Return the condition that ends a job: it has lost its machine, and must not start again; or it runs too long.
+
+    The shadow of a job of the parallel universe evaluates it with the attributes that the job had before its start, in
+    particular JobStatus 1 (seen with 23.9).
+    """
+    is_parallel = request.machines > 1
+    conditions = [f"(JobStatus == 1 && {'LastJobStatus == 2' if is_parallel else 'NumJobStarts > 0'})"]
+    if request.time_limit is not None:
+        running_since = "JobCurrentStartDate" if is_parallel else "EnteredCurrentStatus"
+        is_running = "RemoteHost =!= undefined" if is_parallel else "JobStatus == 2"
+        conditions.append(f"({is_running} && time() - {running_since} > {math.ceil(request.time_limit)})")
+    return " || ".join(conditions)
 
 
 def _amount(counts: Mapping[str, int]) -> batch_interface.Amount:

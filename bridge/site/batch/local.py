@@ -75,6 +75,10 @@ class LocalBatch(batch_interface.BatchSystem):
         self._boot = processes.boot_id()
         self._room = room.measure(config)
 
+    def pods_per_machine(self, members: int, per_node: int) -> int:
+        """Return all: there is one machine."""
+        return members
+
     def version(self) -> str:
         """Return the name of the operating system."""
         system = os.uname()

@@ -82,6 +82,7 @@ class PbsBatch(batch_interface.BatchSystem):
     settings = PBS
     submit_program = "qsub"
     period = 10.0
+    gangs = True
 
     def __init__(self, config: PBS, site: batch_interface.Site) -> None:
         self._config = config
@@ -115,17 +116,11 @@ class PbsBatch(batch_interface.BatchSystem):
     def words(self, request: batch_interface.BatchJobRequest) -> list[str]:
         """Return the options of qsub for a job; the site's own come last."""
         flavor, config = request.flavor, self._config
-        chunk = [f"ncpus={request.cpus}", f"mem={max(1, math.ceil(request.memory / 2**20))}mb"]
-        extra = list(flavor.generic_resources) if flavor else []
-        if request.gpus:
-            gpu = config.gpus.get(request.gpu_resource, "ngpus")
-            chunk.append(f"{gpu}={request.gpus}")
-            extra = [item for item in extra if item.partition("=")[0] != gpu]
-        if flavor and flavor.nodelist:
-            extra.append(f"host={flavor.nodelist}")
         # -r n: PBS would run the job again after the loss of its machine, but job.sh runs once only
         words = ["-N", request.name, "-S", "/bin/bash", "-r", "n", "-j", "oe", "-o", "/dev/null", "-W", "umask=077"]
-        words += ["-l", "select=" + ":".join(["1", *chunk, *extra])]
+        words += ["-l", f"select={self._select_words(request)}"]
+        if request.machines > 1:  # a machine for each chunk
+            words += ["-l", "place=scatter"]
         if request.time_limit is not None:
             words += ["-l", f"walltime={max(1, math.ceil(request.time_limit))}"]
         if queue := (flavor and (flavor.reservation or flavor.partition)) or config.queue:
@@ -133,6 +128,37 @@ class PbsBatch(batch_interface.BatchSystem):
         if account := (flavor and flavor.account) or config.account:
             words += ["-A", account]
         return [*words, *config.options, *(flavor.flags if flavor else ())]
+
+    def _select_words(self, request: batch_interface.BatchJobRequest) -> str:
+        """Return the chunks of a job, one for each machine, in the order of the ranks."""
+        flavor, machines = request.flavor, request.machines
+        if machines > 1 and flavor and flavor.nodelist:
+            raise BatchError(
+                f"flavor {flavor.name}: nodelist {flavor.nodelist}: PBS reads it as one host, and the group needs"
+                f" {machines} machines; allowed: a flavor without nodelist, or members-per-node {request.members}"
+            )
+        last = request.members - (machines - 1) * request.together
+        if last == request.together:
+            return self._chunk(request, machines, last)
+        return f"{self._chunk(request, machines - 1, request.together)}+{self._chunk(request, 1, last)}"
+
+    def _chunk(self, request: batch_interface.BatchJobRequest, count: int, pods: int) -> str:
+        """Return ``count`` chunks with the resources of ``pods`` pods each."""
+        flavor = request.flavor
+        chunk = [f"ncpus={request.cpus * pods}", f"mem={max(1, math.ceil(request.memory * pods / 2**20))}mb"]
+        extra = list(flavor.generic_resources) if flavor else []
+        if request.gpus:
+            gpu = self._config.gpus.get(request.gpu_resource, "ngpus")
+            chunk.append(f"{gpu}={request.gpus * pods}")
+            extra = [item for item in extra if item.partition("=")[0] != gpu]
+        if flavor and flavor.nodelist:
+            extra.append(f"host={flavor.nodelist}")
+        return ":".join([str(count), *chunk, *extra])
+
+    def gang_starter(self, members: int, cpus: int, mpi: str) -> batch_interface.GangStarter:
+        """Return pbsdsh: one process for each chunk, with the variables of pbs_mom and of qsub, not of the script."""
+        program = f"{self._config.bin_dir}/pbsdsh" if self._config.bin_dir else "pbsdsh"
+        return batch_interface.GangStarter((program, "--"), "machine", self._variables)
 
     def find(self, uid: str) -> str | None:
         """Search by name, in the history too where the server has one."""

@@ -130,9 +130,9 @@ class SlurmBatch(batch_interface.BatchSystem):
         then the options on which the submitter relies, and last the options of the site.
         """
         flavor, slurm = request.flavor, self._config
-        together = min(request.members, request.per_node)
+        together = request.together
         requested_options = [
-            f"--nodes={math.ceil(request.members / together)}",
+            f"--nodes={request.machines}",
             f"--ntasks={request.members}",
             *([f"--ntasks-per-node={together}"] if request.members > 1 else []),
             f"--cpus-per-task={request.cpus}",
@@ -192,13 +192,14 @@ class SlurmBatch(batch_interface.BatchSystem):
         kind = kinds[0] if kinds else self._config.gres.get(request.gpu_resource, "gpu")
         return [*other_gres, f"{kind}:{request.gpus * together}"]
 
-    def gang_starter(self, members: int, cpus: int, mpi: str) -> list[str]:
+    def gang_starter(self, members: int, cpus: int, mpi: str) -> batch_interface.GangStarter:
         """Return srun with the options that keep the pods of a group apart: the end of one ends no other."""
         slurm = self._config
         program = slurm.programs.get("srun") or [f"{slurm.bin_dir}/srun" if slurm.bin_dir else "srun"]
         # srun takes the number of CPUs from sbatch in some versions only
         tasks = [f"--ntasks={members}", f"--cpus-per-task={cpus}", "--distribution=block"]
-        return [*program, *tasks, "--kill-on-bad-exit=0", "--wait=0", f"--mpi={mpi}"]
+        command = [*program, *tasks, "--kill-on-bad-exit=0", "--wait=0", f"--mpi={mpi}"]
+        return batch_interface.GangStarter(command, "member")
 
     def find(self, uid: str) -> str | None:
         """Run squeue for the name."""

@@ -8,7 +8,6 @@ job; its id. The hub repeats its request, and the leader what is missing: each s
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -140,7 +139,8 @@ class Gatherer:
                 gang_folder.remove_unfinished()
             self._batch_list.refuse_foreign(gang_folder.uid, self._folder)
             starter = self._batch.gang_starter(place.size, meta.cpus, place.mpi)
-            gang_folder.create(launcher.script(place.size, place.per_node, meta.gpus, starter), wanted)
+            per_node = self._batch.pods_per_machine(place.size, place.per_node)
+            gang_folder.create(launcher.script(place.size, per_node, meta.gpus, starter), wanted)
             return
         if record.meta.gang is None or record.meta.gang.owner != meta.owner:
             raise SiteRefusedError(
@@ -202,7 +202,8 @@ class Gatherer:
             if error.retryable:
                 gang_folder.write_meta(record.meta)  # there is no job: the leader need not look for it
                 return
-            message = f"{error}; {_asks(record.meta.gang)}"
+            nodes = self._submission.request(gang_folder.uid, record.meta).machines
+            message = f"{error}; {_asks(record.meta.gang, nodes)}"
             end = BatchJob(id="", uid=gang_folder.uid, phase="ended", reason=error.reason, message=message)
             gang_folder.write_batch(end, self._clock.time())
 
@@ -213,8 +214,7 @@ def _job_of_gang(meta: Meta, place: PlaceInJob) -> Meta:
     return replace(meta, owner="", place=None, gang=gang, attempts=0)
 
 
-def _asks(gang: Gang) -> str:
-    nodes = math.ceil(gang.size / gang.per_node)
+def _asks(gang: Gang, nodes: int) -> str:
     return f"the job of the group asks for {nodes} nodes for {gang.size} pods ({MEMBERS_PER_NODE}: {gang.per_node})"
 
 

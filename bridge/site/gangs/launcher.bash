@@ -1,7 +1,9 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
 # The one job of a group. The launcher starts a wrapper for each rank, which runs the scripts of the pods of that rank.
-# Set before: SIZE, PER_NODE, GPUS (of each pod), STARTER (command that starts SIZE tasks; empty: on this machine).
+# Set before: SIZE, PER_NODE (pods of a machine; ranks fill one machine after the other), GPUS (of each pod), and STARTER
+# and TASK: the command that starts a task for each pod (srun; member) or for each machine (pbsdsh; machine). Without a
+# command, the batch system itself runs "job.sh machine NUMBER" on each machine but the first.
 # A rank file has three lines: UID, host names, and namespace/name of the pod.
 
 PLACE_WAIT=${PODBRIDGE_PLACE_WAIT_SECONDS:-60}
@@ -14,7 +16,7 @@ JOBS=${PWD%/*}
 STOP='' TASKS=()
 
 launch() {
-    mkdir -p state/.new ready ended control ranks || exit 1
+    mkdir -p state/.new ready machines ended control ranks || exit 1
     begin
     POD_BEGAN=$TIME
     pod_state Running
@@ -98,15 +100,12 @@ await_members() {
 
 # start_members: start a wrapper for each rank; false, if not all have reported that they are ready.
 start_members() {
-    local rank until
+    local until
     if ((${#STARTER[@]})); then
-        "${STARTER[@]}" "$BASH" "$PWD/job.sh" member </dev/null &
+        "${STARTER[@]}" "$BASH" "$PWD/job.sh" "$TASK" </dev/null &
         TASKS=("$!")
     else
-        for ((rank = 0; rank < SIZE; rank++)); do
-            "$BASH" "$PWD/job.sh" member "$rank" </dev/null &
-            TASKS+=("$!")
-        done
+        start_here 0
     fi
     clock
     until=$((NOW + START_WAIT * 100))
@@ -119,10 +118,19 @@ start_members() {
             find_absent
             [[ $ABSENT ]] || return 0
             read_rank "$ABSENT"
-            fail MemberNotStarted "pod $RANK_POD (rank $ABSENT of the group) did not start on machine $(machine_of "$ABSENT"); see script.log of the group's job"
+            fail MemberNotStarted "pod $RANK_POD (rank $ABSENT of the group) did not start on $(machine_of "$ABSENT"); see script.log of the group's job"
             return 1
         fi
         nap
+    done
+}
+
+# start_here NUMBER: start a wrapper for each rank of a machine, the one with this number.
+start_here() {
+    local rank
+    for ((rank = $1 * PER_NODE; rank < SIZE && rank < ($1 + 1) * PER_NODE; rank++)); do
+        "$BASH" "$PWD/job.sh" member "$rank" </dev/null &
+        TASKS+=("$!")
     done
 }
 
@@ -156,13 +164,29 @@ any_task() {
     return 1
 }
 
-# machine_of RANK: the machine on which a wrapper that is not ready was to run. Ranks fill one machine after the other.
+# any_machine: whether a machine still has wrappers, that has begun with "job.sh machine NUMBER".
+any_machine() {
+    local begun
+    for begun in machines/*/; do
+        [[ ! -d $begun || -e ${begun}ended ]] || return 0
+    done
+    return 1
+}
+
+# machine_of RANK: the machine on which a wrapper that is not ready was to run.
 machine_of() {
-    local names
-    if ((${#STARTER[@]})) && mapfile -t names < <("${STARTER[0]%srun}scontrol" show hostnames 2>/dev/null) && ((${#names[@]})); then
-        printf '%s' "$(safe "${names[$1 / PER_NODE]}")"
+    local number=$(($1 / PER_NODE)) names=() host=''
+    case ${STARTER[0]-} in
+    *srun) mapfile -t names < <("${STARTER[0]%srun}scontrol" show hostnames 2>/dev/null) ;;
+    *pbsdsh) mapfile -t names <"$PBS_NODEFILE" ;;
+    esac 2>/dev/null
+    { read -r host <"machines/$number/host"; } 2>/dev/null
+    host=${names[number]-$host}
+    ((number)) || host=${host:-$HOST}
+    if [[ $host ]]; then
+        printf 'machine %s' "$(safe "$host")"
     else
-        printf '%s' "$HOST"
+        printf 'machine %s of the job, which has not begun' "$number"
     fi
 }
 
@@ -226,13 +250,13 @@ record_end() {
     announce
 }
 
-# end_members: end all wrappers and what they run.
+# end_members: end all wrappers and what they run. HTCondor kills what the other machines run when this script ends.
 end_members() {
     local until pid
     : >end
     clock
     until=$((NOW + END_WAIT * 100))
-    while any_task && ((NOW < until)); do
+    while { any_task || any_machine; } && ((NOW < until)); do
         nap
         clock
     done
@@ -240,103 +264,4 @@ end_members() {
         kill -KILL "$pid" 2>/dev/null
     done
     wait
-}
-
-# --- on the machine of a rank -----------------------------------------------------------------------------------------
-# member RANK: report that the machine is ready, wait for the start, and run the pods of the rank one after the other.
-member() {
-    local rank=${1:-$SLURM_PROCID} last='' until
-    begin
-    # a machine may have several pods, each with a part of its GPUs
-    share_devices "${SLURM_LOCALID:-$rank}"
-    put "ready/$rank" "$HOST $ADDRESS" || exit 1
-    until=$((NOW + START_WAIT * 200))
-    list .
-    while [[ $NAMES != *' go '* ]]; do
-        clock
-        if [[ $STOP || $NAMES == *' end '* ]] || ((NOW >= until)); then
-            exit 1
-        fi
-        nap
-        list .
-    done
-    read -r MACHINES <go
-    export PODBRIDGE_GROUP_SIZE=$SIZE PODBRIDGE_GROUP_RANK=$rank PODBRIDGE_GROUP_FILE=$PWD/hosts
-    # the kernel allows 128 KiB for one variable
-    ((${#MACHINES} >= 100000)) || export PODBRIDGE_GROUP_HOSTS=$MACHINES
-    while :; do
-        read_rank "$rank"
-        if [[ $RANK_UID && $RANK_UID != "$last" ]]; then
-            # in a subshell: it reads the pods of all ranks
-            [[ ! $last ]] || (write_hosts)
-            last=$RANK_UID
-            run_script "$rank" "$last"
-        fi
-        list .
-        [[ ! $STOP && $NAMES != *' end '* ]] || exit 0
-        pause
-    done
-}
-
-# pause: a second, but not after a signal.
-pause() {
-    local i
-    for ((i = 0; i < 5; i++)); do
-        [[ ! $STOP ]] && nap
-    done
-}
-
-share_devices() {
-    local name devices
-    ((GPUS)) || return 0
-    for name in CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK; do
-        [[ ${!name-} ]] || continue
-        IFS=, read -r -a devices <<<"${!name}"
-        ((${#devices[@]} > GPUS)) || continue
-        devices=("${devices[@]:$1 * GPUS:GPUS}")
-        printf -v "$name" '%s' "$(IFS=, && printf '%s' "${devices[*]}")"
-    done
-}
-
-# run_script RANK UID: run the script of a pod to its end, and record the exit code, and whether the end of the job was the
-# cause.
-run_script() {
-    local pid code count=0 asked='' killed=''
-    note "rank $1: pod $RANK_POD ($2) starts on $HOST"
-    "$BASH" "$JOBS/$2/job.sh" >>"$JOBS/$2/script.log" 2>&1 </dev/null &
-    pid=$!
-    while kill -0 "$pid" 2>/dev/null; do
-        if ((count++ % 5 == 0)) && [[ ! $killed ]]; then
-            list control
-            if [[ $NAMES == *" kill-$2 "* ]]; then
-                killed=1
-                kill -KILL "$pid"
-            fi
-            list .
-        fi
-        if [[ ! $asked && ($STOP || $NAMES == *' end '*) ]]; then
-            asked=1
-            kill -TERM "$pid"
-        fi
-        nap
-    done 2>/dev/null
-    wait "$pid"
-    code=$?
-    # a script that was killed has left its containers
-    ((code <= 128)) || "$BASH" "$JOBS/$2/job.sh" leftovers </dev/null
-    [[ ! $STOP ]] || asked=1
-    record_end "$1" "$2" "$code${asked:+ stopped}"
-    note "rank $1: pod $2 ended with exit code $code"
-}
-
-# leftovers: what job.sh does if it is run after its first run was killed, on the same machine.
-leftovers() {
-    local rank
-    list ended
-    for ((rank = 0; rank < SIZE; rank++)); do
-        read_rank "$rank"
-        if [[ $RANK_UID && -d $JOBS/$RANK_UID/started && $NAMES != *" $rank.$RANK_UID "* ]]; then
-            "$BASH" "$JOBS/$RANK_UID/job.sh" leftovers </dev/null
-        fi
-    done
 }

@@ -1,12 +1,12 @@
-"""The script of the one job of a group: starts the scripts of all pods, or of none. See ``launcher.bash``."""
+"""The script of the one job of a group: starts the scripts of all pods, or of none. See ``*.bash``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import resources
 
 from bridge.script import library
-from bridge.script.quoting import array
+from bridge.script.quoting import array, word
+from bridge.site.batch.batch_interface import GangStarter
 
 # mkdir succeeds for one process only, also on a shared file system: a second batch job of the group ends here
 _HEAD = """\
@@ -18,23 +18,24 @@ if [[ ! ${1-} ]]; then
         [[ -d started ]]
         exit
     fi
-    printf '%s\\n' "${SLURM_JOB_ID-}" >started/job
+    printf '%s\\n' "${SLURM_JOB_ID:-${PBS_JOBID:-}}" >started/job
 fi
 """
 _TAIL = """\
 case ${1-} in
 member) member "${2-}" ;;
+machine) machine "${2:-$PBS_NODENUM}" ;;
 leftovers) leftovers ;;
 *) launch ;;
 esac
 """
 
 
-def script(size: int, per_node: int, gpus: int, starter: Sequence[str]) -> str:
-    """Return the script.
-
-    ``gpus``: of each pod. ``starter``: see :meth:`bridge.site.batch.batch_interface.BatchSystem.gang_starter`.
-    """
-    launcher = (resources.files("bridge.site.gangs") / "launcher.bash").read_text("utf-8")
-    data = f"SIZE={size} PER_NODE={per_node} GPUS={gpus}\n{array('STARTER', starter)}\n"
-    return "".join((_HEAD, data, library.part("base"), library.stripped(launcher), _TAIL))
+def script(size: int, per_node: int, gpus: int, starter: GangStarter) -> str:
+    """Return the script; ``per_node``: pods of a machine, ``gpus``: of each pod."""
+    folder = resources.files("bridge.site.gangs")
+    functions = [library.stripped((folder / f"{name}.bash").read_text("utf-8")) for name in ("launcher", "wrapper")]
+    # on every machine, also where the batch system starts this script with variables of its own
+    variables = "".join(f"export {name}={word(text)}\n" for name, text in starter.variables.items())
+    data = f"SIZE={size} PER_NODE={per_node} GPUS={gpus} TASK={starter.task}\n{array('STARTER', starter.command)}\n"
+    return "".join((_HEAD, variables, data, library.part("base"), *functions, _TAIL))

@@ -34,6 +34,9 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 class Site:
     """A pool's site: its folder, its submitters, and what a hub hears of it."""
 
+    patience = 30.0
+    """Seconds in which a job starts or ends."""
+
     def __init__(self, path, url, batch, text=""):
         self.path, self.url = path, url
         self.folder = path / "site"
@@ -44,10 +47,14 @@ class Site:
             f"[announce]\nperiod = 1\ncapacity_period = 1\n{text}\n"
             + ("" if "[batch]" in text else f'[batch]\nkind = "{batch}"\n')
         )
-        self.processes = []
         self.environment = dict(os.environ)
+        self.listen(NatsSection(servers=[url]))
+
+    def listen(self, nats):
+        """Connect as the hub."""
+        self.processes = []
         self.supervisor = Supervisor()
-        self.link = Link(NatsSection(servers=[url]), "hub")
+        self.link = Link(nats, "hub", f"{nats.inbox_prefix}.{OWNER}")
         self.events, self.announced, self.heard = [], [], threading.Condition()
         base = f"bridge.v1.{self.pool}"
         self.link.subscribe(f"{base}.event.{OWNER}", self._event)

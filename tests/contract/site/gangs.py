@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,8 +39,9 @@ class Group:
         for rank in range(self.size):
             self.submit(rank, command)
 
-    def wait(self, phase: str, timeout: float = 30.0) -> list[Any]:
-        return [self.site.wait(pod, phase, timeout) for _, pod in sorted(self.pods.items())]
+    def wait(self, phase: str, timeout: float = 0) -> list[Any]:
+        patience = timeout or self.site.patience
+        return [self.site.wait(pod, phase, patience) for _, pod in sorted(self.pods.items())]
 
     def log(self, rank: int) -> list[str]:
         return str(self.site.log(self.pods[rank]).decode()).splitlines()
@@ -86,7 +88,10 @@ def check_all_or_none(site: Any) -> None:
     for rank in range(2):
         group.submit(rank, "echo ran")
     # the wrapper can't report that it is ready
-    (site.folder / "jobs" / group.gang / "ready" / "1").mkdir(parents=True)
+    job = site.folder / "jobs" / group.gang
+    (job / "ready" / "1").mkdir(parents=True)
+    for folder in (job / "ready", job / "ready" / "1"):
+        os.chown(folder, job.stat().st_uid, -1)
     group.submit(2, "echo ran")
     ends = group.wait("ended")
     assert {(end.outcome, end.reason) for end in ends} == {("Failed", "MemberNotStarted")}
@@ -101,11 +106,11 @@ def check_successor(site: Any) -> None:
     group = Group(site, 3)
     for rank, command in enumerate(("sleep 60", "exit 3", "sleep 60")):
         group.submit(rank, command)
-    assert site.wait(group.pods[1], "ended", 30).outcome == "Failed"
+    assert site.wait(group.pods[1], "ended", site.patience).outcome == "Failed"
     job = site.status(group.pods[0]).job_id
     old = group.pods[1]
     group.submit(1, "echo successor; sleep 1")
-    assert site.wait(group.pods[1], "ended", 30).outcome == "Succeeded"
+    assert site.wait(group.pods[1], "ended", site.patience).outcome == "Succeeded"
     assert (site.status(group.pods[1]).job_id, group.log(1)) == (job, ["successor"])
     assert [site.status(group.pods[rank]).phase for rank in (0, 2)] == ["running"] * 2
     site.client.call(CANCEL, old, CancelMessage(grace=0, forget=True))

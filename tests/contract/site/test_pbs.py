@@ -19,6 +19,7 @@ from bridge.errors import SiteRefusedError
 from bridge.protocol.nats.messages import CancelMessage, Empty
 from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, SUBMIT
 from cluster.polling import eventually
+from tests.contract.site import gangs
 from tests.contract.site.conftest import Site
 from tests.contract.site.jobs import submit, uid
 from tests.fakes import pbs_commands
@@ -26,7 +27,8 @@ from tests.fakes import pbs_commands
 pytestmark = pytest.mark.real
 
 
-FLAGS = ("slots", "no-history", "down")
+WAITS = 'PODBRIDGE_START_WAIT_SECONDS = "5", PODBRIDGE_PLACE_WAIT_SECONDS = "5"'
+FLAGS = ("slots", "nodes", "no-history", "down")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def shared(nats_url: str) -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix="site-") as folder:
         commands = pbs_commands.install(Path(folder) / "pbs")
         text = (
-            f'[pbs]\nbin_dir = "{commands}"\naccount = "project"\nenvironment = {{ A = "a, \\"b\\"" }}\n'
+            f'[pbs]\nbin_dir = "{commands}"\naccount = "project"\nenvironment = {{ A = "a, \\"b\\"", {WAITS} }}\n'
             '[batch]\nkind = "pbs"\nperiod = 0.5\nlost_after = 2\nsettle = 3\nlag = 1\n'
         )
         with Site(Path(folder), nats_url, "pbs", text) as made:
@@ -136,3 +138,46 @@ def test_a_job_outlives_its_submitter_and_is_found_again(site: Any) -> None:
     assert site.client.call(SUBMIT, job, submit("echo twice")).existed
     assert (site.wait(job, "ended").outcome, site.log(job)) == ("Succeeded", b"survived\n")
     assert sum(f"pb-{job}" in file.read_text() for file in site.records.glob("*.json")) == 1
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def machines(site: Any) -> Any:
+    """The site with two machines."""
+    (site.records / "nodes").write_text("2")
+    return site
+
+
+def test_four_pods_run_as_one_job_on_two_machines(machines: Any) -> None:
+    ends = gangs.check_one_job_for_all(machines, machines_used=2)
+    asked = record(machines, ends[0].job_id)["Resource_List"]
+    assert (asked["select"], asked["place"]) == ("2:ncpus=2:mem=256mb", "scatter")
+    assert any(announce.gangs for announce in machines.announced)
+
+
+def test_if_one_pod_does_not_start_none_does(machines: Any) -> None:
+    gangs.check_all_or_none(machines)
+
+
+@pytest.mark.long_only
+def test_a_pod_takes_the_place_of_one_that_is_over(machines: Any) -> None:
+    gangs.check_successor(machines)
+
+
+@pytest.mark.long_only
+def test_one_pod_is_killed_and_the_others_run_on(machines: Any) -> None:
+    gangs.check_one_is_killed(machines)
+
+
+def test_pods_are_cancelled_while_their_job_is_queued(site: Any) -> None:
+    (site.records / "slots").write_text("0")
+    gangs.check_cancelled_while_queued(site)
+
+
+def test_a_deleted_job_ends_all_pods_as_cancelled(machines: Any) -> None:
+    group = gangs.Group(machines, 2, per_node=1)
+    group.submit_all("sleep 600")
+    job = group.wait("running")[0].job_id
+    subprocess.run([machines.records.parent / "bin" / "qdel", job], check=True)
+    assert {end.reason for end in group.wait("ended")} == {"Cancelled"}
+    group.check_nothing_left()

@@ -4,7 +4,7 @@ import pytest
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.protocol.nats.messages import Empty, SubmitMessage
-from bridge.site.batch.batch_interface import Amount, BatchJob, Capacity
+from bridge.site.batch.batch_interface import Amount, BatchJob, Capacity, GangStarter
 from bridge.site.batch_list import BatchList
 from bridge.site.config.site_config import parse
 from bridge.site.jobs.site_folder import Folder
@@ -26,7 +26,7 @@ class MemoryBatch:
     def __init__(self):
         self.table, self.submits, self.cancelled, self.history = {}, [], [], {}
         self.refuse = self.silent = self.down = None
-        self.swallow = False
+        self.swallow, self.refuses_gangs = False, ""
         self.queries = 0
         self.during_submit = lambda: None
 
@@ -62,7 +62,14 @@ class MemoryBatch:
         return dict(self.table)
 
     def gang_starter(self, members, cpus, mpi):
-        return ()
+        return GangStarter()
+
+    def pods_per_machine(self, members, per_node):
+        return min(members, per_node)
+
+    def gang_problem(self):
+        self._ask()
+        return self.refuses_gangs
 
     def past(self, ids):
         return {job_id: self.history[job_id] for job_id in ids if job_id in self.history}

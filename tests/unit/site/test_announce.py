@@ -54,6 +54,19 @@ def test_what_is_configured_counts_instead(world: Any) -> None:
     assert told.taints == ["a=b:NoSchedule"]
 
 
+def test_groups_are_announced_while_the_batch_system_runs_them(world: Any) -> None:
+    made = announcer(world, Heard())
+    assert made.make().gangs
+    world.batch.refuses_gangs = "no machine runs groups of pods"
+    world.clock.advance(31)
+    told = made.make()
+    assert (told.gangs, told.problem) == (False, "")
+    world.batch.gangs = False
+    world.batch.refuses_gangs = ""
+    world.clock.advance(31)
+    assert not made.make().gangs
+
+
 def test_a_batch_system_that_is_down_is_a_problem_and_keeps_its_size(world: Any) -> None:
     made = announcer(world, Heard())
     before = made.make()

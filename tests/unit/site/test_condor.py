@@ -114,6 +114,9 @@ def condor(tmp_path: Path, lines: str = "") -> CondorBatch:
     return made
 
 
+SUBMITTED = "[[ $0 == *condor_submit ]] && echo '12.0 - 12.0'; true"
+
+
 def request(tmp_path: Path, **more: Any) -> BatchJobRequest:
     folder = tmp_path / "jobs" / "a-1"
     folder.mkdir(parents=True)
@@ -130,6 +133,68 @@ def test_9_11_memory_is_asked_for_in_mib(tmp_path: Path) -> None:
     remove = next(line for line in written if line.startswith("periodic_remove"))
     assert "NumJobStarts > 0" in remove
     assert "> 91)" in remove
+
+
+def test_a_group_on_several_machines_is_a_parallel_job(tmp_path: Path) -> None:
+    asked = request(tmp_path, cpus=3, gpus=1, time_limit=90.5, members=6, together=2)
+    written = condor(tmp_path).submit_file(asked).splitlines()
+    assert {
+        "universe = parallel", "machine_count = 3", "request_cpus = 6", "request_memory = 21", "request_gpus = 2"
+    } <= set(written)  # fmt: skip
+    remove = next(line for line in written if line.startswith("periodic_remove"))
+    assert remove == (
+        "periodic_remove = (JobStatus == 1 && LastJobStatus == 2)"
+        " || (RemoteHost =!= undefined && time() - JobCurrentStartDate > 91)"
+    )
+
+
+def test_all_machines_of_a_group_have_as_many_pods(tmp_path: Path) -> None:
+    batch = condor(tmp_path)
+    sizes = [(4, 2), (6, 4), (5, 2), (7, 7), (3, 9)]
+    assert [batch.pods_per_machine(members, per_node) for members, per_node in sizes] == [2, 3, 1, 7, 3]
+
+
+def test_a_group_on_one_machine_is_an_ordinary_job(tmp_path: Path) -> None:
+    asked = request(tmp_path, cpus=3, members=2, together=2)
+    batch = condor(tmp_path, "echo '12.0 - 12.0'")
+    assert batch.submit(asked) == "12.0"
+    written = (asked.folder / "job.sub").read_text().splitlines()
+    assert {"universe = vanilla", "request_cpus = 6"} <= set(written)
+    assert (asked.folder / "wrapper.sh").read_bytes() == text.WRAPPER
+
+
+@pytest.mark.parametrize(("slots", "is_dedicated"), [('[{"Name": "slot1@n1"}]', True), ("[]", False), ("", False)])
+def test_a_group_needs_machines_of_this_schedd(tmp_path: Path, slots: str, is_dedicated: bool) -> None:
+    names_schedd = "[[ $0 == *condor_q ]] && echo '-- Schedd: me@n0 : <10.0.0.1:9618?x=y> @ 11/29/26 10:28:12'"
+    batch = condor(tmp_path, f"{names_schedd}\n[[ $0 == *condor_status ]] && echo '{slots}'\n{SUBMITTED}")
+    assert (batch.gang_problem() == "") == is_dedicated
+    assert 'DedicatedScheduler == "DedicatedScheduler@me@n0"' in (tmp_path / "status.words").read_text()
+    asked = request(tmp_path, members=2)
+    if is_dedicated:
+        assert batch.submit(asked) == "12.0"
+        assert (asked.folder / "wrapper.sh").read_bytes() == text.PARALLEL_WRAPPER
+    else:
+        with pytest.raises(BatchError, match='set DedicatedScheduler = "DedicatedScheduler@me@n0" and add') as refused:
+            batch.submit(asked)
+        assert not refused.value.retryable
+
+
+def test_an_answer_without_a_schedd_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BatchError, match="names no schedd") as refused:
+        condor(tmp_path, "echo '-- Failed to fetch ads'").gang_problem()
+    assert refused.value.retryable
+
+
+def test_a_parallel_job_that_ran_again_has_lost_a_machine() -> None:
+    again = one(JobUniverse=text.PARALLEL, JobStatus=4, ExitCode=text.SECOND_RUN, ExitBySignal=False)
+    assert (again.phase, again.reason, again.by_itself, again.exit_code) == ("ended", "NodeFail", False, None)
+    removed = one(JobUniverse=text.PARALLEL, JobStatus=3)
+    assert (removed.phase, removed.reason) == ("ended", "NodeFail")
+    by_a_person = one(JobUniverse=text.PARALLEL, JobStatus=3, RemoveReason="via condor_rm (by user x)")
+    assert by_a_person.reason == one(JobStatus=3).reason == "Cancelled"
+    ordinary = one(JobUniverse=5, JobStatus=4, ExitCode=text.SECOND_RUN, ExitBySignal=False)
+    assert (ordinary.reason, ordinary.by_itself, ordinary.exit_code) == ("", True, text.SECOND_RUN)
+    assert f"exit {text.SECOND_RUN}\n".encode() in text.PARALLEL_WRAPPER
 
 
 def test_submit(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_pods_wait_for_each_other_and_become_one_job(world: Any) -> None:
     assert world.batch.submits == []
     submit(world, 1)
     (request,) = world.batch.submits
-    assert (request.uid, request.members, request.per_node, request.cpus) == (GANG, 3, 1, 1)
+    assert (request.uid, request.members, request.together, request.cpus) == (GANG, 3, 1, 1)
     world.look()
     assert [(s.phase, s.reason, s.job_id) for s in statuses(world)] == [("queued", "Priority", "1")] * 3
     told = {status.job: status for _, status in world.events}

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.script.settings import Flavor
 from bridge.site.batch import pbs
-from bridge.site.batch.batch_interface import Amount, BatchJobRequest
+from bridge.site.batch.batch_interface import Amount, BatchJobRequest, GangStarter
 from bridge.site.config.site_config import make_batch_system, parse
+from bridge.site.gangs import launcher
 from tests.fakes.clock import FakeClock
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -172,6 +173,36 @@ def test_what_is_asked_for(tmp_path: Path) -> None:
     assert words[-10:] == ["-l", "walltime=91", "-q", "gpuq", "-A", "a", "-P", "site", "-p", "5"]
     assert words[:6] == ["-N", f"pb-{UID}", "-S", "/bin/bash", "-r", "n"]
     assert made(tmp_path).words(request())[-4:] == ["-q", "workq", "-P", "site"]
+
+
+@pytest.mark.parametrize(
+    ("members", "together", "select"),
+    [
+        (4, 1, "4:ncpus=3:mem=11mb:ngpus=1"),
+        (4, 2, "2:ncpus=6:mem=21mb:ngpus=2"),
+        (5, 2, "2:ncpus=6:mem=21mb:ngpus=2+1:ncpus=3:mem=11mb:ngpus=1"),
+        (4, 4, "1:ncpus=12:mem=41mb:ngpus=4"),
+    ],
+)
+def test_a_group_gets_a_chunk_for_each_machine(tmp_path: Path, members: int, together: int, select: str) -> None:
+    asked = request(cpus=3, gpus=1, gpu_resource="nvidia.com/gpu", members=members, together=together)
+    words = made(tmp_path).words(asked)
+    assert words[words.index("-l") + 1] == f"select={select}"
+    assert ("place=scatter" in words) == (together < members)
+
+
+def test_a_flavor_of_one_host_has_no_group_on_several(tmp_path: Path) -> None:
+    asked = request(members=4, together=2, flavor=Flavor(name="f", nodelist="n7"))
+    with pytest.raises(BatchError, match=r"flavor f: nodelist n7: .* needs 2 machines; allowed: a flavor without"):
+        made(tmp_path).words(asked)
+
+
+def test_pbsdsh_gets_the_variables_of_the_job(tmp_path: Path) -> None:
+    starter = made(tmp_path).gang_starter(4, 1, "none")
+    assert (starter.command, starter.task) == ((f"{tmp_path}/pbsdsh", "--"), "machine")
+    assert "PATH" in starter.variables
+    script = launcher.script(4, 2, 0, GangStarter(starter.command, "machine", {"A": "it's"}))
+    assert script.index("export A='it'\"'\"'s'\n") < script.index("TASK=machine")
 
 
 def test_the_script_of_pbs_starts_that_of_the_job(tmp_path: Path) -> None:

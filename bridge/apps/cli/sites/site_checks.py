@@ -62,7 +62,11 @@ def _folder(config: SiteConfig) -> Finding:
 
 
 def _batch(config: SiteConfig) -> Finding:
-    return Finding("ok", "batch system", make_batch_system(config, SystemClock()).version())
+    system = make_batch_system(config, SystemClock())
+    version = system.version()
+    if problem := system.gang_problem():
+        return Finding("warn", "batch system", f"{version}: {problem}", "nothing, if the site is to run no groups")
+    return Finding("ok", "batch system", version)
 
 
 def _runtime(config: SiteConfig) -> Finding:

@@ -11,7 +11,7 @@ from bridge.apps.cli.sites import init_command, site_checks
 from bridge.errors import ConfigError
 from bridge.protocol.nats.user_keys import public_key
 from bridge.serving.certificates import make_ca
-from bridge.site.config.site_config import load
+from bridge.site.config.site_config import load, parse
 
 SERVER = "wss://127.0.0.1:1"
 
@@ -181,3 +181,21 @@ def test_batch_system_and_runtime_follow_from_the_programs(programs, batch, runt
     found = {name: f"/usr/bin/{name}" for name in programs}.get
     assert site_checks.detect_batch(found) == batch
     assert site_checks.detect_runtime(found) == runtime
+
+
+@pytest.mark.parametrize(("problem", "result"), [("", "ok"), ("no machine runs groups of pods", "warn")])
+def test_a_batch_system_that_runs_no_groups_as_it_is_configured_is_a_warning(home, monkeypatch, problem, result):
+    class Batch:
+        def version(self):
+            return "htcondor 23"
+
+        def gang_problem(self):
+            return problem
+
+    monkeypatch.setattr(site_checks, "make_batch_system", lambda *_: Batch())
+    finding = next(
+        found
+        for found in site_checks.check(parse(f'pool = "p"\nfolder = "{home}/site"\nnats.servers = ["{SERVER}"]\n'))
+        if found.what == "batch system"
+    )
+    assert (finding.result, problem in finding.found, "htcondor 23" in finding.found) == (result, True, True)

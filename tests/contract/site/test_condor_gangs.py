@@ -1,0 +1,153 @@
+"""Groups of pods as one job of a real HTCondor: its parallel universe, with two pods on each machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.config.pools import NatsSection
+from cluster import Cluster
+from cluster.polling import eventually
+from tests.contract.site import gangs
+from tests.contract.site.conftest import Site
+
+pytestmark = [pytest.mark.real, pytest.mark.long_only]
+
+NAME = "condor-site"
+SETTINGS = {
+    "batch": {"kind": "htcondor", "period": 1, "lost_after": 3, "settle": 4, "lag": 2},
+    "announce": {"period": 1, "capacity_period": 1},
+    "htcondor": {
+        "environment": {
+            "PATH": "/usr/bin:/bin",
+            "PODBRIDGE_START_WAIT_SECONDS": "5",
+            "PODBRIDGE_PLACE_WAIT_SECONDS": "5",
+        }
+    },
+}
+
+
+class CondorSite(Site):
+    """The site of a cluster, as its hub sees it. HTCondor claims all machines of a job before it starts there."""
+
+    patience = 60.0
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.pool, self.folder = NAME, cluster.sites[NAME].work
+        nats = cluster.nats
+        self.listen(NatsSection(servers=nats.urls, seed_file=nats.seed("hub"), ca_file=nats.ca_file))
+
+
+@pytest.fixture(scope="module")
+def cluster(state_folder: Any) -> Iterator[Cluster]:
+    with Cluster(state_folder / "condor-gangs", slurm=None, kube=False, pools=[NAME]) as running:
+        running.start_submitter(NAME, SETTINGS)
+        yield running
+
+
+@pytest.fixture
+def site(cluster: Cluster) -> Iterator[Any]:
+    made = CondorSite(cluster)
+    yield made
+    made.end()
+
+
+def tool(cluster: Cluster, *words: str) -> str:
+    return cluster.sites[NAME].run(*words)
+
+
+def test_four_pods_run_as_one_job_on_two_machines(site: Any, cluster: Cluster) -> None:
+    ends = gangs.check_one_job_for_all(site, machines_used=1)
+    asked = ("MinHosts", "RequestCpus", "RequestMemory", "JobUniverse", "ExitCode")
+    shown = tool(cluster, "condor_q", ends[0].job_id, "-af", *asked) or tool(
+        cluster, "condor_history", ends[0].job_id, "-af", *asked
+    )
+    assert shown.split() == ["2", "2", "256", "11", "0"]
+    assert any(announce.gangs for announce in site.announced)
+
+
+def test_if_one_pod_does_not_start_none_does(site: Any) -> None:
+    gangs.check_all_or_none(site)
+
+
+def test_a_pod_takes_the_place_of_one_that_is_over(site: Any) -> None:
+    gangs.check_successor(site)
+
+
+def test_one_pod_is_killed_and_the_others_run_on(site: Any) -> None:
+    gangs.check_one_is_killed(site)
+
+
+def test_pods_are_cancelled_while_their_job_is_queued(site: Any) -> None:
+    gangs.check_cancelled_while_queued(site, cpus=1000)
+
+
+def test_a_removed_job_ends_all_pods_as_cancelled(site: Any, cluster: Cluster) -> None:
+    group = gangs.Group(site, 2, per_node=1)
+    group.submit_all("sleep 600")
+    job = group.wait("running")[0].job_id
+    tool(cluster, "condor_rm", job)
+    assert {end.reason for end in group.wait("ended")} == {"Cancelled"}
+    group.check_nothing_left()
+
+
+def test_a_job_over_its_time_limit_ends_all_pods_with_the_reason(site: Any) -> None:
+    group = gangs.Group(site, 2, {"time_limit": 5}, per_node=1)
+    group.submit_all("sleep 600")
+    assert {end.reason for end in group.wait("ended", 120)} == {"DeadlineExceeded"}
+    group.check_nothing_left()
+
+
+def test_a_lost_machine_ends_all_pods_and_no_script_runs_again(site: Any, cluster: Cluster) -> None:
+    group = gangs.Group(site, 2, per_node=1)
+    group.submit_all("echo ran; sleep 600")
+    group.wait("running")
+    kill_starter_of(site, group, 1)
+    assert {end.reason for end in group.wait("ended", 120)} == {"NodeFail"}
+    assert [group.log(rank) for rank in range(2)] == [["ran"]] * 2
+    group.check_nothing_left()
+
+
+def kill_starter_of(site: Any, group: gangs.Group, rank: int) -> None:
+    """End the daemon of HTCondor that watches the script of a pod, as the loss of its machine does."""
+    script = f"{group.pods[rank]}/job.sh"
+    processes = {int(path.name): path for path in Path("/proc").iterdir() if path.name.isdecimal()}
+
+    def parent(pid: int) -> int:
+        return int((processes[pid] / "stat").read_text().rpartition(")")[2].split()[1])
+
+    pid = next(pid for pid, path in processes.items() if script in read(path / "cmdline"))
+    while "condor_starter" not in read(processes[pid] / "cmdline"):
+        pid = parent(pid)
+    os.kill(pid, signal.SIGKILL)
+
+
+def read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(errors="replace")
+    return ""
+
+
+def test_without_a_dedicated_scheduler_no_group_is_announced_or_waits(site: Any, cluster: Cluster) -> None:
+    config = cluster.sites[NAME].folder / "etc" / "condor_config"
+    config.write_text(config.read_text().replace("DedicatedScheduler@podbridge-site@", "DedicatedScheduler@other@"))
+    cluster.stop_daemon(f"{NAME}-startd")
+    cluster.start_daemon(f"{NAME}-startd")
+    eventually(lambda: site.announced and not site.announced[-1].gangs, "no groups are announced", 30)
+    group = gangs.Group(site, 2, per_node=1)
+    group.submit_all("true")
+    ends = group.wait("ended")
+    assert {end.reason for end in ends} == {"BatchSystemRefused"}
+    assert 'set DedicatedScheduler = "DedicatedScheduler@podbridge-site@localhost"' in ends[0].message
+    group.check_nothing_left()
+    # a group on one machine is an ordinary job
+    group = gangs.Group(site, 2, per_node=2)
+    group.submit_all("true")
+    assert {end.outcome for end in group.wait("ended")} == {"Succeeded"}
+    group.check_nothing_left()
