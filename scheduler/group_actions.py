@@ -160,13 +160,15 @@ class BindToPool:
     """Bind members of the group with this key to the pool's virtual node, each with its place in the group's job there.
 
     The first Binding decides which job this is. A process that has lost its leadership may still have one on the way,
-    so the others follow only when the API server has accepted the first. A pod with a job alone has no place.
+    so the others follow only when the API server has accepted the first. A pod with a job alone has no place. ``grant``
+    is the grant of the members that are bound already, of a group that has raced.
     """
 
     key: str
     members: tuple[tuple[Pod, Place | None], ...]
     pool: str
     why: str
+    grant: str = ""
 
     @property
     def pod(self) -> Pod:
@@ -176,11 +178,20 @@ class BindToPool:
 
 @dataclass(frozen=True, slots=True)
 class SetPlaces:
-    """Record the places of a pod that races, in the order of preference; the controllers submit the jobs."""
+    """Record the places of the group with this key, in the order of preference; the controllers submit the jobs.
 
-    pod: Pod
+    Each member of a group gets its place in the group's job, too; a bare pod has none.
+    """
+
+    key: str
+    members: tuple[tuple[Pod, Place | None], ...]
     places: tuple[str, ...]
     why: str
+
+    @property
+    def pod(self) -> Pod:
+        """The first of these pods."""
+        return self.members[0][0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,8 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.logs import kv
-from bridge.workload import groups, links, pods
+from bridge.workload import groups, links, places, pods
+from bridge.workload.remote_gangs import Place
 from scheduler import pod_group
 from scheduler.group_states import GroupStates, Pod, ReportedCondition
 from scheduler.pod_group import Group
@@ -45,6 +46,13 @@ class PodWriter:
         # the newest known resource version: an earlier write of the same action has changed it
         current = self._cache.by_uid(pods.uid(pod)) or pod
         self._cache.apply(self._kube.patch(path, pods.conditional(patch, current), kind="strategic"))
+
+    def set_places(self, members: Sequence[tuple[Pod, Place | None]], selected: Sequence[str]) -> None:
+        """Record the places of the members of a group that races, each with its place in the group's job."""
+        for pod, in_job in members:
+            if not places.may_return(self._cache.by_uid(pods.uid(pod)) or pod):
+                return  # bound or deleted since the decision: the next one is about what is left
+            self.patch(pod, places.places_patch(pod, selected, in_job))
 
     def bind(
         self, pod: Pod, node: str, annotations: Mapping[str, str], message: str, labels: Mapping[str, str] | None = None

@@ -39,8 +39,10 @@ def build(
     ``grant_wait``: seconds for which the script waits for a grant before it starts anything; ``None``: it needs none.
     ``jobs``: the user of the site's jobs, if it has announced one.
     """
-    objects = _with_authorities(config, objects)
-    planned = replace(plan.make(pod, config, objects, node, jobs), grant_wait=grant_wait)
+    objects, place = _with_authorities(config, objects), _place(pod)
+    planned = plan.make(pod, config, objects, node, jobs)
+    if place is None:  # else the job of the group waits
+        planned = replace(planned, grant_wait=grant_wait)
     size = planned.size
     by_flags = interlink_rules.apply(config)
     for problem in interlink_rules.warnings(pod, config) if by_flags else ():
@@ -61,7 +63,7 @@ def build(
         flavor=size.flavor,
         grace=planned.grace,
         grant_wait=grant_wait,
-        place=_place(pod),
+        place=place,
     )
 
 

@@ -134,6 +134,7 @@ class Announcer:
         free["pods"] = str(max(0, resources.pods - living))
         built = config.buildconfig()
         batch, runtime = self._versions or (config.batch.kind, config.runtime.kind)
+        gangs = runs_groups(self._batch, config) and not self._gang_problem
         problem = "the submitter has stopped" if leaving else self._watcher.problem or self._watcher.folder_problem
         return Announce(
             pool=config.pool,
@@ -155,7 +156,8 @@ class Announcer:
             digest=built.digest,
             library=library.digest(runtimes.of(built).library),
             leaving=leaving,
-            gangs=runs_groups(self._batch, config) and not self._gang_problem,
+            gangs=gangs,
+            gang_grants=gangs,
         )
 
     def _job_user(self, config: SiteConfig) -> JobUser | None:

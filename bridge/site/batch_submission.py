@@ -50,6 +50,13 @@ class BatchSubmission:
             together=self._batch.pods_per_machine(size, per_node),
         )
 
+    def replaced_ids(self, unused_record: JobRecord | None) -> tuple[str, ...]:
+        """Return the ids of the batch jobs that a new one replaces; raises :class:`bridge.errors.BatchError`."""
+        if unused_record is None:
+            return ()
+        last_id = unused_record.job_id or unused_record.started_job or self._batch.find(unused_record.uid)
+        return (*unused_record.meta.replaced, last_id) if last_id else unused_record.meta.replaced
+
     def find_or_submit(self, record: JobRecord) -> None:
         """Submit a job that the batch system does not have, as far as known; raises :class:`bridge.errors.BatchError`.
 

@@ -94,7 +94,7 @@ class Submitter:
                 self._submission.find_or_submit(record)
             else:
                 script = job_script.whole(body.script, self._config())
-                replaced = self._replaced_ids(unused_record or aside_folder.read())
+                replaced = self._submission.replaced_ids(unused_record or aside_folder.read())
                 meta = replace(
                     request_limits.admitted(owner, body, self._config(), self._clock.time()), replaced=replaced
                 )
@@ -115,13 +115,6 @@ class Submitter:
         if status is None:
             raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
         return messages.SubmittedMessage(status=status, existed=existed)
-
-    def _replaced_ids(self, unused_record: JobRecord | None) -> tuple[str, ...]:
-        """Return the ids of the batch jobs that a new one replaces; raises :class:`BatchError`."""
-        if unused_record is None:
-            return ()
-        last_id = unused_record.job_id or unused_record.started_job or self._batch.find(unused_record.uid)
-        return (*unused_record.meta.replaced, last_id) if last_id else unused_record.meta.replaced
 
     def _first_submit(self, job: str, meta: Meta) -> JobRecord | None:
         """Submit a job whose directory was just created; remove the directory if the batch system refuses the job.
@@ -220,7 +213,10 @@ class Submitter:
     ) -> messages.Status:
         """Cancel a job that has no grant. The lock keeps a grant from being written meanwhile."""
         if record is not None:
-            with self._folder.locked(job_folder.uid), contextlib.suppress(FileNotFoundError):
+            place = record.meta.place
+            # the grant of a group is complete under the lock of its job
+            uids = (job_folder.uid,) if place is None else (job_folder.uid, place.gang)
+            with self._folder.locked(*uids), contextlib.suppress(FileNotFoundError):
                 record = job_folder.read()
                 if record is not None and job_status.has_no_grant(record):
                     self._request_end(job_folder, record, body)
@@ -245,7 +241,10 @@ class Submitter:
         """
         job_folder = self._folder.job(job)
         record = self._read_owned(job_folder, owner)
-        if record is not None:
+        if record is not None and record.meta.place is not None:
+            if self._gatherer.grant(job, record.meta.place, body.ticket):
+                self._notify_leader(record.meta.place.gang)
+        elif record is not None:
             with self._folder.locked(job), contextlib.suppress(FileNotFoundError):
                 record = job_folder.read()
                 if record is not None and job_status.asks(record) == body.ticket:

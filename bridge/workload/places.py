@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
-from bridge.workload import links, pods, pool_selection
+from bridge.workload import links, pods, pool_selection, remote_gangs
+from bridge.workload.remote_gangs import Place
 from bridge.workload.tolerations import tolerates
 
 Pod = Mapping[str, Any]
@@ -28,8 +29,8 @@ class Offer:
 
 
 def wants_race(pod: Pod) -> bool:
-    """Whether the pod requests to be queued at several pools at once. Members of a gang cannot."""
-    return _annotation(pod, names.PLACEMENT).strip() == names.RACE and links.group_of(pod) is None
+    """Whether the pod requests to be queued at several pools at once; a group races if all its members request it."""
+    return _annotation(pod, names.PLACEMENT).strip() == names.RACE
 
 
 def recorded(pod: Pod) -> tuple[str, ...]:
@@ -45,9 +46,11 @@ def open_pools(pod: Pod) -> tuple[str, ...]:
     """Return the remote pools at which a pod without a node may have a job now.
 
     A user can write the annotation too, so a place counts only if the pod selects the pool and tolerates its taint:
-    admission checks both against the namespace.
+    admission checks both against the namespace. A member of a group also needs its place in the job of the group.
     """
     if not wants_race(pod) or not may_return(pod):
+        return ()
+    if links.group_of(pod) is not None and remote_gangs.place_of(pod) is None:
         return ()
     selector, tolerations = pool_selection.of(pod), pod["spec"].get("tolerations") or ()
     pools = [place for place in recorded(pod) if place not in (names.LOCAL_POOL, names.ANY_POOL)]
@@ -70,9 +73,15 @@ def may_return(pod: Pod) -> bool:
     return not (pods.is_bound(pod) or pods.is_deleted(pod) or pods.is_finished(pod))
 
 
-def places_patch(pod: Pod, places: Iterable[str]) -> dict[str, Any]:
-    """Return the strategic patch that records the places of a pod; the UID is a precondition."""
-    return {"metadata": {"uid": pods.uid(pod), "annotations": {names.PLACES: ",".join(places) or None}}}
+def places_patch(pod: Pod, places: Iterable[str], in_job: Place | None = None) -> dict[str, Any]:
+    """Return the strategic patch that records the places of a pod; the UID is a precondition.
+
+    ``in_job``: of a member of a group, its place in the group's job.
+    """
+    annotations: dict[str, str | None] = {names.PLACES: ",".join(places) or None}
+    if in_job is not None:
+        annotations[names.PLACE_IN_JOB] = in_job.text
+    return {"metadata": {"uid": pods.uid(pod), "annotations": annotations}}
 
 
 def grant(pool: str, ticket: str) -> str:
@@ -80,9 +89,14 @@ def grant(pool: str, ticket: str) -> str:
     return f"{pool}/{ticket}"
 
 
+def granted(pod: Pod) -> str:
+    """Return the grant of a bound pod that has raced; empty: it has not."""
+    return _annotation(pod, names.GRANT)
+
+
 def is_granted(pod: Pod, pool: str, ticket: str) -> bool:
     """Whether the pod is bound to the pool, and the same write has named this ticket."""
-    return pod["spec"].get("nodeName") == pool and _annotation(pod, names.GRANT) == grant(pool, ticket)
+    return pod["spec"].get("nodeName") == pool and granted(pod) == grant(pool, ticket)
 
 
 def grant_binding(pod: Pod, pool: str, ticket: str) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 """The place of a pod in the one job of its group at a pool, as an annotation of the bound pod. Pure.
 
-The scheduler binds all members of a group to one pool and writes the annotation with each Binding. The site submits the
-job of the group once it has the scripts of all ``size`` members. A pod that is created for a member that is over gets
-its rank in the same job.
+The scheduler binds all members of a group to one pool and writes the annotation with each Binding; if the group races,
+it writes the annotation with the places of the race. The site submits the job of the group once it has the scripts of
+all ``size`` members. A pod that is created for a member that is over gets its rank in the same job.
+
+Of a group that races, the Binding of the pod with rank 0 is the grant of all. So its successor does not get this rank:
+the group gets another gang.
 """
 
 from __future__ import annotations
@@ -48,6 +51,12 @@ def place_of(pod: Pod) -> Place | None:
         return None
     place = Place(match[1], int(match[2]), int(match[3]))
     return place if place.rank < place.size and place.size > 1 else None
+
+
+def gang_of(pod: Pod) -> str:
+    """Return the name of the job in the annotation; empty without one."""
+    place = place_of(pod)
+    return place.gang if place is not None else ""
 
 
 def per_node(pod: Pod) -> int:

@@ -22,7 +22,7 @@ from bridge.logs import kv
 from bridge.pools.pool_interface import Pool
 from bridge.protocol.model.jobs import JobStatus
 from bridge.telemetry.metrics import RACE_GRANT_SECONDS, RACE_PLACES
-from bridge.workload import places, pods
+from bridge.workload import places, pods, remote_gangs
 from controllers.virtual import race_decide
 from controllers.virtual.pod_state import Cancellation, Entry, Pod
 from controllers.virtual.reference_reader import ReferenceReader
@@ -65,7 +65,8 @@ class RaceActor:
         if not pool.ready().ok:
             return
         try:
-            if (holds := pool.holds) is None or not holds.allows_race():
+            holds, is_gang = pool.holds, remote_gangs.place_of(pod) is not None
+            if holds is None or not (holds.allows_gang_race() if is_gang else holds.allows_race()):
                 raise SiteRefusedError("the site allows no race", reason="RaceNotAllowed")
             prepared_pod = pool.prepare(pod)
             objects, refresh_in = self._reader.read(prepared_pod, pool.name)
@@ -111,7 +112,9 @@ class RaceActor:
             if current is not None and places.is_granted(current, pool.name, ticket):
                 self._granted(pod, ticket, pool, entry)  # an earlier Binding got no answer
                 return
-            if current is None or pool.name not in places.open_pools(current):
+            # another gang: this job is not that of the pod's group any more
+            is_same = current is not None and remote_gangs.place_of(current) == remote_gangs.place_of(pod)
+            if current is None or not is_same or pool.name not in places.open_pools(current):
                 RACE_PLACES.labels(pool.name, "lost").inc()
                 break
             pod = current

@@ -14,7 +14,7 @@ from typing import Any
 
 from bridge.core.backoff import Backoff
 from bridge.protocol.model.jobs import GRANTED, JobStatus
-from bridge.workload import places, pods
+from bridge.workload import places, pods, remote_gangs
 from controllers.virtual.pod_state import Entry, Pod
 
 OFFER_AGAIN = Backoff(first=10.0, limit=300.0)
@@ -64,6 +64,9 @@ def decide(pod: Pod, job: JobStatus, entry: Entry, now: float) -> Offer | Claim 
         # without jitter: the decision is repeated, and must find the same time
         remaining = entry.offered_at + OFFER_AGAIN.delay(entry.offers, rand=lambda: 0.0) - now if entry.offers else 0.0
         return remaining if remaining > 0 else Offer(pod)
+    place = remote_gangs.place_of(pod)
+    if place is not None and place.rank:
+        return None  # the Binding of the pod with rank 0 is the grant; the scheduler binds the others after it
     # after an accepted Binding, the cache may show the pod without a node for a moment
     return Claim(pod, job.asks) if job.asks and job.asks != entry.claimed else None
 
@@ -76,11 +79,18 @@ def grant(pod: Pod, pool: str, job: JobStatus, entry: Entry, now: float) -> Gran
     return remaining if remaining > 0 else Grant(pod, job.asks)
 
 
+def is_of_other_gang(pod: Pod, job: JobStatus) -> bool:
+    """Whether the job is an offer for another job of the pod's group than the one that the pod has its place in."""
+    return job.gang != remote_gangs.gang_of(pod) and job.phase != "ended"
+
+
 def is_useless(pod: Pod, pool: str, job: JobStatus) -> bool:
     """Whether the job of a bound pod waits for a grant that it cannot get: the pod needs another job.
 
-    The grant is for another run, or the batch system no longer lists the job.
+    The grant is for another run, the batch system no longer lists the job, or the group has another job.
     """
+    if job.phase == "queued" and job.gang not in ("", remote_gangs.gang_of(pod)):
+        return True
     if job.missing:
         # after the grant, a container may have started: the pod gets no other job
         return job.phase == "queued" and job.reason != GRANTED

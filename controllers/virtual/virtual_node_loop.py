@@ -294,8 +294,10 @@ class VirtualNodes(Loop):
             loop_state.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
             loop_state.expected_wait = _expected_wait(pool, self.clock.time())
         races: bool | None = None  # of a hub without races, and before a BuildConfig has arrived
+        gang_races: bool | None = None
         if self._racers is not None:
-            races = pool.holds.allows_race() if pool.holds is not None else False
+            holds = pool.holds
+            races, gang_races = (holds.allows_race(), holds.allows_gang_race()) if holds is not None else (False, False)
         heard_at = loop_state.heard[1]
         return replace(
             state,
@@ -305,6 +307,7 @@ class VirtualNodes(Loop):
             readiness=pool.ready(),
             races=races,
             gangs=pool.gangs,
+            gang_races=gang_races,
             expected_wait=loop_state.expected_wait,
         )
 

@@ -102,7 +102,7 @@ def _racing(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
     if job is None:
         action = _unsubmitted(view, pod)
         return race_decide.Offer(pod) if isinstance(action, Submit) else action
-    if job.missing:
+    if job.missing or race_decide.is_of_other_gang(pod, job):
         return Wait(CANCEL_AGAIN) if _just_cancelled(view) else race_decide.Withdraw(pod)
     if job.phase == "queued" and isinstance(action := _refresh(view, pod), Refresh):
         return action

@@ -113,6 +113,7 @@ OWN_NAMES = (
     (names.GRANT, "pod annotation", "`<pool>/<ticket>`: the place that won"),
     (names.PLACE_IN_JOB, "pod annotation", "`<gang>/<rank>/<size>`: its place in its group's job at a pool"),
     (names.RACE_ALLOWED, "virtual node annotation", "`true` if its site lets pods race"),
+    (names.GANG_RACE_ALLOWED, "virtual node annotation", "`true` if its site lets groups race"),
     (names.GANGS_ALLOWED, "virtual node annotation", "`true` if its site runs groups"),
     (names.EXPECTED_WAIT, "virtual node annotation", "expected wait in seconds"),
     (

@@ -21,6 +21,7 @@ NO_GANGS = "does not run groups of pods"
 UNSELECTED = "not every pod of the group selects it"
 DIFFERENT = "the pods of the group request different resources"
 NO_RACE = "the site allows no race"
+NO_GANG_RACE = "the site's version lets no group race"
 NO_SLURM = "no Slurm is configured"
 
 
@@ -70,8 +71,8 @@ def of_pool(view: PlaceView, name: str, shape: Shape, usage: PlannedUsage, *, ra
     """Return one pool as a place."""
     pool = view.pools[name]
     problem = (_no_gang(pool, name, shape) if shape.size > 1 else "") or shape.refusal(name)
-    if not problem and race and not pool.races:
-        problem = NO_RACE
+    if not problem and race and not (pool.gang_races if shape.size > 1 else pool.races):
+        problem = NO_RACE if not pool.races else NO_GANG_RACE
     return Candidate(name, problem, pool.problem, "" if problem else shape.full(name, usage))
 
 

@@ -2,23 +2,24 @@
 
 A pod may go to the pools whose taints it tolerates. The policy selects among those that have room now: by the order in
 the annotation, by load, or by weight. If the pod may go to the colocated Slurm too, the nodes of this Slurm count as
-one more pool. A pool to which the pod's namespace does not send its Secrets is skipped. A pod that races is not bound:
-it gets places at several pools (:mod:`scheduler.places.race_places`).
+one more pool. A pool to which the pod's namespace does not send its Secrets is skipped. A pod or group that races is
+not bound: it gets places at several pools (:mod:`scheduler.places.race_places`).
 
 A group of more than one pod gets one pool, which must run groups and have room for all waiting members. Later members
-go to the same pool (:mod:`scheduler.places.gang_ranks`). If none of the selected pools runs groups, each member goes to
-a pool on its own. The colocated Slurm keeps the groups that may have a job there.
+go to the same pool (:mod:`scheduler.places.gang_ranks`), as do the others once one has won a race. If none of the
+selected pools runs groups, each member goes to a pool on its own. The colocated Slurm keeps the groups that may have a
+job there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from bridge import names
 from bridge.core import isolation
-from bridge.workload import places, pods
+from bridge.workload import links, places, pods, remote_gangs
 from bridge.workload.pool_selection import NO_POOL, PoolSelector
 from bridge.workload.remote_gangs import Place
 from bridge.workload.resources import Resources
@@ -125,10 +126,11 @@ def _choose(view: PlaceView, group: Group, usage: PlannedUsage, shape: Shape) ->
         return [] if view.colocated else _set_conditions(view, members, NO_POOL)
     if candidates.stays_in_slurm(view, shape, pod):
         return _leave(view, members, candidates.STAYS)
-    if view.most_places and places.wants_race(pod):
-        kept, selection = places.recorded(pod), _places(view, pod, shape, usage)
+    if view.most_places and _wants_race(group):
+        kept = next(filter(None, map(places.recorded, members)), ())
+        selection = _places(view, members, kept, shape, usage)
         if kept or len(selection.selected) > 1:
-            return _race(view, pod, kept, selection)
+            return _race(view, group, kept, selection)
         # a pod that may have a job at Slurm stays there, if it has no other place
         if pods.uid(pod) in view.at_slurm:
             return []
@@ -171,7 +173,8 @@ def _join(view: PlaceView, group: Group, gang: Gang, usage: PlannedUsage, shapes
     text = f"every place of the group's job at pool {gang.pool} ({gang.size} pods) is taken by another pod"
     results += _set_conditions(view, [pod for pod in fitting if pods.uid(pod) not in bound], text, "GangFull")
     if placed:
-        results.append(_bind(group, placed, gang.pool, "the group's job is there", requests(placed[0][0]), usage))
+        bind = _bind(group, placed, gang.pool, "the group's job is there", requests(placed[0][0]), usage)
+        results.append(replace(bind, grant=gang.grant))
     return results
 
 
@@ -202,28 +205,54 @@ def _leave(view: PlaceView, members: list[Pod], why: str) -> _Results:
     return [Local(pod, why) for pod in members if pods.uid(pod) not in view.at_slurm]
 
 
-def _places(view: PlaceView, pod: Pod, shape: Shape, usage: PlannedUsage) -> race_places.Places:
-    """Select the places of a pod that races. The colocated Slurm keeps its place: the pod may have a job there."""
-    kept = places.recorded(pod)
+def _wants_race(group: Group) -> bool:
+    """Whether all waiting members request a race. A member of a group does not race on its own."""
+    if len(group.waiting) == 1 and (group.ref is not None or links.group_of(group.waiting[0]) is not None):
+        return False
+    return all(map(places.wants_race, group.waiting))
+
+
+def _places(
+    view: PlaceView, members: Sequence[Pod], kept: tuple[str, ...], shape: Shape, usage: PlannedUsage
+) -> race_places.Places:
+    """Select the places of a group that races. The colocated Slurm keeps its place: the pod may have a job there."""
+    pod = members[0]
     if pods.job_id(pod) is not None or view.has_job(pods.uid(pod)):
         kept = *kept, names.LOCAL_POOL  # it had a job there before it raced
     found = candidates.with_consent(
-        view, [pod], candidates.of(view, shape, usage, race=True), lambda each: not each.problem and not each.silent
+        view, members, candidates.of(view, shape, usage, race=True), lambda each: not each.problem and not each.silent
     )
     stays = names.LOCAL_POOL in kept
     found = [each._replace(problem="") if stays and each.name == names.LOCAL_POOL else each for each in found]
     return race_places.select(found, kept, view.most_places)
 
 
-def _race(view: PlaceView, pod: Pod, kept: tuple[str, ...], selection: race_places.Places) -> _Results:
+def _race(view: PlaceView, group: Group, kept: tuple[str, ...], selection: race_places.Places) -> _Results:
     text = f"queued at {', '.join(selection.selected) or 'no pool'}" + (
         f"; not {place_policy.listed(selection.refused)}" if selection.refused else ""
     )
-    if selection.selected != kept:
-        return [SetPlaces(pod, selection.selected, text)]
+    members = [(pod, None) for pod in group.waiting] if len(group.waiting) == 1 else _ranked(view, group)
+    changed = [
+        (pod, place)
+        for pod, place in members
+        if places.recorded(pod) != selection.selected or (place is not None and remote_gangs.place_of(pod) != place)
+    ]
+    if changed:
+        return [SetPlaces(group.key, tuple(changed), selection.selected, text)]
     if names.LOCAL_POOL in kept:  # the decision about the job there writes the condition
-        return _leave(view, [pod], text)
-    return _set_conditions(view, [pod], text, "Racing")
+        return _leave(view, group.waiting, text)
+    ranked = {pods.uid(pod) for pod, _ in members}
+    full = f"every place of the group's job ({len(members)} pods) is taken by another pod"
+    return [
+        *_set_conditions(view, [pod for pod in group.waiting if pods.uid(pod) in ranked], text, "Racing"),
+        *_set_conditions(view, [pod for pod in group.waiting if pods.uid(pod) not in ranked], full, "GangFull"),
+    ]
+
+
+def _ranked(view: PlaceView, group: Group) -> list[tuple[Pod, Place]]:
+    """Return the members of a group that races, each with its place in the group's job."""
+    gang = gang_ranks.offered(group.waiting) or Gang("", view.new_gang(), len(group.waiting), {})
+    return gang_ranks.assign(group.waiting, group.slots, gang)
 
 
 def _set_conditions(view: PlaceView, members: Iterable[Pod], message: str, reason: str = "Unschedulable") -> _Results:

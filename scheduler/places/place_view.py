@@ -21,8 +21,8 @@ Policy = Literal["order", "least-loaded", "weight", "soonest"]
 class PoolView:
     """A pool: its virtual node, and the reason why it takes no pods now (empty: it takes pods).
 
-    ``races``: its site accepts places of pods that race. ``gangs``: its site runs the pods of a group as one job.
-    ``wait``: seconds that a job probably waits there.
+    ``races``: its site accepts places of pods that race, ``gang_races``: also of groups. ``gangs``: its site runs the
+    pods of a group as one job. ``wait``: seconds that a job probably waits there.
     """
 
     node: NodeView
@@ -30,6 +30,7 @@ class PoolView:
     races: bool = False
     gangs: bool = False
     wait: float = 0.0
+    gang_races: bool = False
 
 
 def pool_view(node: Mapping[str, Any], view: NodeView) -> PoolView:
@@ -37,9 +38,10 @@ def pool_view(node: Mapping[str, Any], view: NodeView) -> PoolView:
     ready = eligibility.readiness(node)
     problem = "" if ready.get("status") == "True" else f"not ready: {ready.get('reason') or 'unknown'}"
     annotations = node["metadata"].get("annotations") or {}
-    races, gangs = (annotations.get(name) == "true" for name in (names.RACE_ALLOWED, names.GANGS_ALLOWED))
+    flags = (names.RACE_ALLOWED, names.GANGS_ALLOWED, names.GANG_RACE_ALLOWED)
+    races, gangs, gang_races = (annotations.get(name) == "true" for name in flags)
     wait = annotations.get(names.EXPECTED_WAIT, "")
-    return PoolView(view, problem, races, gangs, float(wait) if wait.isascii() and wait.isdigit() else 0.0)
+    return PoolView(view, problem, races, gangs, float(wait) if wait.isascii() and wait.isdigit() else 0.0, gang_races)
 
 
 def has_changed(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> bool:

@@ -18,7 +18,7 @@ from bridge.kube.namespaces import Namespaces
 from bridge.logs import kv
 from bridge.telemetry import tracing
 from bridge.telemetry.metrics import SCHEDULER_ACTIONS, counted, label_of
-from bridge.workload import eligibility, node_ownership, places, pods, pool_selection
+from bridge.workload import eligibility, node_ownership, places, pods, pool_selection, remote_gangs
 from bridge.workload.eligibility import NodeView
 from scheduler import pod_group
 from scheduler.group_actions import URGENCY, BindToPool, Join, SetCondition, SetPlaces
@@ -179,15 +179,20 @@ class PoolPlaces:
                     self._writer.join(action.group)
                 case SetPlaces():
                     # the controllers submit only to pools that the API server has recorded
-                    self._writer.patch(action.pod, places.places_patch(action.pod, action.places))
-                    extra = kv(pod=pods.key(action.pod), places=",".join(action.places), why=action.why)
+                    self._writer.set_places(action.members, action.places)
+                    members, pod = len(action.members), pods.key(action.pod)
+                    extra = kv(pod=pod, members=members, places=",".join(action.places), why=action.why)
                     log.info("pod races", extra=extra)
                 case SetCondition():
                     self._writer.set_condition(action.pod, action.reason, action.message)
 
     def _bind(self, action: BindToPool) -> None:
         for pod, place in action.members:
-            annotations = {} if place is None else {names.PLACE_IN_JOB: place.text}
+            annotations = {names.GRANT: action.grant} if action.grant else {}
+            if place is not None:
+                annotations[names.PLACE_IN_JOB] = place.text
+            elif remote_gangs.place_of(pod) is not None:  # of an earlier race; a Binding removes no annotation
+                annotations[names.PLACE_IN_JOB] = ""
             self._writer.bind(pod, action.pool, annotations, f"pool {action.pool}: {action.why}")
             if tracing.tracer is not None:
                 tracing.scheduled(pod, action.pool, self._writer.time())
@@ -196,7 +201,7 @@ class PoolPlaces:
 
 def _key(action: place_decide.Action) -> str:
     """Return the key of the workers for an action: one at a time for all members of a group."""
-    if isinstance(action, BindToPool):
+    if isinstance(action, BindToPool | SetPlaces):
         return action.key
     return action.group.key if isinstance(action, Join) else pods.uid(action.pod)
 

@@ -99,7 +99,7 @@ def virtual_node(name: str) -> Object:
             "name": name,
             "uid": name,
             "labels": {names.POOL_LABEL: name},
-            "annotations": {names.RACE_ALLOWED: "true", names.GANGS_ALLOWED: "true"},
+            "annotations": dict.fromkeys((names.RACE_ALLOWED, names.GANGS_ALLOWED, names.GANG_RACE_ALLOWED), "true"),
         },
         "spec": {"taints": [{"key": key, "value": value, "effect": "NoSchedule"} for key, value in taints]},
         "status": {"allocatable": {"cpu": "16", "pods": "10"}, "conditions": [{"type": "Ready", "status": "True"}]},

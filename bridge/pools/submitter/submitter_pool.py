@@ -159,6 +159,11 @@ class SubmitterPool:
         config = self.buildconfig()
         return None if config is None else config.limits.allow_race
 
+    def allows_gang_race(self) -> bool | None:
+        """Return whether the site accepts jobs of groups that wait for a grant; ``None`` without a BuildConfig."""
+        allowed, announced = self.allows_race(), self.announced()
+        return allowed and self.gangs and announced is not None and announced[0].gang_grants
+
     def offer(self, pod: Pod, objects: Objects, wait: float) -> JobStatus:
         """Build a script that waits for its grant, and submit it."""
         return self._build_and_send(pod, objects, wait)

@@ -85,6 +85,9 @@ class JobStatus:
     phase
         ``queued``: the batch system has the job. ``running``: its script runs. ``ended``: no process of it runs, and
         none will. ``unknown``: the batch system cannot be queried; the last known state stands.
+    gang
+        Name of the job of the pod's group (:class:`~bridge.protocol.model.requests.PlaceInJob`); empty: the job
+        is the pod's.
     missing
         The batch system no longer lists the job, and the site has no evidence that it has ended. The hub cancels the
         job, unless so many jobs are missing at once that the mass-termination guard engages.
@@ -110,6 +113,7 @@ class JobStatus:
     outcome: Literal["", "Succeeded", "Failed"] = ""
     asks: Ticket | Literal[""] = ""
     unused: bool = False
+    gang: Text = ""
     reason: Text = ""
     message: LongText = ""
     host: Text = ""

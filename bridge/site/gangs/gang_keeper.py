@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from bridge.clock import Clock
 from bridge.logs import kv
-from bridge.site.jobs import member_record
+from bridge.site.jobs import job_status, member_record
 from bridge.site.jobs.job_actions import confirmed
 from bridge.site.jobs.job_index import Entry, JobIndex, is_missing
 from bridge.site.jobs.job_record import Cancellation, JobRecord
@@ -43,8 +43,9 @@ def due_step(gang: JobRecord, members: Sequence[Entry], now: float) -> Step:
     if is_missing(gang):
         are_over = all(member.status.phase == "ended" or member.record.cancel is not None for member in members)
     else:
-        # a launcher ends by itself
-        are_over = not gang.started and all(member.status.phase == "ended" for member in members)
+        # a launcher with its grant ends by itself
+        has_begun = gang.started and not job_status.waits_for_grant(gang)
+        are_over = not has_begun and all(member.status.phase == "ended" for member in members)
     return Step.END if are_over else Step.NONE
 
 

@@ -3,10 +3,15 @@
 The lock of the group's job is held from the first check to the end. A submitter that is killed in between has written,
 in this order: the directory of the group's job; that of the pod; the rank file; the number of the attempt to submit the
 job; its id. The hub repeats its request, and the leader what is missing: each step is done only if it was not done.
+
+A job whose pods need a grant waits until each of them was granted, or was submitted without that need: such a pod is
+bound to this pool. If it ends without its grant, the next submission of one of its pods makes the next job, and the
+others are unused until they are submitted, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,7 +37,7 @@ from bridge.site.jobs.site_folder import Folder
 log = logging.getLogger(__name__)
 
 OVER = member_record.GANG_OVER
-_SHAPE = ("namespace", "cpus", "memory", "gpus", "gpu_resource", "flavor", "time_limit", "flags")
+_SHAPE = ("namespace", "cpus", "memory", "gpus", "gpu_resource", "flavor", "flags")
 """What is equal for all pods of a group."""
 
 
@@ -61,13 +66,17 @@ class Gatherer:
         """Accept a pod, once; return whether it was here already. Raises :class:`SiteRefusedError`."""
         job_folder, gang_folder = self._folder.job(job), self._folder.job(place.gang)
         with self._folder.locked(job, place.gang):
+            self._restore(gang_folder)
             record = job_folder.read()
             if record is not None:
                 record = adopted(job_folder, record, owner)
+            is_unused = record is not None and self._is_replaceable(record, body.grant_wait)
+            if is_unused:
+                record = None
             if record is None or not record.started:
                 self._folder.refuse_forgotten(job, owner)
             if record is None:
-                self._accept(owner, job_folder, gang_folder, body, place)
+                self._accept(owner, job_folder, gang_folder, body, place, is_unused=is_unused)
                 try:
                     self._folder.refuse_forgotten(job, owner)  # a cancellation that found no directory a moment ago
                 except SiteRefusedError:
@@ -84,6 +93,7 @@ class Gatherer:
         gang = record.uid if record.meta.place is None else record.meta.place.gang
         job_folder, gang_folder = self._folder.job(record.uid), self._folder.job(gang)
         with self._folder.locked(record.uid, gang):
+            self._restore(gang_folder)
             current_record = job_folder.read()
             if current_record is None or current_record.cancel is not None:
                 return
@@ -91,32 +101,70 @@ class Gatherer:
                 self._repeat(current_record, job_folder, gang_folder)
             self._gather(gang_folder)
 
+    def grant(self, job: str, place: PlaceInJob, ticket: str) -> bool:
+        """Grant a pod to the job whose script asks with this ticket; return whether that was the last of its pods."""
+        job_folder, gang_folder = self._folder.job(job), self._folder.job(place.gang)
+        with self._folder.locked(job, place.gang), contextlib.suppress(FileNotFoundError):
+            record = job_folder.read()
+            if record is None or job_status.asks(record) != ticket:
+                return False
+            # the grant of the job first: after a kill, the hub need not repeat that of this pod
+            is_complete = self._complete_grant(gang_folder, job)
+            member_record.write_granted(gang_folder, job, place.rank, ticket, sync=self._folder.sync)
+            return is_complete
+        return False
+
+    def _complete_grant(self, gang_folder: JobFolder, granted: str = "") -> bool:
+        """Let the job of a group begin if it waits and each of its pods was granted; ``granted``: one that is now."""
+        gang = gang_folder.read()
+        ticket = "" if gang is None else job_status.asks(gang)
+        if gang is None or gang.meta.gang is None or not ticket:
+            return False
+        granted_names = member_record.granted_names(gang_folder)
+        for rank in range(gang.meta.gang.size):
+            uid = member_record.rank_uid(gang_folder, rank)
+            record = self._folder.job(uid).read() if uid else None
+            if record is None or record.cancel is not None or record.meta.run != gang.meta.run:
+                return False
+            is_granted = uid == granted or record.meta.grant_wait is None or f"{rank}.{uid}" in granted_names
+            if record.meta.place is None or record.meta.place.gang != gang.uid or not is_granted:
+                return False
+        gang_folder.write_grant(ticket)
+        return True
+
     # --- one pod ------------------------------------------------------------------------------------------------------
+    def _is_replaceable(self, record: JobRecord, grant_wait: float | None) -> bool:
+        return job_status.is_replaceable(record, grant_wait, self._clock.time(), self._lag)
+
     def _accept(
-        self, owner: str, job_folder: JobFolder, gang_folder: JobFolder, body: SubmitMessage, place: PlaceInJob
+        self,
+        owner: str,
+        job_folder: JobFolder,
+        gang_folder: JobFolder,
+        body: SubmitMessage,
+        place: PlaceInJob,
+        *,
+        is_unused: bool,
     ) -> None:
-        """Create the directory of a pod, and before it that of the group's job."""
+        """Create the directory of a pod, in place of an unused one, and before it that of the group's job."""
         config = self._config()
         self._check_supported(body, place, config)
         script = job_script.whole(body.script, config)
         meta = request_limits.admitted(owner, body, config, self._clock.time())
-        if job_folder.exists():
+        if job_folder.exists() and not is_unused:
             job_folder.remove_unfinished()
-        self._require_gang(gang_folder, meta, place)
+        run = self._require_gang(gang_folder, meta, place)
         self._require_free_rank(gang_folder, job_folder.uid, place)
-        job_folder.create(script, meta)
+        if is_unused:
+            job_folder.remove()
+        member_record.drop_granted(gang_folder, job_folder.uid, place.rank)
+        job_folder.create(script, replace(meta, run=run))
 
     def _check_supported(self, body: SubmitMessage, place: PlaceInJob, config: SiteConfig) -> None:
         if not runs_groups(self._batch, config):
             raise SiteRefusedError(
                 f"batch.kind {self._batch.kind}: this site does not run a group of pods as one job; allowed: pods that"
                 " are in no group",
-                reason="GangsNotSupported",
-            )
-        if body.grant_wait is not None:
-            raise SiteRefusedError(
-                f"grant_wait {body.grant_wait:g}: a pod with a place in the job of its group can't wait for a grant;"
-                " allowed: none",
                 reason="GangsNotSupported",
             )
         if place.mpi not in self._batch.mpi_ways:
@@ -128,32 +176,55 @@ class Gatherer:
         if place.rank >= place.size:
             raise SiteRefusedError(f"place: rank {place.rank}; allowed: 0 to {place.size - 1}", reason="InvalidRequest")
 
-    def _require_gang(self, gang_folder: JobFolder, meta: Meta, place: PlaceInJob) -> None:
-        """Create the directory of the group's job, or check that the pod fits into the job."""
+    def _require_gang(self, gang_folder: JobFolder, meta: Meta, place: PlaceInJob) -> int:
+        """Create the directory of the group's job, or check that the pod fits into the job; return its run."""
         wanted = _job_of_gang(meta, place)
-        record = gang_folder.read()
-        if record is None:
-            if self._folder.is_forgotten(gang_folder.uid, ""):
-                raise _over(gang_folder.uid)
-            if gang_folder.exists():
-                gang_folder.remove_unfinished()
-            self._batch_list.refuse_foreign(gang_folder.uid, self._folder)
-            starter = self._batch.gang_starter(place.size, meta.cpus, place.mpi)
-            per_node = self._batch.pods_per_machine(place.size, place.per_node)
-            gang_folder.create(launcher.script(place.size, per_node, meta.gpus, starter), wanted)
-            return
-        if record.meta.gang is None or record.meta.gang.owner != meta.owner:
+        record, aside_folder = gang_folder.read(), self._folder.set_aside(gang_folder.uid)
+        if record is not None and (record.meta.gang is None or record.meta.gang.owner != meta.owner):
             raise SiteRefusedError(
                 f"place: job {gang_folder.uid} is not the job of a group of this cluster", reason="NotOwner"
             )
+        if record is not None and job_status.is_unused(record, self._clock.time(), self._lag):
+            if record.cancel is not None and record.cancel.forget:
+                raise _over(gang_folder.uid)
+            gang_folder.set_aside(aside_folder)
+            record = None
+        if record is None:
+            return self._create_gang(gang_folder, aside_folder, wanted, place)
         if record.final or record.cancel is not None or job_actions.confirmed(record):
-            raise _over(gang_folder.uid)
+            raise _over(gang_folder.uid, retryable=job_status.has_no_grant(record))
+        if meta.grant_wait is not None and record.meta.grant_wait is None:
+            raise SiteRefusedError(
+                f"grant_wait {meta.grant_wait:g}: job {gang_folder.uid} of the group waits for no grant; allowed: none,"
+                " of a pod that is bound to this pool",
+                reason="GangIsBound",
+                retryable=True,
+            )
         for name, value, other in _differences(wanted, record.meta):
             raise SiteRefusedError(
                 f"{name} {value!r}: all pods of a group must be equal at this site; allowed: {other!r}, as of the pods"
                 " that are here",
                 reason="GangDiffers",
             )
+        return record.meta.run
+
+    def _create_gang(self, gang_folder: JobFolder, aside_folder: JobFolder, wanted: Meta, place: PlaceInJob) -> int:
+        """Create the directory of the group's job; ``aside_folder``: that of its last job, if that ended unused."""
+        uid = gang_folder.uid
+        if self._folder.is_forgotten(uid, ""):
+            raise _over(uid)
+        unused_record = aside_folder.read()
+        replaced = self._submission.replaced_ids(unused_record)
+        run = unused_record.meta.run + 1 if unused_record is not None else 0
+        if gang_folder.exists():
+            gang_folder.remove_unfinished()
+        self._batch_list.refuse_foreign(uid, self._folder, replaced)
+        starter = self._batch.gang_starter(place.size, wanted.cpus, place.mpi)
+        per_node = self._batch.pods_per_machine(place.size, place.per_node)
+        script = launcher.script(place.size, per_node, wanted.gpus, starter, wanted.grant_wait)
+        gang_folder.create(script, replace(wanted, run=run, replaced=replaced))
+        aside_folder.remove()
+        return run
 
     def _require_free_rank(self, gang_folder: JobFolder, job: str, place: PlaceInJob) -> None:
         uid = member_record.rank_uid(gang_folder, place.rank)
@@ -176,7 +247,8 @@ class Gatherer:
         place = record.meta.place
         if place is None or member_record.rank_uid(gang_folder, place.rank) == record.uid:
             return
-        self._require_gang(gang_folder, record.meta, place)
+        if self._require_gang(gang_folder, record.meta, place) != record.meta.run:
+            return  # its job is unused: the hub submits it again
         self._require_free_rank(gang_folder, record.uid, place)
         self._join(job_folder, gang_folder, place, f"{record.meta.namespace}/{record.meta.name}")
 
@@ -187,12 +259,21 @@ class Gatherer:
             job_folder.remove()
             raise _over(gang_folder.uid)
 
+    def _restore(self, gang_folder: JobFolder) -> None:
+        """Take back the directory of an unused job, if the submitter that was replacing it was killed."""
+        aside_folder = self._folder.set_aside(gang_folder.uid)
+        if aside_folder.exists() and gang_folder.read() is None:
+            if gang_folder.exists():
+                gang_folder.remove_unfinished()
+            aside_folder.set_aside(gang_folder)
+
     # --- the job of the group -----------------------------------------------------------------------------------------
     def _gather(self, gang_folder: JobFolder) -> None:
         """Submit the job of the group if it has all pods. The pods get a refusal of the batch system as their end."""
         record = gang_folder.read()
         if record is None or record.meta.gang is None or len(member_record.ranks(gang_folder)) < record.meta.gang.size:
             return
+        self._complete_grant(gang_folder)
         try:
             self._submission.find_or_submit(record)
         except BatchUnknownOutcomeError as error:
@@ -220,6 +301,9 @@ def _asks(gang: Gang, nodes: int) -> str:
 
 def _differences(wanted: Meta, present: Meta) -> list[tuple[str, object, object]]:
     pairs = [(name, getattr(wanted, name), getattr(present, name)) for name in _SHAPE]
+    # the wait for a grant lengthens the time limit
+    if (wanted.grant_wait is None) == (present.grant_wait is None):
+        pairs.append(("time_limit", wanted.time_limit, present.time_limit))
     if wanted.gang is not None and present.gang is not None:
         pairs += [
             (f"place.{name}", getattr(wanted.gang, name), getattr(present.gang, name))
@@ -228,5 +312,5 @@ def _differences(wanted: Meta, present: Meta) -> list[tuple[str, object, object]
     return [pair for pair in pairs if pair[1] != pair[2]]
 
 
-def _over(gang: str) -> SiteRefusedError:
-    return SiteRefusedError(f"job {gang} of the group is over; allowed: a new job", reason=OVER)
+def _over(gang: str, *, retryable: bool = False) -> SiteRefusedError:
+    return SiteRefusedError(f"job {gang} of the group is over; allowed: a new job", reason=OVER, retryable=retryable)

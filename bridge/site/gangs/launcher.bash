@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
 # The one job of a group. The launcher starts a wrapper for each rank, which runs the scripts of the pods of that rank.
-# Set before: SIZE, PER_NODE (pods of a machine; ranks fill one machine after the other), GPUS (of each pod), and STARTER
+# Set by job.sh: SIZE, PER_NODE (pods of a machine; ranks fill one machine after the other), GPUS (of each pod), and STARTER
 # and TASK: the command that starts a task for each pod (srun; member) or for each machine (pbsdsh; machine). Without a
 # command, the batch system itself runs "job.sh machine NUMBER" on each machine but the first.
 # A rank file has three lines: UID, host names, and namespace/name of the pod.
@@ -13,15 +13,17 @@ KILL_WAIT=30
 # seconds in which wrappers end their pods; batch systems allow about as much after SIGTERM
 END_WAIT=60
 JOBS=${PWD%/*}
-STOP='' TASKS=()
+STOP='' STOP_BY='' TASKS=()
 
 launch() {
-    mkdir -p state/.new ready machines ended control ranks || exit 1
+    mkdir -p state/.new ready machines ended control ranks granted || exit 1
     begin
     POD_BEGAN=$TIME
-    pod_state Running
     local phase=Failed
-    if await_members && start_members; then
+    # the submitter writes control/grant once all pods are granted
+    if ! await_grant; then
+        give_back
+    elif await_members && start_members; then
         write_hosts
         put go "$MACHINES"
         await_end && phase=Succeeded
@@ -33,11 +35,18 @@ launch() {
     exit
 }
 
+# active: called once the job has its grant, or needs none.
+active() {
+    clock
+    TICKET='' POD_BEGAN=$TIME
+    pod_state Running
+}
+
 # begin: what the launcher and each wrapper do first.
 begin() {
     # srun passes on the name of the first machine
     HOSTNAME=${SLURMD_NODENAME:-$HOSTNAME}
-    trap 'STOP=Terminated' TERM INT
+    trap 'STOP=Terminated STOP_BY=signal' TERM INT
     trap ':' HUP
     local fifo="control/.wake.${HOSTNAME:-}.$$"
     if mkfifo "$fifo" 2>/dev/null; then

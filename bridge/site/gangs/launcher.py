@@ -31,11 +31,16 @@ esac
 """
 
 
-def script(size: int, per_node: int, gpus: int, starter: GangStarter) -> str:
-    """Return the script; ``per_node``: pods of a machine, ``gpus``: of each pod."""
+def script(size: int, per_node: int, gpus: int, starter: GangStarter, grant_wait: float | None = None) -> str:
+    """Return the script; ``per_node``: pods of a machine, ``gpus``: of each pod.
+
+    ``grant_wait``: seconds for which it waits for the grant of all pods; ``None``: they need none.
+    """
     folder = resources.files("bridge.site.gangs")
     functions = [library.stripped((folder / f"{name}.bash").read_text("utf-8")) for name in ("launcher", "wrapper")]
     # on every machine, also where the batch system starts this script with variables of its own
     variables = "".join(f"export {name}={word(text)}\n" for name, text in starter.variables.items())
     data = f"SIZE={size} PER_NODE={per_node} GPUS={gpus} TASK={starter.task}\n{array('STARTER', starter.command)}\n"
-    return "".join((_HEAD, variables, data, library.part("base"), *functions, _TAIL))
+    wait = "" if grant_wait is None else f"GRANT_WAIT={round(grant_wait * 100)}\n"
+    parts = (library.part("base"), library.part("grant"), *functions)
+    return "".join((_HEAD, variables, *parts, data, wait, _TAIL))

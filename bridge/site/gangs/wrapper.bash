@@ -33,8 +33,8 @@ member() {
     # a machine may have several pods, each with a part of its GPUs
     share_devices "${SLURM_LOCALID:-$((rank % PER_NODE))}"
     put "ready/$rank" "$HOST $ADDRESS" || exit 1
-    # the launcher may first wait for a pod
-    until=$((NOW + (PLACE_WAIT + START_WAIT * 2) * 100))
+    # the launcher may first wait for a grant, and for a pod
+    until=$((NOW + GRANT_WAIT + (PLACE_WAIT + START_WAIT * 2) * 100))
     list .
     while [[ $NAMES != *' go '* ]]; do
         clock

@@ -155,6 +155,9 @@ class JobIndex:
                 bisect.insort(self._order.setdefault(owner, []), uid)
             if record.job_id != entry.record.job_id:
                 entry.lifecycle = lifecycle
+            if record.meta.place != entry.record.meta.place:  # an unused job was replaced
+                self._drop_from_gang(entry.record)
+                self._add_to_gang(record)
             entry.record, entry.status = record, status
         entry.read_at = now
         entry.start_grace_period(self._clock.monotonic())

@@ -29,7 +29,8 @@ class Meta:
     submits it, and no script of podbridge hears a request to end. ``grant_wait``: seconds for which the script waits
     for a grant; ``None``: it needs none. ``replaced``: ids of the batch jobs of earlier submissions that ended unused.
     ``place``: of a pod that runs in the job of its group. ``gang``: set if this is the job of a group: it has no owner,
-    and the resources are those of each pod. ``attempts``: submissions to the batch system; 0: the group is incomplete.
+    and the resources are those of each pod. ``run``: earlier jobs of the group that ended unused, of its job and of its
+    pods. ``attempts``: submissions to the batch system; 0: the group is incomplete.
     """
 
     namespace: Namespace
@@ -51,6 +52,7 @@ class Meta:
     replaced: tuple[str, ...] = ()
     place: PlaceInJob | None = None
     gang: Gang | None = None
+    run: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,15 @@ class JobRecord:
     cancel: Cancellation | None = None
     grant: str = ""
     """The ticket of the script that may begin, as the hub has sent it."""
+    launcher: JobRecord | None = None
+    """Of a pod that needs a grant in the job of its group: the record of that job, whose script waits."""
     found_at: float = 0.0
     """Start of this process: it can only have received reasons for an end since then."""
+
+    @property
+    def waiter(self) -> JobRecord:
+        """The record of the script that waits for the grant: the pod's own, or that of its group's job."""
+        return self.launcher or self
 
     @property
     def final(self) -> bool:

@@ -53,7 +53,8 @@ def status(record: JobRecord, now: float, lag: float) -> jobs.JobStatus:
         name=meta.name,
         job_id=record.job_id or record.started_job,
         phase=phase,
-        missing=phase != "ended" and record.started and batch is not None and batch.phase == "missing",
+        gang="" if meta.place is None else meta.place.gang,
+        missing=phase != "ended" and record.waiter.started and batch is not None and batch.phase == "missing",
         outcome=outcome,
         asks=asks(record) if phase == "queued" else "",
         unused=phase == "ended" and is_unused(record, now, lag),
@@ -77,7 +78,8 @@ def _progress(record: JobRecord, now: float, has_ended: bool) -> tuple[Phase, Ou
     if has_ended:
         return ("ended", "Failed", *_why(record))
     if waits_for_grant(record):
-        return "queued", "", "Cancelling" if record.cancel else jobs.GRANTED if record.grant else "AwaitingGrant", ""
+        reason = "Cancelling" if record.cancel else jobs.GRANTED if record.waiter.grant else "AwaitingGrant"
+        return "queued", "", reason, ""
     if record.started:
         return "running", "", "", ""
     if record.cancel is not None:
@@ -114,9 +116,10 @@ def is_over(record: JobRecord, now: float, lag: float) -> bool:
 
 def waits_for_grant(record: JobRecord) -> bool:
     """Return whether the script has started, but not recorded a grant yet."""
-    if record.meta.grant_wait is None or not record.started:
+    waiter = record.waiter
+    if record.meta.grant_wait is None or not waiter.started:
         return False
-    return (record.pod or {}).get("phase") in (None, ASKING)
+    return (waiter.pod or {}).get("phase") in (None, ASKING)
 
 
 def is_unused(record: JobRecord, now: float, lag: float) -> bool:
@@ -144,13 +147,14 @@ def has_no_grant(record: JobRecord) -> bool:
     """
     if record.meta.grant_wait is None:
         return False
-    pod = record.pod or {}
-    return bool(pod.get("ticket")) if record.final else pod.get("phase") in (None, ASKING) and not record.grant
+    waiter = record.waiter
+    pod = waiter.pod or {}
+    return bool(pod.get("ticket")) if waiter.final else pod.get("phase") in (None, ASKING) and not waiter.grant
 
 
 def asks(record: JobRecord) -> str:
     """Return the ticket that waits for a grant; empty if none does, or if it has its grant or is to end."""
-    pod, batch = record.pod or {}, record.batch
+    pod, batch = record.waiter.pod or {}, record.batch
     ticket = _text(pod, "ticket")
     ends = record.cancel is not None or (batch is not None and batch.phase in ("ended", "missing"))
     if not waits_for_grant(record) or ends or record.grant == ticket or not re.fullmatch(TICKET_PATTERN, ticket):

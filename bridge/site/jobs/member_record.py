@@ -4,6 +4,7 @@ In the directory of the group's job, ``jobs/<gang>``:
 
 ``ranks/<rank>``         the pod that has the rank: lines with its UID, its host names, and its namespace and name
 ``ended/<rank>.<uid>``   the exit code of its script, and ``stopped`` if it ended because the job ends
+``granted/<rank>.<uid>`` the ticket that the pod was granted; ``control/grant`` has it once all pods were
 ``control/kill-<uid>``   the request to kill its script; contains the rank
 
 In the directory of the pod, the link ``started`` takes the place of the directory that its script makes first: the
@@ -50,6 +51,7 @@ class GangView:
     ``has_rank``: the rank file names it. ``exit_code``: of its script, once this has ended; ``stopped``: because the
     job of the group ends.
     ``retired``: its script can't start any more. ``present``: ranks that have a pod, while the group is incomplete.
+    ``granted``: the hub has granted the pod to the job.
     """
 
     gang: JobRecord | None
@@ -58,15 +60,20 @@ class GangView:
     stopped: bool = False
     retired: bool = False
     present: int = 0
+    granted: bool = False
 
 
 def with_place(member: JobRecord, member_folder: Folder, gang_folder: Folder) -> JobRecord:
     """Return the record of a pod with the id and the batch job that follow from the job of its group."""
     if member.meta.place is None:
         return member
-    if member.batch is not None and member.batch.phase == "ended":  # as the leader has stored it
-        return replace(member, job_id=member.batch.id)
-    return derived(member, _read(member, member.meta.place, member_folder, gang_folder))
+    stored_end = member.batch if member.batch is not None and member.batch.phase == "ended" else None
+    if stored_end is not None and member.meta.grant_wait is None:
+        return replace(member, job_id=stored_end.id)
+    view = _read(member, member.meta.place, member_folder, gang_folder)
+    if stored_end is not None:  # the job of the group still tells whether it is unused
+        return replace(member, job_id=stored_end.id, launcher=_launcher(member, view))
+    return derived(member, view)
 
 
 def derived(member: JobRecord, view: GangView) -> JobRecord:
@@ -78,17 +85,37 @@ def derived(member: JobRecord, view: GangView) -> JobRecord:
     job_id = (gang.job_id or gang.started_job) if gang is not None and view.has_rank else ""
     batch = _batch_job(member, view)
     at = 0.0 if gang is None or (view.exit_code is not None and not view.stopped) else gang.batch_at
+    launcher = _launcher(member, view)
+    ticket = (launcher.pod or {}).get("ticket") if launcher is not None and view.granted else ""
     return replace(
         member,
+        launcher=launcher,
+        grant=ticket if isinstance(ticket, str) else "",
         job_id=job_id or member.started_job,
         batch=None if batch is None else replace(batch, uid=member.uid, id=job_id),
         batch_at=0.0 if batch is None else at,
     )
 
 
+def _launcher(member: JobRecord, view: GangView) -> JobRecord | None:
+    """Return the record of the script that waits for the grant of a pod.
+
+    A pod that can't start any more has had none, nor has a pod of an earlier job: only an unused one is replaced.
+    """
+    gang = view.gang
+    if member.meta.grant_wait is None or gang is None:
+        return None
+    return replace(member, started=False, pod=None, grant="") if view.retired or _is_replaced(member, gang) else gang
+
+
+def _is_replaced(member: JobRecord, gang: JobRecord) -> bool:
+    """Return whether the job of the group that the pod was to run in has ended unused, and has a successor."""
+    return member.meta.run != gang.meta.run
+
+
 def _batch_job(member: JobRecord, view: GangView) -> BatchJob | None:
     gang = view.gang
-    if view.retired:
+    if view.retired or (gang is not None and _is_replaced(member, gang)):
         return _ended(job_ends.CANCELLED.site_reason)
     if view.exit_code is not None and not view.stopped:
         return _script_ended(member, view.exit_code)
@@ -145,7 +172,8 @@ def _read(member: JobRecord, place: PlaceInJob, member_folder: Folder, gang_fold
         word, _, cause = atomic_files.read_line(Below(gang_folder.at, f"ended/{name}")).partition(" ")
         code = int(word) if word.isascii() and word.isdigit() and len(word) < 4 else 1
     present = len(ranks(gang_folder)) if gang.meta.attempts == 0 else 0
-    return GangView(gang, has_rank, code, cause == "stopped", _is_retired(member_folder.at), present)
+    granted = member.meta.grant_wait is not None and name in granted_names(gang_folder)
+    return GangView(gang, has_rank, code, cause == "stopped", _is_retired(member_folder.at), present, granted)
 
 
 def ranks(gang_folder: Folder) -> list[int]:
@@ -169,6 +197,23 @@ def take_rank(gang_folder: Folder, member_uid: str, place: PlaceInJob, pod: str,
     make_folder(Below(gang_folder.at, "ranks"), None)
     content = f"{member_uid}\n{' '.join(place.names)}\n{pod}\n"
     atomic_files.write(Below(gang_folder.at, f"ranks/{place.rank}"), content.encode(), sync=sync)
+
+
+def granted_names(gang_folder: Folder) -> set[str]:
+    """Return ``<rank>.<uid>`` of the pods that the hub has granted to the job."""
+    return {*names(Below(gang_folder.at, "granted"))}
+
+
+def write_granted(gang_folder: Folder, member_uid: str, rank: int, ticket: str, *, sync: bool) -> None:
+    """Record that the hub has granted a pod to the job whose script has this ticket."""
+    make_folder(Below(gang_folder.at, "granted"), None)
+    atomic_files.write(Below(gang_folder.at, f"granted/{rank}.{member_uid}"), f"{ticket}\n".encode(), sync=sync)
+
+
+def drop_granted(gang_folder: Folder, member_uid: str, rank: int) -> None:
+    """Remove the grant of a pod that is submitted again."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{gang_folder.at}/granted/{rank}.{member_uid}")
 
 
 def retire(member_folder: Folder) -> bool:

@@ -16,6 +16,7 @@ from cluster import Cluster
 from cluster.pods import NAMESPACE, PoolWorld
 from cluster.polling import eventually
 from tests.chaos import marks
+from tests.e2e.pools import groups
 
 pytestmark = pytest.mark.real
 SITES = ("slurm-site", "local-site")
@@ -162,6 +163,36 @@ def test_a_group_that_may_go_to_slurm_gets_no_place_at_a_pool(world):
         world.delete_gang(gang)
     finally:
         world.slurm("scontrol", "update", "partitionname=main", "state=up")
+
+
+def start_group(world, name, pools):
+    """Create a group that races; each pod marks its run by the name of the group and its rank."""
+    return groups.start(world, name, pools, f"echo ran >>$HOME/marks/{name}-$PODBRIDGE_GROUP_RANK", RACE)
+
+
+def check_group_ran_once(world, name, pods, site):
+    """Wait until the pods of a group have ended as one job at a site, and nothing is left at the other."""
+    done = [world.ended(pod, 120) for pod in pods]
+    assert {(pod["status"]["phase"], pod["spec"]["nodeName"]) for pod in done} == {("Succeeded", site)}
+    assert len({world.remote_job(pod) for pod in done}) == 1
+    assert len({annotation(pod, "grant") for pod in done}) == 1
+    assert sorted(annotation(pod, "place-in-job").split("/")[1] for pod in done) == ["0", "1", "2"]
+    (other,) = {*SITES} - {site}
+    eventually(lambda: not any(has_place(world, pod, other) for pod in pods), "the other places are withdrawn")
+    assert [marks.runs(world).get(f"{name}-{rank}") for rank in range(groups.SIZE)] == [1] * groups.SIZE
+    groups.delete(world, name)
+    groups.nothing_left(world, site)
+
+
+def test_a_group_runs_at_the_first_place_that_starts_its_job(world):
+    if annotation(world.kube_node("slurm-site"), "gang-race") != "true":
+        pytest.skip("the Slurm of the site runs no groups")
+    with full(world, "slurm-site"):
+        pods = start_group(world, "crowd", ",".join(SITES))
+        check_group_ran_once(world, "crowd", pods, "local-site")
+    with full(world, "local-site"):
+        pods = start_group(world, "mass", ",".join(SITES))
+        check_group_ran_once(world, "mass", pods, "slurm-site")
 
 
 def test_a_pod_that_does_not_race_goes_where_jobs_wait_less(world):

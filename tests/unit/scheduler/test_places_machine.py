@@ -18,7 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from bridge import names
 from bridge.errors import BridgeError
-from bridge.workload import links, places, pods
+from bridge.protocol.model.jobs import JobStatus
+from bridge.workload import links, places, pods, remote_gangs
+from bridge.workload.remote_gangs import Place
+from controllers.virtual import race_decide
 from controllers.virtual.pod_state import Entry
 from controllers.virtual.race_act import RaceActor
 from tests import builders
@@ -32,10 +35,11 @@ from tests.fakes.recorders import RecordedEvents
 POOLS = ("a", "b")
 PLACES = (*POOLS, names.LOCAL_POOL)
 SLURM = ("n1", "n2", "n3", "n4")
-NEEDS = {"race": "a,b,local", "short": "b,local", "far": "a,b", "plain": "a,local", "gang": "a,local"}
+NEEDS = {"race": "a,b,local", "short": "b,local", "far": "a,b", "plain": "a,local", "gang": "a,local", "crowd": "a,b"}
 """Pods by the first word of their names: the places that they select."""
-RACES = ("race", "short", "far")
-PODS = ("race-0", "race-1", "short-0", "far-0", "plain-0", "gang-0", "gang-1")
+RACES = ("race", "short", "far", "crowd")
+GROUPS = ("gang", "crowd")
+PODS = ("race-0", "race-1", "short-0", "far-0", "plain-0", "gang-0", "gang-1", "crowd-0", "crowd-1")
 MEMBERS = 2
 NUMBER = st.integers(0, 7)
 ROUNDS = 70
@@ -50,8 +54,8 @@ def make(name: str, uid: str, created: str) -> Any:
     annotations = {names.POOLS: NEEDS[kind]}
     if kind in RACES:
         annotations[names.PLACEMENT] = names.RACE
-    if kind == "gang":
-        annotations |= builders.group(MEMBERS, kind="podgroup", name="gang", uid="o-gang", slot=int(slot))
+    if kind in GROUPS:
+        annotations |= builders.group(MEMBERS, kind="podgroup", name=kind, uid=f"o-{kind}", slot=int(slot))
     keys = (names.VIRTUAL_TAINT, names.POOL_TAINT, names.MANAGED_TAINT)
     return builders.pod(
         uid,
@@ -71,6 +75,20 @@ class Offer:
     pod: Any
     """The pod as the controllers that have made the offer know it."""
     ticket: str = ""
+
+    @property
+    def gang(self) -> str:
+        return remote_gangs.gang_of(self.pod)
+
+    @property
+    def place(self) -> Place | None:
+        return remote_gangs.place_of(self.pod)
+
+    @property
+    def claims(self) -> bool:
+        """Whether the controllers send a grant if the script asks: of a group, that of the first pod decides."""
+        job = JobStatus(job=self.uid, namespace="ns", name="p", phase="queued", asks=self.ticket)
+        return isinstance(race_decide.decide(self.pod, job, Entry(), 0.0), race_decide.Claim)
 
 
 class PlaceChecks(WriteChecks):
@@ -123,6 +141,7 @@ class Places(RuleBasedStateMachine):
         self.hub = MemoryHub(SLURM, apart=apart, pools=POOLS)
         self.checks, self.at, self.made = PlaceChecks(self.hub), at, 0
         self.offers: list[Offer] = []
+        self.won: dict[str, str] = {}
         self.old: dict[str, Any] = {}
         actor = RaceActor(self.hub.kube, RecordedEvents(), None, None, self.hub.clock, lambda: None, 30, 60)  # type: ignore[arg-type]
         self.actor = actor
@@ -186,7 +205,8 @@ class Places(RuleBasedStateMachine):
     def set_pool(self, name: str, ready: bool, *, races: bool = True) -> None:
         node = self.hub.kube.get(f"/api/v1/nodes/{name}")
         node["status"]["conditions"] = [{"type": "Ready", "status": "True" if ready else "False"}]
-        node["metadata"]["annotations"][names.RACE_ALLOWED] = str(races).lower()
+        flags = (names.RACE_ALLOWED, names.GANG_RACE_ALLOWED)
+        node["metadata"]["annotations"].update(dict.fromkeys(flags, str(races).lower()))
         self.hub.kube.put(f"/api/v1/nodes/{name}", node)
 
     @rule(name=st.sampled_from([*POOLS, *SLURM]), cordoned=st.booleans())
@@ -202,7 +222,12 @@ class Places(RuleBasedStateMachine):
     def places_are_offered(self, pool: str, stale: bool) -> None:
         """Controllers offer jobs for the pods that race; ``stale``: from a cache that lags."""
         for uid, pod in self.known(stale).items():
-            if pool in places.open_pools(pod) and not any((o.pool, o.uid) == (pool, uid) for o in self.offers):
+            if pool not in places.open_pools(pod):
+                continue
+            # an offer for another job of the group is withdrawn
+            gang = remote_gangs.gang_of(pod)
+            self.offers = [o for o in self.offers if (o.pool, o.uid) != (pool, uid) or o.gang == gang]
+            if not any((o.pool, o.uid) == (pool, uid) for o in self.offers):
                 self.offers.append(Offer(pool, uid, pod))
 
     def known(self, stale: bool) -> dict[str, Any]:
@@ -213,13 +238,23 @@ class Places(RuleBasedStateMachine):
     @precondition(lambda self: self.offers)
     @rule(number=NUMBER)
     def script_asks(self, number: int) -> None:
-        self.offers[number % len(self.offers)].ticket = f"t{number}"
+        self.ask(self.offers[number % len(self.offers)], f"t{number}")
 
-    @precondition(lambda self: any(offer.ticket for offer in self.offers))
+    def ask(self, offer: Offer, ticket: str) -> None:
+        """Let a script ask; that of a group starts once the site has all pods."""
+        together = [offer]
+        if offer.place is not None:
+            together = [other for other in self.offers if (other.pool, other.gang) == (offer.pool, offer.gang)]
+            if {other.place.rank for other in together if other.place} != {*range(offer.place.size)}:
+                return
+        for each in together:
+            each.ticket = ticket
+
+    @precondition(lambda self: any(offer.claims for offer in self.offers))
     @rule(number=NUMBER, killed=st.booleans())
     def claim(self, number: int, killed: bool) -> None:
         """Controllers, or former ones, send the grant; ``killed``: right after the Binding."""
-        asking = [offer for offer in self.offers if offer.ticket]
+        asking = [offer for offer in self.offers if offer.claims]
         self.send_grant(asking[number % len(asking)], killed)
 
     def send_grant(self, offer: Offer, killed: bool = False) -> None:
@@ -241,11 +276,13 @@ class Places(RuleBasedStateMachine):
         self.places_are_offered(pool, stale=False)
         if self.offers:
             offer = self.offers[number % len(self.offers)]
-            offer.ticket = f"t{number}"
+            self.ask(offer, f"t{number}")
+            offer = next((o for o in self.offers if o.claims and (o.pool, o.gang) == (offer.pool, offer.gang)), offer)
             if ends and (pod := self.known(stale=False).get(offer.uid)) is not None:
                 pod["metadata"]["annotations"].pop(names.PLACEMENT, None)
                 self.hub.kube.put(path_of(pod), copy.deepcopy(pod))
-            self.send_grant(offer, killed)
+            if offer.claims:
+                self.send_grant(offer, killed)
 
     @rule(number=NUMBER)
     def offer_ends(self, number: int) -> None:
@@ -342,11 +379,19 @@ class Places(RuleBasedStateMachine):
     @invariant()
     def the_members_of_a_group_run_at_one_place(self) -> None:
         """All in one job of Slurm, or all at one pool."""
-        gang = [pod for pod in self.running() if links.group_of(pod)] if hasattr(self, "hub") else []
-        together = [pod for pod in gang if not links.group_of(pod).alone and not pods.is_deleted(pod)]  # type: ignore[union-attr]
-        nodes = [pod["spec"]["nodeName"] for pod in together]
-        used = {node if node in POOLS else pods.job_id(pod) for node, pod in zip(nodes, together, strict=True)}
-        assert len(used) <= 1, self.story()
+        used: dict[str, set[Any]] = {}
+        for pod in self.running() if hasattr(self, "hub") else ():
+            group, node = links.group_of(pod), pod["spec"]["nodeName"]
+            if group is not None and not group.alone and not pods.is_deleted(pod):
+                used.setdefault(group.key.name, set()).add(node if node in POOLS else pods.job_id(pod))
+        assert all(len(jobs) <= 1 for jobs in used.values()), f"{used}: {self.story()}"
+
+    @invariant()
+    def a_job_of_a_group_is_granted_at_one_place_ever(self) -> None:
+        for pod in self.running() if hasattr(self, "hub") else ():
+            gang, node = remote_gangs.gang_of(pod), pod["spec"]["nodeName"]
+            if gang and node in POOLS:
+                assert self.won.setdefault(gang, node) == node, self.story()
 
     def teardown(self) -> None:
         """Only one place has room: what may use it gets it, and no job is left of what runs elsewhere or is gone."""
@@ -398,8 +443,9 @@ class Places(RuleBasedStateMachine):
             self.places_are_offered(pool, stale=False)
         for offer in [*self.offers]:
             if is_open(self.hub.kube.get(f"/api/v1/nodes/{offer.pool}")):
-                offer.ticket = offer.ticket or "t"
-                self.send_grant(offer)
+                self.ask(offer, offer.ticket or "t")
+                if offer.claims:
+                    self.send_grant(offer)
             if offer.uid not in self.known(stale=False):
                 self.offers.remove(offer)
         for _ in range(2):

@@ -72,11 +72,15 @@ def test_without_the_annotation_or_the_setting_it_is_bound_at_once():
     assert isinstance(look(pod(), pool("a"), pool("b"), most=0), BindToPool)
 
 
-def test_a_member_of_a_gang_does_not_race():
-    the_pod = pod()
-    assert places.wants_race(the_pod)
-    the_pod["metadata"]["annotations"][names.GROUP] = '{"kind":"job","name":"j","uid":"g1","size":2,"minimum":2}'
-    assert not places.wants_race(the_pod)
+def test_a_member_of_a_gang_does_not_race_on_its_own():
+    the_pod = pod(recorded="a,b")
+    annotations = the_pod["metadata"]["annotations"]
+    assert places.open_pools(the_pod) == ("a", "b")
+    annotations[names.GROUP] = '{"kind":"job","name":"j","uid":"g1","size":2,"minimum":2}'
+    assert places.open_pools(the_pod) == ()
+    assert isinstance(look(the_pod, pool("a"), pool("b")), BindToPool)
+    annotations[names.PLACE_IN_JOB] = "g/1/2"
+    assert places.open_pools(the_pod) == ("a", "b")
 
 
 def test_a_site_may_refuse():

@@ -141,7 +141,7 @@ def test_a_repeated_submission_changes_nothing(world: Any) -> None:
         ({"mpi": "pmix"}, "GangDiffers", "place.mpi 'pmix'"),
         ({"mpi": "pmi2"}, "MpiNotSupported", "mpi 'pmi2': .*allowed: none, pmix"),
         ({"owner": "c2"}, "NotOwner", "not the job of a group of this cluster"),
-        ({"grant_wait": 5.0}, "GangsNotSupported", "grant_wait 5"),
+        ({"grant_wait": 5.0}, "RaceNotAllowed", "allow_race is false"),
     ],
 )
 def test_a_pod_that_differs_is_refused(world: Any, more: dict[str, Any], reason: str, text: str) -> None:

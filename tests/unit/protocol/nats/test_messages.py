@@ -32,6 +32,8 @@ LATER = {
     "user": None,
     "place": None,
     "gangs": False,
+    "gang_grants": False,
+    "gang": "",
 }
 """Keys that later versions have added, with the value that means what a message without them means."""
 
