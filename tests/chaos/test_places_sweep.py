@@ -1,7 +1,8 @@
 """The hub is killed (SIGKILL) after its N-th write while pods wait at every kind of place: each runs once.
 
-A pod races in Slurm and at two NATS pools, one waits at a NATS pool, and one at an interLink pool. ``slurm``: whether
-Slurm starts jobs; if not, a site wins the race. A short run tries one N, ``./hack/test.sh --long kills`` each.
+A pod races in Slurm and at two NATS pools, a group at the two pools, one pod waits at a NATS pool, and one at an
+interLink pool. ``slurm``: whether Slurm starts jobs; if not, a site wins the race of the pod. A short run tries one N,
+``./hack/test.sh --long kills`` each.
 """
 
 import random
@@ -16,11 +17,12 @@ from cluster.polling import eventually
 from cluster.pools import NAMESPACE
 from tests.chaos import marks
 from tests.chaos.victims import Victims
+from tests.e2e.pools import groups
 from tests.fakes.interlink_plugin import FakePlugin
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 
-LEAST_WRITES, MOST_WRITES = 14, 60
+LEAST_WRITES, MOST_WRITES = 24, 120
 SITES = ("slurm-site", "local-site")
 FAR = "far"
 RACE = {"bridge.vk.io/placement": "race", "hack/run-seconds": "1"}
@@ -86,7 +88,7 @@ def partition(world, state):
 
 
 class Round:
-    """The three pods, from their creation to their deletion."""
+    """The three pods and the group, from their creation to their deletion."""
 
     def __init__(self, world, plugin, limit):
         self._world, self._plugin, self._what = world, plugin, f"killed after write {limit}"
@@ -94,7 +96,10 @@ class Round:
         self._racer = world.create_pod(marks.spec(f"race-{name}", 0), anywhere, f"race-{name}", RACE)
         self._there = world.create_pod(marks.spec(f"site-{name}", 0), "local-site", f"site-{name}")
         self._far = world.create_pod(marks.spec(f"far-{name}", 0), FAR, f"far-{name}")
-        self._pods = (self._racer, self._there, self._far)
+        self._group = f"crowd-{name}"
+        script = f"echo ran >>$HOME/marks/{self._group}-$PODBRIDGE_GROUP_RANK; sleep 1"
+        members = groups.start(world, self._group, ",".join(SITES), script, RACE)
+        self._pods = (self._racer, self._there, self._far, *members)
 
     def over(self):
         found = [self._world.get(pod) for pod in self._pods]
@@ -116,14 +121,28 @@ class Round:
         assert won in SITES or len(jobs) == 1
         creates = self._plugin.creates.count(self._far["metadata"]["uid"])
         assert creates == 1, f"{self._what}: {creates} jobs at the interLink plugin"
+        self._check_group(ran)
         eventually(lambda: not world.queue(), f"{self._what}: the job in Slurm ends")
         lost = [site for site in SITES if site != won]
         eventually(lambda: not any(uid in world.jobs_at(site) for site in lost), f"{self._what}: places withdrawn", 60)
         return won
 
+    def _check_group(self, ran):
+        members = [self._world.get(pod) for pod in self._pods[3:]]
+        counts = [ran.get(f"{self._group}-{rank}", 0) for rank in range(groups.SIZE)]
+        assert counts == [1] * groups.SIZE, f"{self._what}: runs of the group: {counts}"
+        jobs = {self._world.remote_job(pod) for pod in members}
+        assert len(jobs) == 1, f"{self._what}: the group had the jobs {jobs}"
+        (job,) = jobs
+        (lost,) = {*SITES} - {job.partition("/")[0]}
+        uids = {pod["metadata"]["uid"] for pod in members}
+        gone = lambda: uids.isdisjoint(self._world.jobs_at(lost))  # noqa: E731
+        eventually(gone, f"{self._what}: the places of the group withdrawn", 60)
+
     def remove(self):
         """Delete the pods; assert that nothing is left."""
-        for pod in self._pods:
+        groups.delete(self._world, self._group)
+        for pod in self._pods[:3]:
             self._world.delete(pod)
         eventually(lambda: not self._world.pods(NAMESPACE), f"{self._what}: no pod left", 60)
         for site in SITES:
@@ -161,4 +180,5 @@ def test_kill_after_every_write(world, plugin, start, long, report):
                 break
         assert not was_killed or not long, f"still being killed after {MOST_WRITES} writes"
     assert killed >= (2 * LEAST_WRITES if long else 1), f"only {killed} writes were tried"
-    report(f"killed {killed} times after writes, {3 * won.total()} pods: 0 lost, 0 run twice; races won: {dict(won)}")
+    count = (3 + groups.SIZE) * won.total()
+    report(f"killed {killed} times after writes, {count} pods: 0 lost, 0 run twice; races won: {dict(won)}")

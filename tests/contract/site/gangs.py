@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.protocol.model.requests import PlaceInJob
-from bridge.protocol.nats.messages import CancelMessage
-from bridge.protocol.nats.request_table import CANCEL, SUBMIT
+from bridge.protocol.nats.messages import CancelMessage, Grant
+from bridge.protocol.nats.request_table import CANCEL, GRANT, SUBMIT
 from cluster.polling import eventually
 from tests.contract.site import jobs
 
@@ -24,9 +24,12 @@ class Group:
     gang: str = field(default_factory=jobs.uid)
     pods: dict[int, str] = field(default_factory=dict)
 
-    def submit(self, rank: int, command: str, *, deaf: bool = False) -> Any:
-        """Submit the pod of a rank, and return its status. ``deaf``: its script ignores its cancellation."""
-        pod = self.pods[rank] = jobs.uid()
+    def submit(self, rank: int, command: str, *, deaf: bool = False, again: bool = False) -> Any:
+        """Submit the pod of a rank, and return its status. ``deaf``: its script ignores its cancellation.
+
+        ``again``: the same pod as before.
+        """
+        pod = self.pods[rank] = self.pods[rank] if again else jobs.uid()
         names = [f"w-{rank}.sub", f"w-{rank}"]
         place = PlaceInJob(gang=self.gang, rank=rank, size=self.size, per_node=self.per_node, names=names)
         body = jobs.submit(command, **{"name": f"w-{rank}", "place": place, **self.more})
@@ -80,6 +83,37 @@ def check_one_job_for_all(site: Any, machines_used: int) -> list[Any]:
         assert (len(machines.split(",")), len({*machines.split(",")})) == (4, machines_used)
     group.check_nothing_left()
     return ends
+
+
+def check_grant(site: Any) -> None:
+    """No pod starts before all are granted."""
+    group = Group(site, 2, {"grant_wait": 60.0})
+    group.submit_all("echo ran")
+    ticket = eventually(lambda: site.status(group.pods[0]).asks, "the group asks")
+    assert site.status(group.pods[1]).asks == ticket
+    site.client.call(GRANT, group.pods[1], Grant(ticket=ticket))
+    assert (site.status(group.pods[0]).asks, site.status(group.pods[1]).asks) == (ticket, "")
+    site.client.call(GRANT, group.pods[0], Grant(ticket=ticket))
+    assert [(end.outcome, end.unused) for end in group.wait("ended")] == [("Succeeded", False)] * 2
+    assert [group.log(rank) for rank in range(2)] == [["ran"]] * 2
+    group.check_nothing_left()
+
+
+def check_unused(site: Any) -> None:
+    """Without the grant of all pods none starts, and the next submissions make another job."""
+    group = Group(site, 2, {"grant_wait": 2.0})
+    group.submit_all("echo ran")
+    ticket = eventually(lambda: site.status(group.pods[1]).asks, "the group asks")
+    site.client.call(GRANT, group.pods[1], Grant(ticket=ticket))
+    assert [(end.unused, end.reason) for end in group.wait("ended")] == [(True, "NoGrant")] * 2
+    for pod in group.pods.values():
+        assert not (site.folder / "jobs" / pod / "started").exists()
+    group.more = {}
+    for rank in (1, 0):
+        group.submit(rank, "echo ran", again=True)
+    assert [end.outcome for end in group.wait("ended")] == ["Succeeded"] * 2
+    assert [group.log(rank) for rank in range(2)] == [["ran"]] * 2
+    group.check_nothing_left()
 
 
 def check_all_or_none(site: Any) -> None:

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.real
 def site(make_site: Any) -> Any:
     """A site whose launcher waits for 3 seconds only."""
     variables = f'PATH = "{os.environ["PATH"]}", PODBRIDGE_START_WAIT_SECONDS = "3", PODBRIDGE_PLACE_WAIT_SECONDS = "3"'
-    made = make_site("local", f'[local]\ncpus = 4\nmemory = "4Gi"\nenvironment = {{ {variables} }}\n')
+    text = f'[limits]\nallow_race = true\n[local]\ncpus = 4\nmemory = "4Gi"\nenvironment = {{ {variables} }}\n'
+    made = make_site("local", text)
     made.start()
     return made
 
@@ -25,6 +26,14 @@ def test_four_pods_run_as_one_job(site: Any) -> None:
     ends = gangs.check_one_job_for_all(site, machines_used=1)
     assert {end.job_id for end in ends} == {site_job.stem for site_job in (site.folder / "local").glob("*.json")}
     assert any(announce.gangs for announce in site.announced)
+
+
+def test_no_pod_starts_before_all_are_granted(site: Any) -> None:
+    gangs.check_grant(site)
+
+
+def test_a_job_without_the_grant_of_all_pods_is_unused(site: Any) -> None:
+    gangs.check_unused(site)
 
 
 def test_if_one_pod_does_not_start_none_does(site: Any) -> None:

@@ -104,6 +104,39 @@ def test_a_job_that_asks_for_a_bound_pod_without_its_ticket_is_withdrawn_at_once
         assert look(bound, the_job=job(asks=TICKET)) == Withdraw(bound)
 
 
+def member(rank: int, gang: str = "g", node: str = "", granted: str = "") -> dict[str, Any]:
+    made = pod(node, granted)
+    made["metadata"]["annotations"] |= {names.PLACE_IN_JOB: f"{gang}/{rank}/3", **builders.group(3)}
+    return made
+
+
+def test_only_the_first_pod_of_a_group_is_claimed():
+    asking = job(asks=TICKET, gang="g")
+    assert look(racer=member(0), the_job=asking) == Claim(member(0), TICKET)
+    assert look(racer=member(1), the_job=asking) is None
+    # the scheduler binds it after the first one
+    assert look(won := member(1, node="site", granted=f"site/{TICKET}"), the_job=asking) == Grant(won, TICKET)
+
+
+@pytest.mark.parametrize("asks", ["", TICKET])
+def test_an_offer_for_another_job_of_the_group_is_withdrawn_and_made_again(asks):
+    other = job(asks=asks, gang="before")
+    assert look(racer=member(0), the_job=other) == Withdraw(member(0))
+    assert isinstance(look(racer=member(0), the_job=other, entry=Entry(cancellation=Cancellation("", NOW - 3))), Wait)
+    ended = job("ended", outcome="Failed", unused=True, gang="before")
+    assert look(racer=member(0), the_job=ended) == Offer(member(0))
+    bound = member(0, node="site")
+    assert look(bound, the_job=other) == Withdraw(bound)
+    assert look(bound, the_job=ended) == Submit(bound)
+
+
+def test_the_queued_job_of_a_group_without_a_race_stays():
+    bound = member(1, node="site")
+    bound["metadata"]["annotations"][names.REMOTE_JOB] = "site/7"
+    for version in ("g", ""):  # of an older site
+        assert isinstance(look(prune(bound), the_job=job(gang=version)), Write | None)
+
+
 def test_tokens_of_a_pod_that_waits_long_are_renewed():
     assert look(racer=pod(), the_job=job(), entry=Entry(refresh_at=NOW)) == Refresh(pod())
 
