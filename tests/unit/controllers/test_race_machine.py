@@ -54,6 +54,7 @@ from tests import builders
 from tests.examples import examples
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_kube import MemoryKube, Writes
+from tests.fakes.pool import uid_of
 from tests.unit.site.conftest import World as SiteWorld
 
 OWNER, UID, WAIT, TIMEOUT = "c1", "u1", 60.0, 30.0
@@ -269,7 +270,7 @@ class SitePool:
     """A pool as one hub sees it: its view of jobs, and requests over a network."""
 
     follows = folders = refreshes = logs = None
-    late, gangs = 5.0, False
+    late, gangs = 5.0, True
 
     def __init__(self, site: Site) -> None:
         self.lists = self.holds = self
@@ -299,23 +300,24 @@ class SitePool:
         assert pod["spec"]["containers"][0].get("command"), "the cache keeps only a part of this pod"
         made = build.build(pod, CONFIG, objects, self.name, wait)
         body = SubmitMessage.of(made, "true\n")
-        status = self._ask(lambda: self.site.answers.submit(OWNER, UID, body).status)
+        status = self._ask(lambda: self.site.answers.submit(OWNER, uid_of(pod), body).status)
         self.view.submitted(status, self.site.clock.monotonic())
         return status
 
     def grant(self, pod: Any, ticket: str) -> JobStatus | None:
-        return self._ask(lambda: self.site.answers.grant(OWNER, UID, Grant(ticket=ticket)).status)
+        return self._ask(lambda: self.site.answers.grant(OWNER, uid_of(pod), Grant(ticket=ticket)).status)
 
     def cancel(self, pod: Any, grace: float, *, forget: bool = False) -> JobStatus | None:
         return self._known(
-            lambda: self.site.answers.cancel(OWNER, UID, CancelMessage(grace=grace, forget=forget)).status
+            lambda: self.site.answers.cancel(OWNER, uid_of(pod), CancelMessage(grace=grace, forget=forget)).status, pod
         )
 
     def withdraw(self, pod: Any) -> JobStatus | None:
-        return self._known(lambda: self.site.answers.cancel(OWNER, UID, CancelMessage(grace=0, withdrawn=True)).status)
+        body = CancelMessage(grace=0, withdrawn=True)
+        return self._known(lambda: self.site.answers.cancel(OWNER, uid_of(pod), body).status, pod)
 
     def status(self, pod: Any) -> JobStatus | None:
-        return self._known(lambda: self.site.answers.status(OWNER, UID, Empty()).status)
+        return self._known(lambda: self.site.answers.status(OWNER, uid_of(pod), Empty()).status, pod)
 
     def announced(self) -> Any: ...
     def subscribe(self, changed: Any) -> None: ...
@@ -330,11 +332,11 @@ class SitePool:
     def job(self, job: str) -> JobStatus | None:
         return self.view.jobs.get(job)
 
-    def _known(self, call: Callable[[], JobStatus | None]) -> JobStatus | None:
+    def _known(self, call: Callable[[], JobStatus | None], pod: Any) -> JobStatus | None:
         asked = self.site.clock.monotonic()
         status: JobStatus | None = self._ask(call)
         if status is None:
-            self.view.gone(UID, asked, self.site.clock.monotonic())
+            self.view.gone(uid_of(pod), asked, self.site.clock.monotonic())
         return status
 
     def _ask(self, call: Callable[[], Any]) -> Any:
